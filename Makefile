@@ -1,0 +1,70 @@
+# The face of the build; CMake does the work. `make help` lists what there is.
+#
+#   make SANITIZE=address test     in build-address; also undefined, thread, address,undefined
+#   make BUILD=/tmp/ralo JOBS=4    another build directory, another number of compile jobs
+#   make PACKAGES=no test          do not look at packages (also for run)
+
+comma := ,
+SANITIZE ?=
+BUILD ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Tests start threads of their own, so few run side by side.
+TEST_JOBS ?= 2
+PREFIX ?= /usr/local
+PACKAGES ?= yes
+# gcc 12 on arm64 spends four seconds per process looking for leaks; add detect_leaks=0 where that is too long.
+export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
+SOURCES = find $(wildcard src include tests bench) -name '*.[ch]'
+
+.PHONY: build run test bench format includes deps packages configure install clean help
+.NOTPARALLEL:
+
+build: configure ## build build/ralo (the default)
+	@cmake --build $(BUILD) --parallel $(JOBS) --target ralo
+
+run: packages build ## install missing packages, build, train the built-in default
+	$(BUILD)/ralo train
+
+test: packages configure ## install missing packages, build, run all tests
+	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS)
+
+bench: configure ## build and run the benchmarks
+	@cmake --build $(BUILD) --parallel $(JOBS) --target bench
+	@if [ -x bench/run ]; then RALO=$(abspath $(BUILD))/ralo BENCH=$(abspath $(BUILD))/bench bench/run; \
+	else for b in $(BUILD)/bench/bench_*; do [ ! -x "$$b" ] || { echo "== $$b"; "$$b" || exit 1; }; done; fi
+
+format: ## clang-format over all C files
+	@command -v clang-format >/dev/null || { echo "clang-format not found: apt-get install clang-format"; exit 1; }
+	$(SOURCES) -exec clang-format -i {} +
+
+includes: configure ## check the order of rooms and that headers compile alone
+	@cmake --build $(BUILD) --target includes
+
+deps: ## install missing packages (Debian, Ubuntu)
+	@tools/install-packages
+
+install: build ## install into PREFIX (/usr/local), under DESTDIR if set
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## remove the build directories
+	@for d in $(BUILD) build build-*; do if [ -f $$d/CMakeCache.txt ]; then echo "rm -r $$d"; rm -r $$d; fi; done
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@sed -n 's/^# \(  make .*\)/\1/p' Makefile
+
+packages:
+ifeq ($(PACKAGES),yes)
+	@tools/install-packages || echo "Going on: the libraries may be found elsewhere."
+endif
+
+# Every time: it takes a moment, prints what was found (on stderr, as errors do; the rest is noise) and sees libraries
+# that came since. A build directory keeps the generator that it was made with.
+configure:
+	@command -v cmake >/dev/null || { echo "cmake not found: run 'make deps', or: apt-get install cmake"; exit 1; }
+	@generator=; \
+	if [ ! -f $(BUILD)/CMakeCache.txt ] && command -v ninja >/dev/null; then generator="-G Ninja"; fi; \
+	cmake -S . -B $(BUILD) $$generator -DRALO_SANITIZE=$(SANITIZE) >/dev/null

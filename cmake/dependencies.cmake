@@ -1,0 +1,165 @@
+# dependencies.cmake - find the libraries, print what was found, and say once and clearly what is missing.
+#
+# pkg-config gives hints and versions only; a header and a library on disk decide. On a host where nothing can be
+# installed some libraries are the system's and some lie in an unpacked sysroot: there PKG_CONFIG_SYSROOT_DIR bends the
+# system's paths too, and only looking at the files tells which are real. CPATH and LIBRARY_PATH are searched as the
+# compiler would.
+# Refuses the serial OpenBLAS: it is not safe to call from several threads.
+
+find_package(PkgConfig QUIET)
+
+string(REPLACE ":" ";" CPATH_DIRS "$ENV{CPATH}:$ENV{C_INCLUDE_PATH}")
+string(REPLACE ":" ";" LIBRARY_PATH_DIRS "$ENV{LIBRARY_PATH}")
+
+# In each: lines of "name|what was found" and "name|package" for the reports at the end.
+set(FOUND_LINES "")
+set(MISSING_LINES "")
+set(MISSING_PACKAGES "")
+
+function(pkg_hints name module)
+    if(PKG_CONFIG_FOUND)
+        pkg_check_modules(PC_${name} QUIET ${module})
+    endif()
+    set(${name}_VERSION "${PC_${name}_VERSION}" PARENT_SCOPE)
+    set(${name}_INCLUDE_HINTS ${CPATH_DIRS} ${PC_${name}_INCLUDE_DIRS} ${PC_${name}_INCLUDEDIR} PARENT_SCOPE)
+    set(${name}_LIBRARY_HINTS ${LIBRARY_PATH_DIRS} ${PC_${name}_LIBRARY_DIRS} ${PC_${name}_LIBDIR} PARENT_SCOPE)
+endfunction()
+
+function(import_library name)
+    add_library(dep_${name} UNKNOWN IMPORTED GLOBAL)
+    set_target_properties(dep_${name} PROPERTIES
+        IMPORTED_LOCATION "${${name}_LIBRARY}"
+        INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+endfunction()
+
+# find_dependency(name pkg-config-module header library): sets name_FOUND; where found, makes the target dep_name.
+function(find_dependency name module header library)
+    pkg_hints(${name} ${module})
+    find_path(${name}_INCLUDE_DIR ${header} HINTS ${${name}_INCLUDE_HINTS})
+    find_library(${name}_LIBRARY ${library} HINTS ${${name}_LIBRARY_HINTS})
+    mark_as_advanced(${name}_INCLUDE_DIR ${name}_LIBRARY)
+    if(${name}_INCLUDE_DIR AND ${name}_LIBRARY)
+        import_library(${name})
+        set(${name}_FOUND TRUE PARENT_SCOPE)
+    else()
+        set(${name}_FOUND FALSE PARENT_SCOPE)
+    endif()
+    set(${name}_VERSION "${${name}_VERSION}" PARENT_SCOPE)
+endfunction()
+
+# Debian keeps the variants of OpenBLAS in directories of their own and lets one of them answer to the plain name, so
+# the pthread directory is tried everywhere before any plain one.
+function(find_openblas)
+    pkg_hints(openblas openblas)
+    set(include_dirs ${openblas_INCLUDE_HINTS} /usr/include/${CMAKE_LIBRARY_ARCHITECTURE} /usr/include)
+    set(library_dirs ${openblas_LIBRARY_HINTS} /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} /usr/lib)
+    list(TRANSFORM include_dirs APPEND "/openblas-pthread" OUTPUT_VARIABLE pthread_include_dirs)
+    list(TRANSFORM library_dirs APPEND "/openblas-pthread" OUTPUT_VARIABLE pthread_library_dirs)
+    find_path(openblas_INCLUDE_DIR cblas.h PATHS ${pthread_include_dirs} NO_DEFAULT_PATH)
+    find_path(openblas_INCLUDE_DIR cblas.h HINTS ${openblas_INCLUDE_HINTS} PATH_SUFFIXES openblas)
+    find_library(openblas_LIBRARY openblas PATHS ${pthread_library_dirs} NO_DEFAULT_PATH)
+    find_library(openblas_LIBRARY openblas HINTS ${openblas_LIBRARY_HINTS})
+    mark_as_advanced(openblas_INCLUDE_DIR openblas_LIBRARY)
+    set(openblas_FOUND FALSE PARENT_SCOPE)
+    if(openblas_INCLUDE_DIR AND openblas_LIBRARY)
+        file(REAL_PATH "${openblas_LIBRARY}" file)
+        if(file MATCHES "serial")
+            message(FATAL_ERROR "The only OpenBLAS here is the serial build (${file}), which is not safe to call from "
+                "several threads.\nInstall libopenblas-pthread-dev, or run `make deps`; then `make clean`.")
+        endif()
+        import_library(openblas)
+        set(openblas_FOUND TRUE PARENT_SCOPE)
+        # The version of what was taken, which pkg-config need not describe.
+        set(version "")
+        if(EXISTS "${openblas_INCLUDE_DIR}/openblas_config.h")
+            file(STRINGS "${openblas_INCLUDE_DIR}/openblas_config.h" line REGEX "define OPENBLAS_VERSION")
+            string(REGEX MATCH "[0-9]+\\.[0-9.]+[0-9]" version "${line}")
+        endif()
+        set(openblas_TEXT "OpenBLAS ${version}, ${openblas_LIBRARY}" PARENT_SCOPE)
+    endif()
+endfunction()
+
+macro(report name text)
+    list(APPEND FOUND_LINES "${name}|${text}")
+endmacro()
+
+macro(missing name package)
+    list(APPEND MISSING_LINES "${name}|${package}")
+    list(APPEND MISSING_PACKAGES ${package})
+endmacro()
+
+report(compiler "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${CMAKE_SYSTEM_PROCESSOR}")
+
+find_openblas()
+if(openblas_FOUND)
+    report(BLAS "${openblas_TEXT}")
+else()
+    missing(OpenBLAS libopenblas-pthread-dev)
+endif()
+
+# name, pkg-config module, header, library, Debian package
+foreach(row "hwloc|hwloc|hwloc.h|hwloc|libhwloc-dev" "jansson|jansson|jansson.h|jansson|libjansson-dev"
+            "libyaml|yaml-0.1|yaml.h|yaml|libyaml-dev" "xxhash|libxxhash|xxhash.h|xxhash|libxxhash-dev")
+    string(REPLACE "|" ";" row "${row}")
+    list(GET row 0 name)
+    list(GET row 1 2 3 arguments)
+    list(GET row 4 package)
+    find_dependency(${name} ${arguments})
+    if(NOT ${name}_FOUND)
+        missing(${name} ${package})
+    endif()
+endforeach()
+if(hwloc_FOUND)
+    report(hwloc "${hwloc_VERSION}")
+endif()
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+if(MISSING_LINES)
+    set(text "")
+    foreach(line ${MISSING_LINES})
+        string(REPLACE "|" " not found; Debian and Ubuntu have it in " line "${line}")
+        string(APPEND text "  ${line}\n")
+    endforeach()
+    list(JOIN MISSING_PACKAGES " " packages)
+    message(FATAL_ERROR "ralo needs libraries that are not here:\n${text}"
+        "Run `make deps`, or: apt-get install ${packages}")
+endif()
+
+# Only tests need it: their targets say so when it is missing.
+find_dependency(cmocka cmocka cmocka.h cmocka)
+
+# Looked for, not used yet.
+find_program(MPICC mpicc)
+mark_as_advanced(MPICC)
+if(MPICC)
+    execute_process(COMMAND ${MPICC} --showme:version OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    string(REGEX MATCH "Open MPI [0-9.]+[0-9]" version "${text}")
+    report(MPI "found, unused so far: ${version} ${MPICC}")
+else()
+    report(MPI "not found")
+endif()
+find_program(NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+mark_as_advanced(NVCC)
+if(NVCC)
+    execute_process(COMMAND ${NVCC} --version OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    string(REGEX MATCH "release [0-9.]+[0-9]" version "${text}")
+    report(CUDA "found, unused so far: ${version} ${NVCC}")
+else()
+    report(CUDA "not found")
+endif()
+find_dependency(liburing liburing liburing.h uring)
+if(liburing_FOUND)
+    report(io_uring "found, unused so far: liburing ${liburing_VERSION}")
+else()
+    report(io_uring "not found")
+endif()
+if(NOT cmocka_FOUND)
+    report(cmocka "not found: no tests")
+endif()
+
+foreach(line ${FOUND_LINES})
+    string(REGEX MATCH "^([^|]*)\\|(.*)$" line "${line}")
+    string(SUBSTRING "${CMAKE_MATCH_1}          " 0 10 name)
+    message(NOTICE "  ${name}${CMAKE_MATCH_2}")
+endforeach()

@@ -1,0 +1,27 @@
+#pragma once
+/* cpu.h - private to backend/cpu: the context, the kernels, and what they share.
+ *
+ * Rules for kernels here
+ *   - The cut into tasks depends on shapes only, never on the number of threads: same bits for 1 and 64 threads.
+ *   - A reduction has one fixed shape. fp32 sums over long rows are blocked or kept in double.
+ *   - No allocation: scratch comes from call->work, sized by the kernel's *_work_bytes (per-thread scratch is
+ *     indexed by the `thread` that pool_run hands to the task).
+ *   - 16-bit inputs are widened to fp32, computed, and rounded once.
+ *   - Outputs listed as in-place in ops.def may share bytes with that input: read a row before writing it. */
+#include "backend/backend.h"
+
+struct backend_context {
+    pool *threads;
+    int n_threads;
+};
+
+/* One line per op: cpu_<name> runs it, cpu_<name>_work says how much scratch it needs (or is absent). */
+#define OP(id, in, out, inplace, doc) void cpu_kernel_##id(backend_context *c, const kernel_call *k);
+#include "program/ops.def"
+#undef OP
+
+size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads);    /* LINEAR, LINEAR_DX, LINEAR_DW */
+size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads); /* ATTENTION, ATTENTION_BWD */
+size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads);   /* UNEMBED_LOSS, UNEMBED_LOSS_GRAD */
+size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads);      /* *NORM_BWD, BIAS_GRAD */
+size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads);     /* EMBED_BWD*, POSITION_BWD */

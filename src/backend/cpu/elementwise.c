@@ -1,0 +1,288 @@
+/* elementwise.c - ops that look at one element, or one pair of elements, at a time.
+ *
+ * All of them are bound by memory, so they are cut into long pieces and go over them once. An element's result depends
+ * on its inputs only, never on its place, so any cut gives the same bits. Outputs may take the bytes of an input where
+ * ops.def says so: everything an element needs is read before it is written.
+ * GELU and SiLU both end in x / (1 + e^-a): 1 + tanh(z) = 2 / (1 + e^-2z), and this form has no cancellation, while
+ * 1 + tanh(z) loses all digits for z < -9. */
+#include "backend/cpu/typed.h"
+
+#include "backend/cpu/cpu.h"
+#include <math.h>
+
+enum { TASK_ELEMENTS = 32768 };
+
+static int64_t tasks_of(int64_t n, int64_t per_task) { return (n + per_task - 1) / per_task; }
+static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
+
+/* ---- maps: y[i] from a[i] and b[i] ---------------------------------------------------------------------------- */
+
+typedef enum map_kind { MAP_ADD, MAP_GELU, MAP_GELU_BWD } map_kind;
+typedef struct map_job {
+    map_kind kind;
+    dtype type;
+    void *y;
+    const void *a, *b;
+    int64_t n;
+} map_job;
+
+VEC_INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + vec_exp1(-x)); }
+
+#define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+
+VEC_INLINE vec gelu(vec x) {
+    vec a = x * GELU_SLOPE * vec_fma(x * x, vec_set(GELU_CUBIC), vec_set(1.0f));
+    return x / (1.0f + vec_exp1(-a));
+}
+
+/* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out. */
+VEC_INLINE vec gelu_slope(vec x) {
+    vec limit = vec_set(30.0f);
+    x = vec_select(x > limit, limit, x);
+    x = vec_select(x < -limit, -limit, x);
+    vec square = x * x, s = sigmoid(x * GELU_SLOPE * vec_fma(square, vec_set(GELU_CUBIC), vec_set(1.0f)));
+    vec slope = GELU_SLOPE * vec_fma(square, vec_set(3 * GELU_CUBIC), vec_set(1.0f));
+    return vec_fma(x * s * (1.0f - s), slope, s);
+}
+
+VEC_INLINE void map_row(dtype t, map_kind kind, void *y, const void *a, const void *b, size_t n) {
+    EACH_VEC(i, lanes, n, {
+        vec x = typed_load(a, t, i, lanes), r;
+        if (kind == MAP_ADD)
+            r = x + typed_load(b, t, i, lanes);
+        else if (kind == MAP_GELU)
+            r = gelu(x);
+        else
+            r = typed_load(b, t, i, lanes) * gelu_slope(x);
+        typed_store(y, t, i, lanes, r);
+    });
+}
+
+static void map_task(void *context, int64_t task, int thread) {
+    const map_job *j = context;
+    int64_t begin = task * TASK_ELEMENTS;
+    size_t n = (size_t)MIN((int64_t)TASK_ELEMENTS, j->n - begin);
+    void *y = at(j->y, j->type, begin);
+    const void *a = at(j->a, j->type, begin), *b = j->b ? at(j->b, j->type, begin) : NULL;
+    switch (j->kind) {
+    case MAP_ADD: BY_TYPE(j->type, map_row, MAP_ADD, y, a, b, n); break;
+    case MAP_GELU: BY_TYPE(j->type, map_row, MAP_GELU, y, a, b, n); break;
+    case MAP_GELU_BWD: BY_TYPE(j->type, map_row, MAP_GELU_BWD, y, a, b, n); break;
+    }
+}
+
+static void map_run(backend_context *c, const kernel_call *k, map_kind kind) {
+    const value *y = call_out(k, 0);
+    map_job j = {.kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1],
+                 .n = shape_count(&y->shape)};
+    ASSERT(call_in(k, 0)->type == y->type && (!j.b || call_in(k, 1)->type == y->type));
+    pool_run(c->threads, map_task, &j, tasks_of(j.n, TASK_ELEMENTS));
+}
+
+void cpu_kernel_ADD(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_ADD); }
+void cpu_kernel_GELU(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_GELU); }
+void cpu_kernel_GELU_BWD(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_GELU_BWD); }
+
+/* ---- rows: bias, swiglu, rope --------------------------------------------------------------------------------- */
+
+typedef struct rows_job {
+    const op *op;
+    dtype type;
+    void *y;
+    const void *x, *other; /* other: bias, dy */
+    const float *table;
+    const int32_t *doc;
+    int64_t n_rows, width; /* width: elements of a row of y, or F */
+    int64_t rows_per_task;
+} rows_job;
+
+static void rows_run(backend_context *c, rows_job *j, pool_fn fn) {
+    j->rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / MAX((int64_t)1, j->width));
+    pool_run(c->threads, fn, j, tasks_of(j->n_rows, j->rows_per_task));
+}
+
+VEC_INLINE void add_bias_row(dtype t, void *y, const void *x, const void *b, size_t n) {
+    EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(x, t, i, lanes) + typed_load(b, t, i, lanes)); });
+}
+
+static void add_bias_task(void *context, int64_t task, int thread) {
+    const rows_job *j = context;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows);
+    for (int64_t row = first; row < end; row++)
+        BY_TYPE(j->type, add_bias_row, at(j->y, j->type, row * j->width), at(j->x, j->type, row * j->width), j->other,
+                (size_t)j->width);
+}
+
+void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, 0), *b = call_in(k, 1);
+    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type);
+    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = shape_count(&b->shape)};
+    j.n_rows = shape_count(&y->shape) / j.width;
+    rows_run(c, &j, add_bias_task);
+}
+
+VEC_INLINE void swiglu_row(dtype t, void *y, const void *gate, const void *up, size_t n) {
+    EACH_VEC(i, lanes, n, {
+        vec g = typed_load(gate, t, i, lanes);
+        typed_store(y, t, i, lanes, g / (1.0f + vec_exp1(-g)) * typed_load(up, t, i, lanes));
+    });
+}
+
+static void swiglu_task(void *context, int64_t task, int thread) {
+    const rows_job *j = context;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
+    for (int64_t row = first; row < end; row++)
+        BY_TYPE(j->type, swiglu_row, at(j->y, j->type, row * F), at(j->x, j->type, row * 2 * F),
+                at(j->x, j->type, row * 2 * F + F), (size_t)F);
+}
+
+void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
+    const value *gu = call_in(k, 0), *y = call_out(k, 0);
+    ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
+    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = y->shape.dim[y->shape.rank - 1]};
+    j.n_rows = shape_count(&y->shape) / j.width;
+    rows_run(c, &j, swiglu_task);
+}
+
+/* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
+VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy, size_t n) {
+    EACH_VEC(i, lanes, n, {
+        vec g = typed_load(gate, t, i, lanes), u = typed_load(up, t, i, lanes), d = typed_load(dy, t, i, lanes);
+        vec s = sigmoid(g);
+        typed_store(dgate, t, i, lanes, d * u * s * vec_fma(g, 1.0f - s, vec_set(1.0f)));
+        typed_store(dup, t, i, lanes, d * (g * s));
+    });
+}
+
+static void swiglu_bwd_task(void *context, int64_t task, int thread) {
+    const rows_job *j = context;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
+    for (int64_t row = first; row < end; row++)
+        BY_TYPE(j->type, swiglu_bwd_row, at(j->y, j->type, row * 2 * F), at(j->y, j->type, row * 2 * F + F),
+                at(j->x, j->type, row * 2 * F), at(j->x, j->type, row * 2 * F + F), at(j->other, j->type, row * F),
+                (size_t)F);
+}
+
+void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
+    const value *gu = call_in(k, 0), *dy = call_in(k, 1);
+    ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
+    rows_job j = {.type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1],
+                  .width = dy->shape.dim[dy->shape.rank - 1]};
+    j.n_rows = shape_count(&dy->shape) / j.width;
+    rows_run(c, &j, swiglu_bwd_task);
+}
+
+/* ---- rope ----------------------------------------------------------------------------------------------------- */
+
+VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *cosine, const float *sine, float sign, size_t half) {
+    EACH_VEC(i, lanes, half, {
+        vec c = typed_load(cosine, DTYPE_F32, i, lanes), s = sign * typed_load(sine, DTYPE_F32, i, lanes);
+        vec a = typed_load(x, t, i, lanes), b = typed_load(x, t, half + i, lanes);
+        typed_store(y, t, i, lanes, vec_fma(a, c, -(b * s)));
+        typed_store(y, t, half + i, lanes, vec_fma(b, c, a * s));
+    });
+}
+
+static void rope_task(void *context, int64_t task, int thread) {
+    const rows_job *j = context;
+    const op_attr *a = &j->op->attr;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
+    int64_t n_turned = a->n_heads + a->n_kv_heads;
+    size_t half = (size_t)(D / 2);
+    for (int64_t row = first; row < end; row++) {
+        int64_t position = row % a->seq_len - j->doc[row];
+        const float *cosine = j->table + position * D, *sine = cosine + half;
+        for (int64_t h = 0; h < n_turned; h++)
+            BY_TYPE(j->type, rope_head, at(j->y, j->type, row * j->width + h * D),
+                    at(j->x, j->type, row * j->width + h * D), cosine, sine, a->inverse ? -1.0f : 1.0f, half);
+        if (j->y != j->x) {
+            int64_t v = row * j->width + n_turned * D;
+            memcpy(at(j->y, j->type, v), at(j->x, j->type, v), (size_t)(a->n_kv_heads * D) * dtype_bytes(j->type));
+        }
+    }
+}
+
+void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
+    const value *qkv = call_in(k, 0);
+    const op_attr *a = &k->op->attr;
+    rows_job j = {.op = k->op, .type = qkv->type, .y = k->out[0], .x = k->in[0], .table = k->in[1], .doc = k->in[2],
+                  .n_rows = a->batch * a->seq_len, .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
+    ASSERT(call_out(k, 0)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
+    ASSERT(a->head_dim % 2 == 0 && call_in(k, 1)->shape.dim[0] >= a->seq_len);
+    rows_run(c, &j, rope_task);
+}
+
+typedef struct rope_table_job {
+    const op_attr *attr;
+    float *table;
+    int64_t n_positions, head_dim;
+} rope_table_job;
+
+/* In double to the end: at position 100,000 a float angle is off by 0.004. */
+static void rope_table_task(void *context, int64_t position, int thread) {
+    const rope_table_job *j = context;
+    float *row = j->table + position * j->head_dim;
+    int64_t half = j->head_dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double angle = (double)position * rope_inverse_frequency(&j->attr->rope, (int)j->head_dim, (int)i);
+        row[i] = (float)cos(angle);
+        row[half + i] = (float)sin(angle);
+    }
+}
+
+void cpu_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
+    const shape *s = &call_out(k, 0)->shape;
+    rope_table_job j = {.attr = &k->op->attr, .table = k->out[0], .n_positions = s->dim[0], .head_dim = s->dim[1]};
+    pool_run(c->threads, rope_table_task, &j, j.n_positions);
+}
+
+/* ---- data movement -------------------------------------------------------------------------------------------- */
+
+typedef struct move_job {
+    void *y;
+    const void *x;
+    dtype y_type, x_type;
+    int64_t n; /* elements; bytes for a copy */
+} move_job;
+
+enum { COPY_BYTES = 1 << 18 };
+
+static void cast_task(void *context, int64_t task, int thread) {
+    const move_job *j = context;
+    float buffer[1024];
+    int64_t end = MIN((task + 1) * TASK_ELEMENTS, j->n);
+    for (int64_t i = task * TASK_ELEMENTS; i < end; i += (int64_t)ARRAY_LENGTH(buffer)) {
+        size_t n = (size_t)MIN((int64_t)ARRAY_LENGTH(buffer), end - i);
+        void *y = at(j->y, j->y_type, i);
+        const void *x = at(j->x, j->x_type, i);
+        if (j->y_type == DTYPE_F32) {
+            typed_row_load(y, x, j->x_type, n);
+        } else if (j->x_type == DTYPE_F32) {
+            typed_row_store(y, x, j->y_type, n);
+        } else {
+            typed_row_load(buffer, x, j->x_type, n);
+            typed_row_store(y, buffer, j->y_type, n);
+        }
+    }
+}
+
+static void copy_task(void *context, int64_t task, int thread) {
+    const move_job *j = context;
+    int64_t begin = task * COPY_BYTES;
+    memcpy((char *)j->y + begin, (const char *)j->x + begin, (size_t)MIN((int64_t)COPY_BYTES, j->n - begin));
+}
+
+void cpu_kernel_CAST(backend_context *c, const kernel_call *k) {
+    const value *x = call_in(k, 0), *y = call_out(k, 0);
+    move_job j = {.y = k->out[0], .x = k->in[0], .y_type = y->type, .x_type = x->type, .n = shape_count(&y->shape)};
+    ASSERT(shape_count(&x->shape) == j.n);
+    pool_run(c->threads, cast_task, &j, tasks_of(j.n, TASK_ELEMENTS));
+}
+
+void cpu_kernel_COPY(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, 0);
+    move_job j = {.y = k->out[0], .x = k->in[0], .n = (int64_t)value_bytes(y)};
+    ASSERT(value_bytes(call_in(k, 0)) == (size_t)j.n);
+    pool_run(c->threads, copy_task, &j, tasks_of(j.n, COPY_BYTES));
+}

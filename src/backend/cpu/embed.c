@@ -1,0 +1,165 @@
+/* embed.c - token and position tables: rows out, and the gradient rows back in.
+ *
+ * The backward is a scatter with repeated rows. Tokens are sorted by id with a counting sort that keeps their order;
+ * then each id that occurs sums its rows in that order in fp32, and the rest of the table is zeroed. Nothing is added
+ * by two threads, so there are no atomics and one result. The sort is serial: it reads N + V integers, the table it
+ * prepares is V x C. Work is cut by (16 ids that occur) x (512 columns), so neither a frequent token nor a
+ * narrow vocabulary leaves threads idle.
+ * Refuses, by assertion, a token or position outside its table. */
+#include "backend/cpu/typed.h"
+
+#include "backend/cpu/cpu.h"
+
+enum { TASK_ELEMENTS = 32768, IDS_PER_TASK = 16, COLUMNS_PER_TASK = 512, ZERO_BYTES = 1 << 19 };
+
+static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
+
+/* ---- forward ------------------------------------------------------------------------------------------------- */
+
+typedef struct embed_job {
+    dtype type;
+    const int32_t *tokens, *doc; /* doc NULL: one document per row */
+    const void *table, *positions;
+    void *x;
+    int64_t n, C, V, n_positions, seq_len, rows_per_task;
+} embed_job;
+
+VEC_INLINE void add_row(dtype t, void *y, const void *a, const void *b, size_t n) {
+    EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(a, t, i, lanes) + typed_load(b, t, i, lanes)); });
+}
+
+static void embed_task(void *context, int64_t task, int thread) {
+    const embed_job *j = context;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n), C = j->C;
+    for (int64_t row = first; row < end; row++) {
+        int32_t token = j->tokens[row];
+        ASSERT(token >= 0 && token < j->V);
+        void *x = at(j->x, j->type, row * C);
+        const void *entry = at(j->table, j->type, token * C);
+        if (!j->positions) {
+            memcpy(x, entry, (size_t)C * dtype_bytes(j->type));
+            continue;
+        }
+        int64_t position = row % j->seq_len - (j->doc ? j->doc[row] : 0);
+        ASSERT(position >= 0 && position < j->n_positions);
+        BY_TYPE(j->type, add_row, x, entry, at(j->positions, j->type, position * C), (size_t)C);
+    }
+}
+
+void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
+    const value *table = call_in(k, 1), *x = call_out(k, 0);
+    embed_job j = {.type = table->type, .tokens = k->in[0], .table = k->in[1], .doc = k->in[2], .positions = k->in[3],
+                   .x = k->out[0], .n = shape_count(&call_in(k, 0)->shape), .V = table->shape.dim[0],
+                   .C = table->shape.dim[1], .seq_len = k->op->attr.seq_len};
+    ASSERT(x->type == table->type && shape_count(&x->shape) == j.n * j.C);
+    if (j.positions) {
+        ASSERT(call_in(k, 3)->type == table->type && j.seq_len > 0);
+        j.n_positions = call_in(k, 3)->shape.dim[0];
+    }
+    j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.C);
+    pool_run(c->threads, embed_task, &j, divide_up(j.n, j.rows_per_task));
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------ */
+
+typedef struct scatter_job {
+    dtype type, table_type;
+    const void *dy;
+    void *dtable;
+    int64_t n, V, C;
+    bool add;        /* dtable += instead of dtable = */
+    int32_t *ends;   /* (V): where the tokens of an id end in `order` */
+    int32_t *order;  /* (n): token indices, sorted by id */
+    int32_t *present; /* (min(n, V)): the ids that occur, ascending */
+    int64_t n_present, n_chunks, ids_per_task;
+} scatter_job;
+
+static size_t scatter_work_bytes(int64_t n, int64_t V) { return (size_t)(V + n + MIN(n, V)) * sizeof(int32_t); }
+
+static int32_t id_of(const int32_t *ids, int64_t seq_len, int64_t i) {
+    return seq_len ? (int32_t)(i % seq_len) - ids[i] : ids[i]; /* positions: t - doc */
+}
+
+static void scatter_sort(scatter_job *j, const int32_t *ids, int64_t seq_len) {
+    memset(j->ends, 0, (size_t)j->V * sizeof(int32_t));
+    for (int64_t i = 0; i < j->n; i++) {
+        int32_t id = id_of(ids, seq_len, i);
+        ASSERT(id >= 0 && id < j->V);
+        j->ends[id]++;
+    }
+    int32_t begin = 0;
+    for (int64_t id = 0; id < j->V; id++) { /* counts become begins, which the next loop moves to ends */
+        int32_t count = j->ends[id];
+        if (count > 0) j->present[j->n_present++] = (int32_t)id;
+        j->ends[id] = begin;
+        begin += count;
+    }
+    for (int64_t i = 0; i < j->n; i++) j->order[j->ends[id_of(ids, seq_len, i)]++] = (int32_t)i;
+}
+
+VEC_INLINE void sum_row(dtype t, float *sum, const void *dy, bool first, size_t n) {
+    EACH_VEC(i, lanes, n, {
+        vec d = typed_load(dy, t, i, lanes);
+        typed_store(sum, DTYPE_F32, i, lanes, first ? d : typed_load(sum, DTYPE_F32, i, lanes) + d);
+    });
+}
+
+static void scatter_task(void *context, int64_t task, int thread) {
+    const scatter_job *j = context;
+    int64_t column = task % j->n_chunks * COLUMNS_PER_TASK, first = task / j->n_chunks * IDS_PER_TASK;
+    int64_t end = MIN(first + IDS_PER_TASK, j->n_present);
+    size_t n = (size_t)MIN((int64_t)COLUMNS_PER_TASK, j->C - column);
+    float sum[COLUMNS_PER_TASK], before[COLUMNS_PER_TASK];
+    for (int64_t p = first; p < end; p++) {
+        int64_t id = j->present[p], begin = id > 0 ? j->ends[id - 1] : 0;
+        for (int64_t i = begin; i < j->ends[id]; i++)
+            BY_TYPE(j->type, sum_row, sum, at(j->dy, j->type, j->order[i] * j->C + column), i == begin, n);
+        void *row = at(j->dtable, j->table_type, id * j->C + column);
+        if (j->add) {
+            typed_row_load(before, row, j->table_type, n);
+            add_row(DTYPE_F32, sum, before, sum, n);
+        }
+        typed_row_store(row, sum, j->table_type, n);
+    }
+}
+
+static void zero_task(void *context, int64_t task, int thread) {
+    const scatter_job *j = context;
+    size_t row_bytes = (size_t)j->C * dtype_bytes(j->table_type);
+    int64_t first = task * j->ids_per_task, end = MIN(first + j->ids_per_task, j->V);
+    for (int64_t id = first; id < end;) { /* runs of absent ids at once: long streams of zeros are fastest */
+        int64_t run = id;
+        while (run < end && j->ends[run] == (run > 0 ? j->ends[run - 1] : 0)) run++;
+        memset((char *)j->dtable + (size_t)id * row_bytes, 0, (size_t)(run - id) * row_bytes);
+        id = run + 1;
+    }
+}
+
+static void scatter_run(backend_context *c, const kernel_call *k, bool add, int64_t seq_len) {
+    const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
+    scatter_job j = {.type = dy->type, .table_type = dtable->type, .dy = k->in[1], .dtable = k->out[0], .add = add,
+                     .n = shape_count(&call_in(k, 0)->shape), .V = dtable->shape.dim[0], .C = dtable->shape.dim[1]};
+    ASSERT(shape_count(&dy->shape) == j.n * j.C && j.n <= INT32_MAX);
+    j.ends = k->work;
+    j.order = j.ends + j.V;
+    j.present = j.order + j.n;
+    scatter_sort(&j, k->in[0], seq_len);
+    if (!add) {
+        j.ids_per_task = MAX((int64_t)1, ZERO_BYTES / (j.C * (int64_t)dtype_bytes(j.table_type)));
+        pool_run(c->threads, zero_task, &j, divide_up(j.V, j.ids_per_task));
+    }
+    j.n_chunks = divide_up(j.C, COLUMNS_PER_TASK);
+    pool_run(c->threads, scatter_task, &j, divide_up(j.n_present, IDS_PER_TASK) * j.n_chunks);
+}
+
+void cpu_kernel_EMBED_BWD(backend_context *c, const kernel_call *k) { scatter_run(c, k, false, 0); }
+void cpu_kernel_EMBED_BWD_ADD(backend_context *c, const kernel_call *k) { scatter_run(c, k, true, 0); }
+void cpu_kernel_POSITION_BWD(backend_context *c, const kernel_call *k) {
+    ASSERT(k->op->attr.seq_len > 0);
+    scatter_run(c, k, false, k->op->attr.seq_len);
+}
+
+size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads) {
+    return scatter_work_bytes(shape_count(&program_get(p, o->in[0])->shape), program_get(p, o->out[0])->shape.dim[0]);
+}

@@ -1,0 +1,265 @@
+/* gemm.c - choose a kernel, cut C into tiles, pack, multiply, round once.
+ *
+ * fp32 leaves for gemm_openblas.c at once. For 16-bit types the smaller of the two operands is packed once, by all
+ * threads, into scratch that they share; then each task takes one tile of C and packs the strip of the other operand
+ * that it needs, block by block of k, into scratch that stays in its core's cache. So with a vocabulary of 150k the
+ * weight is never packed as a whole, and with ordinary layers nearly every element is packed once.
+ *
+ * The sums of a tile are kept in fp32 over the whole of k, then bias and C are added and the result is rounded once.
+ * k is walked in blocks of a constant of the kernel, so an element of C has the same bits in any cut and for any
+ * number of threads; cutting a GEMM along m or n (chunks of a vocabulary) changes no bit either.
+ *
+ * Scratch is bounded: at most SHARED_BYTES, plus about half a MiB per thread. Where even a few hundred rows of the
+ * smaller operand do not fit (k above 8192), tasks pack both sides for themselves instead. The size is the same for
+ * every kernel, so a plan made on one machine holds on another.
+ *
+ * Subnormal numbers: BFMMLA, AVX512-BF16 and AMX read bf16 subnormals as zero and flush tiny sums; the fp32 kernels
+ * do not. BFMMLA may round its sums to odd instead of to nearest. */
+#include "backend/cpu/gemm_kernels.h"
+#include <stdatomic.h>
+
+#define SHARED_BYTES (8u << 20)
+#define SHARED_ROWS_MIN 256 /* a shared block smaller than this costs more in passes than it saves in packing */
+#define TILE_SHARED_MAX (4 * GEMM_UNIT)
+#define TILE_OWN GEMM_UNIT
+#define TASKS_WANTED 32 /* keeps 16 threads busy; more would only pack the own side more often */
+
+/* ---- choice of the kernel --------------------------------------------------------------------------------------- */
+
+static bool always(void) { return true; }
+/* A name in the list without a kernel of ours. */
+static const gemm_kernel gemm_openblas = {.name = "openblas", .supported = always, .types = GEMM_BIT(DTYPE_F32)};
+
+/* Best first: a type is served by the first row that can read it and that this machine can run. */
+static const gemm_kernel *const kernels[] = {
+    &gemm_openblas,
+#if defined(__aarch64__)
+    &gemm_bfmmla, &gemm_neon,
+#elif defined(__x86_64__)
+    &gemm_amx, &gemm_avx512bf16, &gemm_avx512, &gemm_avx2,
+#endif
+    &gemm_portable,
+};
+
+static _Atomic(const gemm_kernel *) forced;
+static _Atomic(const gemm_kernel *) chosen[DTYPE_COUNT]; /* filled on first use; every thread would write the same */
+
+static const gemm_kernel *kernel_for(dtype type) {
+    const gemm_kernel *f = atomic_load_explicit(&forced, memory_order_acquire);
+    if (f && (f->types & GEMM_BIT(type))) return f;
+    const gemm_kernel *found = atomic_load_explicit(&chosen[type], memory_order_acquire);
+    for (size_t i = 0; !found && i < ARRAY_LENGTH(kernels); i++)
+        if ((kernels[i]->types & GEMM_BIT(type)) && kernels[i]->supported()) found = kernels[i];
+    ASSERT(found); /* a dtype without arithmetic reached a GEMM */
+    atomic_store_explicit(&chosen[type], found, memory_order_release);
+    return found;
+}
+
+const char *gemm_kernel_name(dtype type) { return kernel_for(type)->name; }
+
+const char *gemm_kernel_list(int i) { return i >= 0 && i < (int)ARRAY_LENGTH(kernels) ? kernels[i]->name : NULL; }
+
+bool gemm_force_kernel(const char *name) {
+    const gemm_kernel *found = NULL;
+    for (size_t i = 0; name && i < ARRAY_LENGTH(kernels); i++)
+        if (strcmp(kernels[i]->name, name) == 0) found = kernels[i];
+    if (name && !(found && found->supported())) return false;
+    atomic_store_explicit(&forced, found, memory_order_release);
+    return true;
+}
+
+/* ---- the cut: a function of the shape alone --------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+typedef struct cut {
+    bool shared_is_a;   /* the smaller side is packed once for all tasks */
+    bool shared_packed; /* false: k is so long that tasks pack both sides block by block */
+    int64_t shared, own; /* rows of A or columns of B */
+    int64_t shared_bytes, own_bytes, local_bytes, tile_bytes, bias_bytes; /* of scratch; all but the first per thread */
+    int64_t thread_bytes;
+    int64_t tile_shared, tile_own;
+} cut;
+
+static cut cut_make(int64_t m, int64_t n, int64_t k) {
+    cut c = {.shared_is_a = m <= n, .shared = MIN(m, n), .own = MAX(m, n)};
+    int64_t row_bytes = round_up(k, GEMM_K_UNIT) * GEMM_ROW_BYTES;
+    int64_t whole = round_up(c.shared, GEMM_UNIT) * row_bytes;
+    c.shared_packed = whole <= SHARED_BYTES || SHARED_BYTES / row_bytes >= SHARED_ROWS_MIN;
+    c.shared_bytes = c.shared_packed ? MIN(whole, (int64_t)SHARED_BYTES) : 0;
+    c.tile_own = TILE_OWN;
+    c.tile_shared = MIN(TILE_SHARED_MAX, round_up(c.shared, GEMM_UNIT));
+    while (c.tile_shared > GEMM_UNIT &&
+           (c.shared + c.tile_shared - 1) / c.tile_shared * ((c.own + TILE_OWN - 1) / TILE_OWN) < TASKS_WANTED)
+        c.tile_shared = round_up(c.tile_shared / 2, GEMM_UNIT);
+    c.own_bytes = c.tile_own * GEMM_BLOCK_BYTES;
+    c.local_bytes = c.shared_packed ? 0 : c.tile_shared * GEMM_BLOCK_BYTES;
+    c.tile_bytes = c.tile_shared * c.tile_own * (int64_t)sizeof(float);
+    c.bias_bytes = MAX(c.tile_shared, c.tile_own) * (int64_t)sizeof(float);
+    c.thread_bytes = c.own_bytes + c.local_bytes + c.tile_bytes + c.bias_bytes;
+    return c;
+}
+
+size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads) {
+    (void)c_type; /* the tile of sums is fp32 whatever C is */
+    if (kernel_for(type) == &gemm_openblas) return 0;
+    cut c = cut_make(m, n, k);
+    return (size_t)(c.shared_bytes + c.thread_bytes * n_threads);
+}
+
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
+
+typedef struct run {
+    const gemm_call *g;
+    const gemm_kernel *kernel;
+    cut cut;
+    uint8_t *shared_panels, *threads;
+    int64_t first_row, n_rows, rows_padded; /* of the shared side, in this pass */
+    int64_t n_tiles;           /* of the shared side, in this pass */
+    int64_t n_groups;          /* of panels, for packing */
+} run;
+
+#define PANELS_PER_TASK 8
+
+/* The shared side lies block of k by block of k, and the panels of a block follow each other: a kernel that reads
+ * ahead of one panel reads the next. */
+static uint8_t *shared_at(const run *r, int64_t row, int64_t k0, int64_t nk_padded) {
+    return r->shared_panels + (k0 * r->rows_padded + row * nk_padded) * r->kernel->element_bytes;
+}
+
+/* Packs rows [row, row + n) x [k0, k0 + nk) of one operand. */
+static void pack_rows(const run *r, bool is_a, uint8_t *out, int64_t row, int64_t n, int64_t k0, int64_t nk) {
+    const gemm_kernel *kernel = r->kernel;
+    const gemm_operand *o = is_a ? &r->g->a : &r->g->b;
+    int64_t row_stride = is_a ? o->row_stride : o->col_stride, k_stride = is_a ? o->col_stride : o->row_stride;
+    int64_t panel = is_a ? kernel->mr : kernel->nr, bytes = (int64_t)dtype_bytes(o->type);
+    int64_t panel_bytes = panel * round_up(nk, kernel->kr) * kernel->element_bytes;
+    for (int64_t i = 0; i < n; i += panel, out += panel_bytes) {
+        gemm_slice s = {(const uint8_t *)o->data + ((row + i) * row_stride + k0 * k_stride) * bytes,
+                        o->type, row_stride, k_stride, MIN(panel, n - i), nk};
+        (is_a ? kernel->pack_a : kernel->pack_b)(out, &s);
+    }
+}
+
+static void pack_task(void *context, int64_t task, int thread) {
+    const run *r = context;
+    const gemm_kernel *kernel = r->kernel;
+    int64_t rows = (r->cut.shared_is_a ? kernel->mr : kernel->nr) * PANELS_PER_TASK;
+    int64_t k0 = task / r->n_groups * kernel->kc, nk = MIN(kernel->kc, r->g->k - k0), row = task % r->n_groups * rows;
+    pack_rows(r, r->cut.shared_is_a, shared_at(r, row, k0, round_up(nk, kernel->kr)), r->first_row + row,
+              MIN(rows, r->n_rows - row), k0, nk);
+}
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(in + i))));
+    for (; i < n; i++) out[i] = f32_to_f16(in[i]);
+}
+#elif defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("avx,f16c"))) static void narrow_f16_f16c(uint16_t *out, const float *in, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++) out[i] = f32_to_f16(in[i]);
+}
+static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
+    if (__builtin_cpu_supports("f16c")) narrow_f16_f16c(out, in, n);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = f32_to_f16(in[i]);
+}
+#else
+static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = f32_to_f16(in[i]);
+}
+#endif
+
+static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(in[i]);
+}
+
+/* The finished sums of a tile leave for C: + bias, + C, one rounding. */
+static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias, int64_t row, int64_t m, int64_t col,
+                       int64_t n) {
+    if (g->bias) {
+        const uint8_t *from = (const uint8_t *)g->bias + (size_t)col * dtype_bytes(g->bias_type);
+        tensor_convert(bias, DTYPE_F32, from, g->bias_type, (size_t)n);
+    }
+    for (int64_t i = 0; i < m; i++, tile += ld) {
+        int64_t at = (row + i) * g->ldc + col;
+        if (g->bias)
+            for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
+        if (g->c_type == DTYPE_BF16) narrow_bf16((uint16_t *)g->c + at, tile, n);
+        else if (g->c_type == DTYPE_F16) narrow_f16((uint16_t *)g->c + at, tile, n);
+        else if (!g->accumulate) memcpy((float *)g->c + at, tile, (size_t)n * sizeof(float));
+        else {
+            float *c = (float *)g->c + at;
+            for (int64_t j = 0; j < n; j++) c[j] += tile[j];
+        }
+    }
+}
+
+static void tile_task(void *context, int64_t task, int thread) {
+    const run *r = context;
+    const gemm_call *g = r->g;
+    const gemm_kernel *kernel = r->kernel;
+    const cut *cut = &r->cut;
+    uint8_t *own_panels = r->threads + cut->thread_bytes * thread, *local_panels = own_panels + cut->own_bytes;
+    float *tile = (float *)(local_panels + cut->local_bytes), *bias = (float *)((uint8_t *)tile + cut->tile_bytes);
+
+    int64_t in_pass = task % r->n_tiles * cut->tile_shared, own = task / r->n_tiles * cut->tile_own;
+    int64_t n_shared = MIN(cut->tile_shared, r->n_rows - in_pass), n_own = MIN(cut->tile_own, cut->own - own);
+    int64_t m = cut->shared_is_a ? n_shared : n_own, n = cut->shared_is_a ? n_own : n_shared;
+    int64_t ld = cut->shared_is_a ? cut->tile_own : cut->tile_shared;
+    int64_t mr = kernel->mr, nr = kernel->nr;
+
+    if (kernel->begin) kernel->begin();
+    for (int64_t k0 = 0; k0 < g->k; k0 += kernel->kc) {
+        int64_t nk = MIN(kernel->kc, g->k - k0), nk_padded = round_up(nk, kernel->kr);
+        pack_rows(r, !cut->shared_is_a, own_panels, own, n_own, k0, nk);
+        uint8_t *shared_panels = cut->shared_packed ? shared_at(r, in_pass, k0, nk_padded) : local_panels;
+        if (!cut->shared_packed) pack_rows(r, cut->shared_is_a, local_panels, r->first_row + in_pass, n_shared, k0, nk);
+        const uint8_t *a = cut->shared_is_a ? shared_panels : own_panels;
+        const uint8_t *b = cut->shared_is_a ? own_panels : shared_panels;
+        int64_t row_bytes = nk_padded * kernel->element_bytes;
+        for (int64_t j = 0; j < n; j += nr) /* a panel of B stays in L1 while those of A pass by */
+            for (int64_t i = 0; i < m; i += mr)
+                kernel->multiply(nk_padded, a + i * row_bytes, b + j * row_bytes, tile + i * ld + j, ld, k0 == 0);
+    }
+    if (kernel->end) kernel->end();
+    int64_t shared = r->first_row + in_pass;
+    tile_write(g, tile, ld, bias, cut->shared_is_a ? shared : own, m, cut->shared_is_a ? own : shared, n);
+}
+
+void gemm_run(backend_context *c, const gemm_call *g, void *work) {
+    ASSERT(g->m > 0 && g->n > 0 && g->k > 0 && g->a.type == g->b.type);
+    ASSERT(g->c_type == DTYPE_F32 || (g->c_type == g->a.type && !g->accumulate));
+    ASSERT((g->a.row_stride == 1 || g->a.col_stride == 1) && (g->b.row_stride == 1 || g->b.col_stride == 1));
+    const gemm_kernel *kernel = kernel_for(g->a.type);
+    if (kernel == &gemm_openblas) {
+        gemm_openblas_run(c, g);
+        return;
+    }
+    run r = {.g = g, .kernel = kernel, .cut = cut_make(g->m, g->n, g->k)};
+    r.shared_panels = work;
+    r.threads = r.shared_panels + r.cut.shared_bytes;
+    int64_t panel = r.cut.shared_is_a ? kernel->mr : kernel->nr;
+    int64_t rows_per_pass = r.cut.shared;
+    if (r.cut.shared_packed) {
+        int64_t fit = r.cut.shared_bytes / (round_up(g->k, kernel->kr) * kernel->element_bytes);
+        if (fit < round_up(r.cut.shared, panel)) rows_per_pass = fit / r.cut.tile_shared * r.cut.tile_shared;
+        if (rows_per_pass == 0) rows_per_pass = fit / GEMM_UNIT * GEMM_UNIT;
+    }
+    for (r.first_row = 0; r.first_row < r.cut.shared; r.first_row += rows_per_pass) {
+        r.n_rows = MIN(rows_per_pass, r.cut.shared - r.first_row);
+        r.rows_padded = round_up(r.n_rows, panel);
+        r.n_tiles = (r.n_rows + r.cut.tile_shared - 1) / r.cut.tile_shared;
+        if (r.cut.shared_packed) {
+            r.n_groups = (r.n_rows + panel * PANELS_PER_TASK - 1) / (panel * PANELS_PER_TASK);
+            pool_run(c->threads, pack_task, &r, r.n_groups * ((g->k + kernel->kc - 1) / kernel->kc));
+        }
+        pool_run(c->threads, tile_task, &r, r.n_tiles * ((r.cut.own + r.cut.tile_own - 1) / r.cut.tile_own));
+    }
+}

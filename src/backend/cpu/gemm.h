@@ -1,0 +1,37 @@
+#pragma once
+/* gemm.h - C (m, n) = A (m, k) B (k, n) [+ bias] [+ C], fp32 sums, for fp32, bf16 and fp16.
+ *
+ * fp32 goes to OpenBLAS on fixed tiles of C, one call per task; 16-bit types go to kernels of our own that are chosen
+ * once at run time (BFMMLA, AMX, AVX512-BF16, AVX2, NEON, portable). The tiles, and so the bits, depend on m, n, k and
+ * the dtypes only.
+ *
+ *     gemm_call g = {.m = N, .n = M, .k = K, .a = {x, DTYPE_BF16, K, 1}, .b = {w, DTYPE_BF16, 1, K},
+ *                    .c = y, .c_type = DTYPE_BF16, .ldc = M};
+ *     gemm_run(c, &g, work);
+ */
+#include "backend/cpu/cpu.h"
+
+typedef struct gemm_operand {
+    const void *data;
+    dtype type;                     /* a and b have the same type */
+    int64_t row_stride, col_stride; /* in elements; one of them is 1 */
+} gemm_operand;
+
+typedef struct gemm_call {
+    int64_t m, n, k;
+    gemm_operand a, b;
+    void *c; /* fp32, or the type of a and b */
+    dtype c_type;
+    int64_t ldc;
+    const void *bias; /* (n), of bias_type; NULL = none; added in fp32 before the one rounding */
+    dtype bias_type;
+    bool accumulate; /* c += A B (c_type fp32 only), in an order fixed by the shape */
+} gemm_call;
+
+size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads);
+void gemm_run(backend_context *c, const gemm_call *g, void *work);
+/* The name of the kernel that will serve this type on this machine: "openblas", "bfmmla", "amx" ... */
+const char *gemm_kernel_name(dtype type);
+/* For tests and benches: force a kernel by name (NULL = automatic). False when this machine cannot run it. */
+bool gemm_force_kernel(const char *name);
+const char *gemm_kernel_list(int i); /* every name compiled in; NULL at the end */

@@ -1,0 +1,56 @@
+#pragma once
+/* gemm_kernels.h - private to the GEMM: what a micro-kernel is, and the list of those compiled in.
+ *
+ * A micro-kernel multiplies one packed panel of A (mr rows) with one packed panel of B (nr columns) over at most kc
+ * steps of k and adds the product into an fp32 tile. A packed panel is
+ *
+ *     [k / kr][rows of the panel][kr]     elements of element_bytes, zeros where the matrix ends
+ *
+ * so a kernel only ever sees whole panels: edges of any size are the packers' and the writer's business. The value
+ * of one element of C is a function of its row of A, its column of B and the kernel, never of where it stands in C:
+ * kc is a constant of the kernel, and the driver walks k in blocks of kc from 0 upwards. */
+#include "backend/cpu/gemm.h"
+
+/* rows x k elements of one operand, seen so that both operands look alike: `row` is a row of A or a column of B. */
+typedef struct gemm_slice {
+    const void *data;
+    dtype type;
+    int64_t row_stride, k_stride; /* in elements; one of them is 1 */
+    int64_t rows;                 /* 1 .. panel rows */
+    int64_t k;
+} gemm_slice;
+
+typedef struct gemm_kernel {
+    const char *name;
+    bool (*supported)(void); /* on the machine that runs this */
+    unsigned types;          /* a bit per dtype it can read */
+    int mr, nr, kr;
+    int kc; /* steps of k between two adds into the fp32 tile; a multiple of kr */
+    int element_bytes;
+    void (*pack_a)(void *panel, const gemm_slice *s);
+    void (*pack_b)(void *panel, const gemm_slice *s);
+    /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */
+    void (*multiply)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
+    void (*begin)(void); /* per task, where the thread needs a state of its own (AMX); or NULL */
+    void (*end)(void);
+} gemm_kernel;
+
+#define GEMM_BIT(type) (1u << (type))
+#define GEMM_FLOATS (GEMM_BIT(DTYPE_F32) | GEMM_BIT(DTYPE_BF16) | GEMM_BIT(DTYPE_F16))
+
+/* Limits that every kernel keeps: the scratch of a call is planned before the machine that runs it is known.
+ * Tiles of C are cut in multiples of GEMM_UNIT, so mr and nr divide it, and kr divides GEMM_K_UNIT. */
+#define GEMM_UNIT 96
+#define GEMM_K_UNIT 32
+#define GEMM_ROW_BYTES 4    /* element_bytes at most */
+#define GEMM_BLOCK_BYTES 1536 /* kc * element_bytes at most */
+
+#if defined(__aarch64__)
+extern const gemm_kernel gemm_bfmmla, gemm_neon;
+#elif defined(__x86_64__)
+extern const gemm_kernel gemm_amx, gemm_avx512bf16, gemm_avx512, gemm_avx2;
+#endif
+extern const gemm_kernel gemm_portable;
+
+/* fp32 on tiles by OpenBLAS; needs no scratch of ours. */
+void gemm_openblas_run(backend_context *c, const gemm_call *g);

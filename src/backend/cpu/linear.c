@@ -1,0 +1,57 @@
+/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: the three GEMMs of a linear layer.
+ *
+ * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
+ * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
+ * adding it to an accumulator is another op, so that micro-batches and ranks are summed in one order. */
+#include "backend/cpu/gemm.h"
+
+/* The last dimension is the row; all others count rows. */
+static int64_t row_length(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
+static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_length(v); }
+
+/* m, n, k and the operands as they lie; data pointers are the caller's. */
+static gemm_call linear_call(op_kind kind, const value *first, const value *second) {
+    gemm_call g = {.a = {.type = first->type}, .b = {.type = second->type}};
+    int64_t first_row = row_length(first), second_row = row_length(second);
+    switch (kind) {
+    case OP_LINEAR: /* x (N, in), w (out, in) */
+        g.m = row_count(first), g.n = row_count(second), g.k = first_row;
+        g.a.row_stride = first_row, g.a.col_stride = 1;
+        g.b.row_stride = 1, g.b.col_stride = second_row;
+        ASSERT(first_row == second_row);
+        break;
+    case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
+        g.m = row_count(first), g.n = second_row, g.k = first_row;
+        g.a.row_stride = first_row, g.a.col_stride = 1;
+        g.b.row_stride = second_row, g.b.col_stride = 1;
+        ASSERT(first_row == row_count(second));
+        break;
+    default: /* dy (N, out), x (N, in) */
+        ASSERT(kind == OP_LINEAR_DW);
+        g.m = first_row, g.n = second_row, g.k = row_count(first);
+        g.a.row_stride = 1, g.a.col_stride = first_row;
+        g.b.row_stride = second_row, g.b.col_stride = 1;
+        ASSERT(row_count(first) == row_count(second));
+    }
+    g.ldc = g.n;
+    return g;
+}
+
+size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads) {
+    gemm_call g = linear_call(o->kind, &p->values[o->in[0]], &p->values[o->in[1]]);
+    return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[0]].type, n_threads);
+}
+
+static void linear_run(backend_context *c, const kernel_call *k) {
+    gemm_call g = linear_call(k->op->kind, call_in(k, 0), call_in(k, 1));
+    g.a.data = k->in[0];
+    g.b.data = k->in[1];
+    g.c = k->out[0];
+    g.c_type = call_out(k, 0)->type;
+    if (k->op->kind == OP_LINEAR && k->in[2]) g.bias = k->in[2], g.bias_type = call_in(k, 2)->type;
+    gemm_run(c, &g, k->work);
+}
+
+void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }       /* y = */
+void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* dx = */
+void cpu_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* dw = */

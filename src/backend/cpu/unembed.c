@@ -1,0 +1,381 @@
+/* unembed.c - from hidden states to cross entropy and its gradient without ever holding (N, V).
+ *
+ * Tokens go in chunks whose fp32 logits fit attr.chunk_bytes. The gradient is written over the logits it came from (a
+ * 16-bit one into the first half of its own row), so a chunk costs 4 V bytes per token and nothing else. All products
+ * are gemm_run; between them a row is cut into segments of SEGMENT logits, so that one long row keeps every thread
+ * busy and every sum has one shape: fp32 inside 1024 logits, double above.
+ *
+ * dw is a sum over all tokens. In fp32 it takes the chunks one after the other, in order. In 16 bits it must be rounded
+ * once and an fp32 copy (V, C) would cost what the chunks save, so when there is more than one chunk a second walk goes
+ * over blocks of the vocabulary, all tokens at once: logits again, gradient again, one product that finishes its rows of
+ * dw. That is 8 N V C flops instead of 6. The maximum and the factor of each token are kept for it: 8 bytes per token.
+ *
+ * The chunks follow from shapes and attr alone. A chunk in which nothing is trained on costs nothing. A target outside
+ * [0, V) counts as -1. A NaN in h or w comes out as a NaN loss: the maximum steps over it, the sum does not. */
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/vector.h"
+#include <math.h>
+
+enum { SEGMENT = 4096, SUM_BLOCK = 1024, V_BLOCK_MIN = 64 };
+
+/* How the work of one op is cut and where its scratch lies. */
+typedef struct unembed_plan {
+    int64_t N, C, V;
+    dtype type;             /* of h and w */
+    int64_t rows, n_chunks; /* tokens per chunk */
+    int64_t v_block;        /* vocabulary rows per step of the second walk; 0 = there is none */
+    int64_t n_segments;     /* of one row of logits */
+    bool gradient;
+    size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
+} unembed_plan;
+
+typedef struct segment_part { /* of one row */
+    float max;
+    int32_t argmax;
+    double sum; /* of exp(logit - max) */
+} segment_part;
+
+typedef struct row_state { /* what softmax and its gradient need of one token */
+    float max;
+    float factor; /* weight * seed / sum of exp(logit - max); 0 = no gradient */
+} row_state;
+
+static size_t round_up_bytes(size_t n) { return (n + 63) / 64 * 64; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The last chunk may be shorter than the others, and scratch need not grow with m: ask for both. */
+static size_t gemm_bytes(const unembed_plan *u, int64_t rows, dtype dh, dtype dw, int n_threads) {
+    size_t n = gemm_work_bytes(rows, u->V, u->C, u->type, DTYPE_F32, n_threads);
+    if (!u->gradient) return n;
+    n = MAX(n, gemm_work_bytes(rows, u->C, u->V, u->type, dh, n_threads));
+    if (u->v_block == 0) return MAX(n, gemm_work_bytes(u->V, u->C, rows, u->type, dw, n_threads));
+    for (int last = 0; last < 2; last++) {
+        int64_t v = last ? u->V - (ceil_div(u->V, u->v_block) - 1) * u->v_block : u->v_block;
+        n = MAX(n, gemm_work_bytes(u->N, v, u->C, u->type, DTYPE_F32, n_threads));
+        n = MAX(n, gemm_work_bytes(v, u->C, u->N, u->type, dw, n_threads));
+    }
+    return n;
+}
+
+static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
+    const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
+    unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
+    ASSERT(h->type == w->type);
+    u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
+    dtype dh = u.gradient ? program_get(p, o->out[1])->type : DTYPE_F32;
+    dtype dw = u.gradient ? program_get(p, o->out[2])->type : DTYPE_F32;
+    int64_t fit = o->attr.chunk_bytes / (4 * u.V);
+    u.n_chunks = ceil_div(u.N, MIN(MAX(fit, 1), u.N));
+    u.rows = ceil_div(u.N, u.n_chunks); /* chunks of equal size rather than a small last one */
+    u.n_chunks = ceil_div(u.N, u.rows);
+    u.n_segments = ceil_div(u.V, SEGMENT);
+    int64_t n_logits = u.rows * u.V;
+    if (u.gradient && dw != DTYPE_F32 && u.n_chunks > 1) {
+        /* At least V_BLOCK_MIN columns: thinner products would read all of h for almost nothing. */
+        u.v_block = MIN(MAX(o->attr.chunk_bytes / (4 * u.N), V_BLOCK_MIN), u.V);
+        n_logits = MAX(n_logits, u.N * u.v_block);
+    }
+    u.at_parts = round_up_bytes((size_t)n_logits * sizeof(float));
+    u.at_rows = u.at_parts + round_up_bytes((size_t)(u.rows * u.n_segments) * sizeof(segment_part));
+    u.at_gemm = u.at_rows + round_up_bytes((size_t)(u.v_block ? u.N : u.rows) * sizeof(row_state));
+    size_t gemm = gemm_bytes(&u, u.rows, dh, dw, n_threads);
+    u.n_bytes = u.at_gemm + MAX(gemm, gemm_bytes(&u, u.N - (u.n_chunks - 1) * u.rows, dh, dw, n_threads));
+    return u;
+}
+
+size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads) {
+    return plan_make(p, o, n_threads).n_bytes;
+}
+
+/* ---- rows of logits ------------------------------------------------------------------------------------------- */
+
+typedef struct unembed_run {
+    const unembed_plan *plan;
+    const int32_t *targets; /* (N) */
+    const float *weights;   /* (N) or NULL */
+    float seed;
+    float *losses;   /* (N) */
+    int32_t *argmax; /* (N) or NULL */
+    float *logits;   /* (n_rows, n_columns) of the present chunk or vocabulary block */
+    segment_part *parts;
+    row_state *states;
+    int64_t first_row, n_rows, first_column, n_columns;
+    int64_t state_row; /* the token of states[0] */
+} unembed_run;
+
+static bool trained(const unembed_run *r, int64_t row) {
+    int32_t t = r->targets[r->first_row + row];
+    return t >= 0 && t < r->plan->V;
+}
+
+/* A task is one segment of one row, or several whole rows where they are short. */
+static int64_t rows_per_task(const unembed_run *r) { return MAX(SEGMENT / r->n_columns, 1); }
+static int64_t task_count(const unembed_run *r) {
+    return ceil_div(r->n_rows, rows_per_task(r)) * ceil_div(r->n_columns, SEGMENT);
+}
+typedef struct task_range {
+    int64_t row, row_end, segment, from, to;
+} task_range;
+static task_range task_get(const unembed_run *r, int64_t task) {
+    int64_t n_segments = ceil_div(r->n_columns, SEGMENT);
+    task_range t = {.row = task / n_segments * rows_per_task(r), .segment = task % n_segments};
+    t.row_end = MIN(t.row + rows_per_task(r), r->n_rows);
+    t.from = t.segment * SEGMENT;
+    t.to = MIN(t.from + SEGMENT, r->n_columns);
+    return t;
+}
+
+/* Up to VEC_WIDTH floats at p; those past the end read as -inf. */
+static inline vec load_tail(const float *p, int64_t n) {
+    if (n >= VEC_WIDTH) return vec_load(p);
+    float lane[VEC_WIDTH];
+    for (int i = 0; i < VEC_WIDTH; i++) lane[i] = i < n ? p[i] : -INFINITY;
+    return vec_load(lane);
+}
+
+static segment_part segment_scan(const float *x, int64_t n) {
+    vec top[4];
+    for (int u = 0; u < 4; u++) top[u] = vec_set(-INFINITY);
+    int64_t i = 0;
+    for (; i + 4 * VEC_WIDTH <= n; i += 4 * VEC_WIDTH)
+        for (int u = 0; u < 4; u++) top[u] = vec_max(vec_load(x + i + u * VEC_WIDTH), top[u]);
+    for (; i < n; i += VEC_WIDTH) top[0] = vec_max(load_tail(x + i, n - i), top[0]);
+    float max = vec_max_lane(vec_max(vec_max(top[0], top[1]), vec_max(top[2], top[3])));
+
+    segment_part p = {.max = max};
+    while (p.argmax < n - 1 && x[p.argmax] != max) p.argmax++;
+    if (x[p.argmax] != max) p.argmax = 0; /* nothing but NaN */
+
+    float base = max == -INFINITY ? 0 : max; /* -inf - -inf would make a NaN of logits that only weigh nothing */
+    for (int64_t block = 0; block < n; block += SUM_BLOCK) {
+        int64_t end = MIN(block + SUM_BLOCK, n);
+        vec sum[4] = {vec_set(0), vec_set(0), vec_set(0), vec_set(0)};
+        for (i = block; i + 4 * VEC_WIDTH <= end; i += 4 * VEC_WIDTH)
+            for (int u = 0; u < 4; u++) sum[u] += vec_exp_down(vec_load(x + i + u * VEC_WIDTH) - base);
+        for (; i < end; i += VEC_WIDTH) sum[0] += vec_exp_down(load_tail(x + i, end - i) - base);
+        p.sum += vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return p;
+}
+
+static void scan_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const unembed_run *r = context;
+    task_range t = task_get(r, task);
+    for (int64_t row = t.row; row < t.row_end; row++)
+        if (r->argmax || trained(r, row))
+            r->parts[row * r->plan->n_segments + t.segment] =
+                segment_scan(r->logits + row * r->n_columns + t.from, t.to - t.from);
+}
+
+/* The segments of one row become its loss, its argmax and what its gradient needs. */
+static void finish_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const unembed_run *r = context;
+    int64_t token = r->first_row + row, n_segments = r->plan->n_segments;
+    const segment_part *parts = r->parts + row * n_segments;
+    row_state *state = &r->states[token - r->state_row];
+    *state = (row_state){0};
+    r->losses[token] = 0;
+    if (!r->argmax && !trained(r, row)) return;
+
+    float max = parts[0].max;
+    int32_t argmax = parts[0].argmax;
+    for (int64_t s = 1; s < n_segments; s++)
+        if (parts[s].max > max) {
+            max = parts[s].max;
+            argmax = (int32_t)(s * SEGMENT) + parts[s].argmax;
+        }
+    if (r->argmax) r->argmax[token] = argmax;
+    if (!trained(r, row)) return;
+    double sum = 0;
+    for (int64_t s = 0; s < n_segments; s++) /* -inf - -inf: such a segment adds its 0, or its NaN, as it is */
+        sum += parts[s].sum * (parts[s].max == max ? 1 : exp((double)parts[s].max - max));
+    double logit = r->logits[row * r->n_columns + r->targets[token]];
+    r->losses[token] = (float)((double)max + log(sum) - logit);
+    double weight = r->weights ? r->weights[token] : 1;
+    *state = (row_state){max, (float)(weight * r->seed / sum)};
+}
+
+/* logits -> factor * exp(logit - max), less weight * seed at the target: in place, 16-bit ones packed to the left. */
+static void gradient_row(const unembed_run *r, int64_t row, int64_t from, int64_t to) {
+    int64_t token = r->first_row + row, target = r->targets[token] - r->first_column;
+    const row_state *state = &r->states[token - r->state_row];
+    dtype type = r->plan->type;
+    float *x = r->logits + row * r->n_columns;
+    char *out = (char *)x;
+    size_t width = dtype_bytes(type);
+    if (!trained(r, row) || state->factor == 0) {
+        memset(out + (size_t)from * width, 0, (size_t)(to - from) * width);
+        return;
+    }
+    float onehot = (r->weights ? r->weights[token] : 1) * r->seed;
+    for (int64_t i = from; i < to; i += 64) { /* through a buffer: the narrow row lies over the wide one */
+        int64_t n = MIN(to - i, (int64_t)64);
+        float block[64];
+        memcpy(block, x + i, (size_t)n * sizeof(float));
+        for (int64_t c = n; c % VEC_WIDTH != 0; c++) block[c] = 0;
+        for (int64_t c = 0; c < n; c += VEC_WIDTH)
+            vec_store(block + c, vec_exp_down(vec_load(block + c) - state->max) * state->factor);
+        if (target >= i && target < i + n) block[target - i] -= onehot;
+        row_store(out + (size_t)i * width, block, type, (size_t)n);
+    }
+}
+
+/* A 16-bit row is packed over its own logits from left to right, so one task has the whole of it. */
+static void gradient_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const unembed_run *r = context;
+    if (r->plan->type == DTYPE_F32) {
+        task_range t = task_get(r, task);
+        for (int64_t row = t.row; row < t.row_end; row++) gradient_row(r, row, t.from, t.to);
+    } else {
+        gradient_row(r, task, 0, r->n_columns);
+    }
+}
+
+/* ---- the walks ------------------------------------------------------------------------------------------------ */
+
+static const void *element(const void *data, dtype t, int64_t i) {
+    return (const char *)data + (size_t)i * dtype_bytes(t);
+}
+
+static void run_logits(backend_context *c, const unembed_run *r, const void *h, const void *w, void *work) {
+    const unembed_plan *u = r->plan;
+    gemm_call g = {.m = r->n_rows, .n = r->n_columns, .k = u->C,
+                   .a = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
+                   .b = {element(w, u->type, r->first_column * u->C), u->type, 1, u->C},
+                   .c = r->logits, .c_type = DTYPE_F32, .ldc = r->n_columns};
+    gemm_run(c, &g, work);
+}
+
+static void run_gradient(backend_context *c, unembed_run *r) {
+    pool_run(c->threads, gradient_task, r, r->plan->type == DTYPE_F32 ? task_count(r) : r->n_rows);
+}
+
+/* Elements between two rows of the gradient: a 16-bit row starts where its fp32 row started. */
+static int64_t gradient_stride(const unembed_run *r) {
+    return r->n_columns * (int64_t)(sizeof(float) / dtype_bytes(r->plan->type));
+}
+
+/* dw rows of these columns = (or +=) gradient^T h */
+static void run_dw(backend_context *c, const unembed_run *r, const void *h, void *dw, dtype dw_type, bool accumulate,
+                   void *work) {
+    const unembed_plan *u = r->plan;
+    gemm_call g = {.m = r->n_columns, .n = u->C, .k = r->n_rows,
+                   .a = {r->logits, u->type, 1, gradient_stride(r)},
+                   .b = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
+                   .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type), .c_type = dw_type,
+                   .ldc = u->C, .accumulate = accumulate};
+    gemm_run(c, &g, work);
+}
+
+static void run_dh(backend_context *c, const unembed_run *r, const void *w, void *dh, dtype dh_type, void *work) {
+    const unembed_plan *u = r->plan;
+    gemm_call g = {.m = r->n_rows, .n = u->C, .k = u->V,
+                   .a = {r->logits, u->type, gradient_stride(r), 1},
+                   .b = {w, u->type, u->C, 1},
+                   .c = (char *)dh + (size_t)(r->first_row * u->C) * dtype_bytes(dh_type), .c_type = dh_type,
+                   .ldc = u->C};
+    gemm_run(c, &g, work);
+}
+
+static unembed_run run_make(const unembed_plan *u, const kernel_call *k) {
+    char *work = k->work;
+    return (unembed_run){.plan = u,
+                         .targets = k->in[2],
+                         .losses = k->out[0],
+                         .logits = k->work,
+                         .parts = (segment_part *)(work + u->at_parts),
+                         .states = (row_state *)(work + u->at_rows)};
+}
+
+/* Points the run at chunk i; false when nothing in it is trained on. */
+static bool run_chunk(unembed_run *r, int64_t i) {
+    r->first_row = i * r->plan->rows;
+    r->n_rows = MIN(r->plan->rows, r->plan->N - r->first_row);
+    r->n_columns = r->plan->V;
+    r->state_row = r->plan->v_block ? 0 : r->first_row;
+    for (int64_t row = 0; row < r->n_rows; row++)
+        if (trained(r, row)) return true;
+    return false;
+}
+
+void cpu_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
+    unembed_plan u = plan_make(k->program, k->op, c->n_threads);
+    unembed_run r = run_make(&u, k);
+    void *gemm_work = (char *)k->work + u.at_gemm;
+    r.argmax = k->out[1];
+    for (int64_t i = 0; i < u.n_chunks; i++) {
+        if (!run_chunk(&r, i) && !r.argmax) {
+            memset(r.losses + r.first_row, 0, (size_t)r.n_rows * sizeof(float));
+            continue;
+        }
+        run_logits(c, &r, k->in[0], k->in[1], gemm_work);
+        pool_run(c->threads, scan_task, &r, task_count(&r));
+        pool_run(c->threads, finish_task, &r, r.n_rows);
+    }
+}
+
+/* losses =, dh =, dw = */
+void cpu_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
+    unembed_plan u = plan_make(k->program, k->op, c->n_threads);
+    unembed_run r = run_make(&u, k);
+    const void *h = k->in[0], *w = k->in[1];
+    const step_scalars *scalars = k->in[4];
+    void *dh = k->out[1], *dw = k->out[2], *gemm_work = (char *)k->work + u.at_gemm;
+    dtype dh_type = call_out(k, 1)->type, dw_type = call_out(k, 2)->type;
+    r.weights = k->in[3];
+    r.seed = scalars->seed;
+
+    bool any = false; /* something was trained on, so dw has been started */
+    for (int64_t i = 0; i < u.n_chunks; i++) {
+        if (!run_chunk(&r, i)) {
+            memset(r.losses + r.first_row, 0, (size_t)r.n_rows * sizeof(float));
+            memset((char *)dh + (size_t)(r.first_row * u.C) * dtype_bytes(dh_type), 0,
+                   (size_t)(r.n_rows * u.C) * dtype_bytes(dh_type));
+            memset(r.states + (r.first_row - r.state_row), 0, (size_t)r.n_rows * sizeof(row_state));
+            continue;
+        }
+        run_logits(c, &r, h, w, gemm_work);
+        pool_run(c->threads, scan_task, &r, task_count(&r));
+        pool_run(c->threads, finish_task, &r, r.n_rows);
+        run_gradient(c, &r);
+        run_dh(c, &r, w, dh, dh_type, gemm_work);
+        if (!u.v_block) run_dw(c, &r, h, dw, dw_type, any, gemm_work);
+        any = true;
+    }
+    if (!any) memset(dw, 0, (size_t)(u.V * u.C) * dtype_bytes(dw_type));
+    if (!any || !u.v_block) return;
+
+    r.first_row = r.state_row = 0;
+    r.n_rows = u.N;
+    for (r.first_column = 0; r.first_column < u.V; r.first_column += u.v_block) {
+        r.n_columns = MIN(u.v_block, u.V - r.first_column);
+        run_logits(c, &r, h, w, gemm_work);
+        run_gradient(c, &r);
+        run_dw(c, &r, h, dw, dw_type, false, gemm_work);
+    }
+}
+
+/* ---- loss of the step ----------------------------------------------------------------------------------------- */
+
+/* sums = or += those of this micro-batch, which are finished first: then adding over micro-batches and over ranks is
+ * the same sum. Thousands of numbers: one thread, in order. */
+void cpu_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
+    (void)c;
+    const float *losses = k->in[0], *weights = k->in[2];
+    const int32_t *targets = k->in[1];
+    const step_scalars *scalars = k->in[3];
+    double *sums = k->out[0], part[SUM_COUNT] = {0};
+    int64_t N = shape_count(&call_in(k, 0)->shape);
+    for (int64_t i = 0; i < N; i++) {
+        if (targets[i] < 0) continue;
+        double weight = weights ? weights[i] : 1;
+        part[SUM_WEIGHTED_LOSS] += weight * losses[i];
+        part[SUM_VALID] += 1;
+        part[SUM_WEIGHTS] += weight;
+        part[SUM_LOSS] += losses[i];
+    }
+    for (int i = 0; i < SUM_COUNT; i++) sums[i] = scalars->micro == 0 ? part[i] : sums[i] + part[i];
+}

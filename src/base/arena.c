@@ -1,0 +1,100 @@
+/* arena.c - memory for objects that die together, and the two allocators for code outside the step.
+ *
+ * An arena is a list of zeroed blocks that double in size up to 1 MiB; a request that would waste a block gets one of
+ * its own. Nothing is freed before arena_fini, so pointers stay valid while the arena lives.
+ * Out of memory ends the program with the size that was asked for: these are small host objects (plans, names,
+ * configs), and no caller could do anything better. Tensors never live here. */
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA_ALIGN 16
+#define ARENA_BLOCK_MIN ((size_t)16 << 10)
+#define ARENA_BLOCK_MAX ((size_t)1 << 20)
+
+struct arena_block {
+    arena_block *next;
+    size_t used, capacity;
+    _Alignas(ARENA_ALIGN) unsigned char bytes[];
+};
+
+_Noreturn static void out_of_memory(size_t n_bytes) {
+    fprintf(stderr, "ralo: out of host memory: %zu bytes were refused by the system\n", n_bytes);
+    abort();
+}
+
+void *mem_alloc(size_t n_bytes) {
+    void *p = calloc(1, MAX(n_bytes, (size_t)1));
+    if (!p) out_of_memory(n_bytes);
+    return p;
+}
+
+void *array_grow(void *items, size_t *capacity, size_t needed, size_t item_bytes) {
+    if (needed <= *capacity) return items;
+    size_t grown = MAX(needed, MAX((size_t)8, *capacity + *capacity / 2)), n_bytes;
+    if (__builtin_mul_overflow(grown, item_bytes, &n_bytes)) out_of_memory(SIZE_MAX);
+    unsigned char *p = realloc(items, MAX(n_bytes, (size_t)1));
+    if (!p) out_of_memory(n_bytes);
+    /* New items are zero, as everywhere else in this file. */
+    memset(p + *capacity * item_bytes, 0, (grown - *capacity) * item_bytes);
+    *capacity = grown;
+    return p;
+}
+
+void arena_init(arena *a) { *a = (arena){0}; }
+
+void arena_fini(arena *a) {
+    for (arena_block *b = a->blocks, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    arena_init(a);
+}
+
+void *arena_alloc(arena *a, size_t n_bytes) {
+    if (n_bytes > SIZE_MAX / 2) out_of_memory(n_bytes); /* a negative count became huge */
+    size_t room = MAX((n_bytes + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1), (size_t)ARENA_ALIGN);
+    arena_block *b = a->blocks;
+    if (!b || b->capacity - b->used < room) {
+        size_t capacity = b ? MIN(b->capacity * 2, ARENA_BLOCK_MAX) : ARENA_BLOCK_MIN;
+        bool alone = room > capacity / 4;
+        if (alone) capacity = room;
+        arena_block *fresh = mem_alloc(sizeof *fresh + capacity);
+        fresh->capacity = capacity;
+        if (alone && b) { /* behind the open block, which still has room for small objects */
+            fresh->next = b->next;
+            b->next = fresh;
+        } else {
+            fresh->next = b;
+            a->blocks = fresh;
+        }
+        b = fresh;
+    }
+    void *p = b->bytes + b->used;
+    b->used += room;
+    a->n_bytes += n_bytes;
+    return p;
+}
+
+void *arena_copy(arena *a, const void *src, size_t n_bytes) {
+    void *p = arena_alloc(a, n_bytes);
+    if (n_bytes) memcpy(p, src, n_bytes);
+    return p;
+}
+
+char *arena_string(arena *a, const char *s) { return arena_copy(a, s, strlen(s) + 1); }
+
+char *arena_format(arena *a, const char *fmt, ...) {
+    ASSERT(fmt); /* gcc 13 with sanitizers otherwise warns of a null format */
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    ASSERT(length >= 0);
+    char *text = arena_alloc(a, (size_t)length + 1);
+    vsnprintf(text, (size_t)length + 1, fmt, again);
+    va_end(again);
+    return text;
+}

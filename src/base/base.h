@@ -1,0 +1,185 @@
+#pragma once
+/* base.h - what every room stands on: errors with a trail, log, arenas, strings, rng, clock, threads.
+ *
+ * Promises
+ *   - A function that can fail returns `status`; OK is 0. The error itself (code, message, trail of the places it
+ *     passed) is kept per thread until the next ERR on that thread, so nothing is allocated to report a failure.
+ *   - Random numbers are a pure function of (key, counter): any thread, any order, any resume gives the same bits.
+ *   - There is one thread pool and one level of threading. Work is cut into tasks by the caller from shapes alone,
+ *     so results never depend on how many threads ran them.
+ *
+ *     status load(const char *path) {
+ *         FILE *f = fopen(path, "rb");
+ *         if (!f) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+ *         ...
+ *     }
+ *     status start(void) { TRY(load("a.txt")); return OK; }
+ *     ...
+ *     if (start() != OK) error_print(stderr);
+ */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* ---- errors ------------------------------------------------------------------------------------------------- */
+
+typedef enum status {
+    OK = 0,
+    ERR_RUN,         /* the run failed (NaN loss, a rank died ...)                      exit 1   */
+    ERR_INPUT,       /* the request was wrong: config, arguments, files                 exit 2   */
+    ERR_IO,          /* the operating system refused a file or device                   exit 2   */
+    ERR_FIT,         /* it does not fit                                                 exit 3   */
+    ERR_INTERRUPTED, /* a signal asked us to stop, after a checkpoint                   exit 130 */
+    ERR_BUG,         /* an invariant of ralo itself broke; the message names it         exit 1   */
+} status;
+
+/* Records the error and returns its code: `return ERR(ERR_INPUT, "%s: key '%s' ...", file, key);` */
+#define ERR(code, ...) error_set((code), __FILE__, __LINE__, __func__, __VA_ARGS__)
+/* Passes an error up, adding this place to its trail. */
+#define TRY(expr)                                                                                                    \
+    do {                                                                                                             \
+        status try_rc_ = (expr);                                                                                     \
+        if (try_rc_ != OK) return error_trail(try_rc_, __FILE__, __LINE__, __func__);                                \
+    } while (0)
+#define TRY_GOTO(rc, expr, label)                                                                                    \
+    do {                                                                                                             \
+        (rc) = (expr);                                                                                               \
+        if ((rc) != OK) {                                                                                            \
+            error_trail((rc), __FILE__, __LINE__, __func__);                                                         \
+            goto label;                                                                                              \
+        }                                                                                                            \
+    } while (0)
+
+status error_set(status code, const char *file, int line, const char *func, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+status error_trail(status code, const char *file, int line, const char *func);
+const char *error_message(void); /* of this thread's last error; "" if none */
+status error_code(void);
+int error_trail_length(void);
+const char *error_trail_at(int i); /* "src/format/json.c:41 json_open"; 0 = where it was made */
+void error_clear(void);
+void error_print(FILE *out); /* message, and the trail when RALO_TRAIL=1 or the code is ERR_BUG */
+int error_exit_code(status code);
+/* Errors made on a worker thread are carried to the caller's thread. */
+typedef struct error_record {
+    status code;
+    int n_trail;
+    char message[2048];
+    char trail[16][128];
+} error_record;
+void error_take(error_record *out);      /* copies this thread's error and clears it */
+status error_give(const error_record *r); /* makes it this thread's error */
+
+/* Invariants stay on in release builds: a wrong plan must never become a wrong run. */
+#define ASSERT(cond)                                                                                                 \
+    do {                                                                                                             \
+        if (__builtin_expect(!(cond), 0)) base_assert_failed(#cond, __FILE__, __LINE__);                             \
+    } while (0)
+_Noreturn void base_assert_failed(const char *what, const char *file, int line);
+
+#define ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- log: stderr, one line per call ------------------------------------------------------------------------- */
+
+typedef enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
+void log_set_level(log_level level);
+void log_write(log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
+#define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
+#define log_warn(...) log_write(LOG_WARN, __VA_ARGS__)
+#define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
+
+/* ---- arena: many small objects, one life -------------------------------------------------------------------- */
+
+typedef struct arena_block arena_block;
+typedef struct arena {
+    arena_block *blocks;
+    size_t n_bytes; /* handed out in all */
+} arena;
+void arena_init(arena *a);
+void arena_fini(arena *a);
+void *arena_alloc(arena *a, size_t n_bytes); /* zeroed, 16-byte aligned; never NULL (out of memory aborts) */
+void *arena_copy(arena *a, const void *src, size_t n_bytes);
+char *arena_string(arena *a, const char *s);
+char *arena_format(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define arena_new(a, type) ((type *)arena_alloc((a), sizeof(type)))
+#define arena_array(a, type, n) ((type *)arena_alloc((a), sizeof(type) * (size_t)(n)))
+
+/* Growable array of anything, for code that is not in the step: xs = array_grow(xs, &cap, n + 1, sizeof *xs). */
+void *array_grow(void *items, size_t *capacity, size_t needed, size_t item_bytes);
+void *mem_alloc(size_t n_bytes); /* zeroed malloc that aborts with a message instead of returning NULL */
+
+/* ---- strings ------------------------------------------------------------------------------------------------ */
+
+typedef struct strbuf {
+    char *text; /* always NUL terminated after the first write */
+    size_t length, capacity;
+} strbuf;
+void strbuf_init(strbuf *b);
+void strbuf_fini(strbuf *b);
+void strbuf_add(strbuf *b, const char *s);
+void strbuf_add_bytes(strbuf *b, const void *bytes, size_t n);
+void strbuf_printf(strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+char *strbuf_take(strbuf *b); /* the caller frees; b is empty again */
+
+bool str_ends_with(const char *s, const char *suffix);
+bool str_starts_with(const char *s, const char *prefix);
+int str_edit_distance(const char *a, const char *b); /* for "did you mean" */
+/* "8G", "1.5 GiB", "4096", "512M" (1024-based) -> bytes. */
+status str_parse_bytes(const char *s, uint64_t *out);
+/* 1536 -> "1.5 KiB". Writes into buf and returns it. */
+char *str_format_bytes(char buf[32], uint64_t n_bytes);
+char *str_format_count(char buf[32], double n); /* 124439808 -> "124.4M" */
+status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
+status dir_make(const char *path);       /* mkdir -p */
+status dir_remove_all(const char *path); /* rm -r; no error when absent */
+
+/* ---- rng: Philox4x32-10, counter based ---------------------------------------------------------------------- */
+
+/* The four words for (key, counter). key = what the numbers are for, counter = which of them. */
+void rng_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
+uint64_t rng_key(uint64_t seed, const char *purpose); /* a key per purpose: rng_key(seed, "init.wte") */
+uint64_t rng_u64(uint64_t key, uint64_t index);
+double rng_uniform(uint64_t key, uint64_t index);              /* [0, 1) */
+uint64_t rng_below(uint64_t key, uint64_t index, uint64_t n);  /* [0, n) */
+void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float mean, float std); /* Box-Muller */
+/* Element i of the seeded permutation of 0..n-1, in O(1) memory (a Feistel walk). */
+uint64_t rng_permute(uint64_t key, uint64_t i, uint64_t n);
+
+/* ---- clock -------------------------------------------------------------------------------------------------- */
+
+uint64_t clock_ns(void); /* monotonic */
+double clock_s(void);
+
+/* ---- threads ------------------------------------------------------------------------------------------------ */
+
+typedef struct pool pool;
+/* n_threads 0: one per physical core this process may use. bind: fix each thread to a core with hwloc. */
+status pool_open(pool **out, int n_threads, bool bind);
+void pool_close(pool *p);
+int pool_threads(const pool *p);
+/* Calls fn(context, task, thread) for every task in 0..n_tasks-1 and returns when all are done. The caller's thread
+ * takes part as thread 0. Tasks are claimed dynamically; fn must not care which thread runs it, except to pick its
+ * own scratch memory with `thread`. Never allocates; one run at a time; not from inside a task. */
+typedef void (*pool_fn)(void *context, int64_t task, int thread);
+void pool_run(pool *p, pool_fn fn, void *context, int64_t n_tasks);
+/* Each worker thread calls enter() before and leave() after its part of a run (the allocation guard arms itself on
+ * that thread with it); the caller's own thread does not, it is in its caller's hands. NULL for none. Between runs. */
+void pool_set_hook(pool *p, void (*enter)(void), void (*leave)(void));
+
+/* ---- the machine -------------------------------------------------------------------------------------------- */
+
+typedef struct sys_info {
+    char cpu_name[128];
+    char arch[16]; /* aarch64, x86_64 */
+    int n_cores;   /* this process may use */
+    uint64_t memory_total, memory_available;
+    uint64_t l1d_bytes, l2_bytes, l3_bytes;
+} sys_info;
+void sys_info_get(sys_info *out);
+uint64_t sys_rss_bytes(void);      /* resident now */
+uint64_t sys_rss_peak_bytes(void); /* VmHWM */

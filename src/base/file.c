@@ -1,0 +1,149 @@
+/* file.c - whole files in, directories made and removed.
+ *
+ * Files may come from anyone: a read is bounded by the caller, and removing a directory never follows a symbolic
+ * link, not even one that is swapped in while we walk (every step is relative to an open directory).
+ * Big files (weights, token shards) are not read here; they are mapped or streamed by their formats. */
+#include "base/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static status read_to_end(int fd, const char *path, size_t size_hint, size_t max_bytes, char **out, size_t *n_bytes) {
+    /* Files under /proc and pipes report size 0, and a file may grow while we read: trust only what arrives. */
+    size_t capacity = MAX(MIN(size_hint, max_bytes), (size_t)4095) + 1, length = 0;
+    char *text = malloc(capacity + 1);
+    if (!text) return ERR(ERR_FIT, "read %s: no memory for %zu bytes", path, capacity);
+    for (;;) {
+        if (length == capacity) {
+            size_t grown = capacity * 2;
+            char *more = realloc(text, grown + 1);
+            if (!more) {
+                free(text);
+                return ERR(ERR_FIT, "read %s: no memory for %zu bytes", path, grown);
+            }
+            text = more;
+            capacity = grown;
+        }
+        ssize_t n = read(fd, text + length, capacity - length);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            int why = errno;
+            free(text);
+            return ERR(ERR_IO, "read %s: %s", path, strerror(why));
+        }
+        if (n == 0) break;
+        length += (size_t)n;
+        if (length > max_bytes) {
+            free(text);
+            return ERR(ERR_INPUT, "%s is larger than the %zu bytes allowed for this kind of file", path, max_bytes);
+        }
+    }
+    text[length] = 0;
+    *out = text;
+    *n_bytes = length;
+    return OK;
+}
+
+status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes) {
+    *out = NULL;
+    *n_bytes = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    struct stat st;
+    status rc = OK;
+    if (fstat(fd, &st) != 0) rc = ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
+    else if (S_ISDIR(st.st_mode)) rc = ERR(ERR_INPUT, "%s is a directory, a file was expected", path);
+    else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > max_bytes)
+        rc = ERR(ERR_INPUT, "%s has %lld bytes, at most %zu are allowed for this kind of file", path,
+                 (long long)st.st_size, max_bytes);
+    else
+        TRY_GOTO(rc, read_to_end(fd, path, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0, max_bytes, out, n_bytes),
+                 done);
+done:
+    close(fd);
+    return rc;
+}
+
+static status dir_make_one(const char *path) {
+    struct stat st;
+    if (mkdir(path, 0777) == 0) return OK;
+    int why = errno;
+    if (stat(path, &st) == 0) { /* EEXIST, but also EROFS or EACCES on a parent that is already there */
+        if (S_ISDIR(st.st_mode)) return OK;
+        return ERR(ERR_IO, "make directory %s: a file with that name is in the way", path);
+    }
+    return ERR(ERR_IO, "make directory %s: %s", path, strerror(why));
+}
+
+status dir_make(const char *path) {
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0) return ERR(ERR_INPUT, "make directory: the path is empty");
+    if (n >= sizeof part) return ERR(ERR_INPUT, "make directory: a path of %zu characters is too long", n);
+    memcpy(part, path, n + 1);
+    for (char *p = part + 1; *p; p++) {
+        if (*p != '/' || p[-1] == '/') continue;
+        *p = 0;
+        TRY(dir_make_one(part));
+        *p = '/';
+    }
+    TRY(dir_make_one(part));
+    return OK;
+}
+
+/* Removes `name` inside the open directory `parent`; `shown` is the path the caller gave, for messages. */
+static status remove_entry(int parent, const char *name, const char *shown) {
+    struct stat st;
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno == ENOENT) return OK;
+        return ERR(ERR_IO, "remove %s: stat %s: %s", shown, name, strerror(errno));
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) return OK;
+        return ERR(ERR_IO, "remove %s: unlink %s: %s", shown, name, strerror(errno));
+    }
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return ERR(ERR_IO, "remove %s: open directory %s: %s", shown, name, strerror(errno));
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int why = errno;
+        close(fd);
+        return ERR(ERR_IO, "remove %s: read directory %s: %s", shown, name, strerror(why));
+    }
+    status rc = OK;
+    int n_removed;
+    do { /* removing may hide entries from a running readdir, so walk again until a walk finds nothing */
+        n_removed = 0;
+        rewinddir(dir);
+        for (struct dirent *e; (e = readdir(dir));) {
+            if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+            TRY_GOTO(rc, remove_entry(fd, e->d_name, shown), done);
+            n_removed++;
+        }
+    } while (n_removed > 0);
+    if (unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        rc = ERR(ERR_IO, "remove %s: remove directory %s: %s", shown, name, strerror(errno));
+done:
+    closedir(dir);
+    return rc;
+}
+
+status dir_remove_all(const char *path) {
+    char trimmed[PATH_MAX];
+    size_t n = strlen(path);
+    while (n > 0 && path[n - 1] == '/') n--; /* "link/" would name what the link points to */
+    if (n >= sizeof trimmed) return ERR(ERR_INPUT, "remove: a path of %zu characters is too long", n);
+    memcpy(trimmed, path, n);
+    trimmed[n] = 0;
+    const char *slash = strrchr(trimmed, '/'), *last = slash ? slash + 1 : trimmed;
+    if (n == 0 || strcmp(last, ".") == 0 || strcmp(last, "..") == 0)
+        return ERR(ERR_INPUT, "remove '%s': refused, the path must name a directory of its own", path);
+    TRY(remove_entry(AT_FDCWD, trimmed, path));
+    return OK;
+}

@@ -1,0 +1,45 @@
+/* log.c - lines on stderr for people.
+ *
+ * A line is formatted on the stack and leaves in one write, so lines of several threads and ranks do not mix and
+ * logging inside the step does not allocate. A message keeps to its one line: inner line breaks become spaces.
+ * Machine-readable output is not made here; it goes to stdout and belongs to cli. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Atomic int lowest_level = LOG_INFO;
+
+void log_set_level(log_level level) { atomic_store_explicit(&lowest_level, (int)level, memory_order_relaxed); }
+
+void log_write(log_level level, const char *fmt, ...) {
+    static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
+    if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed)) return;
+
+    char line[4096];
+    size_t start = strlen(prefixes[level]), room = sizeof line - start - 1; /* one byte kept for the line break */
+    memcpy(line, prefixes[level], start);
+    va_list args;
+    va_start(args, fmt);
+    int wanted = vsnprintf(line + start, room, fmt, args);
+    va_end(args);
+    if (wanted < 0) return;
+
+    size_t length = start + MIN((size_t)wanted, room - 1);
+    if ((size_t)wanted >= room) memcpy(line + length - 3, "...", 3); /* say that it was cut */
+    while (length > start && line[length - 1] == '\n') length--;
+    for (size_t i = start; i < length; i++)
+        if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
+    line[length++] = '\n';
+
+    int kept_errno = errno; /* callers log between a failed call and the use of errno */
+    for (size_t done = 0; done < length;) {
+        ssize_t n = write(STDERR_FILENO, line + done, length - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break; /* nowhere left to complain to */
+        done += (size_t)n;
+    }
+    errno = kept_errno;
+}

@@ -1,0 +1,179 @@
+/* command_train.c - ralo train: plan, show, run, report. */
+#include "cli/cli.h"
+#include "track/track.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void on_signal(int number) {
+    (void)number;
+    train_interrupt();
+}
+
+/* The first signal asks for a clean stop; SA_RESETHAND lets a second one end the process at once. */
+static void catch_signals(void) {
+    struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+typedef struct listener {
+    track *t;
+    uint64_t planned;
+    int n_examples;
+} listener;
+
+static void on_step(void *context, const train_step_report *r) {
+    listener *l = context;
+    track_step(l->t, r, sys_rss_bytes());
+}
+static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
+static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
+static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
+    listener *l = context;
+    char line[512];
+    if (l->n_examples++ == 0) track_message(l->t, "held-out problems, solved token by token:");
+    snprintf(line, sizeof line, "  %s%s   %s%s%s", prompt, got, strcmp(expected, got) == 0 ? "right" : "wrong, expected ",
+             strcmp(expected, got) == 0 ? "" : expected, "");
+    track_message(l->t, line);
+}
+
+/* runs/<preset>-20261115-014500 when the user named none. */
+static status choose_run_dir(const config *c, const train_request *r, char *out, size_t n) {
+    if (c->run.dir && c->run.dir[0]) {
+        snprintf(out, n, "%s", c->run.dir);
+    } else {
+        if (r->resume && strcmp(r->resume, "auto") == 0)
+            return ERR(ERR_INPUT, "--resume auto needs to know which run: set run.dir to its directory");
+        time_t now = time(NULL);
+        struct tm tm;
+        char stamp[32];
+        strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+        snprintf(out, n, "runs/%s-%s", c->model.preset, stamp);
+    }
+    char newest[4096];
+    TRY(checkpoint_find_newest(out, newest, sizeof newest));
+    if (newest[0] && !r->resume)
+        return ERR(ERR_INPUT, "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir",
+                   out, newest);
+    return dir_make(out);
+}
+
+static status save_config(const config *c, const char *run_dir) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/config.yaml", run_dir);
+    FILE *f = fopen(path, "w");
+    if (!f) return ERR(ERR_IO, "cannot write %s", path);
+    config_write_yaml(c, f, false);
+    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
+}
+
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static void print_json(const plan *p, const train_result *t, const char *run_dir) {
+    json_t *root = json_object(), *memory = plan_memory_json(p);
+    json_object_set_new(root, "run", json_string(run_dir));
+    json_object_set_new(root, "steps", json_integer(t->steps));
+    json_object_set_new(root, "loss", json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
+    json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
+    json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
+    json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
+    json_object_set_new(root, "eval", json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match", number_or_null(t->eval.exact_match)));
+    json_object_set_new(root, "strategy", plan_strategy_json(p));
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->param_hash);
+    json_object_set_new(root, "param_hash", json_string(hash));
+    json_object_set_new(root, "world", json_integer(1));
+    uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak, t->memory.peak[TIER_NVME]};
+    for (tier i = 0; i < TIER_COUNT; i++)
+        json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
+    json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
+    json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
+    json_object_set_new(root, "memory", memory);
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(root);
+}
+
+static void print_summary(const plan *p, const train_result *t, const char *run_dir) {
+    char a[32], b[32], c[32];
+    fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
+            str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss, t->last_loss);
+    if (isfinite(t->eval.loss)) fprintf(stderr, "held out  loss %.4f", t->eval.loss);
+    if (isfinite(t->eval.exact_match))
+        fprintf(stderr, ", exact match %.1f %% of %lld problems", 100 * t->eval.exact_match, (long long)t->eval.n_problems);
+    if (isfinite(t->eval.loss)) fputc('\n', stderr);
+    fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n", str_format_bytes(a, p->planned[TIER_DEVICE]),
+            str_format_bytes(b, t->memory.peak[TIER_DEVICE]), str_format_bytes(c, t->rss_peak));
+    fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
+}
+
+static void print_data(const dataset *d, const config *c) {
+    data_report r;
+    char a[32];
+    dataset_report(d, SPLIT_TRAIN, &r);
+    fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
+    if (r.rows_per_epoch)
+        fprintf(stderr, ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu documents continued in a next row",
+                (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens), (unsigned long long)r.rows_per_epoch,
+                (unsigned long long)r.n_dropped_tokens, (unsigned long long)r.n_cut_tokens);
+    else fputs(", endless", stderr);
+    if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
+    fputc('\n', stderr);
+}
+
+static status train_with(const common_options *o, const config *c) {
+    status rc = OK;
+    train_request r;
+    plan p = {0};
+    dataset *d = NULL;
+    listener l = {0};
+    char run_dir[4096];
+    TRY(request_from_config(c, &r));
+    r.trace_path = o->trace_path;
+    TRY(plan_compile(&p, &r.plan));
+    plan_print(&p, stderr);
+    TRY_GOTO(rc, plan_check_fit(&p), done);
+    TRY_GOTO(rc, dataset_open(&d, &r.data, r.n_threads), done);
+    if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
+        rc = ERR(ERR_INPUT, "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
+                 (long long)tokenizer_vocab(dataset_tokenizer(d)), r.plan.model.name, (long long)r.plan.model.vocab);
+        goto done;
+    }
+    print_data(d, c);
+    TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
+    TRY_GOTO(rc, save_config(c, run_dir), done);
+    r.run_dir = run_dir;
+    double peak = 0;
+    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
+    track_options to = {.run_dir = run_dir, .out = stderr, .peak_flops = peak, .memory_planned = p.planned[TIER_DEVICE] + p.planned[TIER_HOST],
+                        .log_every = r.train.log_every};
+    TRY_GOTO(rc, track_open(&l.t, &to), done);
+    catch_signals();
+    train_observer observer = {&l, on_step, on_eval, on_example, on_message};
+    train_result result;
+    rc = train_run(&r, &p, d, &observer, &result);
+    track_close(l.t);
+    if (rc == OK) {
+        print_summary(&p, &result, run_dir);
+        if (o->json) print_json(&p, &result, run_dir);
+    }
+done:
+    if (d) dataset_close(d);
+    plan_close(&p);
+    return rc;
+}
+
+status command_train(int argc, char **argv) {
+    common_options o;
+    status rc = options_parse(&o, argc, argv, "set,override,json,trace,resume,preset,device-memory,show-config,help");
+    if (rc == OK && o.help) config_print_help(stdout);
+    else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
+    else if (rc == OK) rc = train_with(&o, &o.config);
+    options_fini(&o);
+    return rc;
+}

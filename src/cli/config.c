@@ -1,0 +1,692 @@
+/* config.c - from text to the config struct and back, driven by config.def.
+ *
+ * Files, --set and defaults go through one reader, and help, messages and the written YAML print the very range and
+ * default that the reader obeys, so none of them can drift apart. Every map of a file may be nested or dotted.
+ * Refused: unknown keys (with the nearest known one), a key given twice in one file under whatever spelling, numbers
+ * that are not finite or not in range, text that is not UTF-8 (it could not be written back). */
+#include "cli/config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <strings.h>
+
+typedef enum setting_type {
+    TYPE_BOOL,
+    TYPE_INT,
+    TYPE_REAL,
+    TYPE_BYTES,
+    TYPE_CHOICE,
+    TYPE_TEXT,
+    TYPE_PAIR
+} setting_type;
+typedef enum storage { STORE_BOOL, STORE_I32, STORE_I64, STORE_U64, STORE_F64, STORE_TEXT } storage;
+typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_COMMAND } origin;
+
+typedef struct setting {
+    const char *key;
+    size_t offset;
+    storage storage;
+    setting_type type;
+    const char *range, *initial, *word, *aliases, *help;
+} setting;
+
+/* Enums are unsigned here unless they have negative members; both are 32 bits. */
+#define STORAGE_OF(field) \
+    _Generic(((config *)0)->field, bool: STORE_BOOL, int: STORE_I32, unsigned: STORE_I32, int64_t: STORE_I64,        \
+             uint64_t: STORE_U64, double: STORE_F64, const char *: STORE_TEXT)
+
+static const setting settings[] = {
+#define SETTING(key, field, type, range, initial, word, aliases, help) \
+    {key, offsetof(config, field), STORAGE_OF(field), TYPE_##type, range, initial, word, aliases, help},
+#include "cli/config.def"
+#undef SETTING
+};
+enum { N_SETTINGS = ARRAY_LENGTH(settings), MAX_TEXT = 4096, PAIR = 2, WHOLE = -1 };
+_Static_assert(N_SETTINGS <= ARRAY_LENGTH(((config *)0)->origin), "config.origin has one byte per row");
+_Static_assert(offsetof(config, train.beta2) == offsetof(config, train.beta1) + sizeof(double), "betas are a PAIR");
+_Static_assert(sizeof(schedule_kind) == sizeof(int32_t) && sizeof(precision) == sizeof(int32_t), "CHOICE is 32 bits");
+
+/* ---- text to numbers ------------------------------------------------------------------------------------------- */
+
+/* Decimal only: strtod would also take hexadecimal, inf and nan. A number too large for a double is refused too. */
+static bool real_read(const char *text, double *out) {
+    const char *p = text + (*text == '-' || *text == '+');
+    if (*text == 0 || p[strspn(p, "0123456789.eE+-")] != 0 || strpbrk(p, "0123456789") == NULL) return false;
+    char *end;
+    *out = strtod(text, &end);
+    return *end == 0 && isfinite(*out);
+}
+
+/* 1e5 and 2.0 are whole numbers; above 2^53 only plain digits are exact. */
+static bool int_read(const char *text, int64_t *out) {
+    double real;
+    if (!real_read(text, &real)) return false;
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (*end == 0) return errno == 0;
+    if (real != floor(real) || fabs(real) > 0x1p53) return false;
+    *out = (int64_t)real;
+    return true;
+}
+
+static bool bytes_read(const char *text, int64_t *out) {
+    if (int_read(text, out)) return true;
+    uint64_t n_bytes;
+    if (str_parse_bytes(text, &n_bytes) != OK || n_bytes > INT64_MAX) return false;
+    *out = (int64_t)n_bytes;
+    return true;
+}
+
+static bool bool_read(const char *text, bool *out) {
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
+    for (size_t i = 0; i < ARRAY_LENGTH(words); i++) {
+        if (strcasecmp(text, words[i]) != 0) continue;
+        *out = i % 2;
+        return true;
+    }
+    return false;
+}
+
+/* The next code point of p, or -1 where p is not UTF-8 (also overlong forms, surrogates, above U+10FFFF). */
+static int32_t utf8_next(const char **p) {
+    const uint8_t *s = (const uint8_t *)*p;
+    if (s[0] < 0x80) {
+        *p += 1;
+        return s[0];
+    }
+    int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (s[0] < 0xc0 || s[0] > 0xf4) return -1;
+    int32_t c = s[0] & (0xff >> (n + 1));
+    for (int i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) return -1;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) return -1;
+    *p += n;
+    return c;
+}
+
+static bool text_is_utf8(const char *text) {
+    while (*text)
+        if (utf8_next(&text) < 0) return false;
+    return true;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+/* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
+static const char *part_next(const char *list, char stop, char *out, size_t n) {
+    if (!list || *list == 0) return NULL;
+    size_t length = strcspn(list, (char[]){stop, 0});
+    ASSERT(length < n);
+    memcpy(out, list, length);
+    out[length] = 0;
+    return list + length + (list[length] == stop);
+}
+
+/* The word of a row, and the text it stands for; false when it has none. */
+static bool setting_word(const setting *s, char word[32], const char **means) {
+    return (*means = part_next(s->word, '=', word, 32)) != NULL;
+}
+
+static bool setting_number_read(const setting *s, const char *text, double *out) {
+    int64_t whole;
+    if (s->type == TYPE_REAL || s->type == TYPE_PAIR) return real_read(text, out);
+    if (!(s->type == TYPE_BYTES ? bytes_read(text, &whole) : int_read(text, &whole))) return false;
+    *out = (double)whole; /* bounds are exact in a double, so rounding cannot carry a number across one */
+    return true;
+}
+
+static bool setting_in_range(const setting *s, double x) {
+    char low[32], high[32];
+    double lo, hi;
+    const char *rest = part_next(s->range + 1, ',', low, sizeof low);
+    snprintf(high, sizeof high, "%.*s", (int)strcspn(rest + 1, ")]"), rest + 1);
+    ASSERT(setting_number_read(s, low, &lo) && setting_number_read(s, high, &hi));
+    bool open_low = s->range[0] == '(', open_high = str_ends_with(s->range, ")");
+    return (open_low ? x > lo : x >= lo) && (open_high ? x < hi : x <= hi);
+}
+
+static int choice_find(const setting *s, const char *name) {
+    char part[64];
+    const char *rest = s->range;
+    for (int i = 0; (rest = part_next(rest, '|', part, sizeof part)); i++)
+        if (strcmp(part, name) == 0) return i;
+    return -1;
+}
+
+static void setting_expected(const setting *s, strbuf *out) {
+    char part[64], word[32];
+    const char *rest = s->range, *means;
+    switch (s->type) {
+    case TYPE_BOOL: strbuf_add(out, "true or false"); break;
+    case TYPE_INT: strbuf_printf(out, "a whole number in %s", s->range); break;
+    case TYPE_REAL: strbuf_printf(out, "a number in %s", s->range); break;
+    case TYPE_BYTES: strbuf_printf(out, "bytes in %s, such as 512M", s->range); break;
+    case TYPE_TEXT: strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text"); break;
+    case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
+    case TYPE_CHOICE:
+        strbuf_add(out, "one of: ");
+        for (int i = 0; (rest = part_next(rest, '|', part, sizeof part)); i++)
+            strbuf_printf(out, "%s%s", i ? ", " : "", part);
+        break;
+    }
+    if (setting_word(s, word, &means)) strbuf_printf(out, "%s %s", s->type == TYPE_CHOICE ? "," : ", or", word);
+}
+
+/* Is `name` this row's key or one of its aliases? element: which half of a PAIR the alias means, or WHOLE. */
+static bool setting_answers_to(const setting *s, const char *name, int *element) {
+    *element = WHOLE;
+    if (strcmp(s->key, name) == 0) return true;
+    char alias[64];
+    for (const char *rest = s->aliases; (rest = part_next(rest, ' ', alias, sizeof alias));) {
+        char *at = strchr(alias, '@');
+        if (at) *at = 0;
+        if (strcmp(alias, name) != 0) continue;
+        if (at) *element = at[1] - '0';
+        return true;
+    }
+    return false;
+}
+
+static const setting *setting_find(const char *name, int *element) {
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        if (setting_answers_to(&settings[i], name, element)) return &settings[i];
+    return NULL;
+}
+
+static bool group_exists(const char *name) {
+    size_t length = strlen(name);
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        if (strncmp(settings[i].key, name, length) == 0 && settings[i].key[length] == '.') return true;
+    return false;
+}
+
+static const char *tail_of(const char *key) {
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+/* Typing errors are measured on the whole key; a right name in a wrong or missing map counts as one error more. */
+static int key_distance(const char *given, const char *known) {
+    return MIN(str_edit_distance(given, known), 1 + str_edit_distance(tail_of(given), tail_of(known)));
+}
+
+static status unknown_key(const char *where, const char *key) {
+    char alias[64], best[64] = "";
+    int least = MAX(2, (int)MIN(strlen(key), (size_t)255) / 4) + 1; /* farther than that is no typing error */
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        const setting *s = &settings[i];
+        int d = key_distance(key, s->key);
+        if (d < least) {
+            least = d;
+            snprintf(best, sizeof best, "%s", s->key);
+        }
+        for (const char *rest = s->aliases; (rest = part_next(rest, ' ', alias, sizeof alias));) {
+            char *at = strchr(alias, '@');
+            if (at) *at = 0;
+            if ((d = key_distance(key, alias)) >= least) continue;
+            least = d;
+            snprintf(best, sizeof best, "%s", at ? alias : s->key);
+        }
+    }
+    if (*best) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; did you mean '%s'?", where, key, best);
+    return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; `ralo help settings` lists them all", where, key);
+}
+
+/* ---- one value into the struct --------------------------------------------------------------------------------- */
+
+static bool text_is_null(const char *text) {
+    return *text == 0 || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
+}
+
+static void *field_of(const config *c, const setting *s) { return (char *)c + s->offset; }
+
+static void whole_store(config *c, const setting *s, int64_t whole) {
+    void *field = field_of(c, s);
+    switch (s->storage) {
+    case STORE_I32: memcpy(field, &(int32_t){(int32_t)whole}, sizeof(int32_t)); return;
+    case STORE_I64: *(int64_t *)field = whole; return;
+    case STORE_U64: *(uint64_t *)field = (uint64_t)whole; return;
+    default: ASSERT(!"a whole number in a field of another kind");
+    }
+}
+
+static int64_t whole_load(const config *c, const setting *s) {
+    const void *field = field_of(c, s);
+    int32_t narrow;
+    switch (s->storage) {
+    case STORE_I32: memcpy(&narrow, field, sizeof narrow); return narrow;
+    case STORE_I64: return *(const int64_t *)field;
+    case STORE_U64: return *(const int64_t *)field; /* ranges end at INT64_MAX */
+    default: ASSERT(!"a whole number in a field of another kind");
+    }
+    return 0;
+}
+
+/* Splits "[a, b]" in place. */
+static bool pair_split(char *text, char *parts[PAIR]) {
+    size_t length = strlen(text);
+    char *comma = strchr(text, ',');
+    if (length < 2 || text[0] != '[' || text[length - 1] != ']' || !comma || strchr(comma + 1, ',')) return false;
+    text[length - 1] = *comma = 0;
+    parts[0] = text + 1;
+    parts[1] = comma + 1;
+    return true;
+}
+
+static char *spaces_trim(char *text) {
+    text += strspn(text, " \t");
+    size_t length = strlen(text);
+    while (length && (text[length - 1] == ' ' || text[length - 1] == '\t')) text[--length] = 0;
+    return text;
+}
+
+static bool real_store(config *c, const setting *s, int element, char *text) {
+    double x;
+    if (!real_read(spaces_trim(text), &x) || !setting_in_range(s, x)) return false;
+    ((double *)field_of(c, s))[element] = x;
+    return true;
+}
+
+/* Puts `text` into the row's field; false when the row does not take it. word_value: the text the row's word stands
+ * for, which is taken whatever the range says; NULL without a word. text is scratch. */
+static bool value_store(config *c, const setting *s, int element, char *text, const char *word_value) {
+    int64_t whole, special;
+    double real, zero;
+    bool flag;
+    char *parts[PAIR];
+    switch (s->type) {
+    case TYPE_BOOL:
+        if (!bool_read(text, &flag)) return false;
+        *(bool *)field_of(c, s) = flag;
+        return true;
+    case TYPE_INT:
+    case TYPE_BYTES:
+        if (!(s->type == TYPE_BYTES ? bytes_read(text, &whole) : int_read(text, &whole))) return false;
+        if (!setting_in_range(s, (double)whole) && !(word_value && int_read(word_value, &special) && whole == special))
+            return false;
+        whole_store(c, s, whole);
+        return true;
+    case TYPE_REAL:
+        if (!real_read(text, &real)) return false;
+        if (!setting_in_range(s, real) && !(word_value && real_read(word_value, &zero) && real == zero)) return false;
+        *(double *)field_of(c, s) = real;
+        return true;
+    case TYPE_CHOICE:
+        if (word_value && strcmp(text, word_value) == 0 && int_read(word_value, &whole)) {
+            whole_store(c, s, whole);
+            return true;
+        }
+        if ((whole = choice_find(s, text)) < 0) return false;
+        whole_store(c, s, whole);
+        return true;
+    case TYPE_TEXT:
+        if (strlen(text) >= MAX_TEXT || !text_is_utf8(text)) return false;
+        if (*text == 0 && strcmp(s->range, "some") == 0 && !(word_value && *word_value == 0)) return false;
+        *(const char **)field_of(c, s) = arena_string(&c->memory_of_strings, text);
+        return true;
+    case TYPE_PAIR:
+        if (element != WHOLE) return real_store(c, s, element, text);
+        if (!pair_split(text, parts)) return false;
+        return real_store(c, s, 0, parts[0]) && real_store(c, s, 1, parts[1]);
+    }
+    return false;
+}
+
+static status setting_refuse(const setting *s, const char *where, const char *key, const char *found) {
+    strbuf expected;
+    strbuf_init(&expected);
+    setting_expected(s, &expected);
+    status rc = ERR(ERR_INPUT, "%s: %s: found %.200s, expected %s", where, key, found, expected.text);
+    strbuf_fini(&expected);
+    return rc;
+}
+
+/* key: as the user spelled it. quoted text is itself: "auto" in quotes is not the word auto. */
+static status setting_assign(config *c, const setting *s, int element, const char *text, bool quoted, const char *where,
+                             const char *key, origin from) {
+    char word[32];
+    const char *means = NULL;
+    bool has_word = setting_word(s, word, &means);
+    bool literal = quoted && s->type == TYPE_TEXT;
+    if (has_word && !literal && (strcmp(text, word) == 0 || (!quoted && text_is_null(text)))) text = means;
+
+    char *copy = mem_alloc(strlen(text) + 1);
+    memcpy(copy, text, strlen(text));
+    bool taken = value_store(c, s, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
+    free(copy);
+    if (!taken) {
+        if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
+        char found[256];
+        snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
+        return setting_refuse(s, where, key, found);
+    }
+    c->origin[s - settings] = (unsigned char)from;
+    c->data.seed = c->train.seed;
+    return OK;
+}
+
+void config_init(config *c) {
+    *c = (config){0};
+    arena_init(&c->memory_of_strings);
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        status rc = setting_assign(c, &settings[i], WHOLE, settings[i].initial, false, "config.def", settings[i].key,
+                                   ORIGIN_DEFAULT);
+        ASSERT(rc == OK);
+    }
+}
+
+void config_fini(config *c) {
+    arena_fini(&c->memory_of_strings);
+    *c = (config){0};
+}
+
+/* ---- files and the command line -------------------------------------------------------------------------------- */
+
+typedef struct file_reader {
+    config *c;
+    const char *path;
+    int line[N_SETTINGS][PAIR]; /* where each setting was given; 0 = not yet */
+    arena *memory;
+} file_reader;
+
+/* A list of two scalars as the text "[a, b]", which is what the row's own reader takes. */
+static const char *list_text(const yaml_node *list, arena *memory) {
+    const yaml_node *a = list->first_child, *b = a ? a->next : NULL;
+    if (!b || b->next || a->kind != YAML_SCALAR || b->kind != YAML_SCALAR) return NULL;
+    return arena_format(memory, "[%s, %s]", a->text, b->text);
+}
+
+static status file_assign(file_reader *r, const setting *s, int element, const yaml_node *n, const char *key) {
+    const char *where = arena_format(r->memory, "%s:%d", r->path, n->line), *text = n->text;
+    int *line = r->line[s - settings];
+    for (int i = 0; i < PAIR; i++) {
+        if (element != WHOLE && element != i) continue;
+        if (line[i])
+            return ERR(ERR_INPUT, "%s: %s was given already in line %d; keep one of the two", where, key, line[i]);
+        line[i] = n->line;
+    }
+    if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
+        if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
+    } else if (n->kind != YAML_SCALAR) {
+        return setting_refuse(s, where, key, n->kind == YAML_MAP ? "a map" : "a list");
+    }
+    return setting_assign(r->c, s, element, text, n->quoted, where, key, ORIGIN_FILE);
+}
+
+static status file_walk(file_reader *r, const yaml_node *map, const char *prefix) {
+    for (const yaml_node *n = map->first_child; n; n = n->next) {
+        const char *key = *prefix ? arena_format(r->memory, "%s.%s", prefix, n->key) : n->key;
+        const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
+        int element;
+        const setting *s = setting_find(key, &element);
+        if (s) {
+            TRY(file_assign(r, s, element, n, key));
+        } else if (n->kind == YAML_MAP && n->first_child) {
+            TRY(file_walk(r, n, key)); /* an unknown map is reported by its first setting, where a guess can be made */
+        } else if (!group_exists(key)) {
+            return unknown_key(where, key);
+        } else if (n->kind == YAML_LIST || (n->kind == YAML_SCALAR && (n->quoted || !text_is_null(n->text)))) {
+            return ERR(ERR_INPUT, "%s: '%s' is a group of settings: found %s, expected a map", where, key,
+                       n->kind == YAML_LIST ? "a list" : "a single value");
+        }
+    }
+    return OK;
+}
+
+status config_read_file(config *c, const char *path) {
+    arena memory;
+    yaml_node *root;
+    status rc;
+    arena_init(&memory);
+    file_reader *r = mem_alloc(sizeof *r);
+    *r = (file_reader){.c = c, .path = path, .memory = &memory};
+    TRY_GOTO(rc, yaml_read_file(path, &memory, &root), done);
+    if (root->kind != YAML_MAP)
+        rc = ERR(ERR_INPUT, "%s:%d: found %s, expected a map of settings", path, root->line,
+                 root->kind == YAML_LIST ? "a list" : "a single value");
+    else TRY_GOTO(rc, file_walk(r, root, ""), done);
+done:
+    free(r);
+    arena_fini(&memory);
+    return rc;
+}
+
+status config_set(config *c, const char *assignment, const char *where) {
+    const char *equals = strchr(assignment, '=');
+    if (!equals || equals == assignment)
+        return ERR(ERR_INPUT, "%s %.100s: expected key=value, such as train.lr=3e-4", where, assignment);
+    status rc = OK;
+    char *copy = mem_alloc(strlen(assignment) + 1);
+    memcpy(copy, assignment, (size_t)(equals - assignment));
+    char *key = spaces_trim(copy);
+    int element;
+    const setting *s = setting_find(key, &element);
+    if (s) TRY_GOTO(rc, setting_assign(c, s, element, equals + 1, false, where, key, ORIGIN_COMMAND), done);
+    else if (group_exists(key))
+        rc = ERR(ERR_INPUT, "%s: '%s' is a group of settings; set one of them, such as %s.NAME=value", where, key, key);
+    else TRY_GOTO(rc, unknown_key(where, key), done);
+done:
+    free(copy);
+    return rc;
+}
+
+/* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
+
+static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
+    if (!has_effect && config_was_given(c, key)) log_warn("%s has no effect: %s", key, why);
+}
+
+static void config_name_idle(const config *c) {
+    bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
+    bool builtin = str_starts_with(c->data.source, "builtin:");
+    warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
+    warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.loss_scale_window", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.hysteresis", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
+    warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
+    warn_if_given(c, "data.difficulty", strcmp(c->data.source, "builtin:arithmetic") == 0,
+                  "data.source is not builtin:arithmetic");
+    warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
+}
+
+status config_check(const config *c) {
+    const train_options *t = &c->train;
+    if (t->warmup > t->steps)
+        return ERR(ERR_INPUT,
+                   "train.warmup is %lld and train.steps is %lld: the warmup would never end; "
+                   "lower train.warmup to at most %lld",
+                   (long long)t->warmup, (long long)t->steps, (long long)t->steps);
+    if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)t->steps > (double)t->steps)
+        return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",
+                   (long long)t->warmup, t->decay_share, (long long)t->steps);
+    if (c->precision == PRECISION_FP16 && t->loss_scale == 0 &&
+        t->min_loss_scale > ldexp(1, (int)t->initial_scale_power))
+        return ERR(ERR_INPUT,
+                   "train.fp16.min_loss_scale is %g, above the first scale of 2^%lld; lower it or raise "
+                   "train.fp16.initial_scale_power",
+                   t->min_loss_scale, (long long)t->initial_scale_power);
+    if (c->model.heads && c->model.kv_heads && c->model.heads % c->model.kv_heads != 0)
+        return ERR(ERR_INPUT,
+                   "model.kv_heads (%lld) does not divide model.heads (%lld): every key head serves the same "
+                   "number of query heads",
+                   (long long)c->model.kv_heads, (long long)c->model.heads);
+    int64_t rows, tokens;
+    if (__builtin_mul_overflow(t->micro_batch, c->data.seq_len, &rows) || rows > INT32_MAX ||
+        __builtin_mul_overflow(rows, t->accumulation, &tokens))
+        return ERR(ERR_INPUT,
+                   "train.micro_batch (%lld) times data.seq_len (%lld) is more than the %d tokens of one "
+                   "micro-batch; use train.accumulation instead",
+                   (long long)t->micro_batch, (long long)c->data.seq_len, INT32_MAX);
+    if (strcmp(c->run.resume, "auto") == 0 && *c->run.dir == 0)
+        return ERR(ERR_INPUT, "run.resume is auto but run.dir is not given: a new directory has nothing to resume; "
+                              "set run.dir");
+    config_name_idle(c);
+    return OK;
+}
+
+bool config_was_given(const config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    return c->origin[s - settings] != ORIGIN_DEFAULT;
+}
+
+/* ---- struct to text -------------------------------------------------------------------------------------------- */
+
+/* The shortest decimal that reads back to the same double. */
+static void real_write(double x, strbuf *out) {
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    strbuf_add(out, text);
+}
+
+static void bytes_write(int64_t n_bytes, strbuf *out) {
+    static const char units[] = "KMGTP";
+    int unit = 0;
+    for (; n_bytes && n_bytes % 1024 == 0 && units[unit]; unit++) n_bytes /= 1024;
+    strbuf_printf(out, "%lld%.1s", (long long)n_bytes, unit ? &units[unit - 1] : "");
+}
+
+/* May the text stand without quotes, and mean the same to any YAML reader? */
+static bool text_is_plain(const char *text, const char *word) {
+    double real;
+    bool flag;
+    size_t length = strlen(text);
+    if (length == 0 || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:") != length)
+        return false;
+    if (strchr("-+:.", text[0]) || text[length - 1] == ':') return false;
+    return !text_is_null(text) && !bool_read(text, &flag) && !real_read(text, &real) && strcmp(text, word) != 0;
+}
+
+/* In quotes everything outside printable YAML is escaped, and so is what some readers take for a line break. */
+static void text_write_quoted(const char *text, strbuf *out) {
+    strbuf_add(out, "\"");
+    while (*text) {
+        const char *start = text;
+        int32_t c = utf8_next(&text);
+        ASSERT(c >= 0); /* checked when it was set */
+        if (c == '"' || c == '\\') strbuf_printf(out, "\\%c", c);
+        else if (c == '\n') strbuf_add(out, "\\n");
+        else if (c == '\t') strbuf_add(out, "\\t");
+        else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || (c | 1) == 0xffff)
+            strbuf_printf(out, "\\u%04X", (unsigned)c);
+        else strbuf_add_bytes(out, start, (size_t)(text - start));
+    }
+    strbuf_add(out, "\"");
+}
+
+static void value_write(const config *c, const setting *s, strbuf *out) {
+    char word[32] = "", part[64];
+    const char *means = NULL;
+    bool has_word = setting_word(s, word, &means);
+    int64_t special;
+    double zero;
+    if (s->storage == STORE_I32 || s->storage == STORE_I64 || s->storage == STORE_U64) {
+        int64_t whole = whole_load(c, s);
+        if (has_word && int_read(means, &special) && whole == special) {
+            strbuf_add(out, word);
+        } else if (s->type == TYPE_CHOICE) {
+            const char *rest = s->range;
+            for (int64_t i = 0; (rest = part_next(rest, '|', part, sizeof part)) && i < whole; i++) {}
+            ASSERT(rest != NULL);
+            strbuf_add(out, part);
+        } else if (s->type == TYPE_BYTES) {
+            bytes_write(whole, out);
+        } else {
+            strbuf_printf(out, "%lld", (long long)whole);
+        }
+    } else if (s->storage == STORE_F64) {
+        const double *x = field_of(c, s);
+        if (s->type == TYPE_PAIR) strbuf_add(out, "[");
+        if (has_word && real_read(means, &zero) && *x == zero) strbuf_add(out, word);
+        else real_write(x[0], out);
+        if (s->type != TYPE_PAIR) return;
+        strbuf_add(out, ", ");
+        real_write(x[1], out);
+        strbuf_add(out, "]");
+    } else if (s->storage == STORE_TEXT) {
+        const char *text = *(const char *const *)field_of(c, s);
+        if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
+        else if (text_is_plain(text, word)) strbuf_add(out, text);
+        else text_write_quoted(text, out);
+    } else {
+        strbuf_add(out, *(const bool *)field_of(c, s) ? "true" : "false");
+    }
+}
+
+/* "a number in (0, 10]; default 0.003; also train.learning_rate" */
+static void setting_facts(const setting *s, strbuf *out) {
+    setting_expected(s, out);
+    strbuf_printf(out, "; default %s", s->initial);
+    char alias[64];
+    const char *rest = s->aliases;
+    for (int i = 0; (rest = part_next(rest, ' ', alias, sizeof alias)); i++)
+        strbuf_printf(out, "%s%.*s", i ? ", " : "; also ", (int)strcspn(alias, "@"), alias);
+}
+
+/* Opens the maps that `key` stands in and `previous` did not, and returns its depth. */
+static int maps_open(const char *previous, const char *key, FILE *out) {
+    size_t shared = 0; /* characters of whole map names that both keys begin with */
+    for (size_t i = 0; previous[i] && previous[i] == key[i]; i++)
+        if (key[i] == '.') shared = i + 1;
+    int depth = 0;
+    for (size_t i = 0, start = 0; key[i]; i++) {
+        if (key[i] != '.') continue;
+        if (i >= shared) fprintf(out, "%*s%.*s:\n", 2 * depth, "", (int)(i - start), key + start);
+        start = i + 1;
+        depth++;
+    }
+    return depth;
+}
+
+void config_write_yaml(const config *c, FILE *out, bool annotated) {
+    strbuf text;
+    strbuf_init(&text);
+    const char *previous = "";
+    if (annotated)
+        fprintf(out, "# Every setting of ralo. Maps may be nested, as here, or written with dots: train.lr: 3e-4\n");
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        const setting *s = &settings[i];
+        if (annotated && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
+        int depth = maps_open(previous, s->key, out);
+        if (annotated) {
+            setting_facts(s, &text);
+            fprintf(out, "%*s# %s\n%*s# (%s)\n", 2 * depth, "", s->help, 2 * depth, "", text.text);
+            text.length = 0;
+        }
+        value_write(c, s, &text);
+        fprintf(out, "%*s%s: %s\n", 2 * depth, "", tail_of(s->key), text.text);
+        text.length = 0;
+        previous = s->key;
+    }
+    strbuf_fini(&text);
+}
+
+void config_print_help(FILE *out) {
+    strbuf facts;
+    strbuf_init(&facts);
+    const char *previous = "";
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        const setting *s = &settings[i];
+        if (i && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
+        setting_facts(s, &facts);
+        fprintf(out, "  %-31s %s\n  %31s (%s)\n", s->key, s->help, "", facts.text);
+        facts.length = 0;
+        previous = s->key;
+    }
+    strbuf_fini(&facts);
+}
+
+size_t config_count(void) { return N_SETTINGS; }
+
+const char *config_key(size_t row) { return row < N_SETTINGS ? settings[row].key : NULL; }

@@ -1,0 +1,58 @@
+#pragma once
+/* config.h - every setting of ralo as one plain struct, filled from config.def.
+ *
+ * config.def is the one list of settings: name, aliases, type, range, default and help in one row. The parser, the
+ * ranges, `--help`, the "did you mean", the annotated YAML and the saved resolved config all read that row.
+ *
+ *     config c;
+ *     config_init(&c);
+ *     TRY(config_read_file(&c, "run.yaml"));
+ *     TRY(config_set(&c, "train.lr=3e-4", "--set"));
+ *     TRY(config_check(&c));
+ *     config_write_yaml(&c, f, true);
+ *     config_fini(&c);
+ */
+#include "train/train.h"
+
+typedef enum init_kind { INIT_RANDOM, INIT_PRETRAINED, INIT_KIND_COUNT } init_kind;
+
+typedef enum task_kind { TASK_SFT, TASK_COUNT } task_kind;
+
+typedef struct config {
+    struct {
+        const char *preset;
+        int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab; /* 0: as the preset says */
+        int tied;                                                      /* -1: as the preset says */
+    } model;
+    data_options data; /* data.seed always equals train.seed */
+    task_kind task;
+    train_options train;
+    precision precision;
+    struct {
+        uint64_t device;      /* bytes; 0 = auto: what this machine has */
+        int64_t logits_chunk; /* bytes */
+    } memory;
+    struct {
+        const char *dir;    /* "": to be made from date and preset */
+        const char *resume; /* "none", "auto" or a checkpoint directory */
+        int64_t keep;       /* 0: all */
+        int threads;        /* 0: one per core */
+        bool bind;
+    } run;
+    arena memory_of_strings;
+    unsigned char origin[256]; /* per row of config.def: default, file, command line */
+} config;
+
+void config_init(config *c); /* every default */
+void config_fini(config *c);
+status config_read_file(config *c, const char *path); /* YAML or JSON */
+/* "train.lr=3e-4"; where is named in the message ("--set"). Unknown key: ERR_INPUT with the nearest key. */
+status config_set(config *c, const char *assignment, const char *where);
+/* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
+status config_check(const config *c);
+bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
+/* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
+void config_write_yaml(const config *c, FILE *out, bool annotated);
+void config_print_help(FILE *out); /* every setting, grouped, with range and default */
+size_t config_count(void);
+const char *config_key(size_t row); /* "train.lr"; NULL past the end */

@@ -1,0 +1,86 @@
+/* dataset.c - a source chosen by name, its tokenizer, and the questions everyone asks of them.
+ *
+ * Options are checked here once; what only one kind of source knows (difficulty, file sizes) is checked where it is
+ * opened. A data set is immutable: rows may be asked for by several threads at once. */
+#include "data/source.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SEQ_LEN_MAX = 1 << 24 }; /* positions in a row are kept in 32 bits, with room for sums of them */
+
+struct dataset {
+    source *source;
+    tokenizer *tokenizer;
+};
+
+static const struct {
+    const char *name;
+    status (*open)(source **out, const data_options *o);
+} builtins[] = {
+    {"builtin:arithmetic", arithmetic_open},
+    {"builtin:grammar", grammar_open},
+};
+
+static status unknown_builtin(const char *name) {
+    strbuf known;
+    strbuf_init(&known);
+    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) strbuf_printf(&known, "%s%s", i ? ", " : "", builtins[i].name);
+    status rc = ERR(ERR_INPUT, "data source: found '%.200s', expected one of %s, or text files", name, known.text);
+    strbuf_fini(&known);
+    return rc;
+}
+
+static status open_source(source **out, const data_options *o) {
+    if (!o->source || !o->source[0])
+        return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or text files");
+    if (o->seq_len < 2 || o->seq_len > SEQ_LEN_MAX)
+        return ERR(ERR_INPUT, "data: found rows of %lld tokens (seq_len), expected 2 to %d", (long long)o->seq_len,
+                   SEQ_LEN_MAX);
+    if (!(o->eval_fraction >= 0 && o->eval_fraction < 1)) /* a NaN is refused too */
+        return ERR(ERR_INPUT, "data: found an eval_fraction of %g, expected 0 up to (not including) 1",
+                   o->eval_fraction);
+    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++)
+        if (strcmp(o->source, builtins[i].name) == 0) return builtins[i].open(out, o);
+    if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
+    return text_open(out, o);
+}
+
+/* n_threads: bytes need no tokenizing, so no source has work to share yet. */
+status dataset_open(dataset **out, const data_options *o, int n_threads) {
+    status rc = OK;
+    dataset *d = mem_alloc(sizeof *d);
+    *out = NULL;
+    TRY_GOTO(rc, tokenizer_open(&d->tokenizer, o->tokenizer), fail);
+    TRY_GOTO(rc, open_source(&d->source, o), fail);
+    *out = d;
+    return OK;
+fail:
+    dataset_close(d);
+    return rc;
+}
+
+void dataset_close(dataset *d) {
+    if (!d) return;
+    if (d->source) d->source->kind->close(d->source);
+    if (d->tokenizer) tokenizer_close(d->tokenizer);
+    free(d);
+}
+
+const tokenizer *dataset_tokenizer(const dataset *d) { return d->tokenizer; }
+
+void dataset_report(const dataset *d, split s, data_report *out) {
+    *out = (data_report){.entropy_per_token = NAN};
+    d->source->kind->report(d->source, s, out);
+}
+
+void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    d->source->kind->row(d->source, s, index, tokens, targets, doc);
+}
+
+bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer) {
+    if (!d->source->kind->problem) return false;
+    return d->source->kind->problem(d->source, index, prompt, answer);
+}
+
+int64_t dataset_seq_len(const dataset *d) { return d->source->seq_len; }

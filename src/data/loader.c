@@ -1,0 +1,128 @@
+/* loader.c - micro-batches made ahead of the step, on one thread of their own.
+ *
+ * A ring of three batches, all memory taken at loader_open: one is lent to the caller, the others are filled
+ * meanwhile. Batch k always holds rows first_row + k * rows_per_batch and on, so the position is a product, not a
+ * state: what was filled ahead but never handed out costs a resumed run nothing.
+ * The thread sleeps when the ring is full and takes no signals: those belong to the thread that trains. */
+#include "data/source.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc */
+
+struct loader {
+    const dataset *data;
+    split which;
+    int64_t rows_per_batch, seq_len;
+    uint64_t first_row;
+    batch ring[RING];
+    int32_t *memory;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t filled, freed;
+    /* Under the lock. Batches are numbered from 0; number k stands in ring[k % RING]. */
+    uint64_t n_filled, n_handed; /* the caller holds number n_handed - 1 */
+    bool stop;
+};
+
+uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
+    return (uint64_t)RING * ARRAYS * sizeof(int32_t) * (uint64_t)rows_per_batch * (uint64_t)seq_len;
+}
+
+static void fill_batch(const loader *l, uint64_t number, batch *b) {
+    int64_t T = l->seq_len;
+    b->first_row = l->first_row + number * (uint64_t)l->rows_per_batch;
+    b->n_valid = 0;
+    for (int64_t r = 0; r < l->rows_per_batch; r++) {
+        int64_t at = r * T;
+        dataset_row(l->data, l->which, b->first_row + (uint64_t)r, b->tokens + at, b->targets + at, b->doc + at);
+        for (int64_t t = 0; t < T; t++) b->n_valid += b->targets[at + t] >= 0;
+    }
+}
+
+static void *loader_main(void *argument) {
+    loader *l = argument;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        /* The batch the caller holds is not free: it is given back by the next loader_next. */
+        while (!l->stop && l->n_filled - (l->n_handed ? l->n_handed - 1 : 0) == RING)
+            pthread_cond_wait(&l->freed, &l->lock);
+        if (l->stop) break;
+        uint64_t number = l->n_filled;
+        pthread_mutex_unlock(&l->lock);
+        fill_batch(l, number, &l->ring[number % RING]);
+        pthread_mutex_lock(&l->lock);
+        l->n_filled++;
+        pthread_cond_signal(&l->filled);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row) {
+    *out = NULL;
+    data_report report;
+    dataset_report(d, s, &report);
+    if (report.fill == 0)
+        return ERR(ERR_INPUT,
+                   "data: the %s split is empty, expected at least one row; eval_fraction 0 keeps no text for "
+                   "evaluation",
+                   s == SPLIT_TRAIN ? "training" : "evaluation");
+    int64_t seq_len = dataset_seq_len(d);
+    if (rows_per_batch < 1 || rows_per_batch > INT32_MAX / seq_len)
+        return ERR(ERR_INPUT, "data: found micro-batches of %lld rows, expected 1 to %lld with rows of %lld tokens",
+                   (long long)rows_per_batch, (long long)(INT32_MAX / seq_len), (long long)seq_len);
+    loader *l = mem_alloc(sizeof *l);
+    *l = (loader){.data = d, .which = s, .rows_per_batch = rows_per_batch, .seq_len = seq_len, .first_row = first_row};
+    size_t n = (size_t)(rows_per_batch * seq_len);
+    l->memory = mem_alloc((size_t)loader_host_bytes(rows_per_batch, seq_len));
+    for (size_t i = 0; i < RING; i++) {
+        int32_t *p = l->memory + i * ARRAYS * n;
+        l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc = p + 2 * n};
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->filled, NULL);
+    pthread_cond_init(&l->freed, NULL);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits the mask */
+    int why = pthread_create(&l->thread, NULL, loader_main, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (why != 0) {
+        free(l->memory);
+        free(l);
+        return ERR(ERR_RUN, "data: start the loader's thread: %s", strerror(why));
+    }
+    *out = l;
+    return OK;
+}
+
+void loader_close(loader *l) {
+    if (!l) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_signal(&l->freed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    pthread_cond_destroy(&l->freed);
+    pthread_cond_destroy(&l->filled);
+    pthread_mutex_destroy(&l->lock);
+    free(l->memory);
+    free(l);
+}
+
+const batch *loader_next(loader *l) {
+    pthread_mutex_lock(&l->lock);
+    while (l->n_filled == l->n_handed) pthread_cond_wait(&l->filled, &l->lock);
+    const batch *b = &l->ring[l->n_handed++ % RING];
+    pthread_cond_signal(&l->freed); /* the batch handed out before this one */
+    pthread_mutex_unlock(&l->lock);
+    return b;
+}
+
+uint64_t loader_position(const loader *l) {
+    /* Only the caller's own thread changes n_handed. */
+    return l->first_row + l->n_handed * (uint64_t)l->rows_per_batch;
+}

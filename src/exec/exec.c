@@ -1,0 +1,237 @@
+/* exec.c - run a planned program: every address is worked out once, then a run is a loop over kernel calls.
+ *
+ * exec_open resolves each operand of each op (arena + offset of the root value + offsets of the views on the way) into
+ * the kernel_call the kernel will be given. Whatever the layout left wrong - a value without a place, one that sticks
+ * out of its arena, too little scratch, an op without a kernel - is refused there with the op's name, so that a run has
+ * nothing left to check and nothing that can fail.
+ *
+ * The ledger does not believe the layout: it takes the highest end of the pointers that kernels and copies were really
+ * given. The end of an op's pointers never changes, so it is computed once and a run only takes a maximum.
+ *
+ * The nvme tier is refused: it is a file, not memory. */
+#include "exec/exec_state.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+
+enum { LABEL_BYTES = 256, HASH_CHUNK = 64 << 10, SCRATCH_ALIGNMENT = 64 };
+
+static char *op_label(char buf[LABEL_BYTES], const program *p, size_t index) {
+    const op *o = &p->ops[index];
+    snprintf(buf, LABEL_BYTES, "op %zu (%s, section %s, layer %d)", index, op_name(o->kind), section_name(o->section),
+             o->layer);
+    return buf;
+}
+
+uint8_t *exec_address(const exec *e, value_id v, tier *where) {
+    size_t view_offset, n_bytes = value_bytes(program_get(e->program, v));
+    const value *root = program_get(e->program, program_root(e->program, v, &view_offset));
+    size_t arena_bytes = e->program->arena_bytes[root->tier];
+    *where = root->tier;
+    if (root->offset == VALUE_NOT_PLACED || !e->arena[root->tier]) return NULL;
+    if (root->offset > arena_bytes || view_offset > arena_bytes - root->offset ||
+        n_bytes > arena_bytes - root->offset - view_offset)
+        return NULL;
+    return (uint8_t *)e->arena[root->tier] + root->offset + view_offset;
+}
+
+void exec_raise_peak(exec *e, tier t, uint64_t end) {
+    uint64_t seen = atomic_load_explicit(&e->peak[t], memory_order_relaxed);
+    while (seen < end && !atomic_compare_exchange_weak_explicit(&e->peak[t], &seen, end, memory_order_relaxed,
+                                                                memory_order_relaxed)) {}
+}
+
+/* ---- open ---------------------------------------------------------------------------------------------------- */
+
+static status resolve_operand(exec *e, size_t index, const char *operand, value_id id, void **out) {
+    const program *p = e->program;
+    char label[LABEL_BYTES];
+    if (id >= p->n_values)
+        return ERR(ERR_BUG, "%s: operand %s is value %u, the program has %zu", op_label(label, p, index), operand, id,
+                   p->n_values);
+    const value *v = program_get(p, id);
+    tier t;
+    uint8_t *at = exec_address(e, id, &t);
+    if (!at) {
+        size_t view_offset;
+        const value *root = program_get(p, program_root(p, id, &view_offset));
+        if (root->offset == VALUE_NOT_PLACED)
+            return ERR(ERR_BUG, "%s: operand %s, value '%s', has no place in the %s arena", op_label(label, p, index),
+                       operand, v->name, tier_name(t));
+        return ERR(ERR_BUG, "%s: operand %s, value '%s', takes bytes %zu to %zu of the %s arena, which has %zu",
+                   op_label(label, p, index), operand, v->name, root->offset + view_offset,
+                   root->offset + view_offset + value_bytes(v), tier_name(t), p->arena_bytes[t]);
+    }
+    uint64_t end = (uint64_t)(at - (uint8_t *)e->arena[t]) + value_bytes(v);
+    e->reach[index][t] = MAX(e->reach[index][t], end);
+    *out = at;
+    return OK;
+}
+
+static status resolve_scratch(exec *e, size_t index) {
+    const program *p = e->program;
+    const op *o = &p->ops[index];
+    char label[LABEL_BYTES];
+    int n_threads = e->backend->threads(e->context);
+    size_t needed = e->backend->work_bytes(p, o, n_threads);
+    if (o->work) TRY(resolve_operand(e, index, "work", o->work, &e->calls[index].work));
+    size_t given = o->work ? value_bytes(program_get(p, o->work)) : 0;
+    if (given < needed)
+        return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, the %s kernel needs %zu with %d threads",
+                   op_label(label, p, index), given, e->backend->name, needed, n_threads);
+    if ((uintptr_t)e->calls[index].work % SCRATCH_ALIGNMENT)
+        return ERR(ERR_BUG, "%s: its scratch '%s' is not aligned to %d bytes", op_label(label, p, index),
+                   program_get(p, o->work)->name, SCRATCH_ALIGNMENT);
+    return OK;
+}
+
+static status resolve_op(exec *e, size_t index) {
+    const program *p = e->program;
+    const op *o = &p->ops[index];
+    kernel_call *call = &e->calls[index];
+    char label[LABEL_BYTES];
+    call->program = p;
+    call->op = o;
+    e->kernels[index] = e->backend->kernels[o->kind];
+    if (!e->kernels[index])
+        return ERR(ERR_BUG, "%s: the %s backend has no kernel for it", op_label(label, p, index), e->backend->name);
+    for (int i = 0; i < op_input_count(o->kind); i++) {
+        if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
+        else if (!op_input_optional(o->kind, i))
+            return ERR(ERR_BUG, "%s: operand %s is missing", op_label(label, p, index), op_input_name(o->kind, i));
+    }
+    for (int i = 0; i < op_output_count(o->kind); i++) {
+        if (o->out[i]) TRY(resolve_operand(e, index, op_output_name(o->kind, i), o->out[i], &call->out[i]));
+        else if (!op_output_optional(o->kind, i))
+            return ERR(ERR_BUG, "%s: operand %s is missing", op_label(label, p, index), op_output_name(o->kind, i));
+    }
+    TRY(resolve_scratch(e, index));
+    return OK;
+}
+
+static status open_arenas(exec *e) {
+    const program *p = e->program;
+    if (p->arena_bytes[TIER_NVME] > 0)
+        return ERR(ERR_INPUT,
+                   "the plan puts %zu bytes on nvme, which is not supported yet: keep them on host or device",
+                   p->arena_bytes[TIER_NVME]);
+    for (tier t = 0; t < TIER_COUNT; t++)
+        if (p->arena_bytes[t] > 0) TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+    return OK;
+}
+
+status exec_open(exec **out, const program *p, const exec_options *o) {
+    status rc = OK;
+    exec *e = mem_alloc(sizeof *e);
+    *out = NULL;
+    e->program = p;
+    e->backend = o->backend;
+    TRY_GOTO(rc, e->backend->open(&e->context, &(backend_options){.n_threads = o->n_threads, .bind = o->bind}), fail);
+    TRY_GOTO(rc, open_arenas(e), fail);
+    e->calls = mem_alloc(sizeof *e->calls * MAX(p->n_ops, (size_t)1));
+    e->kernels = mem_alloc(sizeof *e->kernels * MAX(p->n_ops, (size_t)1));
+    e->reach = mem_alloc(sizeof *e->reach * MAX(p->n_ops, (size_t)1));
+    for (size_t i = 0; i < p->n_ops; i++) TRY_GOTO(rc, resolve_op(e, i), fail);
+    size_t longest = 0;
+    for (section s = 0; s < SECTION_COUNT; s++) {
+        program_section(p, s, &e->first_op[s], &e->end_op[s]);
+        longest = MAX(longest, e->end_op[s] - e->first_op[s]);
+    }
+    if (o->trace_path) TRY_GOTO(rc, trace_open(&e->trace, o->trace_path, p, longest), fail);
+    exec_run(e, SECTION_START);
+    *out = e;
+    return OK;
+fail:
+    exec_close(e);
+    return rc;
+}
+
+void exec_close(exec *e) {
+    if (!e) return;
+    trace_close(e->trace);
+    if (e->context) {
+        for (tier t = 0; t < TIER_COUNT; t++)
+            if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
+        e->backend->close(e->context);
+    }
+    free(e->calls);
+    free(e->kernels);
+    free(e->reach);
+    free(e);
+}
+
+/* ---- run ----------------------------------------------------------------------------------------------------- */
+
+void exec_run(exec *e, section s) {
+    uint64_t reach[TIER_COUNT] = {0}, allocations_before = guard_count();
+    if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
+    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, guard_arm, guard_disarm);
+    guard_arm();
+    uint64_t start = clock_ns(); /* one reading per op: the end of an op is the start of the next */
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        e->kernels[i](e->context, &e->calls[i]);
+        uint64_t end = clock_ns();
+        for (tier t = 0; t < TIER_COUNT; t++) reach[t] = MAX(reach[t], e->reach[i][t]);
+        e->busy_ns[e->calls[i].op->kind] += end - start;
+        if (e->trace) trace_add(e->trace, i, start, end);
+        start = end;
+    }
+    e->backend->synchronize(e->context);
+    guard_disarm();
+    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, NULL, NULL);
+    for (tier t = 0; t < TIER_COUNT; t++) exec_raise_peak(e, t, reach[t]);
+    e->n_allocations += guard_count() - allocations_before;
+    e->n_runs++;
+    if (e->trace) trace_flush_if_due(e->trace);
+}
+
+/* The place of a value's part, counted by the ledger. A part outside the value is a bug of the caller and stops here:
+ * it would be a write into a neighbour. */
+static uint8_t *part_address(exec *e, value_id v, size_t byte_offset, size_t n_bytes) {
+    tier t;
+    uint8_t *at = exec_address(e, v, &t);
+    size_t total = value_bytes(program_get(e->program, v));
+    ASSERT(at && byte_offset <= total && n_bytes <= total - byte_offset);
+    exec_raise_peak(e, t, (uint64_t)(at - (uint8_t *)e->arena[t]) + byte_offset + n_bytes);
+    return at + byte_offset;
+}
+
+void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes) {
+    e->backend->write(e->context, part_address(e, v, byte_offset, n_bytes), src, n_bytes);
+}
+
+void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes) {
+    e->backend->read(e->context, dst, part_address(e, v, byte_offset, n_bytes), n_bytes);
+}
+
+int exec_threads(const exec *e) { return e->backend->threads(e->context); }
+
+void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks) {
+    e->backend->parallel(e->context, fn, context, n_tasks);
+}
+
+void exec_ledger(const exec *e, ledger *out) {
+    *out = (ledger){.n_runs = e->n_runs, .n_allocations = e->n_allocations};
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        out->planned[t] = e->program->arena_bytes[t];
+        out->peak[t] = atomic_load_explicit(&e->peak[t], memory_order_relaxed);
+    }
+}
+
+double exec_busy_seconds(const exec *e, op_kind k) { return (double)e->busy_ns[k] * 1e-9; }
+
+/* Through a small buffer and not on the bytes in place: device memory need not be readable from here. */
+uint64_t exec_hash(exec *e, value_id v) {
+    uint8_t chunk[HASH_CHUNK];
+    size_t n_bytes = value_bytes(program_get(e->program, v));
+    XXH3_state_t *state = XXH3_createState();
+    ASSERT(state && XXH3_64bits_reset(state) == XXH_OK);
+    for (size_t at = 0; at < n_bytes; at += sizeof chunk) {
+        size_t n = MIN(sizeof chunk, n_bytes - at);
+        exec_read(e, v, at, chunk, n);
+        ASSERT(XXH3_64bits_update(state, chunk, n) == XXH_OK);
+    }
+    uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}

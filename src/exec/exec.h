@@ -1,0 +1,68 @@
+#pragma once
+/* exec.h - runs a planned program: arenas opened once, ops in order, nothing allocated in between.
+ *
+ * Promises
+ *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
+ *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
+ *   - While a section runs the allocation guard is armed on every thread that takes part.
+ *
+ *     exec *e;
+ *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = backend_cpu(), .n_threads = 2}));
+ *     exec_write(e, m->tokens, 0, tokens, n_bytes);
+ *     exec_run(e, SECTION_MICRO);
+ *     exec_read(e, loss_sums, 0, sums, sizeof sums);
+ *     exec_close(e);
+ */
+#include "backend/backend.h"
+
+typedef struct exec exec;
+typedef struct exec_options {
+    const backend *backend;
+    int n_threads; /* 0: one per core */
+    bool bind;
+    const char *trace_path; /* Chrome trace format; NULL = none */
+} exec_options;
+
+typedef struct ledger {
+    uint64_t planned[TIER_COUNT];
+    uint64_t peak[TIER_COUNT]; /* highest byte any kernel or copy has touched, from the arena's start */
+    uint64_t n_runs;           /* sections run */
+    uint64_t n_allocations;    /* malloc and friends called while a section ran: must be 0 */
+} ledger;
+
+status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
+void exec_close(exec *e);
+void exec_run(exec *e, section s);
+void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
+void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
+int exec_threads(const exec *e);
+/* Host work (initial values, hashing, checks) on the backend's threads. */
+void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks);
+void exec_ledger(const exec *e, ledger *out);
+double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far */
+uint64_t exec_hash(exec *e, value_id v);            /* XXH3 of a value's bytes */
+
+/* After a loss that is not finite: runs the section again on the same inputs and names the first op whose output is
+ * not finite. */
+typedef struct exec_fault {
+    bool found;
+    size_t op_index;
+    value_id value;
+    int64_t element;
+    float number;
+} exec_fault;
+void exec_find_fault(exec *e, section s, exec_fault *out);
+
+/* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
+status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second);
+
+/* ---- allocation guard ---------------------------------------------------------------------------------------- */
+
+/* Counts calls of malloc, calloc, realloc, memalign on threads that are armed. The interposer (exec/guard_malloc.c) is
+ * linked into the ralo program and the tests, not into the library: a library must not replace its host's malloc. */
+void guard_arm(void);
+void guard_disarm(void);
+void guard_note(size_t n_bytes); /* called by the interposer */
+uint64_t guard_count(void);
+bool guard_present(void);        /* is an interposer linked in */
+void guard_set_present(void);

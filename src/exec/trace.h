@@ -1,0 +1,28 @@
+#pragma once
+/* trace.h - private to exec: a timeline of ops in Chrome's trace format (chrome://tracing, ui.perfetto.dev). */
+#include "program/program.h"
+
+typedef struct trace_event {
+    size_t op_index;
+    uint64_t start_ns, end_ns;
+} trace_event;
+typedef struct trace {
+    const program *program; /* borrowed */
+    trace_event *events;    /* taken before the first step and never grown */
+    size_t n_events, capacity;
+    uint64_t origin_ns, flushed_ns;
+    char *path, *partial_path;
+    int fd;               /* -1 after a failure: the trace ends there, the run goes on */
+    uint64_t tail, limit; /* events end here; blanks from there up to the footer */
+} trace;
+
+/* longest_section: ops of the longest section; between two flushes at least that many events must fit. */
+status trace_open(trace **out, const char *path, const program *p, size_t longest_section);
+void trace_close(trace *t);                    /* flushes; NULL is allowed */
+void trace_reserve(trace *t, size_t n_events); /* before a section: makes room for its events */
+void trace_flush(trace *t);
+void trace_flush_if_due(trace *t); /* after a section: not every time, formatting costs about a microsecond per op */
+static inline void trace_add(trace *t, size_t op_index, uint64_t start_ns, uint64_t end_ns) {
+    ASSERT(t->n_events < t->capacity);
+    t->events[t->n_events++] = (trace_event){op_index, start_ns, end_ns};
+}

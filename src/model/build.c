@@ -1,0 +1,386 @@
+/* build.c - the forward of one micro-batch as ops, for every family.
+ *
+ * The same function writes the training section and the evaluation section, so what is evaluated is what is trained.
+ * It writes the plain form (linear, bias, add, norm each on its own); the fuse pass joins what belongs together.
+ * q|k|v and gate|up are packed at birth, not by a pass: packing changes the parameters, and parameters have names that
+ * checkpoints and files rely on. */
+#include "model/model.h"
+
+#include <stdlib.h>
+
+typedef struct builder {
+    model *m;
+    program *p;
+    const model_config *c;
+    const model_traits *t;
+    const model_build_options *o;
+    section where;
+    const char *prefix; /* of activation names: "" or "eval." */
+    size_t params_capacity;
+    value_id rope_table;
+} builder;
+
+/* ---- parameters ------------------------------------------------------------------------------------------------ */
+
+static model_param *add_param(builder *b, const char *name, shape s) {
+    model *m = b->m;
+    m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
+    model_param *p = &m->params[m->n_params++];
+    *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
+    p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
+    p->decay = s.rank == 2;
+    return p;
+}
+
+static void add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows) {
+    int64_t first = p->n_parts ? p->parts[p->n_parts - 1].first_row + p->parts[p->n_parts - 1].n_rows : 0;
+    p->parts[p->n_parts++] = (param_part){arena_string(&b->m->memory, file_name), first, n_rows};
+}
+
+/* "layers.3.attn.qkv.w" and "model.layers.3.self_attn.q_proj.weight" from a format with one %d for the layer. */
+#define NAME_BYTES 96
+static const char *layer_name(char buf[NAME_BYTES], const char *format, int layer) {
+    char *out = buf, *end = buf + NAME_BYTES;
+    for (const char *s = format; *s && out < end - 1; s++) {
+        if (s[0] == '%' && s[1] == 'd') {
+            out += snprintf(out, (size_t)(end - out), "%d", layer);
+            s++;
+        } else {
+            *out++ = *s;
+        }
+    }
+    *out = 0;
+    return buf;
+}
+
+/* Files name biases and weights of one projection alike but for the ending. */
+static void add_file_parts(builder *b, model_param *p, int layer, const char *const *formats, const int64_t *rows,
+                           int n, const char *ending) {
+    char buf[NAME_BYTES];
+    for (int i = 0; i < n; i++) {
+        layer_name(buf, formats[i], layer);
+        strncat(buf, ending, sizeof buf - strlen(buf) - 1);
+        add_part(b, p, buf, rows[i]);
+    }
+}
+
+/* Our own names: "final_norm.g", "layers.3.attn.qkv.w". */
+static const char *param_name(char buf[NAME_BYTES], int layer, const char *name, const char *ending) {
+    if (layer < 0) snprintf(buf, NAME_BYTES, "%s%s", name, ending);
+    else snprintf(buf, NAME_BYTES, "layers.%d.%s%s", layer, name, ending);
+    return buf;
+}
+
+typedef struct projection {
+    value_id w, b; /* b may be NO_VALUE */
+} projection;
+
+/* A linear layer whose rows come from n tensors in the files. */
+static projection add_projection(builder *b, int layer, const char *name, const char *const *files,
+                                 const int64_t *rows, int n, int64_t in, bool bias, bool into_residual) {
+    char buf[NAME_BYTES];
+    int64_t out = 0;
+    for (int i = 0; i < n; i++) out += rows[i];
+    projection r = {0};
+    model_param *w = add_param(b, param_name(buf, layer, name, ".w"), SHAPE(out, in));
+    w->transposed = b->t->transposed_files;
+    if (into_residual && b->t->scaled_residual_init)
+        w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
+    add_file_parts(b, w, layer, files, rows, n, ".weight");
+    r.w = w->value;
+    if (bias) {
+        model_param *bp = add_param(b, param_name(buf, layer, name, ".b"), SHAPE(out));
+        bp->init = INIT_ZERO;
+        add_file_parts(b, bp, layer, files, rows, n, ".bias");
+        r.b = bp->value;
+    }
+    return r;
+}
+
+static value_id add_gain(builder *b, int layer, const char *name, const char *file_format, const char *ending,
+                         param_init init, int64_t n) {
+    char buf[NAME_BYTES], file[NAME_BYTES];
+    model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
+    p->init = init;
+    layer_name(file, file_format, layer);
+    strncat(file, ending, sizeof file - strlen(file) - 1);
+    add_part(b, p, file, n);
+    return p->value;
+}
+
+typedef struct norm_params {
+    value_id gamma, beta;
+} norm_params;
+
+static norm_params add_norm(builder *b, int layer, const char *name, const char *file_format) {
+    norm_params n = {.gamma = add_gain(b, layer, name, file_format, ".weight", INIT_ONE, b->c->hidden)};
+    if (b->t->layernorm) n.beta = add_gain(b, layer, name, file_format, ".bias", INIT_ZERO, b->c->hidden);
+    return n;
+}
+
+/* ---- activations and ops ----------------------------------------------------------------------------------------- */
+
+static value_id activation(builder *b, const char *name, dtype t, shape s) {
+    char buf[2 * NAME_BYTES];
+    if (b->p->current_layer < 0) snprintf(buf, sizeof buf, "%s%s", b->prefix, name);
+    else snprintf(buf, sizeof buf, "%slayers.%d.%s", b->prefix, b->p->current_layer, name);
+    return program_value(b->p, buf, t, s, ROLE_ACTIVATION, b->where);
+}
+
+static op *emit(builder *b, op_kind k) {
+    op *o = program_emit(b->p, k, b->where);
+    const model_config *c = b->c;
+    o->attr.batch = b->o->batch;
+    o->attr.seq_len = b->o->seq_len;
+    o->attr.n_heads = (int)c->n_heads;
+    o->attr.n_kv_heads = (int)c->n_kv_heads;
+    o->attr.head_dim = (int)c->head_dim;
+    o->attr.eps = (float)c->norm_eps;
+    return o;
+}
+
+static int64_t n_tokens(const builder *b) { return b->o->batch * b->o->seq_len; }
+
+static value_id write_norm(builder *b, const char *name, value_id x, norm_params n) {
+    char buf[NAME_BYTES];
+    value_id y = activation(b, name, b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
+    snprintf(buf, sizeof buf, "%s.rstd", name);
+    value_id rstd = activation(b, buf, DTYPE_F32, SHAPE(n_tokens(b)));
+    if (b->t->layernorm) {
+        snprintf(buf, sizeof buf, "%s.mean", name);
+        value_id mean = activation(b, buf, DTYPE_F32, SHAPE(n_tokens(b)));
+        op *o = emit(b, OP_LAYERNORM);
+        op_in(o, 0, x), op_in(o, 1, n.gamma), op_in(o, 2, n.beta);
+        op_out(o, 0, y), op_out(o, 1, mean), op_out(o, 2, rstd);
+    } else {
+        op *o = emit(b, OP_RMSNORM);
+        op_in(o, 0, x), op_in(o, 1, n.gamma);
+        op_out(o, 0, y), op_out(o, 1, rstd);
+    }
+    return y;
+}
+
+static value_id write_linear(builder *b, const char *name, value_id x, projection w) {
+    int64_t out = program_get(b->p, w.w)->shape.dim[0];
+    value_id y = activation(b, name, b->o->compute, SHAPE(n_tokens(b), out));
+    op *o = emit(b, OP_LINEAR);
+    op_in(o, 0, x), op_in(o, 1, w.w);
+    op_out(o, 0, y);
+    if (w.b == NO_VALUE) return y;
+    char buf[NAME_BYTES];
+    snprintf(buf, sizeof buf, "%s.biased", name);
+    value_id z = activation(b, buf, b->o->compute, SHAPE(n_tokens(b), out));
+    o = emit(b, OP_ADD_BIAS);
+    op_in(o, 0, y), op_in(o, 1, w.b);
+    op_out(o, 0, z);
+    return z;
+}
+
+static value_id write_add(builder *b, const char *name, value_id x, value_id y) {
+    value_id s = activation(b, name, b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
+    op *o = emit(b, OP_ADD);
+    op_in(o, 0, x), op_in(o, 1, y);
+    op_out(o, 0, s);
+    return s;
+}
+
+typedef struct block_params {
+    norm_params norm1, norm2;
+    projection qkv, out, up, down;
+    value_id q_norm, k_norm;
+} block_params;
+
+static block_params add_block(builder *b, int layer) {
+    const model_config *c = b->c;
+    const model_traits *t = b->t;
+    int64_t C = c->hidden, HD = c->n_heads * c->head_dim, GD = c->n_kv_heads * c->head_dim;
+    block_params r = {0};
+    if (c->family == FAMILY_GPT2) {
+        r.norm1 = add_norm(b, layer, "norm1", "transformer.h.%d.ln_1");
+        r.qkv = add_projection(b, layer, "attn.qkv", (const char *[]){"transformer.h.%d.attn.c_attn"},
+                               (int64_t[]){HD + 2 * GD}, 1, C, t->qkv_bias, false);
+        r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C}, 1,
+                               HD, t->other_bias, true);
+        r.norm2 = add_norm(b, layer, "norm2", "transformer.h.%d.ln_2");
+        r.up = add_projection(b, layer, "mlp.up", (const char *[]){"transformer.h.%d.mlp.c_fc"}, (int64_t[]){c->ffn}, 1,
+                              C, t->other_bias, false);
+        r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C}, 1,
+                                c->ffn, t->other_bias, true);
+        return r;
+    }
+    r.norm1 = add_norm(b, layer, "norm1", "model.layers.%d.input_layernorm");
+    r.qkv = add_projection(b, layer, "attn.qkv",
+                           (const char *[]){"model.layers.%d.self_attn.q_proj", "model.layers.%d.self_attn.k_proj",
+                                            "model.layers.%d.self_attn.v_proj"},
+                           (int64_t[]){HD, GD, GD}, 3, C, t->qkv_bias, false);
+    if (t->qk_norm) {
+        r.q_norm = add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
+        r.k_norm = add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
+    }
+    r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C}, 1,
+                           HD, t->other_bias, true);
+    r.norm2 = add_norm(b, layer, "norm2", "model.layers.%d.post_attention_layernorm");
+    r.up = add_projection(b, layer, "mlp.gate_up",
+                          (const char *[]){"model.layers.%d.mlp.gate_proj", "model.layers.%d.mlp.up_proj"},
+                          (int64_t[]){c->ffn, c->ffn}, 2, C, t->other_bias, false);
+    r.down = add_projection(b, layer, "mlp.down", (const char *[]){"model.layers.%d.mlp.down_proj"}, (int64_t[]){C}, 1,
+                            c->ffn, t->other_bias, true);
+    return r;
+}
+
+static value_id write_attention(builder *b, value_id x, const block_params *w) {
+    const model_config *c = b->c;
+    int64_t N = n_tokens(b), HD = c->n_heads * c->head_dim, Q = HD + 2 * c->n_kv_heads * c->head_dim;
+    value_id qkv = write_linear(b, "attn.qkv", x, w->qkv);
+    if (b->t->qk_norm) {
+        value_id normed = activation(b, "attn.qk_norm", b->o->compute, SHAPE(N, Q));
+        value_id rstd = activation(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, c->n_heads + c->n_kv_heads));
+        op *o = emit(b, OP_QK_NORM);
+        op_in(o, 0, qkv), op_in(o, 1, w->q_norm), op_in(o, 2, w->k_norm);
+        op_out(o, 0, normed), op_out(o, 1, rstd);
+        qkv = normed;
+    }
+    if (!b->t->learned_positions) {
+        value_id turned = activation(b, "attn.rope", b->o->compute, SHAPE(N, Q));
+        op *o = emit(b, OP_ROPE);
+        op_in(o, 0, qkv), op_in(o, 1, b->rope_table), op_in(o, 2, b->m->doc);
+        op_out(o, 0, turned);
+        qkv = turned;
+    }
+    value_id y = activation(b, "attn.y", b->o->compute, SHAPE(N, HD));
+    value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->o->batch, c->n_heads, b->o->seq_len));
+    op *o = emit(b, OP_ATTENTION);
+    o->attr.scale = 1.0f / __builtin_sqrtf((float)c->head_dim);
+    op_in(o, 0, qkv), op_in(o, 1, b->m->doc);
+    op_out(o, 0, y), op_out(o, 1, lse);
+    return write_linear(b, "attn.out", y, w->out);
+}
+
+static value_id write_mlp(builder *b, value_id x, const block_params *w) {
+    value_id up = write_linear(b, b->t->gelu ? "mlp.up" : "mlp.gate_up", x, w->up);
+    value_id y = activation(b, "mlp.act", b->o->compute, SHAPE(n_tokens(b), b->c->ffn));
+    op *o = emit(b, b->t->gelu ? OP_GELU : OP_SWIGLU);
+    op_in(o, 0, up);
+    op_out(o, 0, y);
+    return write_linear(b, "mlp.down", y, w->down);
+}
+
+typedef struct outer_params {
+    value_id embed, positions, unembed;
+    norm_params final_norm;
+    block_params *blocks;
+} outer_params;
+
+/* Parameters in reading order: embedding, blocks, final norm, unembedding. */
+static void add_params(builder *b, outer_params *w) {
+    const model_config *c = b->c;
+    bool gpt2 = c->family == FAMILY_GPT2;
+    model_param *embed = add_param(b, "embed.w", SHAPE(c->vocab, c->hidden));
+    add_part(b, embed, gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", c->vocab);
+    w->embed = w->unembed = embed->value;
+    if (b->t->learned_positions) {
+        model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
+        add_part(b, positions, "transformer.wpe.weight", c->max_positions);
+        w->positions = positions->value;
+    }
+    for (int l = 0; l < c->n_layers; l++) {
+        b->p->current_layer = l;
+        w->blocks[l] = add_block(b, l);
+    }
+    b->p->current_layer = -1;
+    w->final_norm = add_norm(b, -1, "final_norm", gpt2 ? "transformer.ln_f" : "model.norm");
+    if (!c->tied) {
+        model_param *head = add_param(b, "unembed.w", SHAPE(c->vocab, c->hidden));
+        add_part(b, head, "lm_head.weight", c->vocab);
+        w->unembed = head->value;
+    }
+}
+
+static void write_forward(builder *b, const outer_params *w) {
+    model *m = b->m;
+    int64_t N = n_tokens(b);
+    value_id x = activation(b, "embed", b->o->compute, SHAPE(N, b->c->hidden));
+    op *o = emit(b, OP_EMBED);
+    op_in(o, 0, m->tokens), op_in(o, 1, w->embed);
+    if (w->positions) op_in(o, 2, m->doc), op_in(o, 3, w->positions);
+    op_out(o, 0, x);
+    for (int l = 0; l < b->c->n_layers; l++) {
+        const block_params *k = &w->blocks[l];
+        b->p->current_layer = l;
+        value_id y = write_norm(b, "norm1", x, k->norm1);
+        x = write_add(b, "residual1", x, write_attention(b, y, k));
+        y = write_norm(b, "norm2", x, k->norm2);
+        x = write_add(b, "residual2", x, write_mlp(b, y, k));
+    }
+    b->p->current_layer = -1;
+    value_id h = write_norm(b, "final_norm", x, w->final_norm);
+    value_id losses = activation(b, "losses", DTYPE_F32, SHAPE(N));
+    value_id argmax = b->where == SECTION_EVAL ? activation(b, "argmax", DTYPE_I32, SHAPE(N)) : NO_VALUE;
+    o = emit(b, OP_UNEMBED_LOSS);
+    o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, m->targets);
+    op_out(o, 0, losses), op_out(o, 1, argmax);
+    if (b->where == SECTION_EVAL) m->eval_losses = losses, m->eval_argmax = argmax;
+    else m->losses = losses;
+}
+
+static void add_inputs(builder *b) {
+    model *m = b->m;
+    int64_t N = n_tokens(b);
+    m->tokens = program_persistent(b->p, "tokens", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    m->targets = program_persistent(b->p, "targets", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    m->doc = program_persistent(b->p, "doc", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
+}
+
+status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
+    TRY(model_config_check(c));
+    if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
+        return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
+                   (long long)o->batch, (long long)o->seq_len);
+    if (o->seq_len > c->max_positions)
+        return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
+                   c->name, (long long)o->seq_len, (long long)c->max_positions);
+    *m = (model){.config = *c};
+    arena_init(&m->memory);
+    builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .where = SECTION_START};
+    outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))};
+    add_inputs(&b);
+    add_params(&b, &w);
+    if (!b.t->learned_positions) {
+        b.rope_table = program_persistent(p, "rope.table", DTYPE_F32, SHAPE(o->seq_len, c->head_dim), ROLE_INPUT);
+        op *t = emit(&b, OP_ROPE_TABLE);
+        t->attr.rope = c->rope;
+        op_out(t, 0, b.rope_table);
+    }
+    b.where = SECTION_MICRO, b.prefix = "";
+    write_forward(&b, &w);
+    if (o->with_eval) {
+        b.where = SECTION_EVAL, b.prefix = "eval.";
+        write_forward(&b, &w);
+    }
+    free(w.blocks);
+    return OK;
+}
+
+void model_fini(model *m) {
+    free(m->params);
+    arena_fini(&m->memory);
+    *m = (model){0};
+}
+
+const model_param *model_param_of(const model *m, value_id v) {
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].value == v) return &m->params[i];
+    return NULL;
+}
+
+void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
+    if (p->init == INIT_NORMAL) {
+        rng_normal_fill(rng_key(seed, p->name), (uint64_t)first, out, (size_t)n, 0.0f, p->init_std);
+        return;
+    }
+    float fill = p->init == INIT_ONE ? 1.0f : 0.0f;
+    for (int64_t i = 0; i < n; i++) out[i] = fill;
+}

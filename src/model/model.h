@@ -1,0 +1,83 @@
+#pragma once
+/* model.h - one decoder family, described by a table, written as forward ops.
+ *
+ * GPT-2, Llama, Qwen2 and Qwen3 differ in a handful of choices (norm, positions, biases, activation, qk-norm); a
+ * variant is one row of choices and the builder is one function. Weights are packed where one product serves several
+ * (q|k|v, gate|up); each parameter knows the Hugging Face tensors that make it up.
+ *
+ *     model_config c = *model_preset_find("gpt2");
+ *     program p; model m;
+ *     program_init(&p);
+ *     TRY(model_build(&m, &p, &c, &(model_build_options){.batch = 4, .seq_len = 1024, .compute = DTYPE_BF16}));
+ *     ... passes ...
+ *     model_fini(&m); program_fini(&p);
+ */
+#include "program/program.h"
+
+typedef enum model_family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_COUNT } model_family;
+
+typedef struct model_config {
+    const char *name;
+    model_family family;
+    int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, ffn, max_positions;
+    double norm_eps;
+    bool tied;
+    rope_options rope; /* unused by learned positions */
+} model_config;
+
+/* What a family is made of: one row per family. */
+typedef struct model_traits {
+    const char *name; /* "gpt2": also model_type in config.json */
+    bool layernorm;           /* else rmsnorm */
+    bool learned_positions;   /* else rope */
+    bool gelu;                /* one up projection and gelu; else gate|up and swiglu */
+    bool qkv_bias, other_bias; /* biases on q|k|v; on every other projection */
+    bool qk_norm;
+    bool transposed_files;    /* weight files hold (in, out), as GPT-2's Conv1D does */
+    bool scaled_residual_init; /* projections into the residual stream start smaller by sqrt(2 L) */
+} model_traits;
+const model_traits *model_family_traits(model_family f);
+
+const model_config *model_preset_find(const char *name); /* NULL when unknown */
+const model_config *model_preset_at(size_t i);           /* NULL at the end */
+status model_config_check(const model_config *c);        /* shapes that cannot be built, named */
+uint64_t model_param_count(const model_config *c);
+
+typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
+typedef struct param_part {
+    const char *file_name;    /* Hugging Face tensor name */
+    int64_t first_row, n_rows; /* rows of the packed parameter it fills */
+} param_part;
+typedef struct model_param {
+    value_id value;
+    const char *name;
+    param_init init;
+    float init_std;
+    bool decay;      /* weight decay: matrices and embeddings, not norms and biases */
+    bool transposed; /* in files */
+    int n_parts;
+    param_part parts[3];
+} model_param;
+
+typedef struct model_build_options {
+    int64_t batch, seq_len;
+    dtype compute;      /* params and activations */
+    bool with_eval;     /* also write SECTION_EVAL: forward with losses and argmax */
+    bool token_weights; /* per-token loss weights as an input */
+    int64_t logits_chunk_bytes;
+} model_build_options;
+
+typedef struct model {
+    model_config config;
+    model_param *params;
+    size_t n_params;
+    value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
+    value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
+    value_id eval_losses, eval_argmax;
+    arena memory;
+} model;
+status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
+void model_fini(model *m);
+const model_param *model_param_of(const model *m, value_id v); /* NULL when not a parameter */
+/* Initial values of rows [first, first + n) of the flat parameter, the same whatever the split. */
+void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);

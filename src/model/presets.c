@@ -1,0 +1,103 @@
+/* presets.c - the families' choices and the public configurations, as two tables. */
+#include "model/model.h"
+
+static const model_traits traits[FAMILY_COUNT] = {
+    [FAMILY_GPT2] = {.name = "gpt2", .layernorm = true, .learned_positions = true, .gelu = true, .qkv_bias = true,
+                     .other_bias = true, .transposed_files = true, .scaled_residual_init = true},
+    [FAMILY_LLAMA] = {.name = "llama"},
+    [FAMILY_QWEN2] = {.name = "qwen2", .qkv_bias = true},
+    [FAMILY_QWEN3] = {.name = "qwen3", .qk_norm = true},
+};
+
+const model_traits *model_family_traits(model_family f) { return &traits[f]; }
+
+#define GPT2(n, C, L, H) \
+    {.name = n, .family = FAMILY_GPT2, .vocab = 50257, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
+     .head_dim = (C) / (H), .ffn = 4 * (C), .max_positions = 1024, .norm_eps = 1e-5, .tied = true}
+#define LLAMA(n, V, C, L, H, G, F, P, base) \
+    {.name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+     .head_dim = (C) / (H), .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = false, .rope = {.theta = base}}
+#define QWEN25(n, V, C, L, H, G, F, E, T) \
+    {.name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+     .head_dim = (C) / (H), .ffn = F, .max_positions = 32768, .norm_eps = E, .tied = T, .rope = {.theta = 1e6}}
+#define QWEN3(n, C, L, H, G, F, T) \
+    {.name = n, .family = FAMILY_QWEN3, .vocab = 151936, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+     .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, .rope = {.theta = 1e6}}
+/* Byte vocabulary (260), made for tests and for the default task. */
+#define SMALL(n, fam, C, L, H, G, D, F, T) \
+    {.name = n, .family = fam, .vocab = 260, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+     .head_dim = D, .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, .tied = T, .rope = {.theta = 10000}}
+
+static const model_config presets[] = {
+    SMALL("arithmetic-tiny", FAMILY_QWEN3, 128, 3, 4, 2, 32, 384, true),
+    SMALL("test-gpt2", FAMILY_GPT2, 64, 2, 4, 4, 16, 256, true),
+    SMALL("test-llama", FAMILY_LLAMA, 64, 2, 4, 2, 16, 160, false),
+    SMALL("test-qwen2", FAMILY_QWEN2, 64, 2, 4, 2, 16, 160, true),
+    SMALL("test-qwen3", FAMILY_QWEN3, 64, 2, 4, 2, 32, 160, true),
+    GPT2("gpt2", 768, 12, 12),
+    GPT2("gpt2-medium", 1024, 24, 16),
+    GPT2("gpt2-large", 1280, 36, 20),
+    GPT2("gpt2-xl", 1600, 48, 25),
+    LLAMA("llama2-7b", 32000, 4096, 32, 32, 32, 11008, 4096, 1e4),
+    LLAMA("llama2-13b", 32000, 5120, 40, 40, 40, 13824, 4096, 1e4),
+    LLAMA("llama3-8b", 128256, 4096, 32, 32, 8, 14336, 8192, 5e5),
+    LLAMA("llama3-70b", 128256, 8192, 80, 64, 8, 28672, 8192, 5e5),
+    QWEN25("qwen2.5-0.5b", 151936, 896, 24, 14, 2, 4864, 1e-6, true),
+    QWEN25("qwen2.5-1.5b", 151936, 1536, 28, 12, 2, 8960, 1e-6, true),
+    QWEN25("qwen2.5-3b", 151936, 2048, 36, 16, 2, 11008, 1e-6, true),
+    QWEN25("qwen2.5-7b", 152064, 3584, 28, 28, 4, 18944, 1e-6, false),
+    QWEN25("qwen2.5-14b", 152064, 5120, 48, 40, 8, 13824, 1e-5, false),
+    QWEN25("qwen2.5-32b", 152064, 5120, 64, 40, 8, 27648, 1e-5, false),
+    QWEN3("qwen3-0.6b", 1024, 28, 16, 8, 3072, true),
+    QWEN3("qwen3-1.7b", 2048, 28, 16, 8, 6144, true),
+    QWEN3("qwen3-4b", 2560, 36, 32, 8, 9728, true),
+    QWEN3("qwen3-8b", 4096, 36, 32, 8, 12288, false),
+    {.name = "tiny-qwen3", .family = FAMILY_QWEN3, .vocab = 151669, .hidden = 8, .n_layers = 2, .n_heads = 4,
+     .n_kv_heads = 2, .head_dim = 128, .ffn = 32, .max_positions = 32768, .norm_eps = 1e-6, .tied = false,
+     .rope = {.theta = 10000}},
+};
+
+const model_config *model_preset_at(size_t i) { return i < ARRAY_LENGTH(presets) ? &presets[i] : NULL; }
+
+const model_config *model_preset_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_LENGTH(presets); i++)
+        if (strcmp(presets[i].name, name) == 0) return &presets[i];
+    return NULL;
+}
+
+status model_config_check(const model_config *c) {
+    const struct {
+        const char *name;
+        int64_t n, max;
+    } sizes[] = {
+        {"vocab", c->vocab, 1 << 24},       {"hidden", c->hidden, 1 << 20},     {"layers", c->n_layers, 1000},
+        {"heads", c->n_heads, 4096},        {"kv_heads", c->n_kv_heads, 4096},  {"head_dim", c->head_dim, 1024},
+        {"ffn", c->ffn, 1 << 22},           {"max_positions", c->max_positions, 1 << 24},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        if (sizes[i].n < 1 || sizes[i].n > sizes[i].max)
+            return ERR(ERR_INPUT, "model %s: %s is %lld, expected 1 to %lld", c->name, sizes[i].name,
+                       (long long)sizes[i].n, (long long)sizes[i].max);
+    if (c->n_heads % c->n_kv_heads)
+        return ERR(ERR_INPUT, "model %s: %lld heads cannot share %lld kv heads evenly; choose kv_heads that divides heads",
+                   c->name, (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (!traits[c->family].learned_positions && c->head_dim % 2)
+        return ERR(ERR_INPUT, "model %s: head_dim is %lld, rotary positions need an even one", c->name,
+                   (long long)c->head_dim);
+    if (!(c->norm_eps > 0)) return ERR(ERR_INPUT, "model %s: norm_eps is %g, expected > 0", c->name, c->norm_eps);
+    return OK;
+}
+
+uint64_t model_param_count(const model_config *c) {
+    const model_traits *t = &traits[c->family];
+    uint64_t C = (uint64_t)c->hidden, D = (uint64_t)c->head_dim, F = (uint64_t)c->ffn;
+    uint64_t HD = (uint64_t)c->n_heads * D, Q = HD + 2 * (uint64_t)c->n_kv_heads * D;
+    uint64_t norm = t->layernorm ? 2 * C : C;
+    uint64_t block = 2 * norm + Q * C + HD * C + (t->gelu ? 2 : 3) * C * F;
+    if (t->qkv_bias) block += Q;
+    if (t->other_bias) block += 2 * C + F;
+    if (t->qk_norm) block += 2 * D;
+    uint64_t n = (uint64_t)c->n_layers * block + norm + (uint64_t)c->vocab * C * (c->tied ? 1 : 2);
+    if (t->learned_positions) n += (uint64_t)c->max_positions * C;
+    return n;
+}

@@ -1,0 +1,242 @@
+/* layout.c - give every value an address before anything is allocated.
+ *
+ * In: a scheduled program. Out: an offset per value and the exact size of each tier's arena.
+ * Persistent values are stacked at the bottom. Above them each section packs its own transient values by lifetime, and
+ * the sections lie on top of each other, because only one runs at a time. An output that may be computed in place takes
+ * the bytes of an input that dies there.
+ *
+ * Packing is interval colouring with sizes, which is NP-hard; a few greedy orders are tried and the lowest peak wins.
+ * The result is compared with the lower bound (the most bytes alive at one op) and the difference is shown as gaps.
+ * Nothing here touches a device, so `ralo plan` works on a laptop. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+void layout_lifetimes(const program *p, lifetime *out) {
+    for (size_t v = 0; v < p->n_values; v++) out[v] = (lifetime){SIZE_MAX, 0};
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        value_id used[OP_MAX_IN + OP_MAX_OUT + 1];
+        int n = 0;
+        for (int k = 0; k < op_input_count(o->kind); k++) used[n++] = o->in[k];
+        for (int k = 0; k < op_output_count(o->kind); k++) used[n++] = o->out[k];
+        used[n++] = o->work;
+        for (int k = 0; k < n; k++) {
+            if (used[k] == NO_VALUE) continue;
+            lifetime *l = &out[program_root(p, used[k], NULL)];
+            if (i < l->first) l->first = i;
+            if (i > l->last) l->last = i;
+        }
+    }
+    for (size_t v = 1; v < p->n_values; v++)
+        if (p->values[v].persistent && p->values[v].view_of == NO_VALUE) out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
+}
+
+/* A block is one run of bytes: a value, or several that follow each other in place. */
+typedef struct block {
+    value_id owner;
+    size_t n_bytes, first, last, offset;
+    section section;
+    tier tier;
+} block;
+
+typedef struct packer {
+    program *p;
+    size_t alignment;
+    lifetime *life;
+    value_id *owner; /* of each value: the value whose block it uses */
+    block *blocks;
+    size_t n_blocks;
+} packer;
+
+static size_t align_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
+
+static value_id owner_of(const packer *k, value_id v) {
+    while (k->owner[v] != v) v = k->owner[v];
+    return v;
+}
+
+/* May output `out` of op i take the bytes of input `in`? */
+static bool can_share(const packer *k, const op *o, size_t i, value_id out, value_id in) {
+    const program *p = k->p;
+    const value *a = &p->values[in], *b = &p->values[out];
+    if (a->persistent || b->persistent || a->view_of || b->view_of || a->tier != b->tier) return false;
+    if (k->life[in].last != i || k->life[out].first != i) return false;
+    if (value_bytes(b) > value_bytes(&p->values[owner_of(k, in)])) return false;
+    int readers = 0; /* the same value twice among the inputs would be overwritten while still read */
+    for (int n = 0; n < op_input_count(o->kind); n++) readers += o->in[n] == in;
+    return readers == 1;
+}
+
+static void share_in_place(packer *k) {
+    const program *p = k->p;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        bool taken[OP_MAX_IN] = {false};
+        for (int out = 0; out < op_output_count(o->kind); out++)
+            for (int in = 0; in < op_input_count(o->kind); in++) {
+                if (!o->out[out] || !o->in[in] || taken[in] || !op_in_place(o->kind, out, in)) continue;
+                if (!can_share(k, o, i, o->out[out], o->in[in])) continue;
+                k->owner[o->out[out]] = owner_of(k, o->in[in]);
+                taken[in] = true;
+                break;
+            }
+    }
+}
+
+static void make_blocks(packer *k) {
+    const program *p = k->p;
+    size_t *index = mem_alloc(p->n_values * sizeof *index);
+    k->blocks = mem_alloc(p->n_values * sizeof *k->blocks);
+    for (value_id v = 1; v < p->n_values; v++) {
+        const value *a = &p->values[v];
+        if (a->view_of || k->life[v].first > k->life[v].last) continue;
+        value_id owner = owner_of(k, v);
+        if (owner == v) {
+            index[v] = k->n_blocks;
+            k->blocks[k->n_blocks++] = (block){v, value_bytes(a), k->life[v].first, k->life[v].last, 0, a->section, a->tier};
+        }
+    }
+    for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
+        if (p->values[v].view_of || k->life[v].first > k->life[v].last) continue;
+        block *b = &k->blocks[index[owner_of(k, v)]];
+        b->first = MIN(b->first, k->life[v].first);
+        b->last = MAX(b->last, k->life[v].last);
+    }
+    free(index);
+}
+
+/* ---- greedy packing ------------------------------------------------------------------------------------------------ */
+
+typedef int (*block_order)(const void *, const void *);
+
+static int by_first(const block *x, const block *y) {
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x->owner < y->owner ? -1 : x->owner > y->owner;
+}
+static int order_size(const void *a, const void *b) {
+    const block *x = *(block *const *)a, *y = *(block *const *)b;
+    if (x->n_bytes != y->n_bytes) return x->n_bytes > y->n_bytes ? -1 : 1;
+    return by_first(x, y);
+}
+/* Long and large first: what lives through the whole backward settles at the bottom. */
+static int order_area(const void *a, const void *b) {
+    const block *x = *(block *const *)a, *y = *(block *const *)b;
+    double ax = (double)x->n_bytes * (double)(x->last - x->first + 1);
+    double ay = (double)y->n_bytes * (double)(y->last - y->first + 1);
+    if (ax != ay) return ax > ay ? -1 : 1;
+    return by_first(x, y);
+}
+static int order_first(const void *a, const void *b) { return by_first(*(block *const *)a, *(block *const *)b); }
+static int order_length(const void *a, const void *b) {
+    const block *x = *(block *const *)a, *y = *(block *const *)b;
+    size_t lx = x->last - x->first, ly = y->last - y->first;
+    if (lx != ly) return lx > ly ? -1 : 1;
+    return order_size(a, b);
+}
+
+/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. */
+static size_t pack(block **list, size_t n, size_t base, size_t alignment, block_order order) {
+    block **placed = mem_alloc((n + 1) * sizeof *placed); /* sorted by offset */
+    size_t n_placed = 0, top = base;
+    qsort(list, n, sizeof *list, order);
+    for (size_t i = 0; i < n; i++) {
+        block *b = list[i];
+        size_t at = base;
+        for (size_t j = 0; j < n_placed; j++) {
+            const block *q = placed[j];
+            if (q->last < b->first || q->first > b->last) continue;
+            if (q->offset >= at + b->n_bytes) break; /* the gap before q is wide enough */
+            at = MAX(at, align_up(q->offset + q->n_bytes, alignment));
+        }
+        b->offset = at;
+        size_t j = n_placed++;
+        for (; j > 0 && placed[j - 1]->offset > at; j--) placed[j] = placed[j - 1];
+        placed[j] = b;
+        top = MAX(top, at + b->n_bytes);
+    }
+    free(placed);
+    return top;
+}
+
+/* The most bytes alive at once: no packing can be lower. */
+static size_t lower_bound(block **list, size_t n, size_t n_ops, size_t alignment) {
+    size_t *delta = mem_alloc((n_ops + 2) * sizeof *delta), alive = 0, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        delta[list[i]->first] += align_up(list[i]->n_bytes, alignment);
+        delta[list[i]->last + 1] -= align_up(list[i]->n_bytes, alignment);
+    }
+    for (size_t i = 0; i <= n_ops; i++) {
+        alive += delta[i]; /* unsigned wrap-around adds up to the true sum */
+        most = MAX(most, alive);
+    }
+    free(delta);
+    return most;
+}
+
+static size_t pack_section(packer *k, tier t, section s, size_t base) {
+    static const block_order orders[] = {order_size, order_area, order_length, order_first};
+    block **list = mem_alloc((k->n_blocks + 1) * sizeof *list);
+    size_t n = 0, best = SIZE_MAX;
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (!k->p->values[b->owner].persistent && b->section == s && b->tier == t) list[n++] = b;
+    }
+    if (n == 0) {
+        free(list);
+        return base;
+    }
+    size_t floor = base + lower_bound(list, n, k->p->n_ops, k->alignment);
+    size_t *offsets = mem_alloc(k->n_blocks * sizeof *offsets);
+    for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
+        size_t top = pack(list, n, base, k->alignment, orders[j]);
+        if (top >= best) continue;
+        best = top;
+        for (size_t i = 0; i < k->n_blocks; i++) offsets[i] = k->blocks[i].offset;
+    }
+    for (size_t i = 0; i < k->n_blocks; i++) k->blocks[i].offset = offsets[i];
+    free(offsets);
+    free(list);
+    return best;
+}
+
+static size_t stack_persistent(packer *k, tier t) {
+    size_t at = 0, end = 0;
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (!k->p->values[b->owner].persistent || b->tier != t) continue;
+        b->offset = align_up(at, k->alignment);
+        at = end = b->offset + b->n_bytes;
+    }
+    return end;
+}
+
+status pass_layout(program *p, pass_context *c) {
+    packer k = {.p = p, .alignment = c->target->alignment};
+    if (k.alignment == 0 || (k.alignment & (k.alignment - 1)))
+        return ERR(ERR_BUG, "layout: alignment %zu of target %s is no power of two", k.alignment, c->target->name);
+    k.life = mem_alloc(p->n_values * sizeof *k.life);
+    k.owner = mem_alloc(p->n_values * sizeof *k.owner);
+    for (value_id v = 0; v < p->n_values; v++) k.owner[v] = v;
+    layout_lifetimes(p, k.life);
+    share_in_place(&k);
+    make_blocks(&k);
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        size_t end = stack_persistent(&k, t), peak = end;
+        for (section s = 0; s < SECTION_COUNT; s++) peak = MAX(peak, pack_section(&k, t, s, align_up(end, k.alignment)));
+        p->arena_bytes[t] = peak == align_up(end, k.alignment) ? end : peak;
+    }
+    size_t *offset_of = mem_alloc(p->n_values * sizeof *offset_of);
+    for (size_t i = 0; i < k.n_blocks; i++) offset_of[k.blocks[i].owner] = k.blocks[i].offset;
+    for (value_id v = 1; v < p->n_values; v++) {
+        size_t inside;
+        value_id root = program_root(p, v, &inside);
+        bool used = k.life[root].first <= k.life[root].last;
+        p->values[v].offset = used ? offset_of[owner_of(&k, root)] + inside : VALUE_NOT_PLACED;
+    }
+    free(offset_of);
+    free(k.blocks);
+    free(k.owner);
+    free(k.life);
+    return OK;
+}

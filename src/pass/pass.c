@@ -1,0 +1,46 @@
+/* pass.c - the pipeline as a table, and what each precision means in bytes. */
+#include "pass/pass.h"
+
+static const pass_row pipeline[] = {
+    {"autodiff", pass_autodiff, "append the backward ops"},
+    {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
+    {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"schedule", pass_schedule, "a stream for every op"},
+    {"workspace", pass_workspace, "scratch becomes part of the plan"},
+    {"layout", pass_layout, "an address for every value"},
+    {NULL, NULL, NULL},
+};
+
+const pass_row *pass_at(size_t i) { return &pipeline[MIN(i, ARRAY_LENGTH(pipeline) - 1)]; }
+
+status pass_run(program *p, pass_context *c) {
+    if (c->verify) TRY(program_verify(p));
+    for (const pass_row *row = pipeline; row->name; row++) {
+        TRY(row->run(p, c));
+        if (!c->verify) continue;
+        if (program_verify(p) != OK) {
+            char was[512];
+            snprintf(was, sizeof was, "%s", error_message());
+            return ERR(ERR_BUG, "after pass %s: %s", row->name, was);
+        }
+    }
+    return OK;
+}
+
+/* One row per precision. Gradients are fp32 wherever there is a master copy: they are sums. */
+static const struct {
+    const char *name;
+    dtype compute, grad, state;
+    bool master;
+} precisions[PRECISION_COUNT] = {
+    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
+    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, DTYPE_F32, true},
+    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false},
+    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, DTYPE_F32, true},
+};
+
+const char *precision_name(precision p) { return precisions[p].name; }
+dtype precision_compute(precision p) { return precisions[p].compute; }
+dtype precision_grad(precision p) { return precisions[p].grad; }
+dtype precision_state(precision p) { return precisions[p].state; }
+bool precision_master(precision p) { return precisions[p].master; }

@@ -1,0 +1,34 @@
+/* schedule.c - give every op its stream and its scratch.
+ *
+ * Copies run on the stream of their direction, everything else on the compute stream. On a machine with one stream the
+ * list order is the schedule; autodiff already writes each gradient's consumer right behind its producer. */
+#include "pass/pass.h"
+
+status pass_schedule(program *p, pass_context *c) {
+    (void)c;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        op *o = &p->ops[i];
+        o->stream = STREAM_COMPUTE;
+        if (o->kind != OP_COPY) continue;
+        tier from = program_get(p, o->in[0])->tier, to = program_get(p, o->out[0])->tier;
+        if (from != to) o->stream = to == TIER_DEVICE ? STREAM_H2D : STREAM_D2H;
+    }
+    return OK;
+}
+
+/* What a kernel needs beside its operands depends on the machine (threads, tiles), so the target says it and the plan
+ * counts it like any other value. */
+status pass_workspace(program *p, pass_context *c) {
+    if (!c->target->work_bytes) return OK;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        size_t n = c->target->work_bytes(p, &p->ops[i], c->target->n_threads);
+        if (n == 0) continue;
+        char name[64];
+        snprintf(name, sizeof name, "work.%zu.%s", i, op_name(p->ops[i].kind));
+        p->current_layer = p->ops[i].layer;
+        value_id w = program_value(p, name, DTYPE_U8, SHAPE((int64_t)n), ROLE_WORK, p->ops[i].section);
+        p->ops[i].work = w;
+    }
+    p->current_layer = -1;
+    return OK;
+}

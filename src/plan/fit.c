@@ -1,0 +1,108 @@
+/* fit.c - when it does not fit: say by how much, because of what, and which smallest change would.
+ *
+ * Changes are tried from the one that costs least to the one that changes most: a smaller micro-batch with more
+ * accumulation (same step, same result up to summation order), then fewer bytes per parameter, then both, then a shorter
+ * sequence. Each try is a full compile, so the numbers in the message are as exact as any plan. */
+#include "plan/plan.h"
+
+#define NAMED 5
+
+/* Compiles a variant and tells whether it fits. */
+static bool variant_fits(const plan_request *r, uint64_t *planned) {
+    plan p;
+    if (plan_compile(&p, r) != OK) {
+        error_clear();
+        return false;
+    }
+    *planned = p.planned[TIER_DEVICE];
+    plan_close(&p);
+    return *planned <= r->device_limit;
+}
+
+/* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
+static bool shrink_batch(plan_request *r, uint64_t *planned) {
+    int64_t rows = r->micro_batch * r->accumulation, batch = r->micro_batch;
+    while (batch > 1) {
+        do batch--;
+        while (batch > 1 && rows % batch);
+        r->micro_batch = batch;
+        r->accumulation = rows / batch;
+        if (variant_fits(r, planned)) return true;
+    }
+    return false;
+}
+
+static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    const char *sep = "";
+    if (from->precision != to->precision) {
+        strbuf_printf(b, "%s--set precision=%s", sep, precision_name(to->precision));
+        sep = " ";
+    }
+    if (from->seq_len != to->seq_len) {
+        strbuf_printf(b, "%s--set data.seq_len=%lld", sep, (long long)to->seq_len);
+        sep = " ";
+    }
+    if (from->micro_batch != to->micro_batch)
+        strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep, (long long)to->micro_batch,
+                      (long long)to->accumulation);
+    strbuf_printf(b, " (%s)", str_format_bytes(buf, planned));
+}
+
+/* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
+static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
+    static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
+    uint64_t planned = 0;
+    plan_request t = *r;
+    if (shrink_batch(&t, &planned)) {
+        describe(b, r, &t, planned);
+        return true;
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(order); i++) {
+        t = *r;
+        t.precision = order[i];
+        if (t.precision == r->precision) continue;
+        if (variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
+            describe(b, r, &t, planned);
+            return true;
+        }
+    }
+    t = *r; /* the cheapest of everything above, with shorter rows */
+    t.precision = PRECISION_BF16_SR;
+    t.accumulation *= t.micro_batch;
+    t.micro_batch = 1;
+    while (t.seq_len > 16) {
+        t.seq_len /= 2;
+        if (variant_fits(&t, &planned)) {
+            describe(b, r, &t, planned);
+            return true;
+        }
+    }
+    *least = planned;
+    return false;
+}
+
+status plan_check_fit(const plan *p) {
+    const plan_request *r = &p->request;
+    if (!r->device_limit || p->planned[TIER_DEVICE] <= r->device_limit) return OK;
+    char a[32], b[32];
+    strbuf names, change;
+    strbuf_init(&names);
+    strbuf_init(&change);
+    uint64_t least = 0;
+    for (size_t i = 0; i < MIN(p->n_at_peak, (size_t)NAMED); i++) {
+        const value *v = &p->program.values[p->at_peak[i]];
+        strbuf_printf(&names, "%s%s (%s) %s", i ? ", " : "", v->name, role_name(v->role),
+                      str_format_bytes(a, value_bytes(v)));
+    }
+    for (role i = 0; i < ROLE_COUNT; i++)
+        if (p->by_role[i]) strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i), str_format_bytes(a, p->by_role[i]));
+    bool found = smallest_change(r, &change, &least);
+    if (!found) strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s", str_format_bytes(a, least));
+    status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s", r->model.name,
+                    str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit), names.text,
+                    found ? "The smallest change that fits: " : "", change.text);
+    strbuf_fini(&names);
+    strbuf_fini(&change);
+    return rc;
+}

@@ -1,0 +1,120 @@
+/* plan.c - compile a request and find out where its bytes are.
+ *
+ * The peak of a tier is exact: it is the size of the arena that layout filled. What stands at the peak is read from
+ * lifetimes: the op at which the most bytes are alive, and the values alive there. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+typedef struct sized_value {
+    size_t n_bytes;
+    value_id id;
+} sized_value;
+
+static int larger_first(const void *a, const void *b) {
+    const sized_value *x = a, *y = b;
+    if (x->n_bytes != y->n_bytes) return x->n_bytes > y->n_bytes ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static void sort_by_size(const program *g, value_id *ids, size_t n) {
+    sized_value *list = mem_alloc((n + 1) * sizeof *list);
+    for (size_t i = 0; i < n; i++) list[i] = (sized_value){value_bytes(&g->values[ids[i]]), ids[i]};
+    qsort(list, n, sizeof *list, larger_first);
+    for (size_t i = 0; i < n; i++) ids[i] = list[i].id;
+    free(list);
+}
+
+/* Values that share bytes in place are counted once: the larger one stands for both. */
+static void find_peak(plan *p) {
+    const program *g = &p->program;
+    lifetime *life = mem_alloc(g->n_values * sizeof *life);
+    double *alive = mem_alloc((g->n_ops + 1) * sizeof *alive), sum = 0;
+    layout_lifetimes(g, life);
+    for (value_id v = 1; v < g->n_values; v++) {
+        const value *a = &g->values[v];
+        if (a->view_of || a->tier != TIER_DEVICE || a->persistent || life[v].first > life[v].last) continue;
+        alive[life[v].first] += (double)value_bytes(a);
+        alive[life[v].last + 1] -= (double)value_bytes(a);
+    }
+    double most = -1;
+    for (size_t i = 0; i < g->n_ops; i++) {
+        sum += alive[i];
+        if (sum > most) most = sum, p->peak_op = i;
+    }
+    p->at_peak = mem_alloc(g->n_values * sizeof *p->at_peak);
+    for (value_id v = 1; v < g->n_values; v++) {
+        const value *a = &g->values[v];
+        if (a->view_of || a->tier != TIER_DEVICE || life[v].first > life[v].last) continue;
+        if (!a->persistent && (life[v].first > p->peak_op || life[v].last < p->peak_op)) continue;
+        bool shared = false;
+        for (size_t i = 0; i < p->n_at_peak && !a->persistent && !shared; i++) {
+            const value *b = &g->values[p->at_peak[i]];
+            if (b->persistent || b->offset != a->offset) continue;
+            shared = true;
+            if (value_bytes(a) > value_bytes(b)) p->at_peak[i] = v;
+        }
+        if (!shared) p->at_peak[p->n_at_peak++] = v;
+    }
+    uint64_t total = 0;
+    for (size_t i = 0; i < p->n_at_peak; i++) {
+        const value *a = &g->values[p->at_peak[i]];
+        p->by_role[a->role] += value_bytes(a);
+        total += value_bytes(a);
+    }
+    p->gap_bytes = p->planned[TIER_DEVICE] - total;
+    sort_by_size(g, p->at_peak, p->n_at_peak);
+    free(alive);
+    free(life);
+}
+
+static void count_work(plan *p) {
+    const program *g = &p->program;
+    for (size_t i = 0; i < g->n_ops; i++) {
+        double times = g->ops[i].section == SECTION_MICRO ? (double)p->request.accumulation : 1;
+        if (g->ops[i].section != SECTION_MICRO && g->ops[i].section != SECTION_UPDATE) continue;
+        p->flops_per_step += times * op_flops(g, &g->ops[i]);
+        p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
+    }
+}
+
+static uint64_t state_bytes(const plan *p) {
+    uint64_t n = 0;
+    for (value_id v = 1; v < p->program.n_values; v++) {
+        const value *a = &p->program.values[v];
+        if ((a->role == ROLE_PARAM || a->role == ROLE_STATE) && !a->view_of) n += value_bytes(a);
+    }
+    return n;
+}
+
+status plan_compile(plan *p, const plan_request *r) {
+    status rc;
+    *p = (plan){.request = *r};
+    program_init(&p->program);
+    model_build_options o = {.batch = r->micro_batch, .seq_len = r->seq_len, .compute = precision_compute(r->precision),
+                             .with_eval = r->with_eval, .token_weights = r->token_weights,
+                             .logits_chunk_bytes = r->logits_chunk_bytes};
+    TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
+    p->passes = (pass_context){.target = &p->request.target, .model = &p->model, .precision = r->precision,
+                               .accumulation = r->accumulation, .optimizer = r->optimizer, .verify = r->verify};
+    TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
+    for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
+    find_peak(p);
+    count_work(p);
+    p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
+    return OK;
+fail:
+    plan_close(p);
+    return rc;
+}
+
+void plan_close(plan *p) {
+    free(p->at_peak);
+    model_fini(&p->model);
+    program_fini(&p->program);
+    *p = (plan){0};
+}
+
+int64_t plan_tokens_per_step(const plan *p) {
+    return p->request.micro_batch * p->request.accumulation * p->request.seq_len;
+}

@@ -1,0 +1,69 @@
+/* report.c - the plan as text for people and as JSON for programs. */
+#include "plan/plan.h"
+
+#define NAMED_AT_PEAK 8
+
+static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t total) {
+    char buf[32];
+    fprintf(out, "    %-12s %12s  %5.1f %%\n", name, str_format_bytes(buf, n_bytes),
+            total ? 100.0 * (double)n_bytes / (double)total : 0.0);
+}
+
+void plan_print(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    const model_config *c = &r->model;
+    char a[32], b[32];
+    fprintf(out, "model     %s: %s parameters, %lld layers, hidden %lld, %lld heads (%lld kv) of %lld, vocabulary %lld, %s\n",
+            c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
+            (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
+            c->tied ? "tied" : "untied");
+    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n", (long long)r->micro_batch,
+            (long long)r->seq_len, (long long)r->accumulation, str_format_count(a, (double)plan_tokens_per_step(p)),
+            precision_name(r->precision), str_format_count(b, p->flops_per_step));
+    fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
+            r->target.name, r->target.n_threads);
+    fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
+    if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
+    fprintf(out, " (%llu bytes)\n", (unsigned long long)p->planned[TIER_DEVICE]);
+    for (role i = 0; i < ROLE_COUNT; i++)
+        if (p->by_role[i]) print_row(out, role_name(i), p->by_role[i], p->planned[TIER_DEVICE]);
+    print_row(out, "gaps", p->gap_bytes, p->planned[TIER_DEVICE]);
+    const op *o = &p->program.ops[p->peak_op];
+    fprintf(out, "  peak at op %zu: %s", p->peak_op, op_name(o->kind));
+    if (o->layer >= 0) fprintf(out, " of layer %d", o->layer);
+    fputs("; largest values alive there\n", out);
+    for (size_t i = 0; i < MIN(p->n_at_peak, (size_t)NAMED_AT_PEAK); i++) {
+        const value *v = &p->program.values[p->at_peak[i]];
+        char s[64];
+        fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
+                shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
+    }
+    fprintf(out, "host      %s planned (loader%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+            r->state_copies ? ", checkpoint staging" : "");
+}
+
+json_t *plan_memory_json(const plan *p) {
+    json_t *memory = json_object(), *roles = json_object();
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        json_t *one = json_object();
+        json_object_set_new(one, "planned", json_integer((json_int_t)p->planned[t]));
+        json_object_set_new(memory, tier_name(t), one);
+    }
+    for (role i = 0; i < ROLE_COUNT; i++)
+        json_object_set_new(roles, role_name(i), json_integer((json_int_t)p->by_role[i]));
+    json_object_set_new(roles, "gaps", json_integer((json_int_t)p->gap_bytes));
+    json_object_set_new(memory, "by_role", roles);
+    return memory;
+}
+
+json_t *plan_strategy_json(const plan *p) {
+    const plan_request *r = &p->request;
+    json_t *s = json_object();
+    json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
+    json_object_set_new(s, "accumulation", json_integer(r->accumulation));
+    json_object_set_new(s, "seq_len", json_integer(r->seq_len));
+    json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
+    json_object_set_new(s, "threads", json_integer(r->target.n_threads));
+    return s;
+}

@@ -1,0 +1,48 @@
+/* print.c - a program as text, one op per line, and a hash of what it computes. */
+#include "program/program.h"
+
+static void print_value(const program *p, value_id id, const char *label, bool updates, FILE *out) {
+    const value *v = program_get(p, id);
+    char buf[64];
+    fprintf(out, " %s%s=%s:%s%s", label, updates ? "+" : "", v->name, dtype_name(v->type), shape_format(buf, &v->shape));
+    if (v->offset != VALUE_NOT_PLACED) fprintf(out, "@%s+%zu", tier_name(v->tier), v->offset);
+}
+
+void program_print(const program *p, FILE *out) {
+    static const char *const streams[STREAM_COUNT] = {"compute", "h2d", "d2h", "comm"};
+    section at = SECTION_COUNT;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->section != at) fprintf(out, "section %s\n", section_name(at = o->section));
+        fprintf(out, "  %5zu %-8s %-18s", i, streams[o->stream], op_name(o->kind));
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k]) print_value(p, o->out[k], op_output_name(o->kind, k), op_output_updates(o->kind, k), out);
+        fputs(" <-", out);
+        for (int k = 0; k < op_input_count(o->kind); k++)
+            if (o->in[k]) print_value(p, o->in[k], op_input_name(o->kind, k), false, out);
+        if (o->work) print_value(p, o->work, "work", false, out);
+        fputc('\n', out);
+    }
+}
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+    h ^= x + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
+    h *= 0xff51afd7ed558ccdull;
+    return h ^ (h >> 33);
+}
+
+uint64_t program_hash(const program *p) {
+    uint64_t h = p->n_ops;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        h = mix(h, (uint64_t)o->kind << 8 | o->section);
+        for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);
+    }
+    for (value_id v = 1; v < p->n_values; v++) {
+        const value *a = &p->values[v];
+        h = mix(h, (uint64_t)a->type << 16 | (uint64_t)a->role << 8 | a->tier);
+        for (int k = 0; k < a->shape.rank; k++) h = mix(h, (uint64_t)a->shape.dim[k]);
+    }
+    return h;
+}

@@ -1,0 +1,117 @@
+/* program.c - building and walking a program.
+ *
+ * Values and ops are plain arrays; passes rewrite the op list by taking it and appending a new one, so no pass ever
+ * edits a list it is walking. Names live in the program's own arena and die with it. */
+#include "program/program.h"
+
+#include <stdlib.h>
+
+static const char *const role_names[ROLE_COUNT] = {"inputs", "params", "grads", "states", "activations", "work", "comm"};
+static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme"};
+static const char *const section_names[SECTION_COUNT] = {"start", "micro", "eval", "update"};
+
+const char *role_name(role r) { return role_names[r]; }
+const char *tier_name(tier t) { return tier_names[t]; }
+const char *section_name(section s) { return section_names[s]; }
+
+void program_init(program *p) {
+    *p = (program){.current_layer = -1};
+    arena_init(&p->memory);
+    p->values = array_grow(NULL, &p->values_capacity, 64, sizeof *p->values);
+    p->values[0] = (value){.name = "none", .offset = VALUE_NOT_PLACED, .layer = -1};
+    p->n_values = 1;
+}
+
+void program_fini(program *p) {
+    free(p->values);
+    free(p->ops);
+    arena_fini(&p->memory);
+    *p = (program){0};
+}
+
+static value_id add_value(program *p, value v) {
+    p->values = array_grow(p->values, &p->values_capacity, p->n_values + 1, sizeof *p->values);
+    v.name = arena_string(&p->memory, v.name);
+    v.offset = VALUE_NOT_PLACED;
+    v.layer = p->current_layer;
+    p->values[p->n_values] = v;
+    return (value_id)p->n_values++;
+}
+
+value_id program_value(program *p, const char *name, dtype t, shape s, role r, section where) {
+    return add_value(p, (value){.name = name, .type = t, .shape = s, .role = r, .section = where});
+}
+
+value_id program_persistent(program *p, const char *name, dtype t, shape s, role r) {
+    return add_value(p, (value){.name = name, .type = t, .shape = s, .role = r, .persistent = true});
+}
+
+value_id program_view(program *p, const char *name, value_id of, size_t byte_offset, shape s) {
+    value v = *program_get(p, of);
+    ASSERT(byte_offset + shape_bytes(&s, v.type) <= value_bytes(&v));
+    v.name = name;
+    v.shape = s;
+    v.view_of = of;
+    v.view_offset = byte_offset;
+    v.gradient = NO_VALUE;
+    return add_value(p, v);
+}
+
+op *program_append(program *p, const op *o) {
+    p->ops = array_grow(p->ops, &p->ops_capacity, p->n_ops + 1, sizeof *p->ops);
+    p->ops[p->n_ops] = *o;
+    return &p->ops[p->n_ops++];
+}
+
+op *program_emit(program *p, op_kind kind, section where) {
+    return program_append(p, &(op){.kind = kind, .section = where, .layer = p->current_layer});
+}
+
+void op_in(op *o, int i, value_id v) {
+    ASSERT(i < op_input_count(o->kind));
+    o->in[i] = v;
+}
+
+void op_out(op *o, int i, value_id v) {
+    ASSERT(i < op_output_count(o->kind));
+    o->out[i] = v;
+}
+
+value *program_get(const program *p, value_id id) {
+    ASSERT(id != NO_VALUE && id < p->n_values);
+    return &p->values[id];
+}
+
+size_t value_bytes(const value *v) { return shape_bytes(&v->shape, v->type); }
+
+value_id program_root(const program *p, value_id id, size_t *byte_offset) {
+    size_t at = 0;
+    while (p->values[id].view_of != NO_VALUE) {
+        at += p->values[id].view_offset;
+        id = p->values[id].view_of;
+    }
+    if (byte_offset) *byte_offset = at;
+    return id;
+}
+
+value_id program_find(const program *p, const char *name) {
+    for (value_id id = 1; id < p->n_values; id++)
+        if (strcmp(p->values[id].name, name) == 0) return id;
+    return NO_VALUE;
+}
+
+void program_section(const program *p, section s, size_t *first, size_t *end) {
+    size_t i = 0;
+    while (i < p->n_ops && p->ops[i].section != s) i++;
+    *first = i;
+    while (i < p->n_ops && p->ops[i].section == s) i++;
+    *end = i;
+}
+
+op *program_take_ops(program *p, size_t *n_ops) {
+    op *ops = p->ops;
+    *n_ops = p->n_ops;
+    p->ops = NULL;
+    p->n_ops = p->ops_capacity = 0;
+    return ops;
+}

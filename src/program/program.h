@@ -1,0 +1,159 @@
+#pragma once
+/* program.h - a training step as data: a flat list of ops over values.
+ *
+ * Promises
+ *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
+ *   - A program is several sections over one table of values. A section is what runs in one go: MICRO is forward and
+ *     backward of one micro-batch, UPDATE the optimizer, EVAL a forward with losses. Values that belong to one section
+ *     only share bytes with those of other sections, because sections never run at the same moment.
+ *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
+ *
+ *     program p;
+ *     program_init(&p);
+ *     value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(8, 64), ROLE_ACTIVATION, SECTION_MICRO);
+ *     ...
+ *     op *o = program_emit(&p, OP_GELU, SECTION_MICRO);
+ *     op_in(o, 0, x); op_out(o, 0, y);
+ *     TRY(program_verify(&p));
+ *     program_print(&p, stdout);
+ *     program_fini(&p);
+ */
+#include "tensor/tensor.h"
+
+typedef enum op_kind {
+#define OP(id, in, out, inplace, doc) OP_##id,
+#include "program/ops.def"
+#undef OP
+    OP_COUNT
+} op_kind;
+
+typedef enum role { ROLE_INPUT, ROLE_PARAM, ROLE_GRAD, ROLE_STATE, ROLE_ACTIVATION, ROLE_WORK, ROLE_COMM, ROLE_COUNT } role;
+typedef enum tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_COUNT } tier;
+typedef enum stream { STREAM_COMPUTE, STREAM_H2D, STREAM_D2H, STREAM_COMM, STREAM_COUNT } stream;
+typedef enum section { SECTION_START, SECTION_MICRO, SECTION_EVAL, SECTION_UPDATE, SECTION_COUNT } section;
+
+const char *role_name(role r); /* "params", "grads" ...: the keys of memory.by_role */
+const char *tier_name(tier t);
+const char *section_name(section s);
+
+typedef uint32_t value_id; /* index into program.values; 0 is "none" */
+#define NO_VALUE 0u
+
+typedef struct value {
+    const char *name; /* unique in the program: "layers.3.attn.qkv", its gradient "d.layers.3.attn.qkv" */
+    dtype type;
+    shape shape;
+    role role;
+    tier tier;
+    section section;  /* where a transient value lives; ignored when persistent */
+    bool persistent;  /* keeps its bytes between sections: params, grads, states, inputs */
+    int layer;        /* -1 outside the blocks */
+    value_id view_of; /* these bytes are part of that value's ... */
+    size_t view_offset; /* ... starting here */
+    value_id gradient;  /* of this value, written by autodiff */
+    size_t offset;      /* in its tier's arena, written by layout; VALUE_NOT_PLACED before */
+} value;
+#define VALUE_NOT_PLACED SIZE_MAX
+
+/* How positions turn into angles; type llama3 stretches low frequencies as Llama 3.1 does. */
+typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR } rope_type;
+typedef struct rope_options {
+    rope_type type;
+    double theta;
+    double factor, low_freq_factor, high_freq_factor; /* llama3; linear uses factor */
+    int64_t original_max_positions;
+} rope_options;
+/* The inverse frequency of pair i of head_dim / 2, in double. */
+double rope_inverse_frequency(const rope_options *r, int head_dim, int i);
+
+/* Constants of an op. Each op reads the few that concern it. */
+typedef struct op_attr {
+    int64_t batch, seq_len;              /* attention, rope, embed: N = batch * seq_len */
+    int n_heads, n_kv_heads, head_dim;   /* attention, rope, qk_norm */
+    float eps;                           /* norms, adamw */
+    float scale;                         /* attention: 1 / sqrt(D) */
+    bool inverse;                        /* rope */
+    rope_options rope;                   /* rope_table */
+    int64_t chunk_bytes;                 /* unembed_loss: budget for one chunk of logits and their gradient */
+    float beta1, beta2, weight_decay;    /* adamw; weight_decay 0 on norms and biases */
+    uint64_t noise_key;                  /* stochastic rounding: which tensor this is */
+    float clip;                          /* clip: largest global norm, 0 = never */
+    bool normalize_by_weights;           /* clip: divide by the sum of weights instead of valid tokens */
+} op_attr;
+
+#define OP_MAX_IN 8
+#define OP_MAX_OUT 4
+typedef struct op {
+    op_kind kind;
+    section section;
+    stream stream;
+    int layer; /* -1 outside the blocks */
+    value_id in[OP_MAX_IN], out[OP_MAX_OUT];
+    value_id work; /* scratch bytes, given by the workspace pass */
+    op_attr attr;
+} op;
+
+typedef struct program {
+    arena memory; /* names and other small things */
+    value *values;
+    size_t n_values, values_capacity; /* values[0] is unused */
+    op *ops;                          /* sections in order, each contiguous */
+    size_t n_ops, ops_capacity;
+    int current_layer;                /* stamped on new values and ops; -1 outside the blocks */
+    size_t arena_bytes[TIER_COUNT];   /* written by layout: the exact peak of each tier */
+} program;
+
+/* What changes from step to step reaches the kernels through this one input value, so that a captured step can be
+ * replayed with new numbers. Host and device see the same 64 bytes. */
+typedef struct step_scalars {
+    float lr;
+    float seed;         /* multiplies dlogits: 1, or the fp16 loss scale times a power of two */
+    float grad_unscale; /* undoes seed; the division by the token count happens in CLIP */
+    float bias1, bias2; /* AdamW: 1 - beta^t */
+    uint32_t step;      /* 1-based; keys the stochastic rounding */
+    uint32_t micro;     /* 0-based micro-batch inside the step */
+    uint32_t noise_lo, noise_hi; /* run seed for stochastic rounding */
+    uint32_t reserved[7];
+} step_scalars;
+_Static_assert(sizeof(step_scalars) == 64, "one cache line");
+
+#define NORM_BLOCK 65536 /* elements per fp64 partial sum of the global norm */
+enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
+enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
+
+void program_init(program *p);
+void program_fini(program *p);
+value_id program_value(program *p, const char *name, dtype t, shape s, role r, section where);
+value_id program_persistent(program *p, const char *name, dtype t, shape s, role r);
+value_id program_view(program *p, const char *name, value_id of, size_t byte_offset, shape s);
+op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
+void op_in(op *o, int i, value_id v);
+void op_out(op *o, int i, value_id v);
+value *program_get(const program *p, value_id id);
+size_t value_bytes(const value *v);
+value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
+value_id program_find(const program *p, const char *name);               /* NO_VALUE when absent */
+void program_section(const program *p, section s, size_t *first, size_t *end);
+/* For passes: hands over the op list (caller frees with free) and leaves the program without ops. */
+op *program_take_ops(program *p, size_t *n_ops);
+op *program_append(program *p, const op *o);
+
+/* ops.def as data */
+const char *op_name(op_kind k);
+const char *op_doc(op_kind k);
+int op_input_count(op_kind k);
+int op_output_count(op_kind k);
+const char *op_input_name(op_kind k, int i);
+const char *op_output_name(op_kind k, int i);
+bool op_input_optional(op_kind k, int i);
+bool op_output_optional(op_kind k, int i);
+bool op_output_updates(op_kind k, int i);           /* '+': read and written */
+bool op_in_place(op_kind k, int out, int in);       /* may output take the bytes of that input */
+
+double op_flops(const program *p, const op *o);      /* arithmetic of one run */
+double op_bytes(const program *p, const op *o);      /* bytes that must move: inputs once, outputs once */
+
+status program_verify(const program *p); /* ERR_BUG naming op and value */
+void program_print(const program *p, FILE *out);
+/* A short hash of ops, shapes and dtypes: equal programs give equal hashes. */
+uint64_t program_hash(const program *p);

@@ -1,0 +1,388 @@
+/* verify.c - prove that a program means something before anyone gives it memory.
+ *
+ * Checked for every op: operands present, dtypes allowed, shapes consistent with each other; for every value: defined
+ * before use within its section, written once (a `+` output any number of times), never used in a section it does not
+ * belong to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG)
+ * and names the op, the operand and both shapes. */
+#include "program/program.h"
+
+#include <stdlib.h>
+
+typedef struct checker {
+    const program *p;
+    const op *o;
+    size_t index;
+} checker;
+
+static status fail(const checker *c, const char *what, value_id v) {
+    char buf[64] = "-";
+    if (v && v < c->p->n_values) shape_format(buf, &c->p->values[v].shape);
+    return ERR(ERR_BUG, "program op %zu (%s, section %s, layer %d): %s: value '%s' %s %s", c->index,
+               op_name(c->o->kind), section_name(c->o->section), c->o->layer, what, v ? c->p->values[v].name : "none",
+               v ? dtype_name(c->p->values[v].type) : "", buf);
+}
+
+static const shape *sh(const checker *c, value_id v) { return &c->p->values[v].shape; }
+
+static bool is_shape2(const checker *c, value_id v, int64_t a, int64_t b) {
+    const shape *s = sh(c, v);
+    return s->rank == 2 && s->dim[0] == a && s->dim[1] == b;
+}
+static bool is_shape1(const checker *c, value_id v, int64_t a) { return sh(c, v)->rank == 1 && sh(c, v)->dim[0] == a; }
+static bool has_type(const checker *c, value_id v, dtype t) { return c->p->values[v].type == t; }
+static bool is_compute(const checker *c, value_id v) {
+    dtype t = c->p->values[v].type;
+    return t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16;
+}
+static bool same_type(const checker *c, value_id a, value_id b) { return c->p->values[a].type == c->p->values[b].type; }
+
+#define IN(i) (o->in[i])
+#define OUT(i) (o->out[i])
+#define REQUIRE(cond, what, v)                                                                                       \
+    do {                                                                                                             \
+        if (!(cond)) return fail(c, what, v);                                                                        \
+    } while (0)
+
+/* x and y are both rows of activations with the same shape and dtype. */
+static status check_like(const checker *c, value_id x, value_id y) {
+    REQUIRE(shape_equal(sh(c, x), sh(c, y)), "shape differs from its partner", y);
+    REQUIRE(same_type(c, x, y), "dtype differs from its partner", y);
+    return OK;
+}
+
+static status check_rows(const checker *c, value_id x) {
+    REQUIRE(sh(c, x)->rank == 2, "expected rows (N, C)", x);
+    REQUIRE(is_compute(c, x), "expected fp32, bf16 or fp16", x);
+    return OK;
+}
+
+static status check_tokens(const checker *c, value_id v, int64_t n) {
+    REQUIRE(has_type(c, v, DTYPE_I32) && is_shape1(c, v, n), "expected int32 (N)", v);
+    return OK;
+}
+
+static status check_weight_grad(const checker *c, value_id w, value_id dw) {
+    REQUIRE(shape_equal(sh(c, w), sh(c, dw)), "gradient shape differs from its parameter", dw);
+    REQUIRE(has_type(c, dw, DTYPE_F32) || has_type(c, dw, DTYPE_BF16), "weight gradient must be fp32 or bf16", dw);
+    return OK;
+}
+
+/* gamma, beta: (C) of the compute dtype. */
+static status check_gain(const checker *c, value_id x, value_id g) {
+    REQUIRE(is_shape1(c, g, sh(c, x)->dim[1]), "gain does not match the rows", g);
+    REQUIRE(same_type(c, x, g), "gain dtype differs from the rows", g);
+    return OK;
+}
+
+static status check_statistic(const checker *c, value_id x, value_id s) {
+    REQUIRE(has_type(c, s, DTYPE_F32) && is_shape1(c, s, sh(c, x)->dim[0]), "expected fp32 (N)", s);
+    return OK;
+}
+
+static status check_heads(const checker *c, value_id qkv) {
+    const op_attr *a = &c->o->attr;
+    TRY(check_rows(c, qkv));
+    REQUIRE(a->n_heads > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0 && a->head_dim > 0, "bad heads", qkv);
+    REQUIRE(is_shape2(c, qkv, a->batch * a->seq_len, (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim),
+            "expected packed rows (N, (H + 2G) D)", qkv);
+    return OK;
+}
+
+static status check_scalars(const checker *c, value_id v) {
+    REQUIRE(has_type(c, v, DTYPE_U8) && is_shape1(c, v, sizeof(step_scalars)), "expected the step scalars", v);
+    return OK;
+}
+
+static status check_loss(const checker *c) {
+    const op *o = c->o;
+    bool grad = o->kind == OP_UNEMBED_LOSS_GRAD;
+    value_id h = IN(0), w = IN(1);
+    TRY(check_rows(c, h));
+    REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[1] == sh(c, h)->dim[1], "unembedding does not match the rows", w);
+    REQUIRE(same_type(c, h, w), "unembedding dtype differs from the rows", w);
+    TRY(check_tokens(c, IN(2), sh(c, h)->dim[0]));
+    TRY(check_statistic(c, h, OUT(0)));
+    REQUIRE(o->attr.chunk_bytes > 0, "needs a byte budget for its logits", h);
+    if (!grad) {
+        if (OUT(1)) TRY(check_tokens(c, OUT(1), sh(c, h)->dim[0]));
+        return OK;
+    }
+    if (IN(3)) TRY(check_statistic(c, h, IN(3)));
+    TRY(check_scalars(c, IN(4)));
+    TRY(check_like(c, h, OUT(1)));
+    return check_weight_grad(c, w, OUT(2));
+}
+
+static status check_norm(const checker *c, value_id x, value_id gamma, value_id beta, value_id y, value_id mean,
+                         value_id rstd) {
+    TRY(check_rows(c, x));
+    TRY(check_gain(c, x, gamma));
+    if (beta) TRY(check_gain(c, x, beta));
+    TRY(check_like(c, x, y));
+    if (mean) TRY(check_statistic(c, x, mean));
+    return check_statistic(c, x, rstd);
+}
+
+static status check_adamw(const checker *c) {
+    const op *o = c->o;
+    value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3);
+    REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape1(c, IN(1), CLIP_COUNT), "expected the clip value", IN(1));
+    TRY(check_scalars(c, IN(2)));
+    REQUIRE(shape_equal(sh(c, g), sh(c, p)), "gradient shape differs from the parameter", g);
+    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)), "state shape differs from the parameter", m);
+    REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
+    if (master) {
+        REQUIRE(has_type(c, master, DTYPE_F32) && shape_equal(sh(c, master), sh(c, p)), "master must be fp32", master);
+        REQUIRE(has_type(c, g, DTYPE_F32) && has_type(c, m, DTYPE_F32), "with a master, gradient and state are fp32", g);
+    } else {
+        REQUIRE(same_type(c, p, g) && same_type(c, p, m), "without a master all have one dtype", g);
+        REQUIRE(has_type(c, p, DTYPE_F32) || has_type(c, p, DTYPE_BF16), "fp16 parameters need a master", p);
+    }
+    return OK;
+}
+
+static status check_op(const checker *c) {
+    const op *o = c->o;
+    switch (o->kind) {
+    case OP_ROPE_TABLE:
+        REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape2(c, OUT(0), o->attr.seq_len, o->attr.head_dim),
+                "expected fp32 (T, D)", OUT(0));
+        return OK;
+    case OP_EMBED:
+        TRY(check_rows(c, OUT(0)));
+        TRY(check_tokens(c, IN(0), sh(c, OUT(0))->dim[0]));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, OUT(0))->dim[1] && same_type(c, IN(1), OUT(0)),
+                "table does not match the rows", IN(1));
+        REQUIRE((IN(2) == NO_VALUE) == (IN(3) == NO_VALUE), "learned positions need doc", IN(3));
+        if (IN(3)) {
+            TRY(check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]));
+            REQUIRE(sh(c, IN(3))->rank == 2 && sh(c, IN(3))->dim[1] == sh(c, OUT(0))->dim[1] &&
+                        same_type(c, IN(3), OUT(0)) && sh(c, IN(3))->dim[0] >= o->attr.seq_len,
+                    "positions do not match the rows", IN(3));
+        }
+        return OK;
+    case OP_RMSNORM: return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
+    case OP_LAYERNORM: return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
+    case OP_ADD:
+        TRY(check_rows(c, IN(0)));
+        TRY(check_like(c, IN(0), IN(1)));
+        return check_like(c, IN(0), OUT(0));
+    case OP_ADD_RMSNORM:
+        TRY(check_like(c, IN(0), IN(1)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        return check_norm(c, IN(0), IN(2), NO_VALUE, OUT(1), NO_VALUE, OUT(2));
+    case OP_ADD_LAYERNORM:
+        TRY(check_like(c, IN(0), IN(1)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        return check_norm(c, IN(0), IN(2), IN(3), OUT(1), OUT(2), OUT(3));
+    case OP_LINEAR:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, IN(0))->dim[1], "weight is not (out, in)", IN(1));
+        REQUIRE(same_type(c, IN(0), IN(1)) && same_type(c, IN(0), OUT(0)), "dtypes differ", OUT(0));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(1))->dim[0]), "output is not (N, out)", OUT(0));
+        if (IN(2)) REQUIRE(is_shape1(c, IN(2), sh(c, IN(1))->dim[0]) && same_type(c, IN(0), IN(2)), "bias is not (out)", IN(2));
+        return OK;
+    case OP_ADD_BIAS:
+        TRY(check_rows(c, IN(0)));
+        TRY(check_gain(c, IN(0), IN(1)));
+        return check_like(c, IN(0), OUT(0));
+    case OP_QK_NORM:
+        TRY(check_heads(c, IN(0)));
+        REQUIRE(is_shape1(c, IN(1), o->attr.head_dim) && is_shape1(c, IN(2), o->attr.head_dim), "gain is not (D)", IN(1));
+        TRY(check_like(c, IN(0), OUT(0)));
+        REQUIRE(has_type(c, OUT(1), DTYPE_F32) &&
+                    is_shape2(c, OUT(1), sh(c, IN(0))->dim[0], o->attr.n_heads + o->attr.n_kv_heads),
+                "rstd is not (N, H + G)", OUT(1));
+        return OK;
+    case OP_ROPE:
+        TRY(check_heads(c, IN(0)));
+        REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape2(c, IN(1), o->attr.seq_len, o->attr.head_dim),
+                "table is not (T, D)", IN(1));
+        TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
+        REQUIRE(o->attr.head_dim % 2 == 0, "rope needs an even head_dim", IN(0));
+        return check_like(c, IN(0), OUT(0));
+    case OP_ATTENTION:
+        TRY(check_heads(c, IN(0)));
+        TRY(check_tokens(c, IN(1), sh(c, IN(0))->dim[0]));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], (int64_t)o->attr.n_heads * o->attr.head_dim) &&
+                    same_type(c, IN(0), OUT(0)),
+                "output is not (N, H D)", OUT(0));
+        REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
+                "lse is not (B, H, T)", OUT(1));
+        return OK;
+    case OP_SWIGLU:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2) && same_type(c, IN(0), OUT(0)),
+                "output is not (N, F)", OUT(0));
+        return OK;
+    case OP_GELU: TRY(check_rows(c, IN(0))); return check_like(c, IN(0), OUT(0));
+    case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_LOSS_GRAD: return check_loss(c);
+    case OP_LOSS_REDUCE:
+        REQUIRE(has_type(c, IN(0), DTYPE_F32), "losses are fp32", IN(0));
+        TRY(check_tokens(c, IN(1), sh(c, IN(0))->dim[0]));
+        TRY(check_scalars(c, IN(3)));
+        REQUIRE(has_type(c, OUT(0), DTYPE_F64) && is_shape1(c, OUT(0), SUM_COUNT), "expected the loss sums", OUT(0));
+        return OK;
+    case OP_LINEAR_DX:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] == sh(c, IN(0))->dim[1], "weight is not (out, in)", IN(1));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(1))->dim[1]) && same_type(c, IN(0), OUT(0)),
+                "dx is not (N, in)", OUT(0));
+        return OK;
+    case OP_LINEAR_DW:
+        TRY(check_rows(c, IN(0)));
+        TRY(check_rows(c, IN(1)));
+        REQUIRE(sh(c, IN(0))->dim[0] == sh(c, IN(1))->dim[0] && same_type(c, IN(0), IN(1)), "rows differ", IN(1));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[1], sh(c, IN(1))->dim[1]), "dw is not (out, in)", OUT(0));
+        return check_weight_grad(c, OUT(0), OUT(0));
+    case OP_BIAS_GRAD:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(is_shape1(c, OUT(0), sh(c, IN(0))->dim[1]), "db is not (out)", OUT(0));
+        return check_weight_grad(c, OUT(0), OUT(0));
+    case OP_RMSNORM_BWD:
+        TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(3), NO_VALUE, IN(2)));
+        if (IN(4)) TRY(check_like(c, IN(0), IN(4)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        return check_weight_grad(c, IN(1), OUT(1));
+    case OP_LAYERNORM_BWD:
+        TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(4), IN(2), IN(3)));
+        if (IN(5)) TRY(check_like(c, IN(0), IN(5)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_weight_grad(c, IN(1), OUT(1)));
+        return check_weight_grad(c, IN(1), OUT(2));
+    case OP_QK_NORM_BWD:
+        TRY(check_heads(c, IN(0)));
+        TRY(check_like(c, IN(0), IN(4)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_weight_grad(c, IN(1), OUT(1)));
+        return check_weight_grad(c, IN(2), OUT(2));
+    case OP_ATTENTION_BWD:
+        TRY(check_heads(c, IN(0)));
+        TRY(check_tokens(c, IN(1), sh(c, IN(0))->dim[0]));
+        TRY(check_like(c, IN(2), IN(4)));
+        return check_like(c, IN(0), OUT(0));
+    case OP_SWIGLU_BWD:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(is_shape2(c, IN(1), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2), "dy is not (N, F)", IN(1));
+        return check_like(c, IN(0), OUT(0));
+    case OP_GELU_BWD: TRY(check_like(c, IN(0), IN(1))); return check_like(c, IN(0), OUT(0));
+    case OP_EMBED_BWD:
+    case OP_EMBED_BWD_ADD:
+        TRY(check_rows(c, IN(1)));
+        TRY(check_tokens(c, IN(0), sh(c, IN(1))->dim[0]));
+        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (V, C)", OUT(0));
+        return check_weight_grad(c, OUT(0), OUT(0));
+    case OP_POSITION_BWD:
+        TRY(check_rows(c, IN(1)));
+        TRY(check_tokens(c, IN(0), sh(c, IN(1))->dim[0]));
+        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (P, C)", OUT(0));
+        return check_weight_grad(c, OUT(0), OUT(0));
+    case OP_ACCUMULATE:
+        REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
+        TRY(check_scalars(c, IN(1)));
+        return check_weight_grad(c, OUT(0), OUT(0));
+    case OP_GRAD_SUMSQ:
+        REQUIRE(has_type(c, OUT(0), DTYPE_F64) &&
+                    is_shape1(c, OUT(0), (shape_count(sh(c, IN(0))) + NORM_BLOCK - 1) / NORM_BLOCK),
+                "one fp64 sum per block", OUT(0));
+        return OK;
+    case OP_CLIP:
+        REQUIRE(has_type(c, IN(0), DTYPE_F64) && has_type(c, IN(1), DTYPE_F64) && is_shape1(c, IN(1), SUM_COUNT),
+                "expected fp64 sums", IN(1));
+        TRY(check_scalars(c, IN(2)));
+        REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), CLIP_COUNT), "expected the clip value", OUT(0));
+        return OK;
+    case OP_ADAMW: return check_adamw(c);
+    case OP_CAST:
+        REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
+        REQUIRE(is_compute(c, IN(0)) && is_compute(c, OUT(0)), "cast is for fp32, bf16, fp16", OUT(0));
+        return OK;
+    case OP_COPY: return check_like(c, IN(0), OUT(0));
+    case OP_COUNT: break;
+    }
+    return fail(c, "unknown op", NO_VALUE);
+}
+
+/* A transient value must be defined earlier in its section; a persistent one always holds something. */
+static status check_use(const checker *c, value_id v, const unsigned char *defined) {
+    value_id root = program_root(c->p, v, NULL);
+    const value *r = &c->p->values[root];
+    REQUIRE(r->persistent || r->section == c->o->section, "used outside its section", v);
+    REQUIRE(r->persistent || defined[v] || defined[root], "used before it is defined", v);
+    return OK;
+}
+
+static status check_flow(const program *p) {
+    unsigned char *defined = mem_alloc(p->n_values), *written = mem_alloc(p->n_values);
+    status rc = OK;
+    section previous = SECTION_COUNT;
+    for (size_t i = 0; i < p->n_ops && rc == OK; i++) {
+        const op *o = &p->ops[i];
+        checker at = {p, o, i}, *c = &at;
+        if (o->section != previous) { /* written once *per section*: sections are separate runs */
+            memset(written, 0, p->n_values);
+            previous = o->section;
+        }
+        for (int k = 0; k < op_input_count(o->kind) && rc == OK; k++)
+            if (o->in[k]) rc = check_use(c, o->in[k], defined);
+        for (int k = 0; k < op_output_count(o->kind) && rc == OK; k++) {
+            value_id v = o->out[k];
+            if (!v) continue;
+            value_id root = program_root(p, v, NULL);
+            if (op_output_updates(o->kind, k)) rc = check_use(c, v, defined);
+            else if (written[v]) rc = fail(c, "written twice", v);
+            else if (!p->values[root].persistent && p->values[root].section != o->section)
+                rc = fail(c, "written outside its section", v);
+            defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
+        }
+    }
+    free(defined);
+    free(written);
+    return rc;
+}
+
+/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing. */
+static status check_gradients(const program *p) {
+    unsigned char *written = mem_alloc(p->n_values), *read = mem_alloc(p->n_values);
+    bool has_update = false;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        has_update |= o->section == SECTION_UPDATE;
+        for (int k = 0; k < op_input_count(o->kind); k++) read[o->in[k]] = 1;
+        for (int k = 0; k < op_output_count(o->kind); k++) written[o->out[k]] = 1;
+    }
+    status rc = OK;
+    for (value_id v = 1; v < p->n_values && rc == OK; v++) {
+        const value *a = &p->values[v];
+        if (a->role == ROLE_PARAM && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
+            rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
+        if (a->role != ROLE_GRAD || !has_update) continue;
+        if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);
+        else if (!read[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is lost: nothing reads it", a->name);
+    }
+    free(written);
+    free(read);
+    return rc;
+}
+
+status program_verify(const program *p) {
+    section last = SECTION_START;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        checker c = {p, o, i};
+        if (o->section < last) return fail(&c, "sections out of order", NO_VALUE);
+        last = o->section;
+        for (int k = 0; k < op_input_count(o->kind); k++) {
+            if (o->in[k] >= p->n_values) return fail(&c, "input is no value", NO_VALUE);
+            if (!o->in[k] && !op_input_optional(o->kind, k)) return fail(&c, op_input_name(o->kind, k), NO_VALUE);
+        }
+        for (int k = 0; k < op_output_count(o->kind); k++) {
+            if (o->out[k] >= p->n_values) return fail(&c, "output is no value", NO_VALUE);
+            if (!o->out[k] && !op_output_optional(o->kind, k)) return fail(&c, op_output_name(o->kind, k), NO_VALUE);
+        }
+        TRY(check_op(&c));
+    }
+    TRY(check_flow(p));
+    return check_gradients(p);
+}

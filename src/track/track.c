@@ -1,0 +1,488 @@
+/* track.c - the step line and metrics.jsonl, written by a thread of their own.
+ *
+ * A step only copies its numbers into a ring and goes on: a stopped terminal, a full pipe or a slow disk costs it
+ * nothing. One thread empties the ring, so messages and the progress line cannot tear each other. Its signals are
+ * blocked: handlers run on the caller's threads, and a closed pipe is a failed write here instead of a killed run.
+ * When the ring is full a record is left out and counted; what cannot be written is said once and then left out.
+ * Refuses only at track_open: a directory in which metrics.jsonl cannot be made is a wrong request. */
+#include "track/track.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    RING_SIZE = 4096,      /* records */
+    BATCH_BYTES = 1 << 16, /* gathered before a write */
+    TEXT_MAX = 1 << 20,    /* kept for an output that takes nothing */
+    CHUNK_BYTES = 4096,    /* a pipe that polls writable takes this much without blocking */
+    DRAW_INTERVAL_NS = 100000000,
+    BAR_MIN = 10, /* columns inside the brackets */
+    BAR_MAX = 30,
+};
+
+typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_MESSAGE } record_kind;
+typedef struct record {
+    record_kind kind;
+    uint64_t time_ns; /* when the step reported, not when it is written */
+    union {
+        struct {
+            train_step_report report;
+            uint64_t memory_used;
+        } step;
+        train_eval_report eval;
+        char *message; /* freed by the writer */
+    };
+} record;
+
+struct track {
+    track_options options;
+    char *metrics_path;
+    pthread_t thread;
+
+    pthread_mutex_t lock; /* guards the ring */
+    pthread_cond_t changed;
+    record *ring;
+    size_t first, count;
+    uint64_t n_left_out;
+    bool closing;
+
+    /* The rest belongs to the writer. */
+    int out_fd;          /* -1: silent */
+    int metrics_fd;      /* -1: no file, or given up */
+    off_t metrics_whole; /* bytes of the file that are whole lines */
+    strbuf metrics;      /* lines not yet written */
+    strbuf text;         /* for out, not yet written */
+    strbuf line;
+    bool terminal, bar_shown, bar_stale;
+    bool out_blocked; /* out took nothing the last time */
+    bool out_failed;  /* out is gone for good */
+    bool text_cut;    /* more than TEXT_MAX had gathered and was thrown away */
+    bool finished;    /* closing, and the ring is empty */
+    uint64_t drawn_ns;
+    record first_step, last_step; /* since track_open; count_steps tells whether they hold anything */
+    uint64_t count_steps;
+};
+
+/* ---- the caller's side ----------------------------------------------------------------------------------------- */
+
+static bool ring_put(track *t, const record *r) {
+    pthread_mutex_lock(&t->lock);
+    bool room = t->count < RING_SIZE;
+    if (room) t->ring[(t->first + t->count++) % RING_SIZE] = *r;
+    else t->n_left_out++;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    return room;
+}
+
+void track_step(track *t, const train_step_report *r, uint64_t memory_used) {
+    ring_put(t, &(record){RECORD_STEP, clock_ns(), .step = {*r, memory_used}});
+}
+
+void track_eval(track *t, const train_eval_report *r) { ring_put(t, &(record){RECORD_EVAL, clock_ns(), .eval = *r}); }
+
+void track_message(track *t, const char *text) {
+    size_t length = strlen(text);
+    char *copy = mem_alloc(length + 1);
+    memcpy(copy, text, length);
+    if (!ring_put(t, &(record){RECORD_MESSAGE, clock_ns(), .message = copy})) free(copy);
+}
+
+/* ---- the step line --------------------------------------------------------------------------------------------- */
+
+/* Parts of the line in the order they are shown; rank: parts with the highest rank go first when the line is too long. */
+typedef struct line_part {
+    int rank;
+    char text[64];
+} line_part;
+
+static void duration_format(char *out, size_t n, double seconds) {
+    if (!isfinite(seconds) || seconds < 0 || seconds > 1e9) {
+        snprintf(out, n, "?");
+        return;
+    }
+    long long s = llround(seconds), days = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
+    if (days) snprintf(out, n, "%lldd %02lld:%02lld", days, h, m);
+    else if (h) snprintf(out, n, "%lld:%02lld:%02lld", h, m, s % 60);
+    else snprintf(out, n, "%lld:%02lld", m, s % 60);
+}
+
+/* From the wall clock since the first step seen, so that evaluations and checkpoints on the way are counted in. */
+static double seconds_left(const track *t, const record *r) {
+    const train_step_report *s = &r->step.report;
+    int64_t n_done = s->step - t->first_step.step.report.step;
+    double per_step =
+        n_done > 0 ? (double)(r->time_ns - t->first_step.time_ns) * 1e-9 / (double)n_done : s->step_ms * 1e-3;
+    return per_step * (double)(s->steps - s->step);
+}
+
+__attribute__((format(printf, 4, 5))) static void part_add(line_part *parts, int *n, int rank, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    parts[*n].rank = rank;
+    vsnprintf(parts[*n].text, sizeof parts[*n].text, fmt, args);
+    va_end(args);
+    (*n)++;
+}
+
+enum { MAX_PARTS = 12 };
+static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS]) {
+    const train_step_report *s = &r->step.report;
+    char number[32], used[32];
+    int n = 0;
+    part_add(parts, &n, 0, "%3.0f %%", s->steps > 0 ? floor(100.0 * (double)s->step / (double)s->steps) : 0.0);
+    part_add(parts, &n, 0, "step %lld/%lld", (long long)s->step, (long long)s->steps);
+    part_add(parts, &n, 0, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.4g", s->loss);
+    if (s->skipped) part_add(parts, &n, 1, "skipped");
+    part_add(parts, &n, 4, "grad %.3g", s->grad_norm);
+    part_add(parts, &n, 7, "lr %.2e", s->lr);
+    part_add(parts, &n, 3, "%s tok/s", str_format_count(number, s->tokens_per_second));
+    if (t->options.peak_flops > 0)
+        part_add(parts, &n, 5, "%.0f %% of peak", 100 * s->flops_per_second / t->options.peak_flops);
+    if (t->options.memory_planned > 0)
+        part_add(parts, &n, 6, "mem %s of %s", str_format_bytes(used, r->step.memory_used),
+                 str_format_bytes(number, t->options.memory_planned));
+    if (s->step < s->steps) {
+        duration_format(number, sizeof number, seconds_left(t, r));
+        part_add(parts, &n, 2, "ETA %s", number);
+    } else {
+        duration_format(number, sizeof number, (double)(r->time_ns - t->first_step.time_ns) * 1e-9);
+        part_add(parts, &n, 2, "in %s", number);
+    }
+    return n;
+}
+
+static size_t parts_width(const line_part *parts, int n, int max_rank) {
+    size_t width = 0;
+    for (int i = 0; i < n; i++)
+        if (parts[i].rank <= max_rank) width += (width ? 2 : 0) + strlen(parts[i].text);
+    return width;
+}
+
+/* The line for `width` columns; 0 = as long as it is, without a bar. Parts leave by rank until the rest fits, and the
+ * bar takes the room that is left. */
+static void line_format(track *t, const record *r, size_t width) {
+    line_part parts[MAX_PARTS];
+    int n = line_parts(t, r, parts), max_rank = 9;
+    const train_step_report *s = &r->step.report;
+    if (width > 0)
+        while (max_rank > 0 && parts_width(parts, n, max_rank) + BAR_MIN + 4 > width) max_rank--;
+    size_t used = parts_width(parts, n, max_rank);
+    t->line.length = 0;
+    if (width > used + BAR_MIN + 3) {
+        int cells = (int)MIN(width - used - 4, (size_t)BAR_MAX);
+        int filled = s->steps > 0 ? (int)((double)cells * (double)MIN(s->step, s->steps) / (double)s->steps) : 0;
+        strbuf_add(&t->line, "[");
+        for (int i = 0; i < cells; i++) strbuf_add(&t->line, i < filled ? "=" : i == filled ? ">" : " ");
+        strbuf_add(&t->line, "]");
+    }
+    for (int i = 0; i < n; i++)
+        if (parts[i].rank <= max_rank) strbuf_printf(&t->line, "%s%s", t->line.length ? "  " : "", parts[i].text);
+    if (width > 0 && t->line.length > width) {
+        t->line.length = width;
+        t->line.text[width] = 0;
+    }
+}
+
+/* Never waits for a slow reader unless told to: what it does not take now is kept for later. */
+static void text_flush(track *t, bool wait) {
+    t->out_blocked = false;
+    if (t->text.length == 0) return;
+    size_t done = 0;
+    while (done < t->text.length && !t->out_failed && !t->out_blocked) {
+        struct pollfd ready = {t->out_fd, POLLOUT, 0};
+        if (poll(&ready, 1, wait ? -1 : 0) == 0) {
+            t->out_blocked = true;
+            break;
+        }
+        ssize_t n = write(t->out_fd, t->text.text + done, MIN(t->text.length - done, (size_t)CHUNK_BYTES));
+        if (n > 0) done += (size_t)n;
+        else if (n < 0 && errno == EAGAIN) t->out_blocked = !wait;
+        else if (n == 0 || errno != EINTR)
+            t->out_failed = true; /* nobody is left to tell: the run goes on in silence */
+    }
+    bool too_much = t->text.length - done > TEXT_MAX;
+    t->text_cut |= too_much;
+    if (t->out_failed || too_much) done = t->text.length;
+    memmove(t->text.text, t->text.text + done, t->text.length - done);
+    t->text.length -= done;
+}
+
+static void bar_clear(track *t) {
+    if (t->bar_shown) strbuf_add(&t->text, "\r\033[K");
+    t->bar_shown = false;
+}
+
+/* One column stays free: writing into the last one makes some terminals wrap. */
+static void bar_draw(track *t) {
+    struct winsize size;
+    size_t width = ioctl(t->out_fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+    line_format(t, &t->last_step, width - 1);
+    strbuf_printf(&t->text, "\r%s\033[K", t->line.text);
+    t->bar_shown = true;
+    t->bar_stale = false;
+    t->drawn_ns = clock_ns();
+}
+
+static void text_add_step(track *t, const record *r) {
+    const train_step_report *s = &r->step.report;
+    bool first = t->count_steps == 1, last = s->step >= s->steps;
+    if (t->terminal) {
+        t->bar_stale = true;
+        if (!t->out_blocked && (first || last || clock_ns() - t->drawn_ns >= DRAW_INTERVAL_NS)) bar_draw(t);
+    } else if (first || last || s->skipped || (t->options.log_every > 0 && s->step % t->options.log_every == 0)) {
+        line_format(t, r, 0);
+        strbuf_printf(&t->text, "%s\n", t->line.text);
+    }
+}
+
+/* Text of its own above the progress line, which is drawn again below it. */
+static void text_add_line(track *t, const char *text) {
+    size_t length = strlen(text);
+    while (length > 0 && text[length - 1] == '\n') length--;
+    bool shown = t->bar_shown;
+    bar_clear(t);
+    strbuf_add_bytes(&t->text, text, length);
+    strbuf_add(&t->text, "\n");
+    if (shown) bar_draw(t);
+}
+
+static void text_add_eval(track *t, const train_eval_report *e) {
+    char text[160], exact[64] = "";
+    if (!isnan(e->exact_match))
+        snprintf(exact, sizeof exact, "  exact match %.1f %% of %lld problems", 100 * e->exact_match,
+                 (long long)e->n_problems);
+    snprintf(text, sizeof text, "eval at step %lld  loss %.4f%s", (long long)e->step, e->loss, exact);
+    text_add_line(t, text);
+}
+
+/* ---- metrics.jsonl --------------------------------------------------------------------------------------------- */
+
+/* JSON has no NaN and no infinity: they become null. Nine digits give back any fp32 exactly. */
+static void number_add(strbuf *b, const char *name, double x) {
+    if (isfinite(x)) strbuf_printf(b, ", \"%s\": %.9g", name, x);
+    else strbuf_printf(b, ", \"%s\": null", name);
+}
+
+static void metrics_add_step(track *t, const record *r) {
+    const train_step_report *s = &r->step.report;
+    strbuf *b = &t->metrics;
+    strbuf_printf(b, "{\"step\": %lld, \"tokens\": %llu", (long long)s->step, (unsigned long long)s->tokens);
+    number_add(b, "train/loss", s->loss);
+    number_add(b, "train/grad_norm", s->grad_norm);
+    number_add(b, "train/learning_rate", s->lr);
+    if (s->loss_scale > 0) number_add(b, "train/loss_scale", s->loss_scale);
+    if (s->skipped) strbuf_add(b, ", \"train/skipped\": true");
+    number_add(b, "perf/tokens_per_sec", s->tokens_per_second);
+    number_add(b, "perf/step_ms", s->step_ms);
+    number_add(b, "perf/flops_per_sec", s->flops_per_second);
+    strbuf_printf(b, ", \"memory/device_bytes\": %llu}\n", (unsigned long long)r->step.memory_used);
+}
+
+static void metrics_add_eval(track *t, const train_eval_report *e) {
+    strbuf *b = &t->metrics;
+    strbuf_printf(b, "{\"step\": %lld", (long long)e->step);
+    number_add(b, "val/loss", e->loss);
+    if (!isnan(e->exact_match)) {
+        number_add(b, "val/exact_match", e->exact_match);
+        strbuf_printf(b, ", \"val/problems\": %lld", (long long)e->n_problems);
+    }
+    strbuf_add(b, "}\n");
+}
+
+/* The lines of a failed write that did not get out whole are cut off again, so that the file stays readable. */
+static void metrics_flush(track *t) {
+    size_t done = 0;
+    while (t->metrics_fd >= 0 && done < t->metrics.length) {
+        ssize_t n = write(t->metrics_fd, t->metrics.text + done, t->metrics.length - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n > 0) {
+            done += (size_t)n;
+            continue;
+        }
+        const char *why = n < 0 ? strerror(errno) : "nothing was written";
+        while (done > 0 && t->metrics.text[done - 1] != '\n') done--;
+        /* On a device or pipe there is nothing to cut; the complaint below is the same. */
+        int cut = ftruncate(t->metrics_fd, t->metrics_whole + (off_t)done);
+        char text[512];
+        snprintf(text, sizeof text, "warning: %s: %s; the rest of the metrics is not written%s", t->metrics_path, why,
+                 cut == 0 ? "" : ", and the last line may be torn");
+        if (t->out_fd >= 0) text_add_line(t, text);
+        close(t->metrics_fd);
+        t->metrics_fd = -1;
+    }
+    t->metrics_whole += (off_t)done;
+    t->metrics.length = 0;
+}
+
+/* A line torn by a killed run is cut off before new ones are added. */
+static status metrics_open(track *t) {
+    TRY(dir_make(t->options.run_dir));
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/metrics.jsonl", t->options.run_dir);
+    t->metrics_path = strbuf_take(&path);
+    if ((t->metrics_fd = open(t->metrics_path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
+        return ERR(ERR_IO, "open %s: %s", t->metrics_path, strerror(errno));
+    struct stat info;
+    if (fstat(t->metrics_fd, &info) != 0) return ERR(ERR_IO, "stat %s: %s", t->metrics_path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return OK;
+    off_t whole = info.st_size;
+    char chunk[4096];
+    while (whole > 0) {
+        size_t want = (size_t)MIN(whole, (off_t)sizeof chunk);
+        if (pread(t->metrics_fd, chunk, want, whole - (off_t)want) != (ssize_t)want)
+            return ERR(ERR_IO, "read %s: %s", t->metrics_path, strerror(errno));
+        size_t keep = want;
+        while (keep > 0 && chunk[keep - 1] != '\n') keep--;
+        whole -= (off_t)(want - keep);
+        if (keep > 0) break;
+    }
+    if (whole < info.st_size && ftruncate(t->metrics_fd, whole) != 0)
+        return ERR(ERR_IO, "cut the torn last line off %s: %s", t->metrics_path, strerror(errno));
+    t->metrics_whole = whole;
+    return OK;
+}
+
+/* ---- the writer ------------------------------------------------------------------------------------------------ */
+
+static void record_write(track *t, record *r) {
+    bool file = t->metrics_fd >= 0, out = t->out_fd >= 0;
+    switch (r->kind) {
+    case RECORD_STEP:
+        if (t->count_steps++ == 0) t->first_step = *r;
+        t->last_step = *r;
+        if (file) metrics_add_step(t, r);
+        if (out) text_add_step(t, r);
+        break;
+    case RECORD_EVAL:
+        if (file) metrics_add_eval(t, &r->eval);
+        if (out) text_add_eval(t, &r->eval);
+        break;
+    case RECORD_MESSAGE:
+        if (out) text_add_line(t, r->message);
+        free(r->message);
+        break;
+    }
+}
+
+/* Waits up to wait_ns for a record (UINT64_MAX: for ever); false when none came. */
+static bool ring_take(track *t, record *out, uint64_t wait_ns) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    if (wait_ns != UINT64_MAX) {
+        uint64_t ns = (uint64_t)until.tv_nsec + wait_ns;
+        until.tv_sec += (time_t)(ns / 1000000000);
+        until.tv_nsec = (long)(ns % 1000000000);
+    }
+    pthread_mutex_lock(&t->lock);
+    int rc = 0;
+    while (t->count == 0 && !t->closing && wait_ns > 0 && rc == 0)
+        rc = wait_ns == UINT64_MAX ? pthread_cond_wait(&t->changed, &t->lock)
+                                   : pthread_cond_timedwait(&t->changed, &t->lock, &until);
+    bool found = t->count > 0;
+    if (found) {
+        *out = t->ring[t->first];
+        t->first = (t->first + 1) % RING_SIZE;
+        t->count--;
+    }
+    t->finished = t->closing && t->count == 0;
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
+/* Writes what has gathered in one go. The file comes first: it is the record, the terminal only shows it. */
+static void *writer_main(void *argument) {
+    track *t = argument;
+    record r;
+    while (!t->finished) {
+        /* A line held back by the draw interval or by a slow output is tried again after a while. */
+        bool later = t->text.length > 0 || t->bar_stale;
+        bool found = ring_take(t, &r, later ? DRAW_INTERVAL_NS : UINT64_MAX);
+        if (!found && t->bar_stale && !t->out_blocked) bar_draw(t);
+        for (; found; found = t->metrics.length + t->text.length < BATCH_BYTES && ring_take(t, &r, 0))
+            record_write(t, &r);
+        metrics_flush(t);
+        text_flush(t, false);
+    }
+    if (t->n_left_out > 0 || t->text_cut) {
+        char text[128];
+        snprintf(text, sizeof text, "warning: the output was too slow: %llu metric lines or messages were left out%s",
+                 (unsigned long long)t->n_left_out, t->text_cut ? ", and some progress lines" : "");
+        text_add_line(t, text);
+    }
+    if (t->bar_stale) bar_draw(t);
+    if (t->bar_shown) strbuf_add(&t->text, "\n");
+    text_flush(t, true);
+    return NULL;
+}
+
+static void track_free(track *t) {
+    if (t->metrics_fd >= 0) close(t->metrics_fd);
+    strbuf_fini(&t->metrics);
+    strbuf_fini(&t->text);
+    strbuf_fini(&t->line);
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    free(t->metrics_path);
+    free(t->ring);
+    free(t);
+}
+
+status track_open(track **out, const track_options *o) {
+    track *t = mem_alloc(sizeof *t);
+    status rc = OK;
+    t->options = *o;
+    t->metrics_fd = -1;
+    t->ring = mem_alloc(sizeof *t->ring * RING_SIZE);
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    strbuf_init(&t->metrics);
+    strbuf_init(&t->text);
+    strbuf_init(&t->line);
+    /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
+    if (o->out) fflush(o->out);
+    t->out_fd = o->out ? fileno(o->out) : -1;
+    ASSERT(!o->out || t->out_fd >= 0);
+    const char *term = getenv("TERM");
+    t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);
+    if (o->run_dir) TRY_GOTO(rc, metrics_open(t), fail);
+
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&t->thread, NULL, writer_main, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) {
+        rc = ERR(ERR_RUN, "the thread that writes metrics did not start: %s", strerror(error));
+        goto fail;
+    }
+    *out = t;
+    return OK;
+fail:
+    track_free(t);
+    return rc;
+}
+
+void track_close(track *t) {
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    t->closing = true;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    track_free(t);
+}

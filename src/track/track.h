@@ -1,0 +1,26 @@
+#pragma once
+/* track.h - where numbers go while a run goes on: the step line on the terminal and metrics.jsonl in the run directory.
+ *
+ * A sink never blocks a step and never fails a run: what cannot be written is said once and then left out.
+ *
+ *     track *t;
+ *     TRY(track_open(&t, &(track_options){.run_dir = dir, .out = stderr}));
+ *     track_step(t, &report);
+ *     track_close(t);
+ */
+#include "train/train.h"
+
+typedef struct track_options {
+    const char *run_dir;     /* metrics.jsonl is appended there; NULL = no file */
+    FILE *out;               /* progress line, written past stdio to its descriptor; NULL = silent */
+    double peak_flops;       /* of this machine, measured; 0 = do not print a share */
+    uint64_t memory_planned; /* device bytes */
+    int64_t log_every;
+} track_options;
+typedef struct track track;
+status track_open(track **out, const track_options *o);
+void track_close(track *t);
+/* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
+void track_step(track *t, const train_step_report *r, uint64_t memory_used);
+void track_eval(track *t, const train_eval_report *r);
+void track_message(track *t, const char *text); /* a line of its own that does not tear the progress bar */

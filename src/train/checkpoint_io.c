@@ -1,0 +1,643 @@
+/* checkpoint_io.c - one checkpoint directory: laid out, written, checked, read.
+ *
+ * Every byte of a checkpoint is under a checksum: tensors piece by piece, the header of each safetensors file, and
+ * checkpoint.json by a seal over its own text. The seal is the last member of the object and is compared as bytes, so
+ * even a changed blank in it is found. Checksums are taken from the bytes in memory as they are handed to the file: a
+ * disk or page cache that returns others is found when reading.
+ *
+ * Reading trusts nothing: JSON seal, identity, names, dtypes, shapes, pieces that tile their tensor, and then all
+ * checksums on all threads; only after that is the first byte written into the running program.
+ * Pieces are cut along the first dimension, which makes each one a run of bytes. Other cuts are refused by name. */
+#include "train/checkpoint_io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define FORMAT_NAME "ralo checkpoint"
+#define SEAL_BEFORE ",\n \"checksum\": \""
+#define SEAL_AFTER "\"\n}\n"
+enum {
+    FORMAT_VERSION = 1,
+    HEX_BYTES = 32,
+    SEAL_BYTES = sizeof SEAL_BEFORE - 1 + HEX_BYTES + sizeof SEAL_AFTER - 1,
+    JSON_MAX_BYTES = 256 << 20,
+    CHUNK_BYTES = 1 << 20, /* read, hashed and written in one go, while it is in the cache */
+};
+
+static void format_hash(char out[HEX_BYTES + 1], XXH128_hash_t h) {
+    snprintf(out, HEX_BYTES + 1, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+}
+
+static void checksum_hex(char out[HEX_BYTES + 1], const void *data, size_t n_bytes) {
+    format_hash(out, XXH3_128bits(data, n_bytes));
+}
+
+/* ---- layout -------------------------------------------------------------------------------------------------- */
+
+static int64_t row_count(const shape *s) { return s->rank > 0 ? s->dim[0] : 1; }
+
+static status check_names(const checkpoint_tensor *tensors, size_t n) {
+    status rc = OK;
+    json_t *seen = json_object();
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        if (json_object_get(seen, tensors[i].name))
+            rc = ERR(ERR_BUG, "checkpoint: two tensors are named '%s'", tensors[i].name);
+        else if (json_object_set_new(seen, tensors[i].name, json_true()) != 0)
+            rc = ERR(ERR_INPUT, "checkpoint: the tensor name '%s' is not UTF-8", tensors[i].name);
+    }
+    json_decref(seen);
+    return rc;
+}
+
+status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpoint_tensor *tensors, size_t n,
+                              uint64_t shard_bytes) {
+    *l = (checkpoint_layout){.n_tensors = n, .n_shards = 1};
+    TRY(check_names(tensors, n));
+    l->tensors = arena_copy(memory, tensors, n * sizeof *tensors);
+    l->staging_offsets = arena_array(memory, uint64_t, n);
+    size_t n_pieces = 0;
+    for (size_t i = 0; i < n; i++) { /* an upper bound: a piece of a cut tensor is a row or more than half a shard */
+        uint64_t n_bytes = shape_bytes(&tensors[i].shape, tensors[i].type);
+        n_pieces += n_bytes <= shard_bytes ? 1 : (n_bytes / shard_bytes + 1) * 2;
+    }
+    l->pieces = arena_array(memory, checkpoint_piece, n_pieces);
+
+    uint64_t in_shard = 0;
+    for (size_t i = 0; i < n; i++) {
+        checkpoint_tensor *t = &l->tensors[i];
+        t->name = arena_string(memory, t->name);
+        int64_t rows = row_count(&t->shape);
+        uint64_t n_bytes = shape_bytes(&t->shape, t->type), row_bytes = rows > 0 ? n_bytes / (uint64_t)rows : 0;
+        l->staging_offsets[i] = l->staging_bytes;
+        l->staging_bytes += n_bytes;
+        /* A tensor stays whole when a shard can hold it. A larger one is cut, one piece per shard: pieces of a tensor
+         * never meet in a file, so each can carry the tensor's own name there. */
+        int64_t rows_per_piece = n_bytes <= shard_bytes ? rows : MAX((int64_t)(shard_bytes / row_bytes), 1);
+        for (int64_t row = 0; row == 0 || row < rows; row += rows_per_piece) {
+            int64_t piece_rows = MIN(rows_per_piece, rows - row);
+            uint64_t piece_bytes = (uint64_t)piece_rows * row_bytes;
+            if (in_shard > 0 && (row > 0 || in_shard + piece_bytes > shard_bytes)) {
+                l->n_shards++;
+                in_shard = 0;
+            }
+            ASSERT(l->n_pieces < n_pieces);
+            l->pieces[l->n_pieces++] =
+                (checkpoint_piece){i, l->n_shards - 1, row, piece_rows, (uint64_t)row * row_bytes, piece_bytes};
+            in_shard += piece_bytes;
+            if (rows == 0) break;
+        }
+    }
+    return OK;
+}
+
+/* ---- the state as JSON --------------------------------------------------------------------------------------- */
+
+/* JSON has no NaN and no infinity, and its integers end at 2^63: those go as words. */
+static json_t *json_from_double(double x) {
+    if (isfinite(x)) return json_real(x);
+    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+}
+
+static json_t *json_from_u64(uint64_t x) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, x);
+    return json_string(text);
+}
+
+static status get_double(const json_t *object, const char *key, const char *where, double *out) {
+    const char *word = json_string_value(json_object_get(object, key));
+    if (word && strcmp(word, "nan") == 0) *out = NAN;
+    else if (word && strcmp(word, "inf") == 0) *out = INFINITY;
+    else if (word && strcmp(word, "-inf") == 0) *out = -INFINITY;
+    else TRY(json_get_real(object, key, where, out));
+    return OK;
+}
+
+static status get_u64(const json_t *object, const char *key, const char *where, uint64_t *out) {
+    const char *text;
+    char *end;
+    TRY(json_get_string(object, key, where, &text));
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (errno || text[0] < '0' || text[0] > '9' || *end)
+        return ERR(ERR_INPUT, "%s: key '%s': found '%s', expected a whole number", where, key, text);
+    return OK;
+}
+
+static json_t *state_to_json(const train_state *s) {
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:I, s:I}}", "step", (json_int_t)s->step, "updates",
+                     (json_int_t)s->updates, "data_row", json_from_u64(s->data_row), "tokens", json_from_u64(s->tokens),
+                     "seed", json_from_u64(s->seed), "first_loss", json_from_double(s->first_loss), "last_loss",
+                     json_from_double(s->last_loss), "scaler", "scale", json_from_double(s->scaler.scale),
+                     "clean_steps", (json_int_t)s->scaler.clean_steps, "hysteresis_left",
+                     (json_int_t)s->scaler.hysteresis_left);
+}
+
+static status state_from_json(const json_t *root, const char *where, train_state *s) {
+    const json_t *object = json_object_get(root, "state"), *scaler = json_object_get(object, "scaler");
+    TRY(json_get_int(object, "step", 0, INT64_MAX, where, &s->step));
+    TRY(json_get_int(object, "updates", 0, s->step, where, &s->updates));
+    TRY(get_u64(object, "data_row", where, &s->data_row));
+    TRY(get_u64(object, "tokens", where, &s->tokens));
+    TRY(get_u64(object, "seed", where, &s->seed));
+    TRY(get_double(object, "first_loss", where, &s->first_loss));
+    TRY(get_double(object, "last_loss", where, &s->last_loss));
+    TRY(get_double(scaler, "scale", where, &s->scaler.scale));
+    TRY(json_get_int(scaler, "clean_steps", INT64_MIN, INT64_MAX, where, &s->scaler.clean_steps));
+    TRY(json_get_int(scaler, "hysteresis_left", INT64_MIN, INT64_MAX, where, &s->scaler.hysteresis_left));
+    return OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+status checkpoint_dir_sync(const char *dir) {
+    status rc = OK;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return ERR(ERR_IO, "open directory %s: %s", dir, strerror(errno));
+    if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
+        rc = ERR(ERR_IO, "fsync directory %s: %s", dir, strerror(errno));
+    close(fd);
+    return rc;
+}
+
+static status write_text(const char *path, const char *text, size_t n_bytes) {
+    status rc = OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
+    while (n_bytes > 0 && rc == OK) {
+        ssize_t n = write(fd, text, n_bytes);
+        if (n < 0 && errno != EINTR) rc = ERR(ERR_IO, "write %zu bytes to %s: %s", n_bytes, path, strerror(errno));
+        if (n > 0) text += n, n_bytes -= (size_t)n;
+    }
+    if (rc == OK && fsync(fd) != 0) rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
+    if (close(fd) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
+    return rc;
+}
+
+/* Puts the checksum of everything before it behind the last member: "... ,\n "checksum": "..."\n}\n". */
+static status write_sealed(const char *path, const json_t *root) {
+    char *text = json_dumps(root, JSON_INDENT(1)), hex[HEX_BYTES + 1];
+    ASSERT(text); /* names and identity were checked to be UTF-8 */
+    size_t length = strlen(text);
+    ASSERT(length > 2 && strcmp(text + length - 2, "\n}") == 0);
+    text[length - 2] = 0;
+    checksum_hex(hex, text, length - 2);
+    strbuf sealed;
+    strbuf_init(&sealed);
+    strbuf_add_bytes(&sealed, text, length - 2);
+    strbuf_printf(&sealed, SEAL_BEFORE "%s" SEAL_AFTER, hex);
+    status rc = write_text(path, sealed.text, sealed.length);
+    strbuf_fini(&sealed);
+    free(text);
+    if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
+    return OK;
+}
+
+static shape piece_shape(const checkpoint_layout *l, const checkpoint_piece *piece) {
+    shape s = l->tensors[piece->tensor].shape;
+    if (s.rank > 0) s.dim[0] = piece->n_rows;
+    return s;
+}
+
+static json_t *json_from_shape(const shape *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < s->rank; i++) json_array_append_new(list, json_integer(s->dim[i]));
+    return list;
+}
+
+static const char *shard_name(arena *memory, int shard, int n_shards) {
+    return arena_format(memory, "tensors-%05d-of-%05d.safetensors", shard + 1, n_shards);
+}
+
+/* The part of a safetensors file before its tensors. Ours have no holes, so nothing else is outside the tensors. */
+static size_t header_bytes(const safetensors *st) {
+    uint64_t length;
+    memcpy(&length, st->map, sizeof length);
+    return sizeof length + (size_t)length;
+}
+
+/* Copies one piece into its place in the file and gives its checksum. */
+static status write_piece(safetensors_writer *w, size_t entry, const checkpoint_layout *l,
+                          const checkpoint_source *from, const checkpoint_piece *piece, uint8_t *buffer,
+                          char hex[HEX_BYTES + 1]) {
+    status rc = OK;
+    XXH3_state_t *hash = XXH3_createState();
+    ASSERT(hash && XXH3_128bits_reset(hash) == XXH_OK);
+    for (uint64_t at = 0; at < piece->n_bytes; at += CHUNK_BYTES) {
+        size_t n = (size_t)MIN((uint64_t)CHUNK_BYTES, piece->n_bytes - at), offset = (size_t)(piece->byte_offset + at);
+        const uint8_t *data = buffer;
+        if (from->staging) data = from->staging + l->staging_offsets[piece->tensor] + offset;
+        else exec_read(from->e, l->tensors[piece->tensor].value, offset, buffer, n);
+        ASSERT(XXH3_128bits_update(hash, data, n) == XXH_OK);
+        TRY_GOTO(rc, safetensors_writer_put(w, entry, at, data, n), done);
+    }
+    format_hash(hex, XXH3_128bits_digest(hash));
+done:
+    XXH3_freeState(hash);
+    return rc;
+}
+
+static void describe_piece(json_t *tensors, const checkpoint_layout *l, const checkpoint_piece *piece,
+                           const char *hex) {
+    const checkpoint_tensor *t = &l->tensors[piece->tensor];
+    json_t *entry = json_object_get(tensors, t->name);
+    if (!entry) {
+        entry = json_pack("{s:s, s:o, s:[]}", "dtype", dtype_file_name(t->type), "shape", json_from_shape(&t->shape),
+                          "pieces");
+        json_object_set_new(tensors, t->name, entry);
+    }
+    shape start = {.rank = t->shape.rank, .dim = {piece->row}}, size = piece_shape(l, piece);
+    json_array_append_new(json_object_get(entry, "pieces"),
+                          json_pack("{s:i, s:o, s:o, s:s}", "file", piece->shard, "start", json_from_shape(&start),
+                                    "size", json_from_shape(&size), "xxh3_128", hex));
+}
+
+/* Adds {name, bytes, header checksum} of a finished file. Opening it again also proves that it can be read. */
+static status describe_file(json_t *files, const char *path, const char *name) {
+    safetensors st;
+    char hex[HEX_BYTES + 1];
+    TRY(safetensors_open(&st, path));
+    checksum_hex(hex, st.map, header_bytes(&st));
+    json_array_append_new(
+        files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes", (json_int_t)st.map_bytes, "header_xxh3_128", hex));
+    safetensors_close(&st);
+    return OK;
+}
+
+/* Writes pieces first..end-1 as one file. */
+static status write_shard(const char *dir, const checkpoint_layout *l, const checkpoint_source *from, size_t first,
+                          size_t end, json_t *files, json_t *tensors) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    safetensors_entry *entries = arena_array(&memory, safetensors_entry, end - first);
+    for (size_t i = first; i < end; i++) {
+        const checkpoint_tensor *t = &l->tensors[l->pieces[i].tensor];
+        entries[i - first] = (safetensors_entry){t->name, t->type, piece_shape(l, &l->pieces[i])};
+    }
+    uint8_t *buffer = from->staging ? NULL : arena_alloc(&memory, CHUNK_BYTES);
+    const char *name = shard_name(&memory, l->pieces[first].shard, l->n_shards);
+    const char *path = arena_format(&memory, "%s/%s", dir, name);
+    safetensors_writer w;
+    TRY_GOTO(rc, safetensors_writer_open(&w, path, entries, end - first, NULL), done);
+    for (size_t i = first; i < end; i++) {
+        char hex[HEX_BYTES + 1];
+        TRY_GOTO(rc, write_piece(&w, i - first, l, from, &l->pieces[i], buffer, hex), abandon);
+        describe_piece(tensors, l, &l->pieces[i], hex);
+    }
+    TRY_GOTO(rc, safetensors_writer_close(&w), done);
+    TRY_GOTO(rc, describe_file(files, path, name), done);
+    goto done;
+abandon:
+    safetensors_writer_abort(&w);
+done:
+    arena_fini(&memory);
+    return rc;
+}
+
+status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
+                        const char *identity, const train_state *s) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    json_t *files = json_array(), *tensors = json_object();
+    json_t *root = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION,
+                             "identity", identity, "state", state_to_json(s), "files", files, "tensors", tensors);
+    ASSERT(root);
+    for (size_t first = 0, end; first < l->n_pieces; first = end) {
+        for (end = first; end < l->n_pieces && l->pieces[end].shard == l->pieces[first].shard;) end++;
+        TRY_GOTO(rc, write_shard(dir, l, source, first, end, files, tensors), done);
+    }
+    TRY_GOTO(rc, write_sealed(arena_format(&memory, "%s/checkpoint.json", dir), root), done);
+done:
+    json_decref(root);
+    arena_fini(&memory);
+    return rc;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+static status read_sealed(const char *path, json_t **out) {
+    status rc = OK;
+    char *text, hex[HEX_BYTES + 1], seal[SEAL_BYTES + 1];
+    size_t n_bytes;
+    json_error_t where;
+    *out = NULL;
+    TRY(file_read_all(path, JSON_MAX_BYTES, &text, &n_bytes));
+    if (n_bytes <= SEAL_BYTES) {
+        rc = ERR(ERR_INPUT, "%s: found %zu bytes, expected a sealed checkpoint.json; it is cut short", path, n_bytes);
+        goto done;
+    }
+    size_t content = n_bytes - SEAL_BYTES;
+    checksum_hex(hex, text, content);
+    snprintf(seal, sizeof seal, SEAL_BEFORE "%s" SEAL_AFTER, hex);
+    if (memcmp(text + content, seal, SEAL_BYTES) != 0) {
+        char found[HEX_BYTES + 1];
+        for (int i = 0; i < HEX_BYTES; i++) {
+            char ch = text[content + sizeof SEAL_BEFORE - 1 + (size_t)i];
+            found[i] = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'f') ? ch : '?';
+        }
+        found[HEX_BYTES] = 0;
+        rc = ERR(ERR_INPUT, "%s is damaged: its seal says checksum %s, its content has %s", path, found, hex);
+        goto done;
+    }
+    if (!(*out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &where)))
+        rc = ERR(ERR_INPUT, "%s:%d:%d: %s", path, where.line, where.column, where.text);
+done:
+    free(text);
+    return rc;
+}
+
+static status check_format(const json_t *root, const char *path) {
+    const char *format;
+    int64_t version;
+    TRY(json_get_string(root, "format", path, &format));
+    if (strcmp(format, FORMAT_NAME) != 0)
+        return ERR(ERR_INPUT, "%s: found the format '%s', expected '" FORMAT_NAME "'", path, format);
+    TRY(json_get_int(root, "version", INT64_MIN, INT64_MAX, path, &version));
+    if (version != FORMAT_VERSION)
+        return ERR(ERR_INPUT, "%s: found format version %lld, this program reads %d", path, (long long)version,
+                   FORMAT_VERSION);
+    if (!json_is_array(json_object_get(root, "files")) || !json_is_object(json_object_get(root, "tensors")))
+        return ERR(ERR_INPUT, "%s: 'files' or 'tensors' is missing", path);
+    return OK;
+}
+
+/* Name and size of one file of the list, and that it is that long. */
+static status check_file(const char *dir, const json_t *file, const char *where, arena *memory, const char **out) {
+    const char *name;
+    int64_t n_bytes;
+    struct stat st;
+    TRY(json_get_string(file, "name", where, &name));
+    TRY(json_get_int(file, "bytes", 0, INT64_MAX, where, &n_bytes));
+    if (strchr(name, '/') || name[0] == '.') return ERR(ERR_INPUT, "%s: '%s' is no name of a shard", where, name);
+    *out = arena_format(memory, "%s/%s", dir, name);
+    if (stat(*out, &st) != 0) return ERR(ERR_INPUT, "%s: %s, and %s names it", *out, strerror(errno), where);
+    if (!S_ISREG(st.st_mode) || st.st_size != n_bytes)
+        return ERR(ERR_INPUT, "%s: found %lld bytes, expected %lld", *out, (long long)st.st_size, (long long)n_bytes);
+    return OK;
+}
+
+status checkpoint_check(const char *dir) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    json_t *root = NULL, *file;
+    size_t i;
+    const char *json_path = arena_format(&memory, "%s/checkpoint.json", dir), *path;
+    TRY_GOTO(rc, read_sealed(json_path, &root), done);
+    TRY_GOTO(rc, check_format(root, json_path), done);
+    json_array_foreach(json_object_get(root, "files"), i, file)
+        TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
+done:
+    json_decref(root);
+    arena_fini(&memory);
+    return rc;
+}
+
+/* A piece found in a file: where its bytes are, what they must hash to, where they go. */
+typedef struct found_piece {
+    const char *tensor;
+    const safetensors *file;
+    const uint8_t *data;
+    size_t n_bytes;
+    const char *expected; /* hex */
+    char found[HEX_BYTES + 1];
+    int64_t row, n_rows;
+    value_id value;       /* NO_VALUE: checked, but not asked for */
+    uint64_t byte_offset; /* in the value */
+} found_piece;
+
+typedef struct reader {
+    const char *dir, *json_path;
+    json_t *root;
+    safetensors *files;
+    const char **header_hex;
+    size_t n_files;
+    size_t *pieces_in_file;
+    found_piece *pieces; /* pieces of one tensor together, by row */
+    size_t n_pieces;
+    exec *e;
+    arena memory;
+} reader;
+
+static status open_files(reader *r) {
+    const json_t *list = json_object_get(r->root, "files");
+    size_t n = json_array_size(list);
+    r->files = arena_array(&r->memory, safetensors, n);
+    r->header_hex = arena_array(&r->memory, const char *, n);
+    r->pieces_in_file = arena_array(&r->memory, size_t, n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *file = json_array_get(list, i);
+        const char *path;
+        TRY(check_file(r->dir, file, r->json_path, &r->memory, &path));
+        TRY(json_get_string(file, "header_xxh3_128", r->json_path, &r->header_hex[i]));
+        TRY(safetensors_open(&r->files[i], path));
+        r->n_files = i + 1;
+        size_t n_bytes = header_bytes(&r->files[i]);
+        for (size_t k = 0; k < r->files[i].n_tensors; k++) n_bytes += r->files[i].tensors[k].n_bytes;
+        if (n_bytes != r->files[i].map_bytes)
+            return ERR(ERR_INPUT, "%s: header and tensors take %zu bytes, the file has %zu", path, n_bytes,
+                       r->files[i].map_bytes);
+    }
+    return OK;
+}
+
+static status shape_from_json(const json_t *object, const char *key, const char *tensor, const char *where,
+                              shape *out) {
+    const json_t *list = json_object_get(object, key);
+    size_t rank = json_array_size(list);
+    *out = (shape){.rank = (int)rank};
+    if (!json_is_array(list) || rank > SHAPE_MAX_RANK)
+        return ERR(ERR_INPUT, "%s: tensor '%s': '%s' is no list of at most %d numbers", where, tensor, key,
+                   SHAPE_MAX_RANK);
+    for (size_t i = 0; i < rank; i++) {
+        const json_t *dim = json_array_get(list, i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return ERR(ERR_INPUT, "%s: tensor '%s': '%s' holds something that is no count", where, tensor, key);
+        out->dim[i] = json_integer_value(dim);
+    }
+    return OK;
+}
+
+/* One piece of the list against the file that holds it. */
+static status find_piece(reader *r, const char *name, dtype type, const shape *whole, const json_t *entry,
+                         found_piece *out) {
+    int64_t file;
+    shape start, size;
+    char a[64], b[64], c[64];
+    TRY(json_get_int(entry, "file", 0, (int64_t)r->n_files - 1, r->json_path, &file));
+    TRY(shape_from_json(entry, "start", name, r->json_path, &start));
+    TRY(shape_from_json(entry, "size", name, r->json_path, &size));
+    TRY(json_get_string(entry, "xxh3_128", r->json_path, &out->expected));
+    bool fits = start.rank == whole->rank && size.rank == whole->rank;
+    for (int i = 1; i < whole->rank && fits; i++) fits = start.dim[i] == 0 && size.dim[i] == whole->dim[i];
+    if (!fits)
+        return ERR(ERR_INPUT,
+                   "%s: tensor '%s' %s: found a piece of %s at %s; this program reads pieces cut along the first "
+                   "dimension",
+                   r->json_path, name, shape_format(a, whole), shape_format(b, &size), shape_format(c, &start));
+    const safetensor *t = safetensors_find(&r->files[file], name);
+    if (!t)
+        return ERR(ERR_INPUT, "%s: tensor '%s' is missing, %s expects it here", r->files[file].path, name,
+                   r->json_path);
+    if (t->type != type || !shape_equal(&t->shape, &size))
+        return ERR(ERR_INPUT, "%s: tensor '%s': found %s %s, expected %s %s", r->files[file].path, name,
+                   dtype_name(t->type), shape_format(a, &t->shape), dtype_name(type), shape_format(b, &size));
+    r->pieces_in_file[file]++;
+    out->tensor = name;
+    out->file = &r->files[file];
+    out->data = t->data;
+    out->n_bytes = t->n_bytes;
+    out->row = start.rank > 0 ? start.dim[0] : 0;
+    out->n_rows = row_count(&size);
+    return OK;
+}
+
+static int by_row(const void *a, const void *b) {
+    const found_piece *x = a, *y = b;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* All pieces of one tensor: they must tile it, none twice, none missing. */
+static status find_tensor(reader *r, const char *name, const json_t *entry) {
+    const char *type_name;
+    dtype type;
+    shape whole;
+    char buf[64];
+    TRY(json_get_string(entry, "dtype", r->json_path, &type_name));
+    if (!dtype_from_file_name(type_name, &type))
+        return ERR(ERR_INPUT, "%s: tensor '%s': found the dtype '%s', which is none", r->json_path, name, type_name);
+    TRY(shape_from_json(entry, "shape", name, r->json_path, &whole));
+    const json_t *list = json_object_get(entry, "pieces"), *piece;
+    found_piece *first = &r->pieces[r->n_pieces];
+    size_t i, n = json_array_size(list);
+    json_array_foreach(list, i, piece) TRY(find_piece(r, name, type, &whole, piece, &first[i]));
+    if (n > 1) qsort(first, n, sizeof *first, by_row);
+    int64_t row = 0;
+    uint64_t at = 0;
+    for (i = 0; i < n && first[i].row == row; i++) {
+        first[i].byte_offset = at;
+        at += first[i].n_bytes;
+        row += first[i].n_rows;
+    }
+    if (n == 0 || i < n || row != row_count(&whole))
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: its pieces cover rows 0 to %lld and then leave a gap or overlap",
+                   r->json_path, name, shape_format(buf, &whole), (long long)row);
+    r->n_pieces += n;
+    return OK;
+}
+
+static status find_all(reader *r) {
+    const char *name;
+    json_t *tensors = json_object_get(r->root, "tensors"), *entry;
+    size_t n = 0;
+    json_object_foreach(tensors, name, entry) n += json_array_size(json_object_get(entry, "pieces"));
+    r->pieces = arena_array(&r->memory, found_piece, n);
+    json_object_foreach(tensors, name, entry) TRY(find_tensor(r, name, entry));
+    for (size_t i = 0; i < r->n_files; i++)
+        if (r->pieces_in_file[i] != r->files[i].n_tensors)
+            return ERR(ERR_INPUT, "%s: found %zu tensors, %s expects %zu", r->files[i].path, r->files[i].n_tensors,
+                       r->json_path, r->pieces_in_file[i]);
+    return OK;
+}
+
+/* Each tensor the program wants is there, with its dtype and shape; its pieces learn where to go. */
+static status match_wanted(reader *r, const checkpoint_tensor *wanted, size_t n) {
+    const json_t *tensors = json_object_get(r->root, "tensors");
+    json_t *index = json_object(); /* name -> first piece */
+    status rc = OK;
+    for (size_t i = r->n_pieces; i-- > 0;) json_object_set_new(index, r->pieces[i].tensor, json_integer((json_int_t)i));
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        const char *name = wanted[i].name;
+        const json_t *entry = json_object_get(tensors, name), *first = json_object_get(index, name);
+        char a[64], b[64];
+        shape found;
+        dtype type;
+        if (!entry || !first) {
+            rc = ERR(ERR_INPUT, "%s: tensor '%s' is missing, the model needs it", r->json_path, name);
+            break;
+        }
+        TRY_GOTO(rc, shape_from_json(entry, "shape", name, r->json_path, &found), done);
+        ASSERT(dtype_from_file_name(json_string_value(json_object_get(entry, "dtype")), &type)); /* read before */
+        if (type != wanted[i].type || !shape_equal(&found, &wanted[i].shape)) {
+            rc = ERR(ERR_INPUT, "%s: tensor '%s': found %s %s, expected %s %s", r->json_path, name, dtype_name(type),
+                     shape_format(a, &found), dtype_name(wanted[i].type), shape_format(b, &wanted[i].shape));
+            break;
+        }
+        size_t k = (size_t)json_integer_value(first);
+        for (; k < r->n_pieces && strcmp(r->pieces[k].tensor, name) == 0; k++) r->pieces[k].value = wanted[i].value;
+    }
+done:
+    json_decref(index);
+    return rc;
+}
+
+static void hash_piece(void *context, int64_t task, int thread) {
+    found_piece *piece = &((reader *)context)->pieces[task];
+    checksum_hex(piece->found, piece->data, piece->n_bytes);
+}
+
+static status verify_checksums(reader *r) {
+    char hex[HEX_BYTES + 1];
+    for (size_t i = 0; i < r->n_files; i++) {
+        checksum_hex(hex, r->files[i].map, header_bytes(&r->files[i]));
+        if (strcmp(hex, r->header_hex[i]) != 0)
+            return ERR(ERR_INPUT, "%s is damaged: the checksum of its header is %s, expected %s", r->files[i].path, hex,
+                       r->header_hex[i]);
+    }
+    exec_parallel(r->e, hash_piece, r, (int64_t)r->n_pieces);
+    for (size_t i = 0; i < r->n_pieces; i++) {
+        const found_piece *piece = &r->pieces[i];
+        if (strcmp(piece->found, piece->expected) != 0)
+            return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s",
+                       piece->file->path, piece->tensor, piece->n_bytes, piece->found, piece->expected);
+    }
+    return OK;
+}
+
+static void put_piece(void *context, int64_t task, int thread) {
+    reader *r = context;
+    const found_piece *piece = &r->pieces[task];
+    if (!piece->value) return;
+    for (size_t at = 0; at < piece->n_bytes; at += CHUNK_BYTES)
+        exec_write(r->e, piece->value, (size_t)piece->byte_offset + at, piece->data + at,
+                   MIN((size_t)CHUNK_BYTES, piece->n_bytes - at));
+}
+
+status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
+                       train_state *out) {
+    status rc = OK;
+    reader r = {.dir = dir, .e = e};
+    train_state state = {0};
+    const char *found_identity;
+    arena_init(&r.memory);
+    r.json_path = arena_format(&r.memory, "%s/checkpoint.json", dir);
+    TRY_GOTO(rc, read_sealed(r.json_path, &r.root), done);
+    TRY_GOTO(rc, check_format(r.root, r.json_path), done);
+    TRY_GOTO(rc, json_get_string(r.root, "identity", r.json_path, &found_identity), done);
+    if (strcmp(found_identity, identity) != 0) {
+        rc =
+            ERR(ERR_INPUT, "%s belongs to another model:\n  found    %s\n  expected %s", dir, found_identity, identity);
+        goto done;
+    }
+    TRY_GOTO(rc, state_from_json(r.root, r.json_path, &state), done);
+    TRY_GOTO(rc, open_files(&r), done);
+    TRY_GOTO(rc, find_all(&r), done);
+    TRY_GOTO(rc, match_wanted(&r, tensors, n), done);
+    TRY_GOTO(rc, verify_checksums(&r), done);
+    exec_parallel(e, put_piece, &r, (int64_t)r.n_pieces);
+    *out = state;
+done:
+    for (size_t i = 0; i < r.n_files; i++) safetensors_close(&r.files[i]);
+    json_decref(r.root);
+    arena_fini(&r.memory);
+    return rc;
+}

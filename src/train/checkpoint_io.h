@@ -1,0 +1,54 @@
+#pragma once
+/* checkpoint_io.h - private to train: one checkpoint directory, written from memory and read back.
+ *
+ *     step-00000100/
+ *         tensors-00001-of-00002.safetensors     readable by anything that reads safetensors
+ *         tensors-00002-of-00002.safetensors
+ *         checkpoint.json                        identity, state, files, and for each tensor dtype, shape and pieces
+ *
+ * A piece is {file, start, size, checksum}: the box of the tensor that this file holds. Readers find tensors by name and
+ * put the pieces together, so who wrote which piece does not matter to them. */
+#include "train/train.h"
+
+#define CHECKPOINT_SHARD_BYTES (2ull << 30)
+
+typedef struct checkpoint_piece {
+    size_t tensor;
+    int shard;            /* 0-based */
+    int64_t row, n_rows;  /* of the first dimension; a scalar is one row */
+    uint64_t byte_offset; /* in the tensor */
+    uint64_t n_bytes;
+} checkpoint_piece;
+
+/* Which tensor goes where, in a file and in the staging copy. */
+typedef struct checkpoint_layout {
+    checkpoint_tensor *tensors; /* own copies */
+    size_t n_tensors;
+    uint64_t *staging_offsets; /* one behind the other, no gaps: the plan counts these bytes */
+    uint64_t staging_bytes;
+    checkpoint_piece *pieces; /* by shard, and by tensor within */
+    size_t n_pieces;
+    int n_shards;
+} checkpoint_layout;
+/* Refuses two tensors of one name and names that are not UTF-8. Lives in `memory`. */
+status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpoint_tensor *tensors, size_t n,
+                              uint64_t shard_bytes);
+
+/* Where the bytes come from: a copy made earlier, or the running program itself. */
+typedef struct checkpoint_source {
+    const uint8_t *staging; /* NULL: read from e, a little at a time */
+    exec *e;
+} checkpoint_source;
+/* Fills the existing, empty directory `dir`; on success every file in it is on disk. The directory itself is not. */
+status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
+                        const char *identity, const train_state *s);
+/* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
+status checkpoint_check(const char *dir);
+
+status checkpoint_dir_sync(const char *dir);
+/* Gives RUN/checkpoints/`temporary` the name `name`, replacing what is there. exchange: swap the two atomically where
+ * the file system can; else the old one steps aside as .old-NAME, and checkpointer_open brings it back after a crash. */
+status checkpoint_publish(const char *dir, const char *temporary, const char *name, bool exchange);
+/* checkpointer_open with another shard size, so that tests need no gigabytes. */
+status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors,
+                                 size_t n, uint64_t shard_bytes);

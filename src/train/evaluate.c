@@ -1,0 +1,182 @@
+/* evaluate.c - run the evaluation section on held-out rows and problems. */
+#include "train/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int64_t batch_of(const evaluator *v) { return v->p->request.micro_batch; }
+static int64_t length_of(const evaluator *v) { return v->p->request.seq_len; }
+static size_t n_tokens(const plan *p) { return (size_t)(p->request.micro_batch * p->request.seq_len); }
+
+uint64_t train_host_bytes(const plan_request *r) {
+    return 5 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
+}
+
+void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d) {
+    *v = (evaluator){.e = e, .p = p, .d = d};
+    size_t n = n_tokens(p);
+    v->tokens = mem_alloc(n * sizeof *v->tokens);
+    v->targets = mem_alloc(n * sizeof *v->targets);
+    v->doc = mem_alloc(n * sizeof *v->doc);
+    v->argmax = mem_alloc(n * sizeof *v->argmax);
+    v->losses = mem_alloc(n * sizeof *v->losses);
+}
+
+void evaluator_fini(evaluator *v) {
+    free(v->tokens);
+    free(v->targets);
+    free(v->doc);
+    free(v->argmax);
+    free(v->losses);
+}
+
+static void run(evaluator *v) {
+    const model *m = &v->p->model;
+    size_t n = n_tokens(v->p);
+    exec_write(v->e, m->tokens, 0, v->tokens, n * sizeof *v->tokens);
+    exec_write(v->e, m->targets, 0, v->targets, n * sizeof *v->targets);
+    exec_write(v->e, m->doc, 0, v->doc, n * sizeof *v->doc);
+    exec_run(v->e, SECTION_EVAL);
+    exec_read(v->e, m->eval_losses, 0, v->losses, n * sizeof *v->losses);
+    exec_read(v->e, m->eval_argmax, 0, v->argmax, n * sizeof *v->argmax);
+}
+
+/* Every token its own document and no target: a row that says nothing. */
+static void clear_row(evaluator *v, int64_t row, int32_t eos) {
+    for (int64_t t = 0; t < length_of(v); t++) {
+        int64_t i = row * length_of(v) + t;
+        v->tokens[i] = eos;
+        v->targets[i] = -1;
+        v->doc[i] = (int32_t)t;
+    }
+}
+
+double evaluator_loss(evaluator *v, int64_t n_rows) {
+    double sum = 0, count = 0;
+    int64_t T = length_of(v);
+    data_report report;
+    dataset_report(v->d, SPLIT_EVAL, &report);
+    if (report.rows_per_epoch) n_rows = MIN(n_rows, (int64_t)report.rows_per_epoch);
+    for (int64_t row = 0; row < n_rows;) {
+        for (int64_t b = 0; b < batch_of(v); b++, row++) {
+            if (row < n_rows)
+                dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
+            else clear_row(v, b, tokenizer_eos(dataset_tokenizer(v->d)));
+        }
+        run(v);
+        for (size_t i = 0; i < n_tokens(v->p); i++)
+            if (v->targets[i] >= 0) sum += v->losses[i], count++;
+    }
+    return count ? sum / count : NAN;
+}
+
+/* A problem as tokens: prompt, answer, end of text. */
+typedef struct problem {
+    strbuf prompt, answer;
+    int32_t *tokens;
+    size_t n_tokens, capacity, n_prompt;
+} problem;
+
+static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
+    const tokenizer *t = dataset_tokenizer(v->d);
+    strbuf_init(&q->prompt);
+    strbuf_init(&q->answer);
+    q->tokens = NULL;
+    q->n_tokens = q->capacity = 0;
+    if (!dataset_problem(v->d, index, &q->prompt, &q->answer)) return false;
+    tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity);
+    q->n_prompt = q->n_tokens;
+    tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity);
+    q->tokens = array_grow(q->tokens, &q->capacity, q->n_tokens + 1, sizeof *q->tokens);
+    q->tokens[q->n_tokens++] = tokenizer_eos(t);
+    return true;
+}
+
+static void problem_drop(problem *q) {
+    strbuf_fini(&q->prompt);
+    strbuf_fini(&q->answer);
+    free(q->tokens);
+}
+
+/* Counts the documents of the batch whose every trained position was predicted. */
+static int64_t count_solved(const evaluator *v, int64_t row) {
+    int64_t solved = 0, T = length_of(v);
+    for (int64_t t = 0; t < T;) {
+        int64_t start = t;
+        bool any = false, right = true;
+        for (; t < T && v->doc[row * T + t] == start; t++) {
+            int64_t i = row * T + t;
+            if (v->targets[i] < 0) continue;
+            any = true;
+            right &= v->targets[i] == v->argmax[i];
+        }
+        solved += any && right;
+        if (t == start) t++;
+    }
+    return solved;
+}
+
+double evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done) {
+    int64_t T = length_of(v), B = batch_of(v), solved = 0, next = 0;
+    int32_t eos = tokenizer_eos(dataset_tokenizer(v->d));
+    problem q;
+    *n_done = 0;
+    bool more = n > 0 && problem_get(&q, v, 0);
+    if (!more && n > 0) problem_drop(&q);
+    while (more) {
+        int64_t packed = 0;
+        for (int64_t b = 0; b < B; b++) {
+            clear_row(v, b, eos);
+            for (int64_t at = 0; more && at + (int64_t)q.n_tokens <= T;) {
+                for (size_t k = 0; k < q.n_tokens; k++) {
+                    int64_t i = b * T + at + (int64_t)k;
+                    v->tokens[i] = q.tokens[k];
+                    v->doc[i] = (int32_t)at;
+                    v->targets[i] = k + 1 >= q.n_prompt && k + 1 < q.n_tokens ? q.tokens[k + 1] : -1;
+                }
+                at += (int64_t)q.n_tokens;
+                packed++;
+                problem_drop(&q);
+                more = ++next < n && problem_get(&q, v, (uint64_t)next);
+                if (!more && next < n) problem_drop(&q);
+            }
+        }
+        if (packed == 0) { /* a problem longer than a row cannot be posed */
+            problem_drop(&q);
+            break;
+        }
+        run(v);
+        for (int64_t b = 0; b < B; b++) solved += count_solved(v, b);
+        *n_done += packed;
+    }
+    return *n_done ? (double)solved / (double)*n_done : NAN;
+}
+
+void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
+    const tokenizer *t = dataset_tokenizer(v->d);
+    int64_t T = length_of(v);
+    for (int64_t k = 0; k < n; k++) {
+        problem q;
+        if (!problem_get(&q, v, (uint64_t)k) || (int64_t)q.n_tokens > T) {
+            problem_drop(&q);
+            return;
+        }
+        for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
+        int64_t at = (int64_t)q.n_prompt;
+        for (int64_t i = 0; i < at; i++) v->tokens[i] = q.tokens[i], v->doc[i] = 0;
+        for (; at < T && at < (int64_t)q.n_tokens + 4; at++) { /* a few tokens more than needed, then give up */
+            run(v);
+            int32_t token = v->argmax[at - 1];
+            if (token == tokenizer_eos(t)) break;
+            v->tokens[at] = token;
+            v->doc[at] = 0;
+        }
+        strbuf got;
+        strbuf_init(&got);
+        strbuf_add(&got, "");
+        tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got);
+        o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
+        strbuf_fini(&got);
+        problem_drop(&q);
+    }
+}

@@ -1,0 +1,260 @@
+/* supervised.c - the training loop: micro-batches in, one update per step, evaluation, checkpoints, a clean stop.
+ *
+ * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
+ * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
+ * nothing is allocated. */
+#include "train/evaluate.h"
+#include "train/params.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#define EXAMPLES 4
+
+static volatile sig_atomic_t interrupt_requested;
+void train_interrupt(void) { interrupt_requested = 1; }
+
+typedef struct trainer {
+    const train_request *r;
+    const plan *p;
+    const dataset *d;
+    const train_observer *o;
+    exec *e;
+    loader *l;
+    checkpointer *checkpoints;
+    checkpoint_tensor *tensors;
+    size_t n_tensors;
+    evaluator eval;
+    train_state state;
+    double seconds; /* spent in steps since the start of this process */
+    uint64_t timed_tokens;
+    arena memory;
+} trainer;
+
+static void say(const trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(const trainer *t, const char *fmt, ...) {
+    if (!t->o->on_message) return;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    t->o->on_message(t->o->context, text);
+}
+
+static void write_batch(const trainer *t, const int32_t *tokens, const int32_t *targets, const int32_t *doc) {
+    const model *m = &t->p->model;
+    size_t n = (size_t)(t->p->request.micro_batch * t->p->request.seq_len) * sizeof(int32_t);
+    exec_write(t->e, m->tokens, 0, tokens, n);
+    exec_write(t->e, m->targets, 0, targets, n);
+    exec_write(t->e, m->doc, 0, doc, n);
+}
+
+/* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
+ * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
+static float loss_seed(const trainer *t) {
+    if (t->p->request.precision != PRECISION_FP16) return 1;
+    int exponent;
+    frexp((double)plan_tokens_per_step(t->p), &exponent);
+    return (float)ldexp(t->state.scaler.scale, -exponent);
+}
+
+static void write_scalars(const trainer *t, int64_t step, uint32_t micro) {
+    const train_options *o = &t->r->train;
+    double update = (double)(t->state.updates + 1);
+    uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
+    step_scalars s = {.lr = (float)schedule_lr(o, step), .seed = loss_seed(t), .step = (uint32_t)step, .micro = micro,
+                      .bias1 = (float)(1 - pow(o->beta1, update)), .bias2 = (float)(1 - pow(o->beta2, update)),
+                      .noise_lo = (uint32_t)noise, .noise_hi = (uint32_t)(noise >> 32)};
+    s.grad_unscale = 1 / s.seed;
+    exec_write(t->e, t->p->model.scalars, 0, &s, sizeof s);
+}
+
+/* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
+static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double loss, double norm) {
+    const plan_request *q = &t->p->request;
+    int64_t T = q->seq_len;
+    exec_fault f = {0};
+    evaluator *v = &t->eval; /* its buffers are free between evaluations */
+    for (int64_t micro = 0; micro < q->accumulation && !f.found; micro++) {
+        for (int64_t b = 0; b < q->micro_batch; b++)
+            dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(micro * q->micro_batch + b), v->tokens + b * T,
+                        v->targets + b * T, v->doc + b * T);
+        write_batch(t, v->tokens, v->targets, v->doc);
+        write_scalars(t, step, (uint32_t)micro);
+        exec_find_fault(t->e, SECTION_MICRO, &f);
+    }
+    if (!f.found)
+        return ERR(ERR_RUN, "step %lld: loss %g, gradient norm %g is not finite; every value of the step itself is, so a sum overflowed",
+                   (long long)step, loss, norm);
+    const value *w = program_get(&t->p->program, f.value);
+    const op *o = &t->p->program.ops[f.op_index];
+    char where[32] = "outside the layers";
+    if (o->layer >= 0) snprintf(where, sizeof where, "layer %d", o->layer);
+    return ERR(ERR_RUN,
+               "step %lld: loss %g, gradient norm %g is not finite. First seen in %s, tensor '%s' element %lld = %g "
+               "(op %s). Lower train.lr, check the data, or set train.nonfinite=skip to leave such steps out",
+               (long long)step, loss, norm, where, w->name, (long long)f.element, (double)f.number, op_name(o->kind));
+}
+
+/* One optimizer step. */
+static status run_step(trainer *t, train_step_report *report) {
+    const train_options *o = &t->r->train;
+    int64_t step = t->state.step + 1;
+    uint64_t first_row = loader_position(t->l), begin = clock_ns();
+    for (int64_t micro = 0; micro < o->accumulation; micro++) {
+        const batch *b = loader_next(t->l);
+        write_batch(t, b->tokens, b->targets, b->doc);
+        write_scalars(t, step, (uint32_t)micro);
+        exec_run(t->e, SECTION_MICRO);
+    }
+    exec_run(t->e, SECTION_UPDATE);
+    float clip[CLIP_COUNT];
+    double sums[SUM_COUNT];
+    exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
+    exec_read(t->e, t->p->passes.loss_sums, 0, sums, sizeof sums);
+    double seconds = (double)(clock_ns() - begin) * 1e-9;
+
+    bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
+    double scale = t->state.scaler.scale;
+    if (skipped && !fp16 && o->nonfinite == NONFINITE_STOP)
+        return explain_fault(t, step, first_row, clip[CLIP_LOSS], clip[CLIP_NORM]);
+    if (fp16) TRY(scaler_update(&t->state.scaler, o, skipped));
+    if (skipped && fp16) say(t, "step %lld: gradients overflow at loss scale %g, step left out, scale now %g", (long long)step, scale, t->state.scaler.scale);
+    else if (skipped) say(t, "step %lld: loss %g, gradient norm %g is not finite, step left out", (long long)step, (double)clip[CLIP_LOSS], (double)clip[CLIP_NORM]);
+
+    uint64_t tokens = (uint64_t)plan_tokens_per_step(t->p);
+    t->state.step = step;
+    t->state.updates += !skipped;
+    t->state.data_row = loader_position(t->l);
+    t->state.tokens += tokens;
+    if (step == 1) t->state.first_loss = clip[CLIP_LOSS];
+    if (isfinite(clip[CLIP_LOSS])) t->state.last_loss = clip[CLIP_LOSS];
+    t->seconds += seconds;
+    t->timed_tokens += tokens;
+    *report = (train_step_report){.step = step, .steps = o->steps, .loss = clip[CLIP_LOSS], .grad_norm = clip[CLIP_NORM],
+                                  .lr = schedule_lr(o, step), .tokens_per_second = (double)tokens / seconds,
+                                  .step_ms = seconds * 1e3, .loss_scale = fp16 ? scale : 0,
+                                  .flops_per_second = t->p->flops_per_step / seconds, .tokens = t->state.tokens,
+                                  .skipped = skipped};
+    return OK;
+}
+
+static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
+    const train_options *o = &t->r->train;
+    *out = (train_eval_report){.step = step};
+    out->loss = evaluator_loss(&t->eval, o->eval_rows);
+    out->exact_match = evaluator_exact_match(&t->eval, o->problems, &out->n_problems);
+    if (t->o->on_eval) t->o->on_eval(t->o->context, out);
+}
+
+static const char *identity(trainer *t) {
+    const model_config *c = &t->p->request.model;
+    return arena_format(&t->memory, "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s",
+                        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
+                        (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
+                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(t->p->request.precision));
+}
+
+static status resume(trainer *t, const char *id) {
+    const char *from = t->r->resume;
+    char newest[4096];
+    if (!from) return OK;
+    if (strcmp(from, "auto") == 0) {
+        TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
+        if (!newest[0]) {
+            say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
+            return OK;
+        }
+        from = newest;
+    }
+    TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &t->state));
+    if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
+        return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it", from,
+                   (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed, (unsigned long long)t->state.seed);
+    say(t, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step, (unsigned long long)t->state.tokens);
+    return OK;
+}
+
+static status open_trainer(trainer *t) {
+    const train_request *r = t->r;
+    arena_init(&t->memory);
+    exec_options eo = {.backend = r->backend, .n_threads = r->n_threads, .bind = r->bind, .trace_path = r->trace_path};
+    TRY(exec_open(&t->e, &t->p->program, &eo));
+    evaluator_init(&t->eval, t->e, t->p, t->d);
+    t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
+    scaler_init(&t->state.scaler, &r->train);
+    params_initialize(t->e, t->p, r->train.seed);
+    t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
+    const char *id = identity(t);
+    TRY(resume(t, id));
+    if (r->run_dir) {
+        checkpoint_options co = {.run_dir = r->run_dir, .keep = r->keep, .identity = id, .background = r->train.save_every > 0};
+        TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
+    }
+    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row);
+}
+
+static void close_trainer(trainer *t) {
+    if (t->l) loader_close(t->l);
+    if (t->checkpoints) checkpointer_close(t->checkpoints);
+    if (t->e) {
+        evaluator_fini(&t->eval);
+        exec_close(t->e);
+    }
+    free(t->tensors);
+    arena_fini(&t->memory);
+}
+
+static status save(trainer *t) { return t->checkpoints ? checkpointer_save(t->checkpoints, t->e, &t->state) : OK; }
+
+static status loop(trainer *t, train_result *out) {
+    const train_options *o = &t->r->train;
+    int64_t saved_at = -1;
+    while (t->state.step < o->steps && !interrupt_requested) {
+        train_step_report report;
+        TRY(run_step(t, &report));
+        if (t->o->on_step) t->o->on_step(t->o->context, &report);
+        bool last = report.step == o->steps;
+        if (o->eval_every && report.step % o->eval_every == 0 && !last) evaluate(t, report.step, &out->eval);
+        if (o->save_every && report.step % o->save_every == 0) {
+            TRY(save(t));
+            saved_at = report.step;
+        }
+    }
+    if (saved_at != t->state.step) TRY(save(t));
+    if (t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
+    if (interrupt_requested && t->state.step < o->steps)
+        return ERR(ERR_INTERRUPTED, "interrupted after step %lld of %lld; the state is saved, continue with --resume auto --set run.dir=%s",
+                   (long long)t->state.step, (long long)o->steps, t->r->run_dir ? t->r->run_dir : "?");
+    return OK;
+}
+
+status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
+    status rc;
+    trainer t = {.r = r, .p = p, .d = d, .o = o};
+    *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
+    interrupt_requested = 0;
+    TRY_GOTO(rc, open_trainer(&t), done);
+    rc = loop(&t, out);
+    out->steps = t.state.step;
+    out->first_loss = t.state.first_loss;
+    out->last_loss = t.state.last_loss;
+    out->tokens = t.state.tokens;
+    if (t.seconds > 0) {
+        out->tokens_per_second = (double)t.timed_tokens / t.seconds;
+        out->step_ms = t.seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t.timed_tokens;
+    }
+    if (rc == OK && p->request.with_eval) {
+        evaluate(&t, t.state.step, &out->eval);
+        if (o->on_example) evaluator_examples(&t.eval, EXAMPLES, o);
+    }
+    out->param_hash = params_hash(t.e, p);
+    exec_ledger(t.e, &out->memory);
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+    out->rss_peak = sys_rss_peak_bytes();
+done:
+    close_trainer(&t);
+    return rc;
+}

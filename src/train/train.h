@@ -1,0 +1,145 @@
+#pragma once
+/* train.h - jobs: supervised training from a plan and a data set, with evaluation, checkpoints and resume.
+ *
+ * Promises
+ *   - Loss and gradients of a step are divided once by the valid tokens of the whole step: accumulation 8 x 1 equals 1 x 8.
+ *   - Stop anywhere, resume anywhere: the parameters end with the same bits as the run that never stopped.
+ *   - A checkpoint directory is either whole and checksummed or is not taken for one.
+ */
+#include "data/data.h"
+#include "exec/exec.h"
+#include "plan/plan.h"
+
+typedef enum schedule_kind { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD, SCHEDULE_COUNT } schedule_kind;
+typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT } nonfinite_policy;
+
+typedef struct train_options {
+    int64_t steps, micro_batch, accumulation;
+    double lr, min_lr_ratio;
+    schedule_kind schedule;
+    int64_t warmup;     /* steps */
+    double decay_share; /* wsd: share of the steps spent decaying at the end */
+    double beta1, beta2, eps, weight_decay, clip;
+    uint64_t seed;
+    int64_t eval_every, eval_rows, save_every; /* steps; 0 = only at the end / never */
+    int64_t problems;                          /* held-out problems for exact match, where the source has them */
+    nonfinite_policy nonfinite;
+    int64_t log_every;
+    /* fp16 */
+    double loss_scale; /* > 0: static */
+    int64_t initial_scale_power, loss_scale_window, hysteresis;
+    double min_loss_scale;
+} train_options;
+
+/* Learning rate of step 1..steps: linear from lr / warmup at step 1, then the schedule; the last step reaches lr * min_lr_ratio. */
+double schedule_lr(const train_options *o, int64_t step);
+
+/* ---- fp16 loss scale, as ALGORITHMS section 2 ------------------------------------------------------------------ */
+
+typedef struct loss_scaler {
+    double scale;
+    int64_t clean_steps; /* since the last overflow */
+    int64_t hysteresis_left;
+} loss_scaler;
+void scaler_init(loss_scaler *s, const train_options *o);
+/* Tells the scaler how a step went. ERR_RUN when it overflowed at the smallest scale. */
+status scaler_update(loss_scaler *s, const train_options *o, bool overflow);
+
+/* ---- checkpoint ------------------------------------------------------------------------------------------------ */
+
+/* Everything that is not a tensor. */
+typedef struct train_state {
+    int64_t step;    /* finished steps */
+    int64_t updates; /* of them, those that changed the parameters (none when gradients overflowed) */
+    uint64_t data_row;
+    uint64_t tokens;
+    loss_scaler scaler;
+    double first_loss, last_loss;
+    uint64_t seed;
+} train_state;
+
+/* One named tensor of a checkpoint and where it lives in the running program. Packed parameters are stored under their
+ * own name and slice; readers address by name, never by position. */
+typedef struct checkpoint_tensor {
+    const char *name; /* "param/layers.0.attn.qkv", "master/...", "m/...", "v/..." */
+    value_id value;
+    dtype type;
+    shape shape;
+} checkpoint_tensor;
+
+typedef struct checkpointer checkpointer;
+typedef struct checkpoint_options {
+    const char *run_dir;
+    int64_t keep;         /* newest N kept; 0 = all */
+    const char *identity; /* model and precision in words: resuming another model is refused */
+    bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
+} checkpoint_options;
+status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
+/* Background: copies the state (the only part the step waits for), then writes while training goes on. A save still under
+ * way is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
+status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
+status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
+void checkpointer_close(checkpointer *c);
+uint64_t checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
+/* dir: a checkpoint directory. Verifies every checksum before a byte is taken. */
+status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
+                       train_state *out);
+/* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
+status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
+
+/* ---- supervised training --------------------------------------------------------------------------------------- */
+
+typedef struct train_step_report {
+    int64_t step, steps;
+    double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
+    double flops_per_second;
+    uint64_t tokens;
+    bool skipped;
+} train_step_report;
+typedef struct train_eval_report {
+    int64_t step;
+    double loss;
+    double exact_match; /* NaN where there are no problems */
+    int64_t n_problems;
+} train_eval_report;
+
+/* What the caller wants to hear while training runs; any may be NULL. */
+typedef struct train_observer {
+    void *context;
+    void (*on_step)(void *context, const train_step_report *r);
+    void (*on_eval)(void *context, const train_eval_report *r);
+    void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
+    void (*on_message)(void *context, const char *text);
+} train_observer;
+
+typedef struct train_request {
+    plan_request plan;
+    data_options data;
+    train_options train;
+    const char *run_dir;
+    const char *resume; /* NULL | "auto" | a checkpoint directory */
+    int64_t keep;
+    int n_threads;
+    bool bind;
+    const char *trace_path;
+    const backend *backend;
+} train_request;
+
+typedef struct train_result {
+    int64_t steps;
+    double first_loss, last_loss;
+    uint64_t tokens;
+    double tokens_per_second, step_ms;
+    train_eval_report eval;
+    uint64_t param_hash;
+    ledger memory;
+    uint64_t host_planned, host_peak;
+    uint64_t rss_peak;
+} train_result;
+
+/* Host memory of evaluation buffers: part of the plan. */
+uint64_t train_host_bytes(const plan_request *r);
+/* plan: already compiled from request->plan; borrowed. */
+status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
+/* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */
+void train_interrupt(void);

@@ -1,0 +1,421 @@
+/* test_attention.c - attention forward and backward against a loop in double, on every instruction set of this machine.
+ *
+ * Where the bounds come from. Outputs are compared by ||out - ref|| / ||ref||, the reference starting from the same
+ * rounded inputs. 16-bit results are rounded once, so the error stays under half a unit in the last place: 2^-8 for
+ * bf16, 2^-11 for fp16. In fp32 the scores dominate: |s| reaches about 16 here, a dot product leaves a few 2^-24 |s| and
+ * the exponential turns that into a relative error, hence 64 * 2^-24. */
+#include "backend/cpu/attention.h"
+#include "op_harness.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+typedef struct dims {
+    int64_t B, T;
+    int H, G, D;
+} dims;
+
+static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
+
+static op_attr attr_of(const dims *d) {
+    return (op_attr){.batch = d->B, .seq_len = d->T, .n_heads = d->H, .n_kv_heads = d->G, .head_dim = d->D,
+                     .scale = (float)(1 / sqrt((double)d->D))};
+}
+
+/* Documents of random length, many of length 1 and some longer than a block; never across rows. */
+static int32_t *documents(const dims *d, uint64_t seed) {
+    int32_t *doc = mem_alloc((size_t)(d->B * d->T) * sizeof *doc);
+    uint64_t n = 0;
+    for (int64_t b = 0; b < d->B; b++)
+        for (int64_t t = 0, start = 0, left = 0; t < d->T; t++, left--) {
+            if (left == 0) {
+                static const int64_t longest[] = {1, 4, 30, 200};
+                left = 1 + (int64_t)rng_below(seed, n, (uint64_t)longest[rng_below(seed + 1, n, 4)]);
+                start = t;
+                n++;
+            }
+            doc[b * d->T + t] = (int32_t)start;
+        }
+    return doc;
+}
+
+static int32_t *one_document(const dims *d) { return mem_alloc((size_t)(d->B * d->T) * sizeof(int32_t)); }
+
+/* ---- the loops in double -------------------------------------------------------------------------------------- */
+
+static void reference_forward(const dims *d, const double *qkv, const int32_t *doc, double scale, double *y,
+                              double *lse) {
+    int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
+    double *p = mem_alloc((size_t)d->T * sizeof *p);
+    for (int64_t b = 0; b < d->B; b++)
+        for (int h = 0; h < d->H; h++)
+            for (int64_t i = 0; i < d->T; i++) {
+                int g = h / (d->H / d->G);
+                const double *q = qkv + (b * d->T + i) * Q + h * d->D;
+                double top = -INFINITY, sum = 0, *out = y + (b * d->T + i) * Y + h * d->D;
+                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                    const double *k = qkv + (b * d->T + j) * Q + (d->H + g) * d->D;
+                    p[j] = 0;
+                    for (int c = 0; c < d->D; c++) p[j] += q[c] * k[c] * scale;
+                    top = fmax(top, p[j]);
+                }
+                for (int64_t j = doc[b * d->T + i]; j <= i; j++) sum += exp(p[j] - top);
+                if (lse) lse[(b * d->H + h) * d->T + i] = top + log(sum);
+                for (int c = 0; c < d->D; c++) out[c] = 0;
+                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                    const double *v = qkv + (b * d->T + j) * Q + (d->H + d->G + g) * d->D;
+                    for (int c = 0; c < d->D; c++) out[c] += exp(p[j] - top) / sum * v[c];
+                }
+            }
+    free(p);
+}
+
+/* y is the one the kernel was given, rounded as it was. */
+static void reference_backward(const dims *d, const double *qkv, const int32_t *doc, double scale, const double *y,
+                               const double *lse, const double *dy, double *dqkv) {
+    int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
+    memset(dqkv, 0, (size_t)(d->B * d->T * Q) * sizeof *dqkv);
+    for (int64_t b = 0; b < d->B; b++)
+        for (int h = 0; h < d->H; h++)
+            for (int64_t i = 0; i < d->T; i++) {
+                int g = h / (d->H / d->G);
+                int64_t at_q = (b * d->T + i) * Q + h * d->D, at_y = (b * d->T + i) * Y + h * d->D;
+                double delta = 0;
+                for (int c = 0; c < d->D; c++) delta += dy[at_y + c] * y[at_y + c];
+                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                    int64_t at_k = (b * d->T + j) * Q + (d->H + g) * d->D, at_v = at_k + d->G * d->D;
+                    double s = 0, dp = 0;
+                    for (int c = 0; c < d->D; c++) s += qkv[at_q + c] * qkv[at_k + c] * scale;
+                    for (int c = 0; c < d->D; c++) dp += dy[at_y + c] * qkv[at_v + c];
+                    double p = exp(s - lse[(b * d->H + h) * d->T + i]), ds = p * (dp - delta) * scale;
+                    for (int c = 0; c < d->D; c++) {
+                        dqkv[at_q + c] += ds * qkv[at_k + c];
+                        dqkv[at_k + c] += ds * qkv[at_q + c];
+                        dqkv[at_v + c] += p * dy[at_y + c];
+                    }
+                }
+            }
+}
+
+/* ---- one case both ways ---------------------------------------------------------------------------------------- */
+
+static void check_error(const char *what, const dims *d, dtype t, op_case *c, int output, const double *reference,
+                        double limit) {
+    double e = op_case_error(c, output, reference, NULL);
+    if (!(e <= limit))
+        fail_msg("%s %s %s B=%d T=%d H=%d G=%d D=%d: error %g over %g", what, dtype_name(t), attention_functions_name(),
+                 (int)d->B, (int)d->T, d->H, d->G, d->D, e, limit);
+}
+
+static void check(const dims *d, dtype t, const int32_t *doc, double size, uint64_t seed) {
+    int64_t N = d->B * d->T, Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
+    op_attr a = attr_of(d);
+    double *y = mem_alloc((size_t)(N * Y) * 8), *lse = mem_alloc((size_t)(d->B * d->H * d->T) * 8);
+    double *dqkv = mem_alloc((size_t)(N * Q) * 8);
+
+    op_case *f = op_case_open(OP_ATTENTION, &a);
+    op_case_random(f, 0, t, SHAPE(N, Q), size, seed);
+    op_case_ints(f, 1, SHAPE(N), doc);
+    op_case_output(f, 0, t, SHAPE(N, Y));
+    op_case_output(f, 1, DTYPE_F32, SHAPE(d->B, d->H, d->T));
+    op_case_run(f, 2);
+    reference_forward(d, op_case_input_values(f, 0), doc, a.scale, y, lse);
+    check_error("y", d, t, f, 0, y, bound(t));
+    check_error("lse", d, t, f, 1, lse, bound(DTYPE_F32));
+    op_case_close(f);
+
+    op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
+    op_case_random(g, 0, t, SHAPE(N, Q), size, seed);
+    op_case_ints(g, 1, SHAPE(N), doc);
+    op_case_floats(g, 2, t, SHAPE(N, Y), y);
+    op_case_floats(g, 3, DTYPE_F32, SHAPE(d->B, d->H, d->T), lse);
+    op_case_random(g, 4, t, SHAPE(N, Y), 1.0, seed + 1);
+    op_case_output(g, 0, t, SHAPE(N, Q));
+    op_case_run(g, 2);
+    reference_backward(d, op_case_input_values(g, 0), doc, a.scale, op_case_input_values(g, 2),
+                       op_case_input_values(g, 3), op_case_input_values(g, 4), dqkv);
+    check_error("dqkv", d, t, g, 0, dqkv, bound(t));
+    op_case_close(g);
+    free(y);
+    free(lse);
+    free(dqkv);
+}
+
+static const dims SHAPES[] = {
+    {1, 1, 1, 1, 8},    {3, 2, 2, 1, 16},   {2, 7, 3, 3, 10},   {1, 64, 2, 2, 64},  {2, 65, 4, 2, 24},
+    {1, 129, 3, 1, 33}, {2, 130, 2, 2, 48}, {1, 200, 6, 2, 72}, {1, 97, 2, 1, 100}, {1, 80, 1, 1, 256},
+    {9, 66, 4, 4, 16},  {1, 190, 8, 1, 32},
+};
+
+static void every_shape(void) {
+    static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (size_t i = 0; i < ARRAY_LENGTH(SHAPES); i++)
+        for (size_t t = 0; t < ARRAY_LENGTH(types); t++) {
+            int32_t *packed = documents(&SHAPES[i], 40 + i), *one = one_document(&SHAPES[i]);
+            check(&SHAPES[i], types[t], packed, 1.5, 7 * i + t);
+            check(&SHAPES[i], types[t], one, 1.5, 7 * i + t);
+            free(packed);
+            free(one);
+        }
+}
+
+/* Each set of instructions that the machine has; at least the one for everyone. */
+static void matches_double_reference_on_every_instruction_set(void **state) {
+    (void)state;
+    int n = 0;
+    for (int i = 0; attention_functions_list(i); i++) {
+        if (!attention_force_functions(attention_functions_list(i))) continue;
+        every_shape();
+        n++;
+    }
+    assert_true(attention_force_functions(NULL));
+    assert_true(n > 0);
+    assert_false(attention_force_functions("abacus"));
+    assert_true(attention_force_functions(NULL));
+}
+
+/* Few (sequence, head) pairs and many queries: backward cuts the sequence, here into 2 and 4 pieces, and adds. */
+static void backward_of_long_sequences_is_cut_and_added(void **state) {
+    (void)state;
+    static const dims longer[] = {{1, 520, 1, 1, 16}, {1, 1100, 2, 1, 8}, {2, 530, 2, 2, 20}};
+    for (size_t i = 0; i < ARRAY_LENGTH(longer); i++) {
+        int32_t *packed = documents(&longer[i], i), *one = one_document(&longer[i]);
+        check(&longer[i], DTYPE_F32, one, 1.5, 90 + i);
+        check(&longer[i], DTYPE_BF16, packed, 1.5, 91 + i);
+        free(packed);
+        free(one);
+    }
+}
+
+/* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
+ * truncation is e^2 / 6 times a third derivative of order 1 and rounding is 1e-12, so fp32's own error rules. */
+static void backward_matches_finite_differences(void **state) {
+    (void)state;
+    dims d = {1, 70, 4, 2, 12};
+    int64_t N = d.B * d.T, Q = (int64_t)(d.H + 2 * d.G) * d.D, Y = (int64_t)d.H * d.D;
+    op_attr a = attr_of(&d);
+    int32_t *doc = documents(&d, 5);
+    op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
+    op_case_random(g, 0, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
+    double *x = op_case_input_values(g, 0), *y = mem_alloc((size_t)(N * Y) * 8);
+    double *lse = mem_alloc((size_t)(d.B * d.H * d.T) * 8);
+    reference_forward(&d, x, doc, a.scale, y, lse);
+    op_case_ints(g, 1, SHAPE(N), doc);
+    op_case_floats(g, 2, DTYPE_F32, SHAPE(N, Y), y);
+    op_case_floats(g, 3, DTYPE_F32, SHAPE(d.B, d.H, d.T), lse);
+    op_case_random(g, 4, DTYPE_F32, SHAPE(N, Y), 1.0, 4);
+    op_case_output(g, 0, DTYPE_F32, SHAPE(N, Q));
+    op_case_run(g, 2);
+    const double *dy = op_case_input_values(g, 4), *dx = op_case_values(g, 0), e = 1e-4;
+    for (int n = 0; n < 60; n++) {
+        int64_t at = (int64_t)rng_below(8, (uint64_t)n, (uint64_t)(N * Q));
+        double kept = x[at], f[2];
+        for (int side = 0; side < 2; side++) {
+            x[at] = kept + (side ? e : -e);
+            reference_forward(&d, x, doc, a.scale, y, NULL);
+            f[side] = 0;
+            for (int64_t i = 0; i < N * Y; i++) f[side] += dy[i] * y[i];
+        }
+        x[at] = kept;
+        double slope = (f[1] - f[0]) / (2 * e);
+        if (!(fabs(dx[at] - slope) <= 2e-5 * (1 + fabs(slope))))
+            fail_msg("element %d: gradient %.8g, slope %.8g", (int)at, dx[at], slope);
+    }
+    op_case_close(g);
+    free(doc);
+    free(y);
+    free(lse);
+}
+
+static void *forward_bits(const dims *d, dtype t, const double *qkv, const int32_t *doc, double **lse) {
+    int64_t N = d->B * d->T, Y = (int64_t)d->H * d->D;
+    op_attr a = attr_of(d);
+    op_case *f = op_case_open(OP_ATTENTION, &a);
+    op_case_floats(f, 0, t, SHAPE(N, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
+    op_case_ints(f, 1, SHAPE(N), doc);
+    op_case_output(f, 0, t, SHAPE(N, Y));
+    op_case_output(f, 1, DTYPE_F32, SHAPE(d->B, d->H, d->T));
+    op_case_run(f, 2);
+    double *y = mem_alloc((size_t)(N * Y) * 8);
+    memcpy(y, op_case_values(f, 0), (size_t)(N * Y) * 8);
+    if (lse) {
+        *lse = mem_alloc((size_t)(d->B * d->H * d->T) * 8);
+        memcpy(*lse, op_case_values(f, 1), (size_t)(d->B * d->H * d->T) * 8);
+    }
+    op_case_close(f);
+    return y;
+}
+
+static double *random_doubles(int64_t n, uint64_t seed) {
+    float *f = mem_alloc((size_t)n * sizeof *f);
+    double *x = mem_alloc((size_t)n * sizeof *x);
+    rng_normal_fill(rng_key(seed, "test"), 0, f, (size_t)n, 0, 1);
+    for (int64_t i = 0; i < n; i++) x[i] = f[i];
+    free(f);
+    return x;
+}
+
+/* Other documents and later tokens, however large, change no bit of what a query returns. */
+static void invisible_keys_change_no_bit(void **state) {
+    (void)state;
+    dims d = {1, 150, 2, 1, 16};
+    int64_t N = d.T, Q = (int64_t)(d.H + 2 * d.G) * d.D, Y = (int64_t)d.H * d.D;
+    int32_t *doc = mem_alloc((size_t)N * sizeof *doc);
+    for (int64_t i = 0; i < N; i++) doc[i] = i < 50 ? 0 : i < 103 ? 50 : 103;
+    double *x = random_doubles(N * Q, 1), *before = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    for (int64_t i = 0; i < N; i++)
+        if (i < 50 || i > 80)
+            for (int64_t c = 0; c < Q; c++) x[i * Q + c] = 1e4 * x[i * Q + c] + 3;
+    double *after = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    for (int64_t i = 50; i <= 80; i++)
+        for (int64_t c = 0; c < Y; c++) assert_true(before[i * Y + c] == after[i * Y + c]);
+    int changed = 0;
+    for (int64_t c = 0; c < Y; c++) changed += before[81 * Y + c] != after[81 * Y + c];
+    assert_true(changed > 0);
+    free(x);
+    free(doc);
+    free(before);
+    free(after);
+}
+
+/* q = 0: every visible key weighs the same, so y is the mean of v and lse the logarithm of their number. */
+static void zero_queries_average(void **state) {
+    (void)state;
+    dims d = {1, 140, 1, 1, 8};
+    int64_t Q = 3 * d.D;
+    int32_t *doc = one_document(&d);
+    double *x = random_doubles(d.T * Q, 2), *lse;
+    for (int64_t i = 0; i < d.T; i++)
+        for (int c = 0; c < d.D; c++) x[i * Q + c] = 0;
+    double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse), sum[8] = {0};
+    for (int64_t i = 0; i < d.T; i++) {
+        assert_true(fabs(lse[i] - log((double)(i + 1))) < 1e-6);
+        for (int c = 0; c < d.D; c++) {
+            sum[c] += x[i * Q + 2 * d.D + c];
+            assert_true(fabs(y[i * d.D + c] - sum[c] / (double)(i + 1)) < 1e-5);
+        }
+    }
+    free(x);
+    free(y);
+    free(lse);
+    free(doc);
+}
+
+/* Scores of +-1e5 leave one key with all the weight: no overflow, and that key's v comes back unchanged. */
+static void huge_scores_stay_finite(void **state) {
+    (void)state;
+    dims d = {1, 90, 1, 1, 8};
+    int64_t Q = 3 * d.D;
+    int32_t *doc = one_document(&d);
+    double *x = random_doubles(d.T * Q, 3), *lse;
+    for (int64_t i = 0; i < d.T; i++)
+        for (int c = 0; c < d.D; c++) {
+            x[i * Q + c] = c == 0 ? 1000 : 0;
+            x[i * Q + d.D + c] = c == 0 ? (i == 40 ? 300 : -300) : 0;
+        }
+    double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse);
+    for (int64_t i = 40; i < d.T; i++)
+        for (int c = 0; c < d.D; c++)
+            assert_true(y[i * d.D + c] == (double)(float)x[40 * Q + 2 * d.D + c] && isfinite(lse[i]));
+    free(x);
+    free(y);
+    free(lse);
+    free(doc);
+}
+
+/* A NaN in q spoils its own row alone, one in k every later row of its document; forward and backward. */
+static void nan_is_never_hidden(void **state) {
+    (void)state;
+    dims d = {1, 160, 1, 1, 8};
+    int64_t N = d.T, Q = 3 * d.D, bad = 70;
+    int32_t *doc = mem_alloc((size_t)N * sizeof *doc);
+    for (int64_t i = 0; i < N; i++) doc[i] = i < 30 ? 0 : i < 140 ? 30 : 140;
+    for (int part = 0; part < 3; part++) {
+        double *x = random_doubles(N * Q, 6), *lse;
+        x[bad * Q + part * d.D + 3] = NAN;
+        double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse);
+        for (int64_t i = 0; i < N; i++) {
+            bool sees = part == 0 ? i == bad : i >= bad && i < 140;
+            if (sees) assert_true(isnan(y[i * d.D + 3]));
+            if (part < 2) assert_true(isnan(lse[i]) == sees);
+            if (i < 30) assert_true(isfinite(y[i * d.D + 3])); /* a document that ended before it */
+        }
+        free(x);
+        free(y);
+        free(lse);
+    }
+    free(doc);
+
+    op_attr a = attr_of(&d);
+    op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
+    double *dy = random_doubles(N * d.D, 7), *lse = mem_alloc((size_t)N * 8);
+    dy[bad * d.D] = NAN;
+    int32_t *one = one_document(&d);
+    op_case_random(g, 0, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
+    op_case_ints(g, 1, SHAPE(N), one);
+    op_case_random(g, 2, DTYPE_F32, SHAPE(N, d.D), 1.0, 4);
+    op_case_floats(g, 3, DTYPE_F32, SHAPE(1, 1, N), lse);
+    op_case_floats(g, 4, DTYPE_F32, SHAPE(N, d.D), dy);
+    op_case_output(g, 0, DTYPE_F32, SHAPE(N, Q));
+    op_case_run(g, 2);
+    const double *dx = op_case_values(g, 0);
+    assert_true(isnan(dx[bad * Q])); /* dq of the row itself */
+    for (int64_t i = 0; i <= bad; i++) assert_true(isnan(dx[i * Q + 2 * d.D]) && isnan(dx[i * Q + d.D]));
+    assert_true(isfinite(dx[(N - 1) * Q]));
+    op_case_close(g);
+    free(dy);
+    free(lse);
+    free(one);
+}
+
+/* doc is checked where it is read; a bad one here must still stay inside the arrays. */
+static void wrong_documents_stay_in_bounds(void **state) {
+    (void)state;
+    dims d = {2, 70, 2, 2, 8};
+    int32_t *doc = one_document(&d);
+    for (int64_t i = 0; i < d.B * d.T; i++) doc[i] = i % 3 == 0 ? -1000000 : i % 3 == 1 ? 1000000 : 0;
+    double *x = random_doubles(d.B * d.T * 6 * d.D, 9), *y = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    for (int64_t i = 0; i < d.B * d.T * 2 * d.D; i++) assert_true(isfinite(y[i]));
+    free(x);
+    free(y);
+    free(doc);
+}
+
+/* The plan counts on this: scratch grows with T, never with T squared, and forward not at all. */
+static void scratch_is_linear_in_sequence_length(void **state) {
+    (void)state;
+    size_t bytes[2][2];
+    for (int longer = 0; longer < 2; longer++)
+        for (int backward = 0; backward < 2; backward++) {
+            dims d = {8, longer ? 16384 : 4096, 8, 8, 64};
+            program p;
+            program_init(&p);
+            op_attr a = attr_of(&d);
+            op *o = program_emit(&p, backward ? OP_ATTENTION_BWD : OP_ATTENTION, SECTION_MICRO);
+            o->attr = a;
+            op_in(o, 0, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(d.B * d.T, 24 * 64), ROLE_INPUT));
+            bytes[longer][backward] = backend_cpu()->work_bytes(&p, o, 4);
+            program_fini(&p);
+        }
+    assert_true(bytes[0][0] == bytes[1][0]);
+    assert_true(bytes[1][1] <= 4 * bytes[0][1]);
+    assert_true(bytes[1][1] <= 4 * (size_t)(8 * 16384 * 64) + (4u << 20));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_double_reference_on_every_instruction_set),
+        cmocka_unit_test(backward_of_long_sequences_is_cut_and_added),
+        cmocka_unit_test(backward_matches_finite_differences),
+        cmocka_unit_test(invisible_keys_change_no_bit),
+        cmocka_unit_test(zero_queries_average),
+        cmocka_unit_test(huge_scores_stay_finite),
+        cmocka_unit_test(nan_is_never_hidden),
+        cmocka_unit_test(wrong_documents_stay_in_bounds),
+        cmocka_unit_test(scratch_is_linear_in_sequence_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

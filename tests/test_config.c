@@ -1,0 +1,606 @@
+/* test_config.c - settings: every row reads, refuses, and writes back to the same bits; messages say where and what. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/config.h"
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char path[] = "/tmp/ralo_config_XXXXXX";
+
+static int make_file(void **state) {
+    int fd = mkstemp(path);
+    if (fd < 0) return -1;
+    return close(fd);
+}
+
+static int remove_file(void **state) { return unlink(path); }
+
+static status read_text(config *c, const char *text) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    return config_read_file(c, path);
+}
+
+/* The message of the last error holds every one of these parts. */
+static void assert_says(const char *const *parts) {
+    for (; *parts; parts++)
+        if (!strstr(error_message(), *parts)) fail_msg("'%s' is not in: %s", *parts, error_message());
+}
+#define SAYS(...) assert_says((const char *const[]){__VA_ARGS__, NULL})
+
+static void refused_in_file(const char *text, const char *const *parts) {
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, text), ERR_INPUT);
+    assert_says((const char *const[]){path, NULL});
+    assert_says(parts);
+    config_fini(&c);
+}
+#define REFUSED(text, ...) refused_in_file(text, (const char *const[]){__VA_ARGS__, NULL})
+
+static void refused_set(const char *assignment) {
+    config c;
+    config_init(&c);
+    if (config_set(&c, assignment, "--set") != ERR_INPUT) fail_msg("'%s' was taken", assignment);
+    SAYS("--set");
+    config_fini(&c);
+}
+
+static void field_equal(const char *key, const char *kind, const void *a, const void *b, size_t n_bytes, bool pair) {
+    bool equal = kind[0] == 't' ? strcmp(*(const char *const *)a, *(const char *const *)b) == 0
+                                : memcmp(a, b, n_bytes * (pair ? 2 : 1)) == 0;
+    if (!equal) fail_msg("%s differs", key);
+}
+
+/* Every field of every row, to the bit. */
+static void assert_same(const config *a, const config *b) {
+#define SETTING(key, field, type, range, initial, word, aliases, help) \
+    field_equal(key, _Generic(a->field, const char *: "text", default: "number"), &a->field, &b->field,              \
+                sizeof a->field, strcmp(#type, "PAIR") == 0);
+#include "cli/config.def"
+#undef SETTING
+    assert_int_equal(a->data.seed, b->data.seed);
+}
+
+static void assert_reads_back(const config *c) {
+    for (int annotated = 0; annotated < 2; annotated++) {
+        config again;
+        FILE *f = fopen(path, "wb");
+        assert_non_null(f);
+        config_write_yaml(c, f, annotated);
+        assert_int_equal(fclose(f), 0);
+        config_init(&again);
+        if (config_read_file(&again, path) != OK) fail_msg("%s", error_message());
+        assert_same(c, &again);
+        for (size_t i = 0; i < config_count(); i++) assert_true(config_was_given(&again, config_key(i)));
+        config_fini(&again);
+    }
+}
+
+static void test_defaults(void **state) {
+    config c;
+    config_init(&c);
+    assert_string_equal(c.model.preset, "arithmetic-tiny");
+    assert_int_equal(c.model.layers, 0);
+    assert_int_equal(c.model.tied, -1);
+    assert_string_equal(c.data.source, "builtin:arithmetic");
+    assert_int_equal(c.data.seq_len, 128);
+    assert_true(c.data.pack);
+    assert_true(c.train.beta1 == 0.9 && c.train.beta2 == 0.95 && c.train.eps == 1e-8);
+    assert_int_equal(c.train.schedule, SCHEDULE_COSINE);
+    assert_int_equal(c.train.eval_every, 0);
+    assert_true(c.train.loss_scale == 0 && c.train.min_loss_scale == 1);
+    assert_int_equal(c.precision, PRECISION_FP32);
+    assert_int_equal(c.memory.device, 0);
+    assert_int_equal(c.memory.logits_chunk, 16 << 20);
+    assert_string_equal(c.run.dir, "");
+    assert_string_equal(c.run.resume, "none");
+    assert_int_equal(c.data.seed, c.train.seed);
+    assert_int_equal(config_check(&c), OK);
+    for (size_t i = 0; i < config_count(); i++) assert_false(config_was_given(&c, config_key(i)));
+    assert_null(config_key(config_count()));
+    config_fini(&c);
+}
+
+/* The names in config.def stand in the order of the C enums. */
+static void test_choices_follow_their_enums(void **state) {
+    static const struct {
+        const char *assignment;
+        int expected;
+    } rows[] = {
+        {"train.schedule=cosine", SCHEDULE_COSINE},
+        {"train.schedule=linear", SCHEDULE_LINEAR},
+        {"train.schedule=constant", SCHEDULE_CONSTANT},
+        {"train.schedule=wsd", SCHEDULE_WSD},
+        {"train.nonfinite=stop", NONFINITE_STOP},
+        {"train.nonfinite=skip", NONFINITE_SKIP},
+        {"precision=fp32", PRECISION_FP32},
+        {"precision=bf16", PRECISION_BF16},
+        {"precision=bf16_sr", PRECISION_BF16_SR},
+        {"precision=fp16", PRECISION_FP16},
+        {"train.task=sft", TASK_SFT},
+        {"model.tied=auto", -1},
+        {"model.tied=false", 0},
+        {"model.tied=true", 1},
+    };
+    assert_int_equal(SCHEDULE_COUNT + NONFINITE_COUNT + PRECISION_COUNT + TASK_COUNT + 3, ARRAY_LENGTH(rows));
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        const char *a = rows[i].assignment;
+        assert_int_equal(config_set(&c, a, "--set"), OK);
+        int got = str_starts_with(a, "train.schedule")    ? (int)c.train.schedule
+                  : str_starts_with(a, "train.nonfinite") ? (int)c.train.nonfinite
+                  : str_starts_with(a, "precision")       ? (int)c.precision
+                  : str_starts_with(a, "train.task")      ? (int)c.task
+                                                          : c.model.tied;
+        assert_int_equal(got, rows[i].expected);
+    }
+    config_fini(&c);
+}
+
+static void test_nested_and_dotted_keys(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "train:\n  lr: 3e-4\n  fp16:\n    hysteresis: 4\n  fp16.loss_scale_window: 7\n"
+                                   "train.steps: 1e5\ndata: {seq_length: 2.0, pack: off}\nprecision: bf16\n"
+                                   "memory.device: 8G\nmodel:\n"),
+                     OK);
+    assert_true(c.train.lr == 3e-4);
+    assert_int_equal(c.train.hysteresis, 4);
+    assert_int_equal(c.train.loss_scale_window, 7);
+    assert_int_equal(c.train.steps, 100000);
+    assert_int_equal(c.data.seq_len, 2);
+    assert_false(c.data.pack);
+    assert_int_equal(c.precision, PRECISION_BF16);
+    assert_true(c.memory.device == 8ull << 30);
+    assert_true(config_was_given(&c, "data.seq_len") && config_was_given(&c, "data.seq_length"));
+    assert_false(config_was_given(&c, "train.warmup"));
+    config_fini(&c);
+}
+
+static void test_json_is_read(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "{\"train\": {\"lr\": 0.01, \"betas\": [0.8, 0.99], \"clip\": null}, "
+                                   "\"run\": {\"dir\": \"a\\tb\"}, \"data.pack\": false}"),
+                     OK);
+    assert_true(c.train.lr == 0.01 && c.train.beta1 == 0.8 && c.train.beta2 == 0.99 && c.train.clip == 0);
+    assert_string_equal(c.run.dir, "a\tb");
+    assert_false(c.data.pack);
+    config_fini(&c);
+}
+
+static void test_aliases_and_pairs(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(
+        read_text(&c, "train: {batch_size: 3, gradient_accumulation_steps: 5, learning_rate: 1, beta2: 0.5}"), OK);
+    assert_int_equal(c.train.micro_batch, 3);
+    assert_int_equal(c.train.accumulation, 5);
+    assert_true(c.train.lr == 1 && c.train.beta1 == 0.9 && c.train.beta2 == 0.5);
+    assert_int_equal(config_set(&c, "train.betas=[0.1,0.2]", "--set"), OK);
+    assert_true(c.train.beta1 == 0.1 && c.train.beta2 == 0.2);
+    assert_int_equal(config_set(&c, "train.beta1=0.3", "--set"), OK);
+    assert_true(c.train.beta1 == 0.3 && c.train.beta2 == 0.2);
+    config_fini(&c);
+    REFUSED("train: {betas: [0.9]}", "train.betas", "list of two numbers in [0, 1)");
+    REFUSED("train: {betas: [0.9, 0.9, 0.9]}", "train.betas");
+    REFUSED("train: {betas: 0.9}", "'0.9'", "train.betas");
+    REFUSED("train: {betas: [0.9, 1]}", "'[0.9, 1]'", "train.betas");
+    REFUSED("train: {betas: [0.9, [1]]}", "train.betas");
+    REFUSED("train: {beta1: [0.9, 0.9]}", "train.beta1", "a list");
+}
+
+static void test_words_and_null(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "train: {clip: none, eval_every: null, fp16.loss_scale: dynamic, save_every: 0}\n"
+                                   "run: {dir: , resume: ~, threads: auto, keep: all}\nmemory: {device: auto}\n"
+                                   "model: {layers: 0, tied: null}"),
+                     OK);
+    assert_true(c.train.clip == 0 && c.train.loss_scale == 0);
+    assert_string_equal(c.run.dir, "");
+    assert_string_equal(c.run.resume, "none");
+    assert_int_equal(c.run.keep, 0);
+    assert_int_equal(c.model.tied, -1);
+    assert_reads_back(&c);
+    assert_int_equal(read_text(&c, "run: {dir: \"auto\"}"), OK); /* in quotes it is a name */
+    assert_string_equal(c.run.dir, "auto");
+    assert_reads_back(&c);
+    config_fini(&c);
+    REFUSED("train: {lr: null}", "train.lr", "'null'", "(0, 10]");
+    REFUSED("train: {lr: auto}", "train.lr");
+    REFUSED("train:\n  steps:\n", ":2", "train.steps");
+}
+
+static void test_quoted_numbers_are_numbers(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(
+        read_text(&c, "train: {steps: \"8\", lr: '0.5'}\nmemory: {device: \"1.5 GiB\", logits_chunk: \"4096\"}"), OK);
+    assert_int_equal(c.train.steps, 8);
+    assert_true(c.train.lr == 0.5 && c.memory.device == 3ull << 29 && c.memory.logits_chunk == 4096);
+    config_fini(&c);
+}
+
+static void test_unknown_keys_name_the_nearest(void **state) {
+    REFUSED("model: {layers: 2}\ntrain:\n  lrr: 1\n", ":3:", "'train.lrr'", "did you mean 'train.lr'?");
+    REFUSED("trian:\n  steps: 1\n", ":2:", "'trian.steps'", "'train.steps'");
+    REFUSED("learning_rate: 1\n", ":1:", "did you mean 'train.lr'?");
+    REFUSED("train.batchsize: 1\n", "did you mean 'train.micro_batch'?");
+    REFUSED("train.betta1: 1\n", "did you mean 'train.beta1'?");
+    REFUSED("model.seq_len: 1\n", "did you mean 'data.seq_len'?");
+    REFUSED("train.hysteresis: 1\n", "did you mean 'train.fp16.hysteresis'?");
+    REFUSED("precison: fp32\n", "did you mean 'precision'?");
+    REFUSED("zzzzzz: {}\n", "'zzzzzz'", "ralo help settings");
+    REFUSED("train: {quux_corge: 1}\n", "'train.quux_corge'", "ralo help settings");
+    REFUSED("train: 3\n", ":1:", "'train'", "group", "expected a map");
+    REFUSED("train: [lr, 3]\n", "'train'", "a list");
+    REFUSED("train: {lr: {a: 1}}\n", "train.lr", "a map");
+    REFUSED("precision: {a: 1}\n", "precision", "a map");
+    REFUSED("- train\n", "expected a map of settings");
+    REFUSED("just text\n", "expected a map of settings");
+    refused_set("train.lrr=1");
+    SAYS("'train.lrr'", "did you mean 'train.lr'?");
+    refused_set("train=1");
+    SAYS("group");
+    refused_set("train.lr");
+    SAYS("key=value");
+    refused_set("=1");
+    refused_set("");
+}
+
+static void test_a_setting_given_twice(void **state) {
+    REFUSED("train:\n  lr: 1\ntrain.lr: 2\n", ":3:", "train.lr", "line 2");
+    REFUSED("train:\n  micro_batch: 1\n  batch_size: 2\n", ":3:", "train.batch_size", "line 2");
+    REFUSED("train:\n  betas: [0, 0]\n  beta2: 0\n", ":3:", "train.beta2", "line 2");
+    config c; /* the command line, later files, and the two halves of a pair do not collide */
+    config_init(&c);
+    assert_int_equal(read_text(&c, "train: {beta1: 0.1, beta2: 0.2}"), OK);
+    assert_int_equal(read_text(&c, "train: {beta1: 0.3}"), OK);
+    assert_int_equal(config_set(&c, "train.beta1=0.4", "--set"), OK);
+    assert_true(c.train.beta1 == 0.4 && c.train.beta2 == 0.2);
+    config_fini(&c);
+}
+
+static void test_wrong_values(void **state) {
+    REFUSED("train:\n\n  lr: fast\n", ":3:", "train.lr", "'fast'", "(0, 10]");
+    REFUSED("train: {schedule: cosin}", "'cosin'", "cosine, linear, constant, wsd");
+    REFUSED("train: {task: rloo}", "'rloo'", "one of: sft");
+    REFUSED("data: {pack: 1}", "'1'", "true or false");
+    static const char *const wrong[] = {
+        "train.lr=0",
+        "train.lr=-1",
+        "train.lr=11",
+        "train.lr=nan",
+        "train.lr=inf",
+        "train.lr=-inf",
+        "train.lr=1e999",
+        "train.lr=0x1",
+        "train.lr=1 2",
+        "train.lr=",
+        "train.lr=.",
+        "train.lr=-",
+        "train.lr=1e",
+        "train.lr=1,5",
+        "train.steps=0",
+        "train.steps=1.5",
+        "train.steps=1e30",
+        "train.steps=-1",
+        "train.steps=0x10",
+        "train.steps=1e-5",
+        "train.steps=9223372036854775808",
+        "train.steps=99999999999999999999999",
+        "train.steps=true",
+        "train.steps=1k",
+        "train.seed=9223372036854775808",
+        "train.seed=-1",
+        "train.seed=1e19",
+        "train.warmup=nan",
+        "data.seq_len=1",
+        "data.difficulty=7",
+        "data.eval_fraction=0.51",
+        "data.pack=maybe",
+        "data.pack=",
+        "data.source=",
+        "data.source=\xff",
+        "data.source=\xc0\x80",
+        "data.source=\xed\xa0\x80",
+        "data.source=a\xe2\x82",
+        "train.betas=0.9,0.95",
+        "train.betas=[0.9, 1.0]",
+        "train.betas=[nan, 0.9]",
+        "train.betas=[]",
+        "train.betas=[,]",
+        "train.beta1=1",
+        "train.beta1=[0.9, 0.9]",
+        "memory.device=-8G",
+        "memory.device=8X",
+        "memory.device=1",
+        "memory.device=1e30",
+        "memory.device=99999999T",
+        "memory.logits_chunk=auto",
+        "precision=FP32",
+        "precision=",
+        "model.tied=yes",
+        "model.layers=1025",
+        "model.layers=none",
+        "run.threads=-1",
+        "run.threads=5000000000",
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) refused_set(wrong[i]);
+    refused_set("data.source=\xff");
+    SAYS("UTF-8");
+    char *long_text = mem_alloc(100000);
+    memset(long_text, 'x', 99999);
+    memcpy(long_text, "run.dir=", 8);
+    refused_set(long_text);
+    SAYS("too long");
+    memset(long_text, 'x', 99999);
+    refused_set(long_text);
+    memcpy(long_text + 90000, "=1", 2);
+    refused_set(long_text);
+    SAYS("unknown setting");
+    free(long_text);
+}
+
+/* Every bound of every numeric row: the bound itself is taken when it is closed, one step outside is refused. */
+static void check_range(const char *key, const char *type, const char *range, const char *word) {
+    bool whole = strcmp(type, "INT") == 0;
+    if (!whole && strcmp(type, "REAL") != 0) return;
+    char low[32], high[32], outside[2][64], assignment[160];
+    assert_int_equal(sscanf(range + 1, "%31[^,], %31[^])]", low, high), 2);
+    const char *word_value = strchr(word, '=');
+    bool open[2] = {range[0] == '(', str_ends_with(range, ")")};
+    if (whole) {
+        snprintf(outside[0], sizeof outside[0], "%lld", strtoll(low, NULL, 10) - 1);
+        snprintf(outside[1], sizeof outside[1], "%llu", strtoull(high, NULL, 10) + 1);
+    } else {
+        snprintf(outside[0], sizeof outside[0], "%.17g", nextafter(strtod(low, NULL), -INFINITY));
+        snprintf(outside[1], sizeof outside[1], "%.17g", nextafter(strtod(high, NULL), INFINITY));
+    }
+    config c;
+    config_init(&c);
+    for (int end = 0; end < 2; end++) {
+        const char *bound = end ? high : low;
+        bool is_word = word_value && strtod(bound, NULL) == strtod(word_value + 1, NULL);
+        snprintf(assignment, sizeof assignment, "%s=%s", key, bound);
+        if ((config_set(&c, assignment, "--set") == OK) != (!open[end] || is_word))
+            fail_msg("%s in %s", assignment, range);
+        is_word = word_value && strtod(outside[end], NULL) == strtod(word_value + 1, NULL);
+        snprintf(assignment, sizeof assignment, "%s=%s", key, outside[end]);
+        if ((config_set(&c, assignment, "--set") == OK) != is_word) fail_msg("%s outside %s", assignment, range);
+        if (!is_word) SAYS(key, range);
+    }
+    config_fini(&c);
+}
+
+static void test_every_bound_of_every_row(void **state) {
+#define SETTING(key, field, type, range, initial, word, aliases, help) check_range(key, #type, range, word);
+#include "cli/config.def"
+#undef SETTING
+}
+
+/* A value that is not the default, for every row by its type. */
+static const char *another_value(const char *type, const char *range, const char *initial) {
+    static char text[64];
+    if (strcmp(type, "BOOL") == 0) return strcmp(initial, "true") == 0 ? "false" : "true";
+    if (strcmp(type, "TEXT") == 0) return "another: one # \"here\"";
+    if (strcmp(type, "PAIR") == 0) return "[0.1, 0.30000000000000004]";
+    if (strcmp(type, "BYTES") == 0) return "123456789";
+    if (strcmp(type, "CHOICE") == 0) {
+        const char *last = strrchr(range, '|');
+        return last ? last + 1 : range;
+    }
+    char low[32], high[32];
+    assert_int_equal(sscanf(range + 1, "%31[^,], %31[^])]", low, high), 2);
+    if (strcmp(type, "INT") == 0) snprintf(text, sizeof text, "%s", high);
+    else snprintf(text, sizeof text, "%.17g", strtod(low, NULL) + (strtod(high, NULL) - strtod(low, NULL)) / 3);
+    return text;
+}
+
+static void test_every_row_reads_back_and_is_reported(void **state) {
+    config c;
+    config_init(&c);
+    assert_reads_back(&c);
+    size_t row = 0;
+    char assignment[256];
+#define SETTING(key, field, type, range, initial, word, aliases, help)                           \
+    assert_string_equal(config_key(row++), key);                                                 \
+    snprintf(assignment, sizeof assignment, "%s=%s", key, another_value(#type, range, initial)); \
+    assert_int_equal(config_set(&c, assignment, "--set"), OK);                                   \
+    assert_true(config_was_given(&c, key));                                                      \
+    assert_reads_back(&c);
+#include "cli/config.def"
+#undef SETTING
+    assert_int_equal(row, config_count());
+    config_fini(&c);
+}
+
+static void test_awkward_text_reads_back(void **state) {
+    static const char *const texts[] = {
+        "plain",
+        "a b",
+        " lead",
+        "trail ",
+        "#comment",
+        "a #b",
+        "a: b",
+        "a:",
+        ":a",
+        "- a",
+        "-",
+        "---",
+        "...",
+        ".",
+        "~",
+        "null",
+        "Null",
+        "true",
+        "no",
+        "1",
+        "1e5",
+        ".5",
+        "0x10",
+        "'",
+        "''",
+        "\"",
+        "\\",
+        "\\n",
+        "a\nb",
+        "\n",
+        "\t",
+        "a\r\nb",
+        "\x01\x1f\x7f",
+        "{a}",
+        "[a]",
+        "a, b",
+        "*a",
+        "&a",
+        "!a",
+        "|",
+        ">",
+        "%a",
+        "@a",
+        "`a`",
+        "?",
+        "? a",
+        "none",
+        "auto",
+        "=",
+        "\xc3\xa9t\xc3\xa9",
+        "\xe2\x80\xa8",
+        "\xe2\x80\xa9",
+        "\xc2\x85",
+        "\xc2\x80",
+        "\xef\xbb\xbf",
+        "\xef\xbf\xbe",
+        "\xef\xbf\xbf",
+        "\xf0\x9f\xa6\x8e",
+        "\xf4\x8f\xbf\xbf",
+        "C:\\dir\\file",
+        "runs/{time}",
+        "a\n\n b",
+        "\n trailing\n",
+    };
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < ARRAY_LENGTH(texts); i++) {
+        char assignment[64];
+        snprintf(assignment, sizeof assignment, "data.source=%s", texts[i]);
+        assert_int_equal(config_set(&c, assignment, "--set"), OK);
+        assert_string_equal(c.data.source, texts[i]);
+        c.run.dir = c.run.resume = texts[i]; /* also the texts that --set takes for the word or null */
+        assert_reads_back(&c);
+    }
+    config_fini(&c);
+}
+
+static void test_reals_read_back_to_the_bit(void **state) {
+    static const double values[] = {0x1.fffffffffffffp-1, 0x1p-1074, 0x1.0000000000001p0, 0.1, 1.0 / 3, 1e-300, 5e-324};
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < ARRAY_LENGTH(values); i++) {
+        c.train.lr = values[i];
+        c.train.beta1 = MIN(values[i], 0x1.fffffffffffffp-1);
+        c.train.beta2 = -0.0;
+        assert_reads_back(&c);
+    }
+    for (uint64_t n = 4096; n < 1ull << 50; n = n * 3 + 1024) {
+        c.memory.device = n;
+        c.train.seed = c.data.seed = n * 2 + 1;
+        assert_reads_back(&c);
+    }
+    config_fini(&c);
+}
+
+static void test_relations_between_settings(void **state) {
+    static const struct {
+        const char *set[4];
+        const char *says;
+    } wrong[] = {
+        {{"train.steps=10", "train.warmup=11"}, "train.warmup"},
+        {{"train.steps=10", "train.warmup=9", "train.schedule=wsd", "train.decay_share=0.5"}, "train.decay_share"},
+        {{"precision=fp16", "train.fp16.initial_scale_power=1", "train.fp16.min_loss_scale=4"}, "min_loss_scale"},
+        {{"model.heads=6", "model.kv_heads=4"}, "model.kv_heads"},
+        {{"data.seq_len=1048576", "train.micro_batch=65536"}, "train.micro_batch"},
+        {{"run.resume=auto"}, "run.dir"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        config c;
+        config_init(&c);
+        for (size_t j = 0; j < 4 && wrong[i].set[j]; j++)
+            assert_int_equal(config_set(&c, wrong[i].set[j], "--set"), OK);
+        assert_int_equal(config_check(&c), ERR_INPUT);
+        SAYS(wrong[i].says);
+        config_fini(&c);
+    }
+    config c;
+    config_init(&c);
+    assert_int_equal(config_set(&c, "train.warmup=1000", "--set"), OK);
+    assert_int_equal(config_set(&c, "train.steps=1000", "--set"), OK);
+    assert_int_equal(config_set(&c, "run.dir=x", "--set"), OK);
+    assert_int_equal(config_set(&c, "run.resume=auto", "--set"), OK);
+    assert_int_equal(config_check(&c), OK);
+    config_fini(&c);
+}
+
+static void test_help_shows_every_row(void **state) {
+    char *text = NULL;
+    size_t n_bytes = 0;
+    FILE *f = open_memstream(&text, &n_bytes);
+    assert_non_null(f);
+    config_print_help(f);
+    assert_int_equal(fclose(f), 0);
+#define SETTING(key, field, type, range, initial, word, aliases, help) \
+    assert_non_null(strstr(text, key));                                \
+    assert_non_null(strstr(text, help));                               \
+    assert_non_null(strstr(text, "default " initial));                 \
+    if (range[0] == '[' || range[0] == '(') assert_non_null(strstr(text, range));
+#include "cli/config.def"
+#undef SETTING
+    free(text);
+}
+
+static void test_files_that_cannot_be_read(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_not_equal(config_read_file(&c, "/nonexistent/ralo.yaml"), OK);
+    SAYS("/nonexistent/ralo.yaml");
+    assert_int_equal(read_text(&c, "train: {lr: 1, lr: 2}\n"), ERR_INPUT);
+    assert_int_equal(read_text(&c, "train: {lr: 1\n"), ERR_INPUT);
+    assert_int_equal(read_text(&c, ""), OK);
+    config_fini(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_choices_follow_their_enums),
+        cmocka_unit_test(test_nested_and_dotted_keys),
+        cmocka_unit_test(test_json_is_read),
+        cmocka_unit_test(test_aliases_and_pairs),
+        cmocka_unit_test(test_words_and_null),
+        cmocka_unit_test(test_quoted_numbers_are_numbers),
+        cmocka_unit_test(test_unknown_keys_name_the_nearest),
+        cmocka_unit_test(test_a_setting_given_twice),
+        cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_every_bound_of_every_row),
+        cmocka_unit_test(test_every_row_reads_back_and_is_reported),
+        cmocka_unit_test(test_awkward_text_reads_back),
+        cmocka_unit_test(test_reals_read_back_to_the_bit),
+        cmocka_unit_test(test_relations_between_settings),
+        cmocka_unit_test(test_help_shows_every_row),
+        cmocka_unit_test(test_files_that_cannot_be_read),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}

@@ -1,0 +1,155 @@
+/* test_layout.c - addresses: no two values alive at once share bytes, the arena is as large as its highest byte, and the
+ * known sizes of public models come out exactly. */
+#include "plan/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+/* A target whose scratch varies from op to op, to make packing hard. */
+static size_t ragged_work(const program *p, const op *o, int n_threads) {
+    return (size_t)n_threads * (64 + 37 * (size_t)o->kind) + (size_t)(op_flops(p, o) > 1e5 ? 5000 : 0);
+}
+
+static plan_request request(const char *preset, precision precision, int64_t accumulation) {
+    return (plan_request){.model = *model_preset_find(preset), .micro_batch = 2, .accumulation = accumulation, .seq_len = 24,
+                          .precision = precision, .with_eval = true, .verify = true, .logits_chunk_bytes = 1 << 16,
+                          .target = {"ragged", 3, 64, ragged_work}};
+}
+
+/* May a and b share bytes at the one op where a dies and b is born? Only as an in-place pair. */
+static bool is_in_place(const program *p, size_t i, value_id dying, value_id born) {
+    const op *o = &p->ops[i];
+    for (int out = 0; out < op_output_count(o->kind); out++)
+        for (int in = 0; in < op_input_count(o->kind); in++)
+            if (o->out[out] == born && o->in[in] == dying && op_in_place(o->kind, out, in)) return true;
+    return false;
+}
+
+static void check_layout(const plan *p) {
+    const program *g = &p->program;
+    lifetime *life = calloc(g->n_values, sizeof *life);
+    size_t highest = 0;
+    layout_lifetimes(g, life);
+    for (value_id a = 1; a < g->n_values; a++) {
+        const value *x = &g->values[a];
+        if (x->view_of || life[a].first > life[a].last) continue;
+        assert_int_equal(x->offset % 64, 0);
+        highest = MAX(highest, x->offset + value_bytes(x));
+        for (value_id b = a + 1; b < g->n_values; b++) {
+            const value *y = &g->values[b];
+            if (y->view_of || y->tier != x->tier || life[b].first > life[b].last) continue;
+            if (x->offset + value_bytes(x) <= y->offset || y->offset + value_bytes(y) <= x->offset) continue;
+            if (life[a].last < life[b].first || life[b].last < life[a].first) continue; /* never together */
+            bool shared = (life[a].last == life[b].first && is_in_place(g, life[a].last, a, b)) ||
+                          (life[b].last == life[a].first && is_in_place(g, life[b].last, b, a));
+            if (!shared) fail_msg("'%s' and '%s' overlap while both are alive", x->name, y->name);
+        }
+    }
+    assert_int_equal(highest, p->planned[TIER_DEVICE]);
+    free(life);
+}
+
+static void live_values_never_overlap(void **state) {
+    (void)state;
+    static const char *const names[] = {"test-gpt2", "test-llama", "test-qwen2", "test-qwen3"};
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        for (precision q = 0; q < PRECISION_COUNT; q++)
+            for (int64_t a = 1; a <= 2; a++) {
+                plan_request r = request(names[i], q, a);
+                plan p;
+                assert_int_equal(plan_compile(&p, &r), OK);
+                check_layout(&p);
+                plan_close(&p);
+            }
+}
+
+static void roles_and_gaps_add_up_to_the_plan(void **state) {
+    (void)state;
+    plan_request r = request("test-qwen3", PRECISION_BF16, 2);
+    plan p;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    uint64_t sum = p.gap_bytes, n = model_param_count(&r.model);
+    for (role i = 0; i < ROLE_COUNT; i++) sum += p.by_role[i];
+    assert_int_equal(sum, p.planned[TIER_DEVICE]);
+    assert_int_equal(p.by_role[ROLE_PARAM], 2 * n); /* bf16 */
+    assert_int_equal(p.by_role[ROLE_GRAD], 4 * n);  /* fp32 */
+    assert_int_equal(p.by_role[ROLE_STATE], 12 * n); /* master, m, v */
+    assert_true(p.gap_bytes < p.planned[TIER_DEVICE] / 20);
+    plan_close(&p);
+}
+
+static void bf16_sr_needs_eight_bytes_per_parameter(void **state) {
+    (void)state;
+    plan_request r = request("test-llama", PRECISION_BF16_SR, 1);
+    plan p;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    uint64_t n = model_param_count(&r.model);
+    assert_int_equal(p.by_role[ROLE_PARAM] + p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], 8 * n);
+    plan_close(&p);
+}
+
+/* Published parameter counts. */
+static void presets_have_their_public_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t n;
+    } known[] = {{"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
+                 {"gpt2-xl", 1557611200},      {"llama2-7b", 6738415616},    {"llama2-13b", 13015864320},
+                 {"llama3-8b", 8030261248},    {"llama3-70b", 70553706496},  {"qwen2.5-0.5b", 494032768},
+                 {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-3b", 3085938688},   {"qwen2.5-7b", 7615616512},
+                 {"qwen2.5-14b", 14770033664}, {"qwen2.5-32b", 32763876352}, {"qwen3-0.6b", 596049920},
+                 {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360}};
+    for (size_t i = 0; i < ARRAY_LENGTH(known); i++) {
+        const model_config *c = model_preset_find(known[i].name);
+        assert_non_null(c);
+        assert_int_equal(model_param_count(c), known[i].n);
+    }
+}
+
+static void every_preset_compiles_and_its_params_are_counted(void **state) {
+    (void)state;
+    for (size_t i = 0; model_preset_at(i); i++) {
+        plan_request r = request(model_preset_at(i)->name, PRECISION_BF16, 1);
+        r.verify = true;
+        plan p;
+        assert_int_equal(plan_compile(&p, &r), OK);
+        assert_int_equal(p.by_role[ROLE_PARAM], 2 * model_param_count(&r.model));
+        plan_close(&p);
+    }
+}
+
+static void what_does_not_fit_names_a_change_that_does(void **state) {
+    (void)state;
+    plan_request r = request("gpt2", PRECISION_FP32, 1);
+    r.micro_batch = 8;
+    r.seq_len = 256;
+    plan p;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    p.request.device_limit = p.planned[TIER_DEVICE];
+    assert_int_equal(plan_check_fit(&p), OK); /* exactly enough is enough */
+    p.request.device_limit = p.planned[TIER_DEVICE] - 1;
+    assert_int_equal(plan_check_fit(&p), ERR_FIT);
+    assert_non_null(strstr(error_message(), "train.micro_batch=4"));
+    assert_non_null(strstr(error_message(), "embed.w"));
+    p.request.device_limit = 1000;
+    assert_int_equal(plan_check_fit(&p), ERR_FIT);
+    assert_non_null(strstr(error_message(), "smallest needs"));
+    plan_close(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(live_values_never_overlap),
+        cmocka_unit_test(roles_and_gaps_add_up_to_the_plan),
+        cmocka_unit_test(bf16_sr_needs_eight_bytes_per_parameter),
+        cmocka_unit_test(presets_have_their_public_sizes),
+        cmocka_unit_test(every_preset_compiles_and_its_params_are_counted),
+        cmocka_unit_test(what_does_not_fit_names_a_change_that_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,390 @@
+/* test_ops_norm.c - RMSNorm, LayerNorm, the norm of q and k heads, their backward, and bias gradients.
+ *
+ * The reference is the definition in double. Its backward is the analytic formula, and that formula is itself held
+ * against central differences of the definition. */
+#include "op_check.h"
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define EPS 1e-5f
+
+/* One row, odd widths, widths over several vectors, more rows than one block of a gradient sum, many blocks. */
+static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {5, 64}, {37, 33}, {2, 4097}, {300, 48}, {2100, 5}};
+
+/* ---- the definition ------------------------------------------------------------------------------------------ */
+
+typedef struct reference {
+    int64_t N, C;
+    bool centered;
+    double *y, *mean, *rstd; /* forward */
+    double *dx, *dgamma, *dbeta;
+} reference;
+
+static reference reference_open(int64_t N, int64_t C, bool centered) {
+    size_t n = (size_t)(N * C);
+    reference r = {.N = N, .C = C, .centered = centered, .y = mem_alloc(n * 8), .mean = mem_alloc((size_t)N * 8),
+                   .rstd = mem_alloc((size_t)N * 8), .dx = mem_alloc(n * 8), .dgamma = mem_alloc((size_t)C * 8),
+                   .dbeta = mem_alloc((size_t)C * 8)};
+    return r;
+}
+
+static void reference_close(reference *r) {
+    double *all[] = {r->y, r->mean, r->rstd, r->dx, r->dgamma, r->dbeta};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) free(all[i]);
+}
+
+static void reference_forward(reference *r, const double *x, const double *gamma, const double *beta) {
+    for (int64_t n = 0; n < r->N; n++) {
+        double mean = 0, square = 0;
+        for (int64_t c = 0; c < r->C && r->centered; c++) mean += x[n * r->C + c] / (double)r->C;
+        for (int64_t c = 0; c < r->C; c++) square += pow(x[n * r->C + c] - mean, 2) / (double)r->C;
+        r->mean[n] = mean;
+        r->rstd[n] = 1 / sqrt(square + EPS);
+        for (int64_t c = 0; c < r->C; c++)
+            r->y[n * r->C + c] = (x[n * r->C + c] - mean) * r->rstd[n] * gamma[c] + (beta ? beta[c] : 0);
+    }
+}
+
+/* Uses r->mean and r->rstd; dres may be NULL. */
+static void reference_backward(reference *r, const double *x, const double *gamma, const double *dy, const double *dres) {
+    memset(r->dgamma, 0, (size_t)r->C * 8);
+    memset(r->dbeta, 0, (size_t)r->C * 8);
+    for (int64_t n = 0; n < r->N; n++) {
+        double mean_a = 0, mean_axh = 0;
+        for (int64_t c = 0; c < r->C; c++) {
+            double xh = (x[n * r->C + c] - r->mean[n]) * r->rstd[n], d = dy[n * r->C + c];
+            mean_a += d * gamma[c] / (double)r->C;
+            mean_axh += d * gamma[c] * xh / (double)r->C;
+            r->dgamma[c] += d * xh;
+            r->dbeta[c] += d;
+        }
+        for (int64_t c = 0; c < r->C; c++) {
+            int64_t i = n * r->C + c;
+            double xh = (x[i] - r->mean[n]) * r->rstd[n];
+            r->dx[i] = r->rstd[n] * (dy[i] * gamma[c] - (r->centered ? mean_a : 0) - xh * mean_axh) + (dres ? dres[i] : 0);
+        }
+    }
+}
+
+static double dot(const double *a, const double *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static double *random_values(size_t n, uint64_t seed, double mean) {
+    double *d = mem_alloc(n * sizeof *d);
+    float *f = mem_alloc(n * sizeof *f);
+    rng_normal_fill(rng_key(seed, "norm"), 0, f, n, (float)mean, 1);
+    for (size_t i = 0; i < n; i++) d[i] = f[i];
+    free(f);
+    return d;
+}
+
+static void test_the_backward_formula_is_the_slope_of_the_definition(void **state) {
+    enum { N = 3, C = 7 };
+    for (int centered = 0; centered < 2; centered++) {
+        double *x = random_values(N * C, 1, 0.5), *gamma = random_values(C, 2, 1), *beta = random_values(C, 3, 0);
+        double *dy = random_values(N * C, 4, 0);
+        reference r = reference_open(N, C, centered);
+        reference_forward(&r, x, gamma, beta);
+        reference_backward(&r, x, gamma, dy, NULL);
+        double *inputs[] = {x, gamma, beta}, *slopes[] = {r.dx, r.dgamma, r.dbeta}, h = 1e-5;
+        for (int k = 0; k < 3; k++)
+            for (int i = 0; i < (k == 0 ? N * C : C); i++) {
+                double kept = inputs[k][i];
+                inputs[k][i] = kept + h;
+                reference_forward(&r, x, gamma, beta);
+                double up = dot(r.y, dy, N * C);
+                inputs[k][i] = kept - h;
+                reference_forward(&r, x, gamma, beta);
+                double down = dot(r.y, dy, N * C);
+                inputs[k][i] = kept;
+                assert_true(fabs((up - down) / (2 * h) - slopes[k][i]) <= 1e-8 * (1 + fabs(slopes[k][i])));
+            }
+        reference_close(&r);
+        free(x);
+        free(gamma);
+        free(beta);
+        free(dy);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------- */
+
+/* A sum of squares of C terms in fixed lanes, then the root: relative error below (C / lanes + 6) U32 with 4 lanes or
+ * more; twice that covers the division and the mean. */
+static double stats_error(int64_t C) { return ((double)C / 2 + 16) * U32; }
+
+/* kinds: 0 RMSNORM, 1 LAYERNORM; with `add` the ADD_ variant with s in the bytes of a, b or its own. */
+static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) {
+    static const op_kind kinds[2][2] = {{OP_RMSNORM, OP_LAYERNORM}, {OP_ADD_RMSNORM, OP_ADD_LAYERNORM}};
+    op_case *t = op_case_open(kinds[add > 0][centered], &(op_attr){.eps = EPS});
+    int in = 0, out = 0;
+    op_case_random(t, in++, type, SHAPE(N, C), 2, 11);
+    if (add) op_case_random(t, in++, type, SHAPE(N, C), 1, 12);
+    op_case_random(t, in++, type, SHAPE(C), 1, 13);
+    if (centered) op_case_random(t, in++, type, SHAPE(C), 1, 14);
+    if (add > 1)
+        op_case_alias(t, out++, add - 2);
+    else if (add)
+        op_case_output(t, out++, type, SHAPE(N, C));
+    int y = out;
+    op_case_output(t, out++, type, SHAPE(N, C));
+    if (centered) op_case_output(t, out++, DTYPE_F32, SHAPE(N));
+    op_case_output(t, out, DTYPE_F32, SHAPE(N));
+    op_case_run(t, 2);
+
+    const double *x = op_case_input_values(t, 0);
+    if (add) {
+        const double *b = op_case_input_values(t, 1), *s = op_case_values(t, 0);
+        for (int64_t i = 0; i < N * C; i++) {
+            uint32_t rounded;
+            tensor_set_f32(&rounded, type, 0, (float)x[i] + (float)b[i]);
+            assert_true(s[i] == tensor_get_f32(&rounded, type, 0));
+        }
+        x = s; /* the norm is that of the rounded sum */
+    }
+    const double *gamma = op_case_input_values(t, add ? 2 : 1), *beta = centered ? op_case_input_values(t, add ? 3 : 2) : NULL;
+    reference r = reference_open(N, C, centered);
+    reference_forward(&r, x, gamma, beta);
+    const double *got = op_case_values(t, y), *rstd = op_case_values(t, out);
+    const double *mean = centered ? op_case_values(t, out - 1) : NULL;
+    for (int64_t n = 0; n < N; n++) {
+        /* One column: x - mean is all rounding, and rstd makes it large. */
+        double size = centered && C == 1 ? 4 / sqrt(EPS) : 1 + fabs(r.mean[n]) * r.rstd[n];
+        check_element(rstd[n], r.rstd[n], r.rstd[n] * stats_error(C) * size, DTYPE_F32, "rstd", (size_t)n);
+        if (centered) check_element(mean[n], r.mean[n], stats_error(C) * 6, DTYPE_F32, "mean", (size_t)n);
+        for (int64_t c = 0; c < C; c++) {
+            int64_t i = n * C + c;
+            double terms = (fabs(x[i]) + fabs(r.mean[n])) * r.rstd[n] * fabs(gamma[c]) + (beta ? fabs(beta[c]) : 0);
+            check_element(got[i], r.y[i], terms * stats_error(C) * size, type, "y", (size_t)i);
+        }
+    }
+
+    if (add) { /* recompute: the plain norm of the stored sum gives the same bits */
+        op_case *plain = op_case_open(kinds[0][centered], &(op_attr){.eps = EPS});
+        op_case_floats(plain, 0, type, SHAPE(N, C), x);
+        op_case_floats(plain, 1, type, SHAPE(C), gamma);
+        if (centered) op_case_floats(plain, 2, type, SHAPE(C), beta);
+        op_case_output(plain, 0, type, SHAPE(N, C));
+        op_case_output(plain, 1, DTYPE_F32, SHAPE(N));
+        if (centered) op_case_output(plain, 2, DTYPE_F32, SHAPE(N));
+        op_case_run(plain, 2);
+        check_equal_bits(t, y, plain, 0, (size_t)(N * C), "recomputed norm");
+        check_equal_bits(t, out, plain, centered ? 2 : 1, (size_t)N, "recomputed rstd");
+        op_case_close(plain);
+    }
+    reference_close(&r);
+    op_case_close(t);
+}
+
+static void test_norms_match_their_definition(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+            for (int centered = 0; centered < 2; centered++) norm_case(centered, 0, check_types[ti], shapes[s][0], shapes[s][1]);
+}
+
+static void test_add_norms_round_the_sum_first_and_work_in_place(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+            for (int centered = 0; centered < 2; centered++)
+                for (int add = 1; add <= 3; add++) norm_case(centered, add, check_types[ti], shapes[s][0], shapes[s][1]);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------ */
+
+/* alias: -1 own bytes, 0 dx = dy, 1 dx = dres. */
+static void backward_case(bool centered, dtype type, dtype grad_type, bool with_dres, int alias, int64_t N, int64_t C) {
+    op_case *t = op_case_open(centered ? OP_LAYERNORM_BWD : OP_RMSNORM_BWD, &(op_attr){.eps = EPS});
+    double *x = random_values((size_t)(N * C), 21, 0.3), *gamma = random_values((size_t)C, 22, 1);
+    int in = 0;
+    op_case_floats(t, in++, type, SHAPE(N, C), x);
+    op_case_floats(t, in++, type, SHAPE(C), gamma);
+    /* Statistics of the rounded x, rounded to fp32 as the forward would hand them over. */
+    reference r = reference_open(N, C, centered);
+    reference_forward(&r, op_case_input_values(t, 0), op_case_input_values(t, 1), NULL);
+    for (int64_t n = 0; n < N; n++) r.rstd[n] = (float)r.rstd[n], r.mean[n] = (float)r.mean[n];
+    if (centered) op_case_floats(t, in++, DTYPE_F32, SHAPE(N), r.mean);
+    op_case_floats(t, in++, DTYPE_F32, SHAPE(N), r.rstd);
+    int dy = in++, dres = in;
+    op_case_random(t, dy, type, SHAPE(N, C), 1, 23);
+    if (with_dres) op_case_random(t, dres, type, SHAPE(N, C), 1, 24);
+    if (alias >= 0)
+        op_case_alias(t, 0, alias ? dres : dy);
+    else
+        op_case_output(t, 0, type, SHAPE(N, C));
+    op_case_output(t, 1, grad_type, SHAPE(C));
+    if (centered) op_case_output(t, 2, grad_type, SHAPE(C));
+    op_case_run(t, 2);
+
+    const double *rx = op_case_input_values(t, 0), *rgamma = op_case_input_values(t, 1), *rdy = op_case_input_values(t, dy);
+    const double *rdres = with_dres ? op_case_input_values(t, dres) : NULL;
+    reference_backward(&r, rx, rgamma, rdy, rdres);
+    const double *dx = op_case_values(t, 0);
+    for (int64_t n = 0; n < N; n++) {
+        double largest = 0; /* of the terms that are summed and cancelled in this row */
+        for (int64_t c = 0; c < C; c++) {
+            double xh = (fabs(rx[n * C + c]) + fabs(r.mean[n])) * r.rstd[n];
+            largest = fmax(largest, fabs(rdy[n * C + c] * rgamma[c]) * (1 + xh));
+        }
+        for (int64_t c = 0; c < C; c++) {
+            int64_t i = n * C + c;
+            double xh = (fabs(rx[i]) + fabs(r.mean[n])) * r.rstd[n];
+            double arithmetic = r.rstd[n] * largest * (2 + xh) * stats_error(C) + (rdres ? 2 * U32 * fabs(rdres[i]) : 0);
+            check_element(dx[i], r.dx[i], arithmetic, type, "dx", (size_t)i);
+        }
+    }
+    for (int64_t c = 0; c < C; c++) {
+        double terms = 0, rows = 0; /* fp32 sums of at most a block of rows, then double */
+        for (int64_t n = 0; n < N; n++) {
+            terms += fabs(rdy[n * C + c]) * (fabs(rx[n * C + c]) + fabs(r.mean[n])) * r.rstd[n];
+            rows += fabs(rdy[n * C + c]);
+        }
+        double error = (4 + fmax(16, (double)N / 128 + 1)) * U32;
+        check_element(op_case_values(t, 1)[c], r.dgamma[c], terms * error, grad_type, "dgamma", (size_t)c);
+        if (centered) check_element(op_case_values(t, 2)[c], r.dbeta[c], rows * error, grad_type, "dbeta", (size_t)c);
+    }
+    reference_close(&r);
+    free(x);
+    free(gamma);
+    op_case_close(t);
+}
+
+static void test_norm_backward_matches_the_formula(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+            for (int centered = 0; centered < 2; centered++)
+                backward_case(centered, check_types[ti], s % 2 ? DTYPE_BF16 : DTYPE_F32, s % 3 == 0, -1, shapes[s][0], shapes[s][1]);
+}
+
+static void test_norm_backward_works_in_the_bytes_of_dy_and_of_dres(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (int centered = 0; centered < 2; centered++)
+            for (int alias = 0; alias < 2; alias++) {
+                backward_case(centered, check_types[ti], DTYPE_F32, true, alias, 37, 33);
+                if (alias == 0) backward_case(centered, check_types[ti], DTYPE_F32, false, alias, 37, 33);
+            }
+}
+
+static void test_bias_grad_is_the_sum_of_rows(void **state) {
+    const int64_t more[][2] = {{1, 1}, {17, 3}, {40, 4099}, {5000, 7}};
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t s = 0; s < ARRAY_LENGTH(more); s++)
+            for (int g = 0; g < 2; g++) {
+                int64_t N = more[s][0], C = more[s][1];
+                dtype grad_type = g ? DTYPE_BF16 : DTYPE_F32;
+                op_case *t = op_case_open(OP_BIAS_GRAD, &(op_attr){0});
+                op_case_random(t, 0, check_types[ti], SHAPE(N, C), 1, 31);
+                op_case_output(t, 0, grad_type, SHAPE(C));
+                op_case_run(t, 2);
+                const double *dy = op_case_input_values(t, 0), *db = op_case_values(t, 0);
+                for (int64_t c = 0; c < C; c++) {
+                    double sum = 0, size = 0;
+                    for (int64_t n = 0; n < N; n++) sum += dy[n * C + c], size += fabs(dy[n * C + c]);
+                    check_element(db[c], sum, size * fmax(16, (double)N / 128 + 1) * U32, grad_type, "db", (size_t)c);
+                }
+                op_case_close(t);
+            }
+}
+
+/* ---- q and k heads ------------------------------------------------------------------------------------------- */
+
+static const int heads[][4] = {{3, 2, 1, 6}, {50, 4, 2, 64}, {9, 1, 1, 33}, {300, 3, 3, 8}}; /* N, H, G, D */
+
+/* Heads of one tensor as rows of one norm: fills `rows` with the given heads. */
+static void gather_heads(double *rows, const double *qkv, int64_t N, int64_t Q, int64_t D, int64_t first, int64_t count) {
+    for (int64_t n = 0; n < N; n++) memcpy(rows + n * count * D, qkv + n * Q + first * D, (size_t)(count * D) * 8);
+}
+
+static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t s = 0; s < ARRAY_LENGTH(heads); s++) {
+            dtype type = check_types[ti];
+            int64_t N = heads[s][0], H = heads[s][1], G = heads[s][2], D = heads[s][3], Q = (H + 2 * G) * D;
+            op_attr attr = {.batch = 1, .seq_len = N, .n_heads = (int)H, .n_kv_heads = (int)G, .head_dim = (int)D, .eps = EPS};
+            op_case *t = op_case_open(OP_QK_NORM, &attr);
+            op_case_random(t, 0, type, SHAPE(N, Q), 2, 41);
+            op_case_random(t, 1, type, SHAPE(D), 1, 42);
+            op_case_random(t, 2, type, SHAPE(D), 1, 43);
+            op_case_output(t, 0, type, SHAPE(N, Q));
+            op_case_output(t, 1, DTYPE_F32, SHAPE(N, H + G));
+            op_case_run(t, 2);
+            const double *qkv = op_case_input_values(t, 0), *y = op_case_values(t, 0), *rstd = op_case_values(t, 1);
+
+            for (int alias = 0; alias < 2; alias++) {
+                op_case *b = op_case_open(OP_QK_NORM_BWD, &attr);
+                op_case_random(b, 0, type, SHAPE(N, Q), 2, 41);
+                op_case_random(b, 1, type, SHAPE(D), 1, 42);
+                op_case_random(b, 2, type, SHAPE(D), 1, 43);
+                op_case_floats(b, 3, DTYPE_F32, SHAPE(N, H + G), rstd);
+                op_case_random(b, 4, type, SHAPE(N, Q), 1, 44);
+                if (alias)
+                    op_case_alias(b, 0, 4);
+                else
+                    op_case_output(b, 0, type, SHAPE(N, Q));
+                op_case_output(b, 1, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(D));
+                op_case_output(b, 2, DTYPE_F32, SHAPE(D));
+                op_case_run(b, 2);
+                const double *dy = op_case_input_values(b, 4), *dqkv = op_case_values(b, 0);
+
+                for (int k = 0; k < 2; k++) { /* queries, then keys */
+                    int64_t first = k ? H : 0, count = k ? G : H, rows = N * count;
+                    reference r = reference_open(rows, D, false);
+                    double *x = mem_alloc((size_t)(rows * D) * 8), *g = mem_alloc((size_t)(rows * D) * 8);
+                    gather_heads(x, qkv, N, Q, D, first, count);
+                    gather_heads(g, dy, N, Q, D, first, count);
+                    const double *gamma = op_case_input_values(t, 1 + k);
+                    reference_forward(&r, x, gamma, NULL);
+                    reference_backward(&r, x, gamma, g, NULL);
+                    double *terms = mem_alloc((size_t)D * 8);
+                    for (int64_t row = 0; row < rows; row++) {
+                        int64_t n = row / count, h = first + row % count;
+                        check_element(rstd[n * (H + G) + h], r.rstd[row], r.rstd[row] * stats_error(D), DTYPE_F32, "rstd", (size_t)row);
+                        double largest = 0;
+                        for (int64_t d = 0; d < D; d++) {
+                            double xh = fabs(x[row * D + d]) * r.rstd[row];
+                            largest = fmax(largest, fabs(g[row * D + d] * gamma[d]) * (1 + xh));
+                            terms[d] += fabs(g[row * D + d]) * xh;
+                        }
+                        for (int64_t d = 0; d < D; d++) {
+                            int64_t i = n * Q + h * D + d;
+                            double xh = fabs(x[row * D + d]) * r.rstd[row];
+                            check_element(y[i], r.y[row * D + d], fabs(r.y[row * D + d]) * stats_error(D), type, "y", (size_t)i);
+                            check_element(dqkv[i], r.dx[row * D + d], r.rstd[row] * largest * (2 + xh) * stats_error(D), type,
+                                          "dqkv", (size_t)i);
+                        }
+                    }
+                    for (int64_t d = 0; d < D; d++) /* a block holds 16 rows of `count` heads here */
+                        check_element(op_case_values(b, 1 + k)[d], r.dgamma[d], terms[d] * ((double)(16 * count) + stats_error(D) / U32) * U32,
+                                      k == 0 && alias ? DTYPE_BF16 : DTYPE_F32, "dgamma", (size_t)d);
+                    reference_close(&r);
+                    free(x);
+                    free(g);
+                    free(terms);
+                }
+                for (int64_t n = 0; n < N; n++) /* v passes through, both ways */
+                    for (int64_t c = (H + G) * D; c < Q; c++) {
+                        assert_true(y[n * Q + c] == qkv[n * Q + c]);
+                        assert_true(dqkv[n * Q + c] == dy[n * Q + c]);
+                    }
+                op_case_close(b);
+            }
+            op_case_close(t);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_backward_formula_is_the_slope_of_the_definition),
+        cmocka_unit_test(test_norms_match_their_definition),
+        cmocka_unit_test(test_add_norms_round_the_sum_first_and_work_in_place),
+        cmocka_unit_test(test_norm_backward_matches_the_formula),
+        cmocka_unit_test(test_norm_backward_works_in_the_bytes_of_dy_and_of_dres),
+        cmocka_unit_test(test_bias_grad_is_the_sum_of_rows),
+        cmocka_unit_test(test_qk_norm_and_its_backward_norm_every_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

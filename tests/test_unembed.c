@@ -1,0 +1,380 @@
+/* test_unembed.c - chunked cross entropy, its gradient and the sums of a step, against loops in double.
+ *
+ * Where the bounds come from. The reference starts from the same rounded inputs and all sums are fp32, so losses differ
+ * by the rounding of one dot product and one sum of exponentials: 64 * 2^-24 of 1 + |loss|. For 16-bit types the
+ * gradient of the logits is rounded once before the two products, and a 16-bit result once more: 2 u of the norm, u
+ * being 2^-8 for bf16 and 2^-11 for fp16; one u where the result is fp32. fp32 gradients: 64 * 2^-24 of the norm. */
+#include "op_harness.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+typedef struct dims {
+    int64_t N, C, V;
+} dims;
+
+static const double FP32_BOUND = 64 * 0x1p-24;
+static double unit(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 0; }
+
+static double *new_doubles(int64_t n) { return mem_alloc((size_t)n * sizeof(double)); }
+
+/* Mostly inside the vocabulary, every fourth -1; `outside` adds targets that the loader would have refused. */
+static int32_t *targets_make(const dims *d, uint64_t seed, bool outside) {
+    int32_t *t = mem_alloc((size_t)d->N * sizeof *t);
+    for (int64_t i = 0; i < d->N; i++) {
+        t[i] = (int32_t)rng_below(seed, (uint64_t)i, (uint64_t)d->V);
+        if (i % 4 == 3) t[i] = -1;
+        if (outside && i % 8 == 5) t[i] = i % 16 == 5 ? (int32_t)d->V : INT32_MIN;
+    }
+    return t;
+}
+
+static bool trained(const dims *d, int32_t t) { return t >= 0 && t < d->V; }
+
+/* Any of the outputs may be NULL. */
+static void reference(const dims *d, const double *h, const double *w, const int32_t *targets, const double *weights,
+                      double seed, double *losses, int32_t *argmax, double *dh, double *dw) {
+    double *x = new_doubles(d->V);
+    if (dh) memset(dh, 0, (size_t)(d->N * d->C) * sizeof *dh);
+    if (dw) memset(dw, 0, (size_t)(d->V * d->C) * sizeof *dw);
+    for (int64_t i = 0; i < d->N; i++) {
+        double sum = 0;
+        int64_t best = 0;
+        for (int64_t v = 0; v < d->V; v++) {
+            x[v] = 0;
+            for (int64_t c = 0; c < d->C; c++) x[v] += h[i * d->C + c] * w[v * d->C + c];
+            if (x[v] > x[best]) best = v;
+        }
+        double top = x[best];
+        for (int64_t v = 0; v < d->V; v++) sum += exp(x[v] - top);
+        if (argmax) argmax[i] = (int32_t)best;
+        if (losses) losses[i] = trained(d, targets[i]) ? top + log(sum) - x[targets[i]] : 0;
+        if (!dh || !trained(d, targets[i])) continue;
+        for (int64_t v = 0; v < d->V; v++) {
+            double g = (weights ? weights[i] : 1) * seed * (exp(x[v] - top) / sum - (v == targets[i]));
+            for (int64_t c = 0; c < d->C; c++) {
+                dh[i * d->C + c] += g * w[v * d->C + c];
+                dw[v * d->C + c] += g * h[i * d->C + c];
+            }
+        }
+    }
+    free(x);
+}
+
+static const dims SHAPES[] = {{1, 8, 3}, {7, 20, 64}, {33, 65, 1000}, {12, 16, 4096}, {9, 24, 4099}, {70, 17, 130}};
+static const dtype TYPES[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
+/* Less than a row, three rows, everything. */
+static int64_t chunk_bytes(const dims *d, int choice) {
+    return choice == 0 ? 1 : choice == 1 ? 3 * 4 * d->V + 5 : 4 * d->V * d->N;
+}
+
+static op_case *forward_case(const dims *d, dtype t, int64_t bytes, const int32_t *targets, bool argmax) {
+    op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = bytes});
+    op_case_random(f, 0, t, SHAPE(d->N, d->C), 1.0, 11);
+    op_case_random(f, 1, t, SHAPE(d->V, d->C), 0.5, 12);
+    op_case_ints(f, 2, SHAPE(d->N), targets);
+    op_case_output(f, 0, DTYPE_F32, SHAPE(d->N));
+    if (argmax) op_case_output(f, 1, DTYPE_I32, SHAPE(d->N));
+    op_case_run(f, 2);
+    return f;
+}
+
+static void losses_and_argmax_match(void **state) {
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LENGTH(SHAPES); s++)
+        for (int i = 0; i < 3 * (int)ARRAY_LENGTH(TYPES); i++) {
+            const dims *d = &SHAPES[s];
+            int32_t *targets = targets_make(d, s, i % 2), *best = mem_alloc((size_t)d->N * sizeof *best);
+            op_case *f = forward_case(d, TYPES[i / 3], chunk_bytes(d, i % 3), targets, i % 2);
+            double *losses = new_doubles(d->N), largest;
+            reference(d, op_case_input_values(f, 0), op_case_input_values(f, 1), targets, NULL, 1, losses, best, NULL,
+                      NULL);
+            op_case_error(f, 0, losses, &largest);
+            if (!(largest <= FP32_BOUND)) fail_msg("shape %zu case %d: losses differ by %g", s, i, largest);
+            for (int64_t r = 0; r < d->N; r++) {
+                if (!trained(d, targets[r])) assert_true(op_case_values(f, 0)[r] == 0);
+                if (i % 2) assert_int_equal(op_case_ints_out(f, 1)[r], best[r]); /* masked rows too */
+            }
+            op_case_close(f);
+            free(targets);
+            free(best);
+            free(losses);
+        }
+}
+
+typedef struct gradient_setup {
+    dims d;
+    dtype type, dw_type;
+    int64_t chunk_bytes;
+    bool weighted;
+    float seed;
+} gradient_setup;
+
+static op_case *gradient_case(const gradient_setup *g, const int32_t *targets) {
+    const dims *d = &g->d;
+    op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = g->chunk_bytes});
+    op_case_random(c, 0, g->type, SHAPE(d->N, d->C), 1.0, 21);
+    op_case_random(c, 1, g->type, SHAPE(d->V, d->C), 0.5, 22);
+    op_case_ints(c, 2, SHAPE(d->N), targets);
+    if (g->weighted) op_case_random(c, 3, DTYPE_F32, SHAPE(d->N), 1.0, 23);
+    op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = g->seed});
+    op_case_output(c, 0, DTYPE_F32, SHAPE(d->N));
+    op_case_output(c, 1, g->type, SHAPE(d->N, d->C));
+    op_case_output(c, 2, g->dw_type, SHAPE(d->V, d->C));
+    op_case_run(c, 2);
+    return c;
+}
+
+static void check_gradient(const gradient_setup *g, bool outside) {
+    const dims *d = &g->d;
+    int32_t *targets = targets_make(d, 77, outside);
+    op_case *c = gradient_case(g, targets);
+    double *losses = new_doubles(d->N), *dh = new_doubles(d->N * d->C), *dw = new_doubles(d->V * d->C), largest;
+    reference(d, op_case_input_values(c, 0), op_case_input_values(c, 1), targets,
+              g->weighted ? op_case_input_values(c, 3) : NULL, g->seed, losses, NULL, dh, dw);
+    op_case_error(c, 0, losses, &largest);
+    double dh_error = op_case_error(c, 1, dh, NULL), dw_error = op_case_error(c, 2, dw, NULL), u = unit(g->type);
+    if (!(largest <= FP32_BOUND && dh_error <= FP32_BOUND + 2 * u && dw_error <= FP32_BOUND + u + unit(g->dw_type)))
+        fail_msg("N=%d C=%d V=%d %s dw %s chunk %lld: losses %g dh %g dw %g", (int)d->N, (int)d->C, (int)d->V,
+                 dtype_name(g->type), dtype_name(g->dw_type), (long long)g->chunk_bytes, largest, dh_error, dw_error);
+    for (int64_t i = 0; i < d->N; i++)
+        for (int64_t j = 0; j < d->C; j++)
+            if (!trained(d, targets[i])) assert_true(op_case_values(c, 1)[i * d->C + j] == 0);
+    op_case_close(c);
+    free(targets);
+    free(losses);
+    free(dh);
+    free(dw);
+}
+
+static void gradients_match_for_every_type_and_chunk(void **state) {
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LENGTH(SHAPES); s++)
+        for (int i = 0; i < 3 * (int)ARRAY_LENGTH(TYPES); i++) {
+            gradient_setup g = {SHAPES[s], TYPES[i / 3], DTYPE_F32, chunk_bytes(&SHAPES[s], i % 3), i % 2, 1.0f};
+            check_gradient(&g, i % 2 == 0);
+        }
+}
+
+/* bf16_sr keeps no fp32 gradient: one chunk writes it directly, more chunks take the second walk over the vocabulary. */
+static void bf16_weight_gradient_is_rounded_once(void **state) {
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LENGTH(SHAPES); s++)
+        for (int choice = 0; choice < 3; choice++) {
+            gradient_setup g = {SHAPES[s], DTYPE_BF16, DTYPE_BF16, chunk_bytes(&SHAPES[s], choice), true, 1.0f};
+            check_gradient(&g, true);
+        }
+}
+
+/* fp16 with a loss scale of 2^12: everything is 2^12 times larger, nothing else changes. */
+static void seed_scales_the_gradient(void **state) {
+    (void)state;
+    gradient_setup g = {{33, 65, 1000}, DTYPE_F16, DTYPE_F32, 40000, true, 0x1p12f};
+    check_gradient(&g, false);
+    g.type = DTYPE_F32;
+    check_gradient(&g, false);
+}
+
+/* (f(x + e) - f(x - e)) / 2e of the loop in double, f = sum of weight * loss: truncation e^2 and rounding 1e-11 are far
+ * under fp32's own error. */
+static void gradient_matches_finite_differences(void **state) {
+    (void)state;
+    gradient_setup g = {{9, 10, 50}, DTYPE_F32, DTYPE_F32, 800, true, 1.0f};
+    const dims *d = &g.d;
+    int32_t *targets = targets_make(d, 5, false);
+    op_case *c = gradient_case(&g, targets);
+    double *x[2] = {op_case_input_values(c, 0), op_case_input_values(c, 1)}, *weights = op_case_input_values(c, 3);
+    double *losses = new_doubles(d->N), e = 1e-5;
+    for (int n = 0; n < 80; n++) {
+        int which = n % 2;
+        int64_t at = (int64_t)rng_below(3, (uint64_t)n, (uint64_t)((which ? d->V : d->N) * d->C));
+        double kept = x[which][at], f[2] = {0};
+        for (int side = 0; side < 2; side++) {
+            x[which][at] = kept + (side ? e : -e);
+            reference(d, x[0], x[1], targets, NULL, 1, losses, NULL, NULL, NULL);
+            for (int64_t i = 0; i < d->N; i++) f[side] += weights[i] * losses[i];
+        }
+        x[which][at] = kept;
+        double slope = (f[1] - f[0]) / (2 * e), dx = op_case_values(c, 1 + which)[at];
+        if (!(fabs(dx - slope) <= 1e-5 * (1 + fabs(slope))))
+            fail_msg("%s element %d: gradient %.8g, slope %.8g", which ? "dw" : "dh", (int)at, dx, slope);
+    }
+    op_case_close(c);
+    free(targets);
+    free(losses);
+}
+
+static void nothing_trained_on_gives_zeros(void **state) {
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        gradient_setup g = {{10, 8, 40}, bf16 ? DTYPE_BF16 : DTYPE_F32, bf16 ? DTYPE_BF16 : DTYPE_F32, 500, false, 1.0f};
+        int32_t targets[10];
+        for (int i = 0; i < 10; i++) targets[i] = -1;
+        op_case *c = gradient_case(&g, targets);
+        for (int i = 0; i < 10; i++) assert_true(op_case_values(c, 0)[i] == 0);
+        for (int i = 0; i < 80; i++) assert_true(op_case_values(c, 1)[i] == 0);
+        for (int i = 0; i < 320; i++) assert_true(op_case_values(c, 2)[i] == 0);
+        op_case_close(c);
+
+        /* Only the last chunk is trained on: what the skipped ones left in dw must not be there. */
+        targets[9] = 7;
+        c = gradient_case(&g, targets);
+        double losses[10], dh[80], dw[320];
+        reference(&g.d, op_case_input_values(c, 0), op_case_input_values(c, 1), targets, NULL, 1, losses, NULL, dh, dw);
+        double limit = FP32_BOUND + 2 * unit(g.type);
+        assert_true(op_case_error(c, 1, dh, NULL) <= limit && op_case_error(c, 2, dw, NULL) <= limit);
+        op_case_close(c);
+    }
+}
+
+/* One row of logits given by hand: h = e_0, so logit v is w[v][0]. */
+static op_case *logits_case(const double *logits, int64_t V, int32_t target) {
+    double *h = new_doubles(8), *w = new_doubles(V * 8);
+    h[0] = 1;
+    for (int64_t v = 0; v < V; v++) w[v * 8] = logits[v];
+    op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = 1 << 20});
+    op_case_floats(f, 0, DTYPE_F32, SHAPE(1, 8), h);
+    op_case_floats(f, 1, DTYPE_F32, SHAPE(V, 8), w);
+    op_case_ints(f, 2, SHAPE(1), &target);
+    op_case_output(f, 0, DTYPE_F32, SHAPE(1));
+    op_case_output(f, 1, DTYPE_I32, SHAPE(1));
+    op_case_run(f, 1);
+    free(h);
+    free(w);
+    return f;
+}
+
+static void argmax_takes_the_lowest_of_equals(void **state) {
+    (void)state;
+    static const int32_t places[][2] = {{3, 4}, {0, 9000}, {4095, 4096}, {4096, 8192}, {8999, 8999}};
+    double *x = new_doubles(9001);
+    for (size_t i = 0; i < ARRAY_LENGTH(places); i++)
+        for (int target = -1; target < 1; target++) {
+            for (int64_t v = 0; v < 9001; v++) x[v] = -1 - (double)(v % 7);
+            x[places[i][0]] = x[places[i][1]] = 2;
+            op_case *f = logits_case(x, 9001, target);
+            assert_int_equal(op_case_ints_out(f, 1)[0], places[i][0]);
+            op_case_close(f);
+        }
+    free(x);
+}
+
+/* A logit of -inf weighs nothing, also when it fills a whole segment; as the target it costs infinitely much. */
+static void minus_infinity_is_a_weight_of_zero(void **state) {
+    (void)state;
+    int64_t V = 9000;
+    double *x = new_doubles(V), sum = 0;
+    for (int64_t v = 0; v < V; v++) {
+        x[v] = v < 4096 || v % 3 == 0 ? -INFINITY : (double)(v % 5);
+        sum += exp(x[v]);
+    }
+    op_case *f = logits_case(x, V, 4097);
+    assert_true(fabs(op_case_values(f, 0)[0] - (log(sum) - x[4097])) < FP32_BOUND * log(sum));
+    assert_int_equal(op_case_ints_out(f, 1)[0], 4099);
+    op_case_close(f);
+    f = logits_case(x, V, 0);
+    assert_true(op_case_values(f, 0)[0] == INFINITY);
+    op_case_close(f);
+    free(x);
+}
+
+static void nan_and_infinity_reach_the_loss(void **state) {
+    (void)state;
+    int64_t V = 5000;
+    double *x = new_doubles(V);
+    for (int bad = 0; bad < 2; bad++)
+        for (int64_t at = 0; at < V; at += 1666) {
+            for (int64_t v = 0; v < V; v++) x[v] = (double)(v % 3);
+            x[at] = bad ? INFINITY : NAN;
+            op_case *f = logits_case(x, V, 7);
+            assert_true(isnan(op_case_values(f, 0)[0]));
+            op_case_close(f);
+        }
+    free(x);
+
+    gradient_setup g = {{6, 8, 30}, DTYPE_F32, DTYPE_F32, 240, false, 1.0f};
+    int32_t targets[6] = {1, 2, 3, 4, 5, 6};
+    double h[48], w[240];
+    for (int i = 0; i < 48; i++) h[i] = i == 17 ? NAN : 0.1 * i - 2;
+    for (int i = 0; i < 240; i++) w[i] = 0.01 * i - 1;
+    op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = g.chunk_bytes});
+    op_case_floats(c, 0, DTYPE_F32, SHAPE(6, 8), h);
+    op_case_floats(c, 1, DTYPE_F32, SHAPE(30, 8), w);
+    op_case_ints(c, 2, SHAPE(6), targets);
+    op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 1});
+    op_case_output(c, 0, DTYPE_F32, SHAPE(6));
+    op_case_output(c, 1, DTYPE_F32, SHAPE(6, 8));
+    op_case_output(c, 2, DTYPE_F32, SHAPE(30, 8));
+    op_case_run(c, 2);
+    for (int i = 0; i < 6; i++) {
+        assert_true(isnan(op_case_values(c, 0)[i]) == (i == 2));
+        assert_true(isnan(op_case_values(c, 1)[i * 8]) == (i == 2));
+    }
+    assert_true(isnan(op_case_values(c, 2)[0]));
+    op_case_close(c);
+}
+
+/* The point of the op: scratch follows the budget, whatever N and V are. */
+static void scratch_follows_the_budget(void **state) {
+    (void)state;
+    static const dtype dw_types[] = {DTYPE_F32, DTYPE_BF16};
+    for (size_t i = 0; i < ARRAY_LENGTH(dw_types); i++)
+        for (int64_t budget = 8 << 20; budget <= 64 << 20; budget *= 8) {
+            program p;
+            program_init(&p);
+            int64_t N = 16384, C = 512, V = 150000;
+            op *o = program_emit(&p, OP_UNEMBED_LOSS_GRAD, SECTION_MICRO);
+            o->attr.chunk_bytes = budget;
+            op_in(o, 0, program_persistent(&p, "h", DTYPE_BF16, SHAPE(N, C), ROLE_INPUT));
+            op_in(o, 1, program_persistent(&p, "w", DTYPE_BF16, SHAPE(V, C), ROLE_PARAM));
+            op_out(o, 1, program_persistent(&p, "dh", DTYPE_BF16, SHAPE(N, C), ROLE_GRAD));
+            op_out(o, 2, program_persistent(&p, "dw", dw_types[i], SHAPE(V, C), ROLE_GRAD));
+            size_t n = backend_cpu()->work_bytes(&p, o, 4);
+            assert_true(n >= (size_t)budget / 2);
+            assert_true(n <= (size_t)budget + (24u << 20)); /* the products pack into scratch of their own */
+            program_fini(&p);
+        }
+}
+
+static void sums_of_the_step_add_up(void **state) {
+    (void)state;
+    enum { N = 5 };
+    const double losses[N] = {1.5, 2.25, 100, 0.5, 4}, weights[N] = {1, 0.5, 7, 0, -2}, before[SUM_COUNT] = {10, 20, 30, 40};
+    const int32_t targets[N] = {3, 0, -1, 9, 2};
+    for (int i = 0; i < 4; i++) {
+        bool weighted = i % 2;
+        step_scalars s = {.micro = (uint32_t)(i / 2)};
+        op_case *c = op_case_open(OP_LOSS_REDUCE, &(op_attr){0});
+        op_case_floats(c, 0, DTYPE_F32, SHAPE(N), losses);
+        op_case_ints(c, 1, SHAPE(N), targets);
+        if (weighted) op_case_floats(c, 2, DTYPE_F32, SHAPE(N), weights);
+        op_case_bytes(c, 3, SHAPE((int64_t)sizeof s), &s);
+        op_case_output_floats(c, 0, DTYPE_F64, SHAPE(SUM_COUNT), before);
+        op_case_run(c, 2);
+        const double *sums = op_case_values(c, 0);
+        const double part[SUM_COUNT] = {weighted ? -5.375 : 8.25, 4, weighted ? -0.5 : 4, 8.25};
+        for (int j = 0; j < SUM_COUNT; j++) assert_true(sums[j] == part[j] + (s.micro ? before[j] : 0));
+        op_case_close(c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_and_argmax_match),
+        cmocka_unit_test(gradients_match_for_every_type_and_chunk),
+        cmocka_unit_test(bf16_weight_gradient_is_rounded_once),
+        cmocka_unit_test(seed_scales_the_gradient),
+        cmocka_unit_test(gradient_matches_finite_differences),
+        cmocka_unit_test(nothing_trained_on_gives_zeros),
+        cmocka_unit_test(argmax_takes_the_lowest_of_equals),
+        cmocka_unit_test(minus_infinity_is_a_weight_of_zero),
+        cmocka_unit_test(nan_and_infinity_reach_the_loss),
+        cmocka_unit_test(scratch_follows_the_budget),
+        cmocka_unit_test(sums_of_the_step_add_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
