@@ -1,7 +1,8 @@
-/* fake_backend.c - see fake_backend.h. Memory ends exactly where the arena does, so a sanitizer sees any step outside. */
+/* fake_backend.c - see fake_backend.h. Memory ends exactly where the arena does, so a sanitizer sees a step outside. */
 #include "fake_backend.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 
 struct backend_context {
@@ -70,9 +71,18 @@ static void kernel_copy(backend_context *c, const kernel_call *k) {
 }
 
 static void kernel_cast(backend_context *c, const kernel_call *k) { fake_allocate(); }
-static void allocate_task(void *context, int64_t task, int thread) { fake_allocate(); }
+
+/* Task 0 waits until another thread has done a task: without that one thread could be through before others wake. */
+static void allocate_task(void *context, int64_t task, int thread) {
+    _Atomic int *other = context;
+    while (task == 0 && *other == 0) sched_yield();
+    fake_allocate();
+    if (task > 0) (*other)++;
+}
+
 static void kernel_swiglu(backend_context *c, const kernel_call *k) {
-    pool_run(c->threads, allocate_task, NULL, FAKE_TASKS);
+    _Atomic int other = pool_threads(c->threads) == 1; /* nobody to wait for */
+    pool_run(c->threads, allocate_task, &other, FAKE_TASKS);
 }
 
 static void kernel_rope_table(backend_context *c, const kernel_call *k) {

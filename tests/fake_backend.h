@@ -3,7 +3,8 @@
  * results are known without thinking. Kernels ignore what the op means elsewhere.
  *
  *     ADD   y = a + b, fp32                       GELU  y = log(x), fp32: NaN for negative numbers
- *     COPY  y = x, bytes                          SWIGLU  allocates once in each of FAKE_TASKS pool tasks
+ *     COPY  y = x, bytes                          SWIGLU  allocates once in each of FAKE_TASKS pool tasks, on more
+ *                                                         than one thread
  *     CAST  allocates once on the calling thread  ROPE_TABLE  table = 1, fp32
  * All others are NULL. */
 #include "backend/backend.h"

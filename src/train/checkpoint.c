@@ -10,7 +10,7 @@
  *
  * A writer that dies at any point leaves either no step-00000100 or a whole one. What it left under .tmp- is removed by
  * the next checkpointer_open; a lock keeps a second program from taking the files of a live one for leftovers.
- * A failed write removes what it wrote, leaves the previous checkpoint alone, and is returned by the next save or wait. */
+ * A failed write removes what it wrote, leaves earlier checkpoints alone, and is returned by the next save or wait. */
 #define _GNU_SOURCE 1 /* renameat2 */
 #include "train/checkpoint_io.h"
 
@@ -230,6 +230,11 @@ done:
 
 static void *writer_main(void *argument) {
     checkpointer *c = argument;
+#ifdef MADV_POPULATE_WRITE
+    /* The first save would pay for touching the pages; do it here, while training starts. Changes no byte, so a save
+     * that comes meanwhile is safe; older kernels refuse, and the first save is slower. */
+    madvise(c->staging, (size_t)c->layout.staging_bytes, MADV_POPULATE_WRITE);
+#endif
     pthread_mutex_lock(&c->mutex);
     for (;;) {
         while (!c->busy && !c->stopping) pthread_cond_wait(&c->changed, &c->mutex);
@@ -330,7 +335,7 @@ static status open_staging(checkpointer *c) {
                    str_format_bytes(size, n_bytes), strerror(errno));
     }
     c->staging = memory;
-    /* Advice only. The first save touches the pages, on all threads. */
+    /* Advice only: a kernel without transparent huge pages refuses it. */
     madvise(memory, n_bytes, MADV_HUGEPAGE);
     return OK;
 }

@@ -6,8 +6,8 @@
  *         tensors-00002-of-00002.safetensors
  *         checkpoint.json                        identity, state, files, and for each tensor dtype, shape and pieces
  *
- * A piece is {file, start, size, checksum}: the box of the tensor that this file holds. Readers find tensors by name and
- * put the pieces together, so who wrote which piece does not matter to them. */
+ * A piece is {file, start, size, checksum}: the box of the tensor that this file holds. Readers find tensors by name
+ * and put the pieces together, so who wrote which piece does not matter to them. */
 #include "train/train.h"
 
 #define CHECKPOINT_SHARD_BYTES (2ull << 30)
@@ -47,7 +47,7 @@ status checkpoint_check(const char *dir);
 
 status checkpoint_dir_sync(const char *dir);
 /* Gives RUN/checkpoints/`temporary` the name `name`, replacing what is there. exchange: swap the two atomically where
- * the file system can; else the old one steps aside as .old-NAME, and checkpointer_open brings it back after a crash. */
+ * the file system can; else the old one steps aside as .old-NAME, which checkpointer_open brings back after a crash. */
 status checkpoint_publish(const char *dir, const char *temporary, const char *name, bool exchange);
 /* checkpointer_open with another shard size, so that tests need no gigabytes. */
 status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors,

@@ -235,8 +235,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     status rc;
     trainer t = {.r = r, .p = p, .d = d, .o = o};
     *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
-    interrupt_requested = 0;
     TRY_GOTO(rc, open_trainer(&t), done);
+    if (o->on_start) TRY_GOTO(rc, o->on_start(o->context), done);
     rc = loop(&t, out);
     out->steps = t.state.step;
     out->first_loss = t.state.first_loss;
@@ -252,9 +252,11 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     }
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
+    out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
+    interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
     close_trainer(&t);
     return rc;
 }

@@ -110,6 +110,7 @@ typedef struct train_observer {
     void (*on_eval)(void *context, const train_eval_report *r);
     void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
     void (*on_message)(void *context, const char *text);
+    status (*on_start)(void *context); /* all is open and what is resumed was accepted; an error ends the run */
 } train_observer;
 
 typedef struct train_request {

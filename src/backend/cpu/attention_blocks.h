@@ -147,6 +147,15 @@ static void load_rows(float *dst, const attention_job *j, const void *base, int6
     memset(dst, 0, (size_t)((rows_pad - rows) * j->d_pad) * sizeof(float));
 }
 
+/* Keys lie a packed row apart, so each one is a cache and a TLB miss of its own: ask for the next block while this one
+ * is computed. */
+static void prefetch_rows(const attention_job *j, int64_t first, int64_t stride, int64_t rows) {
+    size_t width = dtype_bytes(j->type), n_bytes = (size_t)j->D * width;
+    const char *src = (const char *)j->qkv + (size_t)first * width;
+    for (int64_t r = 0; r < rows; r++, src += (size_t)stride * width)
+        for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(src + i);
+}
+
 /* (rows, columns) of (BK, d_pad) -> (columns, BK); both multiples of 4. */
 static void transpose(float *dst, const float *src, int64_t d_pad, int64_t rows, int64_t columns) {
     typedef float quad __attribute__((vector_size(16)));
@@ -215,6 +224,20 @@ static inline bool mask_row(float *s, const window *w, int64_t r, int64_t from, 
     return true;
 }
 
+/* k and v of the window's key block, and a hint for the block after it; returns the rows filled, padding included. */
+static int64_t load_keys(const attention_job *j, const window *w, int64_t base, int64_t g, float *k, float *v) {
+    int64_t stride = (int64_t)(j->H + 2 * j->G) * j->D, n_k_pad = round_up(w->n_k, ATTENTION_PAD);
+    int64_t at_k = (base + w->k0) * stride + (j->H + g) * j->D, at_v = at_k + (int64_t)j->G * j->D;
+    load_rows(k, j, j->qkv, at_k, stride, w->n_k, n_k_pad, 1);
+    load_rows(v, j, j->qkv, at_v, stride, w->n_k, n_k_pad, 1);
+    int64_t n_next = MIN(w->q0 + w->n_q - w->k0 - BK, (int64_t)BK);
+    if (n_next > 0) {
+        prefetch_rows(j, at_k + BK * stride, stride, n_next);
+        prefetch_rows(j, at_v + BK * stride, stride, n_next);
+    }
+    return n_k_pad;
+}
+
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 
 /* s -> exp(s - max) in place for the rows of one panel, with the maximum and sum so far; o is rescaled where the
@@ -279,9 +302,7 @@ static void forward_block(const attention_job *j, int64_t task, int thread) {
     int64_t first = window_first_key(w.doc, w.q0, w.n_q) / BK * BK;
     for (w.k0 = first; w.k0 < w.q0 + w.n_q; w.k0 += BK) {
         w.n_k = MIN((int64_t)BK, T - w.k0);
-        int64_t n_k_pad = round_up(w.n_k, ATTENTION_PAD), at = (base + w.k0) * stride;
-        load_rows(k, j, j->qkv, at + (j->H + g) * j->D, stride, w.n_k, n_k_pad, 1);
-        load_rows(v, j, j->qkv, at + (j->H + j->G + g) * j->D, stride, w.n_k, n_k_pad, 1);
+        int64_t n_k_pad = load_keys(j, &w, base, g, k, v);
         transpose(kt, k, d, n_k_pad, k4);
         for (int h = 0; h < j->group; h++) {
             int64_t at_row = (int64_t)h * j->block_q;
@@ -383,9 +404,7 @@ static void backward_cut(const attention_job *j, int64_t task, int thread) {
 
         for (w.k0 = window_first_key(w.doc, w.q0, w.n_q) / BK * BK; w.k0 < w.q0 + w.n_q; w.k0 += BK) {
             w.n_k = MIN((int64_t)BK, T - w.k0);
-            int64_t n_k_pad = round_up(w.n_k, ATTENTION_PAD), at = (base + w.k0) * stride;
-            load_rows(k, j, j->qkv, at + (j->H + g) * j->D, stride, w.n_k, n_k_pad, 1);
-            load_rows(v, j, j->qkv, at + (j->H + j->G + g) * j->D, stride, w.n_k, n_k_pad, 1);
+            int64_t n_k_pad = load_keys(j, &w, base, g, k, v);
             transpose(kt, k, d, n_k_pad, k4);
             transpose(vt, v, d, n_k_pad, k4);
             for (int h = 0; h < j->group; h++) {

@@ -46,17 +46,25 @@ VEC_INLINE vec gelu_slope(vec x) {
     return vec_fma(x * s * (1.0f - s), slope, s);
 }
 
+VEC_INLINE vec map_vec(dtype t, map_kind kind, const void *a, const void *b, size_t i, size_t lanes) {
+    vec x = typed_load(a, t, i, lanes);
+    return kind == MAP_ADD    ? x + typed_load(b, t, i, lanes)
+           : kind == MAP_GELU ? gelu(x)
+                              : typed_load(b, t, i, lanes) * gelu_slope(x);
+}
+
+/* Four vectors side by side: an exponential is a chain of twenty dependent operations, and a core sees only two or
+ * three of them ahead. */
+enum { UNROLL = 4 };
+
 VEC_INLINE void map_row(dtype t, map_kind kind, void *y, const void *a, const void *b, size_t n) {
-    EACH_VEC(i, lanes, n, {
-        vec x = typed_load(a, t, i, lanes), r;
-        if (kind == MAP_ADD)
-            r = x + typed_load(b, t, i, lanes);
-        else if (kind == MAP_GELU)
-            r = gelu(x);
-        else
-            r = typed_load(b, t, i, lanes) * gelu_slope(x);
-        typed_store(y, t, i, lanes, r);
-    });
+    size_t whole = n - n % (UNROLL * VEC_WIDTH);
+    for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
+        vec r[UNROLL];
+        for (size_t u = 0; u < UNROLL; u++) r[u] = map_vec(t, kind, a, b, i + u * VEC_WIDTH, VEC_WIDTH);
+        for (size_t u = 0; u < UNROLL; u++) typed_store(y, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u]);
+    }
+    EACH_VEC(i, lanes, n - whole, { typed_store(y, t, whole + i, lanes, map_vec(t, kind, a, b, whole + i, lanes)); });
 }
 
 static void map_task(void *context, int64_t task, int thread) {
@@ -122,11 +130,19 @@ void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
     rows_run(c, &j, add_bias_task);
 }
 
+VEC_INLINE vec swiglu_vec(dtype t, const void *gate, const void *up, size_t i, size_t lanes) {
+    vec g = typed_load(gate, t, i, lanes);
+    return g / (1.0f + vec_exp1(-g)) * typed_load(up, t, i, lanes);
+}
+
 VEC_INLINE void swiglu_row(dtype t, void *y, const void *gate, const void *up, size_t n) {
-    EACH_VEC(i, lanes, n, {
-        vec g = typed_load(gate, t, i, lanes);
-        typed_store(y, t, i, lanes, g / (1.0f + vec_exp1(-g)) * typed_load(up, t, i, lanes));
-    });
+    size_t whole = n - n % (UNROLL * VEC_WIDTH);
+    for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
+        vec r[UNROLL];
+        for (size_t u = 0; u < UNROLL; u++) r[u] = swiglu_vec(t, gate, up, i + u * VEC_WIDTH, VEC_WIDTH);
+        for (size_t u = 0; u < UNROLL; u++) typed_store(y, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u]);
+    }
+    EACH_VEC(i, lanes, n - whole, { typed_store(y, t, whole + i, lanes, swiglu_vec(t, gate, up, whole + i, lanes)); });
 }
 
 static void swiglu_task(void *context, int64_t task, int thread) {
@@ -145,13 +161,31 @@ void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     rows_run(c, &j, swiglu_task);
 }
 
+typedef struct gate_up {
+    vec gate, up;
+} gate_up;
+
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
+VEC_INLINE gate_up swiglu_bwd_vec(dtype t, const void *gate, const void *up, const void *dy, size_t i, size_t lanes) {
+    vec g = typed_load(gate, t, i, lanes), u = typed_load(up, t, i, lanes), d = typed_load(dy, t, i, lanes);
+    vec s = sigmoid(g);
+    return (gate_up){.gate = d * u * s * vec_fma(g, 1.0f - s, vec_set(1.0f)), .up = d * (g * s)};
+}
+
 VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy, size_t n) {
-    EACH_VEC(i, lanes, n, {
-        vec g = typed_load(gate, t, i, lanes), u = typed_load(up, t, i, lanes), d = typed_load(dy, t, i, lanes);
-        vec s = sigmoid(g);
-        typed_store(dgate, t, i, lanes, d * u * s * vec_fma(g, 1.0f - s, vec_set(1.0f)));
-        typed_store(dup, t, i, lanes, d * (g * s));
+    size_t whole = n - n % (UNROLL * VEC_WIDTH);
+    for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
+        gate_up r[UNROLL];
+        for (size_t u = 0; u < UNROLL; u++) r[u] = swiglu_bwd_vec(t, gate, up, dy, i + u * VEC_WIDTH, VEC_WIDTH);
+        for (size_t u = 0; u < UNROLL; u++) {
+            typed_store(dgate, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u].gate);
+            typed_store(dup, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u].up);
+        }
+    }
+    EACH_VEC(i, lanes, n - whole, {
+        gate_up r = swiglu_bwd_vec(t, gate, up, dy, whole + i, lanes);
+        typed_store(dgate, t, whole + i, lanes, r.gate);
+        typed_store(dup, t, whole + i, lanes, r.up);
     });
 }
 

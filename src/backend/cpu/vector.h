@@ -89,20 +89,22 @@ VEC_INLINE vec vec_at_least(vec x, vec bound) {
 #endif
 }
 
+/* The lanes `by` further on, around the end. */
+VEC_INLINE vec vec_rotate(vec v, const int by) {
+    vec_i32 lane;
+    for (int i = 0; i < VEC_WIDTH; i++) lane[i] = (i + by) % VEC_WIDTH;
+    return __builtin_shuffle(v, lane);
+}
 /* Lanes folded in halves, a fixed tree. */
 VEC_INLINE float vec_sum(vec v) {
-    float lane[VEC_WIDTH];
-    vec_store(lane, v);
-    for (int half = VEC_WIDTH / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+#pragma GCC unroll 4
+    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) v += vec_rotate(v, half);
+    return v[0];
 }
-VEC_INLINE float vec_max_lane(vec v) { /* NaN lanes count only when all are NaN */
-    float lane[VEC_WIDTH];
-    vec_store(lane, v);
-    float m = lane[0];
-    for (int i = 1; i < VEC_WIDTH; i++) m = lane[i] > m || m != m ? lane[i] : m;
-    return m;
+VEC_INLINE float vec_max_lane(vec v) { /* steps over NaN as vec_max does */
+#pragma GCC unroll 4
+    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) v = vec_max(vec_rotate(v, half), v);
+    return v[0];
 }
 
 /* e^r - 1 for |r| <= ln 2 / 2: Cephes expf coefficients. */

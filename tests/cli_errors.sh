@@ -1,0 +1,179 @@
+#!/bin/bash
+# cli_errors.sh - a wrong request is refused with exit code 2 (3 when it does not fit), says which key, which line and
+# what to do, and changes no file. RALO names the program.
+set -u
+command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
+: "${RALO:?path of the ralo program}"
+work=$(mktemp -d) && cd "$work" || exit 1
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# check CODE TEXT... -- ARGUMENTS: exit code and every TEXT on stderr; stdout is empty or ends in one JSON object.
+check() {
+    local code=$1 rc text texts=()
+    shift
+    while [ "$1" != -- ]; do texts+=("$1") && shift; done
+    shift
+    timeout 30 "$RALO" "$@" >out 2>err </dev/null
+    rc=$?
+    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
+    for text in ${texts[@]+"${texts[@]}"}; do
+        grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 2 err)"
+    done
+    [ "$code" != 2 ] || [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"
+    [ "$code" != 2 ] || [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
+}
+file() { printf -- "$2" >"$1"; }
+tiny=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=3 --set train.warmup=0
+    --set train.eval_rows=2 --set train.problems=0)
+
+# ---- settings, in files and on the command line
+file unknown.yaml 'model:\n  preset: test-llama\ntrain:\n  stepz: 3\n'
+check 2 unknown.yaml:4 train.stepz "did you mean 'train.steps'" -- plan unknown.yaml
+file group.yaml 'trian:\n  lr: 1\n'
+check 2 group.yaml:2 trian.lr "did you mean 'train.lr'" -- plan group.yaml
+check 2 --set train.stepz "did you mean 'train.steps'" -- plan --set train.stepz=3
+check 2 "did you mean 'train.lr'" -- plan --set lr=0.1
+file type.yaml '\ntrain:\n  steps: many\n'
+check 2 type.yaml:3 train.steps "'many'" "whole number" -- plan type.yaml
+file half.yaml 'train: {steps: 2.5}\n'
+check 2 half.yaml:1 train.steps "'2.5'" -- plan half.yaml
+file list.yaml 'train:\n  lr: [1, 2]\n'
+check 2 list.yaml:2 train.lr "a list" -- plan list.yaml
+file flag.yaml 'data:\n  pack: maybe\n'
+check 2 flag.yaml:2 data.pack "true or false" -- plan flag.yaml
+file range.yaml 'train:\n  betas: [0.9, 1.5]\n'
+check 2 range.yaml:2 train.betas "[0, 1)" -- plan range.yaml
+check 2 train.lr "'-1'" "(0, 10]" -- plan --set train.lr=-1
+check 2 train.lr "'nan'" -- plan --set train.lr=nan
+check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0
+check 2 train.steps "'1e99'" -- plan --set train.steps=1e99
+check 2 precision "one of: fp32, bf16, bf16_sr, fp16" -- plan --set precision=fp8
+check 2 memory.device -- plan --device-memory lots
+check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
+check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
+check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
+check 2 run.resume run.dir -- train --resume auto
+check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
+check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
+check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
+check 2 /nowhere -- train "${tiny[@]}" --resume /nowhere --set run.dir=never2
+[ ! -e never ] || fail "a refused run made its directory"
+
+# ---- files that are not settings
+file empty.yaml ''
+check 0 -- plan empty.yaml "${tiny[@]}"
+file comment.yaml '# nothing\n---\n'
+check 0 -- plan comment.yaml "${tiny[@]}"
+check 2 missing.yaml "No such file" -- plan missing.yaml
+mkdir directory
+check 2 directory -- plan directory
+file truncated.yaml 'train: {steps: 3,\n  lr: '
+check 2 truncated.yaml: -- plan truncated.yaml
+file quote.yaml 'model:\n  preset: "gpt2\n'
+check 2 quote.yaml: -- plan quote.yaml
+file twice.yaml 'train:\n  lr: 1\n  lr: 2\n'
+check 2 twice.yaml:3 lr -- plan twice.yaml
+file alias.yaml 'train:\n  learning_rate: 1\n  lr: 2\n'
+check 2 alias.yaml:3 train.lr "line 2" -- plan alias.yaml
+file scalar.yaml 'hello\n'
+check 2 scalar.yaml:1 "expected a map" -- plan scalar.yaml
+file sequence.yaml '- a\n- b\n'
+check 2 sequence.yaml:1 "expected a map" -- plan sequence.yaml
+file tabs.yaml 'train:\n\tlr: 1\n'
+check 2 tabs.yaml:2 -- plan tabs.yaml
+file nul.yaml 'train:\n  lr: 1\000\n'
+check 2 nul.yaml -- plan nul.yaml
+file latin.yaml 'run:\n  dir: caf\351\n'
+check 2 latin.yaml -- plan latin.yaml
+head -c 4096 /dev/urandom >random.yaml
+check 2 random.yaml -- plan random.yaml
+python3 -c 'print("train: " + "[" * 20000)' >deep.yaml
+check 2 deep.yaml -- plan deep.yaml
+python3 -c 'print("a: &a [x,x,x,x,x,x,x,x,x]")
+for c, d in zip("bcdefghij", "abcdefghi"): print(f"{c}: &{c} [" + ",".join(["*" + d] * 9) + "]")' >laughs.yaml
+check 2 laughs.yaml -- plan laughs.yaml
+python3 -c 'print("k" * 100000 + ": 1")' >long.yaml
+check 2 long.yaml:1 -- plan long.yaml
+head -c 3000000 /dev/zero | tr '\0' '#' >comment-of-3-megabytes.yaml
+timeout 30 "$RALO" plan comment-of-3-megabytes.yaml "${tiny[@]}" >out 2>err
+case $? in 0 | 2) ;; *) fail "3 MB of comment: exit code not 0 or 2: $(tail -n 1 err)" ;; esac
+check 2 /dev/zero -- plan /dev/zero
+
+# ---- the command line
+check 2 "unknown command 'trian'" "did you mean 'train'" -- trian
+check 2 "unknown option '--jsn'" -- plan --jsn
+check 2 "unknown option '--program'" -- train --program
+check 2 "--set needs a value" -- plan --set
+check 2 "key=value" -- plan --set train.lr
+check 2 "takes no value" -- plan --json=yes
+check 2 "two config files" empty.yaml comment.yaml -- plan empty.yaml comment.yaml
+check 0 -- --help
+check 0 -- help settings
+
+# ---- plans: every preset is answered, and what does not fit says what would
+last_object='import json, sys
+text = sys.stdin.read()
+assert text.endswith("}\n"), "the object is not the last thing on stdout"
+value = json.loads(text[text.rfind("\n", 0, -1) + 1:])
+assert isinstance(value, dict)'
+for preset in $("$RALO" help presets | awk '{ print $1 }'); do
+    timeout 30 "$RALO" plan --preset "$preset" --set memory.device=8G --json >out 2>err
+    case $? in
+    0) fits=True ;;
+    3) fits=False ;;
+    *) fail "plan $preset: exit code not 0 or 3: $(tail -n 1 err)" && continue ;;
+    esac
+    python3 -c "$last_object
+assert value['fits'] is $fits and value['model'] == '$preset' and value['memory']['device']['planned'] > 0" <out ||
+        fail "plan $preset --json: $(head -c 300 out)"
+    [ "$(wc -l <out)" = 1 ] || fail "plan $preset --json: more than the object on stdout"
+done
+"$RALO" plan --preset test-llama --program --json 2>/dev/null | python3 -c "$last_object" || fail "plan --program --json"
+
+# fits PRESET LIMIT MORE...: refused with the largest contributors; the named change really fits.
+fits() {
+    local preset=$1 limit=$2 change
+    shift 2
+    check 3 "memory.device is" "Largest at the peak: " " MiB, " "by role: inputs" "The smallest change that fits: " -- \
+        plan --preset "$preset" --device-memory "$limit" "$@"
+    change=$(sed -n 's/.*The smallest change that fits: \(--set [^(]*\) (.*/\1/p' err)
+    [ -n "$change" ] || fail "plan $preset $limit: no change in: $(tail -n 1 err)"
+    # shellcheck disable=SC2086 # the change is several words
+    check 0 -- plan --preset "$preset" --device-memory "$limit" "$@" $change
+    check 3 "The smallest change that fits: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
+}
+fits gpt2 2500M
+fits gpt2 1900M
+fits gpt2 1200M --set train.micro_batch=4
+fits test-llama 4M --set data.seq_len=512
+fits test-qwen3 1800K --set data.seq_len=1024
+check 3 "the smallest needs" -- plan --preset llama3-70b --device-memory 8G
+[ ! -e never ] || fail "a run that does not fit made its directory"
+
+# ---- runs: nothing is written over
+listing() { find "$1" -type f -exec cksum {} + | sort -k 3; }
+check 0 -- train "${tiny[@]}" --set run.dir=run --json
+python3 -c "$last_object
+assert value['run'] == 'run' and value['steps'] == 3 and len(value['param_hash']) == 16
+assert value['memory']['device']['planned'] == value['memory']['device']['peak']
+assert value['memory']['host']['planned'] == value['memory']['host']['peak']
+assert value['memory']['allocations_in_steps'] == 0" <out || fail "train --json: $(head -c 300 out)"
+[ "$(wc -l <out)" = 1 ] || fail "train --json: more than the object on stdout"
+listing run >before
+check 2 "run.dir run already holds a checkpoint" step-00000003 "--resume auto" -- train "${tiny[@]}" --set run.dir=run
+listing run | cmp -s before - || fail "a refused run changed run.dir"
+check 2 llama gpt2 -- train "${tiny[@]}" --set run.dir=run --preset test-gpt2 --resume auto
+listing run | cmp -s before - || fail "a refused resume of another model changed run.dir"
+check 2 train.seed=1 -- train "${tiny[@]}" --set run.dir=run --set train.seed=2 --resume auto
+listing run | cmp -s before - || fail "a refused resume with another seed changed run.dir"
+check 0 -- train run/config.yaml --set run.dir=again # the saved settings are settings
+touch plain
+check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
+
+[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
+echo "all refused as they should be"

@@ -1,0 +1,83 @@
+/* training.c - drive the whole house from a few settings, as the command line would. */
+#include "training.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const char *const training_presets[4] = {"test-gpt2", "test-llama", "test-qwen2", "test-qwen3"};
+
+void training_must(status rc) {
+    if (rc != OK) fail_msg("%s", error_message());
+}
+
+static int64_t or_default(int64_t given, int64_t otherwise) { return given ? given : otherwise; }
+
+static status set_all(config *c, const training *t) {
+    const char *text[] = {t->preset ? t->preset : "test-llama", t->source ? t->source : "builtin:grammar",
+                          precision_name(t->precision)};
+    static const char *const text_keys[] = {"model.preset", "data.source", "precision"};
+    const int64_t whole[] = {or_default(t->seq_len, 24), or_default(t->micro_batch, 2), or_default(t->accumulation, 1),
+                             or_default(t->steps, 4), or_default(t->threads, 2), 0, 0, 0};
+    static const char *const whole_keys[] = {"data.seq_len", "train.micro_batch", "train.accumulation", "train.steps",
+                                             "run.threads", "train.warmup", "train.eval_rows", "train.problems"};
+    char line[512];
+    for (size_t i = 0; i < ARRAY_LENGTH(text); i++) {
+        snprintf(line, sizeof line, "%s=%s", text_keys[i], text[i]);
+        TRY(config_set(c, line, "test"));
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(whole); i++) {
+        snprintf(line, sizeof line, "%s=%lld", whole_keys[i], (long long)whole[i]);
+        TRY(config_set(c, line, "test"));
+    }
+    TRY(config_set(c, "run.bind=false", "test")); /* tests run side by side: a fixed core may be a busy one */
+    for (const char *const *s = t->more; s && *s; s++) TRY(config_set(c, *s, "test"));
+    return config_check(c);
+}
+
+status training_request(const training *t, config *c, train_request *out) {
+    config_init(c);
+    TRY(set_all(c, t));
+    TRY(request_from_config(c, out));
+    out->plan.verify = true;
+    out->run_dir = t->dir;
+    out->resume = t->resume;
+    if (t->backend) out->backend = t->backend;
+    return OK;
+}
+
+status training_run(const training *t, train_result *out) {
+    static const train_observer silent;
+    status rc;
+    config c;
+    train_request r;
+    plan p = {0};
+    dataset *d = NULL;
+    *out = (train_result){0};
+    TRY_GOTO(rc, training_request(t, &c, &r), done);
+    TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
+    TRY_GOTO(rc, dataset_open(&d, &r.data, r.n_threads), done);
+    rc = train_run(&r, &p, d, t->observer ? t->observer : &silent, out);
+done:
+    if (d) dataset_close(d);
+    plan_close(&p);
+    config_fini(&c);
+    return rc;
+}
+
+char *training_dir(void) {
+    const char *base = getenv("TMPDIR");
+    char *path = mem_alloc(512);
+    snprintf(path, 512, "%s/ralo-test-XXXXXX", base && *base ? base : "/tmp");
+    if (!mkdtemp(path)) fail_msg("cannot make a directory like %s", path);
+    return path;
+}
+
+void training_dir_remove(char *dir) {
+    training_must(dir_remove_all(dir));
+    free(dir);
+}

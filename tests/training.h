@@ -1,0 +1,35 @@
+#pragma once
+/* training.h - one whole training run in a few words: settings -> plan (verified after every pass) -> data -> train_run.
+ *
+ *     train_result r;
+ *     training t = {.preset = "test-llama", .precision = PRECISION_BF16, .steps = 5, .dir = training_dir()};
+ *     assert_int_equal(training_run(&t, &r), OK);
+ *     training_dir_remove(t.dir);
+ *
+ * The request is made from settings by the very function the command line uses, so what is planned for the host and for
+ * checkpoints is what `ralo train` plans. */
+#include "cli/cli.h"
+
+typedef struct training {
+    const char *preset, *source; /* NULL: test-llama, builtin:grammar */
+    precision precision;
+    int64_t seq_len, micro_batch, accumulation, steps; /* 0: 24, 2, 1, 4 */
+    int threads;                                       /* 0: 2 */
+    const char *const *more; /* further settings as --set takes them, NULL at the end; no evaluation unless given here */
+    const char *dir;         /* run directory; NULL: nothing is saved */
+    const char *resume;      /* NULL, "auto" or a checkpoint directory */
+    const backend *backend;  /* NULL: cpu */
+    const train_observer *observer;
+} training;
+#define SETTINGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+extern const char *const training_presets[4]; /* one tiny model per family */
+
+/* The request that these settings make; `c` keeps its strings and is closed with config_fini. */
+status training_request(const training *t, config *c, train_request *out);
+/* out->host_planned and out->memory.planned are the plan's. */
+status training_run(const training *t, train_result *out);
+
+char *training_dir(void);            /* a fresh temporary directory */
+void training_dir_remove(char *dir); /* with all that is in it; frees the name */
+void training_must(status rc);       /* fails the test with the error's message */
