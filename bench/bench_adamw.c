@@ -15,9 +15,9 @@ typedef struct bench {
     const backend *device;
     backend_context *context;
     int n_threads, rounds;
-    size_t n;             /* elements per array */
-    float *arrays[4];     /* x / p, m, v, g: also the triad's three */
-    uint16_t *small;      /* the 16-bit parameter */
+    size_t n;         /* elements per array */
+    float *arrays[4]; /* x / p, m, v, g: also the triad's three */
+    uint16_t *small;  /* the 16-bit parameter */
     FILE *json;
 } bench;
 
@@ -100,7 +100,9 @@ static void measure(bench *b, const op_case *c, double *partials) {
         op_out(o, 0, program_persistent(&p, "acc", state, flat, ROLE_GRAD));
         call.in[1] = &s, call.out[0] = b->arrays[0];
     } else {
-        op_out(o, 0, program_persistent(&p, "partials", DTYPE_F64, SHAPE((int64_t)((b->n + NORM_BLOCK - 1) / NORM_BLOCK)), ROLE_WORK));
+        op_out(o, 0,
+               program_persistent(&p, "partials", DTYPE_F64, SHAPE((int64_t)((b->n + NORM_BLOCK - 1) / NORM_BLOCK)),
+                                  ROLE_WORK));
         call.out[0] = partials;
     }
 
@@ -117,8 +119,8 @@ static void measure(bench *b, const op_case *c, double *partials) {
     qsort(shares, (size_t)b->rounds, sizeof *shares, compare);
     double n = (double)b->n, rate = c->bytes * n / best * 1e-9, peak = 12 * n / best_triad * 1e-9;
     double median = shares[b->rounds / 2];
-    printf("%-26s %9.3f ms %7.3f ns/element %7.2f GB/s   triad %7.2f GB/s   best/best %5.1f %%   median %5.1f %%\n", c->name,
-           best * 1e3, best / n * 1e9, rate, peak, 100 * rate / peak, 100 * median);
+    printf("%-26s %9.3f ms %7.3f ns/element %7.2f GB/s   triad %7.2f GB/s   best/best %5.1f %%   median %5.1f %%\n",
+           c->name, best * 1e3, best / n * 1e9, rate, peak, 100 * rate / peak, 100 * median);
     fflush(stdout);
     if (b->json)
         fprintf(b->json,

@@ -22,6 +22,7 @@ newest() { ls run/checkpoints 2>/dev/null | sed -n 's/^step-0*\([0-9]*\)$/\1/p' 
 done_kills=0 hits=0 last=0
 # A kill proves most in the middle of a write, which leaves a temporary directory behind: go on until one did.
 while [ $done_kills -lt "$kills" ] || { [ $hits = 0 ] && [ $done_kills -lt $((3 * kills)) ]; }; do
+    : >log # the shell empties it only when the run starts, a moment after the next lines
     "$RALO" train "${settings[@]}" --set train.steps=1000000 --set train.save_every=1 --set run.dir=run --resume auto \
         >/dev/null 2>log &
     pid=$!

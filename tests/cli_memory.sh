@@ -29,8 +29,8 @@ cell() {
     local name=$1
     shift
     "$RALO" train --preset arithmetic-tiny --set model.hidden=512 --set model.ffn=2048 --set model.layers=6 \
-        --set data.seq_len=256 --set train.micro_batch=4 --set train.steps=2 --set train.warmup=0 --set train.eval_rows=4 \
-        --set train.problems=8 --set run.dir="$name" --json "$@" >out 2>err || { tail -n 1 err; exit 1; }
+        --set data.seq_len=128 --set train.micro_batch=3 --set train.steps=2 --set train.warmup=0 --set train.eval_rows=3 \
+        --set data.source=builtin:grammar --set run.dir="$name" --json "$@" >out 2>err || { tail -n 1 err; exit 1; }
     python3 -c "$check" "$name" <out || exit 1
     rm -rf "$name"
 }

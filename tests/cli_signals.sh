@@ -23,6 +23,7 @@ whole=$(hash_of <whole.json)
 stop() {
     local signal=$1 dir=$2 lines=$3 rc
     shift 3
+    : >"$dir.log" # the shell empties it only when the run starts, a moment after the next lines
     "$RALO" train "${settings[@]}" --set run.dir="$dir" "$@" >"$dir.json" 2>"$dir.log" &
     pid=$!
     while [ "$(grep -c 'step [0-9]*/' "$dir.log")" -lt "$lines" ]; do

@@ -29,7 +29,8 @@ static inline void check_element(double got, double want, double arithmetic, dty
 }
 
 /* Every element of an output, one bound for the arithmetic of all. */
-static inline void check_output(op_case *c, int output, dtype t, const double *want, size_t n, double arithmetic, const char *what) {
+static inline void check_output(op_case *c, int output, dtype t, const double *want, size_t n, double arithmetic,
+                                const char *what) {
     const double *got = op_case_values(c, output);
     for (size_t i = 0; i < n; i++) check_element(got[i], want[i], arithmetic, t, what, i);
 }

@@ -57,10 +57,8 @@ static slot *slot_declare(op_case *t, bool output, int i, dtype type, shape s) {
     char name[16];
     snprintf(name, sizeof name, "%s%d", output ? "out" : "in", i);
     value_id id = program_persistent(&t->program, name, type, s, output ? ROLE_ACTIVATION : ROLE_INPUT);
-    if (output)
-        op_out(&t->program.ops[0], i, id);
-    else
-        op_in(&t->program.ops[0], i, id);
+    if (output) op_out(&t->program.ops[0], i, id);
+    else op_in(&t->program.ops[0], i, id);
     b->present = true;
     b->n_bytes = shape_bytes(&s, type);
     b->given = arena_alloc(&t->memory, b->n_bytes);
@@ -70,10 +68,8 @@ static slot *slot_declare(op_case *t, bool output, int i, dtype type, shape s) {
 
 static void slot_set_floats(slot *b, dtype type, const double *values, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (type == DTYPE_F64)
-            ((double *)b->given)[i] = values[i];
-        else
-            tensor_set_f32(b->given, type, i, (float)values[i]);
+        if (type == DTYPE_F64) ((double *)b->given)[i] = values[i];
+        else tensor_set_f32(b->given, type, i, (float)values[i]);
     }
     b->has_contents = true;
 }
@@ -137,10 +133,8 @@ static void slot_fill(op_case *t, slot *b, int run) {
     b->data = b->block + GUARD_BEFORE;
     for (size_t i = 0; i < GUARD_BEFORE; i++) b->block[i] = guard_byte(i);
     for (size_t i = 0; i < b->tail; i++) b->data[b->n_bytes + i] = guard_byte(i);
-    if (b->has_contents)
-        memcpy(b->data, b->given, b->n_bytes);
-    else
-        poison(b->data, b->n_bytes, run);
+    if (b->has_contents) memcpy(b->data, b->given, b->n_bytes);
+    else poison(b->data, b->n_bytes, run);
 }
 
 static void slot_check_guards(const op_case *t, const slot *b, const char *what, int i) {
@@ -149,7 +143,8 @@ static void slot_check_guards(const op_case *t, const slot *b, const char *what,
             fail_msg("%s: wrote %zu bytes before %s %d", op_name(t->kind), GUARD_BEFORE - j, what, i);
     for (size_t j = 0; j < b->tail; j++)
         if (b->data[b->n_bytes + j] != guard_byte(j))
-            fail_msg("%s: wrote %zu bytes past the end of %s %d (%zu bytes)", op_name(t->kind), j + 1, what, i, b->n_bytes);
+            fail_msg("%s: wrote %zu bytes past the end of %s %d (%zu bytes)", op_name(t->kind), j + 1, what, i,
+                     b->n_bytes);
 }
 
 static bool input_is_aliased(const op_case *t, int input) {

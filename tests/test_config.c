@@ -100,7 +100,7 @@ static void test_defaults(void **state) {
     assert_true(c.train.loss_scale == 0 && c.train.min_loss_scale == 1);
     assert_int_equal(c.precision, PRECISION_FP32);
     assert_int_equal(c.memory.device, 0);
-    assert_int_equal(c.memory.logits_chunk, 16 << 20);
+    assert_int_equal(c.memory.logits_chunk, 0);
     assert_string_equal(c.run.dir, "");
     assert_string_equal(c.run.resume, "none");
     assert_int_equal(c.data.seed, c.train.seed);
@@ -328,7 +328,6 @@ static void test_wrong_values(void **state) {
         "memory.device=1",
         "memory.device=1e30",
         "memory.device=99999999T",
-        "memory.logits_chunk=auto",
         "precision=FP32",
         "precision=",
         "model.tied=yes",

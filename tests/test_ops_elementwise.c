@@ -17,12 +17,11 @@ static void test_add_is_the_rounded_sum_and_works_in_place(void **state) {
                 op_case *t = op_case_open(OP_ADD, &(op_attr){0});
                 op_case_random(t, 0, type, SHAPE(sizes[s]), 1, 1);
                 op_case_random(t, 1, type, SHAPE(sizes[s]), 1, 2);
-                if (alias < 0)
-                    op_case_output(t, 0, type, SHAPE(sizes[s]));
-                else
-                    op_case_alias(t, 0, alias);
+                if (alias < 0) op_case_output(t, 0, type, SHAPE(sizes[s]));
+                else op_case_alias(t, 0, alias);
                 op_case_run(t, 2);
-                const double *a = op_case_input_values(t, 0), *b = op_case_input_values(t, 1), *y = op_case_values(t, 0);
+                const double *a = op_case_input_values(t, 0), *b = op_case_input_values(t, 1),
+                             *y = op_case_values(t, 0);
                 for (size_t i = 0; i < n; i++) {
                     uint32_t rounded;
                     tensor_set_f32(&rounded, type, 0, (float)a[i] + (float)b[i]);
@@ -42,13 +41,13 @@ static void test_add_bias_adds_the_same_row_everywhere(void **state) {
                 op_case *t = op_case_open(OP_ADD_BIAS, &(op_attr){0});
                 op_case_random(t, 0, type, SHAPE(N, C), 1, 3);
                 op_case_random(t, 1, type, SHAPE(C), 1, 4);
-                if (alias)
-                    op_case_alias(t, 0, 0);
-                else
-                    op_case_output(t, 0, type, SHAPE(N, C));
+                if (alias) op_case_alias(t, 0, 0);
+                else op_case_output(t, 0, type, SHAPE(N, C));
                 op_case_run(t, 2);
-                const double *x = op_case_input_values(t, 0), *b = op_case_input_values(t, 1), *y = op_case_values(t, 0);
-                for (int64_t i = 0; i < N * C; i++) check_element(y[i], x[i] + b[i % C], 4 * U32, type, "add_bias", (size_t)i);
+                const double *x = op_case_input_values(t, 0), *b = op_case_input_values(t, 1),
+                             *y = op_case_values(t, 0);
+                for (int64_t i = 0; i < N * C; i++)
+                    check_element(y[i], x[i] + b[i % C], 4 * U32, type, "add_bias", (size_t)i);
                 op_case_close(t);
             }
 }
@@ -103,10 +102,8 @@ static void test_gelu_bwd_is_the_slope_of_gelu(void **state) {
             op_case *t = op_case_open(OP_GELU_BWD, &(op_attr){0});
             op_case_floats(t, 0, type, SHAPE(N), x);
             op_case_random(t, 1, type, SHAPE(N), 1, 5);
-            if (alias < 0)
-                op_case_output(t, 0, type, SHAPE(N));
-            else
-                op_case_alias(t, 0, alias);
+            if (alias < 0) op_case_output(t, 0, type, SHAPE(N));
+            else op_case_alias(t, 0, alias);
             op_case_run(t, 2);
             const double *in = op_case_input_values(t, 0), *dy = op_case_input_values(t, 1), *dx = op_case_values(t, 0);
             for (size_t i = 0; i < N; i++) /* slope is at most 1.13, built from terms below 6 in about 10 operations */
@@ -137,18 +134,16 @@ static void test_swiglu_and_its_backward(void **state) {
                 t = op_case_open(OP_SWIGLU_BWD, &(op_attr){0});
                 op_case_random(t, 0, type, SHAPE(N, 2 * F), 3, 6);
                 op_case_random(t, 1, type, SHAPE(N, F), 1, 7);
-                if (alias)
-                    op_case_alias(t, 0, 0);
-                else
-                    op_case_output(t, 0, type, SHAPE(N, 2 * F));
+                if (alias) op_case_alias(t, 0, 0);
+                else op_case_output(t, 0, type, SHAPE(N, 2 * F));
                 op_case_run(t, 2);
                 gu = op_case_input_values(t, 0);
                 const double *dy = op_case_input_values(t, 1), *d = op_case_values(t, 0);
                 for (int64_t i = 0; i < N * F; i++) {
                     int64_t gate = i / F * 2 * F + i % F, up = gate + F;
                     double size = fabs(dy[i]) * (1 + fabs(gu[gate])); /* of the terms; about 10 operations */
-                    check_element(d[gate], dy[i] * gu[up] * slope(silu, gu[gate]), size * fabs(gu[up]) * (20 * U32 + 1e-9),
-                                  type, "dgate", (size_t)i);
+                    check_element(d[gate], dy[i] * gu[up] * slope(silu, gu[gate]),
+                                  size * fabs(gu[up]) * (20 * U32 + 1e-9), type, "dgate", (size_t)i);
                     check_element(d[up], dy[i] * silu(gu[gate]), size * 20 * U32, type, "dup", (size_t)i);
                 }
                 op_case_close(t);
@@ -182,7 +177,12 @@ static void test_nan_stays_nan_and_large_values_stay_finite(void **state) {
 static const rope_options rope_kinds[] = {
     {.type = ROPE_DEFAULT, .theta = 10000},
     {.type = ROPE_LINEAR, .theta = 10000, .factor = 4},
-    {.type = ROPE_LLAMA3, .theta = 500000, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_positions = 64},
+    {.type = ROPE_LLAMA3,
+     .theta = 500000,
+     .factor = 8,
+     .low_freq_factor = 1,
+     .high_freq_factor = 4,
+     .original_max_positions = 64},
 };
 
 static void test_rope_table_is_cos_and_sin_of_the_exact_angle(void **state) {
@@ -213,7 +213,9 @@ typedef struct rope_setup {
 /* Two documents in every row, cut at a different place. */
 static rope_setup rope_make(int B, int T, int H, int G, int D) {
     rope_setup s = {.attr = {.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = G, .head_dim = D},
-                    .N = B * T, .Q = (H + 2 * G) * D, .T = T};
+                    .N = B * T,
+                    .Q = (H + 2 * G) * D,
+                    .T = T};
     s.doc = mem_alloc((size_t)s.N * sizeof *s.doc);
     s.table = mem_alloc((size_t)(T * D) * sizeof *s.table);
     for (int i = 0; i < B * T; i++) s.doc[i] = i % T >= i / T + 2 ? i / T + 2 : 0;
@@ -233,10 +235,8 @@ static op_case *rope_run(const rope_setup *s, dtype type, const double *qkv, boo
     op_case_floats(t, 0, type, SHAPE(s->N, s->Q), qkv);
     op_case_floats(t, 1, DTYPE_F32, SHAPE(s->T, s->attr.head_dim), s->table);
     op_case_ints(t, 2, SHAPE(s->N), s->doc);
-    if (alias)
-        op_case_alias(t, 0, 0);
-    else
-        op_case_output(t, 0, type, SHAPE(s->N, s->Q));
+    if (alias) op_case_alias(t, 0, 0);
+    else op_case_output(t, 0, type, SHAPE(s->N, s->Q));
     op_case_run(t, 2);
     return t;
 }
@@ -255,14 +255,18 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
                 rng_normal_fill(8, 0, normal, (size_t)(s.N * s.Q), 0, 1);
                 for (int64_t i = 0; i < s.N * s.Q; i++) qkv[i] = normal[i];
                 op_case *t = rope_run(&s, type, qkv, inverse, alias);
-                const double *x = op_case_input_values(t, 0), *y = op_case_values(t, 0), *table = op_case_input_values(t, 1);
+                const double *x = op_case_input_values(t, 0), *y = op_case_values(t, 0),
+                             *table = op_case_input_values(t, 1);
                 for (int64_t n = 0; n < s.N; n++)
                     for (int64_t c = 0; c < s.Q; c++) {
                         int64_t h = c / D, i = c % D % (D / 2), p = n % s.T - s.doc[n];
                         double cosine = table[p * D + i], sine = table[p * D + D / 2 + i] * (inverse ? -1 : 1);
                         double a = x[n * s.Q + h * D + i], b = x[n * s.Q + h * D + D / 2 + i];
-                        double want = h >= H + G ? x[n * s.Q + c] : c % D < D / 2 ? a * cosine - b * sine : b * cosine + a * sine;
-                        check_element(y[n * s.Q + c], want, 3 * U32 * (fabs(a) + fabs(b)), type, "rope", (size_t)(n * s.Q + c));
+                        double want = h >= H + G      ? x[n * s.Q + c]
+                                      : c % D < D / 2 ? a * cosine - b * sine
+                                                      : b * cosine + a * sine;
+                        check_element(y[n * s.Q + c], want, 3 * U32 * (fabs(a) + fabs(b)), type, "rope",
+                                      (size_t)(n * s.Q + c));
                     }
                 op_case_close(t);
                 free(normal);

@@ -49,10 +49,8 @@ static void test_embed_takes_rows_and_adds_positions(void **state) {
                 for (int64_t i = 0; i < N * s.C; i++) {
                     int64_t n = i / s.C, c = i % s.C, p = n % s.T - (variant == 2 ? doc[n] : 0);
                     double want = table[tokens[n] * s.C + c];
-                    if (!positions)
-                        assert_true(x[i] == want); /* a copy */
-                    else
-                        check_element(x[i], want + positions[p * s.C + c], 4 * U32, type, "x", (size_t)i);
+                    if (!positions) assert_true(x[i] == want); /* a copy */
+                    else check_element(x[i], want + positions[p * s.C + c], 4 * U32, type, "x", (size_t)i);
                 }
                 op_case_close(t);
                 free(tokens);
@@ -105,10 +103,8 @@ static void test_embed_bwd_sums_rows_by_id_and_zeroes_the_rest(void **state) {
                 double *before = mem_alloc((size_t)(s.V * s.C) * sizeof *before);
                 rng_normal_fill(4, 0, normal, (size_t)(s.V * s.C), 0, 1);
                 for (int64_t i = 0; i < s.V * s.C; i++) before[i] = bf16_to_f32(f32_to_bf16(normal[i]));
-                if (add)
-                    op_case_output_floats(t, 0, grad_type, SHAPE(s.V, s.C), before);
-                else
-                    op_case_output(t, 0, grad_type, SHAPE(s.V, s.C));
+                if (add) op_case_output_floats(t, 0, grad_type, SHAPE(s.V, s.C), before);
+                else op_case_output(t, 0, grad_type, SHAPE(s.V, s.C));
                 op_case_run(t, 2);
                 check_scatter(t, grad_type, tokens, op_case_input_values(t, 1), add ? before : NULL, N, s.V, s.C);
                 op_case_close(t);
@@ -163,7 +159,8 @@ static void test_embed_bwd_is_the_transpose_of_embed(void **state) {
     setup s = setups[2];
     int64_t N = s.B * s.T;
     int32_t *tokens = make_tokens(&s);
-    op_case *f = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T}), *b = op_case_open(OP_EMBED_BWD, &(op_attr){0});
+    op_case *f = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T}),
+            *b = op_case_open(OP_EMBED_BWD, &(op_attr){0});
     op_case_ints(f, 0, SHAPE(N), tokens);
     op_case_random(f, 1, DTYPE_F32, SHAPE(s.V, s.C), 1, 8);
     op_case_output(f, 0, DTYPE_F32, SHAPE(N, s.C));

@@ -24,8 +24,14 @@ typedef struct reference {
 
 static reference reference_open(int64_t N, int64_t C, bool centered) {
     size_t n = (size_t)(N * C);
-    reference r = {.N = N, .C = C, .centered = centered, .y = mem_alloc(n * 8), .mean = mem_alloc((size_t)N * 8),
-                   .rstd = mem_alloc((size_t)N * 8), .dx = mem_alloc(n * 8), .dgamma = mem_alloc((size_t)C * 8),
+    reference r = {.N = N,
+                   .C = C,
+                   .centered = centered,
+                   .y = mem_alloc(n * 8),
+                   .mean = mem_alloc((size_t)N * 8),
+                   .rstd = mem_alloc((size_t)N * 8),
+                   .dx = mem_alloc(n * 8),
+                   .dgamma = mem_alloc((size_t)C * 8),
                    .dbeta = mem_alloc((size_t)C * 8)};
     return r;
 }
@@ -48,7 +54,8 @@ static void reference_forward(reference *r, const double *x, const double *gamma
 }
 
 /* Uses r->mean and r->rstd; dres may be NULL. */
-static void reference_backward(reference *r, const double *x, const double *gamma, const double *dy, const double *dres) {
+static void reference_backward(reference *r, const double *x, const double *gamma, const double *dy,
+                               const double *dres) {
     memset(r->dgamma, 0, (size_t)r->C * 8);
     memset(r->dbeta, 0, (size_t)r->C * 8);
     for (int64_t n = 0; n < r->N; n++) {
@@ -63,7 +70,8 @@ static void reference_backward(reference *r, const double *x, const double *gamm
         for (int64_t c = 0; c < r->C; c++) {
             int64_t i = n * r->C + c;
             double xh = (x[i] - r->mean[n]) * r->rstd[n];
-            r->dx[i] = r->rstd[n] * (dy[i] * gamma[c] - (r->centered ? mean_a : 0) - xh * mean_axh) + (dres ? dres[i] : 0);
+            r->dx[i] =
+                r->rstd[n] * (dy[i] * gamma[c] - (r->centered ? mean_a : 0) - xh * mean_axh) + (dres ? dres[i] : 0);
         }
     }
 }
@@ -127,10 +135,8 @@ static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) 
     if (add) op_case_random(t, in++, type, SHAPE(N, C), 1, 12);
     op_case_random(t, in++, type, SHAPE(C), 1, 13);
     if (centered) op_case_random(t, in++, type, SHAPE(C), 1, 14);
-    if (add > 1)
-        op_case_alias(t, out++, add - 2);
-    else if (add)
-        op_case_output(t, out++, type, SHAPE(N, C));
+    if (add > 1) op_case_alias(t, out++, add - 2);
+    else if (add) op_case_output(t, out++, type, SHAPE(N, C));
     int y = out;
     op_case_output(t, out++, type, SHAPE(N, C));
     if (centered) op_case_output(t, out++, DTYPE_F32, SHAPE(N));
@@ -147,7 +153,8 @@ static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) 
         }
         x = s; /* the norm is that of the rounded sum */
     }
-    const double *gamma = op_case_input_values(t, add ? 2 : 1), *beta = centered ? op_case_input_values(t, add ? 3 : 2) : NULL;
+    const double *gamma = op_case_input_values(t, add ? 2 : 1),
+                 *beta = centered ? op_case_input_values(t, add ? 3 : 2) : NULL;
     reference r = reference_open(N, C, centered);
     reference_forward(&r, x, gamma, beta);
     const double *got = op_case_values(t, y), *rstd = op_case_values(t, out);
@@ -184,14 +191,16 @@ static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) 
 static void test_norms_match_their_definition(void **state) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
-            for (int centered = 0; centered < 2; centered++) norm_case(centered, 0, check_types[ti], shapes[s][0], shapes[s][1]);
+            for (int centered = 0; centered < 2; centered++)
+                norm_case(centered, 0, check_types[ti], shapes[s][0], shapes[s][1]);
 }
 
 static void test_add_norms_round_the_sum_first_and_work_in_place(void **state) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
             for (int centered = 0; centered < 2; centered++)
-                for (int add = 1; add <= 3; add++) norm_case(centered, add, check_types[ti], shapes[s][0], shapes[s][1]);
+                for (int add = 1; add <= 3; add++)
+                    norm_case(centered, add, check_types[ti], shapes[s][0], shapes[s][1]);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------ */
@@ -212,15 +221,14 @@ static void backward_case(bool centered, dtype type, dtype grad_type, bool with_
     int dy = in++, dres = in;
     op_case_random(t, dy, type, SHAPE(N, C), 1, 23);
     if (with_dres) op_case_random(t, dres, type, SHAPE(N, C), 1, 24);
-    if (alias >= 0)
-        op_case_alias(t, 0, alias ? dres : dy);
-    else
-        op_case_output(t, 0, type, SHAPE(N, C));
+    if (alias >= 0) op_case_alias(t, 0, alias ? dres : dy);
+    else op_case_output(t, 0, type, SHAPE(N, C));
     op_case_output(t, 1, grad_type, SHAPE(C));
     if (centered) op_case_output(t, 2, grad_type, SHAPE(C));
     op_case_run(t, 2);
 
-    const double *rx = op_case_input_values(t, 0), *rgamma = op_case_input_values(t, 1), *rdy = op_case_input_values(t, dy);
+    const double *rx = op_case_input_values(t, 0), *rgamma = op_case_input_values(t, 1),
+                 *rdy = op_case_input_values(t, dy);
     const double *rdres = with_dres ? op_case_input_values(t, dres) : NULL;
     reference_backward(&r, rx, rgamma, rdy, rdres);
     const double *dx = op_case_values(t, 0);
@@ -233,7 +241,8 @@ static void backward_case(bool centered, dtype type, dtype grad_type, bool with_
         for (int64_t c = 0; c < C; c++) {
             int64_t i = n * C + c;
             double xh = (fabs(rx[i]) + fabs(r.mean[n])) * r.rstd[n];
-            double arithmetic = r.rstd[n] * largest * (2 + xh) * stats_error(C) + (rdres ? 2 * U32 * fabs(rdres[i]) : 0);
+            double arithmetic =
+                r.rstd[n] * largest * (2 + xh) * stats_error(C) + (rdres ? 2 * U32 * fabs(rdres[i]) : 0);
             check_element(dx[i], r.dx[i], arithmetic, type, "dx", (size_t)i);
         }
     }
@@ -257,7 +266,8 @@ static void test_norm_backward_matches_the_formula(void **state) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
             for (int centered = 0; centered < 2; centered++)
-                backward_case(centered, check_types[ti], s % 2 ? DTYPE_BF16 : DTYPE_F32, s % 3 == 0, -1, shapes[s][0], shapes[s][1]);
+                backward_case(centered, check_types[ti], s % 2 ? DTYPE_BF16 : DTYPE_F32, s % 3 == 0, -1, shapes[s][0],
+                              shapes[s][1]);
 }
 
 static void test_norm_backward_works_in_the_bytes_of_dy_and_of_dres(void **state) {
@@ -295,7 +305,8 @@ static void test_bias_grad_is_the_sum_of_rows(void **state) {
 static const int heads[][4] = {{3, 2, 1, 6}, {50, 4, 2, 64}, {9, 1, 1, 33}, {300, 3, 3, 8}}; /* N, H, G, D */
 
 /* Heads of one tensor as rows of one norm: fills `rows` with the given heads. */
-static void gather_heads(double *rows, const double *qkv, int64_t N, int64_t Q, int64_t D, int64_t first, int64_t count) {
+static void gather_heads(double *rows, const double *qkv, int64_t N, int64_t Q, int64_t D, int64_t first,
+                         int64_t count) {
     for (int64_t n = 0; n < N; n++) memcpy(rows + n * count * D, qkv + n * Q + first * D, (size_t)(count * D) * 8);
 }
 
@@ -304,7 +315,8 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
         for (size_t s = 0; s < ARRAY_LENGTH(heads); s++) {
             dtype type = check_types[ti];
             int64_t N = heads[s][0], H = heads[s][1], G = heads[s][2], D = heads[s][3], Q = (H + 2 * G) * D;
-            op_attr attr = {.batch = 1, .seq_len = N, .n_heads = (int)H, .n_kv_heads = (int)G, .head_dim = (int)D, .eps = EPS};
+            op_attr attr = {
+                .batch = 1, .seq_len = N, .n_heads = (int)H, .n_kv_heads = (int)G, .head_dim = (int)D, .eps = EPS};
             op_case *t = op_case_open(OP_QK_NORM, &attr);
             op_case_random(t, 0, type, SHAPE(N, Q), 2, 41);
             op_case_random(t, 1, type, SHAPE(D), 1, 42);
@@ -321,10 +333,8 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                 op_case_random(b, 2, type, SHAPE(D), 1, 43);
                 op_case_floats(b, 3, DTYPE_F32, SHAPE(N, H + G), rstd);
                 op_case_random(b, 4, type, SHAPE(N, Q), 1, 44);
-                if (alias)
-                    op_case_alias(b, 0, 4);
-                else
-                    op_case_output(b, 0, type, SHAPE(N, Q));
+                if (alias) op_case_alias(b, 0, 4);
+                else op_case_output(b, 0, type, SHAPE(N, Q));
                 op_case_output(b, 1, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(D));
                 op_case_output(b, 2, DTYPE_F32, SHAPE(D));
                 op_case_run(b, 2);
@@ -342,7 +352,8 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                     double *terms = mem_alloc((size_t)D * 8);
                     for (int64_t row = 0; row < rows; row++) {
                         int64_t n = row / count, h = first + row % count;
-                        check_element(rstd[n * (H + G) + h], r.rstd[row], r.rstd[row] * stats_error(D), DTYPE_F32, "rstd", (size_t)row);
+                        check_element(rstd[n * (H + G) + h], r.rstd[row], r.rstd[row] * stats_error(D), DTYPE_F32,
+                                      "rstd", (size_t)row);
                         double largest = 0;
                         for (int64_t d = 0; d < D; d++) {
                             double xh = fabs(x[row * D + d]) * r.rstd[row];
@@ -352,13 +363,15 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                         for (int64_t d = 0; d < D; d++) {
                             int64_t i = n * Q + h * D + d;
                             double xh = fabs(x[row * D + d]) * r.rstd[row];
-                            check_element(y[i], r.y[row * D + d], fabs(r.y[row * D + d]) * stats_error(D), type, "y", (size_t)i);
-                            check_element(dqkv[i], r.dx[row * D + d], r.rstd[row] * largest * (2 + xh) * stats_error(D), type,
-                                          "dqkv", (size_t)i);
+                            check_element(y[i], r.y[row * D + d], fabs(r.y[row * D + d]) * stats_error(D), type, "y",
+                                          (size_t)i);
+                            check_element(dqkv[i], r.dx[row * D + d], r.rstd[row] * largest * (2 + xh) * stats_error(D),
+                                          type, "dqkv", (size_t)i);
                         }
                     }
                     for (int64_t d = 0; d < D; d++) /* a block holds 16 rows of `count` heads here */
-                        check_element(op_case_values(b, 1 + k)[d], r.dgamma[d], terms[d] * ((double)(16 * count) + stats_error(D) / U32) * U32,
+                        check_element(op_case_values(b, 1 + k)[d], r.dgamma[d],
+                                      terms[d] * ((double)(16 * count) + stats_error(D) / U32) * U32,
                                       k == 0 && alias ? DTYPE_BF16 : DTYPE_F32, "dgamma", (size_t)d);
                     reference_close(&r);
                     free(x);

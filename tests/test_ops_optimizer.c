@@ -13,14 +13,22 @@
 static const int64_t sizes[] = {1, 2, 3, 5, 8, 15, 17, 1023, 1024, 1031, 65537, 140001};
 
 static step_scalars make_scalars(void) {
-    return (step_scalars){.lr = 1e-3f, .seed = 1, .grad_unscale = 1, .bias1 = 1 - 0.9f * 0.9f, .bias2 = 1 - 0.95f * 0.95f,
-                          .step = 2, .micro = 0, .noise_lo = 0x12345678u, .noise_hi = 0x9abcdef0u};
+    return (step_scalars){.lr = 1e-3f,
+                          .seed = 1,
+                          .grad_unscale = 1,
+                          .bias1 = 1 - 0.9f * 0.9f,
+                          .bias2 = 1 - 0.95f * 0.95f,
+                          .step = 2,
+                          .micro = 0,
+                          .noise_lo = 0x12345678u,
+                          .noise_hi = 0x9abcdef0u};
 }
 
 /* 16 bits for one element, from the scalar generator. */
 static uint16_t noise_at(uint64_t noise_key, const step_scalars *s, uint32_t what, size_t element) {
     uint32_t words[4];
-    rng_philox(noise_key ^ ((uint64_t)s->noise_hi << 32 | s->noise_lo), (uint64_t)what << 32 | s->step, element / 8, words);
+    rng_philox(noise_key ^ ((uint64_t)s->noise_hi << 32 | s->noise_lo), (uint64_t)what << 32 | s->step, element / 8,
+               words);
     return (uint16_t)(words[element % 8 / 2] >> (element % 2 * 16));
 }
 
@@ -43,8 +51,7 @@ static void test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it(
                     for (size_t i = 0; i < n; i++) before[i] = bf16_to_f32(f32_to_bf16((float)sin((double)i)));
                     if (micro == 0)
                         op_case_output(t, 0, acc_type, SHAPE(sizes[si])); /* what was there must not matter */
-                    else
-                        op_case_output_floats(t, 0, acc_type, SHAPE(sizes[si]), before);
+                    else op_case_output_floats(t, 0, acc_type, SHAPE(sizes[si]), before);
                     op_case_run(t, 2);
                     const double *x = op_case_input_values(t, 0), *acc = op_case_values(t, 0);
                     for (size_t i = 0; i < n; i++) {
@@ -105,7 +112,8 @@ typedef struct clip_result {
     double norm, factor, skip, loss;
 } clip_result;
 
-static clip_result clip_run(double sum_of_squares, const double sums[SUM_COUNT], float unscale, float clip, bool by_weights) {
+static clip_result clip_run(double sum_of_squares, const double sums[SUM_COUNT], float unscale, float clip,
+                            bool by_weights) {
     const double partials[] = {sum_of_squares / 2, sum_of_squares / 4, sum_of_squares / 4};
     step_scalars s = make_scalars();
     s.grad_unscale = unscale;
@@ -150,7 +158,8 @@ static void test_clip_divides_by_tokens_or_weights_and_limits_the_norm(void **st
 }
 
 static void test_clip_skips_a_step_that_is_not_finite(void **state) {
-    const double good[SUM_COUNT] = {30, 10, 5, 25}, nan_loss[SUM_COUNT] = {NAN, 10, 5, 25}, inf_loss[SUM_COUNT] = {INFINITY, 10, 5, 25};
+    const double good[SUM_COUNT] = {30, 10, 5, 25}, nan_loss[SUM_COUNT] = {NAN, 10, 5, 25},
+                 inf_loss[SUM_COUNT] = {INFINITY, 10, 5, 25};
     assert_true(clip_run(INFINITY, good, 1, 1, false).skip == 1);
     assert_true(clip_run(NAN, good, 1, 0, false).skip == 1);
     assert_true(clip_run(1, nan_loss, 1, 1, false).skip == 1);
@@ -168,8 +177,10 @@ typedef struct element {
 static const op_attr adamw_attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .noise_key = 99};
 
 /* The order of operations at the top of optimizer.c, one element at a time. */
-static element adamw_scalar(element e, float g, float factor, const op_attr *a, const step_scalars *s, precision mode, size_t i) {
-    float s2 = sqrtf(s->bias2), rate = s->lr * s2 / s->bias1, eps2 = a->eps * s2, decay = a->weight_decay * s->bias1 / s2;
+static element adamw_scalar(element e, float g, float factor, const op_attr *a, const step_scalars *s, precision mode,
+                            size_t i) {
+    float s2 = sqrtf(s->bias2), rate = s->lr * s2 / s->bias1, eps2 = a->eps * s2,
+          decay = a->weight_decay * s->bias1 / s2;
     float gm = (1.0f - a->beta1) * factor, gv = sqrtf(1.0f - a->beta2) * factor;
     bool master = mode == BF16_MASTER || mode == FP16_MASTER;
     float x = master ? e.master : e.p, t = gv * g;
@@ -208,7 +219,8 @@ static float make_gradient(size_t i, precision mode) {
     return mode == BF16_STOCHASTIC ? bf16_to_f32(f32_to_bf16(g)) : g;
 }
 
-static op_case *adamw_open(precision mode, int64_t n, const float clip[CLIP_COUNT], const step_scalars *s, const element *e, const float *g) {
+static op_case *adamw_open(precision mode, int64_t n, const float clip[CLIP_COUNT], const step_scalars *s,
+                           const element *e, const float *g) {
     static const dtype p_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_BF16};
     dtype state_type = mode == BF16_STOCHASTIC ? DTYPE_BF16 : DTYPE_F32;
     double *column = mem_alloc((size_t)n * sizeof *column), clip_values[CLIP_COUNT];
@@ -331,12 +343,14 @@ static void test_adamw_does_not_care_where_a_tensor_lies(void **state) {
             o->attr = adamw_attr;
             const char *names[] = {"p", "m", "v", "g"};
             value_id ids[4];
-            for (int i = 0; i < 4; i++) ids[i] = program_persistent(&p, names[i], DTYPE_F32, SHAPE((int64_t)n), ROLE_STATE);
+            for (int i = 0; i < 4; i++)
+                ids[i] = program_persistent(&p, names[i], DTYPE_F32, SHAPE((int64_t)n), ROLE_STATE);
             op_in(o, 0, ids[3]);
             op_out(o, 0, ids[0]);
             op_out(o, 2, ids[1]);
             op_out(o, 3, ids[2]);
-            kernel_call call = {.program = &p, .op = o, .in = {g + first, clip, &s}, .out = {x + first, NULL, m + first, v + first}};
+            kernel_call call = {
+                .program = &p, .op = o, .in = {g + first, clip, &s}, .out = {x + first, NULL, m + first, v + first}};
             b->kernels[OP_ADAMW](c, &call);
             program_fini(&p);
         }
@@ -368,7 +382,9 @@ static void test_adamw_follows_the_textbook_for_many_steps(void **state) {
         for (size_t i = 0; i < N; i++) g[i] = (float)(sin(step * 0.7 + (double)i) * pow(10, (double)i - 4));
         op_case *t = adamw_open(FP32, N, clip, &s, e, g);
         for (size_t i = 0; i < N; i++) {
-            e[i] = (element){.p = (float)op_case_values(t, 0)[i], .m = (float)op_case_values(t, 2)[i], .v = (float)op_case_values(t, 3)[i]};
+            e[i] = (element){.p = (float)op_case_values(t, 0)[i],
+                             .m = (float)op_case_values(t, 2)[i],
+                             .v = (float)op_case_values(t, 3)[i]};
             double grad = 0.25 * g[i], b1 = adamw_attr.beta1, b2 = adamw_attr.beta2;
             m[i] = b1 * m[i] + (1 - b1) * grad;
             v[i] = b2 * v[i] + (1 - b2) * grad * grad;

@@ -1,11 +1,12 @@
 /* fit.c - when it does not fit: say by how much, because of what, and which smallest change would.
  *
- * Changes are tried from the one that costs least to the one that changes most: a smaller micro-batch with more
- * accumulation (same step, same result up to summation order), then fewer bytes per parameter, then both, then a shorter
- * sequence. Each try is a full compile, so the numbers in the message are as exact as any plan. */
+ * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, a smaller
+ * micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter, then
+ * both, then a shorter sequence. Each try is a full compile, so the numbers in the message are as exact as any plan. */
 #include "plan/plan.h"
 
 #define NAMED 5
+#define SMALL_CHUNK (4ll << 20)
 
 /* Compiles a variant and tells whether it fits. */
 static bool variant_fits(const plan_request *r, uint64_t *planned) {
@@ -43,6 +44,10 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
         strbuf_printf(b, "%s--set data.seq_len=%lld", sep, (long long)to->seq_len);
         sep = " ";
     }
+    if (from->logits_chunk_bytes != to->logits_chunk_bytes) {
+        strbuf_printf(b, "%s--set memory.logits_chunk=%lldM", sep, (long long)(to->logits_chunk_bytes >> 20));
+        sep = " ";
+    }
     if (from->micro_batch != to->micro_batch)
         strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep, (long long)to->micro_batch,
                       (long long)to->accumulation);
@@ -54,6 +59,12 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
     plan_request t = *r;
+    t.logits_chunk_bytes = SMALL_CHUNK;
+    if (r->logits_chunk_bytes > SMALL_CHUNK && variant_fits(&t, &planned)) {
+        describe(b, r, &t, planned);
+        return true;
+    }
+    t = *r;
     if (shrink_batch(&t, &planned)) {
         describe(b, r, &t, planned);
         return true;

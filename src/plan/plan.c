@@ -87,13 +87,23 @@ static uint64_t state_bytes(const plan *p) {
     return n;
 }
 
+/* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP.
+ * 384 rows keep that under an eighth of the time on the fastest CPU measured; less than 4 MiB saves nothing. */
+#define CHUNK_ROWS 384
+#define CHUNK_MIN (4ll << 20)
+
+static int64_t logits_chunk(const plan_request *r) {
+    return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(CHUNK_ROWS * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
+}
+
 status plan_compile(plan *p, const plan_request *r) {
     status rc;
     *p = (plan){.request = *r};
+    p->request.logits_chunk_bytes = logits_chunk(r);
     program_init(&p->program);
     model_build_options o = {.batch = r->micro_batch, .seq_len = r->seq_len, .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval, .token_weights = r->token_weights,
-                             .logits_chunk_bytes = r->logits_chunk_bytes};
+                             .logits_chunk_bytes = p->request.logits_chunk_bytes};
     TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
     p->passes = (pass_context){.target = &p->request.target, .model = &p->model, .precision = r->precision,
                                .accumulation = r->accumulation, .optimizer = r->optimizer, .verify = r->verify};

@@ -19,7 +19,7 @@ typedef struct plan_request {
     precision precision;
     optimizer_options optimizer;
     bool with_eval, token_weights, verify;
-    int64_t logits_chunk_bytes;
+    int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;  /* bytes; 0 = no limit */
     uint64_t host_bytes;    /* held outside the device arena: loader rows, checkpoint staging */

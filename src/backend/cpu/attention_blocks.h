@@ -159,18 +159,18 @@ static void prefetch_rows(const attention_job *j, int64_t first, int64_t stride,
 /* (rows, columns) of (BK, d_pad) -> (columns, BK); both multiples of 4. */
 static void transpose(float *dst, const float *src, int64_t d_pad, int64_t rows, int64_t columns) {
     typedef float quad __attribute__((vector_size(16)));
-    typedef int32_t quad_index __attribute__((vector_size(16)));
-    const quad_index low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, front = {0, 1, 4, 5}, back = {2, 3, 6, 7};
     for (int64_t r = 0; r < rows; r += 4)
         for (int64_t i = 0; i < columns; i += 4) {
             quad row[4], out[4];
             for (int q = 0; q < 4; q++) memcpy(&row[q], src + (r + q) * d_pad + i, sizeof(quad));
-            quad ab0 = __builtin_shuffle(row[0], row[1], low), ab1 = __builtin_shuffle(row[0], row[1], high);
-            quad cd0 = __builtin_shuffle(row[2], row[3], low), cd1 = __builtin_shuffle(row[2], row[3], high);
-            out[0] = __builtin_shuffle(ab0, cd0, front);
-            out[1] = __builtin_shuffle(ab0, cd0, back);
-            out[2] = __builtin_shuffle(ab1, cd1, front);
-            out[3] = __builtin_shuffle(ab1, cd1, back);
+            quad ab0 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+            quad ab1 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+            quad cd0 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+            quad cd1 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+            out[0] = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+            out[1] = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+            out[2] = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+            out[3] = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
             for (int q = 0; q < 4; q++) memcpy(dst + (i + q) * BK + r, &out[q], sizeof(quad));
         }
 }

@@ -82,8 +82,8 @@ static void map_task(void *context, int64_t task, int thread) {
 
 static void map_run(backend_context *c, const kernel_call *k, map_kind kind) {
     const value *y = call_out(k, 0);
-    map_job j = {.kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1],
-                 .n = shape_count(&y->shape)};
+    map_job j = {
+        .kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1], .n = shape_count(&y->shape)};
     ASSERT(call_in(k, 0)->type == y->type && (!j.b || call_in(k, 1)->type == y->type));
     pool_run(c->threads, map_task, &j, tasks_of(j.n, TASK_ELEMENTS));
 }
@@ -172,7 +172,8 @@ VEC_INLINE gate_up swiglu_bwd_vec(dtype t, const void *gate, const void *up, con
     return (gate_up){.gate = d * u * s * vec_fma(g, 1.0f - s, vec_set(1.0f)), .up = d * (g * s)};
 }
 
-VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy, size_t n) {
+VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy,
+                               size_t n) {
     size_t whole = n - n % (UNROLL * VEC_WIDTH);
     for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
         gate_up r[UNROLL];
@@ -201,15 +202,16 @@ static void swiglu_bwd_task(void *context, int64_t task, int thread) {
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *dy = call_in(k, 1);
     ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
-    rows_job j = {.type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1],
-                  .width = dy->shape.dim[dy->shape.rank - 1]};
+    rows_job j = {
+        .type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = dy->shape.dim[dy->shape.rank - 1]};
     j.n_rows = shape_count(&dy->shape) / j.width;
     rows_run(c, &j, swiglu_bwd_task);
 }
 
 /* ---- rope ----------------------------------------------------------------------------------------------------- */
 
-VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *cosine, const float *sine, float sign, size_t half) {
+VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *cosine, const float *sine, float sign,
+                          size_t half) {
     EACH_VEC(i, lanes, half, {
         vec c = typed_load(cosine, DTYPE_F32, i, lanes), s = sign * typed_load(sine, DTYPE_F32, i, lanes);
         vec a = typed_load(x, t, i, lanes), b = typed_load(x, t, half + i, lanes);
@@ -240,8 +242,14 @@ static void rope_task(void *context, int64_t task, int thread) {
 void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
     const value *qkv = call_in(k, 0);
     const op_attr *a = &k->op->attr;
-    rows_job j = {.op = k->op, .type = qkv->type, .y = k->out[0], .x = k->in[0], .table = k->in[1], .doc = k->in[2],
-                  .n_rows = a->batch * a->seq_len, .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
+    rows_job j = {.op = k->op,
+                  .type = qkv->type,
+                  .y = k->out[0],
+                  .x = k->in[0],
+                  .table = k->in[1],
+                  .doc = k->in[2],
+                  .n_rows = a->batch * a->seq_len,
+                  .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     ASSERT(call_out(k, 0)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
     ASSERT(a->head_dim % 2 == 0 && call_in(k, 1)->shape.dim[0] >= a->seq_len);
     rows_run(c, &j, rope_task);

@@ -49,9 +49,16 @@ static void embed_task(void *context, int64_t task, int thread) {
 
 void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
     const value *table = call_in(k, 1), *x = call_out(k, 0);
-    embed_job j = {.type = table->type, .tokens = k->in[0], .table = k->in[1], .doc = k->in[2], .positions = k->in[3],
-                   .x = k->out[0], .n = shape_count(&call_in(k, 0)->shape), .V = table->shape.dim[0],
-                   .C = table->shape.dim[1], .seq_len = k->op->attr.seq_len};
+    embed_job j = {.type = table->type,
+                   .tokens = k->in[0],
+                   .table = k->in[1],
+                   .doc = k->in[2],
+                   .positions = k->in[3],
+                   .x = k->out[0],
+                   .n = shape_count(&call_in(k, 0)->shape),
+                   .V = table->shape.dim[0],
+                   .C = table->shape.dim[1],
+                   .seq_len = k->op->attr.seq_len};
     ASSERT(x->type == table->type && shape_count(&x->shape) == j.n * j.C);
     if (j.positions) {
         ASSERT(call_in(k, 3)->type == table->type && j.seq_len > 0);
@@ -68,9 +75,9 @@ typedef struct scatter_job {
     const void *dy;
     void *dtable;
     int64_t n, V, C;
-    bool add;        /* dtable += instead of dtable = */
-    int32_t *ends;   /* (V): where the tokens of an id end in `order` */
-    int32_t *order;  /* (n): token indices, sorted by id */
+    bool add;         /* dtable += instead of dtable = */
+    int32_t *ends;    /* (V): where the tokens of an id end in `order` */
+    int32_t *order;   /* (n): token indices, sorted by id */
     int32_t *present; /* (min(n, V)): the ids that occur, ascending */
     int64_t n_present, n_chunks, ids_per_task;
 } scatter_job;
@@ -138,8 +145,14 @@ static void zero_task(void *context, int64_t task, int thread) {
 
 static void scatter_run(backend_context *c, const kernel_call *k, bool add, int64_t seq_len) {
     const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
-    scatter_job j = {.type = dy->type, .table_type = dtable->type, .dy = k->in[1], .dtable = k->out[0], .add = add,
-                     .n = shape_count(&call_in(k, 0)->shape), .V = dtable->shape.dim[0], .C = dtable->shape.dim[1]};
+    scatter_job j = {.type = dy->type,
+                     .table_type = dtable->type,
+                     .dy = k->in[1],
+                     .dtable = k->out[0],
+                     .add = add,
+                     .n = shape_count(&call_in(k, 0)->shape),
+                     .V = dtable->shape.dim[0],
+                     .C = dtable->shape.dim[1]};
     ASSERT(shape_count(&dy->shape) == j.n * j.C && j.n <= INT32_MAX);
     j.ends = k->work;
     j.order = j.ends + j.V;

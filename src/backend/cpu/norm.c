@@ -43,9 +43,8 @@ VEC_INLINE float row_moment(dtype t, const void *x, size_t n, float center, bool
 
 VEC_INLINE void rmsnorm_row(dtype t, void *y, const void *x, const void *gamma, size_t n, float eps, float *rstd) {
     float r = 1.0f / sqrtf(row_moment(t, x, n, 0, true) / (float)n + eps);
-    EACH_VEC(i, lanes, n, {
-        typed_store(y, t, i, lanes, typed_load(x, t, i, lanes) * r * typed_load(gamma, t, i, lanes));
-    });
+    EACH_VEC(i, lanes, n,
+             { typed_store(y, t, i, lanes, typed_load(x, t, i, lanes) * r * typed_load(gamma, t, i, lanes)); });
     *rstd = r;
 }
 
@@ -75,14 +74,15 @@ VEC_INLINE void norm_bwd_row(dtype t, void *dx, float *dgamma, float *dbeta, con
                              const void *dy, const void *dres, size_t n, row_stats s) {
     vec sum_a = {0}, sum_axh = {0};
     EACH_VEC(i, lanes, n, { /* lanes past the end hold dy = 0 and gamma = 0 and add nothing */
-        vec d = typed_load(dy, t, i, lanes), a = d * typed_load(gamma, t, i, lanes);
-        vec xh = (typed_load(x, t, i, lanes) - s.mean) * s.rstd;
-        sum_axh = vec_fma(a, xh, sum_axh);
-        typed_store(dgamma, DTYPE_F32, i, lanes, vec_fma(d, xh, typed_load(dgamma, DTYPE_F32, i, lanes)));
-        if (s.centered) {
-            sum_a += a;
-            typed_store(dbeta, DTYPE_F32, i, lanes, d + typed_load(dbeta, DTYPE_F32, i, lanes));
-        }
+                            vec d = typed_load(dy, t, i, lanes), a = d * typed_load(gamma, t, i, lanes);
+                            vec xh = (typed_load(x, t, i, lanes) - s.mean) * s.rstd;
+                            sum_axh = vec_fma(a, xh, sum_axh);
+                            typed_store(dgamma, DTYPE_F32, i, lanes,
+                                        vec_fma(d, xh, typed_load(dgamma, DTYPE_F32, i, lanes)));
+                            if (s.centered) {
+                                sum_a += a;
+                                typed_store(dbeta, DTYPE_F32, i, lanes, d + typed_load(dbeta, DTYPE_F32, i, lanes));
+                            }
     });
     float mean_a = s.centered ? vec_sum(sum_a) / (float)n : 0, mean_axh = vec_sum(sum_axh) / (float)n;
     EACH_VEC(i, lanes, n, {
@@ -117,10 +117,8 @@ static void norm_task(void *context, int64_t task, int thread) {
             BY_TYPE(j->type, add_row, s, x, at(j->b, j->type, row * j->C), n);
             x = s;
         }
-        if (j->beta)
-            BY_TYPE(j->type, layernorm_row, y, x, j->gamma, j->beta, n, j->eps, &j->mean[row], &j->rstd[row]);
-        else
-            BY_TYPE(j->type, rmsnorm_row, y, x, j->gamma, n, j->eps, &j->rstd[row]);
+        if (j->beta) BY_TYPE(j->type, layernorm_row, y, x, j->gamma, j->beta, n, j->eps, &j->mean[row], &j->rstd[row]);
+        else BY_TYPE(j->type, rmsnorm_row, y, x, j->gamma, n, j->eps, &j->rstd[row]);
     }
 }
 
@@ -140,7 +138,8 @@ void cpu_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
 }
 
 void cpu_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
-    norm_job j = {.a = k->in[0], .gamma = k->in[1], .beta = k->in[2], .y = k->out[0], .mean = k->out[1], .rstd = k->out[2]};
+    norm_job j = {
+        .a = k->in[0], .gamma = k->in[1], .beta = k->in[2], .y = k->out[0], .mean = k->out[1], .rstd = k->out[2]};
     norm_run(c, k, j, call_in(k, 1));
 }
 
@@ -150,8 +149,14 @@ void cpu_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
 }
 
 void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
-    norm_job j = {.a = k->in[0], .b = k->in[1], .gamma = k->in[2], .beta = k->in[3],
-                  .s = k->out[0], .y = k->out[1], .mean = k->out[2], .rstd = k->out[3]};
+    norm_job j = {.a = k->in[0],
+                  .b = k->in[1],
+                  .gamma = k->in[2],
+                  .beta = k->in[3],
+                  .s = k->out[0],
+                  .y = k->out[1],
+                  .mean = k->out[2],
+                  .rstd = k->out[3]};
     norm_run(c, k, j, call_in(k, 2));
 }
 
@@ -182,10 +187,15 @@ static void finish_task(void *context, int64_t task, int thread) {
 }
 
 /* Adds n columns of all lines, starting at `column`, into one output. */
-static void finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line, int64_t column) {
+static void finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line,
+                        int64_t column) {
     const value *v = call_out(k, output);
-    finish_job j = {.lines = (const float *)k->work + column, .n_blocks = n_blocks, .line = line,
-                    .n = shape_count(&v->shape), .out = k->out[output], .type = v->type};
+    finish_job j = {.lines = (const float *)k->work + column,
+                    .n_blocks = n_blocks,
+                    .line = line,
+                    .n = shape_count(&v->shape),
+                    .out = k->out[output],
+                    .type = v->type};
     pool_run(c->threads, finish_task, &j, divide_up(j.n, COLUMNS_PER_TASK));
 }
 
@@ -232,14 +242,20 @@ static int64_t backward_run(backend_context *c, const kernel_call *k, backward_j
 }
 
 void cpu_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
-    backward_job j = {.x = k->in[0], .gamma = k->in[1], .rstd = k->in[2], .dy = k->in[3], .dres = k->in[4], .dx = k->out[0]};
+    backward_job j = {
+        .x = k->in[0], .gamma = k->in[1], .rstd = k->in[2], .dy = k->in[3], .dres = k->in[4], .dx = k->out[0]};
     int64_t n_blocks = backward_run(c, k, j, 1), C = shape_count(&call_in(k, 1)->shape);
     finish_sums(c, k, 1, n_blocks, C, 0);
 }
 
 void cpu_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
-    backward_job j = {.x = k->in[0], .gamma = k->in[1], .mean = k->in[2], .rstd = k->in[3],
-                      .dy = k->in[4], .dres = k->in[5], .dx = k->out[0]};
+    backward_job j = {.x = k->in[0],
+                      .gamma = k->in[1],
+                      .mean = k->in[2],
+                      .rstd = k->in[3],
+                      .dy = k->in[4],
+                      .dres = k->in[5],
+                      .dx = k->out[0]};
     int64_t n_blocks = backward_run(c, k, j, 2), C = shape_count(&call_in(k, 1)->shape);
     finish_sums(c, k, 1, n_blocks, 2 * C, 0);
     finish_sums(c, k, 2, n_blocks, 2 * C, C);
@@ -295,7 +311,12 @@ typedef struct heads_job {
 static heads_job heads_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     const value *qkv = call_in(k, 0);
-    heads_job j = {.type = qkv->type, .attr = a, .qkv = k->in[0], .gq = k->in[1], .gk = k->in[2], .out = k->out[0],
+    heads_job j = {.type = qkv->type,
+                   .attr = a,
+                   .qkv = k->in[0],
+                   .gq = k->in[1],
+                   .gk = k->in[2],
+                   .out = k->out[0],
                    .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     j.n_rows = shape_count(&qkv->shape) / j.width;
     ASSERT(call_in(k, 1)->type == j.type && call_in(k, 2)->type == j.type && call_out(k, 0)->type == j.type);
@@ -318,8 +339,8 @@ static void qk_norm_task(void *context, int64_t task, int thread) {
     for (int64_t row = first; row < end; row++) {
         for (int64_t h = 0; h < n_normed; h++) {
             int64_t e = row * j->width + h * D;
-            BY_TYPE(j->type, rmsnorm_row, at(j->out, j->type, e), at(j->qkv, j->type, e), h < a->n_heads ? j->gq : j->gk,
-                    (size_t)D, a->eps, &j->rstd[row * n_normed + h]);
+            BY_TYPE(j->type, rmsnorm_row, at(j->out, j->type, e), at(j->qkv, j->type, e),
+                    h < a->n_heads ? j->gq : j->gk, (size_t)D, a->eps, &j->rstd[row * n_normed + h]);
         }
         copy_v(j, j->qkv, row);
     }

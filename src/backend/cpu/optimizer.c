@@ -130,7 +130,8 @@ static noise_source noise_of(const op *o, const step_scalars *s, uint32_t what) 
                           .counter_hi = (uint64_t)what << 32 | s->step};
 }
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of a word is the first 16-bit number in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the low half of a word is the first 16-bit number in memory");
 
 /* NOISE_ELEMENTS numbers of 16 bits for the elements from `first`, which is a multiple of NOISE_ELEMENTS. */
 static void noise_fill(uint16_t *noise, noise_source s, size_t first) {
@@ -216,8 +217,13 @@ static int64_t task_count(size_t n) { return (int64_t)((n + TASK_ELEMENTS - 1) /
 
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, 0), *acc = call_out(k, 0);
-    accumulate_job j = {.op = k->op, .scalars = k->in[1], .x = k->in[0], .x_type = x->type, .acc_type = acc->type,
-                        .acc = k->out[0], .n = (size_t)shape_count(&acc->shape)};
+    accumulate_job j = {.op = k->op,
+                        .scalars = k->in[1],
+                        .x = k->in[0],
+                        .x_type = x->type,
+                        .acc_type = acc->type,
+                        .acc = k->out[0],
+                        .n = (size_t)shape_count(&acc->shape)};
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
     pool_run(c->threads, accumulate_task, &j, task_count(j.n));
 }
@@ -267,10 +273,8 @@ static void sumsq_task(void *context, int64_t task, int thread) {
     for (size_t i = begin; i < end; i += ARRAY_LENGTH(buffer)) {
         size_t n = MIN(ARRAY_LENGTH(buffer), end - i), e = 0;
         const float *x = buffer;
-        if (j->type == DTYPE_F32)
-            x = (const float *)j->g + i;
-        else
-            typed_row_load(buffer, (const uint16_t *)j->g + i, j->type, n);
+        if (j->type == DTYPE_F32) x = (const float *)j->g + i;
+        else typed_row_load(buffer, (const uint16_t *)j->g + i, j->type, n);
         for (; e + NORM_LANES <= n; e += NORM_LANES) sumsq_group(sum, x + e);
         if (e < n) { /* adding zero squares changes no lane */
             float tail[NORM_LANES] = {0};
@@ -371,8 +375,8 @@ VEC_INLINE vec adamw_second_at(const adamw_constants *k, float *x, const adamw_m
 
 /* The last few elements go through the same vector code on copies. */
 static void adamw_tail(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
-    adamw_moments s = adamw_first(k, typed_load(m, DTYPE_F32, 0, n), typed_load(v, DTYPE_F32, 0, n),
-                                  typed_load(g, DTYPE_F32, 0, n));
+    adamw_moments s =
+        adamw_first(k, typed_load(m, DTYPE_F32, 0, n), typed_load(v, DTYPE_F32, 0, n), typed_load(g, DTYPE_F32, 0, n));
     typed_store(x, DTYPE_F32, 0, n, adamw_second(k, typed_load(x, DTYPE_F32, 0, n), &s));
     typed_store(m, DTYPE_F32, 0, n, s.m);
     typed_store(v, DTYPE_F32, 0, n, s.v);
@@ -469,12 +473,10 @@ static void adamw_task(void *context, int64_t task, int thread) {
     }
     float *m = (float *)j->m + begin, *v = (float *)j->v + begin;
     const float *g = (const float *)j->g + begin;
-    if (!j->master)
-        adamw_f32(&j->constants, (float *)j->p + begin, m, v, g, n);
+    if (!j->master) adamw_f32(&j->constants, (float *)j->p + begin, m, v, g, n);
     else if (j->p_type == DTYPE_BF16)
         adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_BF16, j->master + begin, m, v, g, n);
-    else
-        adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_F16, j->master + begin, m, v, g, n);
+    else adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_F16, j->master + begin, m, v, g, n);
 }
 
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
@@ -484,13 +486,19 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
     dtype p_type = call_out(k, 0)->type;
     if (clip[CLIP_SKIP] != 0) return;
 
-    adamw_job j = {.p_type = p_type, .p = k->out[0], .master = k->out[1], .m = k->out[2], .v = k->out[3],
-                   .g = k->in[0], .n = (size_t)shape_count(&call_out(k, 0)->shape)};
+    adamw_job j = {.p_type = p_type,
+                   .p = k->out[0],
+                   .master = k->out[1],
+                   .m = k->out[2],
+                   .v = k->out[3],
+                   .g = k->in[0],
+                   .n = (size_t)shape_count(&call_out(k, 0)->shape)};
     bool stochastic = !j.master && p_type == DTYPE_BF16;
     ASSERT(j.master ? p_type == DTYPE_BF16 || p_type == DTYPE_F16 : p_type == DTYPE_F32 || stochastic);
     ASSERT(!j.master || call_out(k, 1)->type == DTYPE_F32);
     dtype state_type = stochastic ? DTYPE_BF16 : DTYPE_F32;
-    ASSERT(call_in(k, 0)->type == state_type && call_out(k, 2)->type == state_type && call_out(k, 3)->type == state_type);
+    ASSERT(call_in(k, 0)->type == state_type && call_out(k, 2)->type == state_type &&
+           call_out(k, 3)->type == state_type);
 
     float s2 = sqrtf(s->bias2), factor = clip[CLIP_FACTOR];
     j.constants = (adamw_constants){

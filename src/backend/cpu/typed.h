@@ -16,29 +16,29 @@
 #endif
 #include "backend/cpu/vector.h"
 
-#define EACH_VEC(i, lanes, n, ...)                                                                                   \
-    do {                                                                                                             \
-        size_t i = 0;                                                                                                \
-        for (; i + VEC_WIDTH <= (n); i += VEC_WIDTH) {                                                               \
-            enum { lanes = VEC_WIDTH };                                                                              \
-            __VA_ARGS__                                                                                              \
-        }                                                                                                            \
-        if (i < (n)) {                                                                                               \
-            const size_t lanes = (n) - i;                                                                            \
-            __VA_ARGS__                                                                                              \
-        }                                                                                                            \
+#define EACH_VEC(i, lanes, n, ...)                     \
+    do {                                               \
+        size_t i = 0;                                  \
+        for (; i + VEC_WIDTH <= (n); i += VEC_WIDTH) { \
+            enum { lanes = VEC_WIDTH };                \
+            __VA_ARGS__                                \
+        }                                              \
+        if (i < (n)) {                                 \
+            const size_t lanes = (n)-i;                \
+            __VA_ARGS__                                \
+        }                                              \
     } while (0)
 
-#define BY_TYPE(t, fn, ...)                                                                                          \
-    do {                                                                                                             \
-        if ((t) == DTYPE_F32) {                                                                                      \
-            fn(DTYPE_F32, __VA_ARGS__);                                                                              \
-        } else if ((t) == DTYPE_BF16) {                                                                              \
-            fn(DTYPE_BF16, __VA_ARGS__);                                                                             \
-        } else {                                                                                                     \
-            ASSERT((t) == DTYPE_F16);                                                                                \
-            fn(DTYPE_F16, __VA_ARGS__);                                                                              \
-        }                                                                                                            \
+#define BY_TYPE(t, fn, ...)              \
+    do {                                 \
+        if ((t) == DTYPE_F32) {          \
+            fn(DTYPE_F32, __VA_ARGS__);  \
+        } else if ((t) == DTYPE_BF16) {  \
+            fn(DTYPE_BF16, __VA_ARGS__); \
+        } else {                         \
+            ASSERT((t) == DTYPE_F16);    \
+            fn(DTYPE_F16, __VA_ARGS__);  \
+        }                                \
     } while (0)
 
 /* bf16 in and out, the bits of vec_from_bf16 and vec_to_bf16: gcc 12 takes those apart lane by lane on NEON, which makes
@@ -64,10 +64,8 @@ VEC_INLINE vec typed_load(const void *data, dtype t, size_t i, size_t lanes) {
     float f_end[VEC_WIDTH] = {0};
     uint16_t h_end[VEC_WIDTH] = {0};
     if (lanes < VEC_WIDTH) {
-        if (t == DTYPE_F32)
-            f = memcpy(f_end, f, lanes * sizeof *f);
-        else
-            h = memcpy(h_end, h, lanes * sizeof *h);
+        if (t == DTYPE_F32) f = memcpy(f_end, f, lanes * sizeof *f);
+        else h = memcpy(h_end, h, lanes * sizeof *h);
     }
     return t == DTYPE_F32 ? vec_load(f) : t == DTYPE_BF16 ? typed_from_bf16(h) : vec_from_f16(h);
 }
@@ -83,10 +81,8 @@ VEC_INLINE void typed_store(void *data, dtype t, size_t i, size_t lanes, vec v) 
         if (!whole) memcpy(f, f_end, lanes * sizeof *f);
         return;
     }
-    if (t == DTYPE_BF16)
-        typed_to_bf16(whole ? h : h_end, v);
-    else
-        vec_to_f16(whole ? h : h_end, v);
+    if (t == DTYPE_BF16) typed_to_bf16(whole ? h : h_end, v);
+    else vec_to_f16(whole ? h : h_end, v);
     if (!whole) memcpy(h, h_end, lanes * sizeof *h);
 }
 

@@ -89,21 +89,30 @@ VEC_INLINE vec vec_at_least(vec x, vec bound) {
 #endif
 }
 
-/* The lanes `by` further on, around the end. */
-VEC_INLINE vec vec_rotate(vec v, const int by) {
-    vec_i32 lane;
-    for (int i = 0; i < VEC_WIDTH; i++) lane[i] = (i + by) % VEC_WIDTH;
-    return __builtin_shuffle(v, lane);
-}
-/* Lanes folded in halves, a fixed tree. */
+/* Lanes folded in halves, a fixed tree: VEC_FOLD(v, step) applies v = step(the other half, v) down to lane 0. */
+#if VEC_WIDTH == 16
+#define VEC_FOLD(v, step)                                                                                            \
+    v = step(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), v);                \
+    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), v);                \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), v);                \
+    v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), v)
+#elif VEC_WIDTH == 8
+#define VEC_FOLD(v, step)                                                                                            \
+    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3), v);                                              \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5), v);                                              \
+    v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6), v)
+#else
+#define VEC_FOLD(v, step)                                                                                            \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1), v);                                                          \
+    v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2), v)
+#endif
+VEC_INLINE vec vec_add(vec a, vec b) { return a + b; }
 VEC_INLINE float vec_sum(vec v) {
-#pragma GCC unroll 4
-    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) v += vec_rotate(v, half);
+    VEC_FOLD(v, vec_add);
     return v[0];
 }
 VEC_INLINE float vec_max_lane(vec v) { /* steps over NaN as vec_max does */
-#pragma GCC unroll 4
-    for (int half = VEC_WIDTH / 2; half > 0; half /= 2) v = vec_max(vec_rotate(v, half), v);
+    VEC_FOLD(v, vec_max);
     return v[0];
 }
 
@@ -180,7 +189,7 @@ VEC_INLINE vec vec_from_f16(const uint16_t *p) {
 #elif defined(__aarch64__)
     return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
-    vec v;
+    vec v = vec_set(0);
     for (int i = 0; i < VEC_WIDTH; i++) v[i] = f16_to_f32(p[i]);
     return v;
 #endif
