@@ -1,16 +1,15 @@
 /* bench_gemm.c - GFLOP/s of every GEMM kernel this machine can run, beside one threaded OpenBLAS call.
  *
- * The layers of GPT-2 small with 1024 tokens, in the three directions of training. The yardstick and the kernels take
- * turns inside each round and the best round of each counts, so that a machine that changes speed changes all of
- * them: read the ratios, not the GFLOP/s.
+ * The layers of GPT-2 small with 1024 tokens (or --tokens N: few rows against a large weight), in the three directions
+ * of training. The yardstick and the kernels take turns inside each round and the best round of each counts, so that a
+ * machine that changes speed changes all of them: read the ratios, not the GFLOP/s.
  *
- *     bench_gemm [--threads N] [--rounds N] [--kernel NAME] [--no-vocab] [--json FILE] */
+ *     bench_gemm [--threads N] [--rounds N] [--tokens N] [--kernel NAME] [--no-vocab] [--json FILE] */
 #include "backend/cpu/gemm.h"
 #include <cblas.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define N_TOKENS 1024
 #define MAX_RUNS 32
 #define ROUND_BUDGET_S 4.0 /* no new round of a shape after this; the vocabulary takes a second per GEMM */
 
@@ -20,6 +19,7 @@ static const char *const direction_names[] = {"y = x w^T", "dx = dy w", "dw = dy
 typedef struct layer {
     int64_t in, out;
 } layer;
+static int64_t n_tokens = 1024;
 static const layer layers[] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 50257}};
 
 typedef struct runner { /* one line of the table */
@@ -52,15 +52,15 @@ static gemm_call call_make(layer l, direction d, dtype type, const void *a, cons
     gemm_call g = {.c = c, .c_type = type};
     switch (d) {
     case FORWARD:
-        g.m = N_TOKENS, g.n = l.out, g.k = l.in;
+        g.m = n_tokens, g.n = l.out, g.k = l.in;
         g.a = (gemm_operand){a, type, l.in, 1}, g.b = (gemm_operand){b, type, 1, l.in};
         break;
     case BACKWARD_X:
-        g.m = N_TOKENS, g.n = l.in, g.k = l.out;
+        g.m = n_tokens, g.n = l.in, g.k = l.out;
         g.a = (gemm_operand){a, type, l.out, 1}, g.b = (gemm_operand){b, type, l.in, 1};
         break;
     default:
-        g.m = l.out, g.n = l.in, g.k = N_TOKENS;
+        g.m = l.out, g.n = l.in, g.k = n_tokens;
         g.a = (gemm_operand){a, type, 1, l.out}, g.b = (gemm_operand){b, type, l.in, 1};
         g.c_type = DTYPE_F32;
     }
@@ -73,9 +73,8 @@ static double openblas_threaded(const gemm_call *g, int n_threads) {
     bool a_plain = g->a.col_stride == 1, b_plain = g->b.col_stride == 1;
     double start = clock_s();
     cblas_sgemm(CblasRowMajor, a_plain ? CblasNoTrans : CblasTrans, b_plain ? CblasNoTrans : CblasTrans, (blasint)g->m,
-                (blasint)g->n, (blasint)g->k, 1.0f, g->a.data,
-                (blasint)(a_plain ? g->a.row_stride : g->a.col_stride), g->b.data,
-                (blasint)(b_plain ? g->b.row_stride : g->b.col_stride), 0.0f, g->c, (blasint)g->ldc);
+                (blasint)g->n, (blasint)g->k, 1.0f, g->a.data, (blasint)(a_plain ? g->a.row_stride : g->a.col_stride),
+                g->b.data, (blasint)(b_plain ? g->b.row_stride : g->b.col_stride), 0.0f, g->c, (blasint)g->ldc);
     double elapsed = clock_s() - start;
     openblas_set_num_threads(1);
     return elapsed;
@@ -106,11 +105,13 @@ int main(int argc, char **argv) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--threads") == 0) n_threads = atoi(next), i++;
         else if (strcmp(argv[i], "--rounds") == 0) n_rounds = MAX(1, atoi(next)), i++;
+        else if (strcmp(argv[i], "--tokens") == 0) n_tokens = MAX(1, atoi(next)), i++;
         else if (strcmp(argv[i], "--kernel") == 0) only = next, i++;
         else if (strcmp(argv[i], "--json") == 0) json_path = next, i++;
         else if (strcmp(argv[i], "--no-vocab") == 0) n_layers--;
         else {
-            fprintf(stderr, "usage: bench_gemm [--threads N] [--rounds N] [--kernel NAME] [--no-vocab] [--json FILE]\n");
+            fprintf(stderr, "usage: bench_gemm [--threads N] [--rounds N] [--tokens N] [--kernel NAME] [--no-vocab] "
+                            "[--json FILE]\n");
             return 2;
         }
     }
@@ -129,17 +130,18 @@ int main(int argc, char **argv) {
 
     runner runners[MAX_RUNS];
     int n_runners = runners_list(runners, only);
-    printf("%d threads, best of %d rounds, ratio = GFLOP/s over one OpenBLAS call with %d threads (fp32)\n\n", n_threads,
-           n_rounds, n_threads);
+    printf(
+        "%lld tokens, %d threads, best of %d rounds, ratio = GFLOP/s over one OpenBLAS call with %d threads (fp32)\n\n",
+        (long long)n_tokens, n_threads, n_rounds, n_threads);
     printf("%-12s %-12s %-12s %-6s %10s %7s %12s\n", "in x out", "direction", "kernel", "type", "GFLOP/s", "ratio",
            "scratch KiB");
 
     const layer *largest = &layers[n_layers - 1];
-    size_t n_most = (size_t)(MAX(largest->out, 4096) * MAX(largest->in, N_TOKENS)) * sizeof(float);
+    size_t n_most = (size_t)(MAX(largest->out, 4096) * MAX(largest->in, n_tokens)) * sizeof(float);
     void *a = buffer_open(n_most), *b = buffer_open(n_most), *c = buffer_open(n_most);
     for (int l = 0; l < n_layers; l++)
         for (int d = 0; d < DIRECTION_COUNT; d++) {
-            double yardstick_s = 1e30, flops = 2.0 * N_TOKENS * (double)layers[l].in * (double)layers[l].out;
+            double yardstick_s = 1e30, flops = 2.0 * (double)n_tokens * (double)layers[l].in * (double)layers[l].out;
             char size[32];
             snprintf(size, sizeof size, "%lldx%lld", (long long)layers[l].in, (long long)layers[l].out);
             for (int i = 0; i < n_runners; i++) runners[i].best_s = 1e30;
@@ -171,8 +173,8 @@ int main(int argc, char **argv) {
                 gemm_force_kernel(i < 0 ? NULL : kernel);
                 size_t n_work = i < 0 ? 0 : gemm_work_bytes(g.m, g.n, g.k, type, g.c_type, n_threads);
                 gemm_force_kernel(NULL);
-                printf("%-12s %-12s %-12s %-6s %10.1f %7.3f %12zu\n", size, direction_names[d], kernel, dtype_name(type),
-                       flops / seconds * 1e-9, yardstick_s / seconds, n_work >> 10);
+                printf("%-12s %-12s %-12s %-6s %10.1f %7.3f %12zu\n", size, direction_names[d], kernel,
+                       dtype_name(type), flops / seconds * 1e-9, yardstick_s / seconds, n_work >> 10);
                 if (json)
                     fprintf(json,
                             "{\"layer\": \"%s\", \"direction\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, "

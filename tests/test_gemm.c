@@ -101,8 +101,17 @@ static void *run(const problem *p, const gemm_operand *a, const gemm_operand *b,
     pool *threads;
     assert_int_equal(pool_open(&threads, n_threads, false), OK);
     backend_context context = {.threads = threads, .n_threads = n_threads};
-    gemm_call g = {.m = p->m, .n = p->n, .k = p->k, .a = *a, .b = *b, .c = c.data, .c_type = p->c_type, .ldc = ldc,
-                   .bias = bias, .bias_type = p->bias_type, .accumulate = p->accumulate};
+    gemm_call g = {.m = p->m,
+                   .n = p->n,
+                   .k = p->k,
+                   .a = *a,
+                   .b = *b,
+                   .c = c.data,
+                   .c_type = p->c_type,
+                   .ldc = ldc,
+                   .bias = bias,
+                   .bias_type = p->bias_type,
+                   .accumulate = p->accumulate};
     gemm_run(&context, &g, work.n_bytes ? work.data : NULL);
     pool_close(threads);
     void *out = malloc(c_bytes);
@@ -156,9 +165,9 @@ static void check(const problem *p, const char *kernel) {
                 bound += unit_roundoff(p->c_type) * (fabs(sum) + bound);
             }
             if (!(fabs(got - sum) <= bound))
-                fail_msg("%s %s->%s order %d m %d n %d k %d bias %d acc %d: C[%d,%d] = %.9g, expected %.9g +- %.3g", kernel,
-                         dtype_name(p->type), dtype_name(p->c_type), p->order, (int)p->m, (int)p->n, (int)p->k, p->bias,
-                         p->accumulate, (int)i, (int)j, got, sum, bound);
+                fail_msg("%s %s->%s order %d m %d n %d k %d bias %d acc %d: C[%d,%d] = %.9g, expected %.9g +- %.3g",
+                         kernel, dtype_name(p->type), dtype_name(p->c_type), p->order, (int)p->m, (int)p->n, (int)p->k,
+                         p->bias, p->accumulate, (int)i, (int)j, got, sum, bound);
         }
 
     free(a_rows), free(b_cols);
@@ -200,9 +209,16 @@ static void small_sizes(const char *kernel, dtype type) {
     static const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 31, 33, 47, 65, 97};
     int n_sizes = ARRAY_LENGTH(sizes);
     for (int i = 0; i < 60; i++) { /* each size meets each place, orders and options in turn */
-        problem p = {.m = sizes[i % n_sizes], .n = sizes[(i * 4 + 1) % n_sizes], .k = sizes[(i * 7 + i / n_sizes) % n_sizes],
-                     .order = (order)(i % 4), .type = type, .c_type = i % 3 ? type : DTYPE_F32, .extra = i % 5,
-                     .bias = i % 2 == 0, .bias_type = types[i % 3], .integers = i % 2 == 1 || i % 7 == 0};
+        problem p = {.m = sizes[i % n_sizes],
+                     .n = sizes[(i * 4 + 1) % n_sizes],
+                     .k = sizes[(i * 7 + i / n_sizes) % n_sizes],
+                     .order = (order)(i % 4),
+                     .type = type,
+                     .c_type = i % 3 ? type : DTYPE_F32,
+                     .extra = i % 5,
+                     .bias = i % 2 == 0,
+                     .bias_type = types[i % 3],
+                     .integers = i % 2 == 1 || i % 7 == 0};
         p.accumulate = p.c_type == DTYPE_F32 && i % 4 < 2;
         check(&p, kernel);
     }
@@ -348,13 +364,15 @@ static void linear_case_open(linear_case *t, dtype type) {
     for (int v = 1; v < V_COUNT; v++) {
         t->values[v].type = v == V_DW ? DTYPE_F32 : type;
         t->values[v].shape = cols[v] ? SHAPE(rows[v], cols[v]) : SHAPE(rows[v]);
-        t->data[v] = matrix(&(problem){.integers = true}, t->values[v].type, shape_count(&t->values[v].shape), (uint64_t)v);
+        t->data[v] =
+            matrix(&(problem){.integers = true}, t->values[v].type, shape_count(&t->values[v].shape), (uint64_t)v);
     }
     t->program.values = t->values;
     t->program.n_values = V_COUNT;
 }
 
-static void linear_case_run(linear_case *t, void (*kernel)(backend_context *, const kernel_call *), op o, int n_threads) {
+static void linear_case_run(linear_case *t, void (*kernel)(backend_context *, const kernel_call *), op o,
+                            int n_threads) {
     pool *threads;
     assert_int_equal(pool_open(&threads, n_threads, false), OK);
     backend_context context = {.threads = threads, .n_threads = n_threads};

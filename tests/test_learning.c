@@ -28,6 +28,7 @@ static double entropy_of(const char *source, int64_t seq_len) {
  * every update cost some of the last tenths at this learning rate. */
 static void grammar_is_learned_to_its_entropy(void **state) {
     (void)state;
+    if (SANITIZED) skip(); /* hundreds of the same steps that test_training takes */
     static const struct {
         const char *preset, *lr;
         precision precision;
@@ -63,6 +64,7 @@ static void on_example(void *context, const char *prompt, const char *expected, 
  * problems were never trained on, so this is more than memory. */
 static void arithmetic_is_learned_beyond_what_was_shown(void **state) {
     (void)state;
+    if (SANITIZED) skip();
     train_result before, after;
     examples seen = {0};
     train_observer o = {.context = &seen, .on_example = on_example};

@@ -40,6 +40,7 @@ static void planned_bytes_are_used_bytes_in_every_cell(void **state) {
     for (size_t m = 0; m < ARRAY_LENGTH(training_presets); m++)
         for (precision q = 0; q < PRECISION_COUNT; q++)
             for (int k = 0; k < 8; k++) {
+                if (SANITIZED && (m + q + (size_t)k) % 8 != 0) continue; /* every model and precision once */
                 char *cell_dir = NULL;
                 bool saving = k == (int)q; /* one cell of each model and precision also holds a copy for checkpoints */
                 training t = {.preset = training_presets[m], .precision = q, .source = "builtin:arithmetic", .steps = 2,
@@ -68,7 +69,6 @@ static void a_longer_run_uses_no_more(void **state) {
     assert_true(two.memory.peak[TIER_DEVICE] == twelve.memory.peak[TIER_DEVICE]);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static size_t heap_in_use(void) {
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
@@ -85,6 +85,7 @@ static void note_heap(void *context, const train_step_report *r) {
  * host plan counts. malloc rounds each block up to 16 bytes, or to a page where it maps it: 8 blocks. */
 static void the_heap_grows_by_what_the_host_plan_grows(void **state) {
     (void)state;
+    if (SANITIZED) skip(); /* their malloc keeps no such books */
     static const int64_t batches[] = {1, 200};
     size_t held[2];
     uint64_t planned[2];
@@ -102,15 +103,12 @@ static void the_heap_grows_by_what_the_host_plan_grows(void **state) {
     print_message("host: planned to grow by %.0f bytes, heap grew by %.0f\n", expected, grown);
     assert_true(grown - expected < 8 * 4096 && expected - grown < 8 * 4096);
 }
-#endif
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_bytes_are_used_bytes_in_every_cell),
         cmocka_unit_test(a_longer_run_uses_no_more),
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(the_heap_grows_by_what_the_host_plan_grows),
-#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

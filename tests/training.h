@@ -21,6 +21,11 @@ typedef struct training {
     const backend *backend;  /* NULL: cpu */
     const train_observer *observer;
 } training;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true /* everything takes thirty times as long: long tests do less of the same */
+#else
+#define SANITIZED false
+#endif
 #define SETTINGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 extern const char *const training_presets[4]; /* one tiny model per family */

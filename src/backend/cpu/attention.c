@@ -1,5 +1,5 @@
 /* attention.c - causal attention inside documents: how the work is cut, where its scratch lies, and which instruction
- * set runs it. The arithmetic is in attention_blocks.h.
+ * set runs it. The arithmetic is in attention_blocks.inc.
  *
  * A forward task is one block of queries of all heads that share a kv head. A backward task is one (sequence, kv head),
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by

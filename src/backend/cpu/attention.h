@@ -2,7 +2,7 @@
 /* attention.h - private to the attention kernels: what one task is given, and the tables of functions per instruction
  * set.
  *
- * attention.c cuts the work and owns the scratch; attention_blocks.h is the arithmetic, compiled once per instruction
+ * attention.c cuts the work and owns the scratch; attention_blocks.inc is the arithmetic, compiled once per instruction
  * set (attention_base.c, attention_avx2.c, attention_avx512.c); the widest set of this machine is taken at run time. */
 #include "backend/cpu/cpu.h"
 

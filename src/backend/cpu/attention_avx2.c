@@ -3,7 +3,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #define ATTENTION_FUNCTIONS attention_avx2
 #define ATTENTION_NAME "avx2"
-#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/attention_blocks.inc"
 #else
 typedef int attention_avx2_absent; /* an empty file is not C */
 #endif

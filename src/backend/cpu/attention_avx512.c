@@ -3,7 +3,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,prefer-vector-width=512")
 #define ATTENTION_FUNCTIONS attention_avx512
 #define ATTENTION_NAME "avx512"
-#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/attention_blocks.inc"
 #else
 typedef int attention_avx512_absent; /* an empty file is not C */
 #endif

@@ -2,4 +2,4 @@
  * x86-64 unless the build asks for more. */
 #define ATTENTION_FUNCTIONS attention_base
 #define ATTENTION_NAME "base"
-#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/attention_blocks.inc"

@@ -9,8 +9,8 @@
  * k is walked in blocks of a constant of the kernel, so an element of C has the same bits in any cut and for any
  * number of threads; cutting a GEMM along m or n (chunks of a vocabulary) changes no bit either.
  *
- * Scratch is bounded: at most SHARED_BYTES, plus about half a MiB per thread. Where even a few hundred rows of the
- * smaller operand do not fit (k above 8192), tasks pack both sides for themselves instead. The size is the same for
+ * Scratch is bounded: at most SHARED_BYTES, plus 0.3 MiB per thread. Where even a few hundred rows of the smaller
+ * operand do not fit (k above 8192), tasks pack both sides for themselves, in 0.9 MiB per thread. The size is the same for
  * every kernel, so a plan made on one machine holds on another.
  *
  * Subnormal numbers: BFMMLA, AVX512-BF16 and AMX read bf16 subnormals as zero and flush tiny sums; the fp32 kernels
@@ -30,13 +30,16 @@ static bool always(void) { return true; }
 /* A name in the list without a kernel of ours. */
 static const gemm_kernel gemm_openblas = {.name = "openblas", .supported = always, .types = GEMM_BIT(DTYPE_F32)};
 
-/* Best first: a type is served by the first row that can read it and that this machine can run. */
+/* Best first: a type is served by the first row that can read it and that this machine can run. Our fp32 kernels stand
+ * before OpenBLAS where they are faster on the shapes of training (measured in bench/results) and behind it elsewhere. */
 static const gemm_kernel *const kernels[] = {
-    &gemm_openblas,
 #if defined(__aarch64__)
-    &gemm_bfmmla, &gemm_neon,
+    &gemm_bfmmla,
+    &gemm_neon,
+    &gemm_openblas,
 #elif defined(__x86_64__)
-    &gemm_amx, &gemm_avx512bf16, &gemm_avx512, &gemm_avx2,
+    &gemm_amx,      &gemm_avx512bf16, &gemm_avx512,
+    &gemm_openblas, &gemm_avx2,
 #endif
     &gemm_portable,
 };
@@ -73,8 +76,8 @@ bool gemm_force_kernel(const char *name) {
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 typedef struct cut {
-    bool shared_is_a;   /* the smaller side is packed once for all tasks */
-    bool shared_packed; /* false: k is so long that tasks pack both sides block by block */
+    bool shared_is_a;    /* the smaller side is packed once for all tasks */
+    bool shared_packed;  /* false: k is so long that tasks pack both sides block by block */
     int64_t shared, own; /* rows of A or columns of B */
     int64_t shared_bytes, own_bytes, local_bytes, tile_bytes, bias_bytes; /* of scratch; all but the first per thread */
     int64_t thread_bytes;
@@ -115,8 +118,8 @@ typedef struct run {
     cut cut;
     uint8_t *shared_panels, *threads;
     int64_t first_row, n_rows, rows_padded; /* of the shared side, in this pass */
-    int64_t n_tiles;           /* of the shared side, in this pass */
-    int64_t n_groups;          /* of panels, for packing */
+    int64_t n_tiles;                        /* of the shared side, in this pass */
+    int64_t n_groups;                       /* of panels, for packing */
 } run;
 
 #define PANELS_PER_TASK 8
@@ -136,7 +139,11 @@ static void pack_rows(const run *r, bool is_a, uint8_t *out, int64_t row, int64_
     int64_t panel_bytes = panel * round_up(nk, kernel->kr) * kernel->element_bytes;
     for (int64_t i = 0; i < n; i += panel, out += panel_bytes) {
         gemm_slice s = {(const uint8_t *)o->data + ((row + i) * row_stride + k0 * k_stride) * bytes,
-                        o->type, row_stride, k_stride, MIN(panel, n - i), nk};
+                        o->type,
+                        row_stride,
+                        k_stride,
+                        MIN(panel, n - i),
+                        nk};
         (is_a ? kernel->pack_a : kernel->pack_b)(out, &s);
     }
 }

@@ -25,10 +25,10 @@ static void avx2_multiply(int64_t k, const void *pa, const void *pb, float *tile
         for (int j = 0; j < 3; j++) c[i][j] = _mm256_setzero_ps();
     for (; k > 0; k--, a += MR, b += NR) {
         __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8), b2 = _mm256_loadu_ps(b + 16), v;
-#define ROW(i)                                                                                                       \
-    v = _mm256_broadcast_ss(a + i);                                                                                  \
-    c[i][0] = _mm256_fmadd_ps(v, b0, c[i][0]);                                                                       \
-    c[i][1] = _mm256_fmadd_ps(v, b1, c[i][1]);                                                                       \
+#define ROW(i)                                 \
+    v = _mm256_broadcast_ss(a + i);            \
+    c[i][0] = _mm256_fmadd_ps(v, b0, c[i][0]); \
+    c[i][1] = _mm256_fmadd_ps(v, b1, c[i][1]); \
     c[i][2] = _mm256_fmadd_ps(v, b2, c[i][2])
         ROW(0);
         ROW(1);
@@ -37,8 +37,8 @@ static void avx2_multiply(int64_t k, const void *pa, const void *pb, float *tile
 #undef ROW
     }
     /* Written out: with a loop here gcc keeps the tile in memory throughout. */
-#define PUT(i, j)                                                                                                    \
-    _mm256_storeu_ps(tile + i * ld + 8 * j,                                                                          \
+#define PUT(i, j)                           \
+    _mm256_storeu_ps(tile + i * ld + 8 * j, \
                      first ? c[i][j] : _mm256_add_ps(_mm256_loadu_ps(tile + i * ld + 8 * j), c[i][j]))
 #define PUT_ROW(i) PUT(i, 0), PUT(i, 1), PUT(i, 2)
     PUT_ROW(0), PUT_ROW(1), PUT_ROW(2), PUT_ROW(3);

@@ -13,8 +13,9 @@
 #define NR 32
 
 static bool avx512_supported(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
 }
 static void avx512_pack_a(void *panel, const gemm_slice *s) { pack_f32(panel, MR, *s); }
 static void avx512_pack_b(void *panel, const gemm_slice *s) { pack_f32(panel, NR, *s); }
@@ -25,15 +26,15 @@ static void avx512_multiply(int64_t k, const void *pa, const void *pb, float *ti
     for (int i = 0; i < MR; i++) c[i][0] = c[i][1] = _mm512_setzero_ps();
     for (; k > 0; k--, a += MR, b += NR) {
         __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), v;
-#define ROW(i)                                                                                                       \
+#define ROW(i) \
     v = _mm512_set1_ps(a[i]), c[i][0] = _mm512_fmadd_ps(v, b0, c[i][0]), c[i][1] = _mm512_fmadd_ps(v, b1, c[i][1])
         ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5);
         ROW(6), ROW(7), ROW(8), ROW(9), ROW(10), ROW(11);
 #undef ROW
     }
     /* Written out: with a loop here gcc keeps the tile in memory throughout. */
-#define PUT(i, j)                                                                                                    \
-    _mm512_storeu_ps(tile + i * ld + 16 * j,                                                                         \
+#define PUT(i, j)                            \
+    _mm512_storeu_ps(tile + i * ld + 16 * j, \
                      first ? c[i][j] : _mm512_add_ps(_mm512_loadu_ps(tile + i * ld + 16 * j), c[i][j]))
 #define PUT_ROW(i) PUT(i, 0), PUT(i, 1)
     PUT_ROW(0), PUT_ROW(1), PUT_ROW(2), PUT_ROW(3), PUT_ROW(4), PUT_ROW(5);

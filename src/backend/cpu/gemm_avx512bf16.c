@@ -13,8 +13,9 @@
 #define KR 2
 
 static bool avx512bf16_supported(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16");
 }
 static void avx512bf16_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, KR, *s); }
 static void avx512bf16_pack_b(void *panel, const gemm_slice *s) { pack_u16(panel, NR, KR, *s); }
@@ -26,16 +27,17 @@ static void avx512bf16_multiply(int64_t k, const void *pa, const void *pb, float
     for (; k > 0; k -= KR, a += MR * KR, b += NR * KR) {
         __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + 32), v;
         int32_t pair; /* two steps of k of one row */
-#define ROW(i)                                                                                                       \
-    memcpy(&pair, a + KR * i, sizeof pair), v = (__m512bh)_mm512_set1_epi32(pair),                                   \
-        c[i][0] = _mm512_dpbf16_ps(c[i][0], v, b0), c[i][1] = _mm512_dpbf16_ps(c[i][1], v, b1)
+#define ROW(i)                                                                          \
+    memcpy(&pair, a + KR * i, sizeof pair), v = (__m512bh)_mm512_set1_epi32(pair),      \
+                                            c[i][0] = _mm512_dpbf16_ps(c[i][0], v, b0), \
+                                            c[i][1] = _mm512_dpbf16_ps(c[i][1], v, b1)
         ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5);
         ROW(6), ROW(7), ROW(8), ROW(9), ROW(10), ROW(11);
 #undef ROW
     }
     /* Written out: with a loop here gcc keeps the tile in memory throughout. */
-#define PUT(i, j)                                                                                                    \
-    _mm512_storeu_ps(tile + i * ld + 16 * j,                                                                         \
+#define PUT(i, j)                            \
+    _mm512_storeu_ps(tile + i * ld + 16 * j, \
                      first ? c[i][j] : _mm512_add_ps(_mm512_loadu_ps(tile + i * ld + 16 * j), c[i][j]))
 #define PUT_ROW(i) PUT(i, 0), PUT(i, 1)
     PUT_ROW(0), PUT_ROW(1), PUT_ROW(2), PUT_ROW(3), PUT_ROW(4), PUT_ROW(5);

@@ -42,7 +42,7 @@ typedef struct gemm_kernel {
  * Tiles of C are cut in multiples of GEMM_UNIT, so mr and nr divide it, and kr divides GEMM_K_UNIT. */
 #define GEMM_UNIT 96
 #define GEMM_K_UNIT 32
-#define GEMM_ROW_BYTES 4    /* element_bytes at most */
+#define GEMM_ROW_BYTES 4      /* element_bytes at most */
 #define GEMM_BLOCK_BYTES 1536 /* kc * element_bytes at most */
 
 #if defined(__aarch64__)

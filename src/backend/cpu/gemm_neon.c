@@ -27,15 +27,15 @@ __attribute__((optimize("no-schedule-insns"))) static void neon_multiply(int64_t
         __builtin_prefetch(a + PREFETCH);
         float32x4_t a0 = vld1q_f32(a), a1 = vld1q_f32(a + 4);
         float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4), b2 = vld1q_f32(b + 8);
-#define ROW(i, v, lane)                                                                                              \
-    c[i][0] = vfmaq_laneq_f32(c[i][0], b0, v, lane), c[i][1] = vfmaq_laneq_f32(c[i][1], b1, v, lane),                \
+#define ROW(i, v, lane)                                                                               \
+    c[i][0] = vfmaq_laneq_f32(c[i][0], b0, v, lane), c[i][1] = vfmaq_laneq_f32(c[i][1], b1, v, lane), \
     c[i][2] = vfmaq_laneq_f32(c[i][2], b2, v, lane)
         ROW(0, a0, 0), ROW(1, a0, 1), ROW(2, a0, 2), ROW(3, a0, 3);
         ROW(4, a1, 0), ROW(5, a1, 1), ROW(6, a1, 2), ROW(7, a1, 3);
 #undef ROW
     }
     /* Written out: with a loop here gcc keeps the tile in memory throughout. */
-#define PUT(i, j)                                                                                                    \
+#define PUT(i, j) \
     vst1q_f32(tile + i * ld + 4 * j, first ? c[i][j] : vaddq_f32(vld1q_f32(tile + i * ld + 4 * j), c[i][j]))
 #define PUT_ROW(i) PUT(i, 0), PUT(i, 1), PUT(i, 2)
     PUT_ROW(0), PUT_ROW(1), PUT_ROW(2), PUT_ROW(3), PUT_ROW(4), PUT_ROW(5), PUT_ROW(6), PUT_ROW(7);

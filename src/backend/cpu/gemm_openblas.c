@@ -12,7 +12,7 @@
 
 #define TILE_MAX 512
 #define TILE_MIN 128
-#define TILE_UNIT 32    /* whole register tiles of any OpenBLAS kernel */
+#define TILE_UNIT 32 /* whole register tiles of any OpenBLAS kernel */
 #define TASKS_WANTED 16
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -51,7 +51,8 @@ static void tile_task(void *context, int64_t task, int thread) {
     int64_t m = MIN(t->rows, g->m - i), n = MIN(t->cols, g->n - j);
     float *c = (float *)g->c + i * g->ldc + j;
     bool a_plain = g->a.col_stride == 1, b_plain = g->b.col_stride == 1;
-    const float *a = (const float *)g->a.data + i * g->a.row_stride, *b = (const float *)g->b.data + j * g->b.col_stride;
+    const float *a = (const float *)g->a.data + i * g->a.row_stride,
+                *b = (const float *)g->b.data + j * g->b.col_stride;
     /* OpenBLAS clears C in a pass of its own before it adds into it; a bias written there instead costs nothing. */
     if (g->bias) {
         const uint8_t *from = (const uint8_t *)g->bias + (size_t)j * dtype_bytes(g->bias_type);

@@ -137,8 +137,8 @@ PACK_INLINE int64_t pack_u16_along_rows(uint16_t *out, int r, int kr, gemm_slice
                 pack_store(out + k * r + 2 * i + 8, pack_zip_high(a, b));
             }
             if (i < r) /* panels are multiples of 4 */
-                pack_store(out + k * r + 2 * i, pack_zip_low(pack_load_half(in + k * step + i),
-                                                             pack_load_half(in + (k + 1) * step + i)));
+                pack_store(out + k * r + 2 * i,
+                           pack_zip_low(pack_load_half(in + k * step + i), pack_load_half(in + (k + 1) * step + i)));
         }
     } else if (kr == 4) {
         for (; k + 4 <= s.k; k += 4)
@@ -178,6 +178,5 @@ PACK_INLINE void pack_u16(void *panel, int r, int kr, gemm_slice s) {
     for (; k < s.k; k += kr) /* k is a multiple of kr here; the group after the end is filled with zeros */
         for (int i = 0; i < r; i++)
             for (int j = 0; j < kr; j++)
-                out[k * r + i * kr + j] =
-                    i < s.rows && k + j < s.k ? in[i * s.row_stride + (k + j) * s.k_stride] : 0;
+                out[k * r + i * kr + j] = i < s.rows && k + j < s.k ? in[i * s.row_stride + (k + j) * s.k_stride] : 0;
 }

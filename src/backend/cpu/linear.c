@@ -52,6 +52,6 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     gemm_run(c, &g, k->work);
 }
 
-void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }       /* y = */
-void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* dx = */
-void cpu_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* dw = */
+void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */
+void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dx = */
+void cpu_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw = */
