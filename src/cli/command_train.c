@@ -25,22 +25,21 @@ typedef struct listener {
     track *t;
     const config *c;
     const char *run_dir;
-    uint64_t planned;
     int n_examples;
 } listener;
 
-static void on_step(void *context, const train_step_report *r) {
-    listener *l = context;
-    track_step(l->t, r, sys_rss_bytes());
-}
+static void on_step(void *context, const train_step_report *r) { track_step(((listener *)context)->t, r, r->device_bytes); }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
     listener *l = context;
     char line[512];
-    if (l->n_examples++ == 0) track_message(l->t, "held-out problems, solved token by token:");
-    snprintf(line, sizeof line, "  %s%s   %s%s%s", prompt, got, strcmp(expected, got) == 0 ? "right" : "wrong, expected ",
-             strcmp(expected, got) == 0 ? "" : expected, "");
+    if (l->n_examples++ == 0)
+        track_message(l->t, strcmp(l->c->data.source, "builtin:arithmetic") == 0
+                                ? "held-out problems, solved token by token (numbers are written units first: 37+45=82 is 73+54=280):"
+                                : "held-out problems, solved token by token:");
+    bool right = strcmp(expected, got) == 0;
+    snprintf(line, sizeof line, "  %s%s   %s%s", prompt, got, right ? "right" : "wrong, expected ", right ? "" : expected);
     track_message(l->t, line);
 }
 
@@ -126,7 +125,7 @@ static void print_data(const dataset *d, const config *c) {
     dataset_report(d, SPLIT_TRAIN, &r);
     fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
     if (r.rows_per_epoch)
-        fprintf(stderr, ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu documents continued in a next row",
+        fprintf(stderr, ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu that continue a document of the row before",
                 (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens), (unsigned long long)r.rows_per_epoch,
                 (unsigned long long)r.n_dropped_tokens, (unsigned long long)r.n_cut_tokens);
     else fputs(", endless", stderr);
@@ -157,7 +156,7 @@ static status train_with(const common_options *o, const config *c) {
     r.run_dir = run_dir;
     double peak = 0;
     TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
-    track_options to = {.run_dir = run_dir, .out = stderr, .peak_flops = peak, .memory_planned = p.planned[TIER_DEVICE] + p.planned[TIER_HOST],
+    track_options to = {.run_dir = run_dir, .out = stderr, .peak_flops = peak, .memory_planned = p.planned[TIER_DEVICE],
                         .log_every = r.train.log_every};
     TRY_GOTO(rc, track_open(&l.t, &to), done);
     catch_signals();

@@ -477,8 +477,28 @@ done:
 
 /* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
 
+static void value_write(const config *c, const setting *s, strbuf *out);
+
+/* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
+static bool differs_from_default(const config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    config fresh;
+    strbuf ours, theirs;
+    config_init(&fresh);
+    strbuf_init(&ours);
+    strbuf_init(&theirs);
+    value_write(c, s, &ours);
+    value_write(&fresh, s, &theirs);
+    bool differs = strcmp(ours.text, theirs.text) != 0;
+    strbuf_fini(&ours);
+    strbuf_fini(&theirs);
+    config_fini(&fresh);
+    return differs;
+}
+
 static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
-    if (!has_effect && config_was_given(c, key)) log_warn("%s has no effect: %s", key, why);
+    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key)) log_warn("%s has no effect: %s", key, why);
 }
 
 static void config_name_idle(const config *c) {

@@ -7,7 +7,8 @@
 #define VERSION "0.1.0"
 
 static const command commands[] = {
-    {"train", "train [CONFIG] [--set key=value]... [--resume auto|DIR] [--trace FILE] [--json]",
+    {"train", "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
+     "             [--show-config] [--json]",
      "train; without CONFIG the built-in default on this machine", command_train},
     {"plan", "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--program] [--json]",
      "show where every byte of the step would live, without running it", command_plan},

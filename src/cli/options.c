@@ -134,7 +134,7 @@ status request_from_config(const config *c, train_request *out) {
     p->device_limit = c->memory.device;
     if (!p->device_limit)
         p->device_limit = machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
-    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p);
+    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p) + dataset_host_bytes(&out->data);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }

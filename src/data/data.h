@@ -48,6 +48,8 @@ typedef struct data_report {
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o, int n_threads);
+/* Host memory the source will hold, from the sizes of its files: part of the plan. 0 for files that cannot be seen. */
+uint64_t dataset_host_bytes(const data_options *o);
 void dataset_close(dataset *d);
 const tokenizer *dataset_tokenizer(const dataset *d);
 void dataset_report(const dataset *d, split s, data_report *out);

@@ -47,6 +47,10 @@ static status open_source(source **out, const data_options *o) {
 }
 
 /* n_threads: bytes need no tokenizing, so no source has work to share yet. */
+uint64_t dataset_host_bytes(const data_options *o) {
+    return str_starts_with(o->source, "builtin:") ? 0 : text_host_bytes(o);
+}
+
 status dataset_open(dataset **out, const data_options *o, int n_threads) {
     status rc = OK;
     dataset *d = mem_alloc(sizeof *d);

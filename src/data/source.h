@@ -23,6 +23,7 @@ struct source {
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);
 status text_open(source **out, const data_options *o);
+uint64_t text_host_bytes(const data_options *o);
 
 int64_t dataset_seq_len(const dataset *d);
 

@@ -9,6 +9,7 @@
 #include "data/source.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #define TEXT_MAX_BYTES ((size_t)64 << 30)
 
@@ -127,6 +128,18 @@ static status read_file(text_source *s, const char *path, double eval_fraction) 
     add_part(&s->splits[SPLIT_TRAIN], bytes, MIN(n_train, (uint64_t)n_bytes), n_eval == 0);
     if (n_eval) add_part(&s->splits[SPLIT_EVAL], bytes + n_train, n_eval - 1, true);
     return OK;
+}
+
+/* What read_files will hold, without reading: one byte of memory per byte of file. */
+uint64_t text_host_bytes(const data_options *o) {
+    uint64_t total = 0;
+    char name[4096];
+    for (const char *at = o->source; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        struct stat info;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        if (stat(name, &info) == 0) total += (uint64_t)info.st_size;
+    }
+    return total;
 }
 
 static status read_files(text_source *s, const data_options *o) {

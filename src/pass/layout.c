@@ -232,6 +232,7 @@ status pass_layout(program *p, pass_context *c) {
         size_t inside;
         value_id root = program_root(p, v, &inside);
         bool used = k.life[root].first <= k.life[root].last;
+        p->values[v].in_place_of = owner_of(&k, v) == v ? NO_VALUE : owner_of(&k, v);
         p->values[v].offset = used ? offset_of[owner_of(&k, root)] + inside : VALUE_NOT_PLACED;
     }
     free(offset_of);

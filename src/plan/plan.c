@@ -25,40 +25,39 @@ static void sort_by_size(const program *g, value_id *ids, size_t n) {
     free(list);
 }
 
-/* Values that share bytes in place are counted once: the larger one stands for both. */
+/* A value computed in place lives in the bytes of the one it took over: one block, alive as long as either. */
+static void merge_lifetimes(const program *g, lifetime *life) {
+    layout_lifetimes(g, life);
+    for (value_id v = 1; v < g->n_values; v++) {
+        value_id owner = g->values[v].in_place_of;
+        if (owner == NO_VALUE || life[v].first > life[v].last) continue;
+        life[owner].first = MIN(life[owner].first, life[v].first);
+        life[owner].last = MAX(life[owner].last, life[v].last);
+        life[v] = (lifetime){SIZE_MAX, 0};
+    }
+}
+
 static void find_peak(plan *p) {
     const program *g = &p->program;
     lifetime *life = mem_alloc(g->n_values * sizeof *life);
-    double *alive = mem_alloc((g->n_ops + 1) * sizeof *alive), sum = 0;
-    layout_lifetimes(g, life);
+    double *alive = mem_alloc((g->n_ops + 1) * sizeof *alive), sum = 0, most = -1;
+    merge_lifetimes(g, life);
     for (value_id v = 1; v < g->n_values; v++) {
         const value *a = &g->values[v];
         if (a->view_of || a->tier != TIER_DEVICE || a->persistent || life[v].first > life[v].last) continue;
         alive[life[v].first] += (double)value_bytes(a);
         alive[life[v].last + 1] -= (double)value_bytes(a);
     }
-    double most = -1;
     for (size_t i = 0; i < g->n_ops; i++) {
         sum += alive[i];
         if (sum > most) most = sum, p->peak_op = i;
     }
     p->at_peak = mem_alloc(g->n_values * sizeof *p->at_peak);
+    uint64_t total = 0;
     for (value_id v = 1; v < g->n_values; v++) {
         const value *a = &g->values[v];
-        if (a->view_of || a->tier != TIER_DEVICE || life[v].first > life[v].last) continue;
-        if (!a->persistent && (life[v].first > p->peak_op || life[v].last < p->peak_op)) continue;
-        bool shared = false;
-        for (size_t i = 0; i < p->n_at_peak && !a->persistent && !shared; i++) {
-            const value *b = &g->values[p->at_peak[i]];
-            if (b->persistent || b->offset != a->offset) continue;
-            shared = true;
-            if (value_bytes(a) > value_bytes(b)) p->at_peak[i] = v;
-        }
-        if (!shared) p->at_peak[p->n_at_peak++] = v;
-    }
-    uint64_t total = 0;
-    for (size_t i = 0; i < p->n_at_peak; i++) {
-        const value *a = &g->values[p->at_peak[i]];
+        if (a->view_of || a->tier != TIER_DEVICE || life[v].first > p->peak_op || life[v].last < p->peak_op) continue;
+        p->at_peak[p->n_at_peak++] = v;
         p->by_role[a->role] += value_bytes(a);
         total += value_bytes(a);
     }

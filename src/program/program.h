@@ -51,7 +51,8 @@ typedef struct value {
     value_id view_of; /* these bytes are part of that value's ... */
     size_t view_offset; /* ... starting here */
     value_id gradient;  /* of this value, written by autodiff */
-    size_t offset;      /* in its tier's arena, written by layout; VALUE_NOT_PLACED before */
+    value_id in_place_of; /* the value whose bytes this one takes over, written by layout; NO_VALUE: bytes of its own */
+    size_t offset;        /* in its tier's arena, written by layout; VALUE_NOT_PLACED before */
 } value;
 #define VALUE_NOT_PLACED SIZE_MAX
 

@@ -133,7 +133,9 @@ static status run_step(trainer *t, train_step_report *report) {
     if (isfinite(clip[CLIP_LOSS])) t->state.last_loss = clip[CLIP_LOSS];
     t->seconds += seconds;
     t->timed_tokens += tokens;
-    *report = (train_step_report){.step = step, .steps = o->steps, .loss = clip[CLIP_LOSS], .grad_norm = clip[CLIP_NORM],
+    ledger memory;
+    exec_ledger(t->e, &memory);
+    *report = (train_step_report){.device_bytes = memory.peak[TIER_DEVICE], .step = step, .steps = o->steps, .loss = clip[CLIP_LOSS], .grad_norm = clip[CLIP_NORM],
                                   .lr = schedule_lr(o, step), .tokens_per_second = (double)tokens / seconds,
                                   .step_ms = seconds * 1e3, .loss_scale = fp16 ? scale : 0,
                                   .flops_per_second = t->p->flops_per_step / seconds, .tokens = t->state.tokens,
@@ -253,7 +255,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + dataset_host_bytes(&r->data) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */

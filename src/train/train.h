@@ -94,6 +94,7 @@ typedef struct train_step_report {
     double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
     double flops_per_second;
     uint64_t tokens;
+    uint64_t device_bytes; /* highest byte touched so far */
     bool skipped;
 } train_step_report;
 typedef struct train_eval_report {
