@@ -14,7 +14,8 @@
 static double entropy_of(const char *source, int64_t seq_len) {
     dataset *d;
     data_report report;
-    training_must(dataset_open(&d, &(data_options){.source = source, .tokenizer = "byte", .seq_len = seq_len, .pack = true, .seed = 1}, 1));
+    training_must(dataset_open(
+        &d, &(data_options){.source = source, .tokenizer = "byte", .seq_len = seq_len, .pack = true, .seed = 1}, 1));
     dataset_report(d, SPLIT_TRAIN, &report);
     dataset_close(d);
     assert_true(isfinite(report.entropy_per_token));
@@ -39,12 +40,16 @@ static void grammar_is_learned_to_its_entropy(void **state) {
     double entropy = entropy_of("builtin:grammar", 64);
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         train_result r;
-        training t = {.preset = cases[i].preset, .precision = cases[i].precision, .seq_len = 64, .micro_batch = 8,
+        training t = {.preset = cases[i].preset,
+                      .precision = cases[i].precision,
+                      .seq_len = 64,
+                      .micro_batch = 8,
                       .steps = cases[i].steps,
-                      .more = SETTINGS(cases[i].lr, "train.warmup=20", "train.min_lr_ratio=0.05", "train.eval_rows=128")};
+                      .more =
+                          SETTINGS(cases[i].lr, "train.warmup=20", "train.min_lr_ratio=0.05", "train.eval_rows=128")};
         training_must(training_run(&t, &r));
-        print_message("%s %s: grammar from %.3f to %.4f held out, entropy %.4f\n", t.preset, precision_name(t.precision),
-                      r.first_loss, r.eval.loss, entropy);
+        print_message("%s %s: grammar from %.3f to %.4f held out, entropy %.4f\n", t.preset,
+                      precision_name(t.precision), r.first_loss, r.eval.loss, entropy);
         assert_true(fabs(r.first_loss - log(260)) < 0.3); /* an untrained model knows nothing */
         assert_true(r.eval.loss > entropy - 0.033);
         assert_true(r.eval.loss < entropy + cases[i].margin);
@@ -68,16 +73,22 @@ static void arithmetic_is_learned_beyond_what_was_shown(void **state) {
     train_result before, after;
     examples seen = {0};
     train_observer o = {.context = &seen, .on_example = on_example};
-    training t = {.preset = "test-qwen3", .source = "builtin:arithmetic", .seq_len = 56, .micro_batch = 16, .steps = 1,
+    training t = {.preset = "test-qwen3",
+                  .source = "builtin:arithmetic",
+                  .seq_len = 56,
+                  .micro_batch = 16,
+                  .steps = 1,
                   .observer = &o,
-                  .more = SETTINGS("data.difficulty=1", "train.lr=0.01", "train.min_lr_ratio=0.05", "train.eval_rows=32", "train.problems=200")};
+                  .more = SETTINGS("data.difficulty=1", "train.lr=0.01", "train.min_lr_ratio=0.05",
+                                   "train.eval_rows=32", "train.problems=200")};
     training_must(training_run(&t, &before));
     assert_int_equal(seen.n, 4);
     seen = (examples){0};
     t.steps = 350;
     training_must(training_run(&t, &after));
-    print_message("arithmetic: loss %.3f -> %.4f, exact match %.2f -> %.2f of %lld held-out problems\n", before.first_loss,
-                  after.last_loss, before.eval.exact_match, after.eval.exact_match, (long long)after.eval.n_problems);
+    print_message("arithmetic: loss %.3f -> %.4f, exact match %.2f -> %.2f of %lld held-out problems\n",
+                  before.first_loss, after.last_loss, before.eval.exact_match, after.eval.exact_match,
+                  (long long)after.eval.n_problems);
     assert_true(after.eval.n_problems >= 10);
     assert_true(before.eval.exact_match < 0.1);
     assert_true(after.last_loss < 0.1);

@@ -17,11 +17,12 @@ static void check_cell(const training *t, train_result *r) {
     training_must(training_run(t, r));
     char cell[160];
     snprintf(cell, sizeof cell, "%s %s seq_len %lld micro_batch %lld accumulation %lld", t->preset,
-             precision_name(t->precision), (long long)t->seq_len, (long long)t->micro_batch, (long long)t->accumulation);
+             precision_name(t->precision), (long long)t->seq_len, (long long)t->micro_batch,
+             (long long)t->accumulation);
     for (tier i = 0; i < TIER_COUNT; i++)
         if (r->memory.planned[i] != r->memory.peak[i])
-            fail_msg("%s: %s arena planned %llu, used %llu", cell, tier_name(i), (unsigned long long)r->memory.planned[i],
-                     (unsigned long long)r->memory.peak[i]);
+            fail_msg("%s: %s arena planned %llu, used %llu", cell, tier_name(i),
+                     (unsigned long long)r->memory.planned[i], (unsigned long long)r->memory.peak[i]);
     if (r->memory.planned[TIER_DEVICE] == 0) fail_msg("%s: nothing planned", cell);
     if (r->host_planned != r->host_peak || r->host_planned == 0)
         fail_msg("%s: host planned %llu, held %llu", cell, (unsigned long long)r->host_planned,
@@ -43,11 +44,15 @@ static void planned_bytes_are_used_bytes_in_every_cell(void **state) {
                 if (SANITIZED && (m + q + (size_t)k) % 8 != 0) continue; /* every model and precision once */
                 char *cell_dir = NULL;
                 bool saving = k == (int)q; /* one cell of each model and precision also holds a copy for checkpoints */
-                training t = {.preset = training_presets[m], .precision = q, .source = "builtin:arithmetic", .steps = 2,
-                              .seq_len = lengths[k & 1], .micro_batch = batches[k >> 1 & 1],
+                training t = {.preset = training_presets[m],
+                              .precision = q,
+                              .source = "builtin:arithmetic",
+                              .steps = 2,
+                              .seq_len = lengths[k & 1],
+                              .micro_batch = batches[k >> 1 & 1],
                               .accumulation = accumulations[k >> 2 & 1],
-                              .more = SETTINGS("data.difficulty=2", "train.eval_rows=2", "train.problems=3", "run.keep=1",
-                                               saving ? "train.save_every=1" : "train.save_every=none")};
+                              .more = SETTINGS("data.difficulty=2", "train.eval_rows=2", "train.problems=3",
+                                               "run.keep=1", saving ? "train.save_every=1" : "train.save_every=none")};
                 train_result r;
                 if (saving) t.dir = cell_dir = training_dir();
                 check_cell(&t, &r);
@@ -60,7 +65,11 @@ static void planned_bytes_are_used_bytes_in_every_cell(void **state) {
 /* The plan of a cell does not depend on how long it runs, and a longer run uses no more. */
 static void a_longer_run_uses_no_more(void **state) {
     (void)state;
-    training t = {.preset = "test-qwen3", .precision = PRECISION_BF16, .seq_len = 40, .micro_batch = 3, .accumulation = 3,
+    training t = {.preset = "test-qwen3",
+                  .precision = PRECISION_BF16,
+                  .seq_len = 40,
+                  .micro_batch = 3,
+                  .accumulation = 3,
                   .steps = 2};
     train_result two, twelve;
     check_cell(&t, &two);

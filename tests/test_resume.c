@@ -64,11 +64,12 @@ static void compare(const training *t, const train_result *whole, const train_re
     if (whole->param_hash == parts->param_hash && whole->last_loss == parts->last_loss &&
         whole->first_loss == parts->first_loss && whole->tokens == parts->tokens)
         return;
-    fail_msg("%s %s: stopped and resumed run ends with %016llx, loss %.9g -> %.9g, %llu tokens; the whole one with %016llx, "
-             "%.9g -> %.9g, %llu",
-             t->preset, precision_name(t->precision), (unsigned long long)parts->param_hash, parts->first_loss,
-             parts->last_loss, (unsigned long long)parts->tokens, (unsigned long long)whole->param_hash, whole->first_loss,
-             whole->last_loss, (unsigned long long)whole->tokens);
+    fail_msg(
+        "%s %s: stopped and resumed run ends with %016llx, loss %.9g -> %.9g, %llu tokens; the whole one with %016llx, "
+        "%.9g -> %.9g, %llu",
+        t->preset, precision_name(t->precision), (unsigned long long)parts->param_hash, parts->first_loss,
+        parts->last_loss, (unsigned long long)parts->tokens, (unsigned long long)whole->param_hash, whole->first_loss,
+        whole->last_loss, (unsigned long long)whole->tokens);
 }
 
 static void stopped_and_resumed_is_the_same_run(void **state) {
@@ -76,9 +77,13 @@ static void stopped_and_resumed_is_the_same_run(void **state) {
     uint64_t key = rng_key(11, "test.stops"), n = 0;
     for (size_t m = 0; m < ARRAY_LENGTH(training_presets); m++)
         for (precision q = 0; q < PRECISION_COUNT; q++) {
-            training t = {.preset = training_presets[m], .precision = q, .micro_batch = 3, .accumulation = 1 + (int64_t)(m % 2),
+            training t = {.preset = training_presets[m],
+                          .precision = q,
+                          .micro_batch = 3,
+                          .accumulation = 1 + (int64_t)(m % 2),
                           .steps = STEPS,
-                          .more = SETTINGS("train.warmup=5", q == PRECISION_FP16 ? "train.fp16.initial_scale_power=24" : "train.seed=9")};
+                          .more = SETTINGS("train.warmup=5",
+                                           q == PRECISION_FP16 ? "train.fp16.initial_scale_power=24" : "train.seed=9")};
             train_result whole, parts;
             training_must(training_run(&t, &whole));
             int64_t at = 1 + (int64_t)rng_below(key, n++, STEPS - 1), stops[] = {at, 0};

@@ -22,8 +22,13 @@ static void any_number_of_threads_gives_the_same_bits(void **state) {
         for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
             train_result r[3];
             for (int n = 1; n <= 3; n++) {
-                training t = {.preset = training_presets[m], .precision = kinds[k], .threads = n, .seq_len = 40,
-                              .micro_batch = 3, .accumulation = 2, .steps = 4};
+                training t = {.preset = training_presets[m],
+                              .precision = kinds[k],
+                              .threads = n,
+                              .seq_len = 40,
+                              .micro_batch = 3,
+                              .accumulation = 2,
+                              .steps = 4};
                 training_must(training_run(&t, &r[n - 1]));
                 assert_int_equal(r[n - 1].steps, 4);
             }
@@ -79,7 +84,8 @@ typedef struct machine {
 } machine;
 
 static void machine_open(machine *m, const char *preset, precision q, int64_t micro_batch, int64_t accumulation) {
-    training t = {.preset = preset, .precision = q, .seq_len = LENGTH, .micro_batch = micro_batch, .accumulation = accumulation};
+    training t = {
+        .preset = preset, .precision = q, .seq_len = LENGTH, .micro_batch = micro_batch, .accumulation = accumulation};
     train_request r;
     training_must(training_request(&t, &m->c, &r));
     training_must(plan_compile(&m->p, &r.plan));
@@ -98,7 +104,13 @@ static void machine_step(machine *m, const rows *r) {
     const model *a = &m->p.model;
     size_t n = (size_t)(m->p.request.micro_batch * LENGTH);
     for (int64_t micro = 0; micro < m->p.request.accumulation; micro++) {
-        step_scalars s = {.lr = 1e-3f, .seed = 1, .grad_unscale = 1, .step = 1, .micro = (uint32_t)micro, .bias1 = 0.1f, .bias2 = 0.05f};
+        step_scalars s = {.lr = 1e-3f,
+                          .seed = 1,
+                          .grad_unscale = 1,
+                          .step = 1,
+                          .micro = (uint32_t)micro,
+                          .bias1 = 0.1f,
+                          .bias2 = 0.05f};
         exec_write(m->e, a->tokens, 0, r->tokens + (size_t)micro * n, n * 4);
         exec_write(m->e, a->targets, 0, r->targets + (size_t)micro * n, n * 4);
         exec_write(m->e, a->doc, 0, r->doc + (size_t)micro * n, n * 4);
@@ -164,12 +176,15 @@ static void eight_micro_batches_equal_one_of_eight(void **state) {
         for (int k = 1; k < 3; k++) {
             const char *worst = "";
             double distance = gradient_distance(&m[0], &m[k], &worst);
-            double loss = fabs(sums[k][SUM_LOSS] / sums[0][SUM_LOSS] - 1), norm = fabs((double)clip[k][CLIP_NORM] / clip[0][CLIP_NORM] - 1);
-            print_message("%-10s %lld x %lld: gradients within %.1e (%s), loss within %.1e, norm within %.1e\n", training_presets[i],
-                          (long long)(ROWS / batches[k]), (long long)batches[k], distance, worst, loss, norm);
+            double loss = fabs(sums[k][SUM_LOSS] / sums[0][SUM_LOSS] - 1),
+                   norm = fabs((double)clip[k][CLIP_NORM] / clip[0][CLIP_NORM] - 1);
+            print_message("%-10s %lld x %lld: gradients within %.1e (%s), loss within %.1e, norm within %.1e\n",
+                          training_presets[i], (long long)(ROWS / batches[k]), (long long)batches[k], distance, worst,
+                          loss, norm);
             assert_true(distance < 2e-6);
             assert_true(loss < 1e-7); /* per-token losses in fp32, summed in double */
-            assert_true(fabs((double)clip[k][CLIP_LOSS] / clip[0][CLIP_LOSS] - 1) < 1.2e-7); /* the same, rounded to fp32 */
+            assert_true(fabs((double)clip[k][CLIP_LOSS] / clip[0][CLIP_LOSS] - 1) <
+                        1.2e-7); /* the same, rounded to fp32 */
             assert_true(norm < 1e-6);
         }
         for (int k = 0; k < 3; k++) machine_close(&m[k]);
@@ -180,7 +195,11 @@ static void eight_micro_batches_equal_one_of_eight(void **state) {
 static void a_run_does_not_depend_on_the_split_of_its_batch(void **state) {
     (void)state;
     train_result whole, split;
-    training t = {.source = "builtin:arithmetic", .seq_len = 32, .micro_batch = 8, .accumulation = 1, .steps = 6,
+    training t = {.source = "builtin:arithmetic",
+                  .seq_len = 32,
+                  .micro_batch = 8,
+                  .accumulation = 1,
+                  .steps = 6,
                   .more = SETTINGS("data.pack=false")};
     training_must(training_run(&t, &whole));
     t.micro_batch = 1;
@@ -194,7 +213,8 @@ static void a_run_does_not_depend_on_the_split_of_its_batch(void **state) {
 /* ---- numbers that are not finite ------------------------------------------------------------------------------- */
 
 #define POISONED_PARAM "layers.1.mlp.down.w"
-#define POISONED_GRAD "fresh.d." POISONED_PARAM /* of one micro-batch, before it is accumulated; fp32 in every precision here */
+#define POISONED_GRAD \
+    "fresh.d." POISONED_PARAM /* of one micro-batch, before it is accumulated; fp32 in every precision here */
 enum { POISONED_ELEMENT = 77 };
 
 static struct {
@@ -244,7 +264,8 @@ static void a_broken_parameter_is_named(void **state) {
 static void the_first_wrong_output_is_named(void **state) {
     (void)state;
     train_result r;
-    training t = {.steps = 6, .accumulation = 2, .backend = poisoned_backend(OP_SWIGLU, "layers.1.mlp.act", 8, INT64_MAX)};
+    training t = {
+        .steps = 6, .accumulation = 2, .backend = poisoned_backend(OP_SWIGLU, "layers.1.mlp.act", 8, INT64_MAX)};
     assert_int_equal(training_run(&t, &r), ERR_RUN);
     assert_message_has(SETTINGS("step 4:", "layer 1", "'layers.1.mlp.act'", "element 77", "swiglu"));
     assert_int_equal(r.steps, 3);
@@ -297,6 +318,41 @@ static void a_skipped_step_leaves_the_parameters_alone(void **state) {
     }
 }
 
+/* What the kernels were told in each update, of the first parameter. */
+static struct {
+    step_scalars scalars[16];
+    int n;
+} probe;
+static void probing_adamw(backend_context *c, const kernel_call *k) {
+    if (strcmp(call_out(k, 0)->name, "embed.w") == 0 && probe.n < (int)ARRAY_LENGTH(probe.scalars))
+        probe.scalars[probe.n++] = *(const step_scalars *)k->in[2];
+    backend_cpu()->kernels[OP_ADAMW](c, k);
+}
+
+/* AdamW's bias correction counts updates, so a skipped step does not age it; the rounding noise is fresh every step. */
+static void kernels_are_told_where_the_run_is(void **state) {
+    (void)state;
+    train_result r;
+    training t = {.steps = 6,
+                  .accumulation = 2,
+                  .backend = poisoned_backend(OP_LINEAR_DW, POISONED_GRAD, 5, 5), /* step 3 */
+                  .more = SETTINGS("train.nonfinite=skip", "train.beta1=0.8", "train.beta2=0.9", "train.seed=5")};
+    poisoned_kernels[OP_ADAMW] = probing_adamw;
+    probe.n = 0;
+    training_must(training_run(&t, &r));
+    assert_int_equal(probe.n, 6);
+    static const int updates[] = {1, 2, 3, 3, 4, 5};
+    uint64_t noise = rng_key(5, "stochastic rounding");
+    for (int i = 0; i < 6; i++) {
+        const step_scalars *s = &probe.scalars[i];
+        assert_int_equal(s->step, i + 1);
+        assert_int_equal(s->micro, 1); /* the last of two */
+        assert_true(s->bias1 == (float)(1 - pow(0.8, updates[i])) && s->bias2 == (float)(1 - pow(0.9, updates[i])));
+        assert_true(s->seed == 1 && s->grad_unscale == 1);
+        assert_true(((uint64_t)s->noise_hi << 32 | s->noise_lo) == noise);
+    }
+}
+
 /* ---- fp16 ------------------------------------------------------------------------------------------------------ */
 
 /* Replays the rule on what the run reported: the scale of every step must follow from the overflows before it. */
@@ -323,7 +379,10 @@ static void fp16_finds_its_loss_scale_and_learns(void **state) {
     diary d;
     train_observer o = diary_observer(&d);
     train_result r;
-    training t = {.precision = PRECISION_FP16, .micro_batch = 8, .steps = 60, .observer = &o,
+    training t = {.precision = PRECISION_FP16,
+                  .micro_batch = 8,
+                  .steps = 60,
+                  .observer = &o,
                   .more = SETTINGS("train.fp16.initial_scale_power=30", "train.lr=0.01")};
     training_must(training_run(&t, &r));
     int skipped = 0, in_all = 0;
@@ -331,7 +390,7 @@ static void fp16_finds_its_loss_scale_and_learns(void **state) {
     for (int i = 0; i < d.n; i++) in_all += d.steps[i].skipped;
     print_message("fp16 from scale 2^30: %d steps left out, then scale 2^%g, loss %.3f -> %.3f\n", skipped,
                   log2(d.steps[skipped].loss_scale), d.steps[skipped].loss, r.last_loss);
-    assert_in_range(skipped, 3, 25); /* two for the hysteresis, then one per halving */
+    assert_in_range(skipped, 3, 25);         /* two for the hysteresis, then one per halving */
     assert_in_range(in_all - skipped, 0, 5); /* just below the edge a later step may still cross it */
     assert_int_equal(d.n_messages, in_all);
     check_scales(&d, 0x1p30, 1000, 2);
@@ -345,8 +404,11 @@ static void fp16_scale_climbs_and_falls_by_the_rule(void **state) {
     diary d;
     train_observer o = diary_observer(&d);
     train_result r;
-    training t = {.precision = PRECISION_FP16, .steps = 100, .observer = &o,
-                  .more = SETTINGS("train.fp16.initial_scale_power=20", "train.fp16.loss_scale_window=3", "train.fp16.hysteresis=3")};
+    training t = {.precision = PRECISION_FP16,
+                  .steps = 100,
+                  .observer = &o,
+                  .more = SETTINGS("train.fp16.initial_scale_power=20", "train.fp16.loss_scale_window=3",
+                                   "train.fp16.hysteresis=3")};
     training_must(training_run(&t, &r));
     check_scales(&d, 0x1p20, 3, 3);
     int doubled = 0, halved = 0;
@@ -361,7 +423,8 @@ static void fp16_scale_climbs_and_falls_by_the_rule(void **state) {
 static void fp16_stops_when_the_smallest_scale_overflows(void **state) {
     (void)state;
     train_result r;
-    training t = {.precision = PRECISION_FP16, .steps = 10,
+    training t = {.precision = PRECISION_FP16,
+                  .steps = 10,
                   .more = SETTINGS("train.fp16.initial_scale_power=30", "train.fp16.min_loss_scale=536870912")};
     assert_int_equal(training_run(&t, &r), ERR_RUN); /* 2^30 twice, 2^29, then no way down */
     assert_message_has(SETTINGS("smallest loss scale", "precision=bf16"));
@@ -380,12 +443,12 @@ static void the_scaler_follows_the_rule(void **state) {
         char what;
         double scale;
     } steps[] = {
-        {'o', 16}, /* hysteresis 2 -> 1 */
-        {'o', 8},  {'c', 8}, {'c', 8}, {'o', 4}, /* hysteresis stays 1 until it is refilled; clean steps start anew */
-        {'c', 4},  {'c', 4}, {'c', 8},           /* a whole window: doubled and refilled */
-        {'o', 8},  {'c', 8}, {'c', 8}, {'c', 16},
-        {'c', 16}, {'c', 16}, {'c', 32},          /* the next window counts from the doubling */
-        {'o', 32}, {'o', 16}, {'o', 8}, {'o', 4},
+        {'o', 16},                                 /* hysteresis 2 -> 1 */
+        {'o', 8},  {'c', 8},  {'c', 8},  {'o', 4}, /* hysteresis stays 1 until it is refilled; clean steps start anew */
+        {'c', 4},  {'c', 4},  {'c', 8},            /* a whole window: doubled and refilled */
+        {'o', 8},  {'c', 8},  {'c', 8},  {'c', 16},
+        {'c', 16}, {'c', 16}, {'c', 32}, /* the next window counts from the doubling */
+        {'o', 32}, {'o', 16}, {'o', 8},  {'o', 4},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(steps); i++) {
         assert_int_equal(scaler_update(&s, &o, steps[i].what == 'o'), OK);
@@ -394,7 +457,8 @@ static void the_scaler_follows_the_rule(void **state) {
     assert_int_equal(scaler_update(&s, &o, true), ERR_RUN); /* at the smallest */
     assert_non_null(strstr(error_message(), "4"));
 
-    train_options defaults = {.initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1};
+    train_options defaults = {
+        .initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1};
     scaler_init(&s, &defaults);
     assert_true(s.scale == 65536);
     for (int i = 0; i < 999; i++) assert_int_equal(scaler_update(&s, &defaults, false), OK);
@@ -402,7 +466,8 @@ static void the_scaler_follows_the_rule(void **state) {
     assert_int_equal(scaler_update(&s, &defaults, false), OK);
     assert_true(s.scale == 131072);
 
-    train_options fixed = {.loss_scale = 128, .initial_scale_power = 16, .loss_scale_window = 1, .hysteresis = 1, .min_loss_scale = 128};
+    train_options fixed = {
+        .loss_scale = 128, .initial_scale_power = 16, .loss_scale_window = 1, .hysteresis = 1, .min_loss_scale = 128};
     scaler_init(&s, &fixed);
     for (int i = 0; i < 4; i++) {
         assert_true(s.scale == 128);
@@ -462,8 +527,10 @@ static void steps_report_the_schedule(void **state) {
     diary d;
     train_observer o = diary_observer(&d);
     train_result r;
-    training t = {.steps = 10, .observer = &o,
-                  .more = SETTINGS("train.warmup=4", "train.schedule=linear", "train.lr=0.008", "train.min_lr_ratio=0.25")};
+    training t = {.steps = 10,
+                  .observer = &o,
+                  .more =
+                      SETTINGS("train.warmup=4", "train.schedule=linear", "train.lr=0.008", "train.min_lr_ratio=0.25")};
     training_must(training_run(&t, &r));
     assert_int_equal(d.n, 10);
     assert_true(fabs(d.steps[0].lr - 0.002) < 1e-12 && fabs(d.steps[3].lr - 0.008) < 1e-12);
@@ -483,6 +550,7 @@ int main(void) {
         cmocka_unit_test(a_broken_parameter_is_named),
         cmocka_unit_test(the_first_wrong_output_is_named),
         cmocka_unit_test(a_skipped_step_leaves_the_parameters_alone),
+        cmocka_unit_test(kernels_are_told_where_the_run_is),
         cmocka_unit_test(fp16_finds_its_loss_scale_and_learns),
         cmocka_unit_test(fp16_scale_climbs_and_falls_by_the_rule),
         cmocka_unit_test(fp16_stops_when_the_smallest_scale_overflows),

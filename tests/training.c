@@ -21,10 +21,17 @@ static status set_all(config *c, const training *t) {
     const char *text[] = {t->preset ? t->preset : "test-llama", t->source ? t->source : "builtin:grammar",
                           precision_name(t->precision)};
     static const char *const text_keys[] = {"model.preset", "data.source", "precision"};
-    const int64_t whole[] = {or_default(t->seq_len, 24), or_default(t->micro_batch, 2), or_default(t->accumulation, 1),
-                             or_default(t->steps, 4), or_default(t->threads, 2), 0, 0, 0};
-    static const char *const whole_keys[] = {"data.seq_len", "train.micro_batch", "train.accumulation", "train.steps",
-                                             "run.threads", "train.warmup", "train.eval_rows", "train.problems"};
+    const int64_t whole[] = {or_default(t->seq_len, 24),
+                             or_default(t->micro_batch, 2),
+                             or_default(t->accumulation, 1),
+                             or_default(t->steps, 4),
+                             or_default(t->threads, 2),
+                             0,
+                             0,
+                             0};
+    static const char *const whole_keys[] = {"data.seq_len",    "train.micro_batch", "train.accumulation",
+                                             "train.steps",     "run.threads",       "train.warmup",
+                                             "train.eval_rows", "train.problems"};
     char line[512];
     for (size_t i = 0; i < ARRAY_LENGTH(text); i++) {
         snprintf(line, sizeof line, "%s=%s", text_keys[i], text[i]);

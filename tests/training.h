@@ -1,10 +1,11 @@
 #pragma once
-/* training.h - one whole training run in a few words: settings -> plan (verified after every pass) -> data -> train_run.
+/* training.h - one whole training run in a few words: settings -> plan, verified after every pass -> data -> train_run.
  *
  *     train_result r;
- *     training t = {.preset = "test-llama", .precision = PRECISION_BF16, .steps = 5, .dir = training_dir()};
- *     assert_int_equal(training_run(&t, &r), OK);
- *     training_dir_remove(t.dir);
+ *     char *dir = training_dir();
+ *     training t = {.preset = "test-llama", .precision = PRECISION_BF16, .steps = 5, .dir = dir};
+ *     training_must(training_run(&t, &r));
+ *     training_dir_remove(dir);
  *
  * The request is made from settings by the very function the command line uses, so what is planned for the host and for
  * checkpoints is what `ralo train` plans. */
@@ -15,7 +16,7 @@ typedef struct training {
     precision precision;
     int64_t seq_len, micro_batch, accumulation, steps; /* 0: 24, 2, 1, 4 */
     int threads;                                       /* 0: 2 */
-    const char *const *more; /* further settings as --set takes them, NULL at the end; no evaluation unless given here */
+    const char *const *more; /* more settings as --set takes them, NULL at the end; only these ask for evaluation */
     const char *dir;         /* run directory; NULL: nothing is saved */
     const char *resume;      /* NULL, "auto" or a checkpoint directory */
     const backend *backend;  /* NULL: cpu */

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#define SIDE 768   /* large enough to leave the caches' edge effects behind, small enough for a tenth of a second */
-#define REPEATS 5
+#define SIDE 1536  /* large enough to feed many cores, small enough for half a second on two */
+#define REPEATS 4
 
 status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second) {
     backend_context *c;

@@ -1,9 +1,9 @@
 /* gemm.c - choose a kernel, cut C into tiles, pack, multiply, round once.
  *
- * fp32 leaves for gemm_openblas.c at once. For 16-bit types the smaller of the two operands is packed once, by all
- * threads, into scratch that they share; then each task takes one tile of C and packs the strip of the other operand
- * that it needs, block by block of k, into scratch that stays in its core's cache. So with a vocabulary of 150k the
- * weight is never packed as a whole, and with ordinary layers nearly every element is packed once.
+ * Where OpenBLAS serves fp32 the call leaves for gemm_openblas.c at once. Otherwise the smaller of the two operands is
+ * packed once, by all threads, into scratch that they share; then each task takes one tile of C and packs the strip of the
+ * other operand that it needs, block by block of k, into scratch that stays in its core's cache. So with a vocabulary of
+ * 150k the weight is never packed as a whole, and with ordinary layers nearly every element is packed once.
  *
  * The sums of a tile are kept in fp32 over the whole of k, then bias and C are added and the result is rounded once.
  * k is walked in blocks of a constant of the kernel, so an element of C has the same bits in any cut and for any

@@ -1,9 +1,9 @@
 #pragma once
 /* gemm.h - C (m, n) = A (m, k) B (k, n) [+ bias] [+ C], fp32 sums, for fp32, bf16 and fp16.
  *
- * fp32 goes to OpenBLAS on fixed tiles of C, one call per task; 16-bit types go to kernels of our own that are chosen
- * once at run time (BFMMLA, AMX, AVX512-BF16, AVX2, NEON, portable). The tiles, and so the bits, depend on m, n, k and
- * the dtypes only.
+ * The kernel is chosen once at run time, by dtype and processor: BFMMLA, AMX, AVX512-BF16, AVX512, NEON, AVX2, portable,
+ * or OpenBLAS for fp32 on fixed tiles of C, one call per task, where ours is not faster. The tiles, and so the bits, depend
+ * on m, n, k and the dtypes only.
  *
  *     gemm_call g = {.m = N, .n = M, .k = K, .a = {x, DTYPE_BF16, K, 1}, .b = {w, DTYPE_BF16, 1, K},
  *                    .c = y, .c_type = DTYPE_BF16, .ldc = M};
