@@ -518,10 +518,10 @@ static void config_name_idle(const config *c) {
 
 status config_check(const config *c) {
     const train_options *t = &c->train;
-    if (t->warmup > t->steps)
+    if (t->warmup > 0 && t->warmup >= t->steps && t->schedule != SCHEDULE_CONSTANT)
         return ERR(ERR_INPUT,
-                   "train.warmup is %lld and train.steps is %lld: the warmup would never end; "
-                   "lower train.warmup to at most %lld",
+                   "train.warmup is %lld and train.steps is %lld: nothing would be left for the schedule; "
+                   "lower train.warmup to less than %lld",
                    (long long)t->warmup, (long long)t->steps, (long long)t->steps);
     if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)t->steps > (double)t->steps)
         return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",

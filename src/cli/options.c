@@ -49,6 +49,11 @@ static status apply_flag(common_options *o, flag_id id, const char *text) {
     return OK;
 }
 
+/* A default that must give way to what was given: a short run gets a short warmup. */
+static void settle_defaults(config *c) {
+    if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
+}
+
 status options_parse(common_options *o, int argc, char **argv, const char *allowed) {
     *o = (common_options){0};
     config_init(&o->config);
@@ -76,6 +81,7 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
         }
         if (pass == 0 && file) TRY(config_read_file(&o->config, file));
     }
+    settle_defaults(&o->config);
     return config_check(&o->config);
 }
 

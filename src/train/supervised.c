@@ -151,12 +151,17 @@ static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
 }
 
+/* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
-    return arena_format(&t->memory, "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s",
+    const data_options *d = &t->r->data;
+    return arena_format(&t->memory,
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; data %s, rows of "
+                        "%lld, %s, difficulty %lld",
                         model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
                         (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
-                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(t->p->request.precision));
+                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(t->p->request.precision), d->source,
+                        (long long)d->seq_len, d->pack ? "packed" : "one document each", (long long)d->difficulty);
 }
 
 static status resume(trainer *t, const char *id) {
@@ -250,7 +255,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     }
     if (rc == OK && p->request.with_eval) {
         evaluate(&t, t.state.step, &out->eval);
-        if (o->on_example) evaluator_examples(&t.eval, EXAMPLES, o);
+        if (o->on_example && r->train.problems > 0) evaluator_examples(&t.eval, EXAMPLES, o);
     }
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
