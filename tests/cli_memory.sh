@@ -3,6 +3,8 @@
 # within 5 % + 64 MiB of the planned device and host bytes. 64 MiB: program, libraries, stacks, OpenBLAS' buffers, and the
 # arena's rounding to huge pages. RALO names the program.
 set -u
+# Leaks are looked for in the C tests; here they would cost seconds per process.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
 : "${RALO:?path of the ralo program}"
 work=$(mktemp -d) && cd "$work" || exit 1

@@ -2,6 +2,8 @@
 # cli_signals.sh - SIGINT and SIGTERM stop a run after a checkpoint with exit code 130, and the resumed run ends with the
 # parameters of the run that was left alone. RALO names the program.
 set -u
+# Leaks are looked for in the C tests; here they would cost seconds per process.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
 : "${RALO:?path of the ralo program}"
 work=$(mktemp -d) && cd "$work" || exit 1
