@@ -35,6 +35,12 @@ static void must_refuse(status rc, const char *const *words) {
 }
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
+static void assert_same_config(const model_config *a, const model_config *b) {
+    model_config x = *a, y = *b;
+    x.name = y.name = NULL;
+    assert_memory_equal(&x, &y, sizeof x);
+}
+
 /* ---- in -------------------------------------------------------------------------------------------------------- */
 
 /* fp32 on both sides: sums of a few dozen products of about 1, in another order. */
@@ -92,13 +98,51 @@ static void masters_keep_what_the_parameters_round(void **state) {
     hf_close(&b);
 }
 
-/* ---- out ------------------------------------------------------------------------------------------------------- */
-
-static void assert_same_config(const model_config *a, const model_config *b) {
-    model_config x = *a, y = *b;
-    x.name = y.name = NULL;
-    assert_memory_equal(&x, &y, sizeof x);
+static bool reset_peak(void) {
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (!f) return false;
+    bool written = fputs("5", f) >= 0;
+    return fclose(f) == 0 && written;
 }
+
+/* One layer whose tensors are all of 16 MiB and take several blocks, half of them turned in the file. What loading holds
+ * beside the arenas, which are all touched before, stays below twice the largest tensor. */
+static void loading_holds_little_beside_the_model(void **state) {
+    char *dir = training_dir(), path[600], out[600], *description;
+    hf_model m, again;
+    export_report report;
+    const model_config c = {.name = "large", .family = FAMILY_GPT2, .vocab = 65536, .hidden = 64, .n_layers = 1, .n_heads = 4,
+                            .n_kv_heads = 4, .head_dim = 16, .ffn = 65536, .max_positions = 16, .norm_eps = 1e-5, .tied = true};
+    const uint64_t largest = 65536ull * 64 * sizeof(float);
+    json_t *config = model_config_to_json(&c);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    must(json_write_file(path, config));
+    json_decref(config);
+    must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
+    assert_same_config(&c, &m.config);
+    params_initialize(m.e, &m.plan, 1);
+    train_request r = {.plan = m.plan.request, .model_dir = dir, .data = {.tokenizer = "byte"}};
+    must(export_describe(&r, NULL, &description));
+    must(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
+    uint64_t hash = params_hash(m.e, &m.plan);
+    hf_close(&m);
+    must(hf_open(&again, out, PRECISION_FP32, 1, 8));
+    params_initialize(again.e, &again.plan, 2);
+    bool measured = reset_peak();
+    uint64_t before = sys_rss_bytes();
+    must(weights_load_dir(again.e, &again.plan, out));
+    uint64_t peak = sys_rss_peak_bytes(), more = peak > before ? peak - before : 0;
+    assert_int_equal(params_hash(again.e, &again.plan), hash);
+    if (measured) print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20, (double)largest / 0x1p20);
+    else print_message("the peak of resident memory cannot be reset here: not measured\n");
+    assert_true(!measured || more < 2 * largest);
+    free(description);
+    hf_close(&again);
+    training_dir_remove(dir);
+}
+
+/* ---- out ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t hash_of_dir(const char *dir) {
     hf_model m;
@@ -586,6 +630,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_equal_transformers),
         cmocka_unit_test(masters_keep_what_the_parameters_round),
+        cmocka_unit_test(loading_holds_little_beside_the_model),
         cmocka_unit_test(export_then_reload_gives_the_same_bits),
         cmocka_unit_test(sixteen_bits_survive_the_way_in_and_out),
         cmocka_unit_test(trained_models_are_exported_from_everywhere),

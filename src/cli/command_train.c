@@ -148,7 +148,7 @@ static status train_with(const common_options *o, const config *c) {
     TRY(plan_compile(&p, &r.plan));
     plan_print(&p, stderr);
     TRY_GOTO(rc, plan_check_fit(&p), done);
-    if (r.export_dir) TRY_GOTO(rc, export_check_dir(r.export_dir), done); /* now, not after hours of training */
+    TRY_GOTO(rc, train_check(&r, &p), done);
     TRY_GOTO(rc, dataset_open(&d, &r.data, r.n_threads), done);
     if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
         rc = ERR(ERR_INPUT, "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",

@@ -11,8 +11,10 @@
  * What is written carries both spellings, so that either generation of transformers reads it. */
 #include "model/model.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define CONFIG_MAX_BYTES (4u << 20)
 
@@ -287,6 +289,10 @@ status model_config_read(model_config *out, const char *dir) {
     for (start = end; start > 0 && dir[start - 1] != '/';) start--;
     strbuf_init(&path);
     strbuf_printf(&path, "%s/config.json", dir);
+    if (access(path.text, F_OK) != 0) {
+        rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir, strerror(errno));
+        goto done;
+    }
     TRY_GOTO(rc, json_read_file(path.text, CONFIG_MAX_BYTES, &root), done);
     TRY_GOTO(rc, model_config_from_json(out, root, dir + start, path.text), done);
 done:

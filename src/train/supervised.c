@@ -264,6 +264,12 @@ static status loop(trainer *t, train_result *out) {
     return OK;
 }
 
+status train_check(const train_request *r, const plan *p) {
+    if (r->export_dir) TRY(export_check_dir(r->export_dir)); /* now, not after hours of training */
+    if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
+    return OK;
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer t = {.r = r, .p = p, .d = d, .o = o};

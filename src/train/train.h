@@ -165,6 +165,8 @@ typedef struct train_result {
 
 /* Host memory of evaluation buffers: part of the plan. */
 uint64_t train_host_bytes(const plan_request *r);
+/* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
+status train_check(const train_request *r, const plan *p);
 /* plan: already compiled from request->plan; borrowed. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */

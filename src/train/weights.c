@@ -251,7 +251,6 @@ static status match(const plan *p, const safetensors *files, size_t n_files, con
 
 typedef struct mover {
     exec *e;
-    const program *g;
     value_id param, master;
     dtype type; /* of the parameter */
     const safetensor *source;
@@ -339,7 +338,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
     for (size_t i = 0; i < p->model.n_params; i++) {
         const model_param *q = &p->model.params[i];
         const value *v = program_get(&p->program, q->value);
-        mover m = {.e = e, .g = &p->program, .param = q->value, .master = p->passes.masters[i], .type = v->type, .wide = wide,
+        mover m = {.e = e, .param = q->value, .master = p->passes.masters[i], .type = v->type, .wide = wide,
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow, .columns = v->shape.rank == 2 ? v->shape.dim[1] : 1};
         m.turned = q->transposed && v->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
@@ -352,20 +351,36 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
     free(narrow);
 }
 
-status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
+/* e NULL: only looks. */
+static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
     size_t n_parts = 0;
     for (size_t i = 0; i < p->model.n_params; i++) n_parts += (size_t)p->model.params[i].n_parts;
     const safetensor **sources = mem_alloc(n_parts * sizeof *sources);
     status rc = match(p, files, n_files, prefix, sources);
-    if (rc == OK) move_all(e, p, sources);
+    if (rc == OK && e) move_all(e, p, sources);
     free(sources);
     return rc;
 }
 
-status weights_load_dir(exec *e, const plan *p, const char *dir) {
+static status load_dir(exec *e, const plan *p, const char *dir) {
     weight_files w;
     TRY(weight_files_open(&w, dir));
-    status rc = weights_load(e, p, w.files, w.n_files, "");
+    status rc = load(e, p, w.files, w.n_files, "");
     weight_files_close(&w);
     return rc;
+}
+
+status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
+    TRY(load(e, p, files, n_files, prefix));
+    return OK;
+}
+
+status weights_load_dir(exec *e, const plan *p, const char *dir) {
+    TRY(load_dir(e, p, dir));
+    return OK;
+}
+
+status weights_check_dir(const plan *p, const char *dir) {
+    TRY(load_dir(NULL, p, dir));
+    return OK;
 }

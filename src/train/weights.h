@@ -19,3 +19,4 @@ void weight_files_close(weight_files *w);
  * Holds a few megabytes at most, and of the files at most one tensor: pages already read are given back. */
 status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix);
 status weights_load_dir(exec *e, const plan *p, const char *dir);
+status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */
