@@ -134,7 +134,8 @@ static void loading_holds_little_beside_the_model(void **state) {
     must(weights_load_dir(again.e, &again.plan, out));
     uint64_t peak = sys_rss_peak_bytes(), more = peak > before ? peak - before : 0;
     assert_int_equal(params_hash(again.e, &again.plan), hash);
-    if (measured) print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20, (double)largest / 0x1p20);
+    if (measured)
+        print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20, (double)largest / 0x1p20);
     else print_message("the peak of resident memory cannot be reset here: not measured\n");
     assert_true(!measured || more < 2 * largest);
     free(description);
@@ -248,9 +249,10 @@ static void a_pretrained_model_is_trained_on(void **state) {
     must(training_run(&(training){.preset = "", .more = SETTINGS(set_path, "model.init=random")}, &again));
     assert_true(again.first_loss > whole.first_loss + 0.5); /* ... unless told not to */
     /* Resumed, the weights are the checkpoint's: the same bits as the run that never stopped. */
-    must(training_run(&(training){.preset = "", .dir = half, .steps = 2, .more = SETTINGS(set_path, "train.schedule=constant")}, &again));
-    must(training_run(&(training){.preset = "", .dir = half, .resume = "auto", .more = SETTINGS(set_path, "train.schedule=constant")}, &again));
-    must(training_run(&(training){.preset = "", .more = SETTINGS(set_path, "train.schedule=constant")}, &whole));
+    const char *const *more = SETTINGS(set_path, "train.schedule=constant");
+    must(training_run(&(training){.preset = "", .dir = half, .steps = 2, .more = more}, &again));
+    must(training_run(&(training){.preset = "", .dir = half, .resume = "auto", .more = more}, &again));
+    must(training_run(&(training){.preset = "", .more = more}, &whole));
     assert_int_equal(again.param_hash, whole.param_hash);
     training_dir_remove(half);
     training_dir_remove(dir);
@@ -330,7 +332,8 @@ static const bad_config bad_configs[] = {
     {"llama_old_fp16", "{\"mlp_bias\": true}", NULL, {"'mlp_bias'", "found true"}},
     {"llama_old_fp16", "{\"rope_theta\": -1}", NULL, {"'rope_theta'", "-1"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}", NULL, {"'rope_scaling.type'", "yarn", "llama3"}},
-    {"llama_old_fp16", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}", NULL, {"'rope_scaling.rope_type'", "dynamic"}},
+    {"llama_old_fp16", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}", NULL,
+     {"'rope_scaling.rope_type'", "dynamic"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"linear\"}}", NULL, {"'rope_scaling.factor'", "nothing"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", NULL, {"'rope_scaling.factor'", "above 0"}},
     {"llama_old_fp16", "{\"rope_scaling\": \"linear\"}", NULL, {"'rope_scaling'", "an object or null"}},
@@ -502,7 +505,8 @@ static void wrong_tensors_are_named(void **state) {
                 WORDS("model.layers.2.self_attn.q_proj.weight is not part of this model"));
     must_refuse(load_changed("qwen2_old", &(change){.reshape = "model.norm.weight"}),
                 WORDS("model.norm.weight has shape (1, 16), expected (16)"));
-    must_refuse(load_changed("qwen2_old", &(change){.retype = "model.norm.weight"}), WORDS("model.norm.weight is int32", "fp32, bf16 or fp16"));
+    must_refuse(load_changed("qwen2_old", &(change){.retype = "model.norm.weight"}),
+                WORDS("model.norm.weight is int32", "fp32, bf16 or fp16"));
     must_refuse(load_changed("qwen2_old", &(change){.add = "lm_head.weight"}), WORDS("lm_head.weight", "tie_word_embeddings"));
     must_refuse(load_changed("gpt2_tied", &(change){.reshape = "transformer.h.0.mlp.c_fc.weight"}),
                 WORDS("transformer.h.0.mlp.c_fc.weight has shape (1, 1024), expected (16, 64)"));
@@ -554,7 +558,8 @@ static void an_index_that_lies_is_refused(void **state) {
     snprintf(from, sizeof from, "%s/model.safetensors", dir);
     assert_int_equal(rename(from, path), 0);
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    json_t *index = json_pack("{s:{s:s, s:s}}", "weight_map", "model.norm.weight", "one.safetensors", "model.other", "one.safetensors");
+    json_t *index = json_pack("{s:{s:s, s:s}}", "weight_map", "model.norm.weight", "one.safetensors", "model.other",
+                              "one.safetensors");
     must(json_write_file(path, index));
     json_decref(index);
     must_refuse(weight_files_open(&w, dir), WORDS("one.safetensors", "model.other", "is missing"));
@@ -578,7 +583,8 @@ static void a_path_says_all_about_its_model(void **state) {
     must(check_settings(WORDS("model.path=m", "model.init=random", "model.preset=auto", "model.layers=auto")));
     must_refuse(check_settings(WORDS("model.path=m", "model.preset=gpt2")), WORDS("model.path (m)", "model.preset (gpt2)"));
     must_refuse(check_settings(WORDS("model.init=pretrained")), WORDS("model.init", "model.path is not given"));
-    static const char *const sizes[] = {"layers=2", "hidden=2", "heads=2", "kv_heads=2", "head_dim=2", "ffn=2", "vocab=2", "tied=false"};
+    static const char *const sizes[] = {"layers=2",   "hidden=2", "heads=2", "kv_heads=2",
+                                        "head_dim=2", "ffn=2",    "vocab=2", "tied=false"};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++) {
         char setting[64];
         snprintf(setting, sizeof setting, "model.%s", sizes[i]);

@@ -37,7 +37,7 @@ static const json_t *get(const json_t *object, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
-/* The first of the names that is there; "" ends the list. The last name is the one a message asks for. */
+/* The first of the names that is there, and which it was; where none is, NULL and the last name. */
 static const json_t *get_any(const json_t *object, const char *const *names, const char **name) {
     for (;; names++) {
         *name = *names;
@@ -224,7 +224,7 @@ static status check_windows(const reading *r, int64_t n_layers) {
             return refuse(r->path, "layer_types", type, "\"full_attention\" in every layer; sliding windows are not supported");
     TRY(read_bool(r, "use_sliding_window", false, &use));
     if (!use || types) return OK; /* layer_types, where given, decides */
-    int64_t first;
+    int64_t first = 0;
     TRY(read_size_or(r, "max_window_layers", INT64_MAX, 28, &first));
     if (first < n_layers && get(r->root, "sliding_window"))
         return refuse(r->path, "use_sliding_window", get(r->root, "use_sliding_window"),

@@ -23,12 +23,12 @@ enum { BLOCK_ELEMENTS = 1 << 20, JSON_MOST_BYTES = 4 << 20, TILE = 16 };
 
 static const char *const id_keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
-/* The directory a tokenizer was read from, absolute, because a run may be exported from elsewhere; "" when the name is a
- * built-in one. */
+/* The directory a tokenizer was read from, absolute, because a run may be exported from elsewhere; "" when the name is
+ * the built-in one's, even where a directory is called so. */
 static void find_tokenizer_dir(const char *name, char out[PATH_MAX]) {
     struct stat st;
     out[0] = 0;
-    if (!name || stat(name, &st) != 0 || !realpath(name, out)) {
+    if (!name || strcmp(name, "byte") == 0 || stat(name, &st) != 0 || !realpath(name, out)) {
         out[0] = 0;
         return;
     }
@@ -415,7 +415,8 @@ static status find_checkpoint(const char *from, char *out, size_t n) {
         return OK;
     }
     TRY(checkpoint_find_newest(from, out, n));
-    if (!out[0]) return ERR(ERR_INPUT, "export from %s: found no whole checkpoint there, expected a run or a checkpoint directory", from);
+    if (!out[0])
+        return ERR(ERR_INPUT, "export from %s: found no whole checkpoint there, expected a run or a checkpoint directory", from);
     return OK;
 }
 

@@ -207,7 +207,7 @@ static status open_trainer(trainer *t) {
     scaler_init(&t->state.scaler, &r->train);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
-    bool resumed;
+    bool resumed = false;
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(first_values(t));
     TRY(export_describe(r, t->d, &t->description));
