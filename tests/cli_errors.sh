@@ -64,6 +64,33 @@ check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.s
 check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere -- train "${tiny[@]}" --resume /nowhere --set run.dir=never2
+
+# ---- Hugging Face directories
+hf=(--set data.seq_len=24 --set train.micro_batch=2 --set train.steps=2 --set train.warmup=0 --set train.eval_rows=0
+    --set train.problems=0)
+check 0 -- train "${tiny[@]}" --set run.dir=source --set run.export=exported
+check 0 "in bf16" -- export source exported-bf16 --dtype bf16
+python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); assert c["dtype"] == "bfloat16", c' ||
+    fail "the exported config.json does not say bf16"
+check 0 "weights of exported" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
+check 0 -- train second/config.yaml --resume auto --set train.steps=4
+check 2 "model.path (exported)" "model.preset (gpt2)" -- plan --preset gpt2 --set model.path=exported
+check 2 model.layers exported/config.json -- plan --set model.path=exported --set model.layers=3
+check 2 model.init model.path -- plan --set model.init=pretrained
+check 2 /nowhere "no config.json" "Hugging Face" -- plan --set model.path=/nowhere
+sed -i 's/"hidden_act": "silu"/"hidden_act": "relu"/' exported-bf16/config.json
+check 2 exported-bf16/config.json "'hidden_act'" '"relu"' '"silu"' -- plan --set model.path=exported-bf16
+cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' other/config.json
+check 2 model.layers.2.input_layernorm.weight "is missing" -- train "${hf[@]}" --set model.path=other --set run.dir=never
+rm other/model.safetensors
+check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
+check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
+check 2 exported "holds files already" -- export source exported
+check 2 "no DIR" -- export source
+check 2 "'fp8'" "fp32, bf16, fp16" -- export source new --dtype fp8
+check 2 directory -- export /nowhere new
+check 2 "unknown option '--type'" -- export source new --type fp32
+[ ! -e new ] || fail "a refused export made its directory"
 [ ! -e never ] || fail "a refused run made its directory"
 
 # ---- files that are not settings

@@ -88,7 +88,10 @@ static void assert_reads_back(const config *c) {
 static void test_defaults(void **state) {
     config c;
     config_init(&c);
-    assert_string_equal(c.model.preset, "arithmetic-tiny");
+    assert_string_equal(c.model.preset, "");
+    assert_string_equal(config_preset(&c), "arithmetic-tiny");
+    assert_string_equal(c.model.path, "");
+    assert_int_equal(c.model.init, -1);
     assert_int_equal(c.model.layers, 0);
     assert_int_equal(c.model.tied, -1);
     assert_string_equal(c.data.source, "builtin:arithmetic");

@@ -58,7 +58,7 @@ static status on_start(void *context) {
     return save_config(l->c, l->run_dir);
 }
 
-/* runs/<preset>-20261115-014500 when the user named none. */
+/* runs/<model>-20261115-014500 when the user named none. */
 static status choose_run_dir(const config *c, const train_request *r, char *out, size_t n) {
     if (c->run.dir && c->run.dir[0]) {
         snprintf(out, n, "%s", c->run.dir);
@@ -69,7 +69,8 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
         struct tm tm;
         char stamp[32];
         strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-        snprintf(out, n, "runs/%s-%s", c->model.preset, stamp);
+        const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash behind */
+        snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
     }
     char newest[4096];
     TRY(checkpoint_find_newest(out, newest, sizeof newest));
@@ -81,9 +82,10 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static void print_json(const plan *p, const train_result *t, const char *run_dir) {
+static void print_json(const plan *p, const train_request *r, const train_result *t, const char *run_dir) {
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_string(run_dir));
+    if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
     json_object_set_new(root, "steps", json_integer(t->steps));
     json_object_set_new(root, "loss", json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
@@ -145,6 +147,7 @@ static status train_with(const common_options *o, const config *c) {
     TRY(plan_compile(&p, &r.plan));
     plan_print(&p, stderr);
     TRY_GOTO(rc, plan_check_fit(&p), done);
+    TRY_GOTO(rc, train_check(&r, &p), done);
     TRY_GOTO(rc, dataset_open(&d, &r.data, r.n_threads), done);
     if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
         rc = ERR(ERR_INPUT, "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
@@ -166,7 +169,7 @@ static status train_with(const common_options *o, const config *c) {
     track_close(l.t);
     if (rc == OK) {
         print_summary(&p, &result, run_dir);
-        if (o->json) print_json(&p, &result, run_dir);
+        if (o->json) print_json(&p, &r, &result, run_dir);
     }
 done:
     if (d) dataset_close(d);

@@ -516,8 +516,36 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
 }
 
+const char *config_preset(const config *c) {
+    if (*c->model.path) return NULL;
+    return *c->model.preset ? c->model.preset : "arithmetic-tiny";
+}
+
+/* A directory says all about its model: nothing beside it may. */
+static status check_model(const config *c) {
+    if (*c->model.path == 0) {
+        if (c->model.init == INIT_PRETRAINED)
+            return ERR(ERR_INPUT, "model.init is pretrained but model.path is not given: presets have no weights; set model.path");
+        return OK;
+    }
+    if (*c->model.preset)
+        return ERR(ERR_INPUT, "model.path (%s) and model.preset (%s) are both given; keep one of them", c->model.path, c->model.preset);
+    const struct {
+        const char *key;
+        bool given;
+    } sizes[] = {{"layers", c->model.layers}, {"hidden", c->model.hidden},     {"heads", c->model.heads},
+                 {"kv_heads", c->model.kv_heads}, {"head_dim", c->model.head_dim}, {"ffn", c->model.ffn},
+                 {"vocab", c->model.vocab},   {"tied", c->model.tied >= 0}};
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        if (sizes[i].given)
+            return ERR(ERR_INPUT, "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave model.%s out",
+                       sizes[i].key, c->model.path, sizes[i].key);
+    return OK;
+}
+
 status config_check(const config *c) {
     const train_options *t = &c->train;
+    TRY(check_model(c));
     if (t->warmup > 0 && t->warmup >= t->steps && t->schedule != SCHEDULE_CONSTANT)
         return ERR(ERR_INPUT,
                    "train.warmup is %lld and train.steps is %lld: nothing would be left for the schedule; "

@@ -12,6 +12,8 @@ static const command commands[] = {
      "train; without CONFIG the built-in default on this machine", command_train},
     {"plan", "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--program] [--json]",
      "show where every byte of the step would live, without running it", command_plan},
+    {"export", "export RUN|CHECKPOINT DIR [--dtype fp32|bf16|fp16] [--json]",
+     "write a trained model as a Hugging Face directory", command_export},
     {"devices", "devices [--json]", "what this machine has and can do", command_devices},
 };
 

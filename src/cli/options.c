@@ -90,14 +90,16 @@ void options_fini(common_options *o) { config_fini(&o->config); }
 /* ---- settings to request --------------------------------------------------------------------------------------------- */
 
 static status model_from_config(const config *c, model_config *out) {
-    const model_config *preset = model_preset_find(c->model.preset);
+    const char *name = config_preset(c);
+    if (!name) return model_config_read(out, c->model.path);
+    const model_config *preset = model_preset_find(name);
     if (!preset) {
         const char *nearest = model_preset_at(0)->name;
         for (size_t i = 0; model_preset_at(i); i++)
-            if (str_edit_distance(model_preset_at(i)->name, c->model.preset) < str_edit_distance(nearest, c->model.preset))
+            if (str_edit_distance(model_preset_at(i)->name, name) < str_edit_distance(nearest, name))
                 nearest = model_preset_at(i)->name;
         return ERR(ERR_INPUT, "model.preset '%s' is not known; did you mean '%s'? 'ralo help presets' lists them",
-                   c->model.preset, nearest);
+                   name, nearest);
     }
     *out = *preset;
     const struct {
@@ -126,6 +128,9 @@ status request_from_config(const config *c, train_request *out) {
                            .backend = b};
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
+    if (*c->model.path) out->model_dir = c->model.path;
+    out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
+    if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
     p->micro_batch = t->micro_batch;

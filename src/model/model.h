@@ -12,6 +12,7 @@
  *     ... passes ...
  *     model_fini(&m); program_fini(&p);
  */
+#include "format/format.h"
 #include "program/program.h"
 
 typedef enum model_family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_COUNT } model_family;
@@ -42,6 +43,12 @@ const model_config *model_preset_find(const char *name); /* NULL when unknown */
 const model_config *model_preset_at(size_t i);           /* NULL at the end */
 status model_config_check(const model_config *c);        /* shapes that cannot be built, named */
 uint64_t model_param_count(const model_config *c);
+
+/* Hugging Face's config.json. What ralo does not compute is refused with file, key, what was found and what is expected.
+ * The name is the last part of dir and points into it; `path` is shown in messages. */
+status model_config_read(model_config *out, const char *dir); /* dir/config.json */
+status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path);
+json_t *model_config_to_json(const model_config *c); /* without dtype and token ids; the caller takes it */
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 typedef struct param_part {

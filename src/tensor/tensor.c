@@ -258,6 +258,7 @@ float tensor_get_f32(const void *data, dtype t, size_t i) {
     case DTYPE_I8: return (float)((const int8_t *)data)[i];
     case DTYPE_F8E4M3:
     case DTYPE_F8E5M2:
+    case DTYPE_BOOL:
     case DTYPE_COUNT: break;
     }
     ASSERT(!"this dtype has no arithmetic");
@@ -283,6 +284,7 @@ void tensor_set_f32(void *data, dtype t, size_t i, float f) {
     case DTYPE_I8: ((int8_t *)data)[i] = (int8_t)exact_integer(f, -128, 127); return;
     case DTYPE_F8E4M3:
     case DTYPE_F8E5M2:
+    case DTYPE_BOOL:
     case DTYPE_COUNT: break;
     }
     ASSERT(!"this dtype has no arithmetic");

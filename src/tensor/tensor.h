@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* One row per dtype: enum, name, bytes per element, safetensors name, floating point. fp8 and int8 are reserved:
- * they have a size and a file name, no arithmetic yet. */
+ * they have a size and a file name, no arithmetic yet. bool is for files only: masks that old models carry along. */
 #define DTYPE_TABLE(X)                                                                                               \
     X(F32, "fp32", 4, "F32", 1)                                                                                      \
     X(BF16, "bf16", 2, "BF16", 1)                                                                                    \
@@ -20,7 +20,8 @@
     X(U8, "uint8", 1, "U8", 0)                                                                                       \
     X(I8, "int8", 1, "I8", 0)                                                                                        \
     X(F8E4M3, "fp8_e4m3", 1, "F8_E4M3", 1)                                                                           \
-    X(F8E5M2, "fp8_e5m2", 1, "F8_E5M2", 1)
+    X(F8E5M2, "fp8_e5m2", 1, "F8_E5M2", 1)                                                                           \
+    X(BOOL, "bool", 1, "BOOL", 0)
 
 typedef enum dtype {
 #define X(e, name, bytes, st, fl) DTYPE_##e,

@@ -37,7 +37,7 @@ typedef struct copy_task {
 struct checkpointer {
     arena memory;
     const char *dir; /* RUN/checkpoints */
-    const char *identity;
+    const char *identity, *model;
     int64_t keep;
     checkpoint_layout layout;
     copy_task *copies;
@@ -212,7 +212,7 @@ static status write_checkpoint(const checkpointer *c, exec *e, const train_state
     TRY_GOTO(rc, dir_remove_all(path), fail);
     TRY_GOTO(rc, dir_make(path), fail);
     checkpoint_source source = {.staging = c->staging, .e = e};
-    TRY_GOTO(rc, checkpoint_write(path, &c->layout, &source, c->identity, s), fail);
+    TRY_GOTO(rc, checkpoint_write(path, &c->layout, &source, c->identity, c->model, s), fail);
     TRY_GOTO(rc, checkpoint_dir_sync(path), fail);
     TRY_GOTO(rc, checkpoint_publish(c->dir, temporary, name, true), fail);
     if (c->keep > 0) prune(c, s->step);
@@ -367,6 +367,11 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     json_t *identity = json_string(o->identity);
     if (!identity) return ERR(ERR_INPUT, "checkpoint: the identity '%s' is not UTF-8", o->identity);
     json_decref(identity);
+    if (o->model) {
+        json_t *model = json_loads(o->model, JSON_REJECT_DUPLICATES, NULL);
+        if (!model) return ERR(ERR_BUG, "checkpoint: the description of the model is no JSON");
+        json_decref(model);
+    }
     checkpointer *c = mem_alloc(sizeof *c);
     arena_init(&c->memory);
     pthread_mutex_init(&c->mutex, NULL);
@@ -374,6 +379,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     c->lock_fd = -1;
     c->keep = o->keep;
     c->identity = arena_string(&c->memory, o->identity);
+    c->model = o->model ? arena_string(&c->memory, o->model) : NULL;
     TRY_GOTO(rc, checkpoint_layout_make(&c->layout, &c->memory, tensors, n, shard_bytes), fail);
     TRY_GOTO(rc, open_dir(c, o), fail);
     if (o->background) {

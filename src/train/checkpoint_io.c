@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -303,7 +304,7 @@ done:
 }
 
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const char *identity, const train_state *s) {
+                        const char *identity, const char *model, const train_state *s) {
     status rc = OK;
     arena memory;
     arena_init(&memory);
@@ -311,6 +312,11 @@ status checkpoint_write(const char *dir, const checkpoint_layout *l, const check
     json_t *root = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION,
                              "identity", identity, "state", state_to_json(s), "files", files, "tensors", tensors);
     ASSERT(root);
+    if (model) {
+        json_t *described = json_loads(model, JSON_REJECT_DUPLICATES, NULL);
+        ASSERT(described); /* checked when the checkpointer was opened */
+        json_object_set_new(root, "model", described);
+    }
     for (size_t first = 0, end; first < l->n_pieces; first = end) {
         for (end = first; end < l->n_pieces && l->pieces[end].shard == l->pieces[first].shard;) end++;
         TRY_GOTO(rc, write_shard(dir, l, source, first, end, files, tensors), done);
@@ -415,16 +421,17 @@ typedef struct found_piece {
     uint64_t byte_offset; /* in the value */
 } found_piece;
 
-typedef struct reader {
+typedef struct checkpoint_reader {
     const char *dir, *json_path;
     json_t *root;
+    train_state state;
     safetensors *files;
     const char **header_hex;
     size_t n_files;
     size_t *pieces_in_file;
     found_piece *pieces; /* pieces of one tensor together, by row */
     size_t n_pieces;
-    exec *e;
+    exec *e; /* whose threads hash, and where tensors go; NULL for a reader without a program */
     arena memory;
 } reader;
 
@@ -585,7 +592,7 @@ static void hash_piece(void *context, int64_t task, int thread) {
     checksum_hex(piece->found, piece->data, piece->n_bytes);
 }
 
-static status verify_checksums(reader *r) {
+static status verify_headers(const reader *r) {
     char hex[HEX_BYTES + 1];
     for (size_t i = 0; i < r->n_files; i++) {
         checksum_hex(hex, r->files[i].map, header_bytes(&r->files[i]));
@@ -593,13 +600,19 @@ static status verify_checksums(reader *r) {
             return ERR(ERR_INPUT, "%s is damaged: the checksum of its header is %s, expected %s", r->files[i].path, hex,
                        r->header_hex[i]);
     }
+    return OK;
+}
+
+static status check_piece(const found_piece *piece) {
+    if (strcmp(piece->found, piece->expected) == 0) return OK;
+    return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s", piece->file->path,
+               piece->tensor, piece->n_bytes, piece->found, piece->expected);
+}
+
+static status verify_checksums(reader *r) {
+    TRY(verify_headers(r));
     exec_parallel(r->e, hash_piece, r, (int64_t)r->n_pieces);
-    for (size_t i = 0; i < r->n_pieces; i++) {
-        const found_piece *piece = &r->pieces[i];
-        if (strcmp(piece->found, piece->expected) != 0)
-            return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s",
-                       piece->file->path, piece->tensor, piece->n_bytes, piece->found, piece->expected);
-    }
+    for (size_t i = 0; i < r->n_pieces; i++) TRY(check_piece(&r->pieces[i]));
     return OK;
 }
 
@@ -612,32 +625,106 @@ static void put_piece(void *context, int64_t task, int thread) {
                    MIN((size_t)CHUNK_BYTES, piece->n_bytes - at));
 }
 
+static void reader_fini(reader *r) {
+    for (size_t i = 0; i < r->n_files; i++) safetensors_close(&r->files[i]);
+    json_decref(r->root);
+    arena_fini(&r->memory);
+}
+
+/* Everything up to the checksums. identity NULL: any. After a failure the reader holds what reader_fini releases. */
+static status reader_init(reader *r, const char *dir, exec *e, const char *identity) {
+    const char *found;
+    *r = (reader){.dir = dir, .e = e};
+    arena_init(&r->memory);
+    r->json_path = arena_format(&r->memory, "%s/checkpoint.json", dir);
+    TRY(read_sealed(r->json_path, &r->root));
+    TRY(check_format(r->root, r->json_path));
+    TRY(json_get_string(r->root, "identity", r->json_path, &found));
+    if (identity && strcmp(found, identity) != 0)
+        return ERR(ERR_INPUT, "%s belongs to another model:\n  found    %s\n  expected %s", dir, found, identity);
+    TRY(state_from_json(r->root, r->json_path, &r->state));
+    TRY(open_files(r));
+    TRY(find_all(r));
+    return OK;
+}
+
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
                        train_state *out) {
     status rc = OK;
-    reader r = {.dir = dir, .e = e};
-    train_state state = {0};
-    const char *found_identity;
-    arena_init(&r.memory);
-    r.json_path = arena_format(&r.memory, "%s/checkpoint.json", dir);
-    TRY_GOTO(rc, read_sealed(r.json_path, &r.root), done);
-    TRY_GOTO(rc, check_format(r.root, r.json_path), done);
-    TRY_GOTO(rc, json_get_string(r.root, "identity", r.json_path, &found_identity), done);
-    if (strcmp(found_identity, identity) != 0) {
-        rc =
-            ERR(ERR_INPUT, "%s belongs to another model:\n  found    %s\n  expected %s", dir, found_identity, identity);
-        goto done;
-    }
-    TRY_GOTO(rc, state_from_json(r.root, r.json_path, &state), done);
-    TRY_GOTO(rc, open_files(&r), done);
-    TRY_GOTO(rc, find_all(&r), done);
+    reader r;
+    TRY_GOTO(rc, reader_init(&r, dir, e, identity), done);
     TRY_GOTO(rc, match_wanted(&r, tensors, n), done);
     TRY_GOTO(rc, verify_checksums(&r), done);
     exec_parallel(e, put_piece, &r, (int64_t)r.n_pieces);
-    *out = state;
+    *out = r.state;
 done:
-    for (size_t i = 0; i < r.n_files; i++) safetensors_close(&r.files[i]);
-    json_decref(r.root);
-    arena_fini(&r.memory);
+    reader_fini(&r);
     return rc;
+}
+
+/* ---- without a program --------------------------------------------------------------------------------------- */
+
+status checkpoint_reader_open(checkpoint_reader **out, const char *dir) {
+    status rc = OK;
+    reader *r = mem_alloc(sizeof *r);
+    *out = NULL;
+    TRY_GOTO(rc, reader_init(r, dir, NULL, NULL), fail);
+    TRY_GOTO(rc, verify_headers(r), fail);
+    *out = r;
+    return OK;
+fail:
+    checkpoint_reader_close(r);
+    return rc;
+}
+
+void checkpoint_reader_close(checkpoint_reader *r) {
+    if (!r) return;
+    reader_fini(r);
+    free(r);
+}
+
+const json_t *checkpoint_reader_model(const checkpoint_reader *r) { return json_object_get(r->root, "model"); }
+int64_t checkpoint_reader_step(const checkpoint_reader *r) { return r->state.step; }
+
+bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out) {
+    size_t first = 0, end;
+    while (first < r->n_pieces && strcmp(r->pieces[first].tensor, name) != 0) first++;
+    if (first == r->n_pieces) return false;
+    for (end = first; end < r->n_pieces && strcmp(r->pieces[end].tensor, name) == 0;) end++;
+    const json_t *entry = json_object_get(json_object_get(r->root, "tensors"), name);
+    *out = (checkpoint_found){.first_piece = first, .n_pieces = end - first};
+    ASSERT(dtype_from_file_name(json_string_value(json_object_get(entry, "dtype")), &out->type)); /* read by open */
+    ASSERT(shape_from_json(entry, "shape", name, r->json_path, &out->shape) == OK);
+    return true;
+}
+
+status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_found *t) {
+    for (size_t i = 0; i < t->n_pieces; i++) {
+        found_piece *piece = &r->pieces[t->first_piece + i];
+        checksum_hex(piece->found, piece->data, piece->n_bytes);
+        TRY(check_piece(piece));
+    }
+    return OK;
+}
+
+void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst, size_t n_bytes) {
+    for (size_t i = 0; i < t->n_pieces && n_bytes > 0; i++) {
+        const found_piece *piece = &r->pieces[t->first_piece + i];
+        if (byte_offset >= piece->byte_offset + piece->n_bytes) continue;
+        size_t from = (size_t)(byte_offset - piece->byte_offset), n = MIN(n_bytes, piece->n_bytes - from);
+        memcpy(dst, piece->data + from, n);
+        dst = (char *)dst + n;
+        byte_offset += n;
+        n_bytes -= n;
+    }
+    ASSERT(n_bytes == 0);
+}
+
+void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found *t) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < t->n_pieces; i++) {
+        const found_piece *piece = &r->pieces[t->first_piece + i];
+        uintptr_t start = (uintptr_t)piece->data & ~(page - 1), end = ((uintptr_t)piece->data + piece->n_bytes) & ~(page - 1);
+        if (end > start) madvise((void *)start, end - start, MADV_DONTNEED); /* advice: refusal costs memory only */
+    }
 }

@@ -4,7 +4,7 @@
  *     step-00000100/
  *         tensors-00001-of-00002.safetensors     readable by anything that reads safetensors
  *         tensors-00002-of-00002.safetensors
- *         checkpoint.json                        identity, state, files, and for each tensor dtype, shape and pieces
+ *         checkpoint.json                        identity, model, state, files, and for each tensor dtype, shape, pieces
  *
  * A piece is {file, start, size, checksum}: the box of the tensor that this file holds. Readers find tensors by name
  * and put the pieces together, so who wrote which piece does not matter to them. */
@@ -40,10 +40,27 @@ typedef struct checkpoint_source {
     exec *e;
 } checkpoint_source;
 /* Fills the existing, empty directory `dir`; on success every file in it is on disk. The directory itself is not. */
+/* model: checkpoint_options.model, may be NULL. */
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const char *identity, const train_state *s);
+                        const char *identity, const char *model, const train_state *s);
 /* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
 status checkpoint_check(const char *dir);
+
+/* Reading a checkpoint without a program to put it in. Open checks everything but the tensors' checksums. */
+typedef struct checkpoint_reader checkpoint_reader;
+typedef struct checkpoint_found {
+    dtype type;
+    shape shape;
+    size_t first_piece, n_pieces;
+} checkpoint_found;
+status checkpoint_reader_open(checkpoint_reader **out, const char *dir);
+void checkpoint_reader_close(checkpoint_reader *r);
+const json_t *checkpoint_reader_model(const checkpoint_reader *r); /* NULL: written without one */
+int64_t checkpoint_reader_step(const checkpoint_reader *r);
+bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out);
+status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_found *t); /* its checksums */
+void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst, size_t n_bytes);
+void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found *t); /* gives its mapped pages back */
 
 status checkpoint_dir_sync(const char *dir);
 /* Gives RUN/checkpoints/`temporary` the name `name`, replacing what is there. exchange: swap the two atomically where

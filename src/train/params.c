@@ -50,13 +50,17 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
                 exec_write(e, p->passes.masters[i], (size_t)f.first * sizeof(float), f.wide, (size_t)f.n * sizeof(float));
         }
     }
-    memset(f.wide, 0, FILL_CHUNK * sizeof(float));
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        write_zeros(e, g, p->passes.moments[i], f.wide, FILL_CHUNK * sizeof(float));
-        write_zeros(e, g, p->passes.variances[i], f.wide, FILL_CHUNK * sizeof(float));
-    }
     free(f.wide);
     free(f.narrow);
+}
+
+void params_clear_states(exec *e, const plan *p) {
+    void *zeros = mem_alloc(FILL_CHUNK * sizeof(float));
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        write_zeros(e, &p->program, p->passes.moments[i], zeros, FILL_CHUNK * sizeof(float));
+        write_zeros(e, &p->program, p->passes.variances[i], zeros, FILL_CHUNK * sizeof(float));
+    }
+    free(zeros);
 }
 
 uint64_t params_hash(exec *e, const plan *p) {

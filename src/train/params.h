@@ -2,8 +2,8 @@
 /* params.h - private to train: first values of the parameters, their hash, and the list of tensors a checkpoint holds. */
 #include "train/train.h"
 
-/* Writes seeded initial values to params and masters and zeros to the optimizer state. */
-void params_initialize(exec *e, const plan *p, uint64_t seed);
+void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
+void params_clear_states(exec *e, const plan *p);              /* zeros to the optimizer state */
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. */
 uint64_t params_hash(exec *e, const plan *p);
 /* Everything that is a tensor and must survive: params, masters, m, v. The caller frees the array with free; names live

@@ -4,7 +4,9 @@
  * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
  * nothing is allocated. */
 #include "train/evaluate.h"
+#include "train/export.h"
 #include "train/params.h"
+#include "train/weights.h"
 
 #include <math.h>
 #include <signal.h>
@@ -29,6 +31,7 @@ typedef struct trainer {
     train_state state;
     double seconds; /* spent in steps since the start of this process */
     uint64_t timed_tokens;
+    char *description; /* of the model, for export */
     arena memory;
 } trainer;
 
@@ -164,9 +167,10 @@ static const char *identity(trainer *t) {
                         (long long)d->seq_len, d->pack ? "packed" : "one document each", (long long)d->difficulty);
 }
 
-static status resume(trainer *t, const char *id) {
+static status resume(trainer *t, const char *id, bool *resumed) {
     const char *from = t->r->resume;
     char newest[4096];
+    *resumed = false;
     if (!from) return OK;
     if (strcmp(from, "auto") == 0) {
         TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
@@ -181,6 +185,22 @@ static status resume(trainer *t, const char *id) {
         return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it", from,
                    (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed, (unsigned long long)t->state.seed);
     say(t, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step, (unsigned long long)t->state.tokens);
+    *resumed = true;
+    return OK;
+}
+
+/* What a run that is not resumed starts from. */
+static status first_values(trainer *t) {
+    params_clear_states(t->e, t->p);
+    if (!t->r->pretrained) {
+        params_initialize(t->e, t->p, t->r->train.seed);
+        return OK;
+    }
+    uint64_t begin = clock_ns();
+    TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
+    char count[32];
+    say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir,
+        str_format_count(count, (double)model_param_count(&t->p->request.model)), (double)(clock_ns() - begin) * 1e-9);
     return OK;
 }
 
@@ -192,12 +212,15 @@ static status open_trainer(trainer *t) {
     evaluator_init(&t->eval, t->e, t->p, t->d);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
     scaler_init(&t->state.scaler, &r->train);
-    params_initialize(t->e, t->p, r->train.seed);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
-    TRY(resume(t, id));
+    bool resumed = false;
+    TRY(resume(t, id, &resumed));
+    if (!resumed) TRY(first_values(t));
+    TRY(export_describe(r, t->d, &t->description));
     if (r->run_dir) {
-        checkpoint_options co = {.run_dir = r->run_dir, .keep = r->keep, .identity = id, .background = r->train.save_every > 0};
+        checkpoint_options co = {.run_dir = r->run_dir, .keep = r->keep, .identity = id, .model = t->description,
+                                 .background = r->train.save_every > 0};
         TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
     }
     return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row);
@@ -211,10 +234,20 @@ static void close_trainer(trainer *t) {
         exec_close(t->e);
     }
     free(t->tensors);
+    free(t->description);
     arena_fini(&t->memory);
 }
 
 static status save(trainer *t) { return t->checkpoints ? checkpointer_save(t->checkpoints, t->e, &t->state) : OK; }
+
+static status export_model(trainer *t) {
+    export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
+    export_report report;
+    char size[32];
+    TRY(export_running(t->e, t->p, t->description, &o, &report));
+    say(t, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), dtype_name(report.type));
+    return OK;
+}
 
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
@@ -238,6 +271,12 @@ static status loop(trainer *t, train_result *out) {
     return OK;
 }
 
+status train_check(const train_request *r, const plan *p) {
+    if (r->export_dir) TRY(export_check_dir(r->export_dir)); /* now, not after hours of training */
+    if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
+    return OK;
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer t = {.r = r, .p = p, .d = d, .o = o};
@@ -257,6 +296,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         evaluate(&t, t.state.step, &out->eval);
         if (o->on_example && r->train.problems > 0) evaluator_examples(&t.eval, EXAMPLES, o);
     }
+    if (rc == OK && r->export_dir) rc = export_model(&t);
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];

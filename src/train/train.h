@@ -72,6 +72,7 @@ typedef struct checkpoint_options {
     const char *run_dir;
     int64_t keep;         /* newest N kept; 0 = all */
     const char *identity; /* model and precision in words: resuming another model is refused */
+    const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
 } checkpoint_options;
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
@@ -86,6 +87,27 @@ status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensor
                        train_state *out);
 /* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
+
+/* ---- export: a directory that Hugging Face's transformers loads ------------------------------------------------- */
+
+/* config.json, generation_config.json, model.safetensors (or shards and their index) and, where the run used a tokenizer
+ * directory, its files. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
+ * are the source where there are any. The directory appears whole or not at all. */
+typedef struct export_options {
+    const char *dir;      /* must not exist, or be empty */
+    dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
+    uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
+} export_options;
+typedef struct export_report {
+    char from[4096]; /* the checkpoint */
+    int64_t step;
+    dtype type;
+    uint64_t n_parameters, n_bytes;
+    int n_files; /* of weights */
+} export_report;
+status export_check_dir(const char *dir); /* a directory that holds something is refused */
+/* from: a run directory (its newest checkpoint) or a checkpoint directory. */
+status export_checkpoint(const char *from, const export_options *o, export_report *out);
 
 /* ---- supervised training --------------------------------------------------------------------------------------- */
 
@@ -120,6 +142,9 @@ typedef struct train_request {
     train_options train;
     const char *run_dir;
     const char *resume; /* NULL | "auto" | a checkpoint directory */
+    const char *model_dir;  /* Hugging Face directory the model was described by; NULL: a preset */
+    bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
+    const char *export_dir; /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;
     int n_threads;
     bool bind;
@@ -141,6 +166,8 @@ typedef struct train_result {
 
 /* Host memory of evaluation buffers: part of the plan. */
 uint64_t train_host_bytes(const plan_request *r);
+/* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
+status train_check(const train_request *r, const plan *p);
 /* plan: already compiled from request->plan; borrowed. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */

@@ -1,0 +1,375 @@
+/* hf_config.c - a model's sizes and choices from Hugging Face's config.json, and back.
+ *
+ * Both spellings in circulation are read: rope_theta and rope_scaling {type | rope_type} (transformers 4), and
+ * rope_parameters {rope_type, rope_theta} (transformers 5). Where a key is absent the default is the one transformers 5
+ * has for that family; sizes have no default here, because a model of guessed size is never what was meant.
+ *
+ * Anything that would change what the model computes and that ralo does not compute is refused by name: other model
+ * types, rope types, activations, sliding windows, biases, experts, quantization, partial rotary embeddings.
+ * Taken without effect, because the result is the same: reorder_and_upcast_attn (attention scores are fp32 here always),
+ * pretraining_tp, use_cache. Dropout of any kind is not applied: ralo trains without it.
+ * What is written carries both spellings, so that either generation of transformers reads it. */
+#include "model/model.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define CONFIG_MAX_BYTES (4u << 20)
+
+typedef struct reading {
+    const char *path;
+    const json_t *root;
+} reading;
+
+static status refuse(const char *path, const char *key, const json_t *found, const char *expected) {
+    char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    status rc = ERR(ERR_INPUT, "%s: key '%s': found %.120s, expected %s", path, key,
+                    !found ? "nothing" : text ? text : "something that is no JSON", expected);
+    free(text);
+    return rc;
+}
+
+/* Absent and null are the same to every reader of this format. */
+static const json_t *get(const json_t *object, const char *key) {
+    const json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* The first of the names that is there, and which it was; where none is, NULL and the last name. */
+static const json_t *get_any(const json_t *object, const char *const *names, const char **name) {
+    for (;; names++) {
+        *name = *names;
+        const json_t *v = get(object, *names);
+        if (v || !names[1]) return v;
+    }
+}
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static status read_size(const reading *r, const char *const *names, int64_t max, int64_t *out) {
+    const char *name;
+    const json_t *v = get_any(r->root, names, &name);
+    char expected[96];
+    snprintf(expected, sizeof expected, "a whole number from 1 to %lld", (long long)max);
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > max)
+        return refuse(r->path, v ? name : names[0], v, expected);
+    *out = json_integer_value(v);
+    return OK;
+}
+
+static status read_size_or(const reading *r, const char *key, int64_t max, int64_t otherwise, int64_t *out) {
+    if (get(r->root, key)) return read_size(r, NAMES(key), max, out);
+    *out = otherwise;
+    return OK;
+}
+
+static status read_bool(const reading *r, const char *key, bool otherwise, bool *out) {
+    const json_t *v = get(r->root, key);
+    if (v && !json_is_boolean(v)) return refuse(r->path, key, v, "true or false");
+    *out = v ? json_is_true(v) : otherwise;
+    return OK;
+}
+
+/* A number above `above`; absent: `otherwise`, and where that is NAN the key is needed. `where` is shown before it. */
+static status read_real(const reading *r, const json_t *object, const char *where, const char *key, double above,
+                        double otherwise, double *out) {
+    const json_t *v = get(object, key);
+    char full[96], expected[64];
+    snprintf(full, sizeof full, "%s%s", where, key);
+    snprintf(expected, sizeof expected, "a finite number above %g", above);
+    *out = otherwise;
+    if (!v && !isnan(otherwise)) return OK;
+    if (!json_is_number(v)) return refuse(r->path, full, v, expected);
+    *out = json_number_value(v);
+    if (!isfinite(*out) || *out <= above) return refuse(r->path, full, v, expected);
+    return OK;
+}
+
+/* A flag that must have the one value ralo computes. */
+static status demand_bool(const reading *r, const char *key, bool wanted, const char *why) {
+    bool found = wanted;
+    TRY(read_bool(r, key, wanted, &found));
+    if (found != wanted) return refuse(r->path, key, json_object_get(r->root, key), why);
+    return OK;
+}
+
+static status demand_word(const reading *r, const char *key, const char *const *words, const char *expected) {
+    const json_t *v = get(r->root, key);
+    if (!v) return OK;
+    for (; *words; words++)
+        if (json_is_string(v) && strcmp(json_string_value(v), *words) == 0) return OK;
+    return refuse(r->path, key, v, expected);
+}
+
+static status demand_absent(const reading *r, const char *key, const char *why) {
+    const json_t *v = get(r->root, key);
+    bool none = !v || json_is_false(v) || (json_is_integer(v) && json_integer_value(v) == 0) ||
+                (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
+    return none ? OK : refuse(r->path, key, v, why);
+}
+
+/* ---- the families ---------------------------------------------------------------------------------------------- */
+
+static status read_family(const reading *r, model_family *out) {
+    const char *type = json_string_value(get(r->root, "model_type"));
+    strbuf known;
+    for (model_family f = 0; f < FAMILY_COUNT && type; f++)
+        if (strcmp(type, model_family_traits(f)->name) == 0) {
+            *out = f;
+            return OK;
+        }
+    strbuf_init(&known);
+    strbuf_add(&known, "one of: ");
+    for (model_family f = 0; f < FAMILY_COUNT; f++)
+        strbuf_printf(&known, "%s\"%s\"", f ? ", " : "", model_family_traits(f)->name);
+    status rc = refuse(r->path, "model_type", json_object_get(r->root, "model_type"), known.text);
+    strbuf_fini(&known);
+    return rc;
+}
+
+static status read_gpt2(const reading *r, model_config *c) {
+    TRY(read_size(r, NAMES("n_embd", "hidden_size"), 1 << 20, &c->hidden));
+    TRY(read_size(r, NAMES("n_layer", "num_hidden_layers"), 1000, &c->n_layers));
+    TRY(read_size(r, NAMES("n_head", "num_attention_heads"), 4096, &c->n_heads));
+    TRY(read_size(r, NAMES("n_positions", "max_position_embeddings", "n_ctx"), 1 << 24, &c->max_positions));
+    TRY(read_size_or(r, "n_inner", 1 << 22, 4 * c->hidden, &c->ffn));
+    TRY(read_real(r, r->root, "", "layer_norm_epsilon", 0, 1e-5, &c->norm_eps));
+    TRY(read_bool(r, "tie_word_embeddings", true, &c->tied));
+    TRY(demand_word(r, "activation_function", NAMES("gelu_new", "gelu_pytorch_tanh"),
+                    "\"gelu_new\" or \"gelu_pytorch_tanh\" (the tanh form of gelu)"));
+    TRY(demand_bool(r, "scale_attn_weights", true, "true: scores divided by the root of the head width"));
+    TRY(demand_bool(r, "scale_attn_by_inverse_layer_idx", false, "false: every layer scales its scores alike"));
+    TRY(demand_bool(r, "add_cross_attention", false, "false: a decoder alone"));
+    c->n_kv_heads = c->n_heads;
+    if (c->hidden % c->n_heads) return refuse(r->path, "n_head", get(r->root, "n_head"), "a divisor of n_embd");
+    c->head_dim = c->hidden / c->n_heads;
+    return OK;
+}
+
+/* ---- rotary positions ------------------------------------------------------------------------------------------ */
+
+/* transformers 5 lets a non-empty rope_scaling win over rope_parameters; so do we. */
+static status find_rope(const reading *r, const json_t **object, const char **name) {
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    *object = NULL;
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
+        const json_t *v = get(r->root, names[i]);
+        if (v && !json_is_object(v)) return refuse(r->path, names[i], v, "an object or null");
+        if (*object || !v || json_object_size(v) == 0) continue;
+        *object = v;
+        *name = names[i];
+    }
+    return OK;
+}
+
+static status read_rope_type(const reading *r, const json_t *object, const char *name, rope_type *out) {
+    static const char *const types[] = {[ROPE_DEFAULT] = "default", [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear"};
+    const char *key;
+    const json_t *v = get_any(object, NAMES("rope_type", "type"), &key);
+    char full[96];
+    const char *inner;
+    json_t *member;
+    json_object_foreach((json_t *)object, inner, member) {
+        snprintf(full, sizeof full, "%s.%.60s", name, inner);
+        if (json_is_object(member)) return refuse(r->path, full, member, "one set of rotary parameters for all layers");
+    }
+    *out = ROPE_DEFAULT;
+    if (!v) return OK;
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
+        if (json_is_string(v) && strcmp(json_string_value(v), types[i]) == 0) {
+            *out = (rope_type)i;
+            return OK;
+        }
+    snprintf(full, sizeof full, "%s.%s", name, key);
+    return refuse(r->path, full, v, "\"default\", \"llama3\" or \"linear\"; other ways of stretching positions are not supported");
+}
+
+static status read_rope(const reading *r, model_config *c) {
+    const json_t *object;
+    const char *name = "";
+    char where[32];
+    rope_options *o = &c->rope;
+    TRY(find_rope(r, &object, &name));
+    snprintf(where, sizeof where, "%s.", name);
+    TRY(read_real(r, r->root, "", "rope_theta", 0, 10000, &o->theta));
+    double turned;
+    TRY(read_real(r, r->root, "", "partial_rotary_factor", 0, 1, &turned));
+    if (object) {
+        TRY(read_real(r, object, where, "rope_theta", 0, o->theta, &o->theta));
+        TRY(read_real(r, object, where, "partial_rotary_factor", 0, turned, &turned));
+        TRY(read_rope_type(r, object, name, &o->type));
+    }
+    if (turned != 1)
+        return ERR(ERR_INPUT, "%s: key 'partial_rotary_factor': found %g, expected 1: the whole head is rotated", r->path, turned);
+    if (o->type == ROPE_DEFAULT) return OK;
+    TRY(read_real(r, object, where, "factor", 0, NAN, &o->factor));
+    if (o->type == ROPE_LINEAR) return OK;
+    TRY(read_real(r, object, where, "low_freq_factor", 0, NAN, &o->low_freq_factor));
+    TRY(read_real(r, object, where, "high_freq_factor", o->low_freq_factor, NAN, &o->high_freq_factor));
+    const reading inner = {r->path, object};
+    return read_size_or(&inner, "original_max_position_embeddings", 1 << 24, c->max_positions, &o->original_max_positions);
+}
+
+/* ---- Llama, Qwen2, Qwen3 --------------------------------------------------------------------------------------- */
+
+static status check_windows(const reading *r, int64_t n_layers) {
+    const json_t *types = get(r->root, "layer_types"), *type;
+    size_t i;
+    bool use = false;
+    if (types && !json_is_array(types)) return refuse(r->path, "layer_types", types, "a list with a word per layer");
+    json_array_foreach((json_t *)types, i, type)
+        if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0)
+            return refuse(r->path, "layer_types", type, "\"full_attention\" in every layer; sliding windows are not supported");
+    TRY(read_bool(r, "use_sliding_window", false, &use));
+    if (!use || types) return OK; /* layer_types, where given, decides */
+    int64_t first = 0;
+    TRY(read_size_or(r, "max_window_layers", INT64_MAX, 28, &first));
+    if (first < n_layers && get(r->root, "sliding_window"))
+        return refuse(r->path, "use_sliding_window", get(r->root, "use_sliding_window"),
+                      "false: sliding windows are not supported");
+    return OK;
+}
+
+static status read_llama_like(const reading *r, model_config *c) {
+    TRY(read_size(r, NAMES("hidden_size"), 1 << 20, &c->hidden));
+    TRY(read_size(r, NAMES("num_hidden_layers"), 1000, &c->n_layers));
+    TRY(read_size(r, NAMES("num_attention_heads"), 4096, &c->n_heads));
+    TRY(read_size(r, NAMES("intermediate_size"), 1 << 22, &c->ffn));
+    TRY(read_size(r, NAMES("max_position_embeddings"), 1 << 24, &c->max_positions));
+    /* null means one per query head; so does absence in Llama, whose first configs did not have the key. */
+    if (c->family == FAMILY_LLAMA || json_object_get(r->root, "num_key_value_heads"))
+        TRY(read_size_or(r, "num_key_value_heads", 4096, c->n_heads, &c->n_kv_heads));
+    else TRY(read_size(r, NAMES("num_key_value_heads"), 4096, &c->n_kv_heads));
+    if (c->n_heads % c->n_kv_heads)
+        return refuse(r->path, "num_key_value_heads", get(r->root, "num_key_value_heads"), "a divisor of num_attention_heads");
+    /* An absent head_dim is 128 in Qwen3; null, and absent in the others, means an equal share of the width. */
+    bool wide = c->family == FAMILY_QWEN3 && !json_object_get(r->root, "head_dim");
+    TRY(read_size_or(r, "head_dim", 1024, wide ? 128 : c->hidden / c->n_heads, &c->head_dim));
+    if (!get(r->root, "head_dim") && !wide && c->hidden % c->n_heads)
+        return refuse(r->path, "num_attention_heads", get(r->root, "num_attention_heads"), "a divisor of hidden_size");
+    TRY(read_real(r, r->root, "", "rms_norm_eps", 0, 1e-6, &c->norm_eps));
+    TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
+    TRY(demand_word(r, "hidden_act", NAMES("silu", "swish"), "\"silu\""));
+    /* Qwen2 has biases on q, k and v whatever its config says. */
+    if (c->family != FAMILY_QWEN2)
+        TRY(demand_bool(r, "attention_bias", false, "false: attention without biases in this family"));
+    if (c->family == FAMILY_LLAMA) TRY(demand_bool(r, "mlp_bias", false, "false: an MLP without biases"));
+    else TRY(check_windows(r, c->n_layers));
+    return read_rope(r, c);
+}
+
+static status read_config(const reading *r, model_config *c) {
+    static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok",
+                                          "moe_intermediate_size"};
+    if (!json_is_object(r->root)) return ERR(ERR_INPUT, "%s: found no object, expected a model's config.json", r->path);
+    TRY(read_family(r, &c->family));
+    TRY(demand_absent(r, "quantization_config", "nothing: quantized weights cannot be trained; use the original model"));
+    for (size_t i = 0; i < ARRAY_LENGTH(experts); i++)
+        TRY(demand_absent(r, experts[i], "nothing: mixtures of experts are not supported"));
+    TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
+    TRY(c->family == FAMILY_GPT2 ? read_gpt2(r, c) : read_llama_like(r, c));
+    return model_config_check(c);
+}
+
+status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path) {
+    const reading r = {path, root};
+    *out = (model_config){.name = name};
+    TRY(read_config(&r, out));
+    return OK;
+}
+
+status model_config_read(model_config *out, const char *dir) {
+    strbuf path;
+    json_t *root = NULL;
+    status rc;
+    size_t end = strlen(dir), start;
+    while (end > 1 && dir[end - 1] == '/') end--;
+    for (start = end; start > 0 && dir[start - 1] != '/';) start--;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/config.json", dir);
+    if (access(path.text, F_OK) != 0) {
+        rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir, strerror(errno));
+        goto done;
+    }
+    TRY_GOTO(rc, json_read_file(path.text, CONFIG_MAX_BYTES, &root), done);
+    TRY_GOTO(rc, model_config_from_json(out, root, dir + start, path.text), done);
+done:
+    json_decref(root);
+    strbuf_fini(&path);
+    return rc;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+static void put(json_t *o, const char *key, json_t *value) {
+    int rc = json_object_set_new(o, key, value);
+    ASSERT(rc == 0);
+}
+
+static void put_int(json_t *o, const char *key, int64_t n) { put(o, key, json_integer(n)); }
+
+static json_t *rope_json(const rope_options *r, bool with_theta) {
+    json_t *o = json_object();
+    static const char *const types[] = {[ROPE_DEFAULT] = "default", [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear"};
+    put(o, "rope_type", json_string(types[r->type]));
+    if (with_theta) put(o, "rope_theta", json_real(r->theta));
+    if (r->type != ROPE_DEFAULT) put(o, "factor", json_real(r->factor));
+    if (r->type == ROPE_LLAMA3) {
+        put(o, "low_freq_factor", json_real(r->low_freq_factor));
+        put(o, "high_freq_factor", json_real(r->high_freq_factor));
+        put_int(o, "original_max_position_embeddings", r->original_max_positions);
+    }
+    return o;
+}
+
+static void put_gpt2(json_t *o, const model_config *c) {
+    put_int(o, "n_embd", c->hidden);
+    put_int(o, "n_layer", c->n_layers);
+    put_int(o, "n_head", c->n_heads);
+    put_int(o, "n_inner", c->ffn);
+    put_int(o, "n_positions", c->max_positions);
+    put_int(o, "n_ctx", c->max_positions);
+    put(o, "layer_norm_epsilon", json_real(c->norm_eps));
+    put(o, "activation_function", json_string("gelu_new"));
+    put(o, "scale_attn_weights", json_true());
+    put(o, "scale_attn_by_inverse_layer_idx", json_false());
+    put(o, "reorder_and_upcast_attn", json_false());
+    static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+    for (size_t i = 0; i < ARRAY_LENGTH(dropouts); i++) put(o, dropouts[i], json_real(0));
+}
+
+static void put_llama_like(json_t *o, const model_config *c) {
+    put_int(o, "hidden_size", c->hidden);
+    put_int(o, "num_hidden_layers", c->n_layers);
+    put_int(o, "num_attention_heads", c->n_heads);
+    put_int(o, "num_key_value_heads", c->n_kv_heads);
+    put_int(o, "head_dim", c->head_dim);
+    put_int(o, "intermediate_size", c->ffn);
+    put_int(o, "max_position_embeddings", c->max_positions);
+    put(o, "rms_norm_eps", json_real(c->norm_eps));
+    put(o, "hidden_act", json_string("silu"));
+    put(o, "attention_dropout", json_real(0));
+    if (c->family != FAMILY_QWEN2) put(o, "attention_bias", json_false());
+    if (c->family == FAMILY_LLAMA) put(o, "mlp_bias", json_false());
+    else put(o, "use_sliding_window", json_false());
+    put(o, "rope_theta", json_real(c->rope.theta));
+    put(o, "rope_scaling", c->rope.type == ROPE_DEFAULT ? json_null() : rope_json(&c->rope, false));
+    put(o, "rope_parameters", rope_json(&c->rope, true));
+}
+
+json_t *model_config_to_json(const model_config *c) {
+    static const char *const classes[] = {[FAMILY_GPT2] = "GPT2LMHeadModel", [FAMILY_LLAMA] = "LlamaForCausalLM",
+                                          [FAMILY_QWEN2] = "Qwen2ForCausalLM", [FAMILY_QWEN3] = "Qwen3ForCausalLM"};
+    json_t *o = json_object();
+    put(o, "architectures", json_pack("[s]", classes[c->family]));
+    put(o, "model_type", json_string(model_family_traits(c->family)->name));
+    put_int(o, "vocab_size", c->vocab);
+    if (c->family == FAMILY_GPT2) put_gpt2(o, c);
+    else put_llama_like(o, c);
+    put(o, "initializer_range", json_real(0.02));
+    put(o, "tie_word_embeddings", json_boolean(c->tied));
+    put(o, "use_cache", json_true());
+    return o;
+}

@@ -1,0 +1,9 @@
+#pragma once
+/* export.h - private to train: what export needs to know of a run, and export of the running parameters. */
+#include "train/train.h"
+
+/* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent} as JSON text, to be kept in
+ * every checkpoint; the caller frees. Token ids are those of the directory the model came from, else the tokenizer's. */
+status export_describe(const train_request *r, const dataset *d, char **out);
+/* The parameters as they are now. */
+status export_running(exec *e, const plan *p, const char *description, const export_options *o, export_report *out);
