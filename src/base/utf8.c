@@ -49,8 +49,7 @@ utf8_scan utf8_check(const char *text, size_t n_bytes) {
             unsigned char c = s[i + (size_t)k];
             if (c < (k == 1 ? low : 0x80) || c > (k == 1 ? high : 0xbf)) break;
         }
-        if (k < length)
-            return (utf8_scan){.n_valid = i, .n_bad = (size_t)k, .is_cut = i + (size_t)k == n_bytes};
+        if (k < length) return (utf8_scan){.n_valid = i, .n_bad = (size_t)k, .is_cut = i + (size_t)k == n_bytes};
         i += (size_t)length;
     }
     return (utf8_scan){.n_valid = n_bytes};

@@ -49,7 +49,8 @@ status added_set_open(added_set *s, added_text *texts, size_t n, const char *fil
     for (size_t i = 0; i < n; i++) {
         const span *t = &texts[i].text;
         if (t->length == 0)
-            return ERR(ERR_INPUT, "%s: added_tokens: found a token whose normal form is empty, expected some text", file);
+            return ERR(ERR_INPUT, "%s: added_tokens: found a token whose normal form is empty, expected some text",
+                       file);
         if (i > 0 && by_text(&texts[i - 1], &texts[i]) == 0)
             return ERR(ERR_INPUT, "%s: added_tokens: found two tokens with the normal form '%.*s', expected one", file,
                        (int)MIN(t->length, 100), t->text);

@@ -21,8 +21,8 @@ typedef struct cache_entry {
 _Static_assert(sizeof(cache_entry) == 64, "one cache line");
 
 typedef struct symbol {
-    int32_t id; /* -1: merged into the one before */
-    int32_t rank; /* of the pair with the next one; -1: no merge */
+    int32_t id;          /* -1: merged into the one before */
+    int32_t rank;        /* of the pair with the next one; -1: no merge */
     uint32_t prev, next; /* NONE at the ends */
 } symbol;
 #define NONE UINT32_MAX
@@ -112,8 +112,9 @@ static void add_symbol(bpe_scratch *s, int32_t id) {
 }
 
 static status unknown(const bpe *b, const char *text, size_t length) {
-    return ERR(ERR_INPUT, "%s: model.unk_token: '%.100s' is not in the vocabulary, and the text has '%.*s', which is "
-                          "not either",
+    return ERR(ERR_INPUT,
+               "%s: model.unk_token: '%.100s' is not in the vocabulary, and the text has '%.*s', which is "
+               "not either",
                b->file->path, b->file->unk_name, (int)length, text);
 }
 

@@ -13,7 +13,7 @@
 typedef struct stage {
     const decoder *d;
     strbuf held;
-    size_t n_tokens; /* that ended */
+    size_t n_tokens;  /* that ended */
     uint32_t n_start; /* Strip: how many were taken off at the beginning */
     uint32_t n_tail;  /* Strip: how many at the end wait to be taken off */
     bool is_inside;   /* Strip: past what may be taken off at the beginning */
@@ -85,7 +85,10 @@ static status byte_level_end_token(decode_chain *c, size_t k) {
 /* ---- ByteFallback -------------------------------------------------------------------------------------------- */
 
 static int hex_value(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* <0xHH>; the reference's number parser also takes <0x+H>. */
@@ -188,7 +191,8 @@ static status replace_pass(decode_chain *c, size_t k, bool is_end) {
         from = end;
     }
     size_t keep = is_end ? 0 : MIN(p->literal.length - 1, s->held.length - from), to = s->held.length - keep;
-    while (to > from && to < s->held.length && ((unsigned char)s->held.text[to] & 0xc0) == 0x80) to--; /* whole characters */
+    while (to > from && to < s->held.length && ((unsigned char)s->held.text[to] & 0xc0) == 0x80)
+        to--; /* whole characters */
     if (to > from) TRY_GOTO(rc, feed(c, k + 1, s->held.text + from, to - from), done);
     memmove(s->held.text, s->held.text + to, s->held.length - to);
     s->held.length -= to;

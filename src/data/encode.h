@@ -40,7 +40,8 @@ bool char_is_space(int32_t c);                  /* White_Space */
 bool char_is_numeric(int32_t c);                /* Nd, Nl, No */
 bool char_is_punctuation(int32_t c);            /* P*, and what ASCII calls punctuation */
 bool char_is_word(int32_t c);                   /* \w: letters, marks, decimal digits, connectors, joiners */
-bool char_is_mark(int32_t c);                   /* Mn, Mc, Me */
+bool char_is_mark(int32_t c);                   /* Mn, Mc, Me of Unicode 9 */
+bool char_is_younger(int32_t c);                /* no normal form changes it: it is not in Unicode 9 */
 /* Appends the bytes with every ill-formed piece replaced by U+FFFD. */
 void text_make_valid(const char *text, size_t n_bytes, strbuf *out);
 

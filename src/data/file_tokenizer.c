@@ -71,8 +71,8 @@ static status open_added(file_tokenizer *t, encoder *e) {
     for (size_t i = 0; i < f->n_added; i++) {
         const tokenizer_added *a = &f->added[i];
         const span *form = &t->shown[a->id];
-        t->is_special[a->id] = a->special && form->length == a->content.length &&
-                               memcmp(form->text, a->content.text, form->length) == 0;
+        t->is_special[a->id] =
+            a->special && form->length == a->content.length && memcmp(form->text, a->content.text, form->length) == 0;
     }
     TRY_GOTO(rc, added_set_open(&t->plain, plain, n_plain, f->path), done);
     TRY_GOTO(rc, added_set_open(&t->normalized, normalized, n_normalized, f->path), done);

@@ -17,9 +17,7 @@ typedef struct code_points {
     size_t n, capacity;
 } code_points;
 
-static unsigned class_of(int32_t c) {
-    return c < 0x300 ? 0 : (unsigned)utf8proc_get_property(c)->combining_class;
-}
+static unsigned class_of(int32_t c) { return c < 0x300 ? 0 : (unsigned)utf8proc_get_property(c)->combining_class; }
 
 /* Sorts a run of marks by their class, marks of one class in the order they had: counted, not compared. */
 static void sort_marks(int32_t *c, size_t n) {
@@ -44,29 +42,37 @@ static void sort_all_marks(code_points *p) {
     }
 }
 
-static void decompose(const char *text, size_t length, bool compatible, code_points *out) {
-    utf8proc_option_t options = UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
-    for (size_t i = 0; i < length; i += char_length(text[i])) {
-        out->c = array_grow(out->c, &out->capacity, out->n + 32, sizeof *out->c); /* the longest has 18 */
-        utf8proc_ssize_t n =
-            utf8proc_decompose_char(char_decode(text + i), out->c + out->n, (utf8proc_ssize_t)(out->capacity - out->n),
-                                    options, NULL);
-        ASSERT(n >= 0 && (size_t)n <= out->capacity - out->n);
-        out->n += (size_t)n;
-    }
-    sort_all_marks(out);
-}
-
-/* One stretch into its normal form, appended. */
-static void normal_form(const char *text, size_t length, bool compatible, bool compose, code_points *p, strbuf *out) {
-    p->n = 0;
-    decompose(text, length, compatible, p);
-    if (compose)
+/* What was gathered goes out in its normal form. */
+static void flush(code_points *p, bool compose, strbuf *out) {
+    sort_all_marks(p);
+    if (compose && p->n)
         p->n = (size_t)utf8proc_normalize_utf32(p->c, (utf8proc_ssize_t)p->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     for (size_t i = 0; i < p->n; i++) {
         char u[4];
         strbuf_add_bytes(out, u, char_encode(p->c[i], u));
     }
+    p->n = 0;
+}
+
+/* One stretch into its normal form, appended. A character that the reference does not know stands for itself, and
+ * marks do not move or compose across it. */
+static void normal_form(const char *text, size_t length, bool compatible, bool compose, code_points *p, strbuf *out) {
+    utf8proc_option_t options = UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
+    for (size_t i = 0, n; i < length; i += n) {
+        int32_t c = char_decode(text + i);
+        n = char_length(text[i]);
+        if (char_is_younger(c)) {
+            flush(p, compose, out);
+            strbuf_add_bytes(out, text + i, n);
+            continue;
+        }
+        p->c = array_grow(p->c, &p->capacity, p->n + 32, sizeof *p->c); /* the longest has 18 */
+        utf8proc_ssize_t room = (utf8proc_ssize_t)(p->capacity - p->n);
+        utf8proc_ssize_t used = utf8proc_decompose_char(c, p->c + p->n, room, options, NULL);
+        ASSERT(used >= 0 && used <= room);
+        p->n += (size_t)used;
+    }
+    flush(p, compose, out);
 }
 
 static size_t first_non_ascii(const char *text, size_t from, size_t length) {

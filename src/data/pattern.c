@@ -15,21 +15,23 @@
 
 #define PATTERN_MAX_BYTES 65536
 #define PATTERN_MAX_DEPTH 64
-#define MATCH_LIMIT 10000000u          /* about a second; patterns in use need a few steps for each character */
+#define MATCH_LIMIT 10000000u /* about a second; patterns in use need a few steps for each character */
 #define HEAP_LIMIT_KIB (256u << 10)
 #define STACK_MIN_BYTES (32u << 10)
-#define STACK_MAX_BYTES (16u << 20)    /* address space; touched only as far as it is needed */
+#define STACK_MAX_BYTES (16u << 20) /* address space; touched only as far as it is needed */
 
 /* ---- from Oniguruma's syntax to PCRE2's ---------------------------------------------------------------------- */
 
-#define WORD "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORD                                                                                                        \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{" \
+    "1f189}"
 
 typedef struct translator {
     const pattern *p;
     const char *text;
     size_t length, at;
     strbuf out;
-    size_t atom;                     /* where in `out` the last atom begins */
+    size_t atom;                      /* where in `out` the last atom begins */
     size_t groups[PATTERN_MAX_DEPTH]; /* where open groups begin */
     int depth;
 } translator;
@@ -39,9 +41,7 @@ static status refuse(const translator *t, const char *what) {
                t->p->where, what, t->at);
 }
 
-static char peek(const translator *t, size_t ahead) {
-    return t->at + ahead < t->length ? t->text[t->at + ahead] : 0;
-}
+static char peek(const translator *t, size_t ahead) { return t->at + ahead < t->length ? t->text[t->at + ahead] : 0; }
 
 static void copy(translator *t, size_t n) {
     n = MIN(n, t->length - t->at);
@@ -180,9 +180,7 @@ static status translate(translator *t) {
         switch (c) {
         case '\\': TRY(translate_escape(t, false)); break;
         case '[': TRY(translate_class(t)); break;
-        case '(':
-            TRY(translate_group(t));
-            continue; /* the atom is the whole group */
+        case '(': TRY(translate_group(t)); continue; /* the atom is the whole group */
         case ')':
             if (t->depth > 0) before = t->groups[--t->depth];
             copy(t, 1);
@@ -269,7 +267,8 @@ void matcher_close(matcher *m) {
 
 /* A copy of the text with U+180E hidden; NULL where the text may be matched as it is. */
 static char *hide_180e(const pattern *p, const char *text, size_t length) {
-    if (!p->code || p->keeps_180e || !memchr(text, 0xe1, length) || !memmem(text, length, "\xe1\xa0\x8e", 3)) return NULL;
+    if (!p->code || p->keeps_180e || !memchr(text, 0xe1, length) || !memmem(text, length, "\xe1\xa0\x8e", 3))
+        return NULL;
     char *copy = mem_alloc(length);
     memcpy(copy, text, length);
     for (char *at = copy; (at = memmem(at, length - (size_t)(at - copy), "\xe1\xa0\x8e", 3));)

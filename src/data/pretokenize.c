@@ -189,12 +189,8 @@ static status run_stage(const pretokenizer *self, splitter *s) {
         return split_by_class(s, char_is_numeric);
     case PRETOKENIZE_METASPACE: return metaspace(self, s);
     case PRETOKENIZE_WHITESPACE: return split_words(s);
-    case PRETOKENIZE_WHITESPACE_SPLIT:
-        s->behavior = DELIMITER_REMOVED;
-        return split_by_class(s, char_is_space);
-    case PRETOKENIZE_PUNCTUATION:
-        s->behavior = source->behavior;
-        return split_by_class(s, char_is_punctuation);
+    case PRETOKENIZE_WHITESPACE_SPLIT: s->behavior = DELIMITER_REMOVED; return split_by_class(s, char_is_space);
+    case PRETOKENIZE_PUNCTUATION: s->behavior = source->behavior; return split_by_class(s, char_is_punctuation);
     }
     return OK;
 }

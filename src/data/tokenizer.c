@@ -107,8 +107,8 @@ static status open_file(tokenizer *t, const char *name) {
         TRY_GOTO(rc, find_specials(t), done);
     } else {
         rc = ERR(ERR_INPUT,
-                 "tokenizer: found '%.200s' (%s), expected 'byte', a tokenizer.json or a directory that holds one", name,
-                 strerror(errno));
+                 "tokenizer: found '%.200s' (%s), expected 'byte', a tokenizer.json or a directory that holds one",
+                 name, strerror(errno));
     }
 done:
     strbuf_fini(&path);
@@ -240,8 +240,8 @@ static void encode_document(void *context, int64_t task, int thread) {
     document_work *w = context;
     encoded_document *d = &w->documents[task];
     size_t capacity = 0;
-    status rc = tokenizer_encode_with(w->t, w->texts[task].text, w->texts[task].length, w->flags, &d->tokens, &d->n,
-                                      &capacity);
+    status rc =
+        tokenizer_encode_with(w->t, w->texts[task].text, w->texts[task].length, w->flags, &d->tokens, &d->n, &capacity);
     if (rc == OK) return;
     pthread_mutex_lock(&w->lock);
     if (w->first_failed < 0 || task < w->first_failed) { /* the first by number, whichever came first in time */

@@ -220,8 +220,9 @@ static status index_vocab(tokenizer_file *f, const char *pool, const entry *entr
     for (size_t i = 0; i < n; i++) {
         span text = {pool + entries[i].at, entries[i].length}, *token = &f->tokens[entries[i].id];
         if (token->text)
-            return ERR(ERR_INPUT, "%s: model.vocab: found the id %d for '%.*s' and for '%.*s', expected it once", f->path,
-                       entries[i].id, (int)MIN(token->length, 100), token->text, (int)MIN(text.length, 100), text.text);
+            return ERR(ERR_INPUT, "%s: model.vocab: found the id %d for '%.*s' and for '%.*s', expected it once",
+                       f->path, entries[i].id, (int)MIN(token->length, 100), token->text, (int)MIN(text.length, 100),
+                       text.text);
         uint32_t hash = hash_of(text.text, text.length);
         size_t slot = slot_find(f, text.text, text.length, hash);
         if (f->slots[slot].id >= 0)
@@ -307,8 +308,7 @@ static status scan_merge(scanner *s, strbuf *parts, size_t *split, bool *skip) {
 
 static status resolve_merge(const tokenizer_file *f, size_t index, const strbuf *parts, size_t split,
                             tokenizer_merge *out) {
-    span texts[3] = {
-        {parts->text, split}, {parts->text + split, parts->length - split}, {parts->text, parts->length}};
+    span texts[3] = {{parts->text, split}, {parts->text + split, parts->length - split}, {parts->text, parts->length}};
     int32_t ids[3];
     for (int i = 0; i < 3; i++) {
         ids[i] = tokenizer_file_find(f, texts[i].text, texts[i].length);
@@ -385,8 +385,8 @@ static status read_model_setting(scanner *s, tokenizer_file *f, const char *key,
         seen->type = true;
     } else if (strcmp(key, "dropout") == 0) {
         if (!json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 0))
-            return ERR(ERR_INPUT, "%s: model.dropout: found a value, expected null or 0: texts must always encode alike",
-                       s->path);
+            return ERR(ERR_INPUT,
+                       "%s: model.dropout: found a value, expected null or 0: texts must always encode alike", s->path);
     } else if (strcmp(key, "unk_token") == 0) {
         if (!text && !json_is_null(value))
             return ERR(ERR_INPUT, "%s: model.unk_token: found no string, expected one or null", s->path);

@@ -327,7 +327,8 @@ static status read_template_piece(tokenizer_file *f, const template_item *t, siz
     const json_t *sequence = json_object_get(piece, "Sequence");
     const char *name = json_string_value(json_object_get(special ? special : sequence, "id"));
     if (!name)
-        return ERR(ERR_INPUT, "%s: %s.single[%zu]: found something else, expected a SpecialToken or a Sequence with an id",
+        return ERR(ERR_INPUT,
+                   "%s: %s.single[%zu]: found something else, expected a SpecialToken or a Sequence with an id",
                    f->path, t->where, i);
     if (!special) {
         if (strcmp(name, "A") != 0)
@@ -343,8 +344,9 @@ static status read_template_piece(tokenizer_file *f, const template_item *t, siz
     for (size_t k = 0; k < json_array_size(ids); k++) {
         const json_t *id = json_array_get(ids, k);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= f->n_ids)
-            return ERR(ERR_INPUT, "%s: %s.special_tokens: '%.100s': found an id that is not in 0 to %d, expected one of a "
-                                  "token",
+            return ERR(ERR_INPUT,
+                       "%s: %s.special_tokens: '%.100s': found an id that is not in 0 to %d, expected one of a "
+                       "token",
                        f->path, t->where, name, f->n_ids - 1);
         template_add(f, (int32_t)json_integer_value(id), capacity);
     }
@@ -357,7 +359,8 @@ static status fill_template(tokenizer_file *f, const template_item *items, size_
     for (size_t i = 0; i < n_items; i++) {
         if (!items[i].single) continue;
         /* The reference gives the second one the pieces of the first, which ends in an error or in a pair. */
-        if (t) return ERR(ERR_INPUT, "%s: %s: found a second TemplateProcessing, expected one", f->path, items[i].where);
+        if (t)
+            return ERR(ERR_INPUT, "%s: %s: found a second TemplateProcessing, expected one", f->path, items[i].where);
         t = &items[i];
     }
     if (!t) {
@@ -448,9 +451,10 @@ status tokenizer_read_added(tokenizer_file *f, const json_t *value) {
         int32_t id = tokenizer_file_find(f, a->content.text, a->content.length);
         if (id < 0) id = next++;
         if (id != a->id && n_moved++ == 0)
-            log_warn("%s: added_tokens: '%.*s' has the id %d, not %d as the file says: the vocabulary has %d tokens, and "
-                     "the others follow it",
-                     f->path, (int)MIN(a->content.length, 100), a->content.text, id, a->id, f->n_vocab);
+            log_warn(
+                "%s: added_tokens: '%.*s' has the id %d, not %d as the file says: the vocabulary has %d tokens, and "
+                "the others follow it",
+                f->path, (int)MIN(a->content.length, 100), a->content.text, id, a->id, f->n_vocab);
         a->id = id;
         f->n_ids = MAX(f->n_ids, id + 1);
     }
