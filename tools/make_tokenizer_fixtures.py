@@ -3,7 +3,8 @@
 
 Writes tests/fixtures/tokenizer_cases.json: two small models and, for each variant of them (a patch of a tokenizer.json),
 a checksum for each text over the ids and the decoded text of the reference. tests/test_tokenizer.c puts the same files
-together and compares. Needs Python with `tokenizers` (the fixture says which version made it); nothing else of the project does.
+together and compares. And checksums for published tokenizers, which must lie in ../shared to make them.
+Needs Python with `tokenizers` (the fixture says which version made it); nothing else of the project does.
 tools/compare_tokenizers.py uses the same variants with random texts.
 """
 import json
@@ -194,6 +195,31 @@ def fnv(numbers):
     return h
 
 
+def torture():
+    """Everything at once, and words without a space; test_tokenizer.c makes the same."""
+    return "\n".join(TEXTS) + "abc" * 33334 + " " * 5000 + "\n" * 3000 + "汉" * 20000 + "e\u0301\u0316" * 3000
+
+
+def published(shared):
+    """Checksums of the ids that published tokenizers give for the data sets in a directory beside the project."""
+    from tokenizers import Tokenizer
+    rows = []
+    for name in ["gpt2", "qwen3", "llama3", "llama2"]:
+        path = os.path.join(shared, "tokenizers", name, "tokenizer.json")
+        if not os.path.exists(path):
+            sys.exit(f"{path} is needed to make this fixture")
+        t = Tokenizer.from_file(path)
+        with open(os.path.join(shared, "data", "tinyshakespeare.txt"), encoding="utf-8", newline="") as f:
+            ids = t.encode(f.read(), add_special_tokens=False).ids
+        lines = []
+        for part in ["test", "train"]:
+            with open(os.path.join(shared, "data", "gsm8k", part + ".jsonl"), encoding="utf-8", newline="") as f:
+                lines += [line for line in f.read().split("\n") if line]
+        of_lines = [i for line in t.encode_batch(lines) for i in line.ids + [0xFFFFFFFF]]
+        rows.append({"name": name, "shakespeare": fnv(ids), "gsm8k": fnv(of_lines), "torture": fnv(t.encode(torture()).ids)})
+    return rows
+
+
 def main():
     from tokenizers import Tokenizer
     here = os.path.dirname(os.path.abspath(__file__))
@@ -219,7 +245,8 @@ def main():
     with open(out, "w") as f:
         f.write('{"made_by": "tools/make_tokenizer_fixtures.py, tokenizers %s",\n' % version)
         dump = lambda x: json.dumps(x, ensure_ascii=False, separators=(",", ":"))
-        f.write('"bases": %s,\n"texts": %s,\n"bytes": %s,\n"variants": [\n' % (dump(bases), dump(TEXTS), dump(BYTES)))
+        f.write('"bases": %s,\n"texts": %s,\n"bytes": %s,\n"published": %s,\n"variants": [\n'
+                % (dump(bases), dump(TEXTS), dump(BYTES), dump(published(os.path.join(here, "..", "..", "shared")))))
         f.write(",\n".join(dump(r) for r in result))
         f.write("\n]}\n")
     print(len(result), "variants,", os.path.getsize(out), "bytes")

@@ -15,7 +15,7 @@
 
 #define PATTERN_MAX_BYTES 65536
 #define PATTERN_MAX_DEPTH 64
-#define MATCH_LIMIT 10000000u /* about a second; patterns in use need a few steps for each character */
+#define MATCH_LIMIT 10000000u /* a tenth of a second; patterns in use need a few steps for each match */
 #define HEAP_LIMIT_KIB (256u << 10)
 #define STACK_MIN_BYTES (32u << 10)
 #define STACK_MAX_BYTES (16u << 20) /* address space; touched only as far as it is needed */
