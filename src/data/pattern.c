@@ -290,10 +290,22 @@ static status match_failed(const pattern_walk *w, int code) {
                w->p->file, w->p->where, w->from, w->length, (const char *)why);
 }
 
+/* Literals are short, mostly one character: memchr finds them. Long ones are left to the two-way search of memmem. */
+static const char *find_literal(const span *literal, const char *text, const char *end) {
+    size_t n = literal->length;
+    if (n > 16) return memmem(text, (size_t)(end - text), literal->text, n);
+    for (const char *at = text; (size_t)(end - at) >= n; at++) {
+        at = memchr(at, (unsigned char)literal->text[0], (size_t)(end - at) - n + 1);
+        if (!at) return NULL;
+        if (memcmp(at, literal->text, n) == 0) return at;
+    }
+    return NULL;
+}
+
 static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *found) {
     const pattern *p = w->p;
     if (!p->code) {
-        const char *at = memmem(w->text + w->from, w->length - w->from, p->literal.text, p->literal.length);
+        const char *at = find_literal(&p->literal, w->text + w->from, w->text + w->length);
         *found = at != NULL;
         if (at) *start = (size_t)(at - w->text), *end = *start + p->literal.length;
         return OK;
