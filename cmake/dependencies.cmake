@@ -99,7 +99,8 @@ endif()
 
 # name, pkg-config module, header, library, Debian package
 foreach(row "hwloc|hwloc|hwloc.h|hwloc|libhwloc-dev" "jansson|jansson|jansson.h|jansson|libjansson-dev"
-            "libyaml|yaml-0.1|yaml.h|yaml|libyaml-dev" "xxhash|libxxhash|xxhash.h|xxhash|libxxhash-dev")
+            "libyaml|yaml-0.1|yaml.h|yaml|libyaml-dev" "xxhash|libxxhash|xxhash.h|xxhash|libxxhash-dev"
+            "pcre2|libpcre2-8|pcre2.h|pcre2-8|libpcre2-dev" "utf8proc|libutf8proc|utf8proc.h|utf8proc|libutf8proc-dev")
     string(REPLACE "|" ";" row "${row}")
     list(GET row 0 name)
     list(GET row 1 2 3 arguments)

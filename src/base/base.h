@@ -126,6 +126,14 @@ void strbuf_add_bytes(strbuf *b, const void *bytes, size_t n);
 void strbuf_printf(strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 char *strbuf_take(strbuf *b); /* the caller frees; b is empty again */
 
+/* How far bytes are UTF-8: n_valid of them, then n_bad bytes (0 at the end of the text) that one U+FFFD stands for.
+ * is_cut: those are the beginning of a character that the end of the text cuts off. */
+typedef struct utf8_scan {
+    size_t n_valid, n_bad;
+    bool is_cut;
+} utf8_scan;
+utf8_scan utf8_check(const char *text, size_t n_bytes);
+
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);
 int str_edit_distance(const char *a, const char *b); /* for "did you mean" */

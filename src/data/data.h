@@ -16,7 +16,7 @@
 
 typedef struct data_options {
     const char *source;     /* builtin:arithmetic | builtin:grammar | a text file (several: comma separated) */
-    const char *tokenizer;  /* byte */
+    const char *tokenizer;  /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;
     bool pack;              /* several documents per row; false: one document per row, padded */
     int64_t difficulty;     /* builtin:arithmetic: digits of the operands, 1..6 */
@@ -26,17 +26,51 @@ typedef struct data_options {
 
 typedef enum split { SPLIT_TRAIN, SPLIT_EVAL } split;
 
-/* ---- tokenizer: bytes 0..255, then the specials -------------------------------------------------------------- */
+/* ---- tokenizer ----------------------------------------------------------------------------------------------- */
 
+/* "byte": bytes 0..255, then the specials. Else a tokenizer.json of Hugging Face (byte-level or byte-fallback BPE), or a
+ * directory that holds one: the ids are those of the `tokenizers` library. Bytes that are not UTF-8 are then replaced by
+ * U+FFFD before they are encoded. A tokenizer is immutable: any number of threads may use one. */
 enum { TOKEN_BOS = 256, TOKEN_EOS = 257, TOKEN_PAD = 258, BYTE_VOCAB = 260 }; /* rounded up to a multiple of 4 */
 typedef struct tokenizer tokenizer;
 status tokenizer_open(tokenizer **out, const char *name);
 void tokenizer_close(tokenizer *t);
-int64_t tokenizer_vocab(const tokenizer *t);
+int64_t tokenizer_vocab(const tokenizer *t); /* one more than the largest id */
+/* From tokenizer_config.json beside the file, else the first of a list of usual names; -1: there is none. */
 int32_t tokenizer_eos(const tokenizer *t);
-/* Appends to tokens (grown with array_grow rules); never fails on any bytes. */
-void tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n, size_t *capacity);
-void tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out);
+int32_t tokenizer_bos(const tokenizer *t);
+int32_t tokenizer_special(const tokenizer *t, const char *text); /* the id of a token by its text; -1: absent */
+
+enum {
+    ENCODE_ADD_SPECIALS = 1,     /* what the file says stands around a text; "byte": BOS before it */
+    ENCODE_SPECIALS_AS_TEXT = 2, /* "<|im_end|>" in a text is ten characters, not a token */
+};
+/* Appends to tokens (grown with array_grow rules). The plain one adds nothing around the text and takes special tokens
+ * in it as such. Any bytes can be encoded; what can fail is a file: an expression that needs too many steps, or an
+ * unknown token that its vocabulary lacks. Then nothing is appended. */
+status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
+                        size_t *capacity);
+status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
+                             size_t *n, size_t *capacity);
+/* Each text on one thread of the pool. The caller frees the tokens of every document; after an error there are none. */
+typedef struct encoded_document {
+    int32_t *tokens;
+    size_t n;
+} encoded_document;
+status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span *texts, size_t n_texts, unsigned flags,
+                                  encoded_document *documents);
+
+enum { DECODE_KEEP_SPECIALS = 1 }; /* special tokens as their text; else they are left out */
+/* Appends. Ids that stand for nothing become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). */
+status tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out);
+status tokenizer_decode_with(const tokenizer *t, const int32_t *tokens, size_t n, unsigned flags, strbuf *out);
+/* Token by token: each push appends what no later token can change (never part of a character), the end the rest. All
+ * of it together is what tokenizer_decode_with gives. After the end the stream may be used again. */
+typedef struct decode_stream decode_stream;
+decode_stream *tokenizer_decode_stream(const tokenizer *t, unsigned flags);
+status decode_stream_push(decode_stream *s, int32_t id, strbuf *out);
+status decode_stream_end(decode_stream *s, strbuf *out);
+void decode_stream_close(decode_stream *s);
 
 /* ---- data sets ----------------------------------------------------------------------------------------------- */
 

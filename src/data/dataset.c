@@ -56,6 +56,11 @@ status dataset_open(dataset **out, const data_options *o, int n_threads) {
     dataset *d = mem_alloc(sizeof *d);
     *out = NULL;
     TRY_GOTO(rc, tokenizer_open(&d->tokenizer, o->tokenizer), fail);
+    if (tokenizer_vocab(d->tokenizer) != BYTE_VOCAB) {
+        rc = ERR(ERR_INPUT, "data: found the tokenizer '%.200s', expected 'byte': the rows of every source are bytes",
+                 o->tokenizer);
+        goto fail;
+    }
     TRY_GOTO(rc, open_source(&d->source, o), fail);
     *out = d;
     return OK;

@@ -1,44 +1,336 @@
-/* tokenizer.c - text to token ids and back. Today: bytes.
+/* tokenizer.c - text to token ids and back: bytes, or a tokenizer.json.
  *
- * A byte is its own id, so any file can be trained on and every text survives the round trip; the vocabulary ends with
- * three specials and one unused id. Specials decode to nothing; an id that stands for nothing decodes to U+FFFD, so
- * that a model that produces one is seen to do so. */
-#include "data/data.h"
+ * "byte": a byte is its own id, so any file can be trained on and every text survives the round trip; the vocabulary
+ * ends with three specials and one unused id. Specials decode to nothing; an id that stands for nothing decodes to
+ * U+FFFD, so that a model that produces one is seen to do so.
+ *
+ * A file: see file_tokenizer.c. A call that encodes borrows an encoder (buffers and a cache of words) from a list under
+ * a lock and gives it back; there are as many as calls ever ran at once, and threads never share one.
+ * BOS and EOS come from tokenizer_config.json beside the file, else from names that published models use. */
+#include "data/encode.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 struct tokenizer {
     int64_t vocab;
-    int32_t eos;
+    int32_t bos, eos;
+    file_tokenizer *file; /* NULL: bytes */
+    pthread_mutex_t lock;
+    encoder *free_encoders; /* under the lock */
 };
 
-status tokenizer_open(tokenizer **out, const char *name) {
-    *out = NULL;
-    if (name && strcmp(name, "byte") != 0)
-        return ERR(ERR_INPUT, "tokenizer: found '%.200s', expected 'byte' (the only one there is)", name);
-    *out = mem_alloc(sizeof **out);
-    **out = (tokenizer){.vocab = BYTE_VOCAB, .eos = TOKEN_EOS};
+/* ---- BOS and EOS --------------------------------------------------------------------------------------------- */
+
+#define CONFIG_MAX_BYTES ((size_t)16 << 20)
+
+/* eos_token is a string, or an object with the string as `content`, or null. */
+static status special_from_config(const tokenizer *t, const json_t *config, const char *path, const char *key,
+                                  int32_t *out) {
+    const json_t *v = json_object_get(config, key);
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    if (!v || json_is_null(v)) return OK;
+    const char *text = json_string_value(v);
+    if (!text) return ERR(ERR_INPUT, "%s: %s: found neither a string nor null, expected one of them", path, key);
+    *out = tokenizer_special(t, text);
+    if (*out < 0)
+        return ERR(ERR_INPUT, "%s: %s: found '%.200s', which is no token of %s", path, key, text, t->file->file.path);
     return OK;
 }
 
-void tokenizer_close(tokenizer *t) { free(t); }
+/* Configs of others say model_max_length: 1000000000000000019884624838656, so integers are read as reals. */
+static status load_config(const char *path, json_t **out) {
+    char *text;
+    size_t n_bytes;
+    json_error_t error;
+    TRY(file_read_all(path, CONFIG_MAX_BYTES, &text, &n_bytes));
+    *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    free(text);
+    if (*out) return OK;
+    return ERR(ERR_INPUT, "%s:%d:%d: %s", path, MAX(error.line, 1), MAX(error.column, 1), error.text);
+}
+
+static status read_config(tokenizer *t, bool *has_config) {
+    struct stat info;
+    status rc = OK;
+    strbuf path;
+    json_t *config = NULL;
+    const char *file = t->file->file.path, *slash = strrchr(file, '/');
+    strbuf_init(&path);
+    strbuf_add_bytes(&path, file, slash ? (size_t)(slash + 1 - file) : 0);
+    strbuf_add(&path, "tokenizer_config.json");
+    *has_config = stat(path.text, &info) == 0;
+    if (*has_config) {
+        TRY_GOTO(rc, load_config(path.text, &config), done);
+        TRY_GOTO(rc, special_from_config(t, config, path.text, "bos_token", &t->bos), done);
+        TRY_GOTO(rc, special_from_config(t, config, path.text, "eos_token", &t->eos), done);
+    }
+done:
+    json_decref(config);
+    strbuf_fini(&path);
+    return rc;
+}
+
+static int32_t first_known(const tokenizer *t, const char *const *names) {
+    for (; *names; names++) {
+        int32_t id = tokenizer_special(t, *names);
+        if (id >= 0) return id;
+    }
+    return -1;
+}
+
+static status find_specials(tokenizer *t) {
+    static const char *const eos[] = {"<|endoftext|>", "</s>",  "<|end_of_text|>", "<|eot_id|>", "<|im_end|>",
+                                      "<eos>",         "[EOS]", "<|end|>",         NULL};
+    static const char *const bos[] = {"<|begin_of_text|>", "<s>", "<bos>", "[BOS]", NULL};
+    bool has_config;
+    TRY(read_config(t, &has_config));
+    if (t->eos < 0) t->eos = first_known(t, eos);
+    if (t->bos < 0 && !has_config) t->bos = first_known(t, bos); /* a config without one means that there is none */
+    return OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+static status open_file(tokenizer *t, const char *name) {
+    struct stat info;
+    status rc = OK;
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_add(&path, name);
+    if (stat(name, &info) == 0) {
+        if (S_ISDIR(info.st_mode)) strbuf_add(&path, str_ends_with(name, "/") ? "tokenizer.json" : "/tokenizer.json");
+        TRY_GOTO(rc, file_tokenizer_open(&t->file, path.text), done);
+        t->vocab = t->file->file.n_ids;
+        TRY_GOTO(rc, find_specials(t), done);
+    } else {
+        rc = ERR(ERR_INPUT,
+                 "tokenizer: found '%.200s' (%s), expected 'byte', a tokenizer.json or a directory that holds one",
+                 name, strerror(errno));
+    }
+done:
+    strbuf_fini(&path);
+    return rc;
+}
+
+status tokenizer_open(tokenizer **out, const char *name) {
+    *out = NULL;
+    tokenizer *t = mem_alloc(sizeof *t);
+    pthread_mutex_init(&t->lock, NULL);
+    t->bos = t->eos = -1;
+    if (name && strcmp(name, "byte") != 0) {
+        status rc = open_file(t, name);
+        if (rc != OK) {
+            tokenizer_close(t);
+            return error_trail(rc, __FILE__, __LINE__, __func__);
+        }
+    } else {
+        t->vocab = BYTE_VOCAB;
+        t->bos = TOKEN_BOS;
+        t->eos = TOKEN_EOS;
+    }
+    *out = t;
+    return OK;
+}
+
+void tokenizer_close(tokenizer *t) {
+    if (!t) return;
+    for (encoder *e = t->free_encoders, *next; e; e = next) {
+        next = e->next;
+        encoder_close(t->file, e);
+    }
+    file_tokenizer_close(t->file);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
 
 int64_t tokenizer_vocab(const tokenizer *t) { return t->vocab; }
 
 int32_t tokenizer_eos(const tokenizer *t) { return t->eos; }
 
-void tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
-                      size_t *capacity) {
-    *tokens = array_grow(*tokens, capacity, *n + n_bytes, sizeof **tokens);
-    for (size_t i = 0; i < n_bytes; i++) (*tokens)[*n + i] = (unsigned char)text[i];
-    *n += n_bytes;
+int32_t tokenizer_bos(const tokenizer *t) { return t->bos; }
+
+int32_t tokenizer_special(const tokenizer *t, const char *text) {
+    size_t n = strlen(text);
+    if (!t->file) return -1;
+    const tokenizer_file *f = &t->file->file;
+    for (size_t i = 0; i < f->n_added; i++)
+        if (f->added[i].content.length == n && memcmp(f->added[i].content.text, text, n) == 0) return f->added[i].id;
+    return tokenizer_file_find(f, text, n);
 }
 
-void tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out) {
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = tokens[i];
-        if (id >= 0 && id < 256) strbuf_add_bytes(out, &(unsigned char){(unsigned char)id}, 1);
-        else if (id != TOKEN_BOS && id != TOKEN_EOS && id != TOKEN_PAD) strbuf_add(out, "\xef\xbf\xbd");
+/* ---- encoding ------------------------------------------------------------------------------------------------ */
+
+/* The list of free encoders is the one thing of a tokenizer that changes; callers hold it const. */
+static encoder *encoder_take(const tokenizer *t) {
+    tokenizer *shared = (tokenizer *)(uintptr_t)t;
+    pthread_mutex_lock(&shared->lock);
+    encoder *e = shared->free_encoders;
+    if (e) shared->free_encoders = e->next;
+    pthread_mutex_unlock(&shared->lock);
+    return e ? e : encoder_open(t->file);
+}
+
+static void encoder_give(const tokenizer *t, encoder *e) {
+    tokenizer *shared = (tokenizer *)(uintptr_t)t;
+    pthread_mutex_lock(&shared->lock);
+    e->next = shared->free_encoders;
+    shared->free_encoders = e;
+    pthread_mutex_unlock(&shared->lock);
+}
+
+static void add_id(id_list *out, int32_t id) {
+    *out->ids = array_grow(*out->ids, out->capacity, *out->n + 1, sizeof **out->ids);
+    (*out->ids)[(*out->n)++] = id;
+}
+
+static void encode_bytes(const char *text, size_t n_bytes, unsigned flags, id_list *out) {
+    *out->ids = array_grow(*out->ids, out->capacity, *out->n + n_bytes + 1, sizeof **out->ids);
+    if (flags & ENCODE_ADD_SPECIALS) add_id(out, TOKEN_BOS);
+    for (size_t i = 0; i < n_bytes; i++) add_id(out, (unsigned char)text[i]);
+}
+
+static status encode_text(const tokenizer *t, encoder *e, const char *text, size_t n_bytes, unsigned flags,
+                          id_list *out) {
+    const tokenizer_file *f = &t->file->file;
+    bool as_text = flags & ENCODE_SPECIALS_AS_TEXT;
+    if (!(flags & ENCODE_ADD_SPECIALS)) return file_tokenizer_encode(t->file, e, text, n_bytes, as_text, out);
+    for (size_t i = 0; i < f->n_template; i++) {
+        if (f->template[i] == TOKENIZER_TEXT) TRY(file_tokenizer_encode(t->file, e, text, n_bytes, as_text, out));
+        else add_id(out, f->template[i]);
     }
+    return OK;
+}
+
+status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
+                             size_t *n, size_t *capacity) {
+    id_list out = {tokens, n, capacity};
+    size_t before = *n;
+    if (!t->file) {
+        encode_bytes(text, n_bytes, flags, &out);
+        return OK;
+    }
+    encoder *e = encoder_take(t);
+    status rc = encode_text(t, e, text, n_bytes, flags, &out);
+    encoder_give(t, e);
+    if (rc != OK) *n = before;
+    return rc;
+}
+
+status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
+                        size_t *capacity) {
+    return tokenizer_encode_with(t, text, n_bytes, 0, tokens, n, capacity);
+}
+
+/* ---- many documents ------------------------------------------------------------------------------------------ */
+
+typedef struct document_work {
+    const tokenizer *t;
+    const span *texts;
+    encoded_document *documents;
+    unsigned flags;
+    pthread_mutex_t lock;
+    int64_t first_failed; /* under the lock, with its error */
+    error_record error;
+} document_work;
+
+static void encode_document(void *context, int64_t task, int thread) {
+    document_work *w = context;
+    encoded_document *d = &w->documents[task];
+    size_t capacity = 0;
+    status rc =
+        tokenizer_encode_with(w->t, w->texts[task].text, w->texts[task].length, w->flags, &d->tokens, &d->n, &capacity);
+    if (rc == OK) return;
+    pthread_mutex_lock(&w->lock);
+    if (w->first_failed < 0 || task < w->first_failed) { /* the first by number, whichever came first in time */
+        w->first_failed = task;
+        error_take(&w->error);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span *texts, size_t n_texts, unsigned flags,
+                                  encoded_document *documents) {
+    document_work w = {.t = t, .texts = texts, .documents = documents, .flags = flags, .first_failed = -1};
+    for (size_t i = 0; i < n_texts; i++) documents[i] = (encoded_document){0};
+    pthread_mutex_init(&w.lock, NULL);
+    pool_run(threads, encode_document, &w, (int64_t)n_texts);
+    pthread_mutex_destroy(&w.lock);
+    if (w.first_failed < 0) return OK;
+    for (size_t i = 0; i < n_texts; i++) {
+        free(documents[i].tokens);
+        documents[i] = (encoded_document){0};
+    }
+    return error_give(&w.error);
+}
+
+/* ---- decoding ------------------------------------------------------------------------------------------------ */
+
+struct decode_stream {
+    decode_chain *chain; /* NULL: bytes */
+    unsigned flags;
+    strbuf held; /* bytes: the beginning of a character */
+};
+
+decode_stream *tokenizer_decode_stream(const tokenizer *t, unsigned flags) {
+    decode_stream *s = mem_alloc(sizeof *s);
+    s->flags = flags;
+    if (t->file) s->chain = decode_chain_open(t->file);
+    strbuf_init(&s->held);
+    return s;
+}
+
+void decode_stream_close(decode_stream *s) {
+    if (!s) return;
+    decode_chain_close(s->chain);
+    strbuf_fini(&s->held);
+    free(s);
+}
+
+/* Bytes go out as they are, whole characters at a time. */
+static void push_byte(decode_stream *s, int32_t id, strbuf *out) {
+    if (id >= 0 && id < 256) strbuf_add_bytes(&s->held, &(char){(char)id}, 1);
+    else if (id != TOKEN_BOS && id != TOKEN_EOS && id != TOKEN_PAD) strbuf_add(&s->held, "\xef\xbf\xbd");
+    for (size_t at = 0; s->held.length;) {
+        utf8_scan u = utf8_check(s->held.text + at, s->held.length - at);
+        at += u.n_valid;
+        if (u.n_bad && !u.is_cut) {
+            at += u.n_bad;
+            continue;
+        }
+        strbuf_add_bytes(out, s->held.text, at);
+        memmove(s->held.text, s->held.text + at, s->held.length - at);
+        s->held.length -= at;
+        break;
+    }
+}
+
+status decode_stream_push(decode_stream *s, int32_t id, strbuf *out) {
     strbuf_add_bytes(out, "", 0); /* out->text is a string also when nothing was decoded */
+    if (s->chain) return decode_chain_push(s->chain, id, s->flags & DECODE_KEEP_SPECIALS, out);
+    push_byte(s, id, out);
+    return OK;
+}
+
+status decode_stream_end(decode_stream *s, strbuf *out) {
+    strbuf_add_bytes(out, "", 0);
+    if (s->chain) return decode_chain_end(s->chain, out);
+    strbuf_add_bytes(out, s->held.text, s->held.length);
+    s->held.length = 0;
+    return OK;
+}
+
+status tokenizer_decode_with(const tokenizer *t, const int32_t *tokens, size_t n, unsigned flags, strbuf *out) {
+    status rc = OK;
+    decode_stream *s = tokenizer_decode_stream(t, flags);
+    for (size_t i = 0; i < n && rc == OK; i++) rc = decode_stream_push(s, tokens[i], out);
+    if (rc == OK) rc = decode_stream_end(s, out);
+    decode_stream_close(s);
+    return rc;
+}
+
+status tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out) {
+    return tokenizer_decode_with(t, tokens, n, 0, out);
 }

@@ -1,0 +1,56 @@
+/* utf8.c - where bytes stop being UTF-8.
+ *
+ * One scanner for everyone who meets bytes of others: it says how far a text is valid and how many bytes form the
+ * ill-formed piece behind that. The pieces are the "maximal subparts" of the Unicode standard, so replacing each by one
+ * U+FFFD gives what other programs give (Python's errors="replace", Rust's from_utf8_lossy). A piece that is only the
+ * beginning of a character, at the very end, is marked: a stream holds it back instead of replacing it. */
+#include "base/base.h"
+
+#include <string.h>
+
+/* The number of bytes that a character with this first byte has, and the range of its second byte; 0: none begins so.
+ * The ranges keep out overlong forms, surrogates and what lies above U+10FFFF. */
+static int lead_length(unsigned char c, unsigned char *low, unsigned char *high) {
+    *low = 0x80;
+    *high = 0xbf;
+    if (c < 0xc2) return 0;
+    if (c < 0xe0) return 2;
+    if (c < 0xf0) {
+        if (c == 0xe0) *low = 0xa0;
+        if (c == 0xed) *high = 0x9f;
+        return 3;
+    }
+    if (c > 0xf4) return 0;
+    if (c == 0xf0) *low = 0x90;
+    if (c == 0xf4) *high = 0x8f;
+    return 4;
+}
+
+utf8_scan utf8_check(const char *text, size_t n_bytes) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t i = 0;
+    while (i < n_bytes) {
+        uint64_t word;
+        if (n_bytes - i >= sizeof word) { /* eight ASCII bytes at a time: most text is that */
+            memcpy(&word, s + i, sizeof word);
+            if (!(word & UINT64_C(0x8080808080808080))) {
+                i += sizeof word;
+                continue;
+            }
+        }
+        if (s[i] < 0x80) {
+            i++;
+            continue;
+        }
+        unsigned char low, high;
+        int length = lead_length(s[i], &low, &high), k = 1;
+        if (length == 0) return (utf8_scan){.n_valid = i, .n_bad = 1};
+        for (; k < length && i + (size_t)k < n_bytes; k++) {
+            unsigned char c = s[i + (size_t)k];
+            if (c < (k == 1 ? low : 0x80) || c > (k == 1 ? high : 0xbf)) break;
+        }
+        if (k < length) return (utf8_scan){.n_valid = i, .n_bad = (size_t)k, .is_cut = i + (size_t)k == n_bytes};
+        i += (size_t)length;
+    }
+    return (utf8_scan){.n_valid = n_bytes};
+}

@@ -1,0 +1,185 @@
+#pragma once
+/* encode.h - private to data: the stages between a text and its ids.
+ *
+ *   text -> UTF-8 made valid -> added tokens -> normalizers -> added tokens again -> pre-tokenizers -> BPE -> ids
+ *
+ * Stages push: each calls the next for every piece it makes, so the order of ids is the order of calls, no list of
+ * pieces is kept, and a piece that is not changed is never copied.
+ * What a tokenizer knows is read-only after it was opened. What one call changes (buffers, the regex library's state,
+ * the cache of words) is an encoder; a call borrows one, so calls from several threads share only the tokenizer. */
+#include "data/data.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* ---- text ---------------------------------------------------------------------------------------------------- */
+
+/* A stretch of text on its way. `at_start` and n_start exist for one rule of Metaspace ("first"): does the piece come
+ * from the very beginning of the input, and how many of its leading bytes stem from the input's first character. */
+typedef struct piece {
+    const char *text;
+    size_t length;
+    size_t n_start;
+    bool at_start;
+} piece;
+
+/* The part [from, to) of a piece. */
+static inline piece piece_part(const piece *p, size_t from, size_t to) {
+    bool at_start = p->at_start && from < p->n_start;
+    return (piece){p->text + from, to - from, at_start ? MIN(p->n_start - from, to - from) : 0, at_start};
+}
+
+static inline size_t char_length(char lead) {
+    unsigned char c = (unsigned char)lead;
+    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+}
+
+int32_t char_decode(const char *text);          /* of valid UTF-8 */
+size_t char_encode(int32_t c, char out[4]);     /* the number of bytes */
+bool char_is_space(int32_t c);                  /* White_Space */
+bool char_is_numeric(int32_t c);                /* Nd, Nl, No */
+bool char_is_punctuation(int32_t c);            /* P*, and what ASCII calls punctuation */
+bool char_is_word(int32_t c);                   /* \w: letters, marks, decimal digits, connectors, joiners */
+bool char_is_mark(int32_t c);                   /* Mn, Mc, Me of Unicode 9 */
+bool char_is_younger(int32_t c);                /* no normal form changes it: it is not in Unicode 9 */
+/* Appends the bytes with every ill-formed piece replaced by U+FFFD. */
+void text_make_valid(const char *text, size_t n_bytes, strbuf *out);
+
+/* The characters that ByteLevel writes bytes as: their code points, all below 0x180; and back, -1 for others. */
+extern const uint16_t byte_chars[256];
+int byte_of_char(int32_t c);
+
+/* ---- patterns ------------------------------------------------------------------------------------------------ */
+
+typedef struct pattern {
+    pcre2_code *code; /* NULL: a literal */
+    span literal;
+    bool has_jit, keeps_180e;
+    const char *file, *where; /* for messages */
+} pattern;
+typedef struct matcher { /* one per encoder */
+    pcre2_match_context *context;
+    pcre2_match_data *data;
+    pcre2_jit_stack *stack;
+} matcher;
+/* The places where a pattern matches in one text, from left to right, as the reference finds them. */
+typedef struct pattern_walk {
+    const pattern *p;
+    matcher *m;
+    const char *text;
+    char *copy; /* what is matched instead, where the text holds U+180E */
+    size_t length, from, last_end;
+    bool has_last;
+} pattern_walk;
+status pattern_open(pattern *p, const tokenizer_pattern *source, const char *file, const char *where);
+void pattern_close(pattern *p);
+void matcher_open(matcher *m);
+void matcher_close(matcher *m);
+void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length);
+void pattern_end(pattern_walk *w);
+status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found);
+
+/* ---- normalizers --------------------------------------------------------------------------------------------- */
+
+typedef struct normalizer {
+    const tokenizer_normalizer *source;
+    pattern pattern; /* of Replace */
+} normalizer;
+/* p becomes its normal form, which lies in one of the two buffers or, unchanged, where it was. */
+status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buffers[2], piece *p);
+
+/* ---- added tokens -------------------------------------------------------------------------------------------- */
+
+typedef struct trie_node {
+    uint32_t first_child; /* children lie together, sorted by byte */
+    uint16_t n_children;
+    unsigned char byte;
+    int32_t added; /* the token that ends here, an index; -1: none */
+} trie_node;
+typedef struct added_set {
+    trie_node *nodes;
+    size_t n_nodes;
+    bool begins[256]; /* first bytes */
+    int n_first;      /* how many; one is searched with memchr */
+    unsigned char first;
+} added_set;
+typedef struct added_text {
+    span text;
+    int32_t added;
+} added_text;
+status added_set_open(added_set *s, added_text *texts, size_t n, const char *file);
+void added_set_close(added_set *s);
+/* The leftmost longest match at or behind `from`; -1: none. */
+int32_t added_set_find(const added_set *s, const char *text, size_t length, size_t from, size_t *start, size_t *end);
+
+/* ---- BPE ----------------------------------------------------------------------------------------------------- */
+
+typedef struct merge_slot {
+    int32_t left, right; /* left -1: free */
+    int32_t rank, result;
+} merge_slot;
+typedef struct bpe {
+    const tokenizer_file *file;
+    bool is_bytes;          /* words are bytes, each standing for its character of ByteLevel */
+    bool cuts_at_metaspace; /* no merge crosses from another character to U+2581: words may be cut there */
+    int32_t byte_ids[256];  /* is_bytes: the token of each byte, else the token <0x..> of each; -1: none */
+    merge_slot *merges;
+    size_t n_slots;
+} bpe;
+typedef struct bpe_scratch bpe_scratch;
+typedef struct id_list { /* grows as array_grow says */
+    int32_t **ids;
+    size_t *n, *capacity;
+} id_list;
+void bpe_open(bpe *b, const tokenizer_file *f, bool is_bytes);
+void bpe_close(bpe *b);
+bpe_scratch *bpe_scratch_open(void);
+void bpe_scratch_close(bpe_scratch *s);
+status bpe_encode(const bpe *b, bpe_scratch *s, const char *text, size_t length, id_list *out);
+
+/* ---- the tokenizer of a file --------------------------------------------------------------------------------- */
+
+typedef struct pretokenizer {
+    const tokenizer_pretokenizer *source;
+    pattern pattern; /* of Split and ByteLevel */
+    bool has_pattern;
+} pretokenizer;
+typedef struct encoder {
+    struct encoder *next; /* in the tokenizer's list of free ones */
+    matcher matcher;
+    bpe_scratch *bpe;
+    strbuf valid, normal[2];
+    strbuf *stage; /* one per pre-tokenizer, for those that change text */
+} encoder;
+typedef struct decoder {
+    const tokenizer_decoder *source;
+    pattern pattern; /* of Replace */
+} decoder;
+typedef struct file_tokenizer {
+    tokenizer_file file;
+    normalizer *normalizers;
+    pretokenizer *pretokenizers;
+    decoder *decoders;
+    added_set plain, normalized; /* added tokens that match the text as it is, and its normal form */
+    const tokenizer_added **added_by_id; /* (n_ids) NULL: not an added token */
+    span *shown;                         /* (n_ids) what decoders see: for normalized added tokens their normal form */
+    bool *is_special;                    /* (n_ids) left out when decoding */
+    bpe bpe;
+    arena memory;
+} file_tokenizer;
+status file_tokenizer_open(file_tokenizer **out, const char *path);
+void file_tokenizer_close(file_tokenizer *t);
+encoder *encoder_open(const file_tokenizer *t);
+void encoder_close(const file_tokenizer *t, encoder *e);
+/* specials_as_text: special tokens in the text are text. */
+status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
+                             bool specials_as_text, id_list *out);
+/* Pre-tokenizers from number `stage` on, then BPE. */
+status pretokenize(const file_tokenizer *t, encoder *e, size_t stage, const piece *p, id_list *out);
+
+/* Text out of ids, stage by stage; what cannot be decided yet is held back. */
+typedef struct decode_chain decode_chain;
+decode_chain *decode_chain_open(const file_tokenizer *t);
+void decode_chain_close(decode_chain *c);
+status decode_chain_push(decode_chain *c, int32_t id, bool keep_specials, strbuf *out);
+status decode_chain_end(decode_chain *c, strbuf *out);

@@ -1,0 +1,224 @@
+/* file_tokenizer.c - the tokenizer of a tokenizer.json: its tables made ready, and the way of a text through them.
+ *
+ * Added tokens are cut out first: those that match the text as it is before it is normalized, the others after. What
+ * lies between them goes through normalizers and pre-tokenizers to BPE.
+ * Bytes that are not UTF-8 are replaced by U+FFFD before anything else, one for each ill-formed piece, as Python does
+ * with errors="replace": the reference only takes text, so that is what it would be given. */
+#include "data/encode.h"
+
+#include <stdlib.h>
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+static status open_patterns(file_tokenizer *t) {
+    const tokenizer_file *f = &t->file;
+    t->normalizers = arena_array(&t->memory, normalizer, f->n_normalizers);
+    t->pretokenizers = arena_array(&t->memory, pretokenizer, f->n_pretokenizers);
+    t->decoders = arena_array(&t->memory, decoder, f->n_decoders);
+    for (size_t i = 0; i < f->n_normalizers; i++) {
+        const tokenizer_normalizer *s = t->normalizers[i].source = &f->normalizers[i];
+        if (s->kind == NORMALIZE_REPLACE) TRY(pattern_open(&t->normalizers[i].pattern, &s->pattern, f->path, s->where));
+    }
+    for (size_t i = 0; i < f->n_pretokenizers; i++) {
+        pretokenizer *p = &t->pretokenizers[i];
+        const tokenizer_pretokenizer *s = p->source = &f->pretokenizers[i];
+        tokenizer_pattern source = s->pattern;
+        p->has_pattern = s->kind == PRETOKENIZE_SPLIT;
+        if (s->kind == PRETOKENIZE_METASPACE) {
+            source = (tokenizer_pattern){s->replacement, false};
+            p->has_pattern = true;
+        } else if (s->kind == PRETOKENIZE_BYTE_LEVEL && s->use_regex) {
+            source = (tokenizer_pattern){{gpt2_pattern, sizeof gpt2_pattern - 1}, true};
+            p->has_pattern = true;
+        }
+        if (p->has_pattern) TRY(pattern_open(&p->pattern, &source, f->path, s->where));
+    }
+    for (size_t i = 0; i < f->n_decoders; i++) {
+        const tokenizer_decoder *s = t->decoders[i].source = &f->decoders[i];
+        if (s->kind == DECODE_REPLACE) TRY(pattern_open(&t->decoders[i].pattern, &s->pattern, f->path, s->where));
+    }
+    return OK;
+}
+
+/* The form in which a token is looked for in normalized text, and the one that decoders see. */
+static status normal_form_of(file_tokenizer *t, encoder *e, const span *content, span *out) {
+    piece p = {content->text, content->length, 0, false};
+    TRY(normalize(t->normalizers, t->file.n_normalizers, &e->matcher, e->normal, &p));
+    *out = (span){arena_copy(&t->memory, p.text, p.length), p.length};
+    return OK;
+}
+
+static status open_added(file_tokenizer *t, encoder *e) {
+    const tokenizer_file *f = &t->file;
+    status rc = OK;
+    size_t n_plain = 0, n_normalized = 0;
+    added_text *plain = mem_alloc(f->n_added * sizeof *plain), *normalized = mem_alloc(f->n_added * sizeof *normalized);
+    t->added_by_id = arena_array(&t->memory, const tokenizer_added *, MAX(f->n_ids, 1));
+    t->is_special = arena_array(&t->memory, bool, MAX(f->n_ids, 1));
+    t->shown = arena_copy(&t->memory, f->tokens, (size_t)f->n_ids * sizeof *t->shown);
+    for (size_t i = 0; i < f->n_added; i++) {
+        const tokenizer_added *a = &f->added[i];
+        span form = a->content;
+        if (a->normalized) TRY_GOTO(rc, normal_form_of(t, e, &a->content, &form), done);
+        if (a->normalized) normalized[n_normalized++] = (added_text){form, (int32_t)i};
+        else plain[n_plain++] = (added_text){form, (int32_t)i};
+        t->added_by_id[a->id] = a;
+        t->shown[a->id] = form;
+    }
+    /* Special is what is shown as the text of a special token: a token shown in another form is not. */
+    for (size_t i = 0; i < f->n_added; i++) {
+        const tokenizer_added *a = &f->added[i];
+        const span *form = &t->shown[a->id];
+        t->is_special[a->id] =
+            a->special && form->length == a->content.length && memcmp(form->text, a->content.text, form->length) == 0;
+    }
+    TRY_GOTO(rc, added_set_open(&t->plain, plain, n_plain, f->path), done);
+    TRY_GOTO(rc, added_set_open(&t->normalized, normalized, n_normalized, f->path), done);
+done:
+    free(plain);
+    free(normalized);
+    return rc;
+}
+
+status file_tokenizer_open(file_tokenizer **out, const char *path) {
+    status rc = OK;
+    encoder *e = NULL;
+    file_tokenizer *t = mem_alloc(sizeof *t);
+    arena_init(&t->memory);
+    TRY_GOTO(rc, tokenizer_file_open(&t->file, path), done);
+    TRY_GOTO(rc, open_patterns(t), done);
+    size_t n = t->file.n_pretokenizers;
+    bpe_open(&t->bpe, &t->file, n > 0 && t->file.pretokenizers[n - 1].kind == PRETOKENIZE_BYTE_LEVEL);
+    e = encoder_open(t);
+    TRY_GOTO(rc, open_added(t, e), done);
+done:
+    if (e) encoder_close(t, e);
+    if (rc == OK) *out = t;
+    else file_tokenizer_close(t);
+    return rc;
+}
+
+void file_tokenizer_close(file_tokenizer *t) {
+    if (!t) return;
+    for (size_t i = 0; t->normalizers && i < t->file.n_normalizers; i++) pattern_close(&t->normalizers[i].pattern);
+    for (size_t i = 0; t->pretokenizers && i < t->file.n_pretokenizers; i++)
+        pattern_close(&t->pretokenizers[i].pattern);
+    for (size_t i = 0; t->decoders && i < t->file.n_decoders; i++) pattern_close(&t->decoders[i].pattern);
+    added_set_close(&t->plain);
+    added_set_close(&t->normalized);
+    bpe_close(&t->bpe);
+    tokenizer_file_close(&t->file);
+    arena_fini(&t->memory);
+    free(t);
+}
+
+encoder *encoder_open(const file_tokenizer *t) {
+    encoder *e = mem_alloc(sizeof *e);
+    matcher_open(&e->matcher);
+    e->bpe = bpe_scratch_open();
+    strbuf_init(&e->valid);
+    for (int i = 0; i < 2; i++) strbuf_init(&e->normal[i]);
+    e->stage = mem_alloc(t->file.n_pretokenizers * sizeof *e->stage);
+    for (size_t i = 0; i < t->file.n_pretokenizers; i++) strbuf_init(&e->stage[i]);
+    return e;
+}
+
+void encoder_close(const file_tokenizer *t, encoder *e) {
+    matcher_close(&e->matcher);
+    bpe_scratch_close(e->bpe);
+    strbuf_fini(&e->valid);
+    for (int i = 0; i < 2; i++) strbuf_fini(&e->normal[i]);
+    for (size_t i = 0; i < t->file.n_pretokenizers; i++) strbuf_fini(&e->stage[i]);
+    free(e->stage);
+    free(e);
+}
+
+/* ---- added tokens in a text ---------------------------------------------------------------------------------- */
+
+static size_t char_before(const char *text, size_t end) {
+    do end--;
+    while (((unsigned char)text[end] & 0xc0) == 0x80);
+    return end;
+}
+
+static bool stands_alone(const piece *p, size_t start, size_t end) {
+    return !(start > 0 && char_is_word(char_decode(p->text + char_before(p->text, start)))) &&
+           !(end < p->length && char_is_word(char_decode(p->text + end)));
+}
+
+static size_t spaces_before(const piece *p, size_t start) {
+    while (start > 0) {
+        size_t before = char_before(p->text, start);
+        if (!char_is_space(char_decode(p->text + before))) break;
+        start = before;
+    }
+    return start;
+}
+
+static size_t spaces_behind(const piece *p, size_t end) {
+    while (end < p->length && char_is_space(char_decode(p->text + end))) end += char_length(p->text[end]);
+    return end;
+}
+
+typedef struct passage {
+    const file_tokenizer *t;
+    encoder *e;
+    bool specials_as_text;
+    id_list *out;
+} passage;
+
+static void add_id(id_list *out, int32_t id) {
+    *out->ids = array_grow(*out->ids, out->capacity, *out->n + 1, sizeof **out->ids);
+    (*out->ids)[(*out->n)++] = id;
+}
+
+/* Cuts the added tokens of a set out of a piece; the rest goes to `rest`, part by part. A match that does not count (it
+ * is part of a word, or specials are text) is passed over as a whole, as the reference does. */
+static status cut_added(const passage *g, const added_set *set, const piece *p,
+                        status (*rest)(const passage *g, const piece *p)) {
+    size_t from = 0, at = 0, start = 0, end = 0;
+    int32_t found;
+    while (at < p->length && (found = added_set_find(set, p->text, p->length, at, &start, &end)) >= 0) {
+        const tokenizer_added *a = &g->t->file.added[found];
+        at = end;
+        if (g->specials_as_text && a->special) continue;
+        if (a->single_word && !stands_alone(p, start, end)) continue;
+        if (a->lstrip) start = MAX(spaces_before(p, start), from);
+        if (a->rstrip) end = spaces_behind(p, end);
+        if (from < start) {
+            piece part = piece_part(p, from, start);
+            TRY(rest(g, &part));
+        }
+        add_id(g->out, a->id);
+        from = end;
+    }
+    if (from == p->length) return OK;
+    piece part = piece_part(p, from, p->length);
+    return rest(g, &part);
+}
+
+static status encode_words(const passage *g, const piece *p) { return pretokenize(g->t, g->e, 0, p, g->out); }
+
+static status encode_plain(const passage *g, const piece *p) {
+    piece normal = *p;
+    const file_tokenizer *t = g->t;
+    TRY(normalize(t->normalizers, t->file.n_normalizers, &g->e->matcher, g->e->normal, &normal));
+    if (normal.length == 0) return OK;
+    return cut_added(g, &t->normalized, &normal, encode_words);
+}
+
+status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
+                             bool specials_as_text, id_list *out) {
+    if (n_bytes == 0) return OK;
+    if (utf8_check(text, n_bytes).n_bad) {
+        e->valid.length = 0;
+        text_make_valid(text, n_bytes, &e->valid);
+        text = e->valid.text;
+        n_bytes = e->valid.length;
+    }
+    passage g = {t, e, specials_as_text, out};
+    piece whole = {text, n_bytes, char_length(text[0]), true};
+    return cut_added(&g, &t->plain, &whole, encode_plain);
+}

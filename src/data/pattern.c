@@ -1,0 +1,341 @@
+/* pattern.c - the regular expressions of tokenizer files, run by PCRE2.
+ *
+ * They are written for Oniguruma with Ruby's syntax. What the two engines understand alike is passed on, what they
+ * understand differently is translated where that is exact (\w, {,n}, {n,m}+, \uHHHH, \v), and refused by name where it
+ * is not (nested classes, \h, \b ...): a pattern that splits text at other places gives other ids without an error.
+ * One difference is left: for PCRE2 U+180E is a space (\s), for Oniguruma it is not. A text that holds it is matched as
+ * a copy in which U+200B stands for it, which has the same category and the same number of bytes.
+ *
+ * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
+ * into a bound is an error that names it, not a program that hangs. */
+#define _GNU_SOURCE 1 /* memmem */
+#include "data/encode.h"
+
+#include <stdlib.h>
+
+#define PATTERN_MAX_BYTES 65536
+#define PATTERN_MAX_DEPTH 64
+#define MATCH_LIMIT 10000000u /* a tenth of a second; patterns in use need a few steps for each match */
+#define HEAP_LIMIT_KIB (256u << 10)
+#define STACK_MIN_BYTES (32u << 10)
+#define STACK_MAX_BYTES (16u << 20) /* address space; touched only as far as it is needed */
+
+/* ---- from Oniguruma's syntax to PCRE2's ---------------------------------------------------------------------- */
+
+#define WORD                                                                                                        \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{" \
+    "1f189}"
+
+typedef struct translator {
+    const pattern *p;
+    const char *text;
+    size_t length, at;
+    strbuf out;
+    size_t atom;                      /* where in `out` the last atom begins */
+    size_t groups[PATTERN_MAX_DEPTH]; /* where open groups begin */
+    int depth;
+} translator;
+
+static status refuse(const translator *t, const char *what) {
+    return ERR(ERR_INPUT, "%s: %s.pattern: found %s at byte %zu of the expression, which is not supported", t->p->file,
+               t->p->where, what, t->at);
+}
+
+static char peek(const translator *t, size_t ahead) { return t->at + ahead < t->length ? t->text[t->at + ahead] : 0; }
+
+static void copy(translator *t, size_t n) {
+    n = MIN(n, t->length - t->at);
+    strbuf_add_bytes(&t->out, t->text + t->at, n);
+    t->at += n;
+}
+
+static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
+/* The escape under the translator, inside or outside a class. */
+static status translate_escape(translator *t, bool in_class) {
+    char c = peek(t, 1), named[] = "the escape \\?";
+    named[sizeof named - 2] = c;
+    bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (c == 0) return refuse(t, "a backslash with nothing behind it");
+    if (!is_letter || strchr("sSdDrntfae", c)) {
+        copy(t, 1 + char_length(c));
+    } else if (c == 'p' || c == 'P') {
+        if (peek(t, 2) != '{') return refuse(t, "\\p without braces");
+        const char *close = memchr(t->text + t->at, '}', t->length - t->at);
+        if (!close) return refuse(t, "\\p{ without an end");
+        copy(t, (size_t)(close - t->text) - t->at + 1);
+    } else if (c == 'w' || (c == 'W' && !in_class)) {
+        strbuf_add(&t->out, in_class ? WORD : c == 'w' ? "[" WORD "]" : "[^" WORD "]");
+        t->at += 2;
+    } else if (c == 'v') {
+        strbuf_add(&t->out, "\\x0b");
+        t->at += 2;
+    } else if (c == 'x' && peek(t, 2) == '{') {
+        copy(t, 2);
+    } else if (c == 'x' && peek(t, 2) >= '0' && peek(t, 2) <= '7' && is_hex(peek(t, 3))) {
+        copy(t, 4);
+    } else if (c == 'u' && is_hex(peek(t, 2)) && is_hex(peek(t, 3)) && is_hex(peek(t, 4)) && is_hex(peek(t, 5))) {
+        strbuf_printf(&t->out, "\\x{%.4s}", t->text + t->at + 2);
+        t->at += 6;
+    } else if ((c == 'A' || c == 'z' || c == 'Z') && !in_class) {
+        copy(t, 2);
+    } else {
+        return refuse(t, named);
+    }
+    return OK;
+}
+
+static status translate_class(translator *t) {
+    copy(t, peek(t, 1) == '^' ? 2 : 1);
+    for (bool first = true;; first = false) {
+        if (t->at >= t->length) return refuse(t, "a character class without an end");
+        char c = peek(t, 0);
+        if (c == ']' && !first) break;
+        if (c == '[') return refuse(t, "a character class inside another");
+        if (c == '&' && peek(t, 1) == '&') return refuse(t, "an intersection of character classes");
+        if (c == '\\') TRY(translate_escape(t, true));
+        else copy(t, char_length(c));
+    }
+    copy(t, 1);
+    return OK;
+}
+
+static status translate_group(translator *t) {
+    if (t->depth == PATTERN_MAX_DEPTH) return refuse(t, "groups nested deeper than 64 levels");
+    t->groups[t->depth++] = t->out.length;
+    if (peek(t, 1) == '*') return refuse(t, "(*");
+    if (peek(t, 1) != '?') {
+        copy(t, 1);
+        return OK;
+    }
+    char c = peek(t, 2);
+    if (strchr(":=!>", c) && c) {
+        copy(t, 3);
+    } else if (c == '<' && (peek(t, 3) == '=' || peek(t, 3) == '!')) {
+        copy(t, 4);
+    } else if (c == 'i' && peek(t, 3) == ':') {
+        copy(t, 4);
+    } else if (c == 'i' && peek(t, 3) == ')' && t->at == 0) { /* further in, the two disagree on how far it reaches */
+        copy(t, 3);
+    } else if (c == '-' && peek(t, 3) == 'i' && peek(t, 4) == ':') {
+        copy(t, 5);
+    } else {
+        return refuse(t, "a kind of group");
+    }
+    return OK;
+}
+
+/* {n}, {n,}, {,m}, {n,m}: the length of the interval under the translator; 0 when it is none, and a literal brace. */
+static size_t interval_length(const translator *t, bool *is_open, bool *is_single) {
+    size_t i = 1, digits = 0;
+    *is_open = *is_single = false;
+    while (peek(t, i) >= '0' && peek(t, i) <= '9') i++, digits++;
+    *is_open = digits == 0;
+    if (peek(t, i) == ',') {
+        size_t more = 0;
+        for (i++; peek(t, i) >= '0' && peek(t, i) <= '9'; i++) more++;
+        if (digits == 0 && more == 0) return 0;
+    } else {
+        if (digits == 0) return 0;
+        *is_single = true;
+    }
+    return peek(t, i) == '}' ? i + 1 : 0;
+}
+
+static status translate_interval(translator *t) {
+    bool is_open, is_single;
+    size_t n = interval_length(t, &is_open, &is_single);
+    if (n == 0) { /* in both engines a brace of its own */
+        t->atom = t->out.length;
+        strbuf_add(&t->out, "\\{");
+        t->at++;
+        return OK;
+    }
+    if (is_open) {
+        strbuf_add(&t->out, "{0");
+        t->at++;
+        copy(t, n - 1);
+    } else {
+        copy(t, n);
+    }
+    if (peek(t, 0) == '?' && is_single) return refuse(t, "{n}?");
+    if (peek(t, 0) == '+') { /* in Ruby one or more of the interval, in PCRE2 a possessive one */
+        size_t n_tail = t->out.length - t->atom;
+        char *tail = mem_alloc(n_tail);
+        memcpy(tail, t->out.text + t->atom, n_tail);
+        t->out.length = t->atom;
+        strbuf_add(&t->out, "(?:");
+        strbuf_add_bytes(&t->out, tail, n_tail);
+        strbuf_add(&t->out, ")+");
+        free(tail);
+        t->at++;
+    }
+    return OK;
+}
+
+static status translate(translator *t) {
+    while (t->at < t->length) {
+        char c = peek(t, 0);
+        size_t before = t->out.length;
+        switch (c) {
+        case '\\': TRY(translate_escape(t, false)); break;
+        case '[': TRY(translate_class(t)); break;
+        case '(': TRY(translate_group(t)); continue; /* the atom is the whole group */
+        case ')':
+            if (t->depth > 0) before = t->groups[--t->depth];
+            copy(t, 1);
+            break;
+        case '{': TRY(translate_interval(t)); continue;
+        case '*':
+        case '+':
+        case '?': copy(t, 1); continue;
+        case 0: return refuse(t, "a NUL character");
+        default: copy(t, char_length(c));
+        }
+        t->atom = before;
+    }
+    return OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+static status compile(pattern *p, const char *text, size_t length) {
+    int code;
+    PCRE2_SIZE at;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    ASSERT(context);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_set_parens_nest_limit(context, PATTERN_MAX_DEPTH);
+    /* Ruby's ^ and $ are those of lines. */
+    p->code = pcre2_compile((PCRE2_SPTR)text, length,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_CAPTURE,
+                            &code, &at, context);
+    pcre2_compile_context_free(context);
+    if (!p->code) {
+        PCRE2_UCHAR why[256];
+        pcre2_get_error_message(code, why, sizeof why);
+        return ERR(ERR_INPUT, "%s: %s.pattern: %s, near byte %zu of '%.*s'", p->file, p->where, (const char *)why,
+                   (size_t)at, (int)MIN(length, 400), text);
+    }
+    /* Where the library has no compiler for this machine the pattern is interpreted, with the same result. */
+    p->has_jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    return OK;
+}
+
+status pattern_open(pattern *p, const tokenizer_pattern *source, const char *file, const char *where) {
+    *p = (pattern){.file = file, .where = where};
+    if (!source->is_regex && source->text.length) {
+        p->literal = source->text;
+        return OK;
+    }
+    if (source->text.length > PATTERN_MAX_BYTES)
+        return ERR(ERR_INPUT, "%s: %s.pattern: found an expression of %zu bytes, expected at most %d", file, where,
+                   source->text.length, PATTERN_MAX_BYTES);
+    translator t = {.p = p, .text = source->text.text, .length = source->text.length};
+    strbuf_init(&t.out);
+    strbuf_add_bytes(&t.out, "", 0);
+    status rc = translate(&t);
+    if (rc == OK) rc = compile(p, t.out.text, t.out.length);
+    /* An expression that speaks of U+180E itself must see it. */
+    p->keeps_180e = memmem(t.text, t.length, "180", 3) || memmem(t.text, t.length, "\xe1\xa0\x8e", 3);
+    strbuf_fini(&t.out);
+    return rc;
+}
+
+void pattern_close(pattern *p) {
+    pcre2_code_free(p->code);
+    p->code = NULL;
+}
+
+void matcher_open(matcher *m) {
+    m->context = pcre2_match_context_create(NULL);
+    m->data = pcre2_match_data_create(1, NULL);
+    m->stack = pcre2_jit_stack_create(STACK_MIN_BYTES, STACK_MAX_BYTES, NULL); /* NULL where there is no JIT */
+    ASSERT(m->context && m->data);
+    pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
+    if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
+}
+
+void matcher_close(matcher *m) {
+    pcre2_jit_stack_free(m->stack);
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->context);
+}
+
+/* ---- matching ------------------------------------------------------------------------------------------------ */
+
+/* A copy of the text with U+180E hidden; NULL where the text may be matched as it is. */
+static char *hide_180e(const pattern *p, const char *text, size_t length) {
+    if (!p->code || p->keeps_180e || !memchr(text, 0xe1, length) || !memmem(text, length, "\xe1\xa0\x8e", 3))
+        return NULL;
+    char *copy = mem_alloc(length);
+    memcpy(copy, text, length);
+    for (char *at = copy; (at = memmem(at, length - (size_t)(at - copy), "\xe1\xa0\x8e", 3));)
+        memcpy(at, "\xe2\x80\x8b", 3);
+    return copy;
+}
+
+void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length) {
+    *w = (pattern_walk){.p = p, .m = m, .text = text, .length = length, .copy = hide_180e(p, text, length)};
+}
+
+void pattern_end(pattern_walk *w) { free(w->copy); }
+
+static status match_failed(const pattern_walk *w, int code) {
+    PCRE2_UCHAR why[256];
+    pcre2_get_error_message(code, why, sizeof why);
+    return ERR(ERR_INPUT,
+               "%s: %s.pattern: matching stopped at byte %zu of a text of %zu: %s; the expression needs too many steps",
+               w->p->file, w->p->where, w->from, w->length, (const char *)why);
+}
+
+/* Literals are short, mostly one character: memchr finds them. Long ones are left to the two-way search of memmem. */
+static const char *find_literal(const span *literal, const char *text, const char *end) {
+    size_t n = literal->length;
+    if (n > 16) return memmem(text, (size_t)(end - text), literal->text, n);
+    for (const char *at = text; (size_t)(end - at) >= n; at++) {
+        at = memchr(at, (unsigned char)literal->text[0], (size_t)(end - at) - n + 1);
+        if (!at) return NULL;
+        if (memcmp(at, literal->text, n) == 0) return at;
+    }
+    return NULL;
+}
+
+static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *found) {
+    const pattern *p = w->p;
+    if (!p->code) {
+        const char *at = find_literal(&p->literal, w->text + w->from, w->text + w->length);
+        *found = at != NULL;
+        if (at) *start = (size_t)(at - w->text), *end = *start + p->literal.length;
+        return OK;
+    }
+    PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (p->has_jit) rc = pcre2_jit_match(p->code, subject, w->length, w->from, 0, w->m->data, w->m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
+        rc = pcre2_match(p->code, subject, w->length, w->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
+                         w->m->context);
+    *found = rc >= 0;
+    if (rc == PCRE2_ERROR_NOMATCH) return OK;
+    if (rc < 0) return match_failed(w, rc);
+    const PCRE2_SIZE *places = pcre2_get_ovector_pointer(w->m->data);
+    *start = places[0];
+    *end = places[1];
+    return OK;
+}
+
+/* As Oniguruma's find_iter: an empty match right behind the last match does not count. */
+status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found) {
+    for (;;) {
+        *found = false;
+        if (w->from > w->length) return OK;
+        TRY(match_once(w, start, end, found));
+        if (!*found) return OK;
+        if (*start != *end || !w->has_last || w->last_end != *end) break;
+        w->from += w->from < w->length ? char_length(w->text[w->from]) : 1;
+    }
+    w->from = w->last_end = *end;
+    w->has_last = true;
+    return OK;
+}

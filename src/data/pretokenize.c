@@ -1,0 +1,207 @@
+/* pretokenize.c - cut text into words: patterns, digits, spaces, punctuation, and ByteLevel's detour through characters.
+ *
+ * Every pre-tokenizer finds stretches that match and stretches between them, and a behavior says which belong together
+ * or go away; that is done here once, in one pass, for all kinds. Each finished piece goes straight on to the next
+ * pre-tokenizer and, behind the last one, to BPE.
+ * ByteLevel as the last one (as nearly everywhere) does not write its characters out: BPE takes the bytes themselves. */
+#include "data/encode.h"
+
+/* ---- what becomes of matches --------------------------------------------------------------------------------- */
+
+typedef struct splitter {
+    const file_tokenizer *t;
+    encoder *e;
+    size_t next_stage;
+    const piece *whole;
+    id_list *out;
+    delimiter_behavior behavior;
+    bool invert;
+    /* The piece that may still grow. */
+    bool has_open, last_is_match;
+    size_t from, to;
+} splitter;
+
+static status emit(splitter *s, size_t from, size_t to) {
+    if (from == to) return OK;
+    piece p = piece_part(s->whole, from, to);
+    return pretokenize(s->t, s->e, s->next_stage, &p, s->out);
+}
+
+static status close_open(splitter *s) {
+    if (!s->has_open) return OK;
+    s->has_open = false;
+    return emit(s, s->from, s->to);
+}
+
+static status open_new(splitter *s, size_t from, size_t to) {
+    TRY(close_open(s));
+    s->has_open = true;
+    s->from = from;
+    s->to = to;
+    return OK;
+}
+
+/* The next stretch, in order; together they cover the text. */
+static status add_stretch(splitter *s, size_t from, size_t to, bool is_match) {
+    is_match ^= s->invert;
+    bool last = s->last_is_match;
+    s->last_is_match = is_match;
+    switch (s->behavior) {
+    case DELIMITER_REMOVED: return is_match ? OK : emit(s, from, to);
+    case DELIMITER_ISOLATED: return emit(s, from, to);
+    case DELIMITER_CONTIGUOUS:
+        if (!s->has_open || is_match != last) return open_new(s, from, to);
+        s->to = to;
+        return OK;
+    case DELIMITER_MERGED_WITH_PREVIOUS:
+        if (!s->has_open || !is_match || last) return open_new(s, from, to);
+        s->to = to;
+        return OK;
+    case DELIMITER_MERGED_WITH_NEXT:
+        if (is_match) return open_new(s, from, to);
+        if (!s->has_open) return emit(s, from, to);
+        s->to = to;
+        return close_open(s);
+    }
+    return OK;
+}
+
+/* ---- finding ------------------------------------------------------------------------------------------------- */
+
+static status split_by_pattern(splitter *s, const pattern *p) {
+    status rc;
+    pattern_walk w;
+    size_t start = 0, end = 0, from = 0;
+    bool found = false;
+    pattern_begin(&w, p, &s->e->matcher, s->whole->text, s->whole->length);
+    for (;;) {
+        TRY_GOTO(rc, pattern_next(&w, &start, &end, &found), done);
+        if (!found) break;
+        if (from != start) TRY_GOTO(rc, add_stretch(s, from, start, false), done);
+        TRY_GOTO(rc, add_stretch(s, start, end, true), done);
+        from = end;
+    }
+    if (from != s->whole->length) TRY_GOTO(rc, add_stretch(s, from, s->whole->length, false), done);
+    rc = close_open(s);
+done:
+    pattern_end(&w);
+    return rc;
+}
+
+/* Each character that is one of a class is a match of its own. */
+static status split_by_class(splitter *s, bool (*is_match)(int32_t c)) {
+    size_t from = 0;
+    for (size_t i = 0, n; i < s->whole->length; i += n) {
+        n = char_length(s->whole->text[i]);
+        if (!is_match(char_decode(s->whole->text + i))) continue;
+        if (from < i) TRY(add_stretch(s, from, i, false));
+        TRY(add_stretch(s, i, i + n, true));
+        from = i + n;
+    }
+    if (from < s->whole->length) TRY(add_stretch(s, from, s->whole->length, false));
+    return close_open(s);
+}
+
+/* Runs of word characters and runs of what is neither word nor space; spaces go. */
+static status split_words(splitter *s) {
+    const piece *p = s->whole;
+    for (size_t i = 0, from; i < p->length;) {
+        int32_t c = char_decode(p->text + (from = i));
+        bool is_word = char_is_word(c), is_space = char_is_space(c);
+        do i += char_length(p->text[i]);
+        while (i < p->length && (c = char_decode(p->text + i), is_word == char_is_word(c)) &&
+               is_space == char_is_space(c));
+        if (!is_space) TRY(emit(s, from, i));
+    }
+    return OK;
+}
+
+/* ---- pre-tokenizers that change text ------------------------------------------------------------------------- */
+
+static piece with_prefix_space(const piece *p, strbuf *out) {
+    out->length = 0;
+    strbuf_add(out, " ");
+    strbuf_add_bytes(out, p->text, p->length);
+    return (piece){out->text, out->length, p->n_start ? p->n_start + 1 : 0, p->at_start};
+}
+
+static status byte_level(const pretokenizer *self, splitter *s) {
+    piece prefixed;
+    strbuf *buffer = &s->e->stage[s->next_stage / 2];
+    if (self->source->add_prefix_space && s->whole->text[0] != ' ') {
+        prefixed = with_prefix_space(s->whole, buffer);
+        s->whole = &prefixed;
+    }
+    s->behavior = DELIMITER_ISOLATED;
+    return self->has_pattern ? split_by_pattern(s, &self->pattern) : emit(s, 0, s->whole->length);
+}
+
+static status metaspace(const pretokenizer *self, splitter *s) {
+    const span *to = &self->source->replacement;
+    strbuf *buffer = &s->e->stage[s->next_stage / 2];
+    const piece *p = s->whole;
+    size_t n_start = 0;
+    bool begins = p->text[0] == ' ' || (p->length >= to->length && memcmp(p->text, to->text, to->length) == 0);
+    metaspace_prepend when = self->source->prepend;
+    buffer->length = 0;
+    if (!begins && (when == PREPEND_ALWAYS || (when == PREPEND_FIRST && p->at_start)))
+        strbuf_add_bytes(buffer, to->text, to->length);
+    for (size_t i = 0; i < p->length; i++) {
+        if (p->text[i] == ' ') strbuf_add_bytes(buffer, to->text, to->length);
+        else strbuf_add_bytes(buffer, p->text + i, 1);
+        if (i + 1 == p->n_start) n_start = buffer->length;
+    }
+    piece changed = {buffer->text, buffer->length, n_start, p->at_start};
+    s->whole = &changed;
+    if (!self->source->split) return emit(s, 0, changed.length);
+    s->behavior = DELIMITER_MERGED_WITH_NEXT;
+    return split_by_pattern(s, &self->pattern);
+}
+
+/* ByteLevel in the middle of a chain: what follows sees its characters. `written` keeps them until then. */
+static status write_bytes(const file_tokenizer *t, encoder *e, size_t stage, const piece *p, id_list *out) {
+    strbuf written;
+    size_t n_start = 0;
+    strbuf_init(&written);
+    for (size_t i = 0; i < p->length; i++) {
+        char u[4];
+        strbuf_add_bytes(&written, u, char_encode(byte_chars[(unsigned char)p->text[i]], u));
+        if (i + 1 == p->n_start) n_start = written.length;
+    }
+    piece changed = {written.text, written.length, n_start, p->at_start};
+    status rc = pretokenize(t, e, stage, &changed, out);
+    strbuf_fini(&written);
+    return rc;
+}
+
+/* ---- the chain ----------------------------------------------------------------------------------------------- */
+
+static status run_stage(const pretokenizer *self, splitter *s) {
+    const tokenizer_pretokenizer *source = self->source;
+    switch (source->kind) {
+    case PRETOKENIZE_SPLIT:
+        s->behavior = source->behavior;
+        s->invert = source->invert;
+        return split_by_pattern(s, &self->pattern);
+    case PRETOKENIZE_BYTE_LEVEL: return byte_level(self, s);
+    case PRETOKENIZE_DIGITS:
+        s->behavior = source->individual_digits ? DELIMITER_ISOLATED : DELIMITER_CONTIGUOUS;
+        return split_by_class(s, char_is_numeric);
+    case PRETOKENIZE_METASPACE: return metaspace(self, s);
+    case PRETOKENIZE_WHITESPACE: return split_words(s);
+    case PRETOKENIZE_WHITESPACE_SPLIT: s->behavior = DELIMITER_REMOVED; return split_by_class(s, char_is_space);
+    case PRETOKENIZE_PUNCTUATION: s->behavior = source->behavior; return split_by_class(s, char_is_punctuation);
+    }
+    return OK;
+}
+
+/* A stage has two numbers: 2k runs pre-tokenizer k, 2k + 1 finishes what ByteLevel began. */
+status pretokenize(const file_tokenizer *t, encoder *e, size_t stage, const piece *p, id_list *out) {
+    size_t k = stage / 2, n = t->file.n_pretokenizers;
+    if (stage % 2 && t->file.pretokenizers[k].kind == PRETOKENIZE_BYTE_LEVEL && k + 1 < n)
+        return write_bytes(t, e, stage + 1, p, out);
+    if (stage % 2) k++;
+    if (k == n) return bpe_encode(&t->bpe, e->bpe, p->text, p->length, out);
+    splitter s = {.t = t, .e = e, .next_stage = 2 * k + 1, .whole = p, .out = out};
+    return run_stage(&t->pretokenizers[k], &s);
+}
