@@ -43,7 +43,7 @@ static void expect_error(status rc, status code, const char *fragments) {
 
 static dataset *open_data(data_options o) {
     dataset *d;
-    if (dataset_open(&d, &o, 1) != OK) fail_msg("%s", error_message());
+    if (dataset_open(&d, &o) != OK) fail_msg("%s", error_message());
     return d;
 }
 
@@ -488,21 +488,21 @@ static void text_that_cannot_be_trained_on_is_refused(void **state) {
     write_bytes(path_of("small.txt"), bytes, 100);
     write_bytes(path_of("empty.txt"), bytes, 0);
     data_options o = {.source = path_of("small.txt"), .seq_len = 128, .pack = true};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "small.txt|101 tokens|at least 128|seq_len");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|101 tokens|at least 128|seq_len");
     assert_null(d);
     o = (data_options){.source = path_of("small.txt"), .seq_len = 96, .pack = true, .eval_fraction = 0.1};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "small.txt|91 tokens|10 for evaluation|at least 96");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|91 tokens|10 for evaluation|at least 96");
     o = (data_options){.source = path_of("small.txt"), .seq_len = 64, .pack = true, .eval_fraction = 0.01};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "small.txt|1 tokens for evaluation|0.01 of 101|at least 2");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|1 tokens for evaluation|0.01 of 101|at least 2");
     o = (data_options){.source = path_of("empty.txt"), .seq_len = 64, .pack = true};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "empty.txt|empty file");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "empty.txt|empty file");
     o = (data_options){.source = path_of("absent.txt"), .seq_len = 64, .pack = true};
-    expect_error(dataset_open(&d, &o, 1), ERR_IO, "absent.txt|No such file");
+    expect_error(dataset_open(&d, &o), ERR_IO, "absent.txt|No such file");
     o = (data_options){.source = dir, .seq_len = 64, .pack = true};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "directory");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "directory");
     snprintf(two, 600, "%s,,%s", path_of("small.txt"), path_of("small.txt"));
     o = (data_options){.source = two, .seq_len = 64, .pack = true};
-    expect_error(dataset_open(&d, &o, 1), ERR_INPUT, "empty name|commas");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "empty name|commas");
     free(two);
     static const struct {
         data_options o;
@@ -523,7 +523,7 @@ static void text_that_cannot_be_trained_on_is_refused(void **state) {
         {{.source = "builtin:arithmetic", .seq_len = 9, .difficulty = 2}, "9 tokens|at least 10"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++)
-        expect_error(dataset_open(&d, &wrong[i].o, 1), ERR_INPUT, wrong[i].fragments);
+        expect_error(dataset_open(&d, &wrong[i].o), ERR_INPUT, wrong[i].fragments);
 }
 
 static void an_empty_split_gives_padding_and_no_loader(void **state) {

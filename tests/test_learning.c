@@ -15,7 +15,7 @@ static double entropy_of(const char *source, int64_t seq_len) {
     dataset *d;
     data_report report;
     training_must(dataset_open(
-        &d, &(data_options){.source = source, .tokenizer = "byte", .seq_len = seq_len, .pack = true, .seed = 1}, 1));
+        &d, &(data_options){.source = source, .tokenizer = "byte", .seq_len = seq_len, .pack = true, .seed = 1}));
     dataset_report(d, SPLIT_TRAIN, &report);
     dataset_close(d);
     assert_true(isfinite(report.entropy_per_token));

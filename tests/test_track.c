@@ -274,7 +274,10 @@ static void *terminal_read(void *argument) {
 static void terminal_open(terminal *x, int columns) {
     strbuf_init(&x->seen);
     x->master = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(x->master >= 0);
+    if (x->master < 0) { /* containers may come without pseudo-terminals */
+        print_message("skipped: no pseudo-terminal here: %s\n", strerror(errno));
+        skip();
+    }
     assert_int_equal(grantpt(x->master), 0);
     assert_int_equal(unlockpt(x->master), 0);
     int fd = open(ptsname(x->master), O_RDWR | O_NOCTTY);

@@ -26,6 +26,7 @@ status command_plan(int argc, char **argv) {
         goto done;
     }
     TRY_GOTO(rc, request_from_config(&o.config, &r), done);
+    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     if (o.program_text) program_print(&p.program, stdout);
     plan_print(&p, stderr);

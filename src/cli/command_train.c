@@ -144,11 +144,12 @@ static status train_with(const common_options *o, const config *c) {
     listener l = {.c = c, .run_dir = run_dir};
     TRY(request_from_config(c, &r));
     r.trace_path = o->trace_path;
-    TRY(plan_compile(&p, &r.plan));
+    TRY(dataset_open(&d, &r.data));
+    r.plan.host_bytes += dataset_host_bytes(d);
+    TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     plan_print(&p, stderr);
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc, train_check(&r, &p), done);
-    TRY_GOTO(rc, dataset_open(&d, &r.data, r.n_threads), done);
     if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
         rc = ERR(ERR_INPUT, "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
                  (long long)tokenizer_vocab(dataset_tokenizer(d)), r.plan.model.name, (long long)r.plan.model.vocab);
@@ -172,7 +173,7 @@ static status train_with(const common_options *o, const config *c) {
         if (o->json) print_json(&p, &r, &result, run_dir);
     }
 done:
-    if (d) dataset_close(d);
+    dataset_close(d);
     plan_close(&p);
     return rc;
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One row per flag: where its value goes is decided in apply_flag. */
 typedef enum flag_id { FLAG_SET, FLAG_JSON, FLAG_TRACE, FLAG_PROGRAM, FLAG_RESUME, FLAG_PRESET, FLAG_DEVICE_MEMORY, FLAG_ANNOTATED, FLAG_HELP } flag_id;
@@ -49,9 +50,13 @@ static status apply_flag(common_options *o, flag_id id, const char *text) {
     return OK;
 }
 
-/* A default that must give way to what was given: a short run gets a short warmup. */
+/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
 static void settle_defaults(config *c) {
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
+    const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
+    bool builtin = str_starts_with(c->data.source, "builtin:");
+    if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
+        c->data.tokenizer = c->model.path;
 }
 
 status options_parse(common_options *o, int argc, char **argv, const char *allowed) {
@@ -145,7 +150,7 @@ status request_from_config(const config *c, train_request *out) {
     p->device_limit = c->memory.device;
     if (!p->device_limit)
         p->device_limit = machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
-    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p) + dataset_host_bytes(&out->data);
+    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }

@@ -8,7 +8,7 @@
  *   - A source that is too small, unreadable or not UTF-8 where that matters is an error, never an endless loop.
  *
  *     dataset *d;
- *     TRY(dataset_open(&d, &(data_options){.source = "builtin:arithmetic", .seq_len = 256, .difficulty = 2}, 1));
+ *     TRY(dataset_open(&d, &(data_options){.source = "builtin:arithmetic", .seq_len = 256, .difficulty = 2}));
  *     dataset_row(d, SPLIT_TRAIN, 0, tokens, targets, doc);
  *     dataset_close(d);
  */
@@ -39,6 +39,7 @@ int64_t tokenizer_vocab(const tokenizer *t); /* one more than the largest id */
 /* From tokenizer_config.json beside the file, else the first of a list of usual names; -1: there is none. */
 int32_t tokenizer_eos(const tokenizer *t);
 int32_t tokenizer_bos(const tokenizer *t);
+bool tokenizer_is_byte(const tokenizer *t);
 int32_t tokenizer_special(const tokenizer *t, const char *text); /* the id of a token by its text; -1: absent */
 
 enum {
@@ -81,9 +82,10 @@ typedef struct data_report {
     double fill;                                                    /* share of row positions that hold a token */
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
-status dataset_open(dataset **out, const data_options *o, int n_threads);
-/* Host memory the source will hold, from the sizes of its files: part of the plan. 0 for files that cannot be seen. */
-uint64_t dataset_host_bytes(const data_options *o);
+status dataset_open(dataset **out, const data_options *o);
+uint64_t dataset_host_bytes(const dataset *d); /* memory held for the text: part of the plan */
+/* The same before it is opened, from the sizes of the files: exact for bytes, an upper bound for other tokenizers. */
+uint64_t dataset_host_bytes_at_most(const data_options *o);
 void dataset_close(dataset *d);
 const tokenizer *dataset_tokenizer(const dataset *d);
 void dataset_report(const dataset *d, split s, data_report *out);

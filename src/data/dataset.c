@@ -31,7 +31,7 @@ static status unknown_builtin(const char *name) {
     return rc;
 }
 
-static status open_source(source **out, const data_options *o) {
+static status open_source(source **out, const data_options *o, const tokenizer *t) {
     if (!o->source || !o->source[0])
         return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or text files");
     if (o->seq_len < 2 || o->seq_len > SEQ_LEN_MAX)
@@ -40,28 +40,31 @@ static status open_source(source **out, const data_options *o) {
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1)) /* a NaN is refused too */
         return ERR(ERR_INPUT, "data: found an eval_fraction of %g, expected 0 up to (not including) 1",
                    o->eval_fraction);
-    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++)
-        if (strcmp(o->source, builtins[i].name) == 0) return builtins[i].open(out, o);
+    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) {
+        if (strcmp(o->source, builtins[i].name) != 0) continue;
+        if (!tokenizer_is_byte(t))
+            return ERR(ERR_INPUT, "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
+                       o->tokenizer, o->source);
+        return builtins[i].open(out, o);
+    }
     if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
-    return text_open(out, o);
+    return text_open(out, o, t);
 }
 
-/* n_threads: bytes need no tokenizing, so no source has work to share yet. */
-uint64_t dataset_host_bytes(const data_options *o) {
-    return str_starts_with(o->source, "builtin:") ? 0 : text_host_bytes(o);
+uint64_t dataset_host_bytes(const dataset *d) { return d->source->n_bytes; }
+
+uint64_t dataset_host_bytes_at_most(const data_options *o) {
+    if (str_starts_with(o->source, "builtin:")) return 0;
+    bool bytes = !o->tokenizer || strcmp(o->tokenizer, "byte") == 0;
+    return text_file_bytes(o) * (bytes ? 1 : sizeof(int32_t)); /* no token is shorter than a byte */
 }
 
-status dataset_open(dataset **out, const data_options *o, int n_threads) {
+status dataset_open(dataset **out, const data_options *o) {
     status rc = OK;
     dataset *d = mem_alloc(sizeof *d);
     *out = NULL;
     TRY_GOTO(rc, tokenizer_open(&d->tokenizer, o->tokenizer), fail);
-    if (tokenizer_vocab(d->tokenizer) != BYTE_VOCAB) {
-        rc = ERR(ERR_INPUT, "data: found the tokenizer '%.200s', expected 'byte': the rows of every source are bytes",
-                 o->tokenizer);
-        goto fail;
-    }
-    TRY_GOTO(rc, open_source(&d->source, o), fail);
+    TRY_GOTO(rc, open_source(&d->source, o, d->tokenizer), fail);
     *out = d;
     return OK;
 fail:

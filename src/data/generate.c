@@ -108,7 +108,7 @@ static void arithmetic_row(const source *base, split which, uint64_t index, int3
         }
         at += s->document_size;
     } while (base->pack && at + s->document_size <= base->seq_len);
-    row_pad(at, base->seq_len, tokens, targets, doc);
+    row_pad(base, at, tokens, targets, doc);
 }
 
 static void arithmetic_report(const source *base, split which, data_report *out) {
@@ -166,7 +166,7 @@ status arithmetic_open(source **out, const data_options *o) {
                    "problem of difficulty %lld",
                    (long long)o->seq_len, (long long)document_size, (long long)o->difficulty);
     arithmetic *s = mem_alloc(sizeof *s);
-    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack};
+    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
     s->digits = (int)o->difficulty;
     s->n_operators = s->digits >= 3 ? 3 : 2;
     s->document_size = document_size;
@@ -234,7 +234,7 @@ static void grammar_row(const source *base, split which, uint64_t index, int32_t
             more = tokens[at] != TOKEN_EOS;
         }
     } while (base->pack && at < base->seq_len);
-    row_pad(at, base->seq_len, tokens, targets, doc);
+    row_pad(base, at, tokens, targets, doc);
 }
 
 static void grammar_report(const source *base, split which, data_report *out) {
@@ -253,7 +253,7 @@ status grammar_open(source **out, const data_options *o) {
         return ERR(ERR_INPUT, "builtin:grammar: found rows of %lld tokens (seq_len), expected at least 4",
                    (long long)o->seq_len);
     grammar *s = mem_alloc(sizeof *s);
-    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack};
+    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
     for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) s->key[which] = split_key(o->seed, "grammar", which);
     uint64_t key = rng_key(0, "data.grammar.table");
     for (uint64_t i = 0; i < N_SYMBOLS; i++)

@@ -1,7 +1,8 @@
 /* text.c - text files as rows: each file one document, its tail kept for evaluation.
  *
- * The bytes are read into memory once: a file that is edited or cut while a run is under way must not change its rows.
- * Each file is its bytes and an EOS; the last eval_fraction of that is the evaluation part, and training never sees a
+ * The text is read into memory once: a file that is edited or cut while a run is under way must not change its rows.
+ * With the byte tokenizer its bytes are kept as they are; any other tokenizer leaves its ids, four bytes each.
+ * Each file is its tokens and an EOS; the last eval_fraction of that is the evaluation part, and training never sees a
  * token of it, not even as a target. Packed, the parts of a split form one stream that is cut into rows; unpacked,
  * every part begins a row of its own. Either way a part longer than a row goes on in the next one, whose first token
  * is still the target of the last token before the cut: every token but the first of each part is trained on exactly
@@ -14,7 +15,8 @@
 #define TEXT_MAX_BYTES ((size_t)64 << 30)
 
 typedef struct part {
-    const unsigned char *bytes;
+    const unsigned char *bytes; /* NULL: ids */
+    const int32_t *ids;         /* n_tokens of them */
     uint64_t n_bytes, n_tokens; /* n_tokens is one more where the EOS of the file belongs to the part */
     uint64_t first;             /* packed: its place in the stream; unpacked: its first row */
 } part;
@@ -28,14 +30,17 @@ typedef struct text_split {
 
 typedef struct text_source {
     source base;
-    char **files;
+    void **files; /* bytes or ids */
     size_t n_files;
     text_split splits[2];
 } text_source;
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-static int32_t token_at(const part *p, uint64_t i) { return i < p->n_bytes ? p->bytes[i] : TOKEN_EOS; }
+static int32_t token_at(const part *p, uint64_t i) {
+    if (p->ids) return p->ids[i];
+    return i < p->n_bytes ? p->bytes[i] : TOKEN_EOS;
+}
 
 /* The last part that begins at or before `place`. */
 static size_t part_of(const text_split *t, uint64_t place) {
@@ -67,7 +72,7 @@ static void text_row(const source *base, split which, uint64_t index, int32_t *t
             offset = 0;
         } while (base->pack && ++i < t->n_parts && at < T);
     }
-    row_pad(at, T, tokens, targets, doc);
+    row_pad(base, at, tokens, targets, doc);
 }
 
 static void text_report(const source *base, split which, data_report *out) {
@@ -90,11 +95,10 @@ static void text_close(source *base) {
 
 /* ---- opening ------------------------------------------------------------------------------------------------- */
 
-static void add_part(text_split *t, const unsigned char *bytes, uint64_t n_bytes, bool ends) {
-    uint64_t n_tokens = n_bytes + ends;
-    if (n_tokens == 0) return;
-    t->parts[t->n_parts++] = (part){.bytes = bytes, .n_bytes = n_bytes, .n_tokens = n_tokens};
-    t->n_tokens += n_tokens;
+static void add_part(text_split *t, part p) {
+    if (p.n_tokens == 0) return;
+    t->parts[t->n_parts++] = p;
+    t->n_tokens += p.n_tokens;
 }
 
 /* A stretch of n tokens needs rows for the n - 1 that have a target; the last one may be a target only. So no row is
@@ -118,20 +122,47 @@ static void lay_out(text_split *t, uint64_t T, bool pack) {
     }
 }
 
-static status read_file(text_source *s, const char *path, double eval_fraction) {
-    size_t n_bytes;
-    TRY(file_read_all(path, TEXT_MAX_BYTES, &s->files[s->n_files], &n_bytes));
-    const unsigned char *bytes = (const unsigned char *)s->files[s->n_files++];
-    if (n_bytes == 0) return ERR(ERR_INPUT, "%s: found an empty file, expected text to train on", path);
-    uint64_t n_tokens = (uint64_t)n_bytes + 1, n_eval = (uint64_t)((double)n_tokens * eval_fraction);
-    uint64_t n_train = n_tokens - n_eval;
-    add_part(&s->splits[SPLIT_TRAIN], bytes, MIN(n_train, (uint64_t)n_bytes), n_eval == 0);
-    if (n_eval) add_part(&s->splits[SPLIT_EVAL], bytes + n_train, n_eval - 1, true);
+static void add_bytes(text_source *s, unsigned char *bytes, uint64_t n_bytes, double eval_fraction) {
+    uint64_t n_tokens = n_bytes + 1, n_eval = (uint64_t)((double)n_tokens * eval_fraction), n_train = n_tokens - n_eval;
+    s->files[s->n_files++] = bytes;
+    s->base.n_bytes += n_bytes;
+    part train = {.bytes = bytes, .n_bytes = MIN(n_train, n_bytes), .n_tokens = n_train};
+    add_part(&s->splits[SPLIT_TRAIN], train);
+    if (n_eval) add_part(&s->splits[SPLIT_EVAL], (part){.bytes = bytes + n_train, .n_bytes = n_eval - 1, .n_tokens = n_eval});
+}
+
+static status add_ids(text_source *s, const tokenizer *t, char *text, size_t n_bytes, double eval_fraction) {
+    int32_t *ids = NULL;
+    size_t n = 0, capacity = 0;
+    status rc = tokenizer_encode(t, text, n_bytes, &ids, &n, &capacity);
+    free(text);
+    if (rc == OK && tokenizer_eos(t) >= 0) {
+        ids = array_grow(ids, &capacity, n + 1, sizeof *ids);
+        ids[n++] = tokenizer_eos(t);
+    }
+    s->files[s->n_files++] = ids;
+    s->base.n_bytes += capacity * sizeof *ids;
+    TRY(rc);
+    uint64_t n_eval = (uint64_t)((double)n * eval_fraction), n_train = n - n_eval;
+    add_part(&s->splits[SPLIT_TRAIN], (part){.ids = ids, .n_tokens = n_train});
+    add_part(&s->splits[SPLIT_EVAL], (part){.ids = ids + n_train, .n_tokens = n_eval});
     return OK;
 }
 
-/* What read_files will hold, without reading: one byte of memory per byte of file. */
-uint64_t text_host_bytes(const data_options *o) {
+static status read_file(text_source *s, const char *path, const tokenizer *t, double eval_fraction) {
+    size_t n_bytes;
+    char *text;
+    TRY(file_read_all(path, TEXT_MAX_BYTES, &text, &n_bytes));
+    if (n_bytes == 0) {
+        free(text);
+        return ERR(ERR_INPUT, "%s: found an empty file, expected text to train on", path);
+    }
+    if (tokenizer_is_byte(t)) add_bytes(s, (unsigned char *)text, n_bytes, eval_fraction);
+    else TRY(add_ids(s, t, text, n_bytes, eval_fraction));
+    return OK;
+}
+
+uint64_t text_file_bytes(const data_options *o) {
     uint64_t total = 0;
     char name[4096];
     for (const char *at = o->source; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -142,7 +173,7 @@ uint64_t text_host_bytes(const data_options *o) {
     return total;
 }
 
-static status read_files(text_source *s, const data_options *o) {
+static status read_files(text_source *s, const data_options *o, const tokenizer *t) {
     status rc = OK;
     size_t n_names = 1;
     for (const char *c = o->source; *c; c++) n_names += *c == ',';
@@ -158,7 +189,7 @@ static status read_files(text_source *s, const data_options *o) {
                      o->source);
             break;
         }
-        TRY_GOTO(rc, read_file(s, name.text, o->eval_fraction), done);
+        TRY_GOTO(rc, read_file(s, name.text, t, o->eval_fraction), done);
     }
 done:
     strbuf_fini(&name);
@@ -182,12 +213,14 @@ static status check_sizes(const text_source *s, const data_options *o) {
     return OK;
 }
 
-status text_open(source **out, const data_options *o) {
+status text_open(source **out, const data_options *o, const tokenizer *t) {
     static const source_kind kind = {text_row, text_report, NULL, text_close};
     status rc = OK;
     text_source *s = mem_alloc(sizeof *s);
-    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack};
-    TRY_GOTO(rc, read_files(s, o), fail);
+    /* Padding is never trained on and never seen by a document: any id of the vocabulary serves. */
+    int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
+    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
+    TRY_GOTO(rc, read_files(s, o, t), fail);
     for (int i = 0; i < 2; i++) {
         lay_out(&s->splits[i], (uint64_t)o->seq_len, o->pack);
         s->splits[i].order_key = rng_key(o->seed, i == SPLIT_TRAIN ? "data.text.train" : "data.text.eval");

@@ -146,6 +146,8 @@ void tokenizer_close(tokenizer *t) {
     free(t);
 }
 
+bool tokenizer_is_byte(const tokenizer *t) { return !t->file; }
+
 int64_t tokenizer_vocab(const tokenizer *t) { return t->vocab; }
 
 int32_t tokenizer_eos(const tokenizer *t) { return t->eos; }

@@ -84,9 +84,9 @@ static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
     q->tokens = NULL;
     q->n_tokens = q->capacity = 0;
     if (!dataset_problem(v->d, index, &q->prompt, &q->answer)) return false;
-    tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity);
+    if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK) return false;
     q->n_prompt = q->n_tokens;
-    tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity);
+    if (tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity) != OK) return false;
     q->tokens = array_grow(q->tokens, &q->capacity, q->n_tokens + 1, sizeof *q->tokens);
     q->tokens[q->n_tokens++] = tokenizer_eos(t);
     return true;
@@ -174,8 +174,8 @@ void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
         strbuf got;
         strbuf_init(&got);
         strbuf_add(&got, "");
-        tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got);
-        o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
+        if (tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
+            o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
         strbuf_fini(&got);
         problem_drop(&q);
     }

@@ -300,7 +300,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + dataset_host_bytes(&r->data) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + dataset_host_bytes(d) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
