@@ -680,6 +680,33 @@ static int setup(void **state) {
 
 static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
 
+/* A tokenizer of four letters, one merge and an end of text: "abab" is two tokens. */
+static void text_goes_through_a_file_tokenizer(void **state) {
+    static const char json[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"<|endoftext|>\",\"special\":true,\"normalized\":false,"
+                               "\"lstrip\":false,\"rstrip\":false,\"single_word\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":"
+                               "{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"ab\":4},\"merges\":[\"a b\"]}}";
+    const char *tokens_path = path_of("tokenizer.json"), *text_path = path_of("letters.txt");
+    write_bytes(tokens_path, json, sizeof json - 1);
+    write_bytes(text_path, "ababcdcd", 8);
+    data_options o = {.source = text_path, .tokenizer = tokens_path, .seq_len = 8, .pack = false, .seed = 1};
+    dataset *d = open_data(o);
+    static const int32_t want[] = {4, 4, 2, 3, 2, 3, 5, 5}, targets[] = {4, 2, 3, 2, 3, 5, -1, -1};
+    row r;
+    get_row(d, SPLIT_TRAIN, 0, &r);
+    assert_memory_equal(r.tokens, want, sizeof want);
+    assert_memory_equal(r.targets, targets, sizeof targets);
+    assert_int_equal(r.doc[6], 0); /* the end of text belongs to the document, the padding behind it does not */
+    assert_int_equal(r.doc[7], 7);
+    data_report report;
+    dataset_report(d, SPLIT_TRAIN, &report);
+    assert_int_equal(report.n_tokens, 7);
+    assert_true(dataset_host_bytes(d) <= dataset_host_bytes_at_most(&o) + 4096); /* arrays grow in steps */
+    dataset_close(d);
+    o.source = "builtin:grammar";
+    dataset *none;
+    expect_error(dataset_open(&none, &o), ERR_INPUT, "built-in sources are bytes");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_survive_the_tokenizer),
@@ -697,6 +724,7 @@ int main(void) {
         cmocka_unit_test(a_borrowed_batch_stays_as_it_is),
         cmocka_unit_test(loaders_close_at_any_moment),
         cmocka_unit_test(rows_and_batches_allocate_nothing),
+        cmocka_unit_test(text_goes_through_a_file_tokenizer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
