@@ -180,7 +180,7 @@ fits gpt2 2500M
 fits gpt2 1900M
 fits gpt2 1200M --set train.micro_batch=4
 fits test-llama 4M --set data.seq_len=512
-fits test-qwen3 1800K --set data.seq_len=1024
+fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 # scratch grows with threads
 check 3 "the smallest needs" -- plan --preset llama3-70b --device-memory 8G
 [ ! -e never ] || fail "a run that does not fit made its directory"
 
