@@ -21,7 +21,6 @@ typedef struct common_options {
     config config;
     bool json, program_text, help, annotated;
     const char *trace_path;
-    bool device_memory_given;
 } common_options;
 /* Reads [CONFIG] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
 status options_parse(common_options *o, int argc, char **argv, const char *allowed);

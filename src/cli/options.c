@@ -7,6 +7,7 @@
 
 /* One row per flag: where its value goes is decided in apply_flag. */
 typedef enum flag_id { FLAG_SET, FLAG_JSON, FLAG_TRACE, FLAG_PROGRAM, FLAG_RESUME, FLAG_PRESET, FLAG_DEVICE_MEMORY, FLAG_ANNOTATED, FLAG_HELP } flag_id;
+/* clang-format off */
 static const struct {
     const char *name;
     flag_id id;
@@ -17,6 +18,7 @@ static const struct {
     {"preset", FLAG_PRESET, true},   {"device-memory", FLAG_DEVICE_MEMORY, true},
     {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
 };
+/* clang-format on */
 
 /* `list` is comma separated. */
 static bool listed(const char *list, const char *name) {

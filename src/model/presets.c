@@ -11,6 +11,7 @@ static const model_traits traits[FAMILY_COUNT] = {
 
 const model_traits *model_family_traits(model_family f) { return &traits[f]; }
 
+/* clang-format off: tables are read by column */
 #define GPT2(n, C, L, H) \
     {.name = n, .family = FAMILY_GPT2, .vocab = 50257, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
      .head_dim = (C) / (H), .ffn = 4 * (C), .max_positions = 1024, .norm_eps = 1e-5, .tied = true}
@@ -56,6 +57,8 @@ static const model_config presets[] = {
      .n_kv_heads = 2, .head_dim = 128, .ffn = 32, .max_positions = 32768, .norm_eps = 1e-6, .tied = false,
      .rope = {.theta = 10000}},
 };
+
+/* clang-format on */
 
 const model_config *model_preset_at(size_t i) { return i < ARRAY_LENGTH(presets) ? &presets[i] : NULL; }
 

@@ -1,6 +1,7 @@
 /* pass.c - the pipeline as a table, and what each precision means in bytes. */
 #include "pass/pass.h"
 
+/* clang-format off */
 static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
@@ -10,6 +11,7 @@ static const pass_row pipeline[] = {
     {"layout", pass_layout, "an address for every value"},
     {NULL, NULL, NULL},
 };
+/* clang-format on */
 
 const pass_row *pass_at(size_t i) { return &pipeline[MIN(i, ARRAY_LENGTH(pipeline) - 1)]; }
 

@@ -38,7 +38,7 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (loader%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+    fprintf(out, "host      %s planned (loader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
             r->state_copies ? ", checkpoint staging" : "");
 }
 

@@ -11,7 +11,7 @@
  *
  * Scratch is bounded: at most SHARED_BYTES, plus 0.3 MiB per thread. Where even a few hundred rows of the smaller
  * operand do not fit (k above 8192), tasks pack both sides for themselves, in 0.9 MiB per thread. The size is the same for
- * every kernel, so a plan made on one machine holds on another.
+ * every kernel of ours, so a plan made on one machine holds on another; OpenBLAS takes none of it.
  *
  * Subnormal numbers: BFMMLA, AVX512-BF16 and AMX read bf16 subnormals as zero and flush tiny sums; the fp32 kernels
  * do not. BFMMLA may round its sums to odd instead of to nearest. */
@@ -32,6 +32,7 @@ static const gemm_kernel gemm_openblas = {.name = "openblas", .supported = alway
 
 /* Best first: a type is served by the first row that can read it and that this machine can run. Our fp32 kernels stand
  * before OpenBLAS where they are faster on the shapes of training (measured in bench/results) and behind it elsewhere. */
+/* clang-format off */
 static const gemm_kernel *const kernels[] = {
 #if defined(__aarch64__)
     &gemm_bfmmla,
@@ -43,6 +44,7 @@ static const gemm_kernel *const kernels[] = {
 #endif
     &gemm_portable,
 };
+/* clang-format on */
 
 static _Atomic(const gemm_kernel *) forced;
 static _Atomic(const gemm_kernel *) chosen[DTYPE_COUNT]; /* filled on first use; every thread would write the same */
