@@ -22,9 +22,10 @@ static double visible_pairs(const attention_case *a) {
 static void measure(roofline *r, const attention_case *a, bool backward) {
     int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
     roofline_op o;
-    roofline_op_open(&o, backward ? OP_ATTENTION_BWD : OP_ATTENTION,
-                     &(op_attr){.batch = a->B, .seq_len = a->T, .n_heads = a->H, .n_kv_heads = a->G,
-                                .head_dim = a->D, .scale = 0.125f});
+    roofline_op_open(
+        &o, backward ? OP_ATTENTION_BWD : OP_ATTENTION,
+        &(op_attr){
+            .batch = a->B, .seq_len = a->T, .n_heads = a->H, .n_kv_heads = a->G, .head_dim = a->D, .scale = 0.125f});
     roofline_op_random(&o, 0, a->type, SHAPE(N, Q), 1, 1);
     int32_t *doc = roofline_op_value(&o, false, 1, DTYPE_I32, SHAPE(N));
     for (int64_t i = 0; i < N; i++) doc[i] = (int32_t)(i % a->T / a->document * a->document);
@@ -47,10 +48,10 @@ static void measure(roofline *r, const attention_case *a, bool backward) {
 
 int main(int argc, char **argv) {
     static const attention_case CASES[] = {
-        {1, 1024, 12, 12, 64, DTYPE_F32, 1024},  {1, 1024, 12, 12, 64, DTYPE_BF16, 1024},
-        {1, 1024, 12, 12, 64, DTYPE_F16, 1024},  {1, 1024, 8, 2, 128, DTYPE_BF16, 1024},
-        {1, 4096, 4, 4, 64, DTYPE_BF16, 4096},   {1, 4096, 8, 8, 64, DTYPE_BF16, 300},
-        {16, 128, 8, 8, 32, DTYPE_F32, 128},     {4, 512, 6, 6, 80, DTYPE_F32, 512},
+        {1, 1024, 12, 12, 64, DTYPE_F32, 1024}, {1, 1024, 12, 12, 64, DTYPE_BF16, 1024},
+        {1, 1024, 12, 12, 64, DTYPE_F16, 1024}, {1, 1024, 8, 2, 128, DTYPE_BF16, 1024},
+        {1, 4096, 4, 4, 64, DTYPE_BF16, 4096},  {1, 4096, 8, 8, 64, DTYPE_BF16, 300},
+        {16, 128, 8, 8, 32, DTYPE_F32, 128},    {4, 512, 6, 6, 80, DTYPE_F32, 512},
     };
     roofline r;
     if (!roofline_open(&r, argc, argv)) return 2;

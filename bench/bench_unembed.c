@@ -27,16 +27,17 @@ static void measure(roofline *r, const unembed_case *u, bool gradient) {
     }
     char what[128];
     snprintf(what, sizeof what, "%s %s%s N=%d C=%d V=%d %d MiB", gradient ? "grad" : "loss", dtype_name(u->type),
-             gradient && u->dw_type == DTYPE_BF16 ? " dw bf16" : "", (int)u->N, (int)u->C, (int)u->V, (int)u->chunk_mib);
+             gradient && u->dw_type == DTYPE_BF16 ? " dw bf16" : "", (int)u->N, (int)u->C, (int)u->V,
+             (int)u->chunk_mib);
     roofline_op_measure(r, &o, what, (gradient ? 6.0 : 2.0) * (double)u->N * (double)u->V * (double)u->C);
     roofline_op_close(&o);
 }
 
 int main(int argc, char **argv) {
     static const unembed_case CASES[] = {
-        {256, 512, 32000, 64, DTYPE_F32, DTYPE_F32},    {256, 512, 32000, 8, DTYPE_F32, DTYPE_F32},
-        {256, 512, 32000, 64, DTYPE_BF16, DTYPE_F32},   {256, 512, 32000, 8, DTYPE_BF16, DTYPE_F32},
-        {256, 512, 32000, 8, DTYPE_BF16, DTYPE_BF16},   {256, 512, 32000, 64, DTYPE_F16, DTYPE_F32},
+        {256, 512, 32000, 64, DTYPE_F32, DTYPE_F32},  {256, 512, 32000, 8, DTYPE_F32, DTYPE_F32},
+        {256, 512, 32000, 64, DTYPE_BF16, DTYPE_F32}, {256, 512, 32000, 8, DTYPE_BF16, DTYPE_F32},
+        {256, 512, 32000, 8, DTYPE_BF16, DTYPE_BF16}, {256, 512, 32000, 64, DTYPE_F16, DTYPE_F32},
         {128, 8, 151669, 16, DTYPE_BF16, DTYPE_F32},
     };
     roofline r;

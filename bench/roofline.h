@@ -60,8 +60,14 @@ static inline void roofline_close(roofline *r) {
 static inline double roofline_gemm_s(roofline *r) {
     int64_t n = ROOFLINE_GEMM;
     float *a = r->gemm_data, *b = a + n * n, *c = b + n * n;
-    gemm_call g = {.m = n, .n = n, .k = n, .a = {a, DTYPE_F32, n, 1}, .b = {b, DTYPE_F32, n, 1},
-                   .c = c, .c_type = DTYPE_F32, .ldc = n};
+    gemm_call g = {.m = n,
+                   .n = n,
+                   .k = n,
+                   .a = {a, DTYPE_F32, n, 1},
+                   .b = {b, DTYPE_F32, n, 1},
+                   .c = c,
+                   .c_type = DTYPE_F32,
+                   .ldc = n};
     void *aligned = (void *)(((uintptr_t)r->gemm_work + 63) / 64 * 64);
     double start = clock_s();
     gemm_run(r->context, &g, aligned);
@@ -89,10 +95,8 @@ static inline void *roofline_op_value(roofline_op *o, bool output, int i, dtype 
     value_id v = program_persistent(&o->program, name, t, s, ROLE_ACTIVATION);
     char *raw = arena_alloc(&o->memory, shape_bytes(&s, t) + 64);
     void *data = raw + (64 - (uintptr_t)raw % 64) % 64;
-    if (output)
-        op_out(&o->program.ops[0], i, v), o->call.out[i] = data;
-    else
-        op_in(&o->program.ops[0], i, v), o->call.in[i] = data;
+    if (output) op_out(&o->program.ops[0], i, v), o->call.out[i] = data;
+    else op_in(&o->program.ops[0], i, v), o->call.in[i] = data;
     return data;
 }
 

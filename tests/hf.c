@@ -7,8 +7,13 @@ status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t
     const backend *b = backend_cpu();
     *m = (hf_model){.batch = batch, .seq_len = seq_len};
     TRY(model_config_read(&m->config, dir));
-    plan_request r = {.model = m->config, .micro_batch = batch, .accumulation = 1, .seq_len = seq_len, .precision = q,
-                      .with_eval = true, .verify = true,
+    plan_request r = {.model = m->config,
+                      .micro_batch = batch,
+                      .accumulation = 1,
+                      .seq_len = seq_len,
+                      .precision = q,
+                      .with_eval = true,
+                      .verify = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = {b->name, 2, 64, b->work_bytes}};
     TRY(plan_compile(&m->plan, &r));

@@ -21,7 +21,11 @@ typedef struct dims {
 static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
 
 static op_attr attr_of(const dims *d) {
-    return (op_attr){.batch = d->B, .seq_len = d->T, .n_heads = d->H, .n_kv_heads = d->G, .head_dim = d->D,
+    return (op_attr){.batch = d->B,
+                     .seq_len = d->T,
+                     .n_heads = d->H,
+                     .n_kv_heads = d->G,
+                     .head_dim = d->D,
                      .scale = (float)(1 / sqrt((double)d->D))};
 }
 
@@ -145,9 +149,9 @@ static void check(const dims *d, dtype t, const int32_t *doc, double size, uint6
 }
 
 static const dims SHAPES[] = {
-    {1, 1, 1, 1, 8},    {3, 2, 2, 1, 16},   {2, 7, 3, 3, 10},   {1, 64, 2, 2, 64},  {2, 65, 4, 2, 24},
-    {1, 129, 3, 1, 33}, {2, 130, 2, 2, 48}, {1, 200, 6, 2, 72}, {1, 97, 2, 1, 100}, {1, 80, 1, 1, 256},
-    {9, 66, 4, 4, 16},  {1, 190, 8, 1, 32},
+    {1, 1, 1, 1, 8},    {3, 2, 2, 1, 16},   {2, 7, 3, 3, 10},   {1, 64, 2, 2, 64},
+    {2, 65, 4, 2, 24},  {1, 129, 3, 1, 33}, {2, 130, 2, 2, 48}, {1, 200, 6, 2, 72},
+    {1, 97, 2, 1, 100}, {1, 80, 1, 1, 256}, {9, 66, 4, 4, 16},  {1, 190, 8, 1, 32},
 };
 
 static void every_shape(void) {

@@ -682,9 +682,10 @@ static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
 
 /* A tokenizer of four letters, one merge and an end of text: "abab" is two tokens. */
 static void text_goes_through_a_file_tokenizer(void **state) {
-    static const char json[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"<|endoftext|>\",\"special\":true,\"normalized\":false,"
-                               "\"lstrip\":false,\"rstrip\":false,\"single_word\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":"
-                               "{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"ab\":4},\"merges\":[\"a b\"]}}";
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":5,\"content\":\"<|endoftext|>\",\"special\":true,\"normalized\":false,"
+        "\"lstrip\":false,\"rstrip\":false,\"single_word\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":"
+        "{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"ab\":4},\"merges\":[\"a b\"]}}";
     const char *tokens_path = path_of("tokenizer.json"), *text_path = path_of("letters.txt");
     write_bytes(tokens_path, json, sizeof json - 1);
     write_bytes(text_path, "ababcdcd", 8);

@@ -36,10 +36,16 @@ static void read_config(family *f) {
     json_t *c = json_loads(json_string_value(json_object_get(f->file.metadata, "config")), 0, NULL);
     assert_non_null(c);
     model_config *m = &f->config;
-    *m = (model_config){.name = f->name, .vocab = json_int(c, "vocab"), .hidden = json_int(c, "hidden"),
-                        .n_layers = json_int(c, "layers"), .n_heads = json_int(c, "heads"),
-                        .n_kv_heads = json_int(c, "kv_heads"), .head_dim = json_int(c, "head_dim"), .ffn = json_int(c, "ffn"),
-                        .max_positions = json_int(c, "max_positions"), .norm_eps = json_num(c, "norm_eps"),
+    *m = (model_config){.name = f->name,
+                        .vocab = json_int(c, "vocab"),
+                        .hidden = json_int(c, "hidden"),
+                        .n_layers = json_int(c, "layers"),
+                        .n_heads = json_int(c, "heads"),
+                        .n_kv_heads = json_int(c, "kv_heads"),
+                        .head_dim = json_int(c, "head_dim"),
+                        .ffn = json_int(c, "ffn"),
+                        .max_positions = json_int(c, "max_positions"),
+                        .norm_eps = json_num(c, "norm_eps"),
                         .tied = json_is_true(json_object_get(c, "tied"))};
     const char *name = json_string_value(json_object_get(c, "family"));
     m->family = FAMILY_COUNT;
@@ -51,7 +57,9 @@ static void read_config(family *f) {
     const char *rope = json_string_value(json_object_get(s, "type"));
     if (rope && strcmp(rope, "default") != 0) {
         assert_string_equal(rope, "llama3");
-        m->rope = (rope_options){.type = ROPE_LLAMA3, .theta = m->rope.theta, .factor = json_num(s, "factor"),
+        m->rope = (rope_options){.type = ROPE_LLAMA3,
+                                 .theta = m->rope.theta,
+                                 .factor = json_num(s, "factor"),
                                  .low_freq_factor = json_num(s, "low_freq_factor"),
                                  .high_freq_factor = json_num(s, "high_freq_factor"),
                                  .original_max_positions = json_int(s, "original_max_positions")};
@@ -78,11 +86,17 @@ static void family_open(family *f, const char *name, precision q) {
     const safetensor *tokens = get(f, "tokens");
     f->n_tokens = shape_count(&tokens->shape);
     const backend *b = backend_cpu();
-    plan_request r = {.model = f->config, .micro_batch = tokens->shape.dim[0], .accumulation = 1,
-                      .seq_len = tokens->shape.dim[1], .precision = q, .with_eval = true, .verify = true,
-                      .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
-                      .logits_chunk_bytes = 4096, /* several chunks even for these small models */
-                      .target = {b->name, 2, 64, b->work_bytes}};
+    plan_request r = {
+        .model = f->config,
+        .micro_batch = tokens->shape.dim[0],
+        .accumulation = 1,
+        .seq_len = tokens->shape.dim[1],
+        .precision = q,
+        .with_eval = true,
+        .verify = true,
+        .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
+        .logits_chunk_bytes = 4096, /* several chunks even for these small models */
+        .target = {b->name, 2, 64, b->work_bytes}};
     must(plan_compile(&f->plan, &r));
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));
@@ -110,8 +124,12 @@ static float *read_f32(const family *f, value_id v) {
 }
 
 static void write_scalars(const family *f, int step) {
-    step_scalars s = {.lr = LR, .seed = 1, .grad_unscale = 1, .step = (uint32_t)step,
-                      .bias1 = (float)(1 - pow(BETA1, step)), .bias2 = (float)(1 - pow(BETA2, step))};
+    step_scalars s = {.lr = LR,
+                      .seed = 1,
+                      .grad_unscale = 1,
+                      .step = (uint32_t)step,
+                      .bias1 = (float)(1 - pow(BETA1, step)),
+                      .bias2 = (float)(1 - pow(BETA2, step))};
     exec_write(f->e, f->plan.model.scalars, 0, &s, sizeof s);
 }
 
@@ -168,7 +186,8 @@ static void logits_and_losses_equal_pytorch(void **state) {
 }
 
 /* Cosine of one Hugging Face tensor's gradient with ours, which lies in rows of a packed and maybe turned parameter. */
-static double part_cosine(const family *f, const model_param *q, const param_part *part, const float *grad, double scale, double *worst) {
+static double part_cosine(const family *f, const model_param *q, const param_part *part, const float *grad,
+                          double scale, double *worst) {
     char name[256];
     snprintf(name, sizeof name, "g/%s", part->file_name);
     const float *want = get(f, name)->data;
@@ -191,7 +210,8 @@ static double smallest_gradient_cosine(const family *f, double *worst) {
     for (size_t i = 0; i < f->plan.model.n_params; i++) {
         const model_param *q = &f->plan.model.params[i];
         float *grad = read_f32(f, f->plan.passes.grads[i]);
-        for (int k = 0; k < q->n_parts; k++) smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
+        for (int k = 0; k < q->n_parts; k++)
+            smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
         free(grad);
     }
     return smallest;
@@ -206,7 +226,8 @@ static void every_gradient_equals_pytorch(void **state) {
         write_scalars(&f, 1);
         exec_run(f.e, SECTION_MICRO);
         double cosine = smallest_gradient_cosine(&f, &worst);
-        print_message("%-18s fp32: gradient cosine at least 1 - %.1e, entries within %.1e\n", f.name, 1 - cosine, worst);
+        print_message("%-18s fp32: gradient cosine at least 1 - %.1e, entries within %.1e\n", f.name, 1 - cosine,
+                      worst);
         assert_true(cosine > 0.99999);
         family_close(&f);
     }
@@ -228,7 +249,8 @@ static void twenty_adamw_steps_equal_pytorch(void **state) {
             worst = fmax(worst, fabs((double)clip[CLIP_LOSS] - want[step - 1]));
             worst_norm = fmax(worst_norm, fabs((double)clip[CLIP_NORM] / norms[step - 1] - 1));
         }
-        print_message("%-18s fp32: losses of 20 steps within %.1e, norms within %.1e of their size\n", f.name, worst, worst_norm);
+        print_message("%-18s fp32: losses of 20 steps within %.1e, norms within %.1e of their size\n", f.name, worst,
+                      worst_norm);
         assert_true(worst < 1e-4);
         assert_true(worst_norm < 1e-3);
         family_close(&f);
@@ -243,15 +265,16 @@ static void sixteen_bit_losses_and_gradients_stay_close(void **state) {
     for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++)
         for (size_t i = 0; i < ARRAY_LENGTH(fixtures); i++) {
             family f;
-            double worst, bound = kinds[k] == PRECISION_BF16 ? 0.15 : 0.02, cosine_bound = kinds[k] == PRECISION_BF16 ? 0.995 : 0.9999;
+            double worst, bound = kinds[k] == PRECISION_BF16 ? 0.15 : 0.02,
+                          cosine_bound = kinds[k] == PRECISION_BF16 ? 0.995 : 0.9999;
             family_open(&f, fixtures[i], kinds[k]);
             exec_run(f.e, SECTION_EVAL);
             double losses = largest_loss_error(&f, "losses");
             write_scalars(&f, 1);
             exec_run(f.e, SECTION_MICRO);
             double cosine = smallest_gradient_cosine(&f, &worst);
-            print_message("%-18s %s: losses within %.1e, gradient cosine at least 1 - %.1e\n", f.name, precision_name(kinds[k]),
-                          losses, 1 - cosine);
+            print_message("%-18s %s: losses within %.1e, gradient cosine at least 1 - %.1e\n", f.name,
+                          precision_name(kinds[k]), losses, 1 - cosine);
             assert_true(losses < bound);
             assert_true(cosine > cosine_bound);
             family_close(&f);

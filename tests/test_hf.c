@@ -17,8 +17,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const char *const fixtures[] = {"gpt2_tied",     "gpt2_untied", "gpt2_published", "llama_old_fp16",       "llama_sharded",
-                                       "qwen2_old",     "qwen2_bf16",  "qwen3_tied_with_head", "qwen3_bf16_sharded"};
+static const char *const fixtures[] = {"gpt2_tied",      "gpt2_untied",          "gpt2_published",
+                                       "llama_old_fp16", "llama_sharded",        "qwen2_old",
+                                       "qwen2_bf16",     "qwen3_tied_with_head", "qwen3_bf16_sharded"};
 
 static const char *fixture_dir(const char *name) {
     static char path[512];
@@ -52,7 +53,8 @@ static void logits_equal_transformers(void **state) {
         const char *dir = fixture_dir(fixtures[i]);
         snprintf(path, sizeof path, "%s/reference.safetensors", dir);
         must(safetensors_open(&reference, path));
-        const safetensor *tokens = safetensors_find(&reference, "tokens"), *logits = safetensors_find(&reference, "logits");
+        const safetensor *tokens = safetensors_find(&reference, "tokens"),
+                         *logits = safetensors_find(&reference, "logits");
         assert_true(tokens && logits);
         must(hf_open(&m, dir, PRECISION_FP32, tokens->shape.dim[0], tokens->shape.dim[1]));
         must(weights_load_dir(m.e, &m.plan, dir));
@@ -114,8 +116,18 @@ static void loading_holds_little_beside_the_model(void **state) {
     char *dir = training_dir(), path[600], out[600], *description;
     hf_model m, again;
     export_report report;
-    const model_config c = {.name = "large", .family = FAMILY_GPT2, .vocab = 65536, .hidden = 64, .n_layers = 1, .n_heads = 4,
-                            .n_kv_heads = 4, .head_dim = 16, .ffn = 65536, .max_positions = 16, .norm_eps = 1e-5, .tied = true};
+    const model_config c = {.name = "large",
+                            .family = FAMILY_GPT2,
+                            .vocab = 65536,
+                            .hidden = 64,
+                            .n_layers = 1,
+                            .n_heads = 4,
+                            .n_kv_heads = 4,
+                            .head_dim = 16,
+                            .ffn = 65536,
+                            .max_positions = 16,
+                            .norm_eps = 1e-5,
+                            .tied = true};
     const uint64_t largest = 65536ull * 64 * sizeof(float);
     json_t *config = model_config_to_json(&c);
     snprintf(path, sizeof path, "%s/config.json", dir);
@@ -138,7 +150,8 @@ static void loading_holds_little_beside_the_model(void **state) {
     uint64_t peak = sys_rss_peak_bytes(), more = peak > before ? peak - before : 0;
     assert_int_equal(params_hash(again.e, &again.plan), hash);
     if (measured)
-        print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20, (double)largest / 0x1p20);
+        print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20,
+                      (double)largest / 0x1p20);
     else print_message("the peak of resident memory cannot be told here: not measured\n");
     assert_true(!measured || more < 2 * largest);
     free(description);
@@ -176,7 +189,8 @@ static void export_then_reload_gives_the_same_bits(void **state) {
             snprintf(out, sizeof out, "%s/new/model/", dir);
             must(hf_open(&m, fixture_dir(fixtures[i]), PRECISION_FP32, 1, 8));
             must(weights_load_dir(m.e, &m.plan, fixture_dir(fixtures[i])));
-            train_request r = {.plan = m.plan.request, .model_dir = fixture_dir(fixtures[i]), .data = {.tokenizer = "byte"}};
+            train_request r = {
+                .plan = m.plan.request, .model_dir = fixture_dir(fixtures[i]), .data = {.tokenizer = "byte"}};
             must(export_describe(&r, NULL, &description));
             export_options o = {.dir = out, .type = DTYPE_COUNT, .shard_bytes = sharded ? 3000 : 0};
             must(export_running(m.e, &m.plan, description, &o, &report));
@@ -292,7 +306,8 @@ static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
     must(hf_open(&m, fixture_dir("llama_sharded"), PRECISION_FP32, 1, 8));
     must(weights_load_dir(m.e, &m.plan, fixture_dir("llama_sharded")));
     exec_write(m.e, program_find(&m.plan.program, "layers.1.attn.qkv.w"), 4, &large, sizeof large);
-    train_request r = {.plan = m.plan.request, .model_dir = fixture_dir("llama_sharded"), .data = {.tokenizer = "byte"}};
+    train_request r = {
+        .plan = m.plan.request, .model_dir = fixture_dir("llama_sharded"), .data = {.tokenizer = "byte"}};
     must(export_describe(&r, NULL, &description));
     snprintf(out, sizeof out, "%s/model", dir);
     must_refuse(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F16}, &report),
@@ -320,7 +335,10 @@ static const bad_config bad_configs[] = {
     {"llama_old_fp16", "{\"hidden_size\": \"16\"}", NULL, {"'hidden_size'", "\"16\""}},
     {"llama_old_fp16", "{\"hidden_size\": 16.5}", NULL, {"'hidden_size'", "16.5"}},
     {"llama_old_fp16", "{}", "hidden_size", {"'hidden_size'", "nothing"}},
-    {"llama_old_fp16", "{\"num_hidden_layers\": 9223372036854775807}", NULL, {"'num_hidden_layers'", "9223372036854775807"}},
+    {"llama_old_fp16",
+     "{\"num_hidden_layers\": 9223372036854775807}",
+     NULL,
+     {"'num_hidden_layers'", "9223372036854775807"}},
     {"llama_old_fp16", "{\"num_hidden_layers\": 0}", NULL, {"'num_hidden_layers'", "found 0"}},
     {"llama_old_fp16", "{\"vocab_size\": []}", NULL, {"'vocab_size'", "[]"}},
     {"llama_old_fp16", "{\"vocab_size\": 99999999999}", NULL, {"'vocab_size'", "99999999999"}},
@@ -334,26 +352,43 @@ static const bad_config bad_configs[] = {
     {"llama_old_fp16", "{\"attention_bias\": true}", NULL, {"'attention_bias'", "found true", "false"}},
     {"llama_old_fp16", "{\"mlp_bias\": true}", NULL, {"'mlp_bias'", "found true"}},
     {"llama_old_fp16", "{\"rope_theta\": -1}", NULL, {"'rope_theta'", "-1"}},
-    {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}", NULL, {"'rope_scaling.type'", "yarn", "llama3"}},
-    {"llama_old_fp16", "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}", NULL,
+    {"llama_old_fp16",
+     "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}",
+     NULL,
+     {"'rope_scaling.type'", "yarn", "llama3"}},
+    {"llama_old_fp16",
+     "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}",
+     NULL,
      {"'rope_scaling.rope_type'", "dynamic"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"linear\"}}", NULL, {"'rope_scaling.factor'", "nothing"}},
-    {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", NULL, {"'rope_scaling.factor'", "above 0"}},
+    {"llama_old_fp16",
+     "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}",
+     NULL,
+     {"'rope_scaling.factor'", "above 0"}},
     {"llama_old_fp16", "{\"rope_scaling\": \"linear\"}", NULL, {"'rope_scaling'", "an object or null"}},
     {"llama_old_fp16",
      "{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 1}}",
      NULL,
      {"'rope_scaling.high_freq_factor'", "above 4"}},
-    {"llama_sharded", "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}", NULL, {"'rope_parameters.rope_type'", "longrope"}},
-    {"llama_sharded", "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}", NULL,
+    {"llama_sharded",
+     "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}",
+     NULL,
+     {"'rope_parameters.rope_type'", "longrope"}},
+    {"llama_sharded",
+     "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+     NULL,
      {"'rope_parameters.full_attention'", "all layers"}},
     {"llama_sharded", "{\"partial_rotary_factor\": 0.5}", NULL, {"'partial_rotary_factor'", "0.5", "expected 1"}},
     {"llama_sharded", "{\"quantization_config\": {\"bits\": 4}}", NULL, {"'quantization_config'", "bits"}},
     {"llama_sharded", "{\"num_local_experts\": 8}", NULL, {"'num_local_experts'", "found 8", "experts"}},
-    {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1}", NULL,
+    {"qwen2_old",
+     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1}",
+     NULL,
      {"'use_sliding_window'", "sliding windows"}},
     {"qwen2_old", "{}", "num_key_value_heads", {"'num_key_value_heads'", "nothing"}},
-    {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}", NULL,
+    {"qwen3_bf16_sharded",
+     "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+     NULL,
      {"'layer_types'", "sliding_attention"}},
     {"qwen3_bf16_sharded", "{\"layer_types\": 3}", NULL, {"'layer_types'", "a list"}},
     {"qwen3_bf16_sharded", "{\"attention_bias\": true}", NULL, {"'attention_bias'"}},
@@ -421,13 +456,15 @@ static void what_changes_nothing_is_taken(void **state) {
 /* What is absent is what transformers 5 would put there. */
 static void defaults_are_those_of_transformers(void **state) {
     static const char *const optional[] = {"tie_word_embeddings", "rms_norm_eps", "layer_norm_epsilon", "head_dim",
-                                           "rope_theta", "rope_scaling", "rope_parameters", "hidden_act"};
+                                           "rope_theta",          "rope_scaling", "rope_parameters",    "hidden_act"};
     static const struct {
         const char *fixture;
         bool tied;
         double eps;
         int64_t head_dim;
-    } want[] = {{"gpt2_untied", true, 1e-5, 6}, {"llama_sharded", false, 1e-6, 4}, {"qwen2_old", false, 1e-6, 4},
+    } want[] = {{"gpt2_untied", true, 1e-5, 6},
+                {"llama_sharded", false, 1e-6, 4},
+                {"qwen2_old", false, 1e-6, 4},
                 {"qwen3_tied_with_head", false, 1e-6, 128}};
     for (size_t i = 0; i < ARRAY_LENGTH(want); i++) {
         json_t *root = fixture_config(want[i].fixture);
@@ -478,7 +515,8 @@ static void write_changed(const char *dir, const char *fixture, const change *c)
     if (c->add) entries[n] = (safetensors_entry){c->add, DTYPE_F32, SHAPE(3)}, data[n++] = three;
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     must(safetensors_writer_open(&w, path, entries, n, NULL));
-    for (size_t i = 0; i < n; i++) must(safetensors_writer_put(&w, i, 0, data[i], shape_bytes(&entries[i].shape, entries[i].type)));
+    for (size_t i = 0; i < n; i++)
+        must(safetensors_writer_put(&w, i, 0, data[i], shape_bytes(&entries[i].shape, entries[i].type)));
     must(safetensors_writer_close(&w));
     free(entries);
     free(data);
@@ -510,11 +548,13 @@ static void wrong_tensors_are_named(void **state) {
                 WORDS("model.norm.weight has shape (1, 16), expected (16)"));
     must_refuse(load_changed("qwen2_old", &(change){.retype = "model.norm.weight"}),
                 WORDS("model.norm.weight is int32", "fp32, bf16 or fp16"));
-    must_refuse(load_changed("qwen2_old", &(change){.add = "lm_head.weight"}), WORDS("lm_head.weight", "tie_word_embeddings"));
+    must_refuse(load_changed("qwen2_old", &(change){.add = "lm_head.weight"}),
+                WORDS("lm_head.weight", "tie_word_embeddings"));
     must_refuse(load_changed("gpt2_tied", &(change){.reshape = "transformer.h.0.mlp.c_fc.weight"}),
                 WORDS("transformer.h.0.mlp.c_fc.weight has shape (1, 1024), expected (16, 64)"));
     /* Two layers of seven weights and three biases are gone with the norms left: ten are named, the rest counted. */
-    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "proj"}), WORDS("q_proj.weight is missing", "and 10 more"));
+    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "proj"}),
+                WORDS("q_proj.weight is missing", "and 10 more"));
     must(load_changed("qwen2_old", &(change){0}));
     must(load_changed("qwen2_old", &(change){.add = "model.rotary_emb.inv_freq"}));
     must(load_changed("qwen2_old", &(change){.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}));
@@ -523,7 +563,11 @@ static void wrong_tensors_are_named(void **state) {
 static status load_with_index(const char *index, bool pickled) {
     char *dir = training_dir(), path[700];
     weight_files w;
-    snprintf(path, sizeof path, index ? "%s/model.safetensors.index.json" : pickled ? "%s/pytorch_model.bin" : "%s/README", dir);
+    snprintf(path, sizeof path,
+             index     ? "%s/model.safetensors.index.json"
+             : pickled ? "%s/pytorch_model.bin"
+                       : "%s/README",
+             dir);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs(index ? index : "", f);
@@ -537,7 +581,8 @@ static status load_with_index(const char *index, bool pickled) {
 }
 
 static void an_index_stays_inside_its_directory(void **state) {
-    static const char *const names[] = {"../model.safetensors", "/etc/passwd", "a/../../b.safetensors", "..", "", ".hidden"};
+    static const char *const names[] = {
+        "../model.safetensors", "/etc/passwd", "a/../../b.safetensors", "..", "", ".hidden"};
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
         char index[256];
         snprintf(index, sizeof index, "{\"weight_map\": {\"a.weight\": \"%s\"}}", names[i]);
@@ -547,7 +592,8 @@ static void an_index_stays_inside_its_directory(void **state) {
     must_refuse(load_with_index("{\"weight_map\": []}", false), WORDS("weight_map"));
     must_refuse(load_with_index("{}", false), WORDS("weight_map", "nothing"));
     must_refuse(load_with_index("{", false), WORDS("index.json:1"));
-    must_refuse(load_with_index("{\"weight_map\": {\"a.weight\": \"gone.safetensors\"}}", false), WORDS("gone.safetensors"));
+    must_refuse(load_with_index("{\"weight_map\": {\"a.weight\": \"gone.safetensors\"}}", false),
+                WORDS("gone.safetensors"));
     must_refuse(load_with_index(NULL, true), WORDS("no model.safetensors", "pytorch_model.bin"));
     must_refuse(load_with_index(NULL, false), WORDS("no model.safetensors", "model.init=random"));
 }
@@ -584,7 +630,8 @@ static status check_settings(const char *const *settings) {
 static void a_path_says_all_about_its_model(void **state) {
     must(check_settings(WORDS("model.path=m")));
     must(check_settings(WORDS("model.path=m", "model.init=random", "model.preset=auto", "model.layers=auto")));
-    must_refuse(check_settings(WORDS("model.path=m", "model.preset=gpt2")), WORDS("model.path (m)", "model.preset (gpt2)"));
+    must_refuse(check_settings(WORDS("model.path=m", "model.preset=gpt2")),
+                WORDS("model.path (m)", "model.preset (gpt2)"));
     must_refuse(check_settings(WORDS("model.init=pretrained")), WORDS("model.init", "model.path is not given"));
     static const char *const sizes[] = {"layers=2",   "hidden=2", "heads=2", "kv_heads=2",
                                         "head_dim=2", "ffn=2",    "vocab=2", "tied=false"};
@@ -602,12 +649,14 @@ static status run_directory(const char *dir, const char *in, const char *out) {
     hf_model m;
     TRY(safetensors_open(&st, in));
     const safetensor *tokens = safetensors_find(&st, "tokens"), *targets = safetensors_find(&st, "targets");
-    if (!tokens || !targets || tokens->type != DTYPE_I32 || tokens->shape.rank != 2 || !shape_equal(&tokens->shape, &targets->shape))
+    if (!tokens || !targets || tokens->type != DTYPE_I32 || tokens->shape.rank != 2 ||
+        !shape_equal(&tokens->shape, &targets->shape))
         return ERR(ERR_INPUT, "%s: expected tokens and targets, (rows, T) of int32", in);
     int64_t rows = tokens->shape.dim[0], T = tokens->shape.dim[1];
     TRY(hf_open(&m, dir, PRECISION_FP32, 1, T));
     TRY(weights_load_dir(m.e, &m.plan, dir));
-    safetensors_entry entries[] = {{"logits", DTYPE_F32, SHAPE(rows, T, m.config.vocab)}, {"losses", DTYPE_F32, SHAPE(rows, T)}};
+    safetensors_entry entries[] = {{"logits", DTYPE_F32, SHAPE(rows, T, m.config.vocab)},
+                                   {"losses", DTYPE_F32, SHAPE(rows, T)}};
     safetensors_writer w;
     TRY(safetensors_writer_open(&w, out, entries, ARRAY_LENGTH(entries), NULL));
     size_t row_bytes = (size_t)T * 4, logit_bytes = row_bytes * (size_t)m.config.vocab;

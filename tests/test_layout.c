@@ -15,8 +15,14 @@ static size_t ragged_work(const program *p, const op *o, int n_threads) {
 }
 
 static plan_request request(const char *preset, precision precision, int64_t accumulation) {
-    return (plan_request){.model = *model_preset_find(preset), .micro_batch = 2, .accumulation = accumulation, .seq_len = 24,
-                          .precision = precision, .with_eval = true, .verify = true, .logits_chunk_bytes = 1 << 16,
+    return (plan_request){.model = *model_preset_find(preset),
+                          .micro_batch = 2,
+                          .accumulation = accumulation,
+                          .seq_len = 24,
+                          .precision = precision,
+                          .with_eval = true,
+                          .verify = true,
+                          .logits_chunk_bytes = 1 << 16,
                           .target = {"ragged", 3, 64, ragged_work}};
 }
 
@@ -75,8 +81,8 @@ static void roles_and_gaps_add_up_to_the_plan(void **state) {
     uint64_t sum = p.gap_bytes, n = model_param_count(&r.model);
     for (role i = 0; i < ROLE_COUNT; i++) sum += p.by_role[i];
     assert_int_equal(sum, p.planned[TIER_DEVICE]);
-    assert_int_equal(p.by_role[ROLE_PARAM], 2 * n); /* bf16 */
-    assert_int_equal(p.by_role[ROLE_GRAD], 4 * n);  /* fp32 */
+    assert_int_equal(p.by_role[ROLE_PARAM], 2 * n);  /* bf16 */
+    assert_int_equal(p.by_role[ROLE_GRAD], 4 * n);   /* fp32 */
     assert_int_equal(p.by_role[ROLE_STATE], 12 * n); /* master, m, v */
     assert_true(p.gap_bytes < p.planned[TIER_DEVICE] / 20);
     plan_close(&p);

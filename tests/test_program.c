@@ -104,8 +104,14 @@ static void value_of_another_section_is_refused(void **state) {
 }
 
 static plan_request small_request(const char *preset) {
-    return (plan_request){.model = *model_preset_find(preset), .micro_batch = 2, .accumulation = 2, .seq_len = 16,
-                          .precision = PRECISION_BF16, .with_eval = true, .verify = true, .logits_chunk_bytes = 1 << 16,
+    return (plan_request){.model = *model_preset_find(preset),
+                          .micro_batch = 2,
+                          .accumulation = 2,
+                          .seq_len = 16,
+                          .precision = PRECISION_BF16,
+                          .with_eval = true,
+                          .verify = true,
+                          .logits_chunk_bytes = 1 << 16,
                           .target = {"cpu", 2, 64, NULL}};
 }
 
@@ -142,12 +148,17 @@ static void equal_programs_hash_equal_and_others_differ(void **state) {
 static void llama3_rope_blends_between_kept_and_stretched(void **state) {
     (void)state;
     rope_options plain = {.type = ROPE_DEFAULT, .theta = 500000};
-    rope_options r = {.type = ROPE_LLAMA3, .theta = 500000, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4,
+    rope_options r = {.type = ROPE_LLAMA3,
+                      .theta = 500000,
+                      .factor = 8,
+                      .low_freq_factor = 1,
+                      .high_freq_factor = 4,
                       .original_max_positions = 8192};
     assert_true(rope_inverse_frequency(&r, 128, 0) == rope_inverse_frequency(&plain, 128, 0)); /* short wave kept */
     double last = rope_inverse_frequency(&plain, 128, 63);
     assert_true(fabs(rope_inverse_frequency(&r, 128, 63) - last / 8) < 1e-18); /* long wave stretched */
-    for (int i = 1; i < 64; i++) assert_true(rope_inverse_frequency(&r, 128, i) < rope_inverse_frequency(&r, 128, i - 1));
+    for (int i = 1; i < 64; i++)
+        assert_true(rope_inverse_frequency(&r, 128, i) < rope_inverse_frequency(&r, 128, i - 1));
 }
 
 int main(void) {

@@ -211,7 +211,8 @@ static void gradient_matches_finite_differences(void **state) {
 static void nothing_trained_on_gives_zeros(void **state) {
     (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        gradient_setup g = {{10, 8, 40}, bf16 ? DTYPE_BF16 : DTYPE_F32, bf16 ? DTYPE_BF16 : DTYPE_F32, 500, false, 1.0f};
+        gradient_setup g = {{10, 8, 40}, bf16 ? DTYPE_BF16 : DTYPE_F32, bf16 ? DTYPE_BF16 : DTYPE_F32, 500, false,
+                            1.0f};
         int32_t targets[10];
         for (int i = 0; i < 10; i++) targets[i] = -1;
         op_case *c = gradient_case(&g, targets);
@@ -343,7 +344,8 @@ static void scratch_follows_the_budget(void **state) {
 static void sums_of_the_step_add_up(void **state) {
     (void)state;
     enum { N = 5 };
-    const double losses[N] = {1.5, 2.25, 100, 0.5, 4}, weights[N] = {1, 0.5, 7, 0, -2}, before[SUM_COUNT] = {10, 20, 30, 40};
+    const double losses[N] = {1.5, 2.25, 100, 0.5, 4}, weights[N] = {1, 0.5, 7, 0, -2},
+                 before[SUM_COUNT] = {10, 20, 30, 40};
     const int32_t targets[N] = {3, 0, -1, 9, 2};
     for (int i = 0; i < 4; i++) {
         bool weighted = i % 2;

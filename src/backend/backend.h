@@ -52,7 +52,7 @@ typedef struct backend {
     void (*set_thread_hook)(backend_context *c, void (*enter)(void), void (*leave)(void));
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
     const char *(*kernel_name)(dtype t); /* of the matrix product that serves this dtype here; for people */
-    const kernel_fn *kernels; /* OP_COUNT of them; NULL = this backend lacks the op */
+    const kernel_fn *kernels;            /* OP_COUNT of them; NULL = this backend lacks the op */
 } backend;
 
 const backend *backend_cpu(void);

@@ -38,18 +38,18 @@ typedef enum status {
 /* Records the error and returns its code: `return ERR(ERR_INPUT, "%s: key '%s' ...", file, key);` */
 #define ERR(code, ...) error_set((code), __FILE__, __LINE__, __func__, __VA_ARGS__)
 /* Passes an error up, adding this place to its trail. */
-#define TRY(expr)                                                                                                    \
-    do {                                                                                                             \
-        status try_rc_ = (expr);                                                                                     \
-        if (try_rc_ != OK) return error_trail(try_rc_, __FILE__, __LINE__, __func__);                                \
+#define TRY(expr)                                                                     \
+    do {                                                                              \
+        status try_rc_ = (expr);                                                      \
+        if (try_rc_ != OK) return error_trail(try_rc_, __FILE__, __LINE__, __func__); \
     } while (0)
-#define TRY_GOTO(rc, expr, label)                                                                                    \
-    do {                                                                                                             \
-        (rc) = (expr);                                                                                               \
-        if ((rc) != OK) {                                                                                            \
-            error_trail((rc), __FILE__, __LINE__, __func__);                                                         \
-            goto label;                                                                                              \
-        }                                                                                                            \
+#define TRY_GOTO(rc, expr, label)                            \
+    do {                                                     \
+        (rc) = (expr);                                       \
+        if ((rc) != OK) {                                    \
+            error_trail((rc), __FILE__, __LINE__, __func__); \
+            goto label;                                      \
+        }                                                    \
     } while (0)
 
 status error_set(status code, const char *file, int line, const char *func, const char *fmt, ...)
@@ -69,13 +69,13 @@ typedef struct error_record {
     char message[2048];
     char trail[16][128];
 } error_record;
-void error_take(error_record *out);      /* copies this thread's error and clears it */
+void error_take(error_record *out);       /* copies this thread's error and clears it */
 status error_give(const error_record *r); /* makes it this thread's error */
 
 /* Invariants stay on in release builds: a wrong plan must never become a wrong run. */
-#define ASSERT(cond)                                                                                                 \
-    do {                                                                                                             \
-        if (__builtin_expect(!(cond), 0)) base_assert_failed(#cond, __FILE__, __LINE__);                             \
+#define ASSERT(cond)                                                                     \
+    do {                                                                                 \
+        if (__builtin_expect(!(cond), 0)) base_assert_failed(#cond, __FILE__, __LINE__); \
     } while (0)
 _Noreturn void base_assert_failed(const char *what, const char *file, int line);
 
@@ -141,10 +141,10 @@ int str_edit_distance(const char *a, const char *b); /* for "did you mean" */
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
-char *str_format_count(char buf[32], double n); /* 124439808 -> "124.4M" */
+char *str_format_count(char buf[32], double n);                                        /* 124439808 -> "124.4M" */
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
-status dir_make(const char *path);       /* mkdir -p */
-status dir_remove_all(const char *path); /* rm -r; no error when absent */
+status dir_make(const char *path);                                                     /* mkdir -p */
+status dir_remove_all(const char *path);                                               /* rm -r; no error when absent */
 
 /* ---- rng: Philox4x32-10, counter based ---------------------------------------------------------------------- */
 
@@ -152,8 +152,8 @@ status dir_remove_all(const char *path); /* rm -r; no error when absent */
 void rng_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 uint64_t rng_key(uint64_t seed, const char *purpose); /* a key per purpose: rng_key(seed, "init.wte") */
 uint64_t rng_u64(uint64_t key, uint64_t index);
-double rng_uniform(uint64_t key, uint64_t index);              /* [0, 1) */
-uint64_t rng_below(uint64_t key, uint64_t index, uint64_t n);  /* [0, n) */
+double rng_uniform(uint64_t key, uint64_t index);                                                /* [0, 1) */
+uint64_t rng_below(uint64_t key, uint64_t index, uint64_t n);                                    /* [0, n) */
 void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float mean, float std); /* Box-Muller */
 /* Element i of the seeded permutation of 0..n-1, in O(1) memory (a Feistel walk). */
 uint64_t rng_permute(uint64_t key, uint64_t i, uint64_t n);

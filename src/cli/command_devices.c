@@ -21,13 +21,16 @@ status command_devices(int argc, char **argv) {
         double rate = 0;
         rc = exec_measure_peak(b, threads, o.config.run.bind, types[i], &rate);
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
-        if (rc == OK) fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s, %d threads)\n", dtype_name(types[i]), rate * 1e-9, kernel, threads);
-        json_object_set_new(rates, dtype_name(types[i]), json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
+        if (rc == OK)
+            fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s, %d threads)\n", dtype_name(types[i]), rate * 1e-9,
+                    kernel, threads);
+        json_object_set_new(rates, dtype_name(types[i]),
+                            json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
     }
     if (rc == OK && o.json) {
-        json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O}", "device", "cpu:0", "name", m.cpu_name, "arch", m.arch,
-                                 "cores", m.n_cores, "memory_total", (json_int_t)m.memory_total, "memory_available",
-                                 (json_int_t)m.memory_available, "matmul", rates);
+        json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O}", "device", "cpu:0", "name", m.cpu_name, "arch",
+                                 m.arch, "cores", m.n_cores, "memory_total", (json_int_t)m.memory_total,
+                                 "memory_available", (json_int_t)m.memory_available, "matmul", rates);
         json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
         putchar('\n');
         json_decref(root);

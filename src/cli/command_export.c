@@ -35,14 +35,15 @@ static status parse(export_arguments *a, int argc, char **argv) {
         else return ERR(ERR_INPUT, "export: found a third argument '%s', expected a run and a directory", argv[i]);
     }
     if (!a->options.dir && !a->help)
-        return ERR(ERR_INPUT, "export: found %s, expected: ralo export RUN|CHECKPOINT DIR", a->from ? "no DIR" : "no RUN and no DIR");
+        return ERR(ERR_INPUT, "export: found %s, expected: ralo export RUN|CHECKPOINT DIR",
+                   a->from ? "no DIR" : "no RUN and no DIR");
     return OK;
 }
 
 static void print_json(const export_arguments *a, const export_report *r) {
-    json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:i}", "export", a->options.dir, "checkpoint", r->from, "step",
-                             (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters", (json_int_t)r->n_parameters,
-                             "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
+    json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:i}", "export", a->options.dir, "checkpoint", r->from,
+                             "step", (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters",
+                             (json_int_t)r->n_parameters, "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);
@@ -60,9 +61,9 @@ status command_export(int argc, char **argv) {
         return OK;
     }
     TRY(export_checkpoint(a.from, &a.options, &r));
-    fprintf(stderr, "exported  %s (step %lld): %s parameters in %s, %s in %d file%s\nsaved     %s\n", r.from, (long long)r.step,
-            str_format_count(count, (double)r.n_parameters), dtype_name(r.type), str_format_bytes(size, r.n_bytes), r.n_files,
-            r.n_files == 1 ? "" : "s", a.options.dir);
+    fprintf(stderr, "exported  %s (step %lld): %s parameters in %s, %s in %d file%s\nsaved     %s\n", r.from,
+            (long long)r.step, str_format_count(count, (double)r.n_parameters), dtype_name(r.type),
+            str_format_bytes(size, r.n_bytes), r.n_files, r.n_files == 1 ? "" : "s", a.options.dir);
     if (a.json) print_json(&a, &r);
     return OK;
 }

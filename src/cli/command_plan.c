@@ -9,7 +9,8 @@ static void print_json(const plan *p) {
     json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
     json_object_set_new(root, "strategy", plan_strategy_json(p));
     json_object_set_new(root, "memory", plan_memory_json(p));
-    json_object_set_new(root, "fits", json_boolean(!p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit));
+    json_object_set_new(root, "fits",
+                        json_boolean(!p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);

@@ -28,18 +28,23 @@ typedef struct listener {
     int n_examples;
 } listener;
 
-static void on_step(void *context, const train_step_report *r) { track_step(((listener *)context)->t, r, r->device_bytes); }
+static void on_step(void *context, const train_step_report *r) {
+    track_step(((listener *)context)->t, r, r->device_bytes);
+}
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
     listener *l = context;
     char line[512];
     if (l->n_examples++ == 0)
-        track_message(l->t, strcmp(l->c->data.source, "builtin:arithmetic") == 0
-                                ? "held-out problems, solved token by token (numbers are written units first: 37+45=82 is 73+54=280):"
-                                : "held-out problems, solved token by token:");
+        track_message(
+            l->t,
+            strcmp(l->c->data.source, "builtin:arithmetic") == 0
+                ? "held-out problems, solved token by token (numbers are written units first: 37+45=82 is 73+54=280):"
+                : "held-out problems, solved token by token:");
     bool right = strcmp(expected, got) == 0;
-    snprintf(line, sizeof line, "  %s%s   %s%s", prompt, got, right ? "right" : "wrong, expected ", right ? "" : expected);
+    snprintf(line, sizeof line, "  %s%s   %s%s", prompt, got, right ? "right" : "wrong, expected ",
+             right ? "" : expected);
     track_message(l->t, line);
 }
 
@@ -75,8 +80,10 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
     char newest[4096];
     TRY(checkpoint_find_newest(out, newest, sizeof newest));
     if (newest[0] && !r->resume)
-        return ERR(ERR_INPUT, "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir",
-                   out, newest);
+        return ERR(
+            ERR_INPUT,
+            "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", out,
+            newest);
     return dir_make(out);
 }
 
@@ -87,17 +94,22 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(root, "run", json_string(run_dir));
     if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
     json_object_set_new(root, "steps", json_integer(t->steps));
-    json_object_set_new(root, "loss", json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
+    json_object_set_new(
+        root, "loss",
+        json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
     json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
     json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
-    json_object_set_new(root, "eval", json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match", number_or_null(t->eval.exact_match)));
+    json_object_set_new(root, "eval",
+                        json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
+                                  number_or_null(t->eval.exact_match)));
     json_object_set_new(root, "strategy", plan_strategy_json(p));
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->param_hash);
     json_object_set_new(root, "param_hash", json_string(hash));
     json_object_set_new(root, "world", json_integer(1));
-    uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak, t->memory.peak[TIER_NVME]};
+    uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
+                                  t->memory.peak[TIER_NVME]};
     for (tier i = 0; i < TIER_COUNT; i++)
         json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
@@ -111,13 +123,16 @@ static void print_json(const plan *p, const train_request *r, const train_result
 static void print_summary(const plan *p, const train_result *t, const char *run_dir) {
     char a[32], b[32], c[32];
     fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
-            str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss, t->last_loss);
+            str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
+            t->last_loss);
     if (isfinite(t->eval.loss)) fprintf(stderr, "held out  loss %.4f", t->eval.loss);
     if (isfinite(t->eval.exact_match))
-        fprintf(stderr, ", exact match %.1f %% of %lld problems", 100 * t->eval.exact_match, (long long)t->eval.n_problems);
+        fprintf(stderr, ", exact match %.1f %% of %lld problems", 100 * t->eval.exact_match,
+                (long long)t->eval.n_problems);
     if (isfinite(t->eval.loss)) fputc('\n', stderr);
-    fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n", str_format_bytes(a, p->planned[TIER_DEVICE]),
-            str_format_bytes(b, t->memory.peak[TIER_DEVICE]), str_format_bytes(c, t->rss_peak));
+    fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
+            str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
+            str_format_bytes(c, t->rss_peak));
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
@@ -127,9 +142,12 @@ static void print_data(const dataset *d, const config *c) {
     dataset_report(d, SPLIT_TRAIN, &r);
     fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
     if (r.rows_per_epoch)
-        fprintf(stderr, ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu that continue a document of the row before",
-                (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens), (unsigned long long)r.rows_per_epoch,
-                (unsigned long long)r.n_dropped_tokens, (unsigned long long)r.n_cut_tokens);
+        fprintf(stderr,
+                ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu that continue a document "
+                "of the row before",
+                (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens),
+                (unsigned long long)r.rows_per_epoch, (unsigned long long)r.n_dropped_tokens,
+                (unsigned long long)r.n_cut_tokens);
     else fputs(", endless", stderr);
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
@@ -151,7 +169,8 @@ static status train_with(const common_options *o, const config *c) {
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc, train_check(&r, &p), done);
     if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
-        rc = ERR(ERR_INPUT, "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
+        rc = ERR(ERR_INPUT,
+                 "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
                  (long long)tokenizer_vocab(dataset_tokenizer(d)), r.plan.model.name, (long long)r.plan.model.vocab);
         goto done;
     }
@@ -160,7 +179,10 @@ static status train_with(const common_options *o, const config *c) {
     r.run_dir = run_dir;
     double peak = 0;
     TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
-    track_options to = {.run_dir = run_dir, .out = stderr, .peak_flops = peak, .memory_planned = p.planned[TIER_DEVICE],
+    track_options to = {.run_dir = run_dir,
+                        .out = stderr,
+                        .peak_flops = peak,
+                        .memory_planned = p.planned[TIER_DEVICE],
                         .log_every = r.train.log_every};
     TRY_GOTO(rc, track_open(&l.t, &to), done);
     catch_signals();

@@ -498,7 +498,8 @@ static bool differs_from_default(const config *c, const char *key) {
 }
 
 static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
-    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key)) log_warn("%s has no effect: %s", key, why);
+    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key))
+        log_warn("%s has no effect: %s", key, why);
 }
 
 static void config_name_idle(const config *c) {
@@ -525,20 +526,24 @@ const char *config_preset(const config *c) {
 static status check_model(const config *c) {
     if (*c->model.path == 0) {
         if (c->model.init == INIT_PRETRAINED)
-            return ERR(ERR_INPUT, "model.init is pretrained but model.path is not given: presets have no weights; set model.path");
+            return ERR(ERR_INPUT,
+                       "model.init is pretrained but model.path is not given: presets have no weights; set model.path");
         return OK;
     }
     if (*c->model.preset)
-        return ERR(ERR_INPUT, "model.path (%s) and model.preset (%s) are both given; keep one of them", c->model.path, c->model.preset);
+        return ERR(ERR_INPUT, "model.path (%s) and model.preset (%s) are both given; keep one of them", c->model.path,
+                   c->model.preset);
     const struct {
         const char *key;
         bool given;
-    } sizes[] = {{"layers", c->model.layers}, {"hidden", c->model.hidden},     {"heads", c->model.heads},
+    } sizes[] = {{"layers", c->model.layers},     {"hidden", c->model.hidden},     {"heads", c->model.heads},
                  {"kv_heads", c->model.kv_heads}, {"head_dim", c->model.head_dim}, {"ffn", c->model.ffn},
-                 {"vocab", c->model.vocab},   {"tied", c->model.tied >= 0}};
+                 {"vocab", c->model.vocab},       {"tied", c->model.tied >= 0}};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].given)
-            return ERR(ERR_INPUT, "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave model.%s out",
+            return ERR(ERR_INPUT,
+                       "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave "
+                       "model.%s out",
                        sizes[i].key, c->model.path, sizes[i].key);
     return OK;
 }

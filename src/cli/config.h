@@ -35,11 +35,11 @@ typedef struct config {
         int64_t logits_chunk; /* bytes */
     } memory;
     struct {
-        const char *dir;    /* "": to be made from date and preset */
-        const char *resume; /* "none", "auto" or a checkpoint directory */
-        int64_t keep;       /* 0: all */
+        const char *dir;        /* "": to be made from date and preset */
+        const char *resume;     /* "none", "auto" or a checkpoint directory */
+        int64_t keep;           /* 0: all */
         const char *export_dir; /* "": none */
-        int threads;        /* 0: one per core */
+        int threads;            /* 0: one per core */
         bool bind;
     } run;
     arena memory_of_strings;
@@ -53,7 +53,7 @@ status config_read_file(config *c, const char *path); /* YAML or JSON */
 status config_set(config *c, const char *assignment, const char *where);
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
 status config_check(const config *c);
-const char *config_preset(const config *c); /* the preset that counts; NULL where model.path is given */
+const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);

@@ -7,7 +7,8 @@
 #define VERSION "0.1.0"
 
 static const command commands[] = {
-    {"train", "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
+    {"train",
+     "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
      "             [--show-config] [--json]",
      "train; without CONFIG the built-in default on this machine", command_train},
     {"plan", "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--program] [--json]",
@@ -18,7 +19,8 @@ static const command commands[] = {
 };
 
 static void print_help(FILE *out) {
-    fputs("ralo trains language models that do not fit: it plans where every byte of the step lives, shows that plan and\n"
+    fputs("ralo trains language models that do not fit: it plans where every byte of the step lives, shows that plan "
+          "and\n"
           "runs exactly that plan.\n\n",
           out);
     for (size_t i = 0; i < ARRAY_LENGTH(commands); i++)
@@ -34,8 +36,9 @@ static void print_presets(FILE *out) {
     for (size_t i = 0; model_preset_at(i); i++) {
         const model_config *c = model_preset_at(i);
         char buf[32];
-        fprintf(out, "  %-16s %-6s %8s parameters, %lld layers, hidden %lld\n", c->name, model_family_traits(c->family)->name,
-                str_format_count(buf, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden);
+        fprintf(out, "  %-16s %-6s %8s parameters, %lld layers, hidden %lld\n", c->name,
+                model_family_traits(c->family)->name, str_format_count(buf, (double)model_param_count(c)),
+                (long long)c->n_layers, (long long)c->hidden);
     }
 }
 
@@ -56,7 +59,8 @@ static status dispatch(int argc, char **argv) {
     const char *nearest = commands[0].name;
     for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
         if (strcmp(argv[0], commands[i].name) == 0) return commands[i].run(argc, argv);
-        if (str_edit_distance(argv[0], commands[i].name) < str_edit_distance(argv[0], nearest)) nearest = commands[i].name;
+        if (str_edit_distance(argv[0], commands[i].name) < str_edit_distance(argv[0], nearest))
+            nearest = commands[i].name;
     }
     return ERR(ERR_INPUT, "unknown command '%s'; did you mean '%s'? 'ralo --help' lists them", argv[0], nearest);
 }

@@ -6,7 +6,17 @@
 #include <unistd.h>
 
 /* One row per flag: where its value goes is decided in apply_flag. */
-typedef enum flag_id { FLAG_SET, FLAG_JSON, FLAG_TRACE, FLAG_PROGRAM, FLAG_RESUME, FLAG_PRESET, FLAG_DEVICE_MEMORY, FLAG_ANNOTATED, FLAG_HELP } flag_id;
+typedef enum flag_id {
+    FLAG_SET,
+    FLAG_JSON,
+    FLAG_TRACE,
+    FLAG_PROGRAM,
+    FLAG_RESUME,
+    FLAG_PRESET,
+    FLAG_DEVICE_MEMORY,
+    FLAG_ANNOTATED,
+    FLAG_HELP
+} flag_id;
 /* clang-format off */
 static const struct {
     const char *name;
@@ -69,13 +79,15 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 1; i < argc; i++) {
             if (strncmp(argv[i], "--", 2) != 0) {
-                if (file && file != argv[i]) return ERR(ERR_INPUT, "%s: two config files given, '%s' and '%s'", argv[0], file, argv[i]);
+                if (file && file != argv[i])
+                    return ERR(ERR_INPUT, "%s: two config files given, '%s' and '%s'", argv[0], file, argv[i]);
                 file = argv[i];
                 continue;
             }
             const char *name = argv[i] + 2, *text = strchr(name, '=');
             size_t length = text ? (size_t)(text - name) : strlen(name), k = 0;
-            while (k < ARRAY_LENGTH(flags) && (strlen(flags[k].name) != length || strncmp(flags[k].name, name, length))) k++;
+            while (k < ARRAY_LENGTH(flags) && (strlen(flags[k].name) != length || strncmp(flags[k].name, name, length)))
+                k++;
             if (k == ARRAY_LENGTH(flags) || !listed(allowed, flags[k].name))
                 return ERR(ERR_INPUT, "%s: unknown option '%s'; 'ralo --help' lists them", argv[0], argv[i]);
             if (text) text++;
@@ -83,7 +95,8 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
                 if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value", argv[0], argv[i]);
                 text = argv[++i];
             }
-            if (!flags[k].takes_value && text) return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
+            if (!flags[k].takes_value && text)
+                return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
             if (pass == 1) TRY(apply_flag(o, flags[k].id, text));
         }
         if (pass == 0 && file) TRY(config_read_file(&o->config, file));
@@ -105,14 +118,14 @@ static status model_from_config(const config *c, model_config *out) {
         for (size_t i = 0; model_preset_at(i); i++)
             if (str_edit_distance(model_preset_at(i)->name, name) < str_edit_distance(nearest, name))
                 nearest = model_preset_at(i)->name;
-        return ERR(ERR_INPUT, "model.preset '%s' is not known; did you mean '%s'? 'ralo help presets' lists them",
-                   name, nearest);
+        return ERR(ERR_INPUT, "model.preset '%s' is not known; did you mean '%s'? 'ralo help presets' lists them", name,
+                   nearest);
     }
     *out = *preset;
     const struct {
         int64_t given, *field;
     } overrides[] = {
-        {c->model.layers, &out->n_layers}, {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
+        {c->model.layers, &out->n_layers},     {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
         {c->model.kv_heads, &out->n_kv_heads}, {c->model.head_dim, &out->head_dim}, {c->model.ffn, &out->ffn},
         {c->model.vocab, &out->vocab},
     };
@@ -131,8 +144,8 @@ status request_from_config(const config *c, train_request *out) {
     const backend *b = backend_cpu();
     int threads = c->run.threads ? c->run.threads : machine.n_cores;
     const train_options *t = &c->train;
-    *out = (train_request){.data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind,
-                           .backend = b};
+    *out = (train_request){
+        .data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind, .backend = b};
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
     if (*c->model.path) out->model_dir = c->model.path;
@@ -144,14 +157,18 @@ status request_from_config(const config *c, train_request *out) {
     p->accumulation = t->accumulation;
     p->seq_len = c->data.seq_len;
     p->precision = (precision)c->precision;
-    p->optimizer = (optimizer_options){.beta1 = (float)t->beta1, .beta2 = (float)t->beta2, .eps = (float)t->eps,
-                                       .weight_decay = (float)t->weight_decay, .clip = (float)t->clip};
+    p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
+                                       .beta2 = (float)t->beta2,
+                                       .eps = (float)t->eps,
+                                       .weight_decay = (float)t->weight_decay,
+                                       .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)
-        p->device_limit = machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
+        p->device_limit =
+            machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
     p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;

@@ -15,12 +15,12 @@
 #include "format/format.h"
 
 typedef struct data_options {
-    const char *source;     /* builtin:arithmetic | builtin:grammar | a text file (several: comma separated) */
-    const char *tokenizer;  /* byte, or a tokenizer.json or its directory */
+    const char *source;    /* builtin:arithmetic | builtin:grammar | a text file (several: comma separated) */
+    const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;
-    bool pack;              /* several documents per row; false: one document per row, padded */
-    int64_t difficulty;     /* builtin:arithmetic: digits of the operands, 1..6 */
-    double eval_fraction;   /* of a file's tail kept for evaluation */
+    bool pack;            /* several documents per row; false: one document per row, padded */
+    int64_t difficulty;   /* builtin:arithmetic: digits of the operands, 1..6 */
+    double eval_fraction; /* of a file's tail kept for evaluation */
     uint64_t seed;
 } data_options;
 
@@ -77,9 +77,10 @@ void decode_stream_close(decode_stream *s);
 
 typedef struct dataset dataset;
 typedef struct data_report {
-    uint64_t n_documents, n_tokens, n_cut_tokens, n_dropped_tokens; /* cut: a document longer than a row goes on in the next */
-    uint64_t rows_per_epoch;                                        /* 0: the source is endless */
-    double fill;                                                    /* share of row positions that hold a token */
+    uint64_t n_documents, n_tokens, n_cut_tokens,
+        n_dropped_tokens;     /* cut: a document longer than a row goes on in the next */
+    uint64_t rows_per_epoch;  /* 0: the source is endless */
+    double fill;              /* share of row positions that hold a token */
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o);

@@ -43,7 +43,8 @@ static status open_source(source **out, const data_options *o, const tokenizer *
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) {
         if (strcmp(o->source, builtins[i].name) != 0) continue;
         if (!tokenizer_is_byte(t))
-            return ERR(ERR_INPUT, "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
+            return ERR(ERR_INPUT,
+                       "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
                        o->tokenizer, o->source);
         return builtins[i].open(out, o);
     }

@@ -34,14 +34,14 @@ static inline size_t char_length(char lead) {
     return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
-int32_t char_decode(const char *text);          /* of valid UTF-8 */
-size_t char_encode(int32_t c, char out[4]);     /* the number of bytes */
-bool char_is_space(int32_t c);                  /* White_Space */
-bool char_is_numeric(int32_t c);                /* Nd, Nl, No */
-bool char_is_punctuation(int32_t c);            /* P*, and what ASCII calls punctuation */
-bool char_is_word(int32_t c);                   /* \w: letters, marks, decimal digits, connectors, joiners */
-bool char_is_mark(int32_t c);                   /* Mn, Mc, Me of Unicode 9 */
-bool char_is_younger(int32_t c);                /* no normal form changes it: it is not in Unicode 9 */
+int32_t char_decode(const char *text);      /* of valid UTF-8 */
+size_t char_encode(int32_t c, char out[4]); /* the number of bytes */
+bool char_is_space(int32_t c);              /* White_Space */
+bool char_is_numeric(int32_t c);            /* Nd, Nl, No */
+bool char_is_punctuation(int32_t c);        /* P*, and what ASCII calls punctuation */
+bool char_is_word(int32_t c);               /* \w: letters, marks, decimal digits, connectors, joiners */
+bool char_is_mark(int32_t c);               /* Mn, Mc, Me of Unicode 9 */
+bool char_is_younger(int32_t c);            /* no normal form changes it: it is not in Unicode 9 */
 /* Appends the bytes with every ill-formed piece replaced by U+FFFD. */
 void text_make_valid(const char *text, size_t n_bytes, strbuf *out);
 
@@ -160,7 +160,7 @@ typedef struct file_tokenizer {
     normalizer *normalizers;
     pretokenizer *pretokenizers;
     decoder *decoders;
-    added_set plain, normalized; /* added tokens that match the text as it is, and its normal form */
+    added_set plain, normalized;         /* added tokens that match the text as it is, and its normal form */
     const tokenizer_added **added_by_id; /* (n_ids) NULL: not an added token */
     span *shown;                         /* (n_ids) what decoders see: for normalized added tokens their normal form */
     bool *is_special;                    /* (n_ids) left out when decoding */

@@ -128,7 +128,8 @@ static void add_bytes(text_source *s, unsigned char *bytes, uint64_t n_bytes, do
     s->base.n_bytes += n_bytes;
     part train = {.bytes = bytes, .n_bytes = MIN(n_train, n_bytes), .n_tokens = n_train};
     add_part(&s->splits[SPLIT_TRAIN], train);
-    if (n_eval) add_part(&s->splits[SPLIT_EVAL], (part){.bytes = bytes + n_train, .n_bytes = n_eval - 1, .n_tokens = n_eval});
+    if (n_eval)
+        add_part(&s->splits[SPLIT_EVAL], (part){.bytes = bytes + n_train, .n_bytes = n_eval - 1, .n_tokens = n_eval});
 }
 
 static status add_ids(text_source *s, const tokenizer *t, char *text, size_t n_bytes, double eval_fraction) {

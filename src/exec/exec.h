@@ -64,5 +64,5 @@ void guard_arm(void);
 void guard_disarm(void);
 void guard_note(size_t n_bytes); /* called by the interposer */
 uint64_t guard_count(void);
-bool guard_present(void);        /* is an interposer linked in */
+bool guard_present(void); /* is an interposer linked in */
 void guard_set_present(void);

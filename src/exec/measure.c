@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define SIDE 1536  /* large enough to feed many cores, small enough for half a second on two */
+#define SIDE 1536 /* large enough to feed many cores, small enough for half a second on two */
 #define REPEATS 4
 
 status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second) {
@@ -26,7 +26,10 @@ status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, do
     tensor_convert(rounded, t, noise, DTYPE_F32, SIDE * SIDE);
     b->write(c, memory, rounded, n);
     b->write(c, (char *)memory + n, rounded, n);
-    kernel_call k = {.program = &p, .op = o, .in = {memory, (char *)memory + n}, .out = {(char *)memory + 2 * n},
+    kernel_call k = {.program = &p,
+                     .op = o,
+                     .in = {memory, (char *)memory + n},
+                     .out = {(char *)memory + 2 * n},
                      .work = (char *)memory + 3 * n};
     double best = 0;
     for (int i = 0; i < REPEATS; i++) {

@@ -17,7 +17,7 @@
 /* ---- JSON (jansson: strict, no duplicate keys) --------------------------------------------------------------- */
 
 status json_read_file(const char *path, size_t max_bytes, json_t **out); /* the caller calls json_decref */
-status json_write_file(const char *path, const json_t *root);            /* whole or not at all: temp + fsync + rename */
+status json_write_file(const char *path, const json_t *root); /* whole or not at all: temp + fsync + rename */
 /* Members of an object; `where` is the file, for the message. Missing or mistyped members are ERR_INPUT. */
 status json_get_int(const json_t *object, const char *key, int64_t min, int64_t max, const char *where, int64_t *out);
 status json_get_real(const json_t *object, const char *key, const char *where, double *out);
@@ -28,10 +28,10 @@ status json_get_string(const json_t *object, const char *key, const char *where,
 typedef enum yaml_kind { YAML_SCALAR, YAML_MAP, YAML_LIST } yaml_kind;
 typedef struct yaml_node {
     yaml_kind kind;
-    const char *key;   /* inside a map; else NULL */
-    const char *text;  /* scalars */
-    bool quoted;       /* "8" in quotes is a string, 8 is a number */
-    int line, column;  /* 1-based, of the key inside a map, else of the value */
+    const char *key;                      /* inside a map; else NULL */
+    const char *text;                     /* scalars */
+    bool quoted;                          /* "8" in quotes is a string, 8 is a number */
+    int line, column;                     /* 1-based, of the key inside a map, else of the value */
     struct yaml_node *first_child, *next; /* maps and lists, in file order */
 } yaml_node;
 /* Refuses duplicate keys, aliases and anchors, several documents, nesting deeper than 32, invalid UTF-8 and files over
@@ -81,7 +81,8 @@ typedef struct safetensors_writer {
  * in pieces. metadata: string pairs key, value, ..., NULL; or NULL. The file is whole only after close returned OK. */
 status safetensors_writer_open(safetensors_writer *w, const char *path, const safetensors_entry *entries, size_t n,
                                const char *const *metadata);
-status safetensors_writer_put(safetensors_writer *w, size_t entry, uint64_t byte_offset, const void *data, size_t n_bytes);
+status safetensors_writer_put(safetensors_writer *w, size_t entry, uint64_t byte_offset, const void *data,
+                              size_t n_bytes);
 status safetensors_writer_close(safetensors_writer *w); /* fsync + close; also frees after a failure */
 void safetensors_writer_abort(safetensors_writer *w);   /* close and remove the file */
 
@@ -135,14 +136,14 @@ typedef enum pretokenizer_kind {
 typedef struct tokenizer_pretokenizer {
     pretokenizer_kind kind;
     const char *where;
-    tokenizer_pattern pattern;       /* SPLIT */
-    delimiter_behavior behavior;     /* SPLIT, PUNCTUATION */
-    bool invert;                     /* SPLIT: what the pattern does not match is the delimiter */
+    tokenizer_pattern pattern;        /* SPLIT */
+    delimiter_behavior behavior;      /* SPLIT, PUNCTUATION */
+    bool invert;                      /* SPLIT: what the pattern does not match is the delimiter */
     bool add_prefix_space, use_regex; /* BYTE_LEVEL */
-    bool individual_digits;          /* DIGITS */
-    span replacement;                /* METASPACE: one character */
-    metaspace_prepend prepend;       /* METASPACE */
-    bool split;                      /* METASPACE */
+    bool individual_digits;           /* DIGITS */
+    span replacement;                 /* METASPACE: one character */
+    metaspace_prepend prepend;        /* METASPACE */
+    bool split;                       /* METASPACE */
 } tokenizer_pretokenizer;
 
 typedef enum decoder_kind {
@@ -179,10 +180,10 @@ typedef struct tokenizer_vocab_slot {
 /* Everything below is checked: ids are from 0 to n_ids - 1, texts are UTF-8, nested sequences are laid out flat. */
 typedef struct tokenizer_file {
     const char *path;
-    int32_t n_ids;     /* one more than the largest id of the model's vocabulary and the added tokens */
-    int32_t n_vocab;   /* tokens of the model's vocabulary */
-    span *tokens;      /* (n_ids) by id; text NULL: no token of the model's vocabulary has that id */
-    size_t longest;    /* bytes of the longest of them */
+    int32_t n_ids;           /* one more than the largest id of the model's vocabulary and the added tokens */
+    int32_t n_vocab;         /* tokens of the model's vocabulary */
+    span *tokens;            /* (n_ids) by id; text NULL: no token of the model's vocabulary has that id */
+    size_t longest;          /* bytes of the longest of them */
     tokenizer_merge *merges; /* in order of rank; of equal pairs the last one counts */
     size_t n_merges;
     const char *unk_name; /* NULL: what is not in the vocabulary is left out */
@@ -196,7 +197,7 @@ typedef struct tokenizer_file {
     size_t n_pretokenizers;
     tokenizer_decoder *decoders;
     size_t n_decoders;
-    bool has_decoder; /* without one, tokens are joined with spaces */
+    bool has_decoder;  /* without one, tokens are joined with spaces */
     int32_t *template; /* what surrounds a text: ids and TOKENIZER_TEXT; at least one of the latter */
     size_t n_template;
     tokenizer_vocab_slot *slots; /* see tokenizer_file_find */

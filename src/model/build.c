@@ -76,8 +76,8 @@ typedef struct projection {
 } projection;
 
 /* A linear layer whose rows come from n tensors in the files. */
-static projection add_projection(builder *b, int layer, const char *name, const char *const *files,
-                                 const int64_t *rows, int n, int64_t in, bool bias, bool into_residual) {
+static projection add_projection(builder *b, int layer, const char *name, const char *const *files, const int64_t *rows,
+                                 int n, int64_t in, bool bias, bool into_residual) {
     char buf[NAME_BYTES];
     int64_t out = 0;
     for (int i = 0; i < n; i++) out += rows[i];
@@ -199,13 +199,13 @@ static block_params add_block(builder *b, int layer) {
         r.norm1 = add_norm(b, layer, "norm1", "transformer.h.%d.ln_1");
         r.qkv = add_projection(b, layer, "attn.qkv", (const char *[]){"transformer.h.%d.attn.c_attn"},
                                (int64_t[]){HD + 2 * GD}, 1, C, t->qkv_bias, false);
-        r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C}, 1,
-                               HD, t->other_bias, true);
+        r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C},
+                               1, HD, t->other_bias, true);
         r.norm2 = add_norm(b, layer, "norm2", "transformer.h.%d.ln_2");
         r.up = add_projection(b, layer, "mlp.up", (const char *[]){"transformer.h.%d.mlp.c_fc"}, (int64_t[]){c->ffn}, 1,
                               C, t->other_bias, false);
-        r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C}, 1,
-                                c->ffn, t->other_bias, true);
+        r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C},
+                                1, c->ffn, t->other_bias, true);
         return r;
     }
     r.norm1 = add_norm(b, layer, "norm1", "model.layers.%d.input_layernorm");
@@ -214,11 +214,13 @@ static block_params add_block(builder *b, int layer) {
                                             "model.layers.%d.self_attn.v_proj"},
                            (int64_t[]){HD, GD, GD}, 3, C, t->qkv_bias, false);
     if (t->qk_norm) {
-        r.q_norm = add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
-        r.k_norm = add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
+        r.q_norm =
+            add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
+        r.k_norm =
+            add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
     }
-    r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C}, 1,
-                           HD, t->other_bias, true);
+    r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C},
+                           1, HD, t->other_bias, true);
     r.norm2 = add_norm(b, layer, "norm2", "model.layers.%d.post_attention_layernorm");
     r.up = add_projection(b, layer, "mlp.gate_up",
                           (const char *[]){"model.layers.%d.mlp.gate_proj", "model.layers.%d.mlp.up_proj"},

@@ -26,7 +26,10 @@ typedef struct reading {
 static status refuse(const char *path, const char *key, const json_t *found, const char *expected) {
     char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     status rc = ERR(ERR_INPUT, "%s: key '%s': found %.120s, expected %s", path, key,
-                    !found ? "nothing" : text ? text : "something that is no JSON", expected);
+                    !found ? "nothing"
+                    : text ? text
+                           : "something that is no JSON",
+                    expected);
     free(text);
     return rc;
 }
@@ -183,7 +186,8 @@ static status read_rope_type(const reading *r, const json_t *object, const char 
             return OK;
         }
     snprintf(full, sizeof full, "%s.%s", name, key);
-    return refuse(r->path, full, v, "\"default\", \"llama3\" or \"linear\"; other ways of stretching positions are not supported");
+    return refuse(r->path, full, v,
+                  "\"default\", \"llama3\" or \"linear\"; other ways of stretching positions are not supported");
 }
 
 static status read_rope(const reading *r, model_config *c) {
@@ -202,14 +206,16 @@ static status read_rope(const reading *r, model_config *c) {
         TRY(read_rope_type(r, object, name, &o->type));
     }
     if (turned != 1)
-        return ERR(ERR_INPUT, "%s: key 'partial_rotary_factor': found %g, expected 1: the whole head is rotated", r->path, turned);
+        return ERR(ERR_INPUT, "%s: key 'partial_rotary_factor': found %g, expected 1: the whole head is rotated",
+                   r->path, turned);
     if (o->type == ROPE_DEFAULT) return OK;
     TRY(read_real(r, object, where, "factor", 0, NAN, &o->factor));
     if (o->type == ROPE_LINEAR) return OK;
     TRY(read_real(r, object, where, "low_freq_factor", 0, NAN, &o->low_freq_factor));
     TRY(read_real(r, object, where, "high_freq_factor", o->low_freq_factor, NAN, &o->high_freq_factor));
     const reading inner = {r->path, object};
-    return read_size_or(&inner, "original_max_position_embeddings", 1 << 24, c->max_positions, &o->original_max_positions);
+    return read_size_or(&inner, "original_max_position_embeddings", 1 << 24, c->max_positions,
+                        &o->original_max_positions);
 }
 
 /* ---- Llama, Qwen2, Qwen3 --------------------------------------------------------------------------------------- */
@@ -219,9 +225,12 @@ static status check_windows(const reading *r, int64_t n_layers) {
     size_t i;
     bool use = false;
     if (types && !json_is_array(types)) return refuse(r->path, "layer_types", types, "a list with a word per layer");
-    json_array_foreach((json_t *)types, i, type)
-        if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0)
-            return refuse(r->path, "layer_types", type, "\"full_attention\" in every layer; sliding windows are not supported");
+    json_array_foreach(
+        (json_t *)types, i,
+        type) if (!json_is_string(type) ||
+                  strcmp(json_string_value(type), "full_attention") !=
+                      0) return refuse(r->path, "layer_types", type,
+                                       "\"full_attention\" in every layer; sliding windows are not supported");
     TRY(read_bool(r, "use_sliding_window", false, &use));
     if (!use || types) return OK; /* layer_types, where given, decides */
     int64_t first = 0;
@@ -243,7 +252,8 @@ static status read_llama_like(const reading *r, model_config *c) {
         TRY(read_size_or(r, "num_key_value_heads", 4096, c->n_heads, &c->n_kv_heads));
     else TRY(read_size(r, NAMES("num_key_value_heads"), 4096, &c->n_kv_heads));
     if (c->n_heads % c->n_kv_heads)
-        return refuse(r->path, "num_key_value_heads", get(r->root, "num_key_value_heads"), "a divisor of num_attention_heads");
+        return refuse(r->path, "num_key_value_heads", get(r->root, "num_key_value_heads"),
+                      "a divisor of num_attention_heads");
     /* An absent head_dim is 128 in Qwen3; null, and absent in the others, means an equal share of the width. */
     bool wide = c->family == FAMILY_QWEN3 && !json_object_get(r->root, "head_dim");
     TRY(read_size_or(r, "head_dim", 1024, wide ? 128 : c->hidden / c->n_heads, &c->head_dim));
@@ -265,7 +275,8 @@ static status read_config(const reading *r, model_config *c) {
                                           "moe_intermediate_size"};
     if (!json_is_object(r->root)) return ERR(ERR_INPUT, "%s: found no object, expected a model's config.json", r->path);
     TRY(read_family(r, &c->family));
-    TRY(demand_absent(r, "quantization_config", "nothing: quantized weights cannot be trained; use the original model"));
+    TRY(demand_absent(r, "quantization_config",
+                      "nothing: quantized weights cannot be trained; use the original model"));
     for (size_t i = 0; i < ARRAY_LENGTH(experts); i++)
         TRY(demand_absent(r, experts[i], "nothing: mixtures of experts are not supported"));
     TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
@@ -290,7 +301,8 @@ status model_config_read(model_config *out, const char *dir) {
     strbuf_init(&path);
     strbuf_printf(&path, "%s/config.json", dir);
     if (access(path.text, F_OK) != 0) {
-        rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir, strerror(errno));
+        rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir,
+                 strerror(errno));
         goto done;
     }
     TRY_GOTO(rc, json_read_file(path.text, CONFIG_MAX_BYTES, &root), done);
@@ -360,8 +372,10 @@ static void put_llama_like(json_t *o, const model_config *c) {
 }
 
 json_t *model_config_to_json(const model_config *c) {
-    static const char *const classes[] = {[FAMILY_GPT2] = "GPT2LMHeadModel", [FAMILY_LLAMA] = "LlamaForCausalLM",
-                                          [FAMILY_QWEN2] = "Qwen2ForCausalLM", [FAMILY_QWEN3] = "Qwen3ForCausalLM"};
+    static const char *const classes[] = {[FAMILY_GPT2] = "GPT2LMHeadModel",
+                                          [FAMILY_LLAMA] = "LlamaForCausalLM",
+                                          [FAMILY_QWEN2] = "Qwen2ForCausalLM",
+                                          [FAMILY_QWEN3] = "Qwen3ForCausalLM"};
     json_t *o = json_object();
     put(o, "architectures", json_pack("[s]", classes[c->family]));
     put(o, "model_type", json_string(model_family_traits(c->family)->name));

@@ -28,13 +28,13 @@ typedef struct model_config {
 
 /* What a family is made of: one row per family. */
 typedef struct model_traits {
-    const char *name; /* "gpt2": also model_type in config.json */
-    bool layernorm;           /* else rmsnorm */
-    bool learned_positions;   /* else rope */
-    bool gelu;                /* one up projection and gelu; else gate|up and swiglu */
+    const char *name;          /* "gpt2": also model_type in config.json */
+    bool layernorm;            /* else rmsnorm */
+    bool learned_positions;    /* else rope */
+    bool gelu;                 /* one up projection and gelu; else gate|up and swiglu */
     bool qkv_bias, other_bias; /* biases on q|k|v; on every other projection */
     bool qk_norm;
-    bool transposed_files;    /* weight files hold (in, out), as GPT-2's Conv1D does */
+    bool transposed_files;     /* weight files hold (in, out), as GPT-2's Conv1D does */
     bool scaled_residual_init; /* projections into the residual stream start smaller by sqrt(2 L) */
 } model_traits;
 const model_traits *model_family_traits(model_family f);
@@ -52,7 +52,7 @@ json_t *model_config_to_json(const model_config *c); /* without dtype and token 
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 typedef struct param_part {
-    const char *file_name;    /* Hugging Face tensor name */
+    const char *file_name;     /* Hugging Face tensor name */
     int64_t first_row, n_rows; /* rows of the packed parameter it fills */
 } param_part;
 typedef struct model_param {

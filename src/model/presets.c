@@ -2,8 +2,14 @@
 #include "model/model.h"
 
 static const model_traits traits[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = {.name = "gpt2", .layernorm = true, .learned_positions = true, .gelu = true, .qkv_bias = true,
-                     .other_bias = true, .transposed_files = true, .scaled_residual_init = true},
+    [FAMILY_GPT2] = {.name = "gpt2",
+                     .layernorm = true,
+                     .learned_positions = true,
+                     .gelu = true,
+                     .qkv_bias = true,
+                     .other_bias = true,
+                     .transposed_files = true,
+                     .scaled_residual_init = true},
     [FAMILY_LLAMA] = {.name = "llama"},
     [FAMILY_QWEN2] = {.name = "qwen2", .qkv_bias = true},
     [FAMILY_QWEN3] = {.name = "qwen3", .qk_norm = true},
@@ -12,22 +18,40 @@ static const model_traits traits[FAMILY_COUNT] = {
 const model_traits *model_family_traits(model_family f) { return &traits[f]; }
 
 /* clang-format off: tables are read by column */
-#define GPT2(n, C, L, H) \
-    {.name = n, .family = FAMILY_GPT2, .vocab = 50257, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
-     .head_dim = (C) / (H), .ffn = 4 * (C), .max_positions = 1024, .norm_eps = 1e-5, .tied = true}
-#define LLAMA(n, V, C, L, H, G, F, P, base) \
-    {.name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-     .head_dim = (C) / (H), .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = false, .rope = {.theta = base}}
-#define QWEN25(n, V, C, L, H, G, F, E, T) \
-    {.name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-     .head_dim = (C) / (H), .ffn = F, .max_positions = 32768, .norm_eps = E, .tied = T, .rope = {.theta = 1e6}}
-#define QWEN3(n, C, L, H, G, F, T) \
-    {.name = n, .family = FAMILY_QWEN3, .vocab = 151936, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-     .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, .rope = {.theta = 1e6}}
+#define GPT2(n, C, L, H)                                                                                             \
+    {                                                                                                                \
+        .name = n, .family = FAMILY_GPT2, .vocab = 50257, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
+        .head_dim = (C) / (H), .ffn = 4 * (C), .max_positions = 1024, .norm_eps = 1e-5, .tied = true                 \
+    }
+#define LLAMA(n, V, C, L, H, G, F, P, base)                                                                       \
+    {                                                                                                             \
+        .name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = (C) / (H), .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = false, .rope = {           \
+            .theta = base                                                                                         \
+        }                                                                                                         \
+    }
+#define QWEN25(n, V, C, L, H, G, F, E, T)                                                                         \
+    {                                                                                                             \
+        .name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = (C) / (H), .ffn = F, .max_positions = 32768, .norm_eps = E, .tied = T, .rope = {              \
+            .theta = 1e6                                                                                          \
+        }                                                                                                         \
+    }
+#define QWEN3(n, C, L, H, G, F, T)                                                                                     \
+    {                                                                                                                  \
+        .name = n, .family = FAMILY_QWEN3, .vocab = 151936, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, .rope = {                      \
+            .theta = 1e6                                                                                               \
+        }                                                                                                              \
+    }
 /* Byte vocabulary (260), made for tests and for the default task. */
-#define SMALL(n, fam, C, L, H, G, D, F, T) \
-    {.name = n, .family = fam, .vocab = 260, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-     .head_dim = D, .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, .tied = T, .rope = {.theta = 10000}}
+#define SMALL(n, fam, C, L, H, G, D, F, T)                                                                 \
+    {                                                                                                      \
+        .name = n, .family = fam, .vocab = 260, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = D, .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, .tied = T, .rope = {             \
+            .theta = 10000                                                                                 \
+        }                                                                                                  \
+    }
 
 static const model_config presets[] = {
     SMALL("arithmetic-tiny", FAMILY_QWEN3, 128, 3, 4, 2, 32, 384, true),
@@ -53,8 +77,18 @@ static const model_config presets[] = {
     QWEN3("qwen3-1.7b", 2048, 28, 16, 8, 6144, true),
     QWEN3("qwen3-4b", 2560, 36, 32, 8, 9728, true),
     QWEN3("qwen3-8b", 4096, 36, 32, 8, 12288, false),
-    {.name = "tiny-qwen3", .family = FAMILY_QWEN3, .vocab = 151669, .hidden = 8, .n_layers = 2, .n_heads = 4,
-     .n_kv_heads = 2, .head_dim = 128, .ffn = 32, .max_positions = 32768, .norm_eps = 1e-6, .tied = false,
+    {.name = "tiny-qwen3",
+     .family = FAMILY_QWEN3,
+     .vocab = 151669,
+     .hidden = 8,
+     .n_layers = 2,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .ffn = 32,
+     .max_positions = 32768,
+     .norm_eps = 1e-6,
+     .tied = false,
      .rope = {.theta = 10000}},
 };
 
@@ -73,16 +107,18 @@ status model_config_check(const model_config *c) {
         const char *name;
         int64_t n, max;
     } sizes[] = {
-        {"vocab", c->vocab, 1 << 24},       {"hidden", c->hidden, 1 << 20},     {"layers", c->n_layers, 1000},
-        {"heads", c->n_heads, 4096},        {"kv_heads", c->n_kv_heads, 4096},  {"head_dim", c->head_dim, 1024},
-        {"ffn", c->ffn, 1 << 22},           {"max_positions", c->max_positions, 1 << 24},
+        {"vocab", c->vocab, 1 << 24},      {"hidden", c->hidden, 1 << 20},
+        {"layers", c->n_layers, 1000},     {"heads", c->n_heads, 4096},
+        {"kv_heads", c->n_kv_heads, 4096}, {"head_dim", c->head_dim, 1024},
+        {"ffn", c->ffn, 1 << 22},          {"max_positions", c->max_positions, 1 << 24},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].n < 1 || sizes[i].n > sizes[i].max)
             return ERR(ERR_INPUT, "model %s: %s is %lld, expected 1 to %lld", c->name, sizes[i].name,
                        (long long)sizes[i].n, (long long)sizes[i].max);
     if (c->n_heads % c->n_kv_heads)
-        return ERR(ERR_INPUT, "model %s: %lld heads cannot share %lld kv heads evenly; choose kv_heads that divides heads",
+        return ERR(ERR_INPUT,
+                   "model %s: %lld heads cannot share %lld kv heads evenly; choose kv_heads that divides heads",
                    c->name, (long long)c->n_heads, (long long)c->n_kv_heads);
     if (!traits[c->family].learned_positions && c->head_dim % 2)
         return ERR(ERR_INPUT, "model %s: head_dim is %lld, rotary positions need an even one", c->name,

@@ -188,7 +188,8 @@ static void loss_with_gradient(differ *d, const op *f) {
     const model *m = d->c->model;
     value_id dh = grad_value(d, f->in[0]), dw = param_target(d, f->in[1]);
     op *o = emit(d, OP_UNEMBED_LOSS_GRAD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, f->in[1]), op_in(o, 2, f->in[2]), op_in(o, 3, m->weights), op_in(o, 4, m->scalars);
+    op_in(o, 0, f->in[0]), op_in(o, 1, f->in[1]), op_in(o, 2, f->in[2]), op_in(o, 3, m->weights),
+        op_in(o, 4, m->scalars);
     op_out(o, 0, f->out[0]), op_out(o, 1, dh), op_out(o, 2, dw);
     d->gradient[f->in[0]] = dh;
     if (!m->config.tied) param_finish(d, f->in[1], f);

@@ -29,7 +29,8 @@ void layout_lifetimes(const program *p, lifetime *out) {
         }
     }
     for (size_t v = 1; v < p->n_values; v++)
-        if (p->values[v].persistent && p->values[v].view_of == NO_VALUE) out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
+        if (p->values[v].persistent && p->values[v].view_of == NO_VALUE)
+            out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
 }
 
 /* A block is one run of bytes: a value, or several that follow each other in place. */
@@ -94,7 +95,8 @@ static void make_blocks(packer *k) {
         value_id owner = owner_of(k, v);
         if (owner == v) {
             index[v] = k->n_blocks;
-            k->blocks[k->n_blocks++] = (block){v, value_bytes(a), k->life[v].first, k->life[v].last, 0, a->section, a->tier};
+            k->blocks[k->n_blocks++] =
+                (block){v, value_bytes(a), k->life[v].first, k->life[v].last, 0, a->section, a->tier};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -223,7 +225,8 @@ status pass_layout(program *p, pass_context *c) {
     make_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), peak = end;
-        for (section s = 0; s < SECTION_COUNT; s++) peak = MAX(peak, pack_section(&k, t, s, align_up(end, k.alignment)));
+        for (section s = 0; s < SECTION_COUNT; s++)
+            peak = MAX(peak, pack_section(&k, t, s, align_up(end, k.alignment)));
         p->arena_bytes[t] = peak == align_up(end, k.alignment) ? end : peak;
     }
     size_t *offset_of = mem_alloc(p->n_values * sizeof *offset_of);

@@ -16,8 +16,8 @@ typedef enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR, PREC
 const char *precision_name(precision p);
 dtype precision_compute(precision p); /* params and activations */
 dtype precision_grad(precision p);
-dtype precision_state(precision p);   /* m and v */
-bool precision_master(precision p);   /* fp32 copy of the parameters beside them */
+dtype precision_state(precision p); /* m and v */
+bool precision_master(precision p); /* fp32 copy of the parameters beside them */
 
 /* What a pass must know of the machine the program is for. A pure description: no device is touched. */
 typedef struct target {
@@ -44,7 +44,7 @@ typedef struct pass_context {
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
 } pass_context;
 
-status pass_autodiff(program *p, pass_context *c);  /* backward of SECTION_MICRO, gradients finished into accumulators */
+status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
 status pass_workspace(program *p, pass_context *c); /* scratch of every op becomes a value of the plan */

@@ -49,8 +49,8 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
         sep = " ";
     }
     if (from->micro_batch != to->micro_batch)
-        strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep, (long long)to->micro_batch,
-                      (long long)to->accumulation);
+        strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep,
+                      (long long)to->micro_batch, (long long)to->accumulation);
     strbuf_printf(b, " (%s)", str_format_bytes(buf, planned));
 }
 
@@ -107,12 +107,16 @@ status plan_check_fit(const plan *p) {
                       str_format_bytes(a, value_bytes(v)));
     }
     for (role i = 0; i < ROLE_COUNT; i++)
-        if (p->by_role[i]) strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i), str_format_bytes(a, p->by_role[i]));
+        if (p->by_role[i])
+            strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i),
+                          str_format_bytes(a, p->by_role[i]));
     bool found = smallest_change(r, &change, &least);
-    if (!found) strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s", str_format_bytes(a, least));
-    status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s", r->model.name,
-                    str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit), names.text,
-                    found ? "The smallest change that fits: " : "", change.text);
+    if (!found)
+        strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s",
+                      str_format_bytes(a, least));
+    status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s",
+                    r->model.name, str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit),
+                    names.text, found ? "The smallest change that fits: " : "", change.text);
     strbuf_fini(&names);
     strbuf_fini(&change);
     return rc;

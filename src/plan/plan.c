@@ -92,7 +92,8 @@ static uint64_t state_bytes(const plan *p) {
 #define CHUNK_MIN (4ll << 20)
 
 static int64_t logits_chunk(const plan_request *r) {
-    return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(CHUNK_ROWS * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
+    return r->logits_chunk_bytes ? r->logits_chunk_bytes
+                                 : MAX(CHUNK_ROWS * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
 status plan_compile(plan *p, const plan_request *r) {
@@ -100,12 +101,19 @@ status plan_compile(plan *p, const plan_request *r) {
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
     program_init(&p->program);
-    model_build_options o = {.batch = r->micro_batch, .seq_len = r->seq_len, .compute = precision_compute(r->precision),
-                             .with_eval = r->with_eval, .token_weights = r->token_weights,
+    model_build_options o = {.batch = r->micro_batch,
+                             .seq_len = r->seq_len,
+                             .compute = precision_compute(r->precision),
+                             .with_eval = r->with_eval,
+                             .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
     TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
-    p->passes = (pass_context){.target = &p->request.target, .model = &p->model, .precision = r->precision,
-                               .accumulation = r->accumulation, .optimizer = r->optimizer, .verify = r->verify};
+    p->passes = (pass_context){.target = &p->request.target,
+                               .model = &p->model,
+                               .precision = r->precision,
+                               .accumulation = r->accumulation,
+                               .optimizer = r->optimizer,
+                               .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);

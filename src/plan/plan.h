@@ -21,9 +21,9 @@ typedef struct plan_request {
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
-    uint64_t device_limit;  /* bytes; 0 = no limit */
-    uint64_t host_bytes;    /* held outside the device arena: loader rows, checkpoint staging */
-    uint64_t state_copies;  /* copies of params and states on the host (background checkpoints) */
+    uint64_t device_limit; /* bytes; 0 = no limit */
+    uint64_t host_bytes;   /* held outside the device arena: loader rows, checkpoint staging */
+    uint64_t state_copies; /* copies of params and states on the host (background checkpoints) */
 } plan_request;
 
 typedef struct plan {

@@ -13,13 +13,16 @@ void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
     char a[32], b[32];
-    fprintf(out, "model     %s: %s parameters, %lld layers, hidden %lld, %lld heads (%lld kv) of %lld, vocabulary %lld, %s\n",
-            c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
-            (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
-            c->tied ? "tied" : "untied");
-    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n", (long long)r->micro_batch,
-            (long long)r->seq_len, (long long)r->accumulation, str_format_count(a, (double)plan_tokens_per_step(p)),
-            precision_name(r->precision), str_format_count(b, p->flops_per_step));
+    fprintf(
+        out,
+        "model     %s: %s parameters, %lld layers, hidden %lld, %lld heads (%lld kv) of %lld, vocabulary %lld, %s\n",
+        c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
+        (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
+        c->tied ? "tied" : "untied");
+    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
+            (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
+            str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
+            str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));

@@ -4,7 +4,8 @@
 static void print_value(const program *p, value_id id, const char *label, bool updates, FILE *out) {
     const value *v = program_get(p, id);
     char buf[64];
-    fprintf(out, " %s%s=%s:%s%s", label, updates ? "+" : "", v->name, dtype_name(v->type), shape_format(buf, &v->shape));
+    fprintf(out, " %s%s=%s:%s%s", label, updates ? "+" : "", v->name, dtype_name(v->type),
+            shape_format(buf, &v->shape));
     if (v->offset != VALUE_NOT_PLACED) fprintf(out, "@%s+%zu", tier_name(v->tier), v->offset);
 }
 

@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-static const char *const role_names[ROLE_COUNT] = {"inputs", "params", "grads", "states", "activations", "work", "comm"};
+static const char *const role_names[ROLE_COUNT] = {"inputs",      "params", "grads", "states",
+                                                   "activations", "work",   "comm"};
 static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme"};
 static const char *const section_names[SECTION_COUNT] = {"start", "micro", "eval", "update"};
 

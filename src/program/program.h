@@ -27,7 +27,16 @@ typedef enum op_kind {
     OP_COUNT
 } op_kind;
 
-typedef enum role { ROLE_INPUT, ROLE_PARAM, ROLE_GRAD, ROLE_STATE, ROLE_ACTIVATION, ROLE_WORK, ROLE_COMM, ROLE_COUNT } role;
+typedef enum role {
+    ROLE_INPUT,
+    ROLE_PARAM,
+    ROLE_GRAD,
+    ROLE_STATE,
+    ROLE_ACTIVATION,
+    ROLE_WORK,
+    ROLE_COMM,
+    ROLE_COUNT
+} role;
 typedef enum tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_COUNT } tier;
 typedef enum stream { STREAM_COMPUTE, STREAM_H2D, STREAM_D2H, STREAM_COMM, STREAM_COUNT } stream;
 typedef enum section { SECTION_START, SECTION_MICRO, SECTION_EVAL, SECTION_UPDATE, SECTION_COUNT } section;
@@ -45,12 +54,12 @@ typedef struct value {
     shape shape;
     role role;
     tier tier;
-    section section;  /* where a transient value lives; ignored when persistent */
-    bool persistent;  /* keeps its bytes between sections: params, grads, states, inputs */
-    int layer;        /* -1 outside the blocks */
-    value_id view_of; /* these bytes are part of that value's ... */
-    size_t view_offset; /* ... starting here */
-    value_id gradient;  /* of this value, written by autodiff */
+    section section;      /* where a transient value lives; ignored when persistent */
+    bool persistent;      /* keeps its bytes between sections: params, grads, states, inputs */
+    int layer;            /* -1 outside the blocks */
+    value_id view_of;     /* these bytes are part of that value's ... */
+    size_t view_offset;   /* ... starting here */
+    value_id gradient;    /* of this value, written by autodiff */
     value_id in_place_of; /* the value whose bytes this one takes over, written by layout; NO_VALUE: bytes of its own */
     size_t offset;        /* in its tier's arena, written by layout; VALUE_NOT_PLACED before */
 } value;
@@ -69,17 +78,17 @@ double rope_inverse_frequency(const rope_options *r, int head_dim, int i);
 
 /* Constants of an op. Each op reads the few that concern it. */
 typedef struct op_attr {
-    int64_t batch, seq_len;              /* attention, rope, embed: N = batch * seq_len */
-    int n_heads, n_kv_heads, head_dim;   /* attention, rope, qk_norm */
-    float eps;                           /* norms, adamw */
-    float scale;                         /* attention: 1 / sqrt(D) */
-    bool inverse;                        /* rope */
-    rope_options rope;                   /* rope_table */
-    int64_t chunk_bytes;                 /* unembed_loss: budget for one chunk of logits and their gradient */
-    float beta1, beta2, weight_decay;    /* adamw; weight_decay 0 on norms and biases */
-    uint64_t noise_key;                  /* stochastic rounding: which tensor this is */
-    float clip;                          /* clip: largest global norm, 0 = never */
-    bool normalize_by_weights;           /* clip: divide by the sum of weights instead of valid tokens */
+    int64_t batch, seq_len;            /* attention, rope, embed: N = batch * seq_len */
+    int n_heads, n_kv_heads, head_dim; /* attention, rope, qk_norm */
+    float eps;                         /* norms, adamw */
+    float scale;                       /* attention: 1 / sqrt(D) */
+    bool inverse;                      /* rope */
+    rope_options rope;                 /* rope_table */
+    int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
+    float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
+    uint64_t noise_key;                /* stochastic rounding: which tensor this is */
+    float clip;                        /* clip: largest global norm, 0 = never */
+    bool normalize_by_weights;         /* clip: divide by the sum of weights instead of valid tokens */
 } op_attr;
 
 #define OP_MAX_IN 8
@@ -100,19 +109,19 @@ typedef struct program {
     size_t n_values, values_capacity; /* values[0] is unused */
     op *ops;                          /* sections in order, each contiguous */
     size_t n_ops, ops_capacity;
-    int current_layer;                /* stamped on new values and ops; -1 outside the blocks */
-    size_t arena_bytes[TIER_COUNT];   /* written by layout: the exact peak of each tier */
+    int current_layer;              /* stamped on new values and ops; -1 outside the blocks */
+    size_t arena_bytes[TIER_COUNT]; /* written by layout: the exact peak of each tier */
 } program;
 
 /* What changes from step to step reaches the kernels through this one input value, so that a captured step can be
  * replayed with new numbers. Host and device see the same 64 bytes. */
 typedef struct step_scalars {
     float lr;
-    float seed;         /* multiplies dlogits: 1, or the fp16 loss scale times a power of two */
-    float grad_unscale; /* undoes seed; the division by the token count happens in CLIP */
-    float bias1, bias2; /* AdamW: 1 - beta^t */
-    uint32_t step;      /* 1-based; keys the stochastic rounding */
-    uint32_t micro;     /* 0-based micro-batch inside the step */
+    float seed;                  /* multiplies dlogits: 1, or the fp16 loss scale times a power of two */
+    float grad_unscale;          /* undoes seed; the division by the token count happens in CLIP */
+    float bias1, bias2;          /* AdamW: 1 - beta^t */
+    uint32_t step;               /* 1-based; keys the stochastic rounding */
+    uint32_t micro;              /* 0-based micro-batch inside the step */
     uint32_t noise_lo, noise_hi; /* run seed for stochastic rounding */
     uint32_t reserved[7];
 } step_scalars;
@@ -133,7 +142,7 @@ void op_out(op *o, int i, value_id v);
 value *program_get(const program *p, value_id id);
 size_t value_bytes(const value *v);
 value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
-value_id program_find(const program *p, const char *name);               /* NO_VALUE when absent */
+value_id program_find(const program *p, const char *name);                 /* NO_VALUE when absent */
 void program_section(const program *p, section s, size_t *first, size_t *end);
 /* For passes: hands over the op list (caller frees with free) and leaves the program without ops. */
 op *program_take_ops(program *p, size_t *n_ops);
@@ -148,11 +157,11 @@ const char *op_input_name(op_kind k, int i);
 const char *op_output_name(op_kind k, int i);
 bool op_input_optional(op_kind k, int i);
 bool op_output_optional(op_kind k, int i);
-bool op_output_updates(op_kind k, int i);           /* '+': read and written */
-bool op_in_place(op_kind k, int out, int in);       /* may output take the bytes of that input */
+bool op_output_updates(op_kind k, int i);     /* '+': read and written */
+bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 
-double op_flops(const program *p, const op *o);      /* arithmetic of one run */
-double op_bytes(const program *p, const op *o);      /* bytes that must move: inputs once, outputs once */
+double op_flops(const program *p, const op *o); /* arithmetic of one run */
+double op_bytes(const program *p, const op *o); /* bytes that must move: inputs once, outputs once */
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);

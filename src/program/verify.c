@@ -38,9 +38,9 @@ static bool same_type(const checker *c, value_id a, value_id b) { return c->p->v
 
 #define IN(i) (o->in[i])
 #define OUT(i) (o->out[i])
-#define REQUIRE(cond, what, v)                                                                                       \
-    do {                                                                                                             \
-        if (!(cond)) return fail(c, what, v);                                                                        \
+#define REQUIRE(cond, what, v)                \
+    do {                                      \
+        if (!(cond)) return fail(c, what, v); \
     } while (0)
 
 /* x and y are both rows of activations with the same shape and dtype. */
@@ -82,7 +82,8 @@ static status check_statistic(const checker *c, value_id x, value_id s) {
 static status check_heads(const checker *c, value_id qkv) {
     const op_attr *a = &c->o->attr;
     TRY(check_rows(c, qkv));
-    REQUIRE(a->n_heads > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0 && a->head_dim > 0, "bad heads", qkv);
+    REQUIRE(a->n_heads > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0 && a->head_dim > 0, "bad heads",
+            qkv);
     REQUIRE(is_shape2(c, qkv, a->batch * a->seq_len, (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim),
             "expected packed rows (N, (H + 2G) D)", qkv);
     return OK;
@@ -129,11 +130,13 @@ static status check_adamw(const checker *c) {
     REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape1(c, IN(1), CLIP_COUNT), "expected the clip value", IN(1));
     TRY(check_scalars(c, IN(2)));
     REQUIRE(shape_equal(sh(c, g), sh(c, p)), "gradient shape differs from the parameter", g);
-    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)), "state shape differs from the parameter", m);
+    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
+            "state shape differs from the parameter", m);
     REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
     if (master) {
         REQUIRE(has_type(c, master, DTYPE_F32) && shape_equal(sh(c, master), sh(c, p)), "master must be fp32", master);
-        REQUIRE(has_type(c, g, DTYPE_F32) && has_type(c, m, DTYPE_F32), "with a master, gradient and state are fp32", g);
+        REQUIRE(has_type(c, g, DTYPE_F32) && has_type(c, m, DTYPE_F32), "with a master, gradient and state are fp32",
+                g);
     } else {
         REQUIRE(same_type(c, p, g) && same_type(c, p, m), "without a master all have one dtype", g);
         REQUIRE(has_type(c, p, DTYPE_F32) || has_type(c, p, DTYPE_BF16), "fp16 parameters need a master", p);
@@ -177,10 +180,13 @@ static status check_op(const checker *c) {
         return check_norm(c, IN(0), IN(2), IN(3), OUT(1), OUT(2), OUT(3));
     case OP_LINEAR:
         TRY(check_rows(c, IN(0)));
-        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, IN(0))->dim[1], "weight is not (out, in)", IN(1));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, IN(0))->dim[1], "weight is not (out, in)",
+                IN(1));
         REQUIRE(same_type(c, IN(0), IN(1)) && same_type(c, IN(0), OUT(0)), "dtypes differ", OUT(0));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(1))->dim[0]), "output is not (N, out)", OUT(0));
-        if (IN(2)) REQUIRE(is_shape1(c, IN(2), sh(c, IN(1))->dim[0]) && same_type(c, IN(0), IN(2)), "bias is not (out)", IN(2));
+        if (IN(2))
+            REQUIRE(is_shape1(c, IN(2), sh(c, IN(1))->dim[0]) && same_type(c, IN(0), IN(2)), "bias is not (out)",
+                    IN(2));
         return OK;
     case OP_ADD_BIAS:
         TRY(check_rows(c, IN(0)));
@@ -188,7 +194,8 @@ static status check_op(const checker *c) {
         return check_like(c, IN(0), OUT(0));
     case OP_QK_NORM:
         TRY(check_heads(c, IN(0)));
-        REQUIRE(is_shape1(c, IN(1), o->attr.head_dim) && is_shape1(c, IN(2), o->attr.head_dim), "gain is not (D)", IN(1));
+        REQUIRE(is_shape1(c, IN(1), o->attr.head_dim) && is_shape1(c, IN(2), o->attr.head_dim), "gain is not (D)",
+                IN(1));
         TRY(check_like(c, IN(0), OUT(0)));
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) &&
                     is_shape2(c, OUT(1), sh(c, IN(0))->dim[0], o->attr.n_heads + o->attr.n_kv_heads),
@@ -226,7 +233,8 @@ static status check_op(const checker *c) {
         return OK;
     case OP_LINEAR_DX:
         TRY(check_rows(c, IN(0)));
-        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] == sh(c, IN(0))->dim[1], "weight is not (out, in)", IN(1));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] == sh(c, IN(0))->dim[1], "weight is not (out, in)",
+                IN(1));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(1))->dim[1]) && same_type(c, IN(0), OUT(0)),
                 "dx is not (N, in)", OUT(0));
         return OK;
@@ -271,12 +279,14 @@ static status check_op(const checker *c) {
     case OP_EMBED_BWD_ADD:
         TRY(check_rows(c, IN(1)));
         TRY(check_tokens(c, IN(0), sh(c, IN(1))->dim[0]));
-        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (V, C)", OUT(0));
+        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (V, C)",
+                OUT(0));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_POSITION_BWD:
         TRY(check_rows(c, IN(1)));
         TRY(check_tokens(c, IN(0), sh(c, IN(1))->dim[0]));
-        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (P, C)", OUT(0));
+        REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (P, C)",
+                OUT(0));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_ACCUMULATE:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));

@@ -10,17 +10,17 @@
 
 /* One row per dtype: enum, name, bytes per element, safetensors name, floating point. fp8 and int8 are reserved:
  * they have a size and a file name, no arithmetic yet. bool is for files only: masks that old models carry along. */
-#define DTYPE_TABLE(X)                                                                                               \
-    X(F32, "fp32", 4, "F32", 1)                                                                                      \
-    X(BF16, "bf16", 2, "BF16", 1)                                                                                    \
-    X(F16, "fp16", 2, "F16", 1)                                                                                      \
-    X(F64, "fp64", 8, "F64", 1)                                                                                      \
-    X(I32, "int32", 4, "I32", 0)                                                                                     \
-    X(I64, "int64", 8, "I64", 0)                                                                                     \
-    X(U8, "uint8", 1, "U8", 0)                                                                                       \
-    X(I8, "int8", 1, "I8", 0)                                                                                        \
-    X(F8E4M3, "fp8_e4m3", 1, "F8_E4M3", 1)                                                                           \
-    X(F8E5M2, "fp8_e5m2", 1, "F8_E5M2", 1)                                                                           \
+#define DTYPE_TABLE(X)                     \
+    X(F32, "fp32", 4, "F32", 1)            \
+    X(BF16, "bf16", 2, "BF16", 1)          \
+    X(F16, "fp16", 2, "F16", 1)            \
+    X(F64, "fp64", 8, "F64", 1)            \
+    X(I32, "int32", 4, "I32", 0)           \
+    X(I64, "int64", 8, "I64", 0)           \
+    X(U8, "uint8", 1, "U8", 0)             \
+    X(I8, "int8", 1, "I8", 0)              \
+    X(F8E4M3, "fp8_e4m3", 1, "F8_E4M3", 1) \
+    X(F8E5M2, "fp8_e5m2", 1, "F8_E5M2", 1) \
     X(BOOL, "bool", 1, "BOOL", 0)
 
 typedef enum dtype {
@@ -41,9 +41,8 @@ typedef struct shape {
     int rank;
     int64_t dim[SHAPE_MAX_RANK];
 } shape;
-#define SHAPE(...)                                                                                                   \
-    ((shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
-int64_t shape_count(const shape *s);           /* elements; rank 0 is one element */
+#define SHAPE(...) ((shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+int64_t shape_count(const shape *s); /* elements; rank 0 is one element */
 size_t shape_bytes(const shape *s, dtype t);
 bool shape_equal(const shape *a, const shape *b);
 char *shape_format(char buf[64], const shape *s); /* "(2, 3)" */
@@ -82,7 +81,7 @@ static inline float f16_to_f32(uint16_t h) {
         f = (float)(h & 0x3ffu) * 0x1p-24f;
         memcpy(&u, &f, 4);
     } else if (mag >= 0x0f800000u) {
-        u = mag + ((255u - 31u) << 23); /* inf, NaN */
+        u = mag + ((255u - 31u) << 23);        /* inf, NaN */
         if (mag > 0x0f800000u) u |= 0x400000u; /* quiet, as the hardware conversions do */
     } else {
         u = mag + ((127u - 15u) << 23);

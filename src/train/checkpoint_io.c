@@ -605,8 +605,8 @@ static status verify_headers(const reader *r) {
 
 static status check_piece(const found_piece *piece) {
     if (strcmp(piece->found, piece->expected) == 0) return OK;
-    return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s", piece->file->path,
-               piece->tensor, piece->n_bytes, piece->found, piece->expected);
+    return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s",
+               piece->file->path, piece->tensor, piece->n_bytes, piece->found, piece->expected);
 }
 
 static status verify_checksums(reader *r) {
@@ -707,7 +707,8 @@ status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_fou
     return OK;
 }
 
-void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst, size_t n_bytes) {
+void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst,
+                            size_t n_bytes) {
     for (size_t i = 0; i < t->n_pieces && n_bytes > 0; i++) {
         const found_piece *piece = &r->pieces[t->first_piece + i];
         if (byte_offset >= piece->byte_offset + piece->n_bytes) continue;
@@ -724,7 +725,8 @@ void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < t->n_pieces; i++) {
         const found_piece *piece = &r->pieces[t->first_piece + i];
-        uintptr_t start = (uintptr_t)piece->data & ~(page - 1), end = ((uintptr_t)piece->data + piece->n_bytes) & ~(page - 1);
+        uintptr_t start = (uintptr_t)piece->data & ~(page - 1),
+                  end = ((uintptr_t)piece->data + piece->n_bytes) & ~(page - 1);
         if (end > start) madvise((void *)start, end - start, MADV_DONTNEED); /* advice: refusal costs memory only */
     }
 }

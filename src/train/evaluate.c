@@ -84,9 +84,11 @@ static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
     q->tokens = NULL;
     q->n_tokens = q->capacity = 0;
     if (!dataset_problem(v->d, index, &q->prompt, &q->answer)) return false;
-    if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK) return false;
+    if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
+        return false;
     q->n_prompt = q->n_tokens;
-    if (tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity) != OK) return false;
+    if (tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
+        return false;
     q->tokens = array_grow(q->tokens, &q->capacity, q->n_tokens + 1, sizeof *q->tokens);
     q->tokens[q->n_tokens++] = tokenizer_eos(t);
     return true;

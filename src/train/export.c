@@ -194,7 +194,8 @@ static status narrow_elements(exporter *x, const float *from, int64_t n, const c
     if (x->type == DTYPE_F16)
         for (int64_t i = 0; i < n; i++)
             if (isfinite(from[i]) && fabsf(from[i]) >= 65520.0f) /* from here on fp16 rounds to infinity */
-                return ERR(ERR_RUN, "tensor '%s' holds %g, which fp16 cannot; export it as bf16 or fp32", name, (double)from[i]);
+                return ERR(ERR_RUN, "tensor '%s' holds %g, which fp16 cannot; export it as bf16 or fp32", name,
+                           (double)from[i]);
     tensor_convert(x->narrow, x->type, from, DTYPE_F32, (size_t)n);
     return OK;
 }
@@ -220,7 +221,8 @@ static status write_item(exporter *x, safetensors_writer *w, size_t entry, const
         if (turned) turn(x->turned, x->wide, n, columns);
         TRY(narrow_elements(x, turned ? x->turned : x->wide, n * columns, part->file_name));
         if (!turned) {
-            TRY(safetensors_writer_put(w, entry, (uint64_t)(row * columns) * width, x->narrow, (size_t)(n * columns) * width));
+            TRY(safetensors_writer_put(w, entry, (uint64_t)(row * columns) * width, x->narrow,
+                                       (size_t)(n * columns) * width));
             continue;
         }
         for (int64_t c = 0; c < columns; c++)
@@ -313,7 +315,8 @@ static status copy_file(const char *from, const char *to) {
     status rc;
     int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
     if (in < 0) return ERR(ERR_IO, "open %s: %s", from, strerror(errno));
-    if ((out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) rc = ERR(ERR_IO, "create %s: %s", to, strerror(errno));
+    if ((out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0)
+        rc = ERR(ERR_IO, "create %s: %s", to, strerror(errno));
     else rc = copy_bytes(in, out, from, to);
     close(in);
     if (out >= 0 && close(out) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", to, strerror(errno));
@@ -321,8 +324,9 @@ static status copy_file(const char *from, const char *to) {
 }
 
 static status copy_tokenizer(const exporter *x, const json_t *description, arena *memory) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja"};
+    static const char *const names[] = {
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
     const char *dir = json_string_value(json_object_get(description, "tokenizer"));
     if (!dir) return OK;
     if (access(dir, F_OK) != 0) {
@@ -346,7 +350,8 @@ status export_check_dir(const char *dir) {
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            rc = ERR(ERR_INPUT, "export to %s: it holds files already (%s), expected a new or an empty directory", dir, entry->d_name);
+            rc = ERR(ERR_INPUT, "export to %s: it holds files already (%s), expected a new or an empty directory", dir,
+                     entry->d_name);
     closedir(d);
     return rc;
 }
@@ -416,7 +421,8 @@ static status find_checkpoint(const char *from, char *out, size_t n) {
     }
     TRY(checkpoint_find_newest(from, out, n));
     if (!out[0])
-        return ERR(ERR_INPUT, "export from %s: found no whole checkpoint there, expected a run or a checkpoint directory", from);
+        return ERR(ERR_INPUT,
+                   "export from %s: found no whole checkpoint there, expected a run or a checkpoint directory", from);
     return OK;
 }
 
@@ -443,8 +449,10 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
     const json_t *description = checkpoint_reader_model(r);
     out->step = checkpoint_reader_step(r);
     if (!json_is_object(description)) {
-        rc = ERR(ERR_INPUT, "%s does not say which model it holds: an older ralo wrote it; resume the run for a step and export that",
-                 out->from);
+        rc = ERR(
+            ERR_INPUT,
+            "%s does not say which model it holds: an older ralo wrote it; resume the run for a step and export that",
+            out->from);
         goto done;
     }
     TRY_GOTO(rc, build_names(description, out->from, &m, &g), done);

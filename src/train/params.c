@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-#define FILL_TASK 16384               /* elements per task */
-#define FILL_CHUNK (64 * FILL_TASK)   /* elements staged at once: 4 MiB of fp32 */
+#define FILL_TASK 16384             /* elements per task */
+#define FILL_CHUNK (64 * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
 
 typedef struct fill {
     const model_param *param;
@@ -24,7 +24,8 @@ static void fill_task(void *context, int64_t task, int thread) {
     int64_t at = task * FILL_TASK, n = MIN(f->n - at, (int64_t)FILL_TASK);
     model_param_initial(f->param, f->seed, f->first + at, n, f->wide + at);
     if (f->type != DTYPE_F32)
-        tensor_convert((char *)f->narrow + (size_t)at * dtype_bytes(f->type), f->type, f->wide + at, DTYPE_F32, (size_t)n);
+        tensor_convert((char *)f->narrow + (size_t)at * dtype_bytes(f->type), f->type, f->wide + at, DTYPE_F32,
+                       (size_t)n);
 }
 
 static void write_zeros(exec *e, const program *p, value_id v, const void *zeros, size_t n_zeros) {
@@ -47,7 +48,8 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
             exec_write(e, f.param->value, (size_t)f.first * width, f.type == DTYPE_F32 ? (void *)f.wide : f.narrow,
                        (size_t)f.n * width);
             if (p->passes.masters[i])
-                exec_write(e, p->passes.masters[i], (size_t)f.first * sizeof(float), f.wide, (size_t)f.n * sizeof(float));
+                exec_write(e, p->passes.masters[i], (size_t)f.first * sizeof(float), f.wide,
+                           (size_t)f.n * sizeof(float));
         }
     }
     free(f.wide);
@@ -86,7 +88,8 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             if (v == NO_VALUE) continue;
             const value *a = program_get(&p->program, v);
-            list[(*n)++] = (checkpoint_tensor){arena_format(memory, "%s/%s", groups[k].kind, param->name), v, a->type, a->shape};
+            list[(*n)++] =
+                (checkpoint_tensor){arena_format(memory, "%s/%s", groups[k].kind, param->name), v, a->type, a->shape};
         }
     return list;
 }

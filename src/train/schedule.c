@@ -18,7 +18,8 @@ double schedule_lr(const train_options *o, int64_t step) {
     case SCHEDULE_COSINE: return o->lr * (floor + (1 - floor) * 0.5 * (1 + cos(M_PI * share)));
     case SCHEDULE_LINEAR: return o->lr * (1 - (1 - floor) * share);
     case SCHEDULE_WSD: { /* warm up, stay, decay linearly over the last decay_share of the steps, at least the last one */
-        int64_t n_decay = (int64_t)llround(o->decay_share * (double)o->steps), decay_from = o->steps - MAX(n_decay, (int64_t)1);
+        int64_t n_decay = (int64_t)llround(o->decay_share * (double)o->steps),
+                decay_from = o->steps - MAX(n_decay, (int64_t)1);
         if (decay_from < o->warmup) decay_from = o->warmup;
         if (step <= decay_from) return o->lr;
         return o->lr * (1 - (1 - floor) * progress(o, step, decay_from));

@@ -67,9 +67,14 @@ static void write_scalars(const trainer *t, int64_t step, uint32_t micro) {
     const train_options *o = &t->r->train;
     double update = (double)(t->state.updates + 1);
     uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
-    step_scalars s = {.lr = (float)schedule_lr(o, step), .seed = loss_seed(t), .step = (uint32_t)step, .micro = micro,
-                      .bias1 = (float)(1 - pow(o->beta1, update)), .bias2 = (float)(1 - pow(o->beta2, update)),
-                      .noise_lo = (uint32_t)noise, .noise_hi = (uint32_t)(noise >> 32)};
+    step_scalars s = {.lr = (float)schedule_lr(o, step),
+                      .seed = loss_seed(t),
+                      .step = (uint32_t)step,
+                      .micro = micro,
+                      .bias1 = (float)(1 - pow(o->beta1, update)),
+                      .bias2 = (float)(1 - pow(o->beta2, update)),
+                      .noise_lo = (uint32_t)noise,
+                      .noise_hi = (uint32_t)(noise >> 32)};
     s.grad_unscale = 1 / s.seed;
     exec_write(t->e, t->p->model.scalars, 0, &s, sizeof s);
 }
@@ -89,7 +94,9 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         exec_find_fault(t->e, SECTION_MICRO, &f);
     }
     if (!f.found)
-        return ERR(ERR_RUN, "step %lld: loss %g, gradient norm %g is not finite; every value of the step itself is, so a sum overflowed",
+        return ERR(ERR_RUN,
+                   "step %lld: loss %g, gradient norm %g is not finite; every value of the step itself is, so a sum "
+                   "overflowed",
                    (long long)step, loss, norm);
     const value *w = program_get(&t->p->program, f.value);
     const op *o = &t->p->program.ops[f.op_index];
@@ -124,8 +131,12 @@ static status run_step(trainer *t, train_step_report *report) {
     if (skipped && !fp16 && o->nonfinite == NONFINITE_STOP)
         return explain_fault(t, step, first_row, clip[CLIP_LOSS], clip[CLIP_NORM]);
     if (fp16) TRY(scaler_update(&t->state.scaler, o, skipped));
-    if (skipped && fp16) say(t, "step %lld: gradients overflow at loss scale %g, step left out, scale now %g", (long long)step, scale, t->state.scaler.scale);
-    else if (skipped) say(t, "step %lld: loss %g, gradient norm %g is not finite, step left out", (long long)step, (double)clip[CLIP_LOSS], (double)clip[CLIP_NORM]);
+    if (skipped && fp16)
+        say(t, "step %lld: gradients overflow at loss scale %g, step left out, scale now %g", (long long)step, scale,
+            t->state.scaler.scale);
+    else if (skipped)
+        say(t, "step %lld: loss %g, gradient norm %g is not finite, step left out", (long long)step,
+            (double)clip[CLIP_LOSS], (double)clip[CLIP_NORM]);
 
     uint64_t tokens = (uint64_t)plan_tokens_per_step(t->p);
     t->state.step = step;
@@ -138,10 +149,17 @@ static status run_step(trainer *t, train_step_report *report) {
     t->timed_tokens += tokens;
     ledger memory;
     exec_ledger(t->e, &memory);
-    *report = (train_step_report){.device_bytes = memory.peak[TIER_DEVICE], .step = step, .steps = o->steps, .loss = clip[CLIP_LOSS], .grad_norm = clip[CLIP_NORM],
-                                  .lr = schedule_lr(o, step), .tokens_per_second = (double)tokens / seconds,
-                                  .step_ms = seconds * 1e3, .loss_scale = fp16 ? scale : 0,
-                                  .flops_per_second = t->p->flops_per_step / seconds, .tokens = t->state.tokens,
+    *report = (train_step_report){.device_bytes = memory.peak[TIER_DEVICE],
+                                  .step = step,
+                                  .steps = o->steps,
+                                  .loss = clip[CLIP_LOSS],
+                                  .grad_norm = clip[CLIP_NORM],
+                                  .lr = schedule_lr(o, step),
+                                  .tokens_per_second = (double)tokens / seconds,
+                                  .step_ms = seconds * 1e3,
+                                  .loss_scale = fp16 ? scale : 0,
+                                  .flops_per_second = t->p->flops_per_step / seconds,
+                                  .tokens = t->state.tokens,
                                   .skipped = skipped};
     return OK;
 }
@@ -158,14 +176,15 @@ static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
     const data_options *d = &t->r->data;
-    return arena_format(&t->memory,
-                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; data %s as %s, rows of "
-                        "%lld, %s, %g for evaluation, difficulty %lld",
-                        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
-                        (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
-                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(t->p->request.precision), d->source,
-                        d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len, d->pack ? "packed" : "one document each",
-                        d->eval_fraction, (long long)d->difficulty);
+    return arena_format(
+        &t->memory,
+        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; data %s as %s, rows of "
+        "%lld, %s, %g for evaluation, difficulty %lld",
+        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers,
+        (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
+        c->tied ? "tied" : "untied", precision_name(t->p->request.precision), d->source,
+        d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len, d->pack ? "packed" : "one document each",
+        d->eval_fraction, (long long)d->difficulty);
 }
 
 static status resume(trainer *t, const char *id, bool *resumed) {
@@ -183,9 +202,11 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     }
     TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &t->state));
     if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
-        return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it", from,
-                   (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed, (unsigned long long)t->state.seed);
-    say(t, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step, (unsigned long long)t->state.tokens);
+        return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
+                   from, (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed,
+                   (unsigned long long)t->state.seed);
+    say(t, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step,
+        (unsigned long long)t->state.tokens);
     *resumed = true;
     return OK;
 }
@@ -220,7 +241,10 @@ static status open_trainer(trainer *t) {
     if (!resumed) TRY(first_values(t));
     TRY(export_describe(r, t->d, &t->description));
     if (r->run_dir) {
-        checkpoint_options co = {.run_dir = r->run_dir, .keep = r->keep, .identity = id, .model = t->description,
+        checkpoint_options co = {.run_dir = r->run_dir,
+                                 .keep = r->keep,
+                                 .identity = id,
+                                 .model = t->description,
                                  .background = r->train.save_every > 0};
         TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
     }
@@ -267,8 +291,10 @@ static status loop(trainer *t, train_result *out) {
     if (saved_at != t->state.step) TRY(save(t));
     if (t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     if (interrupt_requested && t->state.step < o->steps)
-        return ERR(ERR_INTERRUPTED, "interrupted after step %lld of %lld; the state is saved, continue with --resume auto --set run.dir=%s",
-                   (long long)t->state.step, (long long)o->steps, t->r->run_dir ? t->r->run_dir : "?");
+        return ERR(
+            ERR_INTERRUPTED,
+            "interrupted after step %lld of %lld; the state is saved, continue with --resume auto --set run.dir=%s",
+            (long long)t->state.step, (long long)o->steps, t->r->run_dir ? t->r->run_dir : "?");
     return OK;
 }
 
@@ -301,7 +327,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) + dataset_host_bytes(d) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) +
+                     dataset_host_bytes(d) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */

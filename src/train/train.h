@@ -10,7 +10,13 @@
 #include "exec/exec.h"
 #include "plan/plan.h"
 
-typedef enum schedule_kind { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD, SCHEDULE_COUNT } schedule_kind;
+typedef enum schedule_kind {
+    SCHEDULE_COSINE,
+    SCHEDULE_LINEAR,
+    SCHEDULE_CONSTANT,
+    SCHEDULE_WSD,
+    SCHEDULE_COUNT
+} schedule_kind;
 typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT } nonfinite_policy;
 
 typedef struct train_options {
@@ -81,7 +87,8 @@ status checkpointer_open(checkpointer **out, const checkpoint_options *o, const 
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
 status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
 void checkpointer_close(checkpointer *c);
-uint64_t checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
+uint64_t
+checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
 /* dir: a checkpoint directory. Verifies every checksum before a byte is taken. */
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
                        train_state *out);
@@ -141,7 +148,7 @@ typedef struct train_request {
     data_options data;
     train_options train;
     const char *run_dir;
-    const char *resume; /* NULL | "auto" | a checkpoint directory */
+    const char *resume;     /* NULL | "auto" | a checkpoint directory */
     const char *model_dir;  /* Hugging Face directory the model was described by; NULL: a preset */
     bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
     const char *export_dir; /* where the trained model goes at the end; NULL: nowhere */

@@ -15,11 +15,11 @@
 #define MOST_SHARDS 4096
 #define MOST_NAMED 10 /* problems told by name; the rest is counted */
 enum {
-    BLOCK_MOST = 1 << 20,  /* elements converted before they are written to their place */
+    BLOCK_MOST = 1 << 20, /* elements converted before they are written to their place */
     BLOCK_LEAST = 1 << 16,
     TASK_ELEMENTS = 16384,
-    PIECE = 1024,          /* elements copied to aligned memory at once */
-    TILE = 16,             /* file rows turned at once: 64 bytes of each parameter row */
+    PIECE = 1024, /* elements copied to aligned memory at once */
+    TILE = 16,    /* file rows turned at once: 64 bytes of each parameter row */
     COMPARE_BYTES = 4 << 20,
 };
 
@@ -52,7 +52,8 @@ static status open_shards(weight_files *w, const char *dir, const char *index_pa
     json_object_foreach((json_t *)map, tensor, file) {
         const char *name = json_string_value(file);
         if (!name || !*name || strchr(name, '/') || name[0] == '.') {
-            rc = ERR(ERR_INPUT, "%s: weight_map: tensor '%.100s': found '%.200s', expected the plain name of a file in %s",
+            rc = ERR(ERR_INPUT,
+                     "%s: weight_map: tensor '%.100s': found '%.200s', expected the plain name of a file in %s",
                      index_path, tensor, name ? name : "(no string)", dir);
             goto done;
         }
@@ -85,9 +86,12 @@ static status open_any(weight_files *w, const char *dir, arena *memory) {
     if (access(index_path, F_OK) != 0) {
         bool pickled = access(arena_format(memory, "%s/pytorch_model.bin", dir), F_OK) == 0 ||
                        access(arena_format(memory, "%s/pytorch_model.bin.index.json", dir), F_OK) == 0;
-        return ERR(ERR_INPUT, "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them%s", dir,
-                   pickled ? "; pytorch_model.bin is not read: save the model again with transformers, which writes safetensors"
-                           : "; for random weights set model.init=random");
+        return ERR(
+            ERR_INPUT, "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them%s",
+            dir,
+            pickled
+                ? "; pytorch_model.bin is not read: save the model again with transformers, which writes safetensors"
+                : "; for random weights set model.init=random");
     }
     json_t *index;
     TRY(json_read_file(index_path, INDEX_MAX_BYTES, &index));
@@ -181,7 +185,8 @@ static const safetensor *match_part(matcher *m, const model_param *q, const para
     shape want = part_shape(m->p, q, part);
     if (!t) complain(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
-        complain(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape), shape_format(b, &want));
+        complain(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
+                 shape_format(b, &want));
     else if (t->type != DTYPE_F32 && t->type != DTYPE_BF16 && t->type != DTYPE_F16)
         complain(m, "%s is %s, expected fp32, bf16 or fp16", part->file_name, dtype_name(t->type));
     else return t;
@@ -223,7 +228,8 @@ static void match_rest(matcher *m) {
 }
 
 /* Fills sources: one tensor per part, in the order of parameters and parts. */
-static status match(const plan *p, const safetensors *files, size_t n_files, const char *prefix, const safetensor **sources) {
+static status match(const plan *p, const safetensors *files, size_t n_files, const char *prefix,
+                    const safetensor **sources) {
     matcher m = {.p = p, .files = files, .n_files = n_files, .prefix = prefix};
     m.used = mem_alloc(n_files * sizeof *m.used);
     for (size_t i = 0; i < n_files; i++) m.used[i] = mem_alloc(files[i].n_tensors + 1);
@@ -254,11 +260,11 @@ typedef struct mover {
     value_id param, master;
     dtype type; /* of the parameter */
     const safetensor *source;
-    bool turned;              /* the file is (columns, rows) */
-    int64_t rows, columns;    /* of the part */
-    int64_t row, n;           /* the block under way */
-    float *wide;              /* (n, columns) */
-    void *narrow;             /* the same in the parameter's dtype; NULL for fp32 */
+    bool turned;           /* the file is (columns, rows) */
+    int64_t rows, columns; /* of the part */
+    int64_t row, n;        /* the block under way */
+    float *wide;           /* (n, columns) */
+    void *narrow;          /* the same in the parameter's dtype; NULL for fp32 */
 } mover;
 
 /* n elements of the file, from element `first`. */
@@ -279,7 +285,8 @@ static void copy_elements(const mover *m, int64_t first, float *out, int64_t n) 
 
 static void narrow_elements(const mover *m, int64_t first, int64_t n) {
     if (!m->narrow) return;
-    tensor_convert((char *)m->narrow + (size_t)first * dtype_bytes(m->type), m->type, m->wide + first, DTYPE_F32, (size_t)n);
+    tensor_convert((char *)m->narrow + (size_t)first * dtype_bytes(m->type), m->type, m->wide + first, DTYPE_F32,
+                   (size_t)n);
 }
 
 static void straight_task(void *context, int64_t task, int thread) {
@@ -338,8 +345,13 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
     for (size_t i = 0; i < p->model.n_params; i++) {
         const model_param *q = &p->model.params[i];
         const value *v = program_get(&p->program, q->value);
-        mover m = {.e = e, .param = q->value, .master = p->passes.masters[i], .type = v->type, .wide = wide,
-                   .narrow = v->type == DTYPE_F32 ? NULL : narrow, .columns = v->shape.rank == 2 ? v->shape.dim[1] : 1};
+        mover m = {.e = e,
+                   .param = q->value,
+                   .master = p->passes.masters[i],
+                   .type = v->type,
+                   .wide = wide,
+                   .narrow = v->type == DTYPE_F32 ? NULL : narrow,
+                   .columns = v->shape.rank == 2 ? v->shape.dim[1] : 1};
         m.turned = q->transposed && v->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
             m.source = *sources++;

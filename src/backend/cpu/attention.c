@@ -28,7 +28,8 @@ static bool functions_supported(const attention_functions *f) {
     return f == &attention_base;
 }
 
-static const attention_functions *const FUNCTIONS[] = { /* widest first */
+static const attention_functions *const FUNCTIONS[] = {
+    /* widest first */
 #if defined(__x86_64__)
     &attention_avx512,
     &attention_avx2,
@@ -89,8 +90,7 @@ static size_t thread_bytes(const attention_job *j, bool backward) {
     int64_t scores = (int64_t)j->block_q * ATTENTION_BLOCK_K, n;
     if (backward) /* q dy dq, k v k^T v^T, p ds, lse delta, a row of y */
         n = 3 * rows * j->d_pad + 4 * key_block + 2 * scores + 2 * rows + j->d_pad;
-    else /* q o, k k^T v, p, maxima and sums */
-        n = 2 * rows * j->d_pad + 3 * key_block + scores + 2 * rows;
+    else /* q o, k k^T v, p, maxima and sums */ n = 2 * rows * j->d_pad + 3 * key_block + scores + 2 * rows;
     return (size_t)round_up(n * (int64_t)sizeof(float), 64);
 }
 

@@ -242,10 +242,14 @@ static const void *element(const void *data, dtype t, int64_t i) {
 
 static void run_logits(backend_context *c, const unembed_run *r, const void *h, const void *w, void *work) {
     const unembed_plan *u = r->plan;
-    gemm_call g = {.m = r->n_rows, .n = r->n_columns, .k = u->C,
+    gemm_call g = {.m = r->n_rows,
+                   .n = r->n_columns,
+                   .k = u->C,
                    .a = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
                    .b = {element(w, u->type, r->first_column * u->C), u->type, 1, u->C},
-                   .c = r->logits, .c_type = DTYPE_F32, .ldc = r->n_columns};
+                   .c = r->logits,
+                   .c_type = DTYPE_F32,
+                   .ldc = r->n_columns};
     gemm_run(c, &g, work);
 }
 
@@ -262,20 +266,27 @@ static int64_t gradient_stride(const unembed_run *r) {
 static void run_dw(backend_context *c, const unembed_run *r, const void *h, void *dw, dtype dw_type, bool accumulate,
                    void *work) {
     const unembed_plan *u = r->plan;
-    gemm_call g = {.m = r->n_columns, .n = u->C, .k = r->n_rows,
+    gemm_call g = {.m = r->n_columns,
+                   .n = u->C,
+                   .k = r->n_rows,
                    .a = {r->logits, u->type, 1, gradient_stride(r)},
                    .b = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
-                   .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type), .c_type = dw_type,
-                   .ldc = u->C, .accumulate = accumulate};
+                   .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type),
+                   .c_type = dw_type,
+                   .ldc = u->C,
+                   .accumulate = accumulate};
     gemm_run(c, &g, work);
 }
 
 static void run_dh(backend_context *c, const unembed_run *r, const void *w, void *dh, dtype dh_type, void *work) {
     const unembed_plan *u = r->plan;
-    gemm_call g = {.m = r->n_rows, .n = u->C, .k = u->V,
+    gemm_call g = {.m = r->n_rows,
+                   .n = u->C,
+                   .k = u->V,
                    .a = {r->logits, u->type, gradient_stride(r), 1},
                    .b = {w, u->type, u->C, 1},
-                   .c = (char *)dh + (size_t)(r->first_row * u->C) * dtype_bytes(dh_type), .c_type = dh_type,
+                   .c = (char *)dh + (size_t)(r->first_row * u->C) * dtype_bytes(dh_type),
+                   .c_type = dh_type,
                    .ldc = u->C};
     gemm_run(c, &g, work);
 }

@@ -45,7 +45,7 @@ VEC_INLINE vec vec_load(const float *p) {
     return v;
 }
 VEC_INLINE void vec_store(float *p, vec v) { memcpy(p, &v, sizeof v); }
-VEC_INLINE vec vec_set(float x) { return x - (vec){0}; } /* x - 0, not x + 0, which would lose the sign of -0 */
+VEC_INLINE vec vec_set(float x) { return x - (vec){0}; }   /* x - 0, not x + 0, which would lose the sign of -0 */
 VEC_INLINE vec vec_select(vec_i32 mask, vec yes, vec no) { /* mask: the result of a comparison */
     return (vec)((mask & (vec_i32)yes) | (~mask & (vec_i32)no));
 }
@@ -91,19 +91,19 @@ VEC_INLINE vec vec_at_least(vec x, vec bound) {
 
 /* Lanes folded in halves, a fixed tree: VEC_FOLD(v, step) applies v = step(the other half, v) down to lane 0. */
 #if VEC_WIDTH == 16
-#define VEC_FOLD(v, step)                                                                                            \
-    v = step(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), v);                \
-    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), v);                \
-    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), v);                \
+#define VEC_FOLD(v, step)                                                                             \
+    v = step(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), v); \
+    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), v); \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), v); \
     v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), v)
 #elif VEC_WIDTH == 8
-#define VEC_FOLD(v, step)                                                                                            \
-    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3), v);                                              \
-    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5), v);                                              \
+#define VEC_FOLD(v, step)                                               \
+    v = step(__builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3), v); \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5), v); \
     v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6), v)
 #else
-#define VEC_FOLD(v, step)                                                                                            \
-    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1), v);                                                          \
+#define VEC_FOLD(v, step)                                   \
+    v = step(__builtin_shufflevector(v, v, 2, 3, 0, 1), v); \
     v = step(__builtin_shufflevector(v, v, 1, 0, 3, 2), v)
 #endif
 VEC_INLINE vec vec_add(vec a, vec b) { return a + b; }
@@ -136,7 +136,7 @@ VEC_INLINE vec vec_exp_reduce(vec x, vec n) {
 VEC_INLINE vec vec_exp1(vec x) {
     const vec highest = vec_set(89.0f), magic = vec_set(0x1.8p23f);
     x = vec_at_least(x, vec_set(-104.0f));
-    x = vec_select(x > highest, highest, x); /* NaN compares false and stays */
+    x = vec_select(x > highest, highest, x);                 /* NaN compares false and stays */
     vec shifted = vec_fma(x, vec_set(0x1.715476p0f), magic); /* n in the low bits: round to nearest */
     vec_u32 k = (vec_u32)shifted - (vec_u32)magic; /* unsigned: garbage from NaN wraps, and NaN * garbage is NaN */
     vec y = vec_exp_core(vec_exp_reduce(x, shifted - magic)) + 1.0f;
