@@ -372,12 +372,6 @@ void model_fini(model *m) {
     *m = (model){0};
 }
 
-const model_param *model_param_of(const model *m, value_id v) {
-    for (size_t i = 0; i < m->n_params; i++)
-        if (m->params[i].value == v) return &m->params[i];
-    return NULL;
-}
-
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
     if (p->init == INIT_NORMAL) {
         rng_normal_fill(rng_key(seed, p->name), (uint64_t)first, out, (size_t)n, 0.0f, p->init_std);

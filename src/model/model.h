@@ -85,6 +85,5 @@ typedef struct model {
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
 void model_fini(model *m);
-const model_param *model_param_of(const model *m, value_id v); /* NULL when not a parameter */
 /* Initial values of rows [first, first + n) of the flat parameter, the same whatever the split. */
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);

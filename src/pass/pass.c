@@ -13,8 +13,6 @@ static const pass_row pipeline[] = {
 };
 /* clang-format on */
 
-const pass_row *pass_at(size_t i) { return &pipeline[MIN(i, ARRAY_LENGTH(pipeline) - 1)]; }
-
 status pass_run(program *p, pass_context *c) {
     if (c->verify) TRY(program_verify(p));
     for (const pass_row *row = pipeline; row->name; row++) {

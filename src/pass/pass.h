@@ -56,7 +56,6 @@ typedef struct pass_row {
     status (*run)(program *p, pass_context *c);
     const char *what;
 } pass_row;
-const pass_row *pass_at(size_t i); /* the pipeline, in order; name NULL at the end */
 status pass_run(program *p, pass_context *c);
 
 /* ---- what layout found --------------------------------------------------------------------------------------- */
