@@ -37,6 +37,7 @@ uint64_t program_hash(const program *p) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         h = mix(h, (uint64_t)o->kind << 8 | o->section);
+        h = mix(h, (uint64_t)o->attr.first_element);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);
     }

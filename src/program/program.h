@@ -87,6 +87,7 @@ typedef struct op_attr {
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     uint64_t noise_key;                /* stochastic rounding: which tensor this is */
+    int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
     float clip;                        /* clip: largest global norm, 0 = never */
     bool normalize_by_weights;         /* clip: divide by the sum of weights instead of valid tokens */
 } op_attr;
