@@ -324,6 +324,17 @@ static status check_op(const checker *c) {
     return fail(c, "unknown op", NO_VALUE);
 }
 
+/* A kernel reaches only the memory it runs beside. */
+static status check_place(const checker *c) {
+    const op *o = c->o;
+    if (o->kind == OP_COPY) return OK;
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (IN(k)) REQUIRE(program_tier(c->p, IN(k)) == o->at, "operand lies elsewhere", IN(k));
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (OUT(k)) REQUIRE(program_tier(c->p, OUT(k)) == o->at, "result lies elsewhere", OUT(k));
+    return OK;
+}
+
 /* A transient value must be defined earlier in its section; a persistent one always holds something. */
 static status check_use(const checker *c, value_id v, const unsigned char *defined) {
     value_id root = program_root(c->p, v, NULL);
@@ -350,8 +361,10 @@ static status check_flow(const program *p) {
             value_id v = o->out[k];
             if (!v) continue;
             value_id root = program_root(p, v, NULL);
-            if (op_output_updates(o->kind, k)) rc = check_use(c, v, defined);
-            else if (written[v]) rc = fail(c, "written twice", v);
+            if (op_reads_output(o, k)) rc = check_use(c, v, defined);
+            else if (op_output_updates(o->kind, k)) rc = OK;
+            else if (written[v] && !(o->kind == OP_COPY && p->values[root].persistent)) /* it may come home twice */
+                rc = fail(c, "written twice", v);
             else if (!p->values[root].persistent && p->values[root].section != o->section)
                 rc = fail(c, "written outside its section", v);
             defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
@@ -376,7 +389,7 @@ static status check_gradients(const program *p) {
     status rc = OK;
     for (value_id v = 1; v < p->n_values && rc == OK; v++) {
         const value *a = &p->values[v];
-        if (a->role == ROLE_PARAM && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
+        if (a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
             rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
         if (a->role != ROLE_GRAD || !has_update || a->view_of != NO_VALUE) continue;
         if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);
@@ -403,6 +416,7 @@ status program_verify(const program *p) {
             if (!o->out[k] && !op_output_optional(o->kind, k)) return fail(&c, op_output_name(o->kind, k), NO_VALUE);
         }
         TRY(check_op(&c));
+        TRY(check_place(&c));
     }
     TRY(check_flow(p));
     return check_gradients(p);
