@@ -33,6 +33,7 @@ typedef struct config {
     struct {
         uint64_t device;      /* bytes; 0 = auto: what this machine has */
         int64_t logits_chunk; /* bytes */
+        const char *recompute; /* as recompute_parse reads it */
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */

@@ -164,6 +164,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->recompute, c->memory.recompute));
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)

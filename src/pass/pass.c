@@ -6,6 +6,7 @@ static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
     {"schedule", pass_schedule, "a stream for every op"},
     {"workspace", pass_workspace, "scratch becomes part of the plan"},
     {"layout", pass_layout, "an address for every value"},

@@ -32,12 +32,45 @@ typedef struct optimizer_options {
     bool normalize_by_weights;
 } optimizer_options;
 
+/* What the forward leaves for the backward; the rest is computed a second time when the backward needs it. The values that
+ * one layer hands to the next and all that lies outside the layers are kept, but for `every`.
+ *   none       everything
+ *   norms      all but what a few operations per element bring back from values that are there anyway: norms, rotations,
+ *              activation functions
+ *   selective  as norms, and the product before the activation function again: attention and residuals are kept
+ *   full       only the input of each layer
+ *   ratio r    full in the last int(r L) layers, none in the others
+ *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
+ *   keep names the input of each layer and the values of these names in every layer */
+typedef enum recompute_kind {
+    RECOMPUTE_NONE,
+    RECOMPUTE_NORMS,
+    RECOMPUTE_SELECTIVE,
+    RECOMPUTE_FULL,
+    RECOMPUTE_RATIO,
+    RECOMPUTE_EVERY,
+    RECOMPUTE_KEEP,
+    RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
+    RECOMPUTE_COUNT
+} recompute_kind;
+typedef struct recompute_policy {
+    recompute_kind kind;
+    double ratio;
+    int64_t every;
+    const char *keep; /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
+} recompute_policy;
+const char *recompute_name(recompute_kind k);
+/* "full", "ratio:0.5", "every:2", "keep:attn.y,mlp.up". keep points into text. */
+status recompute_parse(recompute_policy *out, const char *text);
+void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
+
 typedef struct pass_context {
     const target *target;
     const model *model;
     precision precision;
     int64_t accumulation;
     optimizer_options optimizer;
+    recompute_policy recompute;
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
@@ -47,6 +80,7 @@ typedef struct pass_context {
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_workspace(program *p, pass_context *c); /* scratch of every op becomes a value of the plan */
 status pass_schedule(program *p, pass_context *c);  /* streams; gradients consumed where they are made */
 status pass_layout(program *p, pass_context *c);    /* an offset for every value, the peak of every tier */

@@ -97,7 +97,8 @@ typedef struct op {
     op_kind kind;
     section section;
     stream stream;
-    int layer; /* -1 outside the blocks */
+    int layer;  /* -1 outside the blocks */
+    bool again; /* repeats an op of the forward: written by recompute */
     value_id in[OP_MAX_IN], out[OP_MAX_OUT];
     value_id work; /* scratch bytes, given by the workspace pass */
     op_attr attr;
