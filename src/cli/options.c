@@ -167,6 +167,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->recompute, c->memory.recompute));
     p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),

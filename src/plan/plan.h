@@ -18,6 +18,7 @@ typedef struct plan_request {
     int64_t micro_batch, accumulation, seq_len;
     precision precision;
     optimizer_options optimizer;
+    recompute_policy recompute; /* auto: the cheapest rung that fits device_limit */
     offload_options offload;
     place_options place;
     bool with_eval, token_weights, verify;
@@ -39,7 +40,9 @@ typedef struct plan {
     size_t peak_op;               /* where the most bytes are alive */
     value_id *at_peak;            /* what is alive there, largest first */
     size_t n_at_peak;
-    double flops_per_step, bytes_per_step; /* one optimizer step, all micro-batches */
+    double flops_per_step; /* what the model needs for one optimizer step, all micro-batches */
+    double flops_again;    /* and what recompute adds to it */
+    double bytes_per_step; /* of everything that runs */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -48,5 +51,24 @@ int64_t plan_tokens_per_step(const plan *p);
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
+
+/* ---- choose.c: how much of the forward is kept ----------------------------------------------------------------- */
+
+/* plan_compile of a request whose recompute is auto. The plan's passes.recompute is what was taken: the cheapest rung that
+ * fits, or where none does, the one that needs the least. */
+status plan_choose(plan *p, const plan_request *r);
+/* The rungs from the cheapest in time to the smallest in memory, with this request otherwise as it is. */
+enum { PLAN_RUNGS = 4 };
+typedef struct plan_rung {
+    recompute_kind kind;
+    uint64_t activations; /* bytes at the device peak */
+    uint64_t device;
+    double more_flops; /* as a share of the step without recompute */
+    bool fits;
+} plan_rung;
+status plan_rungs(const plan_request *r, plan_rung out[PLAN_RUNGS]);
+void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
+json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
+
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);

@@ -114,8 +114,9 @@ typedef struct op {
     op_kind kind;
     section section;
     stream stream;
-    tier at;   /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
-    int layer; /* -1 outside the blocks */
+    tier at;    /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
+    int layer;  /* -1 outside the blocks */
+    bool again; /* repeats an op of the forward: written by recompute */
     value_id in[OP_MAX_IN], out[OP_MAX_OUT];
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
