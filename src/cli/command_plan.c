@@ -9,6 +9,8 @@ static void print_json(const plan *p) {
     json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
     json_object_set_new(root, "strategy", plan_strategy_json(p));
     json_object_set_new(root, "memory", plan_memory_json(p));
+    json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
+    json_object_set_new(root, "prediction", plan_prediction_json(p));
     json_object_set_new(root, "fits",
                         json_boolean(!p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
@@ -19,14 +21,18 @@ static void print_json(const plan *p) {
 status command_plan(int argc, char **argv) {
     common_options o;
     train_request r;
+    hardware machine;
     plan p = {0};
     status rc;
-    TRY_GOTO(rc, options_parse(&o, argc, argv, "set,override,json,preset,device-memory,program,help"), done);
+    TRY_GOTO(rc, options_parse(&o, argc, argv, "set,override,json,preset,device-memory,program,hardware,world,help"), done);
     if (o.help) {
         config_print_help(stdout);
         goto done;
     }
     TRY_GOTO(rc, request_from_config(&o.config, &r), done);
+    TRY_GOTO(rc, machine_describe(o.hardware, r.n_threads, &machine), done);
+    r.plan.hardware = &machine;
+    if (o.hardware && !o.config.memory.device) r.plan.device_limit = machine.device_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     if (o.program_text) program_print(&p.program, stdout);

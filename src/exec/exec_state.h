@@ -24,3 +24,6 @@ struct exec {
 /* The bytes of a value and the tier they lie in; NULL when it is not placed inside its arena. */
 uint8_t *exec_address(const exec *e, value_id v, tier *where);
 void exec_raise_peak(exec *e, tier t, uint64_t end);
+
+/* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
+status measure_disk(const char *dir, hardware *h, bool *direct);

@@ -12,6 +12,8 @@
  */
 #include "format/format.h"
 #include "pass/pass.h"
+#include "plan/cost.h"
+#include "plan/hardware.h"
 
 typedef struct plan_request {
     model_config model;
@@ -21,9 +23,10 @@ typedef struct plan_request {
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
-    uint64_t device_limit; /* bytes; 0 = no limit */
-    uint64_t host_bytes;   /* held outside the device arena: loader rows, checkpoint staging */
-    uint64_t state_copies; /* copies of params and states on the host (background checkpoints) */
+    uint64_t device_limit;    /* bytes; 0 = no limit */
+    uint64_t host_bytes;      /* held outside the device arena: loader rows, checkpoint staging */
+    uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
+    const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
 } plan_request;
 
 typedef struct plan {
@@ -38,6 +41,7 @@ typedef struct plan {
     value_id *at_peak;            /* what is alive there, largest first */
     size_t n_at_peak;
     double flops_per_step, bytes_per_step; /* one optimizer step, all micro-batches */
+    cost cost;                             /* predicted; all 0 without request.hardware */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -46,5 +50,6 @@ int64_t plan_tokens_per_step(const plan *p);
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
+json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
