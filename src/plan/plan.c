@@ -122,6 +122,7 @@ status plan_compile(plan *p, const plan_request *r) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
     p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
     return OK;
 fail:

@@ -12,6 +12,8 @@
  */
 #include "format/format.h"
 #include "pass/pass.h"
+#include "plan/cost.h"
+#include "plan/hardware.h"
 
 typedef struct plan_request {
     model_config model;
@@ -24,9 +26,10 @@ typedef struct plan_request {
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
-    uint64_t device_limit; /* bytes; 0 = no limit */
-    uint64_t host_bytes;   /* held outside the device arena: loader rows, checkpoint staging */
-    uint64_t state_copies; /* copies of params and states on the host (background checkpoints) */
+    uint64_t device_limit;    /* bytes; 0 = no limit */
+    uint64_t host_bytes;      /* held outside the device arena: loader rows, checkpoint staging */
+    uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
+    const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
 } plan_request;
 
 typedef struct plan {
@@ -43,6 +46,7 @@ typedef struct plan {
     double flops_per_step; /* what the model needs for one optimizer step, all micro-batches */
     double flops_again;    /* and what recompute adds to it */
     double bytes_per_step; /* of everything that runs */
+    cost cost;                             /* predicted; all 0 without request.hardware */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -70,5 +74,50 @@ status plan_rungs(const plan_request *r, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
+
+/* ---- many ranks that are not here ------------------------------------------------------------------------------ */
+
+/* What one rank of N holds, in bytes, from plans of its own shapes: nothing is measured and no rank is started. */
+enum { WORLD_STAGES = 4, WORLD_LAYOUTS = 4, WORLD_RUNGS = 5 };
+typedef struct world_share { /* the fullest rank */
+    uint64_t params, grads, states;
+    uint64_t window;      /* ZeRO-3: gathered parameters, one unit in use and one on its way */
+    uint64_t activations; /* and scratch: whatever lives inside a step */
+    uint64_t total;
+} world_share;
+typedef struct world_stage {
+    const char *name;
+    world_share bytes;
+    uint64_t textbook;           /* params, grads and states without the fp32 master; 0 where there is no master */
+    double volume;               /* parameters sent and received per rank and step, in P; times (N - 1) / N */
+    double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
+} world_stage;
+typedef struct world_layout {
+    char name[48];
+    int data, tensor, pipeline, sequence; /* ranks in each direction */
+    world_share bytes;
+    double bubble;     /* share of a pipeline's time in which a stage waits */
+    char why_not[128]; /* "" where it can be cut so */
+} world_layout;
+typedef struct world_rung {
+    char name[64];
+    uint64_t bytes;
+    double step_s;   /* predicted; NAN without hardware */
+    bool is_formula; /* not compiled: the pass is not there yet */
+} world_rung;
+typedef struct world {
+    int n_ranks;
+    plan_request request;
+    uint64_t n_params;
+    double kept_per_layer_token, formula_per_layer_token; /* activation bytes; formula 0 outside the Llama family */
+    world_stage stages[WORLD_STAGES];                     /* DDP, ZeRO-1, 2, 3 */
+    world_layout layouts[WORLD_LAYOUTS];
+    int n_layouts;
+    world_rung rungs[WORLD_RUNGS];
+} world;
+status world_compile(world *w, const plan_request *r, int n_ranks);
+void world_print(const world *w, FILE *out);
+json_t *world_json(const world *w); /* the caller takes it */
