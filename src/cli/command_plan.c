@@ -1,5 +1,6 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/cli.h"
+#include "plan/world.h"
 
 static void print_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]) {
     json_t *root = json_object();

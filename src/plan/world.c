@@ -7,7 +7,7 @@
  * though a stage has at most one of them: its scratch for logits is a little too much there.
  *
  * Formulas stand only where no pass exists yet (recompute), and are marked. */
-#include "plan/plan.h"
+#include "plan/world.h"
 
 #include <math.h>
 #include <stdlib.h>
