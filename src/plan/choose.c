@@ -31,19 +31,14 @@ static bool can_help(const plan *p) {
 status plan_choose(plan *p, const plan_request *r) {
     size_t least = 0;
     uint64_t least_bytes = UINT64_MAX;
-    for (size_t i = 0;; i++) {
+    for (size_t i = 0; i < PLAN_RUNGS; i++) {
         TRY(compile_rung(p, r, rungs[i]));
-        if (fits(p) || !can_help(p)) break;
         if (p->planned[TIER_DEVICE] < least_bytes) least = i, least_bytes = p->planned[TIER_DEVICE];
-        if (i + 1 < PLAN_RUNGS) {
-            plan_close(p);
-            continue;
-        }
-        if (least == i) break;
+        if (fits(p) || !can_help(p) || (i + 1 == PLAN_RUNGS && least == i)) goto chosen;
         plan_close(p);
-        TRY(compile_rung(p, r, rungs[least]));
-        break;
     }
+    TRY(compile_rung(p, r, rungs[least]));
+chosen:
     p->request.recompute = r->recompute; /* what was asked; passes.recompute is what it became */
     return OK;
 }
