@@ -115,11 +115,14 @@ status plan_compile(plan *p, const plan_request *r) {
                                .accumulation = r->accumulation,
                                .optimizer = r->optimizer,
                                .recompute = r->recompute,
+                               .offload = r->offload,
+                               .place = r->place,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
     p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
     return OK;
 fail:

@@ -12,6 +12,8 @@
  */
 #include "format/format.h"
 #include "pass/pass.h"
+#include "plan/cost.h"
+#include "plan/hardware.h"
 
 typedef struct plan_request {
     model_config model;
@@ -19,12 +21,15 @@ typedef struct plan_request {
     precision precision;
     optimizer_options optimizer;
     recompute_policy recompute; /* auto: the cheapest rung that fits device_limit */
+    offload_options offload;
+    place_options place;
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
-    uint64_t device_limit; /* bytes; 0 = no limit */
-    uint64_t host_bytes;   /* held outside the device arena: loader rows, checkpoint staging */
-    uint64_t state_copies; /* copies of params and states on the host (background checkpoints) */
+    uint64_t device_limit;    /* bytes; 0 = no limit */
+    uint64_t host_bytes;      /* held outside the device arena: loader rows, checkpoint staging */
+    uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
+    const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
 } plan_request;
 
 typedef struct plan {
@@ -41,6 +46,7 @@ typedef struct plan {
     double flops_per_step; /* what the model needs for one optimizer step, all micro-batches */
     double flops_again;    /* and what recompute adds to it */
     double bytes_per_step; /* of everything that runs */
+    cost cost;                             /* predicted; all 0 without request.hardware */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -68,5 +74,6 @@ status plan_rungs(const plan_request *r, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
