@@ -177,7 +177,8 @@ static void setting_expected(const setting *s, strbuf *out) {
             strbuf_printf(out, "%s%s", i ? ", " : "", part);
         break;
     }
-    if (setting_word(s, word, &means)) strbuf_printf(out, "%s %s", s->type == TYPE_CHOICE || s->type == TYPE_FORM ? "," : ", or", word);
+    if (setting_word(s, word, &means))
+        strbuf_printf(out, "%s %s", s->type == TYPE_CHOICE || s->type == TYPE_FORM ? "," : ", or", word);
 }
 
 /* Is `name` this row's key or one of its aliases? element: which half of a PAIR the alias means, or WHOLE. */

@@ -31,8 +31,8 @@ typedef struct config {
     train_options train;
     precision precision;
     struct {
-        uint64_t device;      /* bytes; 0 = auto: what this machine has */
-        int64_t logits_chunk; /* bytes */
+        uint64_t device;       /* bytes; 0 = auto: what this machine has */
+        int64_t logits_chunk;  /* bytes */
         const char *recompute; /* as recompute_parse reads it */
         int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
         int prefetch;

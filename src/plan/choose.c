@@ -2,6 +2,7 @@
  *
  * Every rung keeps every bit, so the choice is one of time against memory alone, and the order of the rungs is the order
  * of their time: the first that fits is the one to take. Each is compiled for real, so what fits here fits in the run.
+ * When none does, the smallest is taken; when no rung could, because what stays through the step is too much, none is.
  * Only the rungs that mean the same for every model are walked; ratio, every and keep are for hands. */
 #include "plan/plan.h"
 
@@ -17,17 +18,27 @@ static status compile_rung(plan *p, const plan_request *r, recompute_kind k) {
     return plan_compile(p, &fixed);
 }
 
+/* Params, gradients, states and inputs stay through the whole step: no rung can do with less. */
+static bool can_help(const plan *p) {
+    uint64_t n_bytes = 0;
+    for (value_id v = 1; v < p->program.n_values; v++) {
+        const value *a = &p->program.values[v];
+        if (a->persistent && !a->view_of && a->tier == TIER_DEVICE) n_bytes += value_bytes(a);
+    }
+    return n_bytes < p->request.device_limit;
+}
+
 status plan_choose(plan *p, const plan_request *r) {
-    recompute_kind least = rungs[0];
+    size_t least = 0;
     uint64_t least_bytes = UINT64_MAX;
-    bool found = false;
     for (size_t i = 0; i < PLAN_RUNGS; i++) {
         TRY(compile_rung(p, r, rungs[i]));
-        if ((found = fits(p))) break;
-        if (p->planned[TIER_DEVICE] < least_bytes) least = rungs[i], least_bytes = p->planned[TIER_DEVICE];
+        if (p->planned[TIER_DEVICE] < least_bytes) least = i, least_bytes = p->planned[TIER_DEVICE];
+        if (fits(p) || !can_help(p) || (i + 1 == PLAN_RUNGS && least == i)) goto chosen;
         plan_close(p);
     }
-    if (!found) TRY(compile_rung(p, r, least));
+    TRY(compile_rung(p, r, rungs[least]));
+chosen:
     p->request.recompute = r->recompute; /* what was asked; passes.recompute is what it became */
     return OK;
 }

@@ -59,7 +59,7 @@ json_t *plan_strategy_json(const plan *p);
 /* ---- choose.c: how much of the forward is kept ----------------------------------------------------------------- */
 
 /* plan_compile of a request whose recompute is auto. The plan's passes.recompute is what was taken: the cheapest rung that
- * fits, or where none does, the one that needs the least. */
+ * fits; where none does, the one that needs the least, or `none` where params, gradients and states alone are too much. */
 status plan_choose(plan *p, const plan_request *r);
 /* The rungs from the cheapest in time to the smallest in memory, with this request otherwise as it is. */
 enum { PLAN_RUNGS = 4 };
