@@ -302,20 +302,20 @@ void hardware_machine_name(char out[64], const sys_info *machine, int n_threads)
 }
 
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
-    /* FLOP/s of one core with our kernels: NEON 25, AVX-512 90 in fp32; what bf16 gains depends on AMX or BFMMLA, which
-     * only a measurement knows, so nothing is assumed. */
+    /* FLOP/s of one core with our kernels: NEON 37, AVX-512 90 in fp32. What 16 bits gain with AMX or BFMMLA only a
+     * measurement knows, so nothing is assumed: there it is several times too slow. */
     bool x86 = strcmp(machine->arch, "x86_64") == 0;
-    double core = x86 ? 90e9 : 25e9, all = core * n_threads;
-    double memory = 10e9 * MIN(n_threads, 12); /* bytes/s; a dozen cores fill most memories */
+    double core = x86 ? 90e9 : 37e9, all = core * n_threads;
+    double memory = 15e9 * MIN(n_threads, 12); /* bytes/s; a dozen cores fill most memories */
     *out = (hardware){.devices_per_node = 1,
                       .unified = true,
                       .overlap = false,
                       .device_bytes = MAX(machine->memory_total, (uint64_t)1),
                       .host_bytes = MAX(machine->memory_total, (uint64_t)1),
                       .device_bandwidth = memory,
-                      .launch_s = 5e-6,
+                      .launch_s = 1e-6,
                       .host_bandwidth = memory,
-                      .half = {8, 16, 24},
+                      .half = {10, 15, 13},
                       .copy_to_device = memory / 2,
                       .copy_to_host = memory / 2,
                       .copy_both = memory / 2,
@@ -324,7 +324,7 @@ void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
     for (int t = 0; t < HARDWARE_DTYPES; t++) {
         out->matrix[t] = all;
         out->attention[t] = 0.6 * all;
-        out->vector[t] = 0.25 * all;
+        out->vector[t] = 0.2 * all;
     }
     hardware_machine_name(out->name, machine, n_threads);
     snprintf(out->source, sizeof out->source, "estimated from the number of cores; `ralo devices --measure` measures");

@@ -36,7 +36,7 @@ status hardware_read_file(hardware *out, const char *path);
 status hardware_write_file(const hardware *h, const char *path); /* whole or not at all */
 void hardware_write(const hardware *h, FILE *out);               /* the same text */
 
-/* This machine, when nothing was measured: cores times what a core of its kind usually reaches. Within a factor of two. */
+/* This machine, when nothing was measured: cores times what a core of its kind usually reaches. A guess. */
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads);
 /* "Arm Neoverse-N1, 2 threads": a measurement belongs to the machine and threads it was made with. */
 void hardware_machine_name(char out[64], const sys_info *machine, int n_threads);

@@ -169,6 +169,17 @@ static value_id sizing_operand(const op *o) {
     }
 }
 
+/* Each bf16 number that is rounded stochastically needs 16 of the 128 bits that ten rounds of Philox give. */
+#define NOISE_FLOPS 8.0
+
+static double noise_flops(const program *p, const op *o) {
+    double n = 0;
+    if (o->kind == OP_ADAMW && o->out[1]) return 0; /* with a master everything is rounded to nearest */
+    for (int i = 0; i < op_output_count(o->kind); i++)
+        if (o->out[i] && program_get(p, o->out[i])->type == DTYPE_BF16) n += NOISE_FLOPS * count_of(p, o->out[i]);
+    return n;
+}
+
 double op_flops(const program *p, const op *o) {
     const op_attr *a = &o->attr;
     double square = (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
@@ -184,6 +195,8 @@ double op_flops(const program *p, const op *o) {
      * and shorter ones cost less. */
     case OP_ATTENTION: return 2.0 * square;     /* two products */
     case OP_ATTENTION_BWD: return 5.0 * square; /* five */
+    case OP_ADAMW:
+    case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + noise_flops(p, o);
     default: return element_flops(o->kind) * count_of(p, sizing_operand(o));
     }
 }
