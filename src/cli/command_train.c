@@ -111,8 +111,10 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(root, "world", json_integer(1));
     uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
                                   t->memory.peak[TIER_NVME]};
+    for (tier i = TIER_DEVICE_1; i < TIER_COUNT; i++) peaks[i] = t->memory.peak[i];
     for (tier i = 0; i < TIER_COUNT; i++)
-        json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
+        if (json_object_get(memory, tier_name(i)))
+            json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
@@ -185,7 +187,7 @@ static status train_with(const common_options *o, const config *c) {
     TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
     r.run_dir = run_dir;
     double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
+    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(p.request.precision), &peak), done);
     track_options to = {.run_dir = run_dir,
                         .out = stderr,
                         .peak_flops = peak,

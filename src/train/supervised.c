@@ -113,7 +113,7 @@ static status run_step(trainer *t, train_step_report *report) {
     const train_options *o = &t->r->train;
     int64_t step = t->state.step + 1;
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
-    for (int64_t micro = 0; micro < o->accumulation; micro++) {
+    for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
         write_batch(t, b->tokens, b->targets, b->doc);
         write_scalars(t, step, (uint32_t)micro);
@@ -333,7 +333,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) +
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
+                     (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) +
                      dataset_host_bytes(d) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
