@@ -12,7 +12,7 @@
  *     dataset_row(d, SPLIT_TRAIN, 0, tokens, targets, doc);
  *     dataset_close(d);
  */
-#include "format/format.h"
+#include "data/records.h"
 
 typedef struct data_options {
     const char *source;    /* builtin:arithmetic | builtin:grammar | a text file (several: comma separated) */
