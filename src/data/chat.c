@@ -12,8 +12,8 @@
  * own turn. Where a trained text follows text that is not (the header before an answer, a prompt before its
  * completion), both are encoded together when that leaves the tokens of the first part as they are alone - those are
  * the ids of the reference - and apart when it does not, because alone is how the model will meet them. */
-#include "data/data.h"
 #include "data/encode.h"
+#include "data/source.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +34,7 @@ struct chat {
 static const char *const format_names[CHAT_COUNT] = {"auto", "none", "chatml", "llama3", "llama2"};
 const char *chat_format_name(chat_format f) { return format_names[f]; }
 chat_format chat_format_of(const chat *c) { return c->format; }
+int32_t chat_document_bos(const chat *c) { return c->bos; }
 
 /* ---- which format -------------------------------------------------------------------------------------------- */
 
