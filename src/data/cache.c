@@ -37,8 +37,10 @@ typedef struct cache_header {
     hash128 source_hash;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
     hash128 payload_hash;
+    char unused[HEADER_BYTES - 168];
     uint64_t header_hash; /* XXH3 of all before it */
 } cache_header;
+_Static_assert(sizeof(cache_header) == HEADER_BYTES, "the header fills its block");
 static const char MAGIC[8] = "ralotok\n";
 
 static uint64_t hash_of(const cache_header *h) { return XXH3_64bits(h, offsetof(cache_header, header_hash)); }
@@ -159,13 +161,10 @@ static status map_store(const cache_slot *c, int fd, const cache_header *h, toke
 }
 
 static bool read_header(int fd, cache_header *h, uint64_t *file_bytes) {
-    char bytes[HEADER_BYTES];
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return false;
     *file_bytes = (uint64_t)info.st_size;
-    ssize_t n = pread(fd, bytes, sizeof bytes, 0);
-    if (n != HEADER_BYTES) memset(bytes, 0, sizeof bytes); /* no magic: cut off */
-    memcpy(h, bytes, sizeof *h);
+    if (pread(fd, h, sizeof *h, 0) != sizeof *h) memset(h, 0, sizeof *h); /* no magic: cut off */
     return true;
 }
 
@@ -173,7 +172,10 @@ static status load_from(cache_slot *c, int fd, const char *source, const file_st
                         token_store *out, bool *found) {
     cache_header h;
     uint64_t file_bytes;
-    if (!read_header(fd, &h, &file_bytes)) return OK;
+    if (!read_header(fd, &h, &file_bytes)) {
+        log_warn("token cache %s is no file; it is built again", c->path.text);
+        return OK;
+    }
     const char *damage = find_damage(&h, file_bytes, c);
     if (!damage) {
         bool same;
@@ -198,7 +200,7 @@ status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, in
     *found = false;
     int fd = open(c->path.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
-        if (errno != ENOENT) log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
+        if (errno != ENOENT && errno != ENOTDIR) log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
         return OK;
     }
     status rc = load_from(c, fd, source, stamp, vocab, strict, out, found);
@@ -235,10 +237,11 @@ status cache_begin(cache_slot *c) {
     static const char zeros[HEADER_BYTES];
     char dir[4096];
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
-    status rc = dir_make(*dir ? dir : "/");
-    if (rc != OK) {
+    if (dir_make(*dir ? dir : "/") != OK) {
+        error_record why;
+        error_take(&why);
         c->failed = true;
-        return error_trail(rc, __FILE__, __LINE__, __func__);
+        return ERR(ERR_IO, "data.cache %s: %s; name another directory, or none", dir, why.message);
     }
     remove_abandoned(c);
     do {
