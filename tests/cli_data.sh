@@ -43,12 +43,12 @@ tiny=(--preset test-llama --set model.vocab=352 --set data.seq_len=48 --set trai
     --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false)
 
 # ---- counts, the cache, and the same bits with and without it
-check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on" "records cut" "dropped" "!token cache" -- \
+check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=first
 first=$(hash_of)
-check 0 "86 documents" "from the token cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
+check 0 "86 documents" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
 [ "$(hash_of)" = "$first" ] || fail "from the cache: $(hash_of), before: $first"
-check 0 "!from the token cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
 [ "$(hash_of)" = "$first" ] || fail "without a cache: $(hash_of), before: $first"
 ls home/ralo/*.tokens >/dev/null 2>&1 || fail "no cache below XDG_CACHE_HOME"
 check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all --set run.dir=fourth
@@ -89,7 +89,7 @@ cp qa.jsonl bad.jsonl
 echo '{"question": "half' >>bad.jsonl
 check 2 "bad.jsonl:91:" "one JSON object on each line" "data.on_error=skip" -- \
     train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
-check 0 "warning: bad.jsonl:91:" "left out" "1 lines skipped" -- \
+check 0 "warning: bad.jsonl:91:" "left out" "skipped: 1 lines" -- \
     train "${tiny[@]}" --set data.source=bad.jsonl --set data.on_error=skip --set run.dir=skipped
 check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
 { printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl

@@ -168,7 +168,7 @@ static void rows_are_nearly_full_and_the_same_for_any_number_of_threads(void **s
     data_report a, b;
     dataset_report(one, SPLIT_TRAIN, &a);
     dataset_report(three, SPLIT_TRAIN, &b);
-    assert_true(a.fill > 0.97); /* in the order of the file it is 0.83 */
+    assert_true(a.fill > 0.97);
     assert_int_equal(dataset_fingerprint(one), dataset_fingerprint(three));
     assert_memory_equal(&a, &b, offsetof(data_report, entropy_per_token));
     for (uint64_t i = 0; i < a.rows_per_epoch; i++) {

@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, ABANDONED_SECONDS = 3600 };
+enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 typedef struct cache_header {
@@ -100,20 +100,26 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     return NULL;
 }
 
-/* The payload: whole, and nothing in it that could lead out of a table. */
+/* The payload: whole, and nothing in it that could lead out of a table. Pages that were checked are let go, so that
+ * checking a file larger than memory does not fill it. */
 static const char *find_payload_damage(const token_store *s, const cache_header *h, int64_t vocab) {
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
-    ASSERT(XXH3_128bits_update(state, s->tokens, s->n_tokens * s->width) == XXH_OK);
+    int32_t largest = 0;
+    for (uint64_t at = 0; at < s->n_tokens;) {
+        uint64_t end = MIN(at + CHECKED_TOKENS, s->n_tokens);
+        const char *bytes = (const char *)s->tokens + at * s->width;
+        ASSERT(XXH3_128bits_update(state, bytes, (end - at) * s->width) == XXH_OK);
+        for (; at < end; at++) {
+            int32_t id = store_token(s, at);
+            largest = MAX(largest, id);
+        }
+        madvise(s->map, s->map_bytes, MADV_DONTNEED);
+    }
     ASSERT(XXH3_128bits_update(state, s->documents, s->n_documents * sizeof *s->documents) == XXH_OK);
     XXH128_hash_t got = XXH3_128bits_digest(state);
     XXH3_freeState(state);
     if (!hash128_equal((hash128){got.low64, got.high64}, h->payload_hash)) return "is damaged (its checksum differs)";
-    int32_t largest = 0;
-    for (uint64_t i = 0; i < s->n_tokens; i++) {
-        int32_t id = store_token(s, i);
-        largest = MAX(largest, id);
-    }
     if (largest >= vocab) return "holds tokens beyond the vocabulary";
     for (uint64_t i = 0; i < s->n_documents; i++)
         if (s->documents[i].end <= store_document_begin(s, i) || s->documents[i].n_trained > s->n_tokens)
@@ -200,7 +206,8 @@ status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, in
     *found = false;
     int fd = open(c->path.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
-        if (errno != ENOENT && errno != ENOTDIR) log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
+        if (errno != ENOENT && errno != ENOTDIR)
+            log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
         return OK;
     }
     status rc = load_from(c, fd, source, stamp, vocab, strict, out, found);
