@@ -72,14 +72,14 @@ typedef struct world_stage {
     double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
 } world_stage;
 typedef struct world_layout {
-    char name[48];
+    char name[64];
     int data, tensor, pipeline, sequence; /* ranks in each direction */
     world_share bytes;
     double bubble;     /* share of a pipeline's time in which a stage waits */
     char why_not[128]; /* "" where it can be cut so */
 } world_layout;
 typedef struct world_rung {
-    char name[64];
+    char name[96];
     uint64_t bytes;
     double step_s;   /* predicted; NAN without hardware */
     bool is_formula; /* not compiled: the pass is not there yet */
