@@ -1,6 +1,5 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/cli.h"
-#include "plan/world.h"
 
 static void print_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]) {
     json_t *root = json_object();
@@ -22,19 +21,19 @@ static void print_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]) {
 }
 
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
-static status plan_world(const common_options *o, const plan_request *from) {
-    world w;
+static status show_world(const common_options *o, const plan_request *from) {
+    plan_world w;
     plan_request r = *from;
     if (!config_was_given(&o->config, "precision")) r.precision = PRECISION_BF16;
     if (!o->hardware && !o->config.memory.device)
         r.device_limit = 0; /* this machine's memory says nothing about theirs */
-    TRY(world_compile(&w, &r, o->world));
-    world_print(&w, stderr);
+    TRY(plan_world_compile(&w, &r, o->world));
+    plan_world_print(&w, stderr);
     if (!o->json) return OK;
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r.model.name));
     json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
-    json_object_set_new(root, "world", world_json(&w));
+    json_object_set_new(root, "world", plan_world_json(&w));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);
@@ -62,7 +61,7 @@ status command_plan(int argc, char **argv) {
     if (o.hardware) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     if (o.world) {
-        rc = plan_world(&o, &r.plan);
+        rc = show_world(&o, &r.plan);
         goto done;
     }
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
