@@ -33,6 +33,7 @@ typedef struct config {
     struct {
         uint64_t device;      /* bytes; 0 = auto: what this machine has */
         int64_t logits_chunk; /* bytes */
+        state_format states;
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */

@@ -157,6 +157,7 @@ status request_from_config(const config *c, train_request *out) {
     p->accumulation = t->accumulation;
     p->seq_len = c->data.seq_len;
     p->precision = (precision)c->precision;
+    p->states = c->memory.states;
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,

@@ -17,6 +17,7 @@ typedef struct plan_request {
     model_config model;
     int64_t micro_batch, accumulation, seq_len;
     precision precision;
+    state_format states;
     optimizer_options optimizer;
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */

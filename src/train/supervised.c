@@ -176,15 +176,19 @@ static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
     const data_options *d = &t->r->data;
-    return arena_format(
-        &t->memory,
-        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; data %s as %s, rows of "
-        "%lld, %s, %g for evaluation, difficulty %lld",
-        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers,
-        (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
-        c->tied ? "tied" : "untied", precision_name(t->p->request.precision), d->source,
-        d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len, d->pack ? "packed" : "one document each",
-        d->eval_fraction, (long long)d->difficulty);
+    precision q = t->p->request.precision;
+    state_format states = state_format_of(q, t->p->request.states);
+    bool usual = states == state_format_of(q, STATES_AUTO);
+    return arena_format(&t->memory,
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s; data "
+                        "%s as %s, rows of "
+                        "%lld, %s, %g for evaluation, difficulty %lld",
+                        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
+                        (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
+                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
+                        usual ? "" : state_format_name(states), d->source, d->tokenizer ? d->tokenizer : "byte",
+                        (long long)d->seq_len, d->pack ? "packed" : "one document each", d->eval_fraction,
+                        (long long)d->difficulty);
 }
 
 static status resume(trainer *t, const char *id, bool *resumed) {
