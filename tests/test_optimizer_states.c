@@ -383,12 +383,12 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
 }
 
 /* Loss after 100 steps of the grammar, with every format of the states against fp32 of the same precision, everything
- * else equal. Losses of one run stray by 0.02 from seed to seed at this length; the bounds are what was measured over
- * five seeds, doubled. */
+ * else equal. Over four seeds the difference was at most 0.010 with bf16 states and 0.036 with 8-bit ones, while fp32
+ * itself strays by 0.08 from seed to seed: a step that is rounded otherwise is another path through the same valley. */
 static void test_training_ends_where_fp32_states_end(void **state) {
     if (SANITIZED) skip();
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
-    static const double bound[STATES_COUNT] = {[STATES_FP32] = 0, [STATES_BF16] = 0.03, [STATES_INT8] = 0.06};
+    static const double bound[STATES_COUNT] = {[STATES_FP32] = 0, [STATES_BF16] = 0.02, [STATES_INT8] = 0.05};
     for (size_t k = 0; k < ARRAY_LENGTH(precisions); k++) {
         double fp32 = 0;
         for (state_format f = STATES_FP32; f < STATES_COUNT; f++) {
@@ -399,7 +399,7 @@ static void test_training_ends_where_fp32_states_end(void **state) {
                           .seq_len = 64,
                           .micro_batch = 8,
                           .steps = 100,
-                          .more = SETTINGS(setting, "train.lr=0.01", "train.warmup=10", "train.eval_rows=128")};
+                          .more = SETTINGS(setting, "train.lr=0.003", "train.warmup=10", "train.eval_rows=128")};
             train_result r;
             training_must(training_run(&t, &r));
             if (f == STATES_FP32) fp32 = r.eval.loss;
