@@ -81,14 +81,15 @@ enum { AHEAD = 1024 };
 /* As an integer, because the place may lie past the array; a prefetch never faults. */
 VEC_INLINE void ask_ahead(const float *p) { __builtin_prefetch((const void *)((uintptr_t)p + AHEAD * sizeof *p)); }
 
-VEC_INLINE adamw_moments adamw_first_at(const adamw_constants *k, float *x, float *m, float *v, const float *g) {
+VEC_INLINE adamw_moments adamw_first_at(const adamw_constants *k, float *x, float *m, float *v, const float *g,
+                                        bool keep_root) {
     ask_ahead(x);
     ask_ahead(m);
     ask_ahead(v);
     ask_ahead(g);
     adamw_moments s = adamw_first(k, vec_load(m), vec_load(v), vec_load(g));
     vec_store(m, s.m);
-    vec_store(v, s.v);
+    vec_store(v, keep_root ? s.root : s.v);
     return s;
 }
 
@@ -99,23 +100,31 @@ VEC_INLINE vec adamw_second_at(const adamw_constants *k, float *x, const adamw_m
 }
 
 /* The last few elements go through the same vector code on copies. */
-static void adamw_tail(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
+VEC_INLINE void adamw_tail(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n,
+                           bool keep_root) {
     adamw_moments s =
         adamw_first(k, typed_load(m, DTYPE_F32, 0, n), typed_load(v, DTYPE_F32, 0, n), typed_load(g, DTYPE_F32, 0, n));
     typed_store(x, DTYPE_F32, 0, n, adamw_second(k, typed_load(x, DTYPE_F32, 0, n), &s));
     typed_store(m, DTYPE_F32, 0, n, s.m);
-    typed_store(v, DTYPE_F32, 0, n, s.v);
+    typed_store(v, DTYPE_F32, 0, n, keep_root ? s.root : s.v);
 }
 
-static void adamw_f32(const adamw_constants *constants, float *restrict x, float *restrict m, float *restrict v,
-                      const float *restrict g, size_t n) {
+/* keep_root: v in, its square root out, which is what 8-bit states store. */
+VEC_INLINE void adamw_row(const adamw_constants *constants, float *restrict x, float *restrict m, float *restrict v,
+                          const float *restrict g, size_t n, bool keep_root) {
     const adamw_constants k = *constants;
     size_t i = 0;
     for (; i + VEC_WIDTH <= n; i += VEC_WIDTH) {
-        adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i);
+        adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, keep_root);
         adamw_second_at(&k, x + i, &s);
     }
-    if (i < n) adamw_tail(&k, x + i, m + i, v + i, g + i, n - i);
+    if (i < n) adamw_tail(&k, x + i, m + i, v + i, g + i, n - i, keep_root);
+}
+static void adamw_f32(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
+    adamw_row(k, x, m, v, g, n, false);
+}
+static void adamw_f32_root(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
+    adamw_row(k, x, m, v, g, n, true);
 }
 
 #if defined(__aarch64__)
@@ -141,14 +150,13 @@ VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restri
     const adamw_constants k = *constants;
     for (size_t begin = 0; begin < n; begin += PIECE) {
         size_t end = MIN(begin + PIECE, n), i = begin;
-        vec watch = {0}; /* turns NaN, for good, at the first infinity or NaN */
+        vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
         for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
             size_t next = i + VEC_WIDTH;
-            adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i);
-            adamw_moments s_next = adamw_first_at(&k, x + next, m + next, v + next, g + next);
+            adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, false);
+            adamw_moments s_next = adamw_first_at(&k, x + next, m + next, v + next, g + next, false);
             vec a = adamw_second_at(&k, x + i, &s), b = adamw_second_at(&k, x + next, &s_next);
-            watch = vec_fma(a, (vec){0}, watch);
-            watch = vec_fma(b, (vec){0}, watch);
+            watch = vec_fma(a, b, watch);
             if (p_type == DTYPE_BF16) {
                 store_bf16_no_nan(p + i, a, b);
             } else {
@@ -161,7 +169,7 @@ VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restri
             adamw_f32(&k, x + i, m + i, v + i, g + i, end - i);
             typed_row_store(p + rest, x + rest, p_type, end - rest);
         }
-        if (vec_sum(watch) != 0) typed_row_store(p + begin, x + begin, p_type, rest - begin);
+        if (vec_sum(watch) * 0 != 0) typed_row_store(p + begin, x + begin, p_type, rest - begin);
     }
 }
 
@@ -178,7 +186,8 @@ typedef struct adamw_job {
     size_t n;
 } adamw_job;
 
-/* m and v from any format into rows; in the end they go back by states_store. fp32 is used where it lies. */
+/* m and v of any format as rows: states_load fills them, the step changes them (8 bits: v into its root), states_store
+ * puts them back. fp32 is used where it lies. */
 typedef struct state_rows {
     float m[PIECE], v[PIECE];
     uint16_t m_rounded[PIECE], v_rounded[PIECE];
@@ -198,16 +207,10 @@ static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
 
 static void states_store(const adamw_job *j, state_rows *r, size_t i, size_t n, rng_noise noise, size_t first) {
     if (j->state_type == DTYPE_BF16) {
-        vec_u32 at = noise_at(noise, first);
-        for (size_t e = 0; e < n; e += VEC_WIDTH, at += NOISE_STEP) {
-            vec_u32 words = noise_words(at, noise.key);
-            store_stochastic(r->m_rounded + e, vec_load(r->m + e), words & 0xffffu);
-            store_stochastic(r->v_rounded + e, vec_load(r->v + e), words >> 16);
-        }
+        noise_round_states(r->m_rounded, r->v_rounded, r->m, r->v, n, noise, first);
         memcpy((uint16_t *)j->m + i, r->m_rounded, n * sizeof(uint16_t));
         memcpy((uint16_t *)j->v + i, r->v_rounded, n * sizeof(uint16_t));
     } else if (j->state_type == DTYPE_I8) {
-        for (size_t e = 0; e < PIECE; e += VEC_WIDTH) vec_store(r->v + e, sqrt_exact(vec_load(r->v + e)));
         state8_store(r->m_codes, r->v_codes, &j->m_scale[i / STATE_BLOCK], &j->v_scale[i / STATE_BLOCK], r->m, r->v, n,
                      noise, first);
         memcpy((uint8_t *)j->m + i, r->m_codes, n);
@@ -237,7 +240,8 @@ static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
         if (stochastic) typed_row_load(x_row, p, DTYPE_BF16, n);
         if (j->g_type != DTYPE_F32) typed_row_load(g_row, (const uint16_t *)j->g + i, j->g_type, n);
         states_load(j, &r, i, n);
-        adamw_f32(&j->constants, x, m, v, g, n);
+        if (j->state_type == DTYPE_I8) adamw_f32_root(&j->constants, x, m, v, g, n);
+        else adamw_f32(&j->constants, x, m, v, g, n);
         if (j->master) {
             typed_row_store(p, x, j->p_type, n);
         } else if (stochastic) {
