@@ -202,6 +202,8 @@ static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
         const uint8_t *m = (const uint8_t *)j->m + i, *v = (const uint8_t *)j->v + i;
         if (n < PIECE) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
         state8_load(r->m, r->v, m, v, j->m_scale[i / STATE_BLOCK], j->v_scale[i / STATE_BLOCK], n);
+        memset(r->m + n, 0, (PIECE - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
+        memset(r->v + n, 0, (PIECE - n) * sizeof *r->v);
     }
 }
 
