@@ -74,6 +74,7 @@ static status parse(eval_arguments *a, int argc, char **argv) {
     s->n_completions = a->samples;
     m->n_threads = (int)a->threads;
     if (a->help) return OK;
+    TRY(sampling_check(s));
     if (a->rest.n)
         return ERR(ERR_INPUT, "eval: found '%s', expected options; the file is given with --data", a->rest.items[0]);
     if (!m->source) return ERR(ERR_INPUT, "eval: --model is missing: a Hugging Face, run or checkpoint directory");

@@ -54,6 +54,7 @@ static status parse(generate_arguments *a, int argc, char **argv) {
     s->stops = a->stops.items;
     s->n_stops = a->stops.n;
     if (a->help) return OK;
+    TRY(sampling_check(s));
     for (size_t i = 0; i < a->rest.n; i++) {
         if (strcmp(a->rest.items[i], "-") != 0)
             return ERR(ERR_INPUT, "generate: found '%s', expected options; a text is given with --prompt, - is stdin",
