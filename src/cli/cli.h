@@ -15,6 +15,8 @@ status command_train(int argc, char **argv);
 status command_plan(int argc, char **argv);
 status command_devices(int argc, char **argv);
 status command_export(int argc, char **argv);
+status command_generate(int argc, char **argv);
+status command_eval(int argc, char **argv);
 
 /* Options that several commands share. */
 typedef struct common_options {

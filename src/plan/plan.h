@@ -36,6 +36,8 @@ typedef struct plan_request {
     bool may_nvme; /* the user named a directory for it */
     place_options place;
     bool with_eval, token_weights, verify;
+    bool no_training;            /* evaluation only: parameters and one forward */
+    generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
@@ -162,3 +164,7 @@ typedef struct plan_world {
 status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks);
 void plan_world_print(const plan_world *w, FILE *out);
 json_t *plan_world_json(const plan_world *w); /* the caller takes it */
+bool plan_generates(const plan_request *r);
+/* fit.c asks these: does a variant fit; and the smallest change for a plan of generation, in options of `ralo generate`. */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned);
+bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);
