@@ -1,30 +1,69 @@
 #pragma once
-/* cli.h - private to cli: one function per command, and what commands share.
+/* cli.h - what commands share: the table of commands, the command line as parsed, and the way from settings to a job.
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "cli/config.h"
+#include "cli/setting.h"
 
-typedef struct command {
+enum { MAX_ARGUMENTS = 4 };
+
+typedef struct command command;
+
+/* The command line of any command; a field belongs to the flags that commands.def gives it. */
+typedef struct command_line {
+    const command *command;
+    const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
+    config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
+    bool help, json, program, show_config;
+    const char *trace;
+    int dtype; /* into the row's list; -1: as trained */
+    arena memory;
+} command_line;
+
+struct command {
     const char *name;
-    const char *usage; /* after "ralo " */
-    const char *what;
-    status (*run)(int argc, char **argv); /* argv[0] is the command's name */
-} command;
+    status (*run)(command_line *l);
+    const char *arguments, *what, *details;
+};
 
-status command_train(int argc, char **argv);
-status command_plan(int argc, char **argv);
-status command_devices(int argc, char **argv);
-status command_export(int argc, char **argv);
+typedef struct flag {
+    const char *name;     /* without dashes */
+    const char *commands; /* separated by spaces; "*": all */
+    const char *value;    /* ""; or what its value is called */
+    const char *key;      /* the setting it is short for; "": KEY=VALUE; NULL: it has a field */
+    setting row;
+} flag;
 
-/* Options that several commands share. */
-typedef struct common_options {
-    config config;
-    bool json, program_text, help, annotated;
-    const char *trace_path;
-} common_options;
-/* Reads [CONFIG] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
-status options_parse(common_options *o, int argc, char **argv, const char *allowed);
-void options_fini(common_options *o);
+status command_train(command_line *l);
+status command_plan(command_line *l);
+status command_export(command_line *l);
+status command_devices(command_line *l);
+status command_completion(command_line *l);
+status command_help(command_line *l);
 
-/* From settings to what the rooms below understand. */
+/* ---- the table (commands.c) -------------------------------------------------------------------------------------- */
+
+const command *command_at(size_t i);           /* NULL past the end */
+const command *command_find(const char *name); /* NULL when unknown */
+status command_unknown(const char *name);      /* the error, with the nearest name */
+const flag *flag_at(size_t i);                 /* NULL past the end */
+bool flag_belongs(const flag *f, const command *c);
+const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
+/* The words of a command's arguments, one after the other; NULL when none is left. optional: it stands in [ ]. */
+const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
+
+/* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
+status command_line_parse(command_line *l, const command *c, int argc, char **argv);
+void command_line_fini(command_line *l);
+
+void help_print(FILE *out);
+void help_print_command(const command *c, FILE *out);
+void help_print_man(FILE *out);
+void completion_print_bash(FILE *out);
+void completion_print_zsh(FILE *out);
+
+/* ---- from settings to what the rooms below understand ------------------------------------------------------------- */
+
+/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
+void config_settle(config *c);
 status request_from_config(const config *c, train_request *out);

@@ -16,25 +16,16 @@ static void print_json(const plan *p) {
     json_decref(root);
 }
 
-status command_plan(int argc, char **argv) {
-    common_options o;
+status command_plan(command_line *l) {
     train_request r;
     plan p = {0};
-    status rc;
-    TRY_GOTO(rc, options_parse(&o, argc, argv, "set,override,json,preset,device-memory,program,help"), done);
-    if (o.help) {
-        config_print_help(stdout);
-        goto done;
-    }
-    TRY_GOTO(rc, request_from_config(&o.config, &r), done);
+    TRY(request_from_config(&l->config, &r));
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
-    TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
-    if (o.program_text) program_print(&p.program, stdout);
+    TRY(plan_compile(&p, &r.plan));
+    if (l->program) program_print(&p.program, stdout);
     plan_print(&p, stderr);
-    rc = plan_check_fit(&p);
-    if (o.json) print_json(&p);
+    status rc = plan_check_fit(&p);
+    if (l->json) print_json(&p);
     plan_close(&p);
-done:
-    options_fini(&o);
     return rc;
 }

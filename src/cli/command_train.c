@@ -153,7 +153,12 @@ static void print_data(const dataset *d, const config *c) {
     fputc('\n', stderr);
 }
 
-static status train_with(const common_options *o, const config *c) {
+status command_train(command_line *o) {
+    const config *c = &o->config;
+    if (o->show_config) {
+        config_write_yaml(c, stdout, true);
+        return OK;
+    }
     status rc = OK;
     train_request r;
     plan p = {0};
@@ -161,7 +166,7 @@ static status train_with(const common_options *o, const config *c) {
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
     TRY(request_from_config(c, &r));
-    r.trace_path = o->trace_path;
+    r.trace_path = o->trace;
     TRY(dataset_open(&d, &r.data));
     r.plan.host_bytes += dataset_host_bytes(d);
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
@@ -197,15 +202,5 @@ static status train_with(const common_options *o, const config *c) {
 done:
     dataset_close(d);
     plan_close(&p);
-    return rc;
-}
-
-status command_train(int argc, char **argv) {
-    common_options o;
-    status rc = options_parse(&o, argc, argv, "set,override,json,trace,resume,preset,device-memory,show-config,help");
-    if (rc == OK && o.help) config_print_help(stdout);
-    else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
-    else if (rc == OK) rc = train_with(&o, &o.config);
-    options_fini(&o);
     return rc;
 }

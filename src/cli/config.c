@@ -5,40 +5,18 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file under whatever spelling, numbers
  * that are not finite or not in range, text that is not UTF-8 (it could not be written back). */
 #include "cli/config.h"
+#include "cli/setting.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <strings.h>
 
-typedef enum setting_type {
-    TYPE_BOOL,
-    TYPE_INT,
-    TYPE_REAL,
-    TYPE_BYTES,
-    TYPE_CHOICE,
-    TYPE_TEXT,
-    TYPE_PAIR
-} setting_type;
-typedef enum storage { STORE_BOOL, STORE_I32, STORE_I64, STORE_U64, STORE_F64, STORE_TEXT } storage;
 typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_COMMAND } origin;
-
-typedef struct setting {
-    const char *key;
-    size_t offset;
-    storage storage;
-    setting_type type;
-    const char *range, *initial, *word, *aliases, *help;
-} setting;
-
-/* Enums are unsigned here unless they have negative members; both are 32 bits. */
-#define STORAGE_OF(field) \
-    _Generic(((config *)0)->field, bool: STORE_BOOL, int: STORE_I32, unsigned: STORE_I32, int64_t: STORE_I64,        \
-             uint64_t: STORE_U64, double: STORE_F64, const char *: STORE_TEXT)
 
 static const setting settings[] = {
 #define SETTING(key, field, type, range, initial, word, aliases, help) \
-    {key, offsetof(config, field), STORAGE_OF(field), TYPE_##type, range, initial, word, aliases, help},
+    {key, offsetof(config, field), STORAGE_OF(config, field), TYPE_##type, range, initial, word, aliases, help},
 #include "cli/config.def"
 #undef SETTING
 };
@@ -117,8 +95,7 @@ static bool text_is_utf8(const char *text) {
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
-/* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
-static const char *part_next(const char *list, char stop, char *out, size_t n) {
+const char *part_next(const char *list, char stop, char *out, size_t n) {
     if (!list || *list == 0) return NULL;
     size_t length = strcspn(list, (char[]){stop, 0});
     ASSERT(length < n);
@@ -243,10 +220,10 @@ static bool text_is_null(const char *text) {
     return *text == 0 || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
 }
 
-static void *field_of(const config *c, const setting *s) { return (char *)c + s->offset; }
+static void *field_of(const void *base, const setting *s) { return (char *)base + s->offset; }
 
-static void whole_store(config *c, const setting *s, int64_t whole) {
-    void *field = field_of(c, s);
+static void whole_store(void *base, const setting *s, int64_t whole) {
+    void *field = field_of(base, s);
     switch (s->storage) {
     case STORE_I32: memcpy(field, &(int32_t){(int32_t)whole}, sizeof(int32_t)); return;
     case STORE_I64: *(int64_t *)field = whole; return;
@@ -285,16 +262,16 @@ static char *spaces_trim(char *text) {
     return text;
 }
 
-static bool real_store(config *c, const setting *s, int element, char *text) {
+static bool real_store(void *base, const setting *s, int element, char *text) {
     double x;
     if (!real_read(spaces_trim(text), &x) || !setting_in_range(s, x)) return false;
-    ((double *)field_of(c, s))[element] = x;
+    ((double *)field_of(base, s))[element] = x;
     return true;
 }
 
 /* Puts `text` into the row's field; false when the row does not take it. word_value: the text the row's word stands
  * for, which is taken whatever the range says; NULL without a word. text is scratch. */
-static bool value_store(config *c, const setting *s, int element, char *text, const char *word_value) {
+static bool value_store(const setting *s, void *base, arena *memory, int element, char *text, const char *word_value) {
     int64_t whole, special;
     double real, zero;
     bool flag;
@@ -302,37 +279,37 @@ static bool value_store(config *c, const setting *s, int element, char *text, co
     switch (s->type) {
     case TYPE_BOOL:
         if (!bool_read(text, &flag)) return false;
-        *(bool *)field_of(c, s) = flag;
+        *(bool *)field_of(base, s) = flag;
         return true;
     case TYPE_INT:
     case TYPE_BYTES:
         if (!(s->type == TYPE_BYTES ? bytes_read(text, &whole) : int_read(text, &whole))) return false;
         if (!setting_in_range(s, (double)whole) && !(word_value && int_read(word_value, &special) && whole == special))
             return false;
-        whole_store(c, s, whole);
+        whole_store(base, s, whole);
         return true;
     case TYPE_REAL:
         if (!real_read(text, &real)) return false;
         if (!setting_in_range(s, real) && !(word_value && real_read(word_value, &zero) && real == zero)) return false;
-        *(double *)field_of(c, s) = real;
+        *(double *)field_of(base, s) = real;
         return true;
     case TYPE_CHOICE:
         if (word_value && strcmp(text, word_value) == 0 && int_read(word_value, &whole)) {
-            whole_store(c, s, whole);
+            whole_store(base, s, whole);
             return true;
         }
         if ((whole = choice_find(s, text)) < 0) return false;
-        whole_store(c, s, whole);
+        whole_store(base, s, whole);
         return true;
     case TYPE_TEXT:
         if (strlen(text) >= MAX_TEXT || !text_is_utf8(text)) return false;
         if (*text == 0 && strcmp(s->range, "some") == 0 && !(word_value && *word_value == 0)) return false;
-        *(const char **)field_of(c, s) = arena_string(&c->memory_of_strings, text);
+        *(const char **)field_of(base, s) = arena_string(memory, text);
         return true;
     case TYPE_PAIR:
-        if (element != WHOLE) return real_store(c, s, element, text);
+        if (element != WHOLE) return real_store(base, s, element, text);
         if (!pair_split(text, parts)) return false;
-        return real_store(c, s, 0, parts[0]) && real_store(c, s, 1, parts[1]);
+        return real_store(base, s, 0, parts[0]) && real_store(base, s, 1, parts[1]);
     }
     return false;
 }
@@ -346,9 +323,8 @@ static status setting_refuse(const setting *s, const char *where, const char *ke
     return rc;
 }
 
-/* key: as the user spelled it. quoted text is itself: "auto" in quotes is not the word auto. */
-static status setting_assign(config *c, const setting *s, int element, const char *text, bool quoted, const char *where,
-                             const char *key, origin from) {
+status setting_store(const setting *s, void *base, arena *memory, int element, const char *text, bool quoted,
+                     const char *where, const char *key) {
     char word[32];
     const char *means = NULL;
     bool has_word = setting_word(s, word, &means);
@@ -357,14 +333,20 @@ static status setting_assign(config *c, const setting *s, int element, const cha
 
     char *copy = mem_alloc(strlen(text) + 1);
     memcpy(copy, text, strlen(text));
-    bool taken = value_store(c, s, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
+    bool taken =
+        value_store(s, base, memory, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
     free(copy);
-    if (!taken) {
-        if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
-        char found[256];
-        snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
-        return setting_refuse(s, where, key, found);
-    }
+    if (taken) return OK;
+    if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
+    char found[256];
+    snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
+    return setting_refuse(s, where, key, found);
+}
+
+/* key: as the user spelled it. */
+static status setting_assign(config *c, const setting *s, int element, const char *text, bool quoted, const char *where,
+                             const char *key, origin from) {
+    TRY(setting_store(s, c, &c->memory_of_strings, element, text, quoted, where, key));
     c->origin[s - settings] = (unsigned char)from;
     c->data.seed = c->train.seed;
     return OK;
@@ -741,5 +723,7 @@ void config_print_help(FILE *out) {
 }
 
 size_t config_count(void) { return N_SETTINGS; }
+
+const setting *setting_at(size_t row) { return row < N_SETTINGS ? &settings[row] : NULL; }
 
 const char *config_key(size_t row) { return row < N_SETTINGS ? settings[row].key : NULL; }
