@@ -67,3 +67,16 @@ void completion_print_zsh(FILE *out);
 /* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
 void config_settle(config *c);
 status request_from_config(const config *c, train_request *out);
+status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
+
+/* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
+typedef struct job {
+    train_request request;
+    plan plan;
+    dataset *data;
+} job;
+status job_init(job *j, const config *c);    /* the request alone: it may still be changed */
+status job_open(job *j);                     /* data and plan; job_close also after an error */
+status job_check(const job *j);              /* all that can be refused before anything is written */
+status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints. dir is borrowed */
+void job_close(job *j);

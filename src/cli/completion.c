@@ -4,7 +4,6 @@
  * COMP_WORDS cut words at '=' and ':', so the line is split again at blanks. */
 #include "cli/cli.h"
 
-#include <ctype.h>
 #include <string.h>
 
 /* What may stand for a setting: names of a CHOICE, true and false, and the row's word. False: any text. */

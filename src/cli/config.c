@@ -362,6 +362,16 @@ void config_init(config *c) {
     }
 }
 
+void config_copy(config *out, const config *from) {
+    *out = *from;
+    arena_init(&out->memory_of_strings);
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (settings[i].storage != STORE_TEXT) continue;
+        const char **text = field_of(out, &settings[i]);
+        *text = arena_string(&out->memory_of_strings, *text);
+    }
+}
+
 void config_fini(config *c) {
     arena_fini(&c->memory_of_strings);
     *c = (config){0};
@@ -457,9 +467,21 @@ done:
     return rc;
 }
 
-/* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
+static void real_write(double x, strbuf *out);
+static void value_write(const config *c, const setting *s, bool yaml, strbuf *out);
 
-static void value_write(const config *c, const setting *s, strbuf *out);
+status config_get(const config *c, const char *key, strbuf *out, const char *where) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    if (!s && group_exists(key))
+        return ERR(ERR_INPUT, "%s: '%s' is a group of settings; ask for one of them, such as %s.NAME", where, key, key);
+    if (!s) return unknown_key(where, key);
+    if (element == WHOLE) value_write(c, s, false, out);
+    else real_write(((const double *)field_of(c, s))[element], out);
+    return OK;
+}
+
+/* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
 
 /* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
 static bool differs_from_default(const config *c, const char *key) {
@@ -470,8 +492,8 @@ static bool differs_from_default(const config *c, const char *key) {
     config_init(&fresh);
     strbuf_init(&ours);
     strbuf_init(&theirs);
-    value_write(c, s, &ours);
-    value_write(&fresh, s, &theirs);
+    value_write(c, s, true, &ours);
+    value_write(&fresh, s, true, &theirs);
     bool differs = strcmp(ours.text, theirs.text) != 0;
     strbuf_fini(&ours);
     strbuf_fini(&theirs);
@@ -620,7 +642,8 @@ static void text_write_quoted(const char *text, strbuf *out) {
     strbuf_add(out, "\"");
 }
 
-static void value_write(const config *c, const setting *s, strbuf *out) {
+/* yaml: quoted where a reader of YAML would take the text for something else. */
+static void value_write(const config *c, const setting *s, bool yaml, strbuf *out) {
     char word[32] = "", part[64];
     const char *means = NULL;
     bool has_word = setting_word(s, word, &means);
@@ -652,7 +675,7 @@ static void value_write(const config *c, const setting *s, strbuf *out) {
     } else if (s->storage == STORE_TEXT) {
         const char *text = *(const char *const *)field_of(c, s);
         if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
-        else if (text_is_plain(text, word)) strbuf_add(out, text);
+        else if (!yaml || text_is_plain(text, word)) strbuf_add(out, text);
         else text_write_quoted(text, out);
     } else {
         strbuf_add(out, *(const bool *)field_of(c, s) ? "true" : "false");
@@ -699,7 +722,7 @@ void config_write_yaml(const config *c, FILE *out, bool annotated) {
             fprintf(out, "%*s# %s\n%*s# (%s)\n", 2 * depth, "", s->help, 2 * depth, "", text.text);
             text.length = 0;
         }
-        value_write(c, s, &text);
+        value_write(c, s, true, &text);
         fprintf(out, "%*s%s: %s\n", 2 * depth, "", tail_of(s->key), text.text);
         text.length = 0;
         previous = s->key;

@@ -2,8 +2,8 @@
  *
  * Nothing here knows a command or a flag by name: what the rows say is all there is. */
 #include "cli/cli.h"
+#include "ralo.h"
 
-#include <ctype.h>
 #include <string.h>
 
 #define ABOUT                                                                                                         \
@@ -145,7 +145,7 @@ static void roff_flag(const flag *f, FILE *out) {
 }
 
 void help_print_man(FILE *out) {
-    fputs(".TH RALO 1 \"\" \"ralo\" \"User Commands\"\n.SH NAME\nralo \\- plan and run training steps of language "
+    fputs(".TH RALO 1 \"\" \"ralo " RALO_VERSION "\" \"User Commands\"\n.SH NAME\nralo \\- plan and run training steps of language "
           "models\n"
           ".SH SYNOPSIS\n",
           out);

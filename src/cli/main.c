@@ -1,9 +1,8 @@
 /* main.c - from argv to a command of the table; the only place that exits. */
 #include "cli/cli.h"
+#include "ralo.h"
 
 #include <string.h>
-
-#define VERSION "0.1.0"
 
 static status dispatch(int argc, char **argv) {
     if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
@@ -11,7 +10,7 @@ static status dispatch(int argc, char **argv) {
         return OK;
     }
     if (strcmp(argv[0], "--version") == 0) {
-        puts("ralo " VERSION);
+        puts("ralo " RALO_VERSION);
         return OK;
     }
     const command *c = command_find(argv[0]);

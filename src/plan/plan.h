@@ -46,5 +46,6 @@ int64_t plan_tokens_per_step(const plan *p);
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
+json_t *plan_json(const plan *p); /* all that a plan says, with both of these; the caller takes it */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);

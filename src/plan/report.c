@@ -70,3 +70,16 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }
+
+json_t *plan_json(const plan *p) {
+    json_t *root = json_object();
+    json_object_set_new(root, "model", json_string(p->request.model.name));
+    json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
+    json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
+    json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
+    json_object_set_new(root, "strategy", plan_strategy_json(p));
+    json_object_set_new(root, "memory", plan_memory_json(p));
+    json_object_set_new(root, "fits",
+                        json_boolean(!p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit));
+    return root;
+}
