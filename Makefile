@@ -16,7 +16,7 @@ PACKAGES ?= yes
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
-SOURCES = find $(wildcard src include tests bench) -name '*.[ch]'
+SOURCES = find $(wildcard src include tests bench examples) -name '*.[ch]'
 
 .PHONY: build run test bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:

@@ -65,7 +65,7 @@ static void print_cases(FILE *out) {
     }
 }
 
-/* The two shells share this: which kinds of candidates stand at the end of the line. Words are in `words`, 0 is ralo. */
+/* What both shells understand: two functions that answer in variables. */
 static void print_shared(FILE *out) {
     fputs("# What may be given for the setting $1: offered, and files=1 where any text may stand.\n"
           "_ralo_setting() {\n    offered= files=1\n    case $1 in\n",
