@@ -9,7 +9,7 @@
 #define SMALL_CHUNK (4ll << 20)
 
 /* Compiles a variant and tells whether it fits. */
-static bool variant_fits(const plan_request *r, uint64_t *planned) {
+bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     if (plan_compile(&p, r) != OK) {
         error_clear();
@@ -28,7 +28,7 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
         while (batch > 1 && rows % batch);
         r->micro_batch = batch;
         r->accumulation = rows / batch;
-        if (variant_fits(r, planned)) return true;
+        if (plan_variant_fits(r, planned)) return true;
     }
     return false;
 }
@@ -60,7 +60,7 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     uint64_t planned = 0;
     plan_request t = *r;
     t.logits_chunk_bytes = SMALL_CHUNK;
-    if (r->logits_chunk_bytes > SMALL_CHUNK && variant_fits(&t, &planned)) {
+    if (r->logits_chunk_bytes > SMALL_CHUNK && plan_variant_fits(&t, &planned)) {
         describe(b, r, &t, planned);
         return true;
     }
@@ -73,7 +73,7 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
         t = *r;
         t.precision = order[i];
         if (t.precision == r->precision) continue;
-        if (variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
+        if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
             describe(b, r, &t, planned);
             return true;
         }
@@ -84,7 +84,7 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     t.micro_batch = 1;
     while (t.seq_len > 16) {
         t.seq_len /= 2;
-        if (variant_fits(&t, &planned)) {
+        if (plan_variant_fits(&t, &planned)) {
             describe(b, r, &t, planned);
             return true;
         }
@@ -110,7 +110,7 @@ status plan_check_fit(const plan *p) {
         if (p->by_role[i])
             strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i),
                           str_format_bytes(a, p->by_role[i]));
-    bool found = smallest_change(r, &change, &least);
+    bool found = plan_generates(r) ? plan_generation_change(r, &change, &least) : smallest_change(r, &change, &least);
     if (!found)
         strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s",
                       str_format_bytes(a, least));

@@ -19,6 +19,8 @@ typedef struct plan_request {
     precision precision;
     optimizer_options optimizer;
     bool with_eval, token_weights, verify;
+    bool no_training;            /* evaluation only: parameters and one forward */
+    generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit; /* bytes; 0 = no limit */
@@ -37,7 +39,7 @@ typedef struct plan {
     size_t peak_op;               /* where the most bytes are alive */
     value_id *at_peak;            /* what is alive there, largest first */
     size_t n_at_peak;
-    double flops_per_step, bytes_per_step; /* one optimizer step, all micro-batches */
+    double flops_per_step, bytes_per_step; /* one optimizer step, all micro-batches; or one full decode step */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -49,3 +51,7 @@ json_t *plan_strategy_json(const plan *p);
 json_t *plan_json(const plan *p); /* all that a plan says, with both of these; the caller takes it */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
+bool plan_generates(const plan_request *r);
+/* fit.c asks these: does a variant fit; and the smallest change for a plan of generation, in options of `ralo generate`. */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned);
+bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);

@@ -9,6 +9,17 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
             total ? 100.0 * (double)n_bytes / (double)total : 0.0);
 }
 
+static void print_generation(const plan *p, FILE *out) {
+    const generation_shape *g = &p->request.generation;
+    char a[32], b[32];
+    fprintf(out, "generate  %lld sequences of at most %lld tokens, %s, prompts by %lld tokens, %s FLOP per full step\n",
+            (long long)g->slots, (long long)g->context, precision_name(p->request.precision),
+            (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
+    fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
+            str_format_bytes(
+                b, generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.precision))));
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -19,10 +30,12 @@ void plan_print(const plan *p, FILE *out) {
         c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
-    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-            (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
-            str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
-            str_format_count(b, p->flops_per_step));
+    if (plan_generates(r)) print_generation(p, out);
+    else
+        fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
+                (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
+                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
+                str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
@@ -41,7 +54,8 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (loader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+    fprintf(out, "host      %s planned (%s%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", checkpoint staging" : "");
 }
 
@@ -63,6 +77,16 @@ json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
     json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    if (plan_generates(r)) {
+        const generation_shape *g = &r->generation;
+        json_object_set_new(s, "sequences", json_integer(g->slots));
+        json_object_set_new(s, "context", json_integer(g->context));
+        json_object_set_new(s, "page_size", json_integer(g->page_size));
+        json_object_set_new(s, "pages", json_integer(g->pages));
+        json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
+        json_object_set_new(s, "threads", json_integer(r->target.n_threads));
+        return s;
+    }
     json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));

@@ -98,6 +98,11 @@ double op_flops(const program *p, const op *o) {
     const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL;
     const value *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
     switch (o->kind) {
+    case OP_UNEMBED_LOGITS: /* only the rows that are sampled */
+        return 2.0 * (double)program_get(p, o->out[0])->shape.dim[0] * (double)shape_count(&b->shape);
+    case OP_ATTENTION_PAGED: /* two products over as many positions as the page table can hold */
+        return 4.0 * (double)a->shape.dim[0] * o->attr.n_heads * o->attr.head_dim *
+               (double)program_get(p, o->in[3])->shape.dim[1] * (double)b->shape.dim[2];
     case OP_LINEAR: /* x (N, in), w (out, in) */
     case OP_UNEMBED_LOSS: return 2.0 * (double)a->shape.dim[0] * (double)shape_count(&b->shape);
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)a->shape.dim[0] * (double)shape_count(&b->shape);
