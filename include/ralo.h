@@ -185,6 +185,68 @@ RALO_API ralo_status ralo_tokenizer_encode(const ralo_tokenizer *t, const char *
 RALO_API ralo_status ralo_tokenizer_decode(const ralo_tokenizer *t, const int32_t *tokens, size_t n_tokens, char **text,
                                            size_t *n_bytes);
 
+/* ---- generation --------------------------------------------------------------------------------------------------- */
+
+typedef struct ralo_generator ralo_generator;
+
+typedef struct ralo_generator_options {
+    const char *precision;  /* "fp32", "bf16" or "fp16": of weights, activations and cache */
+    int64_t max_sequences;  /* computed at once; the others wait in line */
+    int64_t context;        /* most tokens of prompt and completion; 0: the model's positions, at most 4096 */
+    uint64_t cache_bytes;   /* most bytes for keys and values; 0: every sequence can fill its context */
+    uint64_t device_memory; /* most bytes in all; 0: what this machine has */
+    int32_t threads;        /* 0: one per core */
+    int32_t reserved_int;
+    uint64_t reserved[8];
+} ralo_generator_options;
+/* fp32, 16 sequences, everything else chosen. Call it first, and set what should differ after it. */
+RALO_API void ralo_generator_options_init(ralo_generator_options *o);
+
+/* source: a Hugging Face directory, a run directory (its newest checkpoint) or a checkpoint directory. options NULL: those
+ * of the init. RALO_ERROR_FIT when weights and cache do not fit, with the smallest change that would. */
+RALO_API ralo_status ralo_generator_open(ralo_generator **out, const char *source,
+                                         const ralo_generator_options *options);
+RALO_API void ralo_generator_close(ralo_generator *g);
+
+typedef struct ralo_sampling {
+    int64_t max_new;           /* most new tokens */
+    double temperature;        /* 0: the most likely token, always */
+    int64_t top_k;             /* 0: all */
+    double top_p;              /* 1: all */
+    double min_p;              /* 0: all */
+    double repetition_penalty; /* 1: none */
+    uint64_t seed;
+    int64_t n_completions;    /* per prompt */
+    const char *const *stops; /* n_stops texts that end a completion and are not part of it */
+    size_t n_stops;
+    int32_t ignore_eos; /* 1: go on after the end-of-text token */
+    int32_t reserved_int;
+    uint64_t reserved[8];
+} ralo_sampling;
+/* Greedy, 128 tokens, one completion, as `ralo generate` without flags. Call it first, and set what should differ. */
+RALO_API void ralo_sampling_init(ralo_sampling *s);
+
+typedef enum ralo_stop { RALO_STOP_EOS = 0, RALO_STOP_STRING = 1, RALO_STOP_LENGTH = 2 } ralo_stop;
+
+typedef struct ralo_completion {
+    char *text;      /* without special tokens, cut before a stop text; a NUL behind it */
+    size_t n_bytes;  /* without that NUL; a byte tokenizer can give others */
+    int32_t *tokens; /* without the prompt; with the end token where that ended it */
+    size_t n_tokens;
+    double log_probability; /* of the tokens, under the model itself: temperature 1, no filter, no penalty */
+    ralo_stop stop;         /* what ended it */
+    int32_t reserved_int;
+    uint64_t reserved[8];
+} ralo_completion;
+/* Completes n_prompts texts, all together. *out holds n_prompts * n_completions completions, those of one prompt together,
+ * in the order of the prompts; it belongs to the caller, who gives it to ralo_completions_free. sampling NULL: that of the
+ * init. A text is encoded as the model's tokenizer.json says, special tokens around it included. Greedy completions do not
+ * depend on what else is asked for; sampled ones depend on the seed and their place in the list only. */
+RALO_API ralo_status ralo_generator_generate(ralo_generator *g, const char *const *prompts, size_t n_prompts,
+                                             const ralo_sampling *sampling, ralo_completion **out, size_t *n_out);
+/* n: as many as ralo_generator_generate said. */
+RALO_API void ralo_completions_free(ralo_completion *completions, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -21,7 +21,7 @@ fail() {
 "$RALO" completion bash >ralo.bash || fail "ralo completion bash"
 "$RALO" completion zsh >_ralo || fail "ralo completion zsh"
 commands=$(sed -n 's/^  ralo \([a-z]*\).*/\1/p' all)
-for command in train plan export devices completion help; do
+for command in train plan generate eval export devices completion help; do
     grep -qx "$command" <<<"$commands" || fail "$command is not in ralo --help"
 done
 sed 's/\\//g' ralo.1 >ralo.1.plain
@@ -63,7 +63,6 @@ refused "unknown option '--presett'" "did you mean '--preset'" "ralo train --hel
 refused "unknown option '--dtpe=bf16'" "did you mean '--dtype'" -- export a b --dtpe=bf16
 refused "unknown option '--quite-another-thing'; 'ralo plan" -- plan --quite-another-thing
 refused "unknown option '-x'" -- plan -x
-refused "unknown option '--h'" -- plan --h
 refused "--dtype needs a value" "fp32|bf16|fp16" -- export a b --dtype
 refused "export: --dtype: found 'fp8', expected one of: fp32, bf16, fp16" -- export a b --dtype fp8
 refused "no RUN|CHECKPOINT" "ralo export RUN|CHECKPOINT DIR" -- export
@@ -71,6 +70,12 @@ refused "no DIR" -- export a
 refused "one argument too many, 'c' after 'b'" -- export a b c
 refused "one argument too many, 'c'" -- devices c
 refused "--trace" "found ''" -- train --trace=
+refused "eval: --model is missing: a Hugging Face" -- eval --data x
+refused "eval: --data is missing" -- eval --model x
+refused "generate: --top-p: found '0', expected a number in (0, 1]" -- generate --model x --prompt y --top-p 0
+refused "generate: -n: found 'two', expected a whole number in [1, 1048576]" -- generate --model x --prompt y -n two
+refused "generate: found no prompt" -- generate --model x
+refused "found 'y', expected flags" -- generate --model x y
 refused "found 'fish', expected bash or zsh" -- completion fish
 refused "unknown command 'tain'" "did you mean 'train'" -- help tain
 refused "-config.yaml" "No such file" -- plan -- -config.yaml # after --, a dash is part of a name
@@ -117,6 +122,10 @@ expect "ralo completion " "bash zsh"
 expect "ralo help pl" "plan"
 expect "ralo help pr" "presets"
 expect "ralo devices --js" "--json"
+expect "ralo generate --model files/r" "files/runs"
+expect "ralo generate --prompt-file files/a" "files/a.yaml"
+expect "ralo eval --precision b" "bf16"
+expect "ralo generate --prompt t" ""
 expect "ralo nothing " ""
 for command in $commands; do
     got=$(offers "ralo $command -")

@@ -139,6 +139,22 @@ falls tuned.log 30 0.8 || fail "finetune a directory: the loss went from $(loss 
 grep -q "model.preset 'nonsense' is not known" err || fail "an unknown preset: $(cat err)"
 [ ! -e never ] || fail "a refused run made its directory"
 
+# ---- generate: the completions of `ralo generate`, from the exported directory, greedy and sampled
+for temperature in 0 0.8; do
+    for kind in shared static; do
+        ./generate-$kind out-shared/model 24 $temperature "the cat" "a" >$kind.out 2>err || die "generate-$kind: $(cat err)"
+        shared/bin/ralo generate --model out-shared/model --max-new 24 --temperature $temperature --prompt "the cat" \
+            --prompt a >program.out 2>err || die "ralo generate: $(cat err)"
+        [ "$(grep -c '^--- ' $kind.out)" = 2 ] || fail "generate-$kind: not two completions"
+        cmp <(grep -av '^--- ' $kind.out) <(grep -av '^--- ' program.out) ||
+            fail "generate-$kind at temperature $temperature is not what ralo generate gives"
+    done
+    cp shared.out shared-$temperature.out
+done
+! cmp -s shared-0.out shared-0.8.out || fail "sampling gives the greedy completions"
+./generate-shared /nowhere 1 0 a >log 2>err && fail "a model that is not there was taken"
+grep -q /nowhere err || fail "a model that is not there: $(cat err)"
+
 # ---- uninstall takes away all that install put there, and nothing else
 DESTDIR=$work/again cmake --install "$RALO_BUILD" --prefix /opt/ralo >install.log 2>&1
 touch again/opt/ralo/bin/other

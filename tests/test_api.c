@@ -362,6 +362,120 @@ static void text_comes_back_from_tokens(void **state) {
     assert_null(t);
 }
 
+/* ---- generation -------------------------------------------------------------------------------------------------- */
+
+/* A tiny model that was trained a little, as a directory. */
+static char *model_dir(void) {
+    char *dir = training_dir(), path[600];
+    ralo_settings *s = settings_of(PAIRS(TINY, "train.steps", "20", "train.lr", "0.01"));
+    ralo_trainer *t;
+    snprintf(path, sizeof path, "%s/model", dir);
+    must(ralo_trainer_open(&t, s));
+    run_to_end(t, NULL);
+    must(ralo_trainer_export(t, path, NULL));
+    ralo_trainer_close(t);
+    ralo_settings_free(s);
+    return dir;
+}
+
+static void completions_are_those_of_the_generator(void **state) {
+    (void)state;
+    static const char *const texts[] = {"the ", "a", "some longer prompt"};
+    enum { N = 3, EACH = 2 };
+    char *dir = model_dir(), path[600];
+    snprintf(path, sizeof path, "%s/model", dir);
+    generator *inner;
+    training_must(generator_open(
+        &inner, &(generator_options){
+                    .source = path, .max_sequences = 2, .context = 64, .n_threads = 1, .backend = backend_cpu()}));
+    prompt prompts[N] = {{0}};
+    int32_t *tokens[N] = {NULL};
+    for (size_t i = 0; i < N; i++) {
+        size_t capacity = 0;
+        training_must(generator_encode(inner, texts[i], strlen(texts[i]), &tokens[i], &prompts[i].n_tokens, &capacity));
+        prompts[i].tokens = tokens[i];
+    }
+    ralo_generator *g;
+    ralo_generator_options o;
+    ralo_generator_options_init(&o);
+    o.max_sequences = 5; /* the number of slots changes nothing */
+    o.context = 64;
+    o.threads = 2;
+    must(ralo_generator_open(&g, path, &o));
+    for (int sampled = 0; sampled < 2; sampled++) {
+        sampling_options want = SAMPLING_DEFAULTS;
+        ralo_sampling s;
+        completion *expected;
+        ralo_completion *got;
+        size_t n;
+        ralo_sampling_init(&s);
+        s.max_new = want.max_new = 12;
+        s.n_completions = want.n_completions = sampled ? EACH : 1;
+        s.temperature = want.temperature = sampled ? 0.9 : 0;
+        s.top_k = want.top_k = 40;
+        s.seed = want.seed = 7;
+        s.ignore_eos = want.ignore_eos = true;
+        training_must(generator_run(inner, prompts, N, &want, NULL, &expected, NULL));
+        must(ralo_generator_generate(g, texts, N, &s, &got, &n));
+        assert_int_equal(n, sampled ? N * EACH : N);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(got[i].n_tokens, 12);
+            assert_memory_equal(got[i].tokens, expected[i].tokens, 12 * sizeof(int32_t));
+            assert_int_equal(got[i].n_bytes, expected[i].text_bytes);
+            assert_memory_equal(got[i].text, expected[i].text, got[i].n_bytes + 1);
+            assert_int_equal(got[i].stop, RALO_STOP_LENGTH);
+            assert_true(got[i].log_probability == expected[i].log_probability && got[i].log_probability < 0);
+        }
+        ralo_completions_free(got, n);
+        completions_free(expected, n);
+    }
+    generator_close(inner);
+    for (size_t i = 0; i < N; i++) free(tokens[i]);
+    ralo_generator_close(g);
+    training_dir_remove(dir);
+}
+
+static void wrong_requests_for_generation_are_refused(void **state) {
+    (void)state;
+    static const char *const texts[] = {"a", NULL};
+    char *dir = model_dir(), path[600];
+    ralo_generator *g;
+    ralo_generator_options o;
+    ralo_sampling s;
+    ralo_completion *c;
+    size_t n;
+    snprintf(path, sizeof path, "%s/model", dir);
+    ralo_generator_options_init(&o);
+    o.precision = "fp8";
+    REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_INPUT, "'fp8'");
+    assert_null(g);
+    o = (ralo_generator_options){.precision = "fp32"};
+    REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_INPUT, "ralo_generator_options_init");
+    ralo_generator_options_init(&o);
+    o.context = 32;
+    o.device_memory = 4096;
+    REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_FIT, "device");
+    REFUSED(ralo_generator_open(&g, "/nowhere", NULL), RALO_ERROR_INPUT, "/nowhere");
+    REFUSED(ralo_generator_open(&g, NULL, NULL), RALO_ERROR_INPUT, "'source'");
+    o.device_memory = 0;
+    must(ralo_generator_open(&g, path, &o));
+    REFUSED(ralo_generator_generate(g, texts, 2, NULL, &c, &n), RALO_ERROR_INPUT, "prompt 1");
+    assert_true(c == NULL && n == 0);
+    REFUSED(ralo_generator_generate(g, texts, 0, NULL, &c, &n), RALO_ERROR_INPUT, "no prompt");
+    REFUSED(ralo_generator_generate(g, NULL, 1, NULL, &c, &n), RALO_ERROR_INPUT, "'prompts'");
+    REFUSED(ralo_generator_generate(NULL, texts, 1, NULL, &c, &n), RALO_ERROR_INPUT, "'g'");
+    ralo_sampling_init(&s);
+    s.top_p = 0;
+    REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "top_p");
+    ralo_sampling_init(&s);
+    s.n_stops = 1;
+    REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "stops");
+    ralo_generator_close(g);
+    ralo_generator_close(NULL);
+    ralo_completions_free(NULL, 3);
+    training_dir_remove(dir);
+}
+
 /* ---- a guest in somebody's process ------------------------------------------------------------------------------ */
 
 typedef struct heard {
@@ -540,6 +654,8 @@ int main(void) {
         cmocka_unit_test(a_saved_run_goes_on_where_it_stopped),
         cmocka_unit_test(a_step_that_fails_ends_the_trainer),
         cmocka_unit_test(text_comes_back_from_tokens),
+        cmocka_unit_test(completions_are_those_of_the_generator),
+        cmocka_unit_test(wrong_requests_for_generation_are_refused),
         cmocka_unit_test(nothing_is_printed),
         cmocka_unit_test(signals_affinity_and_directory_stay_as_they_were),
         cmocka_unit_test(the_locale_does_not_matter),

@@ -5,7 +5,7 @@
 #include "cli/config.h"
 #include "cli/setting.h"
 
-enum { MAX_ARGUMENTS = 4 };
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
 
 typedef struct command command;
 
@@ -17,6 +17,16 @@ typedef struct command_line {
     bool help, json, program, show_config;
     const char *trace;
     int dtype; /* into the row's list; -1: as trained */
+    /* generate and eval */
+    generator_options generation;
+    sampling_options sampling;
+    text_list prompts, stops;
+    const char *prompt_file, *data, *answer_regex;
+    double last;
+    int64_t seq_len, samples, k, limit;
+    int precision; /* into the row's list */
+    bool plan;
+    bool given[MAX_FLAGS]; /* by row of commands.def */
     arena memory;
 } command_line;
 
@@ -36,6 +46,8 @@ typedef struct flag {
 
 status command_train(command_line *l);
 status command_plan(command_line *l);
+status command_generate(command_line *l);
+status command_eval(command_line *l);
 status command_export(command_line *l);
 status command_devices(command_line *l);
 status command_completion(command_line *l);
@@ -48,6 +60,7 @@ const command *command_find(const char *name); /* NULL when unknown */
 status command_unknown(const char *name);      /* the error, with the nearest name */
 const flag *flag_at(size_t i);                 /* NULL past the end */
 bool flag_belongs(const flag *f, const command *c);
+bool flag_is_needed(const flag *f);
 const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
 /* The words of a command's arguments, one after the other; NULL when none is left. optional: it stands in [ ]. */
 const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
@@ -55,6 +68,9 @@ const char *argument_next(const char *arguments, char *out, size_t n, bool *opti
 /* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
 status command_line_parse(command_line *l, const command *c, int argc, char **argv);
 void command_line_fini(command_line *l);
+bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
+/* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
+void command_line_settle_generation(command_line *l);
 
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);

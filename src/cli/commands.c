@@ -30,6 +30,8 @@ static const flag flags[] = {
 #undef SHORTCUT
 };
 
+_Static_assert(ARRAY_LENGTH(flags) <= MAX_FLAGS, "command_line.given has one entry per row");
+
 const command *command_at(size_t i) { return i < ARRAY_LENGTH(commands) ? &commands[i] : NULL; }
 
 const command *command_find(const char *name) {
@@ -54,6 +56,8 @@ bool flag_belongs(const flag *f, const command *c) {
         if (strcmp(name, c->name) == 0) return true;
     return false;
 }
+
+bool flag_is_needed(const flag *f) { return !f->key && strcmp(f->row.range, "must") == 0; }
 
 const char *flag_dashes(const flag *f) { return f->name[1] ? "--" : "-"; }
 

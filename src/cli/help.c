@@ -45,7 +45,7 @@ static void usage_print(const command *c, FILE *out) {
         if (!flag_belongs(f, c) || strcmp(f->commands, "*") == 0 || str_starts_with(f->row.help, "the same as "))
             continue;
         flag_spelling(f, spelling, sizeof spelling);
-        snprintf(word, sizeof word, "[%s]%s", spelling, flag_repeats(f) ? "..." : "");
+        snprintf(word, sizeof word, flag_is_needed(f) ? "%s%s" : "[%s]%s", spelling, flag_repeats(f) ? "..." : "");
         if (column + 1 + (int)strlen(word) > 110) column = fprintf(out, "\n%*s", indent - 1, "") - 1;
         column += fprintf(out, " %s", word);
     }
@@ -145,7 +145,8 @@ static void roff_flag(const flag *f, FILE *out) {
 }
 
 void help_print_man(FILE *out) {
-    fputs(".TH RALO 1 \"\" \"ralo " RALO_VERSION "\" \"User Commands\"\n.SH NAME\nralo \\- plan and run training steps of language "
+    fputs(".TH RALO 1 \"\" \"ralo " RALO_VERSION
+          "\" \"User Commands\"\n.SH NAME\nralo \\- plan and run training steps of language "
           "models\n"
           ".SH SYNOPSIS\n",
           out);

@@ -34,7 +34,7 @@ static const flag *flag_of(const command *c, const char *given, const char **val
     *value = equals ? equals + 1 : NULL;
     for (size_t i = 0; flag_at(i); i++) {
         const flag *f = flag_at(i);
-        bool dashes = (f->name[1] != 0) == (given[1] == '-');
+        bool dashes = given[1] == '-' || length == 1; /* one dash serves names of one letter */
         if (dashes && flag_belongs(f, c) && strlen(f->name) == length && strncmp(f->name, name, length) == 0) return f;
     }
     return NULL;
@@ -42,7 +42,7 @@ static const flag *flag_of(const command *c, const char *given, const char **val
 
 static status store_text(command_line *l, const flag *f, const char *where, const char *key, const char *text) {
     void *field = (char *)l + f->row.offset;
-    if (*text == 0 && strcmp(f->row.range, "some") == 0)
+    if (*text == 0 && strcmp(f->row.range, "any") != 0)
         return ERR(ERR_INPUT, "%s: %s: found '', expected %s", where, key, f->value);
     if (f->row.storage == STORE_TEXT) {
         *(const char **)field = text;
@@ -56,6 +56,7 @@ static status store_text(command_line *l, const flag *f, const char *where, cons
 
 static status apply(command_line *l, const flag *f, const char *text) {
     char key[64];
+    l->given[f - flag_at(0)] = true;
     snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
     if (f->key) {
         if (*f->key == 0) return config_set(&l->config, text, key);
@@ -95,6 +96,15 @@ static status check_arguments(const command_line *l, size_t n_given, const char 
     return ERR(ERR_INPUT, "%s: found one argument too many, '%.100s'%s%.100s%s, expected: ralo %s%s%s", c->name,
                surplus, n ? " after '" : "", n ? l->arguments[n - 1] : "", n ? "'" : "", c->name, n ? " " : "",
                c->arguments);
+}
+
+static status check_needed(const command_line *l) {
+    for (size_t i = 0; flag_at(i); i++) {
+        const flag *f = flag_at(i);
+        if (flag_is_needed(f) && flag_belongs(f, l->command) && !l->given[i])
+            return ERR(ERR_INPUT, "%s: %s%s is missing: %s", l->command->name, flag_dashes(f), f->name, f->row.help);
+    }
+    return OK;
 }
 
 static size_t arguments_most(const command *c) {
@@ -150,6 +160,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         TRY(check_arguments(l, n_given, surplus));
         if (is_config && l->arguments[0]) TRY(config_read_file(&l->config, l->arguments[0]));
     }
+    TRY(check_needed(l));
     if (!takes_settings(c)) return OK;
     config_settle(&l->config);
     return config_check(&l->config);
@@ -164,6 +175,21 @@ void command_line_fini(command_line *l) {
         }
     config_fini(&l->config);
     arena_fini(&l->memory);
+}
+
+bool command_line_given(const command_line *l, const char *name) {
+    for (size_t i = 0; flag_at(i); i++)
+        if (l->given[i] && strcmp(flag_at(i)->name, name) == 0) return true;
+    return false;
+}
+
+void command_line_settle_generation(command_line *l) {
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
+    l->generation.precision = precisions[l->precision];
+    l->generation.backend = backend_cpu();
+    l->generation.trace_path = l->trace;
+    l->sampling.stops = l->stops.items;
+    l->sampling.n_stops = l->stops.n;
 }
 
 /* ---- settings to request --------------------------------------------------------------------------------------------- */

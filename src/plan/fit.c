@@ -114,8 +114,9 @@ status plan_check_fit(const plan *p) {
     if (!found)
         strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s",
                       str_format_bytes(a, least));
-    status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s",
-                    r->model.name, str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit),
+    status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,
+                    str_format_bytes(a, p->planned[TIER_DEVICE]),
+                    plan_generates(r) ? "--device-memory" : "memory.device", str_format_bytes(b, r->device_limit),
                     names.text, found ? "The smallest change that fits: " : "", change.text);
     strbuf_fini(&names);
     strbuf_fini(&change);

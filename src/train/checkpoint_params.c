@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-status checkpoint_locate(const char *why, const char *from, char *out, size_t n) {
+status checkpoint_locate(const char *why, const char *from, const char *expected, char *out, size_t n) {
     struct stat st;
     strbuf path;
     strbuf_init(&path);
@@ -19,9 +19,7 @@ status checkpoint_locate(const char *why, const char *from, char *out, size_t n)
         return OK;
     }
     TRY(checkpoint_find_newest(from, out, n));
-    if (!out[0])
-        return ERR(ERR_INPUT, "%s from %s: found no whole checkpoint there, expected a run or a checkpoint directory",
-                   why, from);
+    if (!out[0]) return ERR(ERR_INPUT, "%s from %s: found no whole checkpoint there, expected %s", why, from, expected);
     return OK;
 }
 

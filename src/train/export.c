@@ -411,7 +411,8 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
     *out = (export_report){.type = o->type};
     program_init(&g);
     TRY_GOTO(rc, export_check_dir(o->dir), done);
-    TRY_GOTO(rc, checkpoint_locate("export", from, out->from, sizeof out->from), done);
+    TRY_GOTO(rc, checkpoint_locate("export", from, "a run or a checkpoint directory", out->from, sizeof out->from),
+             done);
     TRY_GOTO(rc, checkpoint_reader_open(&r, out->from), done);
     const json_t *description;
     TRY_GOTO(rc, checkpoint_description(r, out->from, &description), done);

@@ -35,7 +35,8 @@ static status open_directory(model_source *s, const char *path) {
 
 static status open_checkpoint(model_source *s, const char *path) {
     const json_t *description;
-    TRY(checkpoint_locate("a model", path, s->dir, sizeof s->dir));
+    TRY(checkpoint_locate("a model", path, "a directory with config.json, a run or a checkpoint", s->dir,
+                          sizeof s->dir));
     TRY(checkpoint_reader_open(&s->reader, s->dir));
     TRY(checkpoint_description(s->reader, s->dir, &description));
     TRY(model_config_from_json(&s->config, json_object_get(description, "config"), last_part(path), s->dir));

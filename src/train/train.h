@@ -202,3 +202,6 @@ uint64_t trainer_param_hash(trainer *t);
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */
 void train_interrupt(void);
+
+#include "train/generate.h"   /* completions from a model: part of this room's face */
+#include "train/perplexity.h" /* loss of a model on a text: likewise */
