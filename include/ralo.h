@@ -109,7 +109,7 @@ RALO_API void ralo_plan_close(ralo_plan *p);
 RALO_API ralo_status ralo_plan_check(const ralo_plan *p);
 /* Bytes of a tier: "device", "host" or "nvme". role NULL: all of the tier, which is exactly what a run allocates.
  * "device" also has roles, as they stand at its peak: "inputs", "params", "grads", "states", "activations", "work",
- * "comm", and "gaps" for what alignment and holes cost; together they are the tier. */
+ * "comm", "cache" (of generation), and "gaps" for what alignment and holes cost; together they are the tier. */
 RALO_API ralo_status ralo_plan_bytes(const ralo_plan *p, const char *tier, const char *role, uint64_t *out);
 /* As `ralo plan` prints it, and as `ralo plan --json` does. Both belong to the plan. */
 RALO_API const char *ralo_plan_text(const ralo_plan *p);
@@ -207,6 +207,8 @@ RALO_API void ralo_generator_options_init(ralo_generator_options *o);
 RALO_API ralo_status ralo_generator_open(ralo_generator **out, const char *source,
                                          const ralo_generator_options *options);
 RALO_API void ralo_generator_close(ralo_generator *g);
+/* The plan it runs, as ralo_trainer_plan. */
+RALO_API const ralo_plan *ralo_generator_plan(const ralo_generator *g);
 
 typedef struct ralo_sampling {
     int64_t max_new;           /* most new tokens */

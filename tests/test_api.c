@@ -170,7 +170,8 @@ static void null_is_refused_everywhere(void **state) {
 
 static void a_plan_adds_up(void **state) {
     (void)state;
-    static const char *const roles[] = {"inputs", "params", "grads", "states", "activations", "work", "comm", "gaps"};
+    static const char *const roles[] = {"inputs", "params", "grads", "states", "activations",
+                                        "work",   "comm",   "cache", "gaps"};
     ralo_settings *s = settings_of(PAIRS(TINY));
     ralo_plan *p;
     uint64_t device, host, nvme, one, sum = 0;
@@ -429,6 +430,9 @@ static void completions_are_those_of_the_generator(void **state) {
         ralo_completions_free(got, n);
         completions_free(expected, n);
     }
+    uint64_t cache;
+    must(ralo_plan_bytes(ralo_generator_plan(g), "device", "cache", &cache));
+    assert_true(cache > 0);
     generator_close(inner);
     for (size_t i = 0; i < N; i++) free(tokens[i]);
     ralo_generator_close(g);
@@ -472,6 +476,7 @@ static void wrong_requests_for_generation_are_refused(void **state) {
     REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "stops");
     ralo_generator_close(g);
     ralo_generator_close(NULL);
+    assert_null(ralo_generator_plan(NULL));
     ralo_completions_free(NULL, 3);
     training_dir_remove(dir);
 }

@@ -31,7 +31,7 @@ struct ralo_settings {
 
 struct ralo_plan {
     config config; /* the plan points into it */
-    bool borrowed; /* of a trainer */
+    bool borrowed; /* of a trainer or a generator */
     plan own;
     const plan *plan;
     char *text, *json;

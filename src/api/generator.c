@@ -10,6 +10,7 @@ _Static_assert((int)RALO_STOP_EOS == STOP_EOS && (int)RALO_STOP_STRING == STOP_S
 
 struct ralo_generator {
     generator *generator;
+    ralo_plan plan;
 };
 
 void ralo_generator_options_init(ralo_generator_options *o) {
@@ -68,6 +69,8 @@ ralo_status ralo_generator_open(ralo_generator **out, const char *source, const 
     if (rc == OK) {
         *out = mem_alloc(sizeof **out);
         (*out)->generator = g;
+        (*out)->plan = (ralo_plan){.borrowed = true, .plan = generator_plan(g)};
+        api_plan_describe(&(*out)->plan);
     }
     return api_leave(call, rc);
 }
@@ -76,9 +79,13 @@ void ralo_generator_close(ralo_generator *g) {
     if (!g) return;
     api_call call = api_enter();
     generator_close(g->generator);
+    free(g->plan.text);
+    free(g->plan.json);
     free(g);
     api_leave(call, OK);
 }
+
+const ralo_plan *ralo_generator_plan(const ralo_generator *g) { return g ? &g->plan : NULL; }
 
 static status encode(const generator *g, const char *const *texts, size_t n, prompt *out) {
     for (size_t i = 0; i < n; i++) {
