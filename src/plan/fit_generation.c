@@ -1,14 +1,14 @@
 /* fit_generation.c - when a plan of generation does not fit: the smallest change of `ralo generate` that would.
  *
  * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then both; then
- * shorter sequences. The cache is asked for in full each time: every slot can hold a whole context. */
+ * shorter sequences. The cache shrinks with them. */
 #include "plan/plan.h"
 
 static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
     generation_shape *g = &r->generation;
     g->slots = slots;
     g->context = context;
-    g->pages = slots * generation_pages_per_slot(g);
+    g->pages = MIN(g->pages, slots * generation_pages_per_slot(g));
 }
 
 /* The most sequences that fit, by halves. */
