@@ -26,7 +26,7 @@ static status refuse_idle(const command_line *l, bool questions) {
 static status check(const command_line *l) {
     TRY(refuse_idle(l, str_ends_with(l->data, ".jsonl")));
     if (l->k > l->samples)
-        return ERR(ERR_INPUT, "eval: -k %lld of --samples %lld: expected at least as many samples", (long long)l->k,
+        return ERR(ERR_INPUT, "eval: --k %lld of --samples %lld: expected at least as many samples", (long long)l->k,
                    (long long)l->samples);
     if (l->samples > 1 && l->sampling.temperature == 0)
         return ERR(ERR_INPUT, "eval: --samples %lld without --temperature are all the same; give one above 0",
@@ -223,5 +223,6 @@ status command_eval(command_line *l) {
     TRY(check(l));
     command_line_settle_generation(l);
     l->sampling.n_completions = l->samples;
+    TRY(sampling_check(&l->sampling));
     return str_ends_with(l->data, ".jsonl") ? eval_questions(l) : eval_text(l);
 }

@@ -149,6 +149,7 @@ status command_generate(command_line *l) {
     questions q;
     TRY(check(l));
     command_line_settle_generation(l);
+    TRY(sampling_check(&l->sampling));
     if (l->plan) return show_plan(l);
     questions_init(&q);
     status rc = collect_prompts(l, &q);

@@ -33,25 +33,25 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
     return false;
 }
 
+/* What a change is called on the line: by settings, or by the options of `ralo eval`. */
+typedef struct change_names {
+    const char *precision, *seq_len, *chunk, *batch;
+} change_names;
+static const change_names by_settings = {
+    "--set precision=", "--set data.seq_len=", "--set memory.logits_chunk=", "--set train.micro_batch="};
+static const change_names by_options = {"--precision ", "--seq-len ", NULL, "--batch "};
+
 static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    const change_names *names = from->no_training ? &by_options : &by_settings;
     char buf[32];
-    const char *sep = "";
-    if (from->precision != to->precision) {
-        strbuf_printf(b, "%s--set precision=%s", sep, precision_name(to->precision));
-        sep = " ";
-    }
-    if (from->seq_len != to->seq_len) {
-        strbuf_printf(b, "%s--set data.seq_len=%lld", sep, (long long)to->seq_len);
-        sep = " ";
-    }
-    if (from->logits_chunk_bytes != to->logits_chunk_bytes) {
-        strbuf_printf(b, "%s--set memory.logits_chunk=%lldM", sep, (long long)(to->logits_chunk_bytes >> 20));
-        sep = " ";
-    }
-    if (from->micro_batch != to->micro_batch)
-        strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep,
-                      (long long)to->micro_batch, (long long)to->accumulation);
-    strbuf_printf(b, " (%s)", str_format_bytes(buf, planned));
+    if (from->precision != to->precision) strbuf_printf(b, "%s%s ", names->precision, precision_name(to->precision));
+    if (from->seq_len != to->seq_len) strbuf_printf(b, "%s%lld ", names->seq_len, (long long)to->seq_len);
+    if (from->logits_chunk_bytes != to->logits_chunk_bytes)
+        strbuf_printf(b, "%s%lldM ", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
+    if (from->micro_batch != to->micro_batch) strbuf_printf(b, "%s%lld ", names->batch, (long long)to->micro_batch);
+    if (from->micro_batch != to->micro_batch && !from->no_training)
+        strbuf_printf(b, "--set train.accumulation=%lld ", (long long)to->accumulation);
+    strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
 /* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
@@ -60,7 +60,7 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     uint64_t planned = 0;
     plan_request t = *r;
     t.logits_chunk_bytes = SMALL_CHUNK;
-    if (r->logits_chunk_bytes > SMALL_CHUNK && plan_variant_fits(&t, &planned)) {
+    if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) {
         describe(b, r, &t, planned);
         return true;
     }
@@ -72,14 +72,14 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     for (size_t i = 0; i < ARRAY_LENGTH(order); i++) {
         t = *r;
         t.precision = order[i];
-        if (t.precision == r->precision) continue;
+        if (t.precision == r->precision || (r->no_training && t.precision == PRECISION_BF16_SR)) continue;
         if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
             describe(b, r, &t, planned);
             return true;
         }
     }
     t = *r; /* the cheapest of everything above, with shorter rows */
-    t.precision = PRECISION_BF16_SR;
+    t.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
     t.accumulation *= t.micro_batch;
     t.micro_batch = 1;
     while (t.seq_len > 16) {
@@ -116,8 +116,9 @@ status plan_check_fit(const plan *p) {
                       str_format_bytes(a, least));
     status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,
                     str_format_bytes(a, p->planned[TIER_DEVICE]),
-                    plan_generates(r) ? "--device-memory" : "memory.device", str_format_bytes(b, r->device_limit),
-                    names.text, found ? "The smallest change that fits: " : "", change.text);
+                    plan_generates(r) || r->no_training ? "--device-memory" : "memory.device",
+                    str_format_bytes(b, r->device_limit), names.text, found ? "The smallest change that fits: " : "",
+                    change.text);
     strbuf_fini(&names);
     strbuf_fini(&change);
     return rc;
