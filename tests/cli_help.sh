@@ -117,6 +117,9 @@ expect "ralo completion " "bash zsh"
 expect "ralo help pl" "plan"
 expect "ralo help pr" "presets"
 expect "ralo devices --js" "--json"
+expect "ralo plan --hardware h2" "h200"
+expect "ralo devices --measure files/a" "files/a.yaml"
+expect "ralo train --set memory.recompute=f" "full"
 expect "ralo nothing " ""
 for command in $commands; do
     got=$(offers "ralo $command -")

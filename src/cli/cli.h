@@ -5,7 +5,7 @@
 #include "cli/config.h"
 #include "cli/setting.h"
 
-enum { MAX_ARGUMENTS = 4 };
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
 
 typedef struct command command;
 
@@ -16,7 +16,11 @@ typedef struct command_line {
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
     bool help, json, program, show_config;
     const char *trace;
-    int dtype; /* into the row's list; -1: as trained */
+    int dtype;                            /* into the row's list; -1: as trained */
+    const char *hardware;                 /* built-in name or file; NULL: this machine */
+    const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    int world;                            /* ranks that are not here; 0: none asked for */
+    bool given[MAX_FLAGS];                /* by row of commands.def */
     arena memory;
 } command_line;
 
@@ -55,6 +59,7 @@ const char *argument_next(const char *arguments, char *out, size_t n, bool *opti
 /* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
 status command_line_parse(command_line *l, const command *c, int argc, char **argv);
 void command_line_fini(command_line *l);
+bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
 
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);
@@ -68,14 +73,18 @@ void completion_print_zsh(FILE *out);
 void config_settle(config *c);
 status request_from_config(const config *c, train_request *out);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
+/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
+status machine_describe(const char *asked, int n_threads, hardware *out);
 
 /* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
 typedef struct job {
     train_request request;
+    hardware machine; /* whose time the plan predicts */
     plan plan;
     dataset *data;
 } job;
-status job_init(job *j, const config *c);    /* the request alone: it may still be changed */
+/* The request alone: it may still be changed. hardware: as machine_describe takes it. The job may not be moved. */
+status job_init(job *j, const config *c, const char *hardware);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
 status job_check(const job *j);              /* all that can be refused before anything is written */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints. dir is borrowed */

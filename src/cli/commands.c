@@ -30,6 +30,8 @@ static const flag flags[] = {
 #undef SHORTCUT
 };
 
+_Static_assert(ARRAY_LENGTH(flags) <= MAX_FLAGS, "command_line.given has one entry per row");
+
 const command *command_at(size_t i) { return i < ARRAY_LENGTH(commands) ? &commands[i] : NULL; }
 
 const command *command_find(const char *name) {
