@@ -44,8 +44,12 @@ add_custom_command(OUTPUT ${PUBLIC}/ralo.1 ${PUBLIC}/ralo.bash ${PUBLIC}/_ralo
 # variant than the one that was chosen.
 set(PC_REQUIRES "")
 set(PC_LIBS "")
-foreach(row "openblas|" "hwloc|hwloc" "jansson|jansson" "libyaml|yaml-0.1" "xxhash|libxxhash" "pcre2|libpcre2-8"
-            "utf8proc|libutf8proc")
+set(rows "openblas|" "hwloc|hwloc" "jansson|jansson" "libyaml|yaml-0.1" "xxhash|libxxhash" "pcre2|libpcre2-8"
+    "utf8proc|libutf8proc")
+if(liburing_FOUND)
+    list(APPEND rows "liburing|liburing")
+endif()
+foreach(row ${rows})
     string(REPLACE "|" ";" row "${row}")
     list(GET row 0 name)
     list(GET row 1 module)

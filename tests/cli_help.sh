@@ -126,6 +126,9 @@ expect "ralo generate --model files/r" "files/runs"
 expect "ralo generate --prompt-file files/a" "files/a.yaml"
 expect "ralo eval --precision b" "bf16"
 expect "ralo generate --prompt t" ""
+expect "ralo plan --hardware h2" "h200"
+expect "ralo devices --measure files/a" "files/a.yaml"
+expect "ralo train --set memory.recompute=f" "full"
 expect "ralo nothing " ""
 for command in $commands; do
     got=$(offers "ralo $command -")

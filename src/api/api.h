@@ -31,6 +31,7 @@ struct ralo_settings {
 
 struct ralo_plan {
     config config; /* the plan points into it */
+    hardware machine;
     bool borrowed; /* of a trainer or a generator */
     plan own;
     const plan *plan;
@@ -39,4 +40,5 @@ struct ralo_plan {
 
 /* A copy that is checked, with its defaults settled: what a job is made from. config_fini also after an error. */
 status api_config(config *out, const ralo_settings *s);
-void api_plan_describe(ralo_plan *p); /* fills text and json from p->plan */
+/* Fills text and json from p->plan. rungs: as ralo plan shows them, or NULL. */
+void api_plan_describe(ralo_plan *p, const plan_rung *rungs);

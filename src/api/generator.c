@@ -70,7 +70,7 @@ ralo_status ralo_generator_open(ralo_generator **out, const char *source, const 
         *out = mem_alloc(sizeof **out);
         (*out)->generator = g;
         (*out)->plan = (ralo_plan){.borrowed = true, .plan = generator_plan(g)};
-        api_plan_describe(&(*out)->plan);
+        api_plan_describe(&(*out)->plan, NULL);
     }
     return api_leave(call, rc);
 }

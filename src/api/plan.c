@@ -4,19 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *print_text(const plan *p) {
+static char *print_text(const plan *p, const plan_rung *rungs) {
     char *text = NULL;
     size_t n;
     FILE *f = open_memstream(&text, &n);
     ASSERT(f != NULL); /* fails for want of memory only */
     plan_print(p, f);
+    if (rungs) plan_print_rungs(p, rungs, f);
     fclose(f);
     return text;
 }
 
-void api_plan_describe(ralo_plan *p) {
-    json_t *root = plan_json(p->plan);
-    p->text = print_text(p->plan);
+void api_plan_describe(ralo_plan *p, const plan_rung *rungs) {
+    json_t *root = plan_json(p->plan, rungs);
+    p->text = print_text(p->plan, rungs);
     p->json = json_dumps(root, JSON_PRESERVE_ORDER);
     json_decref(root);
 }
@@ -28,13 +29,17 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     api_call call = api_enter();
     status rc;
     train_request r;
+    plan_rung rungs[PLAN_RUNGS];
     ralo_plan *p = mem_alloc(sizeof *p);
     TRY_GOTO(rc, api_config(&p->config, s), done);
     TRY_GOTO(rc, request_from_config(&p->config, &r), done);
+    TRY_GOTO(rc, machine_describe(NULL, r.n_threads, &p->machine), done);
+    r.plan.hardware = &p->machine;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
     p->plan = &p->own;
-    api_plan_describe(p);
+    TRY_GOTO(rc, plan_rungs(&p->own.request, rungs), done);
+    api_plan_describe(p, rungs);
     *out = p;
 done:
     if (rc != OK) ralo_plan_close(p);

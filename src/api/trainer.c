@@ -21,7 +21,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     static const train_observer observer = {.on_message = on_message};
     TRY(api_config(&t->config, s));
     config *c = &t->config;
-    TRY(job_init(&t->job, c));
+    TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
     r->train.save_every = 0; /* the caller saves, and waits for it: nothing is staged for background writing */
     r->plan.state_copies = 0;
@@ -32,7 +32,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &observer));
     if (*c->run.dir) TRY(config_save(c, c->run.dir));
     t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan};
-    api_plan_describe(&t->plan);
+    api_plan_describe(&t->plan, NULL);
     return OK;
 }
 

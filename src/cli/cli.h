@@ -26,7 +26,10 @@ typedef struct command_line {
     int64_t seq_len, samples, k, limit;
     int precision; /* into the row's list */
     bool plan;
-    bool given[MAX_FLAGS]; /* by row of commands.def */
+    const char *hardware;                 /* built-in name or file; NULL: this machine */
+    const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    int world;                            /* ranks that are not here; 0: none asked for */
+    bool given[MAX_FLAGS];                /* by row of commands.def */
     arena memory;
 } command_line;
 
@@ -84,14 +87,18 @@ void completion_print_zsh(FILE *out);
 void config_settle(config *c);
 status request_from_config(const config *c, train_request *out);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
+/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
+status machine_describe(const char *asked, int n_threads, hardware *out);
 
 /* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
 typedef struct job {
     train_request request;
+    hardware machine; /* whose time the plan predicts */
     plan plan;
     dataset *data;
 } job;
-status job_init(job *j, const config *c);    /* the request alone: it may still be changed */
+/* The request alone: it may still be changed. hardware: as machine_describe takes it. The job may not be moved. */
+status job_init(job *j, const config *c, const char *hardware);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
 status job_check(const job *j);              /* all that can be refused before anything is written */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints. dir is borrowed */

@@ -1,21 +1,55 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/cli.h"
+#include "plan/world.h"
 
-status command_plan(command_line *l) {
-    train_request r;
-    plan p = {0};
-    TRY(request_from_config(&l->config, &r));
-    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
-    TRY(plan_compile(&p, &r.plan));
-    if (l->program) program_print(&p.program, stdout);
-    plan_print(&p, stderr);
-    status rc = plan_check_fit(&p);
+/* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
+static status plan_world(const command_line *o, const plan_request *from) {
+    world w;
+    plan_request r = *from;
+    if (!config_was_given(&o->config, "precision")) r.precision = PRECISION_BF16;
+    if (!o->hardware && !o->config.memory.device)
+        r.device_limit = 0; /* this machine's memory says nothing about theirs */
+    TRY(world_compile(&w, &r, o->world));
+    world_print(&w, stderr);
+    if (!o->json) return OK;
+    json_t *root = json_object();
+    json_object_set_new(root, "model", json_string(r.model.name));
+    json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
+    json_object_set_new(root, "world", world_json(&w));
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
+    putchar('\n');
+    json_decref(root);
+    return OK;
+}
+
+static status show(const command_line *l, const plan *p) {
+    plan_rung rungs[PLAN_RUNGS];
+    if (l->program) program_print(&p->program, stdout);
+    plan_print(p, stderr);
+    TRY(plan_rungs(&p->request, rungs));
+    plan_print_rungs(p, rungs, stderr);
+    status rc = plan_check_fit(p);
     if (l->json) {
-        json_t *root = plan_json(&p);
+        json_t *root = plan_json(p, rungs);
         json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
         putchar('\n');
         json_decref(root);
     }
+    return rc;
+}
+
+status command_plan(command_line *l) {
+    train_request r;
+    hardware machine;
+    plan p = {0};
+    TRY(request_from_config(&l->config, &r));
+    TRY(machine_describe(l->hardware, r.n_threads, &machine));
+    r.plan.hardware = &machine;
+    if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;
+    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
+    if (l->world) return plan_world(l, &r.plan);
+    TRY(plan_compile(&p, &r.plan));
+    status rc = show(l, &p);
     plan_close(&p);
     return rc;
 }

@@ -84,6 +84,7 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
     json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
     json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
+    json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
     json_object_set_new(root, "eval",
                         json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
                                   number_or_null(t->eval.exact_match)));
@@ -117,6 +118,9 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
+    if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
+        fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
+                1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
@@ -147,7 +151,7 @@ status command_train(command_line *o) {
     job j;
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
-    TRY(job_init(&j, c));
+    TRY(job_init(&j, c, o->hardware));
     train_request *r = &j.request;
     const plan *p = &j.plan;
     r->trace_path = o->trace;

@@ -11,8 +11,9 @@ static bool setting_candidates(const setting *s, strbuf *out) {
     char part[64];
     out->length = 0;
     if (s->type == TYPE_BOOL) strbuf_add(out, "true false");
-    for (const char *rest = s->type == TYPE_CHOICE ? s->range : NULL; (rest = part_next(rest, '|', part, sizeof part));)
-        strbuf_printf(out, "%s%s", out->length ? " " : "", part);
+    bool words = s->type == TYPE_CHOICE || s->type == TYPE_FORM;
+    for (const char *rest = words ? s->range : NULL; (rest = part_next(rest, '|', part, sizeof part));)
+        if (!strchr(part, ':')) strbuf_printf(out, "%s%.*s", out->length ? " " : "", (int)strcspn(part, "="), part);
     if (strcmp(s->key, "model.preset") == 0)
         for (size_t i = 0; model_preset_at(i); i++)
             strbuf_printf(out, "%s%s", out->length ? " " : "", model_preset_at(i)->name);
@@ -45,6 +46,10 @@ static void print_commands(FILE *out) {
     for (size_t i = 0; command_at(i); i++) fprintf(out, "%s%s", i ? " " : "", command_at(i)->name);
 }
 
+static void print_machines(FILE *out) {
+    for (size_t i = 0; hardware_at(i); i++) fprintf(out, "%s%s", i ? " " : "", hardware_at(i)->name);
+}
+
 /* Per command its flags, the flags that take a value with what it is called, and its arguments. */
 static void print_cases(FILE *out) {
     for (size_t i = 0; command_at(i); i++) {
@@ -57,7 +62,9 @@ static void print_cases(FILE *out) {
         fputs("'\n        values='", out);
         for (size_t k = 0; flag_at(k); k++)
             if (flag_belongs(flag_at(k), c) && *flag_at(k)->value)
-                fprintf(out, "%s%s:%s ", flag_dashes(flag_at(k)), flag_at(k)->name, flag_at(k)->value);
+                fprintf(out, "%s%s:%.*s ", flag_dashes(flag_at(k)), flag_at(k)->name,
+                        (int)strcspn(flag_at(k)->value + (*flag_at(k)->value == '['), "]"),
+                        flag_at(k)->value + (*flag_at(k)->value == '['));
         fputs("'\n        arguments='", out);
         for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional));)
             fprintf(out, "%s ", name);
@@ -86,6 +93,8 @@ void completion_print_bash(FILE *out) {
     print_keys(out);
     fputs("'\n_ralo_presets='", out);
     print_presets(out);
+    fputs("'\n_ralo_machines='", out);
+    print_machines(out);
     fputs("'\n_ralo_commands='", out);
     print_commands(out);
     fputs("'\n\n"
@@ -105,6 +114,7 @@ void completion_print_bash(FILE *out) {
           "                compgen -W \"$_ralo_keys\" -- \"$2\"\n"
           "            fi ;;\n"
           "        PRESET) compgen -W \"$_ralo_presets\" -- \"$2\" ;;\n"
+          "        HARDWARE) compgen -W \"$_ralo_machines\" -- \"$2\" ;;\n"
           "        COMMAND) compgen -W \"$_ralo_commands\" -- \"$2\" ;;\n"
           "        FILE | CONFIG) compgen -f -- \"$2\" ;;\n"
           "        DIR | RUN | CHECKPOINT) compgen -d -- \"$2\" ;;\n"
@@ -190,6 +200,8 @@ void completion_print_zsh(FILE *out) {
           "        PRESET) compadd -- ",
           out);
     print_presets(out);
+    fputs(" ;;\n        HARDWARE) compadd -- ", out);
+    print_machines(out);
     fputs(" ;;\n        COMMAND) compadd -- ", out);
     print_commands(out);
     fputs(" ;;\n"

@@ -6,9 +6,12 @@
 
 #include <string.h>
 
-status job_init(job *j, const config *c) {
+status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
-    return request_from_config(c, &j->request);
+    TRY(request_from_config(c, &j->request));
+    TRY(machine_describe(hardware, j->request.n_threads, &j->machine));
+    j->request.plan.hardware = &j->machine;
+    return OK;
 }
 
 status job_open(job *j) {

@@ -57,6 +57,7 @@ static status store_text(command_line *l, const flag *f, const char *where, cons
 static status apply(command_line *l, const flag *f, const char *text) {
     char key[64];
     l->given[f - flag_at(0)] = true;
+    if (!text && *f->value) return OK; /* [VALUE], and none stands there */
     snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
     if (f->key) {
         if (*f->key == 0) return config_set(&l->config, text, key);
@@ -146,8 +147,9 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
             }
             const flag *f = flag_of(c, argv[i], &text);
             if (!f) return refuse_flag(c, argv[i]);
-            bool takes_value = *f->value != 0;
-            if (takes_value && !text) {
+            bool takes_value = *f->value != 0, may = *f->value == '[';
+            if (may && !text && i + 1 < argc && argv[i + 1][0] != '-') text = argv[++i];
+            if (takes_value && !may && !text) {
                 if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value: %s", c->name, argv[i], f->value);
                 text = argv[++i];
             }
@@ -231,6 +233,9 @@ static status model_from_config(const config *c, model_config *out) {
 /* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
 #define HOST_RESERVE (512ull << 20)
 
+/* The names of the setting stand in the order of the tiers. */
+static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
@@ -257,6 +262,14 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->recompute, c->memory.recompute));
+    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
+                                   .grads = offload_tier(c->memory.offload_grads),
+                                   .states = offload_tier(c->memory.offload_states),
+                                   .activations = offload_tier(c->memory.offload_activations),
+                                   .prefetch = c->memory.prefetch,
+                                   .bucket_bytes = c->memory.bucket};
+    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)

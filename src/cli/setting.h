@@ -11,7 +11,8 @@ typedef enum setting_type {
     TYPE_BYTES,
     TYPE_CHOICE,
     TYPE_TEXT,
-    TYPE_PAIR
+    TYPE_PAIR,
+    TYPE_FORM
 } setting_type;
 typedef enum storage { STORE_BOOL, STORE_I32, STORE_I64, STORE_U64, STORE_F64, STORE_TEXT, STORE_LIST } storage;
 
