@@ -101,7 +101,7 @@ refused "config.json" generate --model . --prompt x
 refused "unknown option '--top-q'" generate --model run --prompt x --top-q 3
 refused "--max-new: found '0'" generate --model run --prompt x --max-new 0
 refused "--top-p: found '1.5'" generate --model run --prompt x --top-p 1.5
-refused "top_p" generate --model run --prompt x --top-p 0
+refused "--top-p: found '0'" generate --model run --prompt x --top-p 0
 refused "all the same" generate --model run --prompt x -n 2
 refused "needs a value" generate --model run --prompt
 refused "positions" generate --model run --prompt x --context 100000

@@ -1,5 +1,4 @@
 /* command_generate.c - ralo generate: completions of one or many prompts. */
-#include "cli/arguments.h"
 #include "cli/output.h"
 #include "cli/questions.h"
 
@@ -8,61 +7,13 @@
 
 #define STDIN_MOST ((size_t)256 << 20)
 
-typedef struct generate_arguments {
-    generator_options model;
-    sampling_options sampling;
-    text_list prompts, stops, rest;
-    const char *prompt_file;
-    int64_t threads;
-    bool json, help, plan;
-} generate_arguments;
-
-static status parse(generate_arguments *a, int argc, char **argv) {
-    *a = (generate_arguments){.sampling = SAMPLING_DEFAULTS, .model.backend = backend_cpu()};
-    generator_options *m = &a->model;
-    sampling_options *s = &a->sampling;
-    int64_t seed = 0;
-    const argument_row rows[] = {
-        {"model", ARG_TEXT, &m->source, 0, 0},
-        {"prompt", ARG_TEXTS, &a->prompts, 0, 0},
-        {"prompt-file", ARG_TEXT, &a->prompt_file, 0, 0},
-        {"max-new", ARG_INTEGER, &s->max_new, 1, 1e9},
-        {"temperature", ARG_REAL, &s->temperature, 0, 1000},
-        {"top-k", ARG_INTEGER, &s->top_k, 0, 1e9},
-        {"top-p", ARG_REAL, &s->top_p, 0, 1},
-        {"min-p", ARG_REAL, &s->min_p, 0, 1},
-        {"repetition-penalty", ARG_REAL, &s->repetition_penalty, 0.01, 100},
-        {"stop", ARG_TEXTS, &a->stops, 0, 0},
-        {"seed", ARG_INTEGER, &seed, 0, 9e15},
-        {"n", ARG_INTEGER, &s->n_completions, 1, 1 << 20},
-        {"ignore-eos", ARG_SWITCH, &s->ignore_eos, 0, 0},
-        {"batch", ARG_INTEGER, &m->max_sequences, 1, 65536},
-        {"context", ARG_INTEGER, &m->context, 2, 1e9},
-        {"page-size", ARG_INTEGER, &m->page_size, 1, 65536},
-        {"cache", ARG_BYTES, &m->cache_bytes, 0, 0},
-        {"device-memory", ARG_BYTES, &m->device_limit, 0, 0},
-        {"precision", ARG_PRECISION, &m->precision, 0, 0},
-        {"threads", ARG_INTEGER, &a->threads, 1, 4096},
-        {"trace", ARG_TEXT, &m->trace_path, 0, 0},
-        {"plan", ARG_SWITCH, &a->plan, 0, 0},
-        {"json", ARG_SWITCH, &a->json, 0, 0},
-        {"help", ARG_SWITCH, &a->help, 0, 0},
-    };
-    TRY(arguments_parse("generate", rows, ARRAY_LENGTH(rows), argc, argv, &a->rest));
-    s->seed = (uint64_t)seed;
-    m->n_threads = (int)a->threads;
-    s->stops = a->stops.items;
-    s->n_stops = a->stops.n;
-    if (a->help) return OK;
-    TRY(sampling_check(s));
-    for (size_t i = 0; i < a->rest.n; i++) {
-        if (strcmp(a->rest.items[i], "-") != 0)
-            return ERR(ERR_INPUT, "generate: found '%s', expected options; a text is given with --prompt, - is stdin",
-                       a->rest.items[i]);
-        text_list_add(&a->prompts, a->rest.items[i]);
-    }
-    if (!m->source) return ERR(ERR_INPUT, "generate: --model is missing: a Hugging Face, run or checkpoint directory");
-    if (a->prompts.n == 0 && !a->prompt_file && !a->plan)
+static status check(const command_line *l) {
+    const sampling_options *s = &l->sampling;
+    const char *from = l->arguments[0];
+    if (from && strcmp(from, "-") != 0)
+        return ERR(ERR_INPUT, "generate: found '%.100s', expected flags; a text is given with --prompt, - is stdin",
+                   from);
+    if (l->prompts.n == 0 && !l->prompt_file && !from && !l->plan)
         return ERR(ERR_INPUT, "generate: found no prompt, expected --prompt TEXT, --prompt-file FILE, or - for stdin");
     if (s->n_completions > 1 && s->temperature == 0)
         return ERR(ERR_INPUT, "generate: -n %lld greedy completions are all the same; give a --temperature above 0",
@@ -70,49 +21,23 @@ static status parse(generate_arguments *a, int argc, char **argv) {
     return OK;
 }
 
-static void arguments_fini(generate_arguments *a) {
-    text_list_fini(&a->prompts);
-    text_list_fini(&a->stops);
-    text_list_fini(&a->rest);
-}
-
-static void print_usage(void) {
-    puts("ralo generate --model DIR [--prompt TEXT]... [--prompt-file FILE] [-]\n"
-         "  --model DIR             a Hugging Face directory, a run or a checkpoint\n"
-         "  --prompt TEXT           may be repeated; - (or --prompt -) reads one from stdin\n"
-         "  --prompt-file FILE      one prompt per line; .jsonl: {\"prompt\": ...} per line\n"
-         "  --max-new N             most new tokens (128)\n"
-         "  --temperature T         0: the most likely token (the default); else sampling\n"
-         "  --top-k K --top-p P --min-p P --repetition-penalty R   as transformers defines them\n"
-         "  --stop TEXT             ends a completion, is not part of it; may be repeated\n"
-         "  --ignore-eos            go on after the end-of-text token\n"
-         "  --seed S                of the sampling (0)\n"
-         "  -n K                    completions per prompt (1)\n"
-         "  --batch N               sequences computed at once (as many as there are, at most 32)\n"
-         "  --context N             most tokens of prompt and completion (the model's positions, at most 4096)\n"
-         "  --page-size N           tokens per page of the cache (32)\n"
-         "  --cache SIZE            most bytes for keys and values (every sequence can fill its context)\n"
-         "  --device-memory SIZE    most bytes in all (what the machine has)\n"
-         "  --precision P           fp32 (the default), bf16, fp16\n"
-         "  --threads N  --trace FILE  --json\n"
-         "  --plan                  show where every byte would live, and stop\n"
-         "One prompt and one completion: the text goes to stdout as it comes.");
-}
-
-static status collect_prompts(const generate_arguments *a, questions *q) {
-    for (size_t i = 0; i < a->prompts.n; i++) {
-        const char *text = a->prompts.items[i];
-        if (strcmp(text, "-") != 0) {
-            questions_add(q, text, strlen(text));
-            continue;
-        }
-        char *input;
-        size_t n;
-        TRY(file_read_all("/dev/stdin", STDIN_MOST, &input, &n));
-        questions_add(q, input, n);
-        free(input);
+static status add_prompt(questions *q, const char *text) {
+    if (strcmp(text, "-") != 0) {
+        questions_add(q, text, strlen(text));
+        return OK;
     }
-    if (a->prompt_file) TRY(questions_read(q, a->prompt_file, false));
+    char *input;
+    size_t n;
+    TRY(file_read_all("/dev/stdin", STDIN_MOST, &input, &n));
+    questions_add(q, input, n);
+    free(input);
+    return OK;
+}
+
+static status collect_prompts(const command_line *l, questions *q) {
+    for (size_t i = 0; i < l->prompts.n; i++) TRY(add_prompt(q, l->prompts.items[i]));
+    if (l->arguments[0]) TRY(add_prompt(q, l->arguments[0]));
+    if (l->prompt_file) TRY(questions_read(q, l->prompt_file, false));
     return OK;
 }
 
@@ -178,7 +103,7 @@ static void print_summary(const generator *g, const generation_report *r) {
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
 
-static status generate(generate_arguments *a, const questions *q) {
+static status generate(command_line *a, const questions *q) {
     status rc = OK;
     generator *g = NULL;
     completion *c = NULL;
@@ -186,8 +111,8 @@ static status generate(generate_arguments *a, const questions *q) {
     int64_t n_each = a->sampling.n_completions;
     size_t n = q->n * (size_t)n_each;
     bool streams = n == 1 && !a->json;
-    if (!a->model.max_sequences) a->model.max_sequences = (int64_t)MIN(n, (size_t)32);
-    TRY(generator_open(&g, &a->model));
+    if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(generator_open(&g, &a->generation));
     prompt *prompts = mem_alloc(q->n * sizeof *prompts);
     generation_observer observer = {.on_text = streams ? stream_text : NULL};
     TRY_GOTO(rc, questions_encode(q, g, prompts), done);
@@ -204,9 +129,9 @@ done:
     return rc;
 }
 
-static status show_plan(const generate_arguments *a) {
+static status show_plan(const command_line *a) {
     plan p;
-    TRY(generator_plan_compile(&p, &a->model));
+    TRY(generator_plan_compile(&p, &a->generation));
     plan_print(&p, stderr);
     status rc = plan_check_fit(&p);
     if (a->json) {
@@ -220,15 +145,15 @@ static status show_plan(const generate_arguments *a) {
     return rc;
 }
 
-status command_generate(int argc, char **argv) {
-    generate_arguments a;
+status command_generate(command_line *l) {
     questions q;
+    TRY(check(l));
+    command_line_settle_generation(l);
+    TRY(sampling_check(&l->sampling));
+    if (l->plan) return show_plan(l);
     questions_init(&q);
-    status rc = parse(&a, argc, argv);
-    if (rc == OK && a.help) print_usage();
-    else if (rc == OK && a.plan) rc = show_plan(&a);
-    else if (rc == OK && (rc = collect_prompts(&a, &q)) == OK) rc = generate(&a, &q);
+    status rc = collect_prompts(l, &q);
+    if (rc == OK) rc = generate(l, &q);
     questions_fini(&q);
-    arguments_fini(&a);
     return rc;
 }

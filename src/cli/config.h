@@ -57,9 +57,12 @@ typedef struct config {
 
 void config_init(config *c); /* every default */
 void config_fini(config *c);
+void config_copy(config *out, const config *from);    /* with strings of its own; into storage that holds nothing */
 status config_read_file(config *c, const char *path); /* YAML or JSON */
 /* "train.lr=3e-4"; where is named in the message ("--set"). Unknown key: ERR_INPUT with the nearest key. */
 status config_set(config *c, const char *assignment, const char *where);
+/* Appends the value as config_set takes it; unknown keys are refused as there. */
+status config_get(const config *c, const char *key, strbuf *out, const char *where);
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
 status config_check(const config *c);
 const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */

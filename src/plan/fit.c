@@ -60,6 +60,11 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
     strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
+/* Stochastic rounding is a way to train. */
+static bool allowed(const plan_request *r, precision q) {
+    return q != r->precision && !(r->no_training && q == PRECISION_BF16_SR);
+}
+
 /* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
 static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
@@ -67,7 +72,8 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     plan_request t = *r, any_rung = *r;
     any_rung.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
     const plan_request *bases[] = {r, &any_rung}; /* as asked first: nothing is changed that need not be */
-    size_t n_bases = r->recompute.kind == RECOMPUTE_AUTO || r->no_training ? 1 : 2; /* a forward keeps nothing */
+    /* Nothing is kept for a backward where there is none. */
+    size_t n_bases = r->recompute.kind == RECOMPUTE_AUTO || r->no_training ? 1 : 2;
     t.logits_chunk_bytes = SMALL_CHUNK;
     if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) goto found;
     for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {
@@ -80,13 +86,12 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
         if (shrink_batch(&t, &planned)) goto found;
     }
     for (size_t i = 0; i < ARRAY_LENGTH(order); i++)
-        for (size_t k = 0; k < n_bases && order[i] != r->precision; k++) {
-            if (r->no_training && order[i] == PRECISION_BF16_SR) continue;
+        for (size_t k = 0; k < n_bases && allowed(r, order[i]); k++) {
             t = *bases[k];
             t.precision = order[i];
             if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
         }
-    t = any_rung; /* the cheapest of everything above, with shorter rows */
+    t = *bases[n_bases - 1]; /* the cheapest of everything above, with shorter rows */
     t.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
     t.accumulation *= t.micro_batch;
     t.micro_batch = 1;

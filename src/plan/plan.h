@@ -38,7 +38,7 @@ typedef struct plan_request {
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
-    int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
+    int64_t logits_chunk_bytes;  /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
     uint64_t host_limit;      /* bytes; 0 = no limit */
@@ -117,6 +117,8 @@ status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+/* All that a plan says, with these three; rungs: NULL where they were not asked for. */
+json_t *plan_json(const plan *p, const plan_rung *rungs);
 json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);

@@ -178,3 +178,22 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }
+
+json_t *plan_json(const plan *p, const plan_rung *rungs) {
+    json_t *root = json_object();
+    json_object_set_new(root, "model", json_string(p->request.model.name));
+    json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
+    json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
+    json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
+    json_object_set_new(root, "flops_again", json_real(p->flops_again));
+    json_object_set_new(root, "strategy", plan_strategy_json(p));
+    json_object_set_new(root, "memory", plan_memory_json(p));
+    if (rungs) json_object_set_new(root, "recompute", plan_rungs_json(p, rungs));
+    if (p->request.hardware) {
+        json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
+        json_object_set_new(root, "prediction", plan_prediction_json(p));
+    }
+    if (p->n_candidates) json_object_set_new(root, "candidates", plan_candidates_json(p));
+    json_object_set_new(root, "fits", json_boolean(plan_fits(p)));
+    return root;
+}
