@@ -1,14 +1,16 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/cli.h"
 
-static void print_json(const plan *p) {
+static void print_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]) {
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(p->request.model.name));
     json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
     json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
     json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
+    json_object_set_new(root, "flops_again", json_real(p->flops_again));
     json_object_set_new(root, "strategy", plan_strategy_json(p));
     json_object_set_new(root, "memory", plan_memory_json(p));
+    json_object_set_new(root, "recompute", plan_rungs_json(p, rungs));
     json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
     json_object_set_new(root, "prediction", plan_prediction_json(p));
     json_object_set_new(root, "fits",
@@ -43,6 +45,7 @@ status command_plan(int argc, char **argv) {
     train_request r;
     hardware machine;
     plan p = {0};
+    plan_rung rungs[PLAN_RUNGS];
     status rc;
     TRY_GOTO(rc, options_parse(&o, argc, argv, "set,override,json,preset,device-memory,program,hardware,world,help"),
              done);
@@ -62,10 +65,12 @@ status command_plan(int argc, char **argv) {
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     if (o.program_text) program_print(&p.program, stdout);
     plan_print(&p, stderr);
+    TRY_GOTO(rc, plan_rungs(&p.request, rungs), done);
+    plan_print_rungs(&p, rungs, stderr);
     rc = plan_check_fit(&p);
-    if (o.json) print_json(&p);
-    plan_close(&p);
+    if (o.json) print_json(&p, rungs);
 done:
+    plan_close(&p);
     options_fini(&o);
     return rc;
 }

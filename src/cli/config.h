@@ -31,8 +31,13 @@ typedef struct config {
     train_options train;
     precision precision;
     struct {
-        uint64_t device;      /* bytes; 0 = auto: what this machine has */
-        int64_t logits_chunk; /* bytes */
+        uint64_t device;       /* bytes; 0 = auto: what this machine has */
+        int64_t logits_chunk;  /* bytes */
+        const char *recompute; /* as recompute_parse reads it */
+        int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
+        int prefetch;
+        int64_t bucket;        /* bytes */
+        const char *nvme_path; /* "": the run directory */
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */

@@ -16,6 +16,9 @@ const char *cost_lane_name(int lane) {
     static const char *const names[COST_LANES] = {[STREAM_COMPUTE] = "compute",
                                                   [STREAM_H2D] = "h2d",
                                                   [STREAM_D2H] = "d2h",
+                                                  [STREAM_READ] = "read",
+                                                  [STREAM_WRITE] = "write",
+                                                  [STREAM_HOST] = "host",
                                                   [STREAM_COMM] = "comm",
                                                   [COST_LANE_HOST] = "host"};
     return names[lane];
@@ -40,6 +43,7 @@ static bool is_host_work(const program *p, const op *o) {
 
 int cost_op_lane(const program *p, const op *o, const hardware *h) {
     if (!h->overlap) return STREAM_COMPUTE;
+    if (o->stream == STREAM_HOST) return COST_LANE_HOST;
     if (o->stream != STREAM_COMPUTE || o->kind == OP_COPY) return (int)o->stream;
     return is_host_work(p, o) ? COST_LANE_HOST : STREAM_COMPUTE;
 }

@@ -9,6 +9,15 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
             total ? 100.0 * (double)n_bytes / (double)total : 0.0);
 }
 
+static void print_recompute(const plan *p, FILE *out) {
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
+            p->request.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
+    strbuf_fini(&policy);
+}
+
 #define NAMED_KINDS 5
 
 /* What takes the time: kinds of ops, longest first, as shares of what all ops take one after the other. */
@@ -65,6 +74,7 @@ void plan_print(const plan *p, FILE *out) {
             str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
+    if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
     fprintf(out, " (%llu bytes)\n", (unsigned long long)p->planned[TIER_DEVICE]);
@@ -124,6 +134,11 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));
     json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    json_object_set_new(s, "recompute", json_string(policy.text));
+    strbuf_fini(&policy);
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }

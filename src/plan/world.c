@@ -5,9 +5,8 @@
  * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
  * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
  * though a stage has at most one of them: its scratch for logits is a little too much there.
- *
- * Formulas stand only where no pass exists yet (recompute), and are marked. */
-#include "plan/plan.h"
+ */
+#include "plan/world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +19,6 @@ typedef struct contents {
     uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
     uint64_t largest_unit;          /* parameters of the largest block, or of a table outside the blocks */
     uint64_t first_end, last_end;   /* parameters before and after the blocks */
-    double forward_s;               /* predicted time of the blocks' forward, one micro-batch */
 } contents;
 
 static bool in_first_stage(const char *name) {
@@ -63,10 +61,6 @@ static void look_into(const plan *p, contents *out) {
         }
     }
     out->inside = p->planned[TIER_DEVICE] - out->params - out->grads - out->states;
-    const char *missing = NULL;
-    for (size_t i = 0; i < loss && p->request.hardware; i++)
-        if (g->ops[i].section == SECTION_MICRO && g->ops[i].layer >= 0)
-            out->forward_s += cost_op_seconds(g, &g->ops[i], p->request.hardware, &missing);
     free(life);
     free(blocks);
 }
@@ -157,6 +151,7 @@ static bool why_not(const plan_request *r, plan_world_layout *l) {
 
 static status fill_layout(plan_world *w, plan_world_layout *l) {
     plan_request r = w->request;
+    r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
     if (why_not(&r, l)) return OK;
     model_config *c = &r.model;
     c->n_heads /= l->tensor;
@@ -229,13 +224,16 @@ static status fill_ladder(plan_world *w) {
         const char *name;
         precision precision;
         int64_t micro_batch;
-    } compiled[] = {{"base: fp32", PRECISION_FP32, rows},
-                    {"mixed precision: bf16", PRECISION_BF16, rows},
-                    {"+ accumulation", PRECISION_BF16, 1}};
+        recompute_kind recompute;
+    } compiled[WORLD_RUNGS - 1] = {{"base: fp32", PRECISION_FP32, rows, RECOMPUTE_NONE},
+                                   {"mixed precision: bf16", PRECISION_BF16, rows, RECOMPUTE_NONE},
+                                   {"+ accumulation", PRECISION_BF16, 1, RECOMPUTE_NONE},
+                                   {"+ recompute of every block", PRECISION_BF16, 1, RECOMPUTE_FULL}};
     for (size_t i = 0; i < ARRAY_LENGTH(compiled); i++) {
         r.precision = compiled[i].precision;
         r.micro_batch = compiled[i].micro_batch;
         r.accumulation = rows / r.micro_batch;
+        r.recompute = (recompute_policy){.kind = compiled[i].recompute};
         TRY(plan_compile(&p, &r));
         look_into(&p, &c);
         w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
@@ -243,20 +241,12 @@ static status fill_ladder(plan_world *w) {
                  (long long)r.micro_batch, (long long)r.accumulation);
         plan_close(&p);
     }
-    /* Each block keeps its input only, 2 h bytes per token in 16 bits, and one block at a time is whole again. */
-    const model_config *m = &r.model;
-    uint64_t inputs = (uint64_t)(m->n_layers * r.micro_batch * r.seq_len * m->hidden) * dtype_bytes(DTYPE_BF16);
-    uint64_t one = c.kept_by_layers / (uint64_t)m->n_layers;
-    plan_world_rung *last = &w->rungs[2], *recompute = &w->rungs[3], *sharded = &w->rungs[4];
-    *recompute = (plan_world_rung){.name = "+ recompute of every block",
-                                   .bytes = last->bytes - c.kept_by_layers + MIN(inputs + one, c.kept_by_layers),
-                                   .step_s = last->step_s + (double)r.accumulation * c.forward_s,
-                                   .is_formula = true};
     uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
+    const plan_world_rung *last = &w->rungs[WORLD_RUNGS - 2];
+    plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
     *sharded =
-        (plan_world_rung){.bytes = recompute->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
-                          .step_s = recompute->step_s,
-                          .is_formula = true};
+        (plan_world_rung){.bytes = last->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
+                          .step_s = last->step_s};
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
 }
