@@ -1,5 +1,5 @@
 /* test_world.c - the tables for ranks that are not here: counted from shapes, against numbers counted another way. */
-#include "plan/world.h"
+#include "plan/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -13,8 +13,8 @@ static void print_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]) {
     json_object_set_new(root, "recompute", plan_rungs_json(p, rungs));
     json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
     json_object_set_new(root, "prediction", plan_prediction_json(p));
-    json_object_set_new(root, "fits",
-                        json_boolean(!p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit));
+    json_object_set_new(root, "candidates", plan_candidates_json(p));
+    json_object_set_new(root, "fits", json_boolean(plan_fits(p)));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);
@@ -56,7 +56,9 @@ status command_plan(int argc, char **argv) {
     TRY_GOTO(rc, request_from_config(&o.config, &r), done);
     TRY_GOTO(rc, machine_describe(o.hardware, r.n_threads, &machine), done);
     r.plan.hardware = &machine;
+    r.plan.compare = true;
     if (o.hardware && !o.config.memory.device) r.plan.device_limit = machine.device_bytes;
+    if (o.hardware) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     if (o.world) {
         rc = show_world(&o, &r.plan);
@@ -65,7 +67,7 @@ status command_plan(int argc, char **argv) {
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     if (o.program_text) program_print(&p.program, stdout);
     plan_print(&p, stderr);
-    TRY_GOTO(rc, plan_rungs(&p.request, rungs), done);
+    TRY_GOTO(rc, plan_rungs(&p, rungs), done);
     plan_print_rungs(&p, rungs, stderr);
     rc = plan_check_fit(&p);
     if (o.json) print_json(&p, rungs);

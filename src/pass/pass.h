@@ -16,8 +16,12 @@ typedef enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR, PREC
 const char *precision_name(precision p);
 dtype precision_compute(precision p); /* params and activations */
 dtype precision_grad(precision p);
-dtype precision_state(precision p); /* m and v */
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
+
+/* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
+typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
+const char *state_format_name(state_format f);
+state_format state_format_of(precision p, state_format asked); /* never auto */
 
 /* What a pass must know of the machine the program is for. A pure description: no device is touched. */
 typedef struct target {
@@ -67,9 +71,10 @@ void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_
 typedef struct offload_options {
     tier params, grads, states, activations;
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
-    int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this; 0: 16 MiB */
+    int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
 bool offload_any(const offload_options *o);
+int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 
 /* Which device a part of the model runs on; devices are numbered from 0. */
 typedef struct place_options {
@@ -82,6 +87,7 @@ typedef struct pass_context {
     const target *target;
     const model *model;
     precision precision;
+    state_format states;
     int64_t accumulation;
     optimizer_options optimizer;
     recompute_policy recompute;
@@ -91,6 +97,7 @@ typedef struct pass_context {
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
+    value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
 } pass_context;
 
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */

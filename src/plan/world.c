@@ -4,9 +4,8 @@
  * sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
  * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
  * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
- * though a stage has at most one of them: its scratch for logits is a little too much there.
- */
-#include "plan/world.h"
+ * though a stage has at most one of them: its scratch for logits is a little too much there. */
+#include "plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,8 +64,10 @@ static void look_into(const plan *p, contents *out) {
     free(blocks);
 }
 
+/* A tensor is cut between elements; where a parameter has no whole number of bytes (8-bit states with scales per block),
+ * evenly. */
 static uint64_t shard(uint64_t n_bytes, uint64_t n_params, uint64_t n) {
-    if (n_params == 0) return 0;
+    if (n_bytes % n_params) return (n_bytes + n - 1) / n;
     return (n_params + n - 1) / n * (n_bytes / n_params);
 }
 
@@ -164,14 +165,15 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
     contents in;
     TRY(plan_compile(&p, &r));
     look_into(&p, &in);
-    uint64_t n_params = model_param_count(c), per_grad = in.grads / n_params, per_state = in.states / n_params;
+    double n_params = (double)model_param_count(c), per_grad = (double)in.grads / n_params;
+    double per_state = (double)in.states / n_params;
     uint64_t params = in.params, width = dtype_bytes(precision_compute(r.precision));
     uint64_t tied_twice = c->tied ? (uint64_t)(c->vocab * c->hidden) * width : 0; /* counted at both ends */
     if (l->pipeline > 1) params = params + tied_twice - in.first_end - in.last_end + MAX(in.first_end, in.last_end);
     int64_t in_flight = MIN((int64_t)l->pipeline, r.accumulation);
     l->bytes = (plan_world_share){.params = params,
-                                  .grads = params / width * per_grad,
-                                  .states = params / width * per_state,
+                                  .grads = (uint64_t)llround((double)(params / width) * per_grad),
+                                  .states = (uint64_t)llround((double)(params / width) * per_state),
                                   .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
     if (l->sequence > 1) /* keys and values of other ranks' tokens pass by: one block in use, one arriving */
         l->bytes.activations += 2 * (uint64_t)(r.micro_batch * r.seq_len * 2 * c->n_kv_heads * c->head_dim) * width;

@@ -1,5 +1,5 @@
 /* world_report.c - the tables of world.c as text and as JSON. */
-#include "plan/world.h"
+#include "plan/plan.h"
 
 #include <math.h>
 
