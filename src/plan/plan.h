@@ -150,8 +150,7 @@ typedef struct plan_world_layout {
 typedef struct plan_world_rung {
     char name[96];
     uint64_t bytes;
-    double step_s;   /* predicted; NAN without hardware */
-    bool is_formula; /* not compiled: the pass is not there yet */
+    double step_s; /* predicted, sending not counted; NAN without hardware */
 } plan_world_rung;
 typedef struct plan_world {
     int n_ranks;
