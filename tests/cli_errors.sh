@@ -181,7 +181,9 @@ fits() {
     check 3 "The smallest change that fits: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
 }
 fits gpt2 2500M --set memory.strategy=manual
-check 0 "recompute " "(auto)" "<- this plan" -- plan --preset gpt2 --device-memory 2500M --json
+resident=(--set memory.offload.params=none --set memory.offload.grads=none --set memory.offload.states=none
+    --set memory.offload.activations=none)
+check 0 "recompute " "(auto)" "<- this plan" -- plan --preset gpt2 --device-memory 2500M "${resident[@]}" --json
 python3 -c "$last_object
 used = [row for row in value['recompute'] if row['used']]
 assert len(used) == 1 and used[0]['fits'] and used[0]['rung'] == value['strategy']['recompute'] != 'none', value

@@ -238,10 +238,10 @@ static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
     p->micro_batch = t->micro_batch;
     p->accumulation = t->accumulation;
-    if (!t->batch && !t->micro_batch)
+    if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     if (!t->batch) return OK;
-    if (!t->micro_batch) {
+    if (t->micro_batch < 0) {
         p->open.micro_batch = true;
         p->micro_batch = t->batch;
         p->accumulation = 1;
@@ -286,14 +286,16 @@ status request_from_config(const config *c, train_request *out) {
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->recompute, c->memory.recompute));
-    if (c->memory.strategy == STRATEGY_AUTO) {
-        p->open.params = c->memory.offload_params < 0;
-        p->open.grads = c->memory.offload_grads < 0;
-        p->open.states = c->memory.offload_states < 0;
-        p->open.activations = c->memory.offload_activations < 0;
-    } else if (p->recompute.kind == RECOMPUTE_AUTO) {
-        p->recompute.kind = RECOMPUTE_NONE;
-    }
+    p->left_open = (plan_open){.params = c->memory.offload_params < 0,
+                               .grads = c->memory.offload_grads < 0,
+                               .states = c->memory.offload_states < 0,
+                               .activations = c->memory.offload_activations < 0,
+                               .precision = p->open.precision,
+                               .micro_batch = p->open.micro_batch};
+    p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
+    p->manual = c->memory.strategy == STRATEGY_MANUAL;
+    if (!p->manual) p->open = p->left_open;
+    else if (p->left_open_recompute) p->recompute.kind = RECOMPUTE_NONE;
     p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),

@@ -50,7 +50,8 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
     char buf[32];
     if (from->precision != to->precision) strbuf_printf(b, "%s%s ", names->precision, precision_name(to->precision));
     if (from->seq_len != to->seq_len) strbuf_printf(b, "%s%lld ", names->seq_len, (long long)to->seq_len);
-    if (from->recompute.kind != to->recompute.kind)
+    if (from->manual && plan_is_open(to)) strbuf_add(b, "--set memory.strategy=auto ");
+    else if (from->recompute.kind != to->recompute.kind)
         strbuf_printf(b, "--set memory.recompute=%s ", recompute_name(to->recompute.kind));
     if (from->logits_chunk_bytes != to->logits_chunk_bytes)
         strbuf_printf(b, "%s%lldM ", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
@@ -69,11 +70,13 @@ static bool allowed(const plan_request *r, precision q) {
 static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
-    plan_request t = *r, any_rung = *r;
-    any_rung.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
-    const plan_request *bases[] = {r, &any_rung}; /* as asked first: nothing is changed that need not be */
+    plan_request t = *r, chosen = *r;
+    if (r->manual) chosen.open = r->left_open; /* memory.strategy=auto */
+    if (!r->manual || r->left_open_recompute) chosen.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    const plan_request *bases[] = {r, &chosen}; /* as asked first: nothing is changed that need not be */
     /* Nothing is kept for a backward where there is none. */
-    size_t n_bases = r->recompute.kind == RECOMPUTE_AUTO || r->no_training ? 1 : 2;
+    bool is_chosen = !r->manual && r->recompute.kind == RECOMPUTE_AUTO;
+    size_t n_bases = is_chosen || r->no_training ? 1 : 2;
     t.logits_chunk_bytes = SMALL_CHUNK;
     if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) goto found;
     for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {
@@ -81,6 +84,8 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
         t.recompute = (recompute_policy){.kind = k};
         if (k != r->recompute.kind && plan_variant_fits(&t, &planned)) goto found;
     }
+    t = chosen;
+    if (r->manual && plan_variant_fits(&t, &planned)) goto found;
     for (size_t k = 0; k < n_bases; k++) {
         t = *bases[k];
         if (shrink_batch(&t, &planned)) goto found;

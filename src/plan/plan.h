@@ -32,6 +32,9 @@ typedef struct plan_request {
     recompute_policy recompute;
     offload_options offload;
     plan_open open;
+    bool manual;              /* memory.strategy: nothing is open, but with auto this would be ... */
+    plan_open left_open;
+    bool left_open_recompute; /* ... and recompute */
     bool compare;  /* cost every candidate, also where the plain one fits: for `ralo plan` */
     bool may_nvme; /* the user named a directory for it */
     place_options place;
