@@ -203,7 +203,8 @@ static void a_plan_adds_up(void **state) {
 
 static void what_does_not_fit_is_told(void **state) {
     (void)state;
-    ralo_settings *s = settings_of(PAIRS("model.preset", "gpt2", "memory.device", "1500M"));
+    ralo_settings *s =
+        settings_of(PAIRS("model.preset", "gpt2", "memory.device", "1500M", "memory.strategy", "manual"));
     ralo_plan *p;
     ralo_trainer *t;
     must(ralo_plan_open(&p, s));

@@ -35,6 +35,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     TRY_GOTO(rc, request_from_config(&p->config, &r), done);
     TRY_GOTO(rc, machine_describe(NULL, r.n_threads, &p->machine), done);
     r.plan.hardware = &p->machine;
+    r.plan.compare = true; /* as ralo plan does */
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
     p->plan = &p->own;
