@@ -50,7 +50,7 @@ typedef struct data_record {
     uint64_t line;
     span text;                      /* RECORD_TEXT */
     span prompt, response;          /* RECORD_PAIR */
-    const record_message *messages; /* RECORD_MESSAGES: one of them at least is the assistant's */
+    const record_message *messages; /* RECORD_MESSAGES: at least one of them is the assistant's */
     size_t n_messages;
 } data_record;
 
