@@ -33,6 +33,12 @@ typedef struct config {
     struct {
         uint64_t device;      /* bytes; 0 = auto: what this machine has */
         int64_t logits_chunk; /* bytes */
+        int strategy;
+        const char *recompute;
+        int offload_params, offload_grads, offload_states, offload_activations; /* -1: auto */
+        int64_t prefetch, bucket;
+        const char *nvme_path;
+        int states;
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */
