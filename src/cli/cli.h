@@ -3,6 +3,7 @@
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "cli/config.h"
+#include "cli/foreign.h"
 
 typedef struct command {
     const char *name;
@@ -21,10 +22,12 @@ typedef struct common_options {
     config config;
     bool json, program_text, help, annotated;
     const char *trace_path;
+    foreign foreign; /* what was translated from files of other programs, if any */
 } common_options;
-/* Reads [CONFIG] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
+/* Reads [CONFIG] [--deepspeed FILE] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
 status options_parse(common_options *o, int argc, char **argv, const char *allowed);
 void options_fini(common_options *o);
 
 /* From settings to what the rooms below understand. */
+status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);

@@ -89,7 +89,31 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static void print_json(const plan *p, const train_request *r, const train_result *t, const char *run_dir) {
+static json_t *breakdown_json(const train_result *t) {
+    json_t *times = json_object();
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (t->busy_seconds[k] > 0) json_object_set_new(times, op_name(k), json_real(t->busy_seconds[k]));
+    return times;
+}
+
+/* Where the time went, longest first. */
+static void print_breakdown(const train_result *t) {
+    double sum = 0, longest;
+    bool shown[OP_COUNT] = {0};
+    for (op_kind k = 0; k < OP_COUNT; k++) sum += t->busy_seconds[k];
+    fprintf(stderr, "time      %.3f s in kernels, evaluation included\n", sum);
+    do {
+        op_kind best = 0;
+        longest = 0;
+        for (op_kind k = 0; k < OP_COUNT; k++)
+            if (!shown[k] && t->busy_seconds[k] > longest) longest = t->busy_seconds[best = k];
+        shown[best] = true;
+        if (longest > 0) fprintf(stderr, "    %-20s %10.3f s  %5.1f %%\n", op_name(best), longest, 100 * longest / sum);
+    } while (longest > 0);
+}
+
+static void print_json(const common_options *o, const plan *p, const train_request *r, const train_result *t,
+                       const char *run_dir) {
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_string(run_dir));
     if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
@@ -115,6 +139,8 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
+    if (o->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
+    if (foreign_was_read(&o->foreign)) json_object_set_new(root, "translated", foreign_json(&o->foreign, &o->config));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(root);
@@ -160,6 +186,7 @@ static status train_with(const common_options *o, const config *c) {
     dataset *d = NULL;
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
+    TRY(foreign_check_train(&o->foreign));
     TRY(request_from_config(c, &r));
     r.trace_path = o->trace_path;
     TRY(dataset_open(&d, &r.data));
@@ -192,7 +219,8 @@ static status train_with(const common_options *o, const config *c) {
     track_close(l.t);
     if (rc == OK) {
         print_summary(&p, &result, run_dir);
-        if (o->json) print_json(&p, &r, &result, run_dir);
+        if (c->run.breakdown) print_breakdown(&result);
+        if (o->json) print_json(o, &p, &r, &result, run_dir);
     }
 done:
     dataset_close(d);
@@ -202,7 +230,8 @@ done:
 
 status command_train(int argc, char **argv) {
     common_options o;
-    status rc = options_parse(&o, argc, argv, "set,override,json,trace,resume,preset,device-memory,show-config,help");
+    status rc =
+        options_parse(&o, argc, argv, "set,override,deepspeed,json,trace,resume,preset,device-memory,show-config,help");
     if (rc == OK && o.help) config_print_help(stdout);
     else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
     else if (rc == OK) rc = train_with(&o, &o.config);

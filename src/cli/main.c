@@ -9,9 +9,10 @@
 static const command commands[] = {
     {"train",
      "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
-     "             [--show-config] [--json]",
+     "             [--deepspeed FILE] [--show-config] [--json]",
      "train; without CONFIG the built-in default on this machine", command_train},
-    {"plan", "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--program] [--json]",
+    {"plan",
+     "plan [CONFIG] [--preset NAME] [--set key=value]... [--deepspeed FILE] [--device-memory 24G] [--program] [--json]",
      "show where every byte of the step would live, without running it", command_plan},
     {"export", "export RUN|CHECKPOINT DIR [--dtype fp32|bf16|fp16] [--json]",
      "write a trained model as a Hugging Face directory", command_export},

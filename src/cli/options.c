@@ -14,6 +14,7 @@ typedef enum flag_id {
     FLAG_RESUME,
     FLAG_PRESET,
     FLAG_DEVICE_MEMORY,
+    FLAG_DEEPSPEED,
     FLAG_ANNOTATED,
     FLAG_HELP
 } flag_id;
@@ -26,7 +27,7 @@ static const struct {
     {"set", FLAG_SET, true},         {"override", FLAG_SET, true},   {"json", FLAG_JSON, false},
     {"trace", FLAG_TRACE, true},     {"program", FLAG_PROGRAM, false}, {"resume", FLAG_RESUME, true},
     {"preset", FLAG_PRESET, true},   {"device-memory", FLAG_DEVICE_MEMORY, true},
-    {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
+    {"deepspeed", FLAG_DEEPSPEED, true}, {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
 };
 /* clang-format on */
 
@@ -55,6 +56,7 @@ static status apply_flag(common_options *o, flag_id id, const char *text) {
     case FLAG_PROGRAM: o->program_text = true; return OK;
     case FLAG_ANNOTATED: o->annotated = true; return OK;
     case FLAG_HELP: o->help = true; return OK;
+    case FLAG_DEEPSPEED: return foreign_read_deepspeed(&o->foreign, text);
     case FLAG_RESUME: return set_key(&o->config, "run.resume", text, "--resume");
     case FLAG_PRESET: return set_key(&o->config, "model.preset", text, "--preset");
     case FLAG_DEVICE_MEMORY: return set_key(&o->config, "memory.device", text, "--device-memory");
@@ -74,6 +76,7 @@ static void settle_defaults(config *c) {
 status options_parse(common_options *o, int argc, char **argv, const char *allowed) {
     *o = (common_options){0};
     config_init(&o->config);
+    foreign_init(&o->foreign);
     /* The file first, whatever its place on the line: what is typed wins over what is in a file. */
     const char *file = NULL;
     for (int pass = 0; pass < 2; pass++) {
@@ -99,17 +102,22 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
                 return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
             if (pass == 1) TRY(apply_flag(o, flags[k].id, text));
         }
-        if (pass == 0 && file) TRY(config_read_file(&o->config, file));
+        if (pass == 0 && file) TRY(foreign_read_config(&o->foreign, &o->config, file));
     }
+    TRY(foreign_apply(&o->foreign, &o->config)); /* last: it gives way to all that was said, and asks it for "auto" */
     settle_defaults(&o->config);
+    foreign_print(&o->foreign, &o->config, stderr);
     return config_check(&o->config);
 }
 
-void options_fini(common_options *o) { config_fini(&o->config); }
+void options_fini(common_options *o) {
+    foreign_fini(&o->foreign);
+    config_fini(&o->config);
+}
 
 /* ---- settings to request --------------------------------------------------------------------------------------------- */
 
-static status model_from_config(const config *c, model_config *out) {
+status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) return model_config_read(out, c->model.path);
     const model_config *preset = model_preset_find(name);
