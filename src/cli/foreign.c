@@ -182,15 +182,18 @@ static int line_at(const char *text, size_t offset) {
 }
 
 /* Others read comments and trailing commas in JSON; which of two readers is right should not be a question. */
-static status json_check(const char *path, const char *text, size_t n_bytes) {
+static status json_check(const char *path, char *text, size_t n_bytes) {
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root) {
         json_decref(root);
+        /* Tabs are blanks in JSON and never part of a string, but YAML takes offence at some. */
+        for (size_t i = 0; i < n_bytes; i++)
+            if (text[i] == '\t') text[i] = ' ';
         return OK;
     }
-    size_t end =
-        error.position < 0 ? 0 : MIN((size_t)error.position, n_bytes); /* just behind the token that is wrong */
+    /* Just behind the token that is wrong. */
+    size_t end = error.position < 0 ? 0 : MIN((size_t)error.position, n_bytes);
     char wrong = end ? text[end - 1] : 0;
     if (wrong == '/' || wrong == '#')
         return ERR(ERR_INPUT, "%s:%d: found a comment; JSON has none, remove it", path, line_at(text, end));
@@ -214,7 +217,8 @@ static const yaml_node *child_of(const yaml_node *map, const char *key) {
 static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     if (child_of(child_of(root, "trainer"), "params")) return &foreign_ralo;
     if (!is_json || root->kind != YAML_MAP) return NULL;
-    for (const yaml_node *n = root->first_child; n; n = n->next) {
+    int left = 256; /* a file with more keys than that at the top is neither */
+    for (const yaml_node *n = root->first_child; n && left; n = n->next, left--) {
         key_search s = {.key = n->key};
         keys_visit(&foreign_deepspeed, find_visit, &s);
         if (s.found || s.is_group) return &foreign_deepspeed;
@@ -243,10 +247,11 @@ status foreign_read_config(foreign *f, config *c, const char *path) {
     TRY(file_read_all(path, MAX_BYTES, &text, &n_bytes));
     size_t blank = strspn(text, " \t\r\n");
     bool is_json = text[blank] == '{';
-    if (is_json && str_ends_with(path, ".json")) TRY_GOTO(rc, json_check(path, text, n_bytes), done);
+    bool is_strict = is_json && str_ends_with(path, ".json");
+    if (is_strict) TRY_GOTO(rc, json_check(path, text, n_bytes), done);
     TRY_GOTO(rc, yaml_read_text(text, n_bytes, path, &f->memory, &root), done);
     const foreign_dialect *d = dialect_of(root, is_json);
-    if (d == &foreign_deepspeed) TRY_GOTO(rc, json_check(path, text, n_bytes), done);
+    if (d == &foreign_deepspeed && !is_strict) TRY_GOTO(rc, json_check(path, text, n_bytes), done);
     if (d) TRY_GOTO(rc, file_add(f, d, path, root), done);
     else TRY_GOTO(rc, config_read_tree(c, root, path), done);
 done:
