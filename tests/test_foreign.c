@@ -247,6 +247,8 @@ static void test_keys_that_are_wrong(void **state) {
     REFUSED(DS("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"cubic\"}}}"),
             "scheduler.params.warmup_type: found 'cubic'", "linear, log");
     REFUSED(DS("{\"activation_checkpointing\": {\"number_checkpoints\": 0}}"), "number_checkpoints", "from 1");
+    REFUSED(DS("{\"sparse_attention\": {\"mode\": \"fixed\"}}"), "sparse_attention", "leave it out");
+    REFUSED(DS("{\"sparse_gradients\": true}"), "sparse_gradients", "found true");
     REFUSED(DS("[1]"), "expected an object");
 }
 
@@ -278,6 +280,9 @@ static void test_a_config_is_known_by_its_shape(void **state) {
     GIVES(ours, "train.micro_batch", "3", "precision", "bf16");
     request yaml = {.config_name = "c.yaml", .config_text = "train: {lr: 0.5}\nfp16: {enabled: true}\n"};
     REFUSED(yaml, "c.yaml:2", "unknown setting 'fp16.enabled'"); /* DeepSpeed's files are JSON */
+    request mixed = {.config_name = "c.json",
+                     .config_text = "{\"precision\": \"bf16\", \"fp16\": {\"enabled\": true}}"};
+    REFUSED(mixed, "c.json:1", "unknown setting 'fp16.enabled'"); /* a file is ours or theirs, never both */
     request twice = ds;
     twice.deepspeed_text = "{}";
     REFUSED(twice, "c.json", "ds.json", "keep one");

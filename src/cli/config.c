@@ -525,6 +525,11 @@ void config_value_write(const config *c, const char *key, strbuf *out) {
     value_write(c, s, out);
 }
 
+bool config_knows(const char *key) {
+    int element;
+    return setting_find(key, &element) || group_exists(key);
+}
+
 const char *config_said_by(const config *c, const char *key) {
     static const char *const names[] = {[ORIGIN_DEFAULT] = "the default",
                                         [ORIGIN_FOREIGN] = "another file",

@@ -69,6 +69,7 @@ void config_value_write(const config *c, const char *key, strbuf *out); /* as it
 bool config_read_bool(const char *text, bool *out);
 bool config_read_whole(const char *text, int64_t *out);
 bool config_read_real(const char *text, double *out);
+bool config_knows(const char *key);                           /* is it a setting or a group of them */
 const char *config_said_by(const config *c, const char *key); /* "the command line", "the default" ... */
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
 status config_check(const config *c);

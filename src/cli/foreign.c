@@ -156,6 +156,8 @@ static status walk(foreign *f, foreign_file *file, const yaml_node *map, const c
         item.is_null = node_is_null(n);
         item.is_auto = file->dialect->has_auto && n->kind == YAML_SCALAR && strcmp(n->text, "auto") == 0;
         if (!s.found && !s.is_group) return unknown_key(file, key, n->line);
+        if (s.found && s.found->kind == FOREIGN_OFF && n->kind == YAML_MAP)
+            return ERR(ERR_INPUT, "%s:%d: %s: %s", file->path, n->line, key, s.found->text);
         if (s.found && s.found->kind == FOREIGN_WHOLE) {
             item_add(file, item);
         } else if (s.found) {
@@ -213,17 +215,19 @@ static const yaml_node *child_of(const yaml_node *map, const char *key) {
     return NULL;
 }
 
-/* By shape: RALO has trainer.params; DeepSpeed is a JSON object with one of its keys at the top. */
+/* By shape: RALO has trainer.params; DeepSpeed is a JSON object with one of its keys at the top, and none of ours. */
 static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     if (child_of(child_of(root, "trainer"), "params")) return &foreign_ralo;
     if (!is_json || root->kind != YAML_MAP) return NULL;
     int left = 256; /* a file with more keys than that at the top is neither */
+    bool is_deepspeed = false;
     for (const yaml_node *n = root->first_child; n && left; n = n->next, left--) {
         key_search s = {.key = n->key};
+        if (config_knows(n->key)) return NULL;
         keys_visit(&foreign_deepspeed, find_visit, &s);
-        if (s.found || s.is_group) return &foreign_deepspeed;
+        is_deepspeed |= s.found || s.is_group;
     }
-    return NULL;
+    return is_deepspeed ? &foreign_deepspeed : NULL;
 }
 
 static status file_add(foreign *f, const foreign_dialect *d, const char *path, const yaml_node *root) {

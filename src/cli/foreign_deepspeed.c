@@ -131,6 +131,8 @@ static const foreign_row rows[] = {
     {"tensor_parallel",       FOREIGN_WHOLE, FT_ANY, NULL, ONE_RANK},
     {"sparse_gradients",      FOREIGN_OFF, FT_BOOL, NULL, "embedding gradients are dense here; leave it out"},
     {"sparse_attention",      FOREIGN_OFF, FT_ANY, NULL, "attention is exact here; leave it out"},
+    {"{progressive_layer_drop curriculum_learning data_efficiency compression_training eigenvalue}", FOREIGN_OFF, FT_ANY, NULL,
+     "it would change what is trained and is not there; leave it out"},
     {"{zero_allow_untested_optimizer zero_force_ds_cpu_optimizer}", FOREIGN_IDLE, FT_BOOL, NULL, "AdamW runs where its state lies"},
     {"{memory_breakdown dump_state}", FOREIGN_IDLE, FT_BOOL, NULL, "the plan shows memory; config.yaml of the run has every setting"},
     {"{flops_profiler comms_logger tensorboard wandb csv_monitor comet}", FOREIGN_WHOLE, FT_ANY, NULL, REPORTS},
