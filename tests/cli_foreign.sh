@@ -114,6 +114,22 @@ check 0 -- train a/config.yaml --set run.dir=c --json # the saved settings need 
 python3 -c 'import json; assert json.load(open("out"))["param_hash"] == json.load(open("hash"))' ||
     fail "the saved settings give another run"
 
+# ---- offload as the file says: other places, the same bits
+for device in cpu nvme; do
+    place="{\"device\": \"$device\", \"nvme_path\": \"$work/nvme\"}"
+    sed "s|\"stage\": 2|\"stage\": 3, \"offload_optimizer\": $place, \"offload_param\": $place|" ds.json >"$device.json"
+    mkdir -p nvme
+    check 0 "-> memory.offload.states = " -- train --deepspeed "$device.json" "${tiny[@]}" --set run.dir="offload-$device" --json
+    python3 - "$device" <<'PY' || fail "offload to $device: $(head -c 300 out)"
+import json, sys
+value = json.loads(open("out").read().splitlines()[-1])
+tier, roles = {"cpu": "host", "nvme": "nvme"}[sys.argv[1]], value["memory"]["by_role"]
+assert roles["states"] == 0 and roles["grads"] == 0, roles
+assert value["memory"][tier]["planned"] > 100_000, value["memory"]
+assert value["param_hash"] == json.load(open("hash")), "other bits"
+PY
+done
+
 # ---- precedence and refusal
 printf 'train:\n  clip: 2\n' >mine.yaml
 check 0 "train.clip = 2  (conflict: the config file says so, ds.json would give 0.5)" -- plan mine.yaml --deepspeed ds.json "${tiny[@]}"

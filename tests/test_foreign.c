@@ -154,21 +154,16 @@ static void test_stage_3_with_nvme(void **state) {
     GIVES(q, "precision", "bf16", "memory.offload.states", "nvme", "memory.offload.grads", "nvme",
           "memory.offload.params", "nvme", "memory.nvme_path", "\"/local nvme\"", "memory.bucket", "2000000",
           "memory.prefetch", "1");
-    REPORTS(q, "1e6 elements of 2 bytes", "blocks of 202.4M elements, rounded up", "aio.block_size = 262144",
-            "offload_param.buffer_size says", "aio.queue_depth = 8");
+    REPORTS(q, "1e6 elements of 2 bytes", "blocks of 202.4M elements, rounded up", "aio.{block_size, queue_depth}",
+            "memory.bucket");
     /* A prefetch of no elements is none, one of many blocks is the most there is. */
     GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": 0}}"),
           "memory.prefetch", "0", "memory.offload.params", "host");
     GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": "
              "9e15}}"),
           "memory.prefetch", "16");
-    /* Without a buffer of parameters, what goes to nvme goes in blocks of aio. */
-    GIVES(DS("{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
-             "\"/n\"}},"
-             "\"aio\": {\"block_size\": 262144}}"),
-          "memory.bucket", "256K");
-    REFUSED(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}"), "ds.json", "nvme_path",
-            "memory.nvme_path");
+    GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}"), "memory.offload.params", "nvme",
+          "memory.nvme_path", "auto");
     REFUSED(DS("{\"zero_optimization\": {\n\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a\"},\n"
                "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/b\"}}}"),
             "ds.json:3", "/a", "/b", "one directory");

@@ -33,11 +33,12 @@ typedef struct config {
     struct {
         uint64_t device;      /* bytes; 0 = auto: what this machine has */
         int64_t logits_chunk; /* bytes */
+        int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
+        int prefetch;
+        int64_t bucket;        /* bytes */
+        const char *nvme_path; /* "": the run directory */
         int strategy;
         const char *recompute;
-        int offload_params, offload_grads, offload_states, offload_activations; /* -1: auto */
-        int64_t prefetch, bucket;
-        const char *nvme_path;
         int states;
     } memory;
     struct {

@@ -121,9 +121,8 @@ static const foreign_row rows[] = {
     {"activation_checkpointing.synchronize_checkpoint_boundary", FOREIGN_IDLE, FT_BOOL, NULL, "the program orders its streams"},
     {"activation_checkpointing.profile", FOREIGN_IDLE, FT_BOOL, NULL, REPORTS},
 
-    {"aio.block_size", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"aio.{queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds}", FOREIGN_IDLE, FT_ANY, NULL,
-     "the nvme tier keeps its own queue"},
+    {"aio.{block_size queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds}", FOREIGN_IDLE, FT_ANY, NULL,
+     "the nvme tier keeps its own queue; what travels is cut by memory.bucket"},
 
     {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_RANK},
     {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op "
@@ -456,26 +455,20 @@ static status settle_paths(foreign_reader *r, const char *states, const char *pa
         return ERR(
             ERR_INPUT, "%s: %s is %.200s, but %s (line %d) is %.200s: the nvme tier has one directory; name it twice",
             foreign_where(r, paths[0]), paths[0]->key, paths[0]->text, paths[1]->key, paths[1]->line, paths[1]->text);
-    bool named = config_was_given(r->c, "memory.nvme_path");
     for (int i = 0; i < 2; i++) {
         if (!paths[i]) continue;
         if (paths[i]->is_auto) foreign_say_set(r, paths[i], "memory.nvme_path", "auto");
         else if (moves_to(tiers[i], "nvme")) TRY(foreign_offer(r, paths[i], "memory.nvme_path", paths[i]->text, NULL));
         else foreign_say_idle(r, paths[i], "its device is not nvme");
-        named |= moves_to(tiers[i], "nvme");
     }
-    if ((moves_to(states, "nvme") || moves_to(params, "nvme")) && !named)
-        return ERR(ERR_INPUT, "%s: offload to nvme needs a directory: add nvme_path, or set memory.nvme_path",
-                   r->file->path);
     return OK;
 }
 
 /* Elements become bytes here, and elements ahead become blocks ahead. */
-static status settle_windows(foreign_reader *r, const char *states, const char *params) {
-    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"), *io = foreign_find(r, "aio.block_size"),
+static status settle_windows(foreign_reader *r, const char *params) {
+    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
                        *ahead = foreign_find(r, ZERO "stage3_prefetch_bucket_size");
-    bool params_move = moves_to(params, "host") || moves_to(params, "nvme"),
-         nvme = moves_to(params, "nvme") || moves_to(states, "nvme");
+    bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
     int64_t element = (int64_t)dtype_bytes(precision_compute(r->c->precision)), n_bytes;
     if (size && !size->is_auto && params_move) {
         if (__builtin_mul_overflow(item_whole(size), element, &n_bytes)) n_bytes = INT64_MAX;
@@ -484,11 +477,6 @@ static status settle_windows(foreign_reader *r, const char *states, const char *
     } else if (size) {
         foreign_say_idle(r, size, size->is_auto ? "auto: the plan sizes it" : "parameters stay on the device");
     }
-    if (io && !io->is_auto && nvme && !(size && params_move))
-        TRY(foreign_offer(r, io, "memory.bucket", io->text, NULL));
-    else if (io)
-        foreign_say_idle(r, io,
-                         nvme ? "offload_param.buffer_size says how much is on its way" : "nothing goes to nvme");
     if (ahead && !ahead->is_auto && params_move) {
         model_sizes m;
         TRY(measure_model(r->c, 0, &m));
@@ -559,7 +547,7 @@ static status settle_zero(foreign_reader *r) {
         TRY(foreign_offer(r, states_item, "memory.offload.grads", states, "from stage 2 on gradients go along"));
     if (params) TRY(foreign_offer(r, params_item, "memory.offload.params", params, NULL));
     TRY(settle_paths(r, states, params));
-    TRY(settle_windows(r, states, params));
+    TRY(settle_windows(r, params));
     return settle_persistence(r, stage);
 }
 

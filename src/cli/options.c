@@ -146,6 +146,9 @@ status model_from_config(const config *c, model_config *out) {
 /* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
 #define HOST_RESERVE (512ull << 20)
 
+/* The names of the setting stand in the order of the tiers. */
+static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
@@ -172,6 +175,13 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
+                                   .grads = offload_tier(c->memory.offload_grads),
+                                   .states = offload_tier(c->memory.offload_states),
+                                   .activations = offload_tier(c->memory.offload_activations),
+                                   .prefetch = c->memory.prefetch,
+                                   .bucket_bytes = c->memory.bucket};
+    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)

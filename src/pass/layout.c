@@ -36,7 +36,7 @@ void layout_lifetimes(const program *p, lifetime *out) {
 /* A block is one run of bytes: a value, or several that follow each other in place. */
 typedef struct block {
     value_id owner;
-    size_t n_bytes, first, last, offset;
+    size_t n_bytes, first, last, offset, alignment;
     section section;
     tier tier;
 } block;
@@ -85,6 +85,12 @@ static void share_in_place(packer *k) {
     }
 }
 
+/* A file is read and written in whole sectors. */
+#define SECTOR 4096
+static size_t alignment_of(const packer *k, const value *v) {
+    return MAX(k->alignment, v->tier == TIER_NVME ? (size_t)SECTOR : v->alignment);
+}
+
 static void make_blocks(packer *k) {
     const program *p = k->p;
     size_t *index = mem_alloc(p->n_values * sizeof *index);
@@ -95,8 +101,8 @@ static void make_blocks(packer *k) {
         value_id owner = owner_of(k, v);
         if (owner == v) {
             index[v] = k->n_blocks;
-            k->blocks[k->n_blocks++] =
-                (block){v, value_bytes(a), k->life[v].first, k->life[v].last, 0, a->section, a->tier};
+            k->blocks[k->n_blocks++] = (block){v, value_bytes(a),     k->life[v].first, k->life[v].last,
+                                               0, alignment_of(k, a), a->section,       a->tier};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -138,18 +144,18 @@ static int order_length(const void *a, const void *b) {
 }
 
 /* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. */
-static size_t pack(block **list, size_t n, size_t base, size_t alignment, block_order order) {
+static size_t pack(block **list, size_t n, size_t base, block_order order) {
     block **placed = mem_alloc((n + 1) * sizeof *placed); /* sorted by offset */
     size_t n_placed = 0, top = base;
     qsort(list, n, sizeof *list, order);
     for (size_t i = 0; i < n; i++) {
         block *b = list[i];
-        size_t at = base;
+        size_t at = align_up(base, b->alignment);
         for (size_t j = 0; j < n_placed; j++) {
             const block *q = placed[j];
             if (q->last < b->first || q->first > b->last) continue;
             if (q->offset >= at + b->n_bytes) break; /* the gap before q is wide enough */
-            at = MAX(at, align_up(q->offset + q->n_bytes, alignment));
+            at = MAX(at, align_up(q->offset + q->n_bytes, b->alignment));
         }
         b->offset = at;
         size_t j = n_placed++;
@@ -162,11 +168,11 @@ static size_t pack(block **list, size_t n, size_t base, size_t alignment, block_
 }
 
 /* The most bytes alive at once: no packing can be lower. */
-static size_t lower_bound(block **list, size_t n, size_t n_ops, size_t alignment) {
+static size_t lower_bound(block **list, size_t n, size_t n_ops) {
     size_t *delta = mem_alloc((n_ops + 2) * sizeof *delta), alive = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
-        delta[list[i]->first] += align_up(list[i]->n_bytes, alignment);
-        delta[list[i]->last + 1] -= align_up(list[i]->n_bytes, alignment);
+        delta[list[i]->first] += align_up(list[i]->n_bytes, list[i]->alignment);
+        delta[list[i]->last + 1] -= align_up(list[i]->n_bytes, list[i]->alignment);
     }
     for (size_t i = 0; i <= n_ops; i++) {
         alive += delta[i]; /* unsigned wrap-around adds up to the true sum */
@@ -188,10 +194,10 @@ static size_t pack_section(packer *k, tier t, section s, size_t base) {
         free(list);
         return base;
     }
-    size_t floor = base + lower_bound(list, n, k->p->n_ops, k->alignment);
+    size_t floor = base + lower_bound(list, n, k->p->n_ops);
     size_t *offsets = mem_alloc(k->n_blocks * sizeof *offsets);
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
-        size_t top = pack(list, n, base, k->alignment, orders[j]);
+        size_t top = pack(list, n, base, orders[j]);
         if (top >= best) continue;
         best = top;
         for (size_t i = 0; i < k->n_blocks; i++) offsets[i] = k->blocks[i].offset;
@@ -207,7 +213,7 @@ static size_t stack_persistent(packer *k, tier t) {
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[i];
         if (!k->p->values[b->owner].persistent || b->tier != t) continue;
-        b->offset = align_up(at, k->alignment);
+        b->offset = align_up(at, b->alignment);
         at = end = b->offset + b->n_bytes;
     }
     return end;

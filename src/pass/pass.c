@@ -6,9 +6,13 @@ static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"place", pass_place, "chosen layers on chosen devices"},
+    {"offload", pass_offload, "homes on host or nvme"},
+    {"localize", pass_localize, "copies to where an op runs"},
     {"schedule", pass_schedule, "a stream for every op"},
     {"workspace", pass_workspace, "scratch becomes part of the plan"},
     {"layout", pass_layout, "an address for every value"},
+    {"waits", pass_waits, "where streams meet"},
     {NULL, NULL, NULL},
 };
 /* clang-format on */
@@ -17,7 +21,8 @@ status pass_run(program *p, pass_context *c) {
     if (c->verify) TRY(program_verify(p));
     for (const pass_row *row = pipeline; row->name; row++) {
         TRY(row->run(p, c));
-        if (!c->verify) continue;
+        /* Between these, values already have their homes and ops do not have their copies yet. */
+        if (!c->verify || row->run == pass_place || row->run == pass_offload) continue;
         if (program_verify(p) != OK) {
             char was[512];
             snprintf(was, sizeof was, "%s", error_message());

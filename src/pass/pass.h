@@ -32,12 +32,29 @@ typedef struct optimizer_options {
     bool normalize_by_weights;
 } optimizer_options;
 
+/* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
+typedef struct offload_options {
+    tier params, grads, states, activations;
+    int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
+    int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this; 0: 16 MiB */
+} offload_options;
+bool offload_any(const offload_options *o);
+
+/* Which device a part of the model runs on; devices are numbered from 0. */
+typedef struct place_options {
+    int n_devices;     /* 0 or 1: everything on the first */
+    int embed, head;   /* device of the embedding; of the last norm, the unembedding and the loss */
+    const int *layers; /* n_layers of them; NULL: all on the first */
+} place_options;
+
 typedef struct pass_context {
     const target *target;
     const model *model;
     precision precision;
     int64_t accumulation;
     optimizer_options optimizer;
+    offload_options offload;
+    place_options place;
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
@@ -47,9 +64,13 @@ typedef struct pass_context {
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */
+status pass_offload(program *p, pass_context *c);   /* homes on host or nvme; large updates sliced */
+status pass_localize(program *p, pass_context *c);  /* copies, so that every op finds its operands where it runs */
 status pass_workspace(program *p, pass_context *c); /* scratch of every op becomes a value of the plan */
 status pass_schedule(program *p, pass_context *c);  /* streams; gradients consumed where they are made */
 status pass_layout(program *p, pass_context *c);    /* an offset for every value, the peak of every tier */
+status pass_waits(program *p, pass_context *c);     /* what each stream must wait for, from the bytes ops touch */
 
 typedef struct pass_row {
     const char *name;

@@ -113,6 +113,8 @@ status plan_compile(plan *p, const plan_request *r) {
                                .precision = r->precision,
                                .accumulation = r->accumulation,
                                .optimizer = r->optimizer,
+                               .offload = r->offload,
+                               .place = r->place,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];

@@ -18,6 +18,8 @@ typedef struct plan_request {
     int64_t micro_batch, accumulation, seq_len;
     precision precision;
     optimizer_options optimizer;
+    offload_options offload;
+    place_options place;
     bool with_eval, token_weights, verify;
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;

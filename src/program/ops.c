@@ -83,6 +83,10 @@ const char *op_output_name(op_kind k, int i) { return outputs[k].name[i]; }
 bool op_input_optional(op_kind k, int i) { return inputs[k].optional[i]; }
 bool op_output_optional(op_kind k, int i) { return outputs[k].optional[i]; }
 bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
+bool op_reads_output(const op *o, int i) {
+    if (o->kind == OP_ADAMW && i == 0 && o->out[1]) return false; /* the parameter is the rounded master */
+    return op_output_updates(o->kind, i);
+}
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 
 double op_bytes(const program *p, const op *o) {

@@ -124,8 +124,16 @@ static status check_norm(const checker *c, value_id x, value_id gamma, value_id 
     return check_statistic(c, x, rstd);
 }
 
+/* An op on part of a parameter: blocks of the norm and of the rounding noise are never cut. */
+static status check_part(const checker *c, value_id v) {
+    int64_t first = c->o->attr.first_element;
+    REQUIRE(first >= 0 && first % NORM_BLOCK == 0, "a part must start at a multiple of NORM_BLOCK", v);
+    return OK;
+}
+
 static status check_adamw(const checker *c) {
     const op *o = c->o;
+    TRY(check_part(c, OUT(0)));
     value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3);
     REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape1(c, IN(1), CLIP_COUNT), "expected the clip value", IN(1));
     TRY(check_scalars(c, IN(2)));
@@ -291,8 +299,10 @@ static status check_op(const checker *c) {
     case OP_ACCUMULATE:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
         TRY(check_scalars(c, IN(1)));
+        TRY(check_part(c, OUT(0)));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_GRAD_SUMSQ:
+        TRY(check_part(c, IN(0)));
         REQUIRE(has_type(c, OUT(0), DTYPE_F64) &&
                     is_shape1(c, OUT(0), (shape_count(sh(c, IN(0))) + NORM_BLOCK - 1) / NORM_BLOCK),
                 "one fp64 sum per block", OUT(0));
@@ -312,6 +322,17 @@ static status check_op(const checker *c) {
     case OP_COUNT: break;
     }
     return fail(c, "unknown op", NO_VALUE);
+}
+
+/* A kernel reaches only the memory it runs beside. */
+static status check_place(const checker *c) {
+    const op *o = c->o;
+    if (o->kind == OP_COPY) return OK;
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (IN(k)) REQUIRE(program_tier(c->p, IN(k)) == o->at, "operand lies elsewhere", IN(k));
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (OUT(k)) REQUIRE(program_tier(c->p, OUT(k)) == o->at, "result lies elsewhere", OUT(k));
+    return OK;
 }
 
 /* A transient value must be defined earlier in its section; a persistent one always holds something. */
@@ -340,8 +361,10 @@ static status check_flow(const program *p) {
             value_id v = o->out[k];
             if (!v) continue;
             value_id root = program_root(p, v, NULL);
-            if (op_output_updates(o->kind, k)) rc = check_use(c, v, defined);
-            else if (written[v]) rc = fail(c, "written twice", v);
+            if (op_reads_output(o, k)) rc = check_use(c, v, defined);
+            else if (op_output_updates(o->kind, k)) rc = OK;
+            else if (written[v] && !(o->kind == OP_COPY && p->values[root].persistent)) /* it may come home twice */
+                rc = fail(c, "written twice", v);
             else if (!p->values[root].persistent && p->values[root].section != o->section)
                 rc = fail(c, "written outside its section", v);
             defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
@@ -352,22 +375,23 @@ static status check_flow(const program *p) {
     return rc;
 }
 
-/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing. */
+/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing.
+ * Where ops take it in parts, any part counts. */
 static status check_gradients(const program *p) {
     unsigned char *written = mem_alloc(p->n_values), *read = mem_alloc(p->n_values);
     bool has_update = false;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         has_update |= o->section == SECTION_UPDATE;
-        for (int k = 0; k < op_input_count(o->kind); k++) read[o->in[k]] = 1;
-        for (int k = 0; k < op_output_count(o->kind); k++) written[o->out[k]] = 1;
+        for (int k = 0; k < op_input_count(o->kind); k++) read[program_root(p, o->in[k], NULL)] = 1;
+        for (int k = 0; k < op_output_count(o->kind); k++) written[program_root(p, o->out[k], NULL)] = 1;
     }
     status rc = OK;
     for (value_id v = 1; v < p->n_values && rc == OK; v++) {
         const value *a = &p->values[v];
-        if (a->role == ROLE_PARAM && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
+        if (a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
             rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
-        if (a->role != ROLE_GRAD || !has_update) continue;
+        if (a->role != ROLE_GRAD || !has_update || a->view_of != NO_VALUE) continue;
         if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);
         else if (!read[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is lost: nothing reads it", a->name);
     }
@@ -392,6 +416,7 @@ status program_verify(const program *p) {
             if (!o->out[k] && !op_output_optional(o->kind, k)) return fail(&c, op_output_name(o->kind, k), NO_VALUE);
         }
         TRY(check_op(&c));
+        TRY(check_place(&c));
     }
     TRY(check_flow(p));
     return check_gradients(p);

@@ -117,9 +117,9 @@ static status run_step(trainer *t, train_step_report *report) {
         const batch *b = loader_next(t->l);
         write_batch(t, b->tokens, b->targets, b->doc);
         write_scalars(t, step, (uint32_t)micro);
-        exec_run(t->e, SECTION_MICRO);
+        TRY(exec_run(t->e, SECTION_MICRO));
     }
-    exec_run(t->e, SECTION_UPDATE);
+    TRY(exec_run(t->e, SECTION_UPDATE));
     float clip[CLIP_COUNT];
     double sums[SUM_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
@@ -229,8 +229,14 @@ static status first_values(trainer *t) {
 static status open_trainer(trainer *t) {
     const train_request *r = t->r;
     arena_init(&t->memory);
-    exec_options eo = {.backend = r->backend, .n_threads = r->n_threads, .bind = r->bind, .trace_path = r->trace_path};
+    exec_options eo = {.backend = r->backend,
+                       .n_threads = r->n_threads,
+                       .bind = r->bind,
+                       .trace_path = r->trace_path,
+                       .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir};
     TRY(exec_open(&t->e, &t->p->program, &eo));
+    if (exec_disk_method(t->e))
+        say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     evaluator_init(&t->eval, t->e, t->p, t->d);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
     scaler_init(&t->state.scaler, &r->train);

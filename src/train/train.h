@@ -170,6 +170,7 @@ typedef struct train_request {
     int n_threads;
     bool bind;
     const char *trace_path;
+    const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
 } train_request;
 

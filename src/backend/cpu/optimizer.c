@@ -19,7 +19,8 @@
  *
  * Stochastic rounding takes 16 bits per element: rng_philox(key, hi, element / 8) gives four words, element e uses half
  * e % 2 (0 = low) of word (e % 8) / 2. key = attr.noise_key ^ (noise_hi:noise_lo), hi = (what | micro << 8) << 32 | step
- * with `what` below; micro counts only for the accumulator.
+ * with `what` below; micro counts only for the accumulator. Elements count from the start of the whole parameter
+ * (attr.first_element and on), so that any cut into parts at multiples of NORM_BLOCK gives the bits of the whole.
  *
  * GRAD_SUMSQ: per block of NORM_BLOCK elements 16 fp64 lanes, lane j adds the squares of elements j, j + 16, ... in
  * order, then lanes are folded in halves. Squares of fp32 are exact in fp64. */
@@ -123,11 +124,13 @@ VEC_INLINE void philox_blocks(uint64_t key, uint64_t counter_hi, uint64_t block,
 
 typedef struct noise_source {
     uint64_t key, counter_hi;
+    size_t first; /* element of the whole parameter that is element 0 here, a multiple of NORM_BLOCK */
 } noise_source;
 
 static noise_source noise_of(const op *o, const step_scalars *s, uint32_t what) {
     return (noise_source){.key = o->attr.noise_key ^ ((uint64_t)s->noise_hi << 32 | s->noise_lo),
-                          .counter_hi = (uint64_t)what << 32 | s->step};
+                          .counter_hi = (uint64_t)what << 32 | s->step,
+                          .first = (size_t)o->attr.first_element};
 }
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -137,7 +140,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 static void noise_fill(uint16_t *noise, noise_source s, size_t first) {
     uint32_t words[4 * PHILOX_BLOCKS];
     for (size_t i = 0; i < NOISE_ELEMENTS; i += 8 * PHILOX_BLOCKS) {
-        philox_blocks(s.key, s.counter_hi, (first + i) / 8, words);
+        philox_blocks(s.key, s.counter_hi, (s.first + first + i) / 8, words);
         memcpy(noise + i, words, sizeof words);
     }
 }
