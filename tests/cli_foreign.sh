@@ -59,7 +59,7 @@ became train.micro_batch=4 train.accumulation=8 precision=fp16 memory.offload.st
     train.schedule_style=deepspeed run.breakdown=true -- --deepspeed "$ds/zero2-cpu-fp16.json"
 became train.micro_batch=4 precision=fp16 -- "$ds/zero2-cpu-fp16.json" # the same file as CONFIG
 became memory.offload.params=nvme memory.offload.states=nvme memory.nvme_path=/local_nvme memory.bucket=200000000 \
-    memory.prefetch=1 memory.recompute=every:4 precision=bf16 train.accumulation=16 -- \
+    memory.prefetch=1 'memory.recompute={every: 4}' precision=bf16 train.accumulation=16 -- \
     --deepspeed "$ds/zero3-nvme-bf16.json" --preset llama2-7b
 became train.lr=0.003 train.steps=600 train.warmup=50 train.schedule=cosine precision=fp32 -- --deepspeed "$ds/auto.json"
 became train.lr=0.5 precision=bf16 train.micro_batch=3 train.steps=30 train.warmup=3 -- --deepspeed "$ds/auto.json" \
@@ -68,7 +68,7 @@ became model.preset=qwen2.5-7b train.accumulation=2048 memory.offload.grads=host
     memory.recompute=full precision=bf16 -- "$old/treepo-7b.yaml"
 became memory.recompute=selective memory.strategy=auto memory.offload.grads=host train.accumulation=8 -- \
     "$old/memory-upgrade.yaml"
-became memory.recompute=ratio:0.5 memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
+became 'memory.recompute={ratio: 0.5}' memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
 check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"
 
@@ -114,12 +114,13 @@ check 0 -- train a/config.yaml --set run.dir=c --json # the saved settings need 
 python3 -c 'import json; assert json.load(open("out"))["param_hash"] == json.load(open("hash"))' ||
     fail "the saved settings give another run"
 
-# ---- offload as the file says: other places, the same bits
+# ---- offload and recompute as the file says: other places, more work, the same bits
 for device in cpu nvme; do
     place="{\"device\": \"$device\", \"nvme_path\": \"$work/nvme\"}"
-    sed "s|\"stage\": 2|\"stage\": 3, \"offload_optimizer\": $place, \"offload_param\": $place|" ds.json >"$device.json"
+    sed "s|\"stage\": 2|\"stage\": 3, \"offload_optimizer\": $place, \"offload_param\": $place|
+        s|^  \"optimizer|  \"activation_checkpointing\": {\"cpu_checkpointing\": true},&|" ds.json >"$device.json"
     mkdir -p nvme
-    check 0 "-> memory.offload.states = " -- train --deepspeed "$device.json" "${tiny[@]}" --set run.dir="offload-$device" --json
+    check 0 "-> memory.offload.states = " "-> memory.recompute = full" "recompute full" -- train --deepspeed "$device.json" "${tiny[@]}" --set run.dir="offload-$device" --json
     python3 - "$device" <<'PY' || fail "offload to $device: $(head -c 300 out)"
 import json, sys
 value = json.loads(open("out").read().splitlines()[-1])

@@ -381,11 +381,11 @@ static void test_activation_checkpointing_alone_recomputes(void **state) {
     GIVES(DS("{\"activation_checkpointing\": {\"cpu_checkpointing\": false}}"), "memory.offload.activations", "none");
     request q = DS("{\"activation_checkpointing\": {\"number_checkpoints\": 8}}");
     q.set[0] = "model.preset=llama2-7b"; /* 32 layers */
-    GIVES(q, "memory.recompute", "every:4");
+    GIVES(q, "memory.recompute", "{every: 4}");
     q.deepspeed_text = "{\"activation_checkpointing\": {\"number_checkpoints\": 5}}";
-    GIVES(q, "memory.recompute", "every:7");
+    GIVES(q, "memory.recompute", "{every: 7}");
     q.deepspeed_text = "{\"activation_checkpointing\": {\"number_checkpoints\": 1000}}";
-    GIVES(q, "memory.recompute", "every:1");
+    GIVES(q, "memory.recompute", "{every: 1}");
 }
 
 /* Llama-2 7B: 6,738,415,616 parameters, none of its tensors above 2e8 elements, its largest (32000, 4096). */
@@ -462,7 +462,7 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
           "train.betas", "[0.9, 0.999]", "train.weight_decay", "0", "train.schedule", "constant", "train.warmup", "0");
     GIVES(RALO("trainer: {params: {accum_steps: 8, lr: 2e-6, grad_offload: false, gradient_checkpointing_ratio: 0.5}}"),
           "train.accumulation", "8", "train.lr", "2e-06", "memory.offload.grads", "none", "memory.offload.states",
-          "auto", "memory.recompute", "ratio:0.5");
+          "auto", "memory.recompute", "{ratio: 0.5}");
     GIVES(RALO("trainer: {params: {gradient_checkpointing_ratio: 0}}"), "memory.recompute", "none");
     GIVES(RALO("trainer: {params: {}}"), "memory.recompute", "auto", "memory.strategy", "auto", "memory.offload.grads",
           "auto");
@@ -479,7 +479,7 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
                  "zero2_gradient_sharding: true, sequence_parallelism: false, rollout_num: 8}}\norchestrator: "
                  "{queue_size: 3}\n"
                  "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
-            "-> memory.recompute = ratio:0.5", "trainer.params.selective_checkpointing = true",
+            "-> memory.recompute = {ratio: 0.5}", "trainer.params.selective_checkpointing = true",
             "no effect here: gradient_checkpointing_ratio names the layers",
             "trainer.params.{zero2_gradient_sharding, sequence_parallelism}", "no effect here: on one rank",
             "trainer.params.rollout_num", "orchestrator.queue_size", "sampler.{algorithm, params}",

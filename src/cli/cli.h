@@ -22,11 +22,18 @@ typedef struct common_options {
     config config;
     bool json, program_text, help, annotated;
     const char *trace_path;
+    const char *hardware; /* built-in name or file; NULL: this machine */
+    bool measure;
+    const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    int world;                            /* ranks that are not here; 0: none asked for */
     foreign foreign; /* what was translated from files of other programs, if any */
 } common_options;
 /* Reads [CONFIG] [--deepspeed FILE] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
 status options_parse(common_options *o, int argc, char **argv, const char *allowed);
 void options_fini(common_options *o);
+
+/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
+status machine_describe(const char *asked, int n_threads, hardware *out);
 
 /* From settings to what the rooms below understand. */
 status model_from_config(const config *c, model_config *out);

@@ -124,6 +124,7 @@ static void print_json(const common_options *o, const plan *p, const train_reque
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
     json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
     json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
+    json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
     json_object_set_new(root, "eval",
                         json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
                                   number_or_null(t->eval.exact_match)));
@@ -159,6 +160,9 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
+    if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
+        fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
+                1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
@@ -188,6 +192,9 @@ static status train_with(const common_options *o, const config *c) {
     listener l = {.c = c, .run_dir = run_dir};
     TRY(foreign_check_train(&o->foreign));
     TRY(request_from_config(c, &r));
+    hardware machine;
+    TRY(machine_describe(o->hardware, r.n_threads, &machine));
+    r.plan.hardware = &machine;
     r.trace_path = o->trace_path;
     TRY(dataset_open(&d, &r.data));
     r.plan.host_bytes += dataset_host_bytes(d);
@@ -231,7 +238,7 @@ done:
 status command_train(int argc, char **argv) {
     common_options o;
     status rc =
-        options_parse(&o, argc, argv, "set,override,deepspeed,json,trace,resume,preset,device-memory,show-config,help");
+        options_parse(&o, argc, argv, "set,override,deepspeed,json,trace,resume,preset,device-memory,hardware,show-config,help");
     if (rc == OK && o.help) config_print_help(stdout);
     else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
     else if (rc == OK) rc = train_with(&o, &o.config);

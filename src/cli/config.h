@@ -31,14 +31,14 @@ typedef struct config {
     train_options train;
     precision precision;
     struct {
-        uint64_t device;      /* bytes; 0 = auto: what this machine has */
-        int64_t logits_chunk; /* bytes */
+        uint64_t device;       /* bytes; 0 = auto: what this machine has */
+        int64_t logits_chunk;  /* bytes */
+        const char *recompute; /* as recompute_parse reads it */
         int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
         int prefetch;
         int64_t bucket;        /* bytes */
         const char *nvme_path; /* "": the run directory */
         int strategy;
-        const char *recompute;
         int states;
     } memory;
     struct {

@@ -9,14 +9,17 @@
 static const command commands[] = {
     {"train",
      "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
-     "             [--deepspeed FILE] [--show-config] [--json]",
+     "             [--deepspeed FILE] [--hardware NAME|FILE] [--show-config] [--json]",
      "train; without CONFIG the built-in default on this machine", command_train},
     {"plan",
-     "plan [CONFIG] [--preset NAME] [--set key=value]... [--deepspeed FILE] [--device-memory 24G] [--program] [--json]",
+     "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--hardware NAME|FILE] [--world N]\n"
+     "             [--deepspeed FILE] [--program] [--json]",
      "show where every byte of the step would live, without running it", command_plan},
     {"export", "export RUN|CHECKPOINT DIR [--dtype fp32|bf16|fp16] [--json]",
      "write a trained model as a Hugging Face directory", command_export},
-    {"devices", "devices [--json]", "what this machine has and can do", command_devices},
+    {"devices", "devices [--measure [FILE]] [--path DIR] [--hardware NAME|FILE] [--json]",
+     "what this machine has and can do; --measure writes it down for plan, --hardware shows a description",
+     command_devices},
 };
 
 static void print_help(FILE *out) {

@@ -16,7 +16,11 @@ typedef enum flag_id {
     FLAG_DEVICE_MEMORY,
     FLAG_DEEPSPEED,
     FLAG_ANNOTATED,
-    FLAG_HELP
+    FLAG_HELP,
+    FLAG_HARDWARE,
+    FLAG_MEASURE,
+    FLAG_PATH,
+    FLAG_WORLD
 } flag_id;
 /* clang-format off */
 static const struct {
@@ -27,7 +31,10 @@ static const struct {
     {"set", FLAG_SET, true},         {"override", FLAG_SET, true},   {"json", FLAG_JSON, false},
     {"trace", FLAG_TRACE, true},     {"program", FLAG_PROGRAM, false}, {"resume", FLAG_RESUME, true},
     {"preset", FLAG_PRESET, true},   {"device-memory", FLAG_DEVICE_MEMORY, true},
-    {"deepspeed", FLAG_DEEPSPEED, true}, {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
+    {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
+    {"hardware", FLAG_HARDWARE, true},      {"measure", FLAG_MEASURE, false},
+    {"path", FLAG_PATH, true},              {"world", FLAG_WORLD, true},
+    {"deepspeed", FLAG_DEEPSPEED, true},
 };
 /* clang-format on */
 
@@ -48,6 +55,17 @@ static status set_key(config *c, const char *key, const char *text, const char *
     return rc;
 }
 
+#define MOST_RANKS 65536
+
+static status set_world(common_options *o, const char *text) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || n < 2 || n > MOST_RANKS)
+        return ERR(ERR_INPUT, "--world: found '%.100s', expected a whole number of ranks in [2, %d]", text, MOST_RANKS);
+    o->world = (int)n;
+    return OK;
+}
+
 static status apply_flag(common_options *o, flag_id id, const char *text) {
     switch (id) {
     case FLAG_SET: return config_set(&o->config, text, "--set");
@@ -59,6 +77,10 @@ static status apply_flag(common_options *o, flag_id id, const char *text) {
     case FLAG_DEEPSPEED: return foreign_read_deepspeed(&o->foreign, text);
     case FLAG_RESUME: return set_key(&o->config, "run.resume", text, "--resume");
     case FLAG_PRESET: return set_key(&o->config, "model.preset", text, "--preset");
+    case FLAG_HARDWARE: o->hardware = text; return OK;
+    case FLAG_MEASURE: o->measure = true, o->measure_path = text; return OK;
+    case FLAG_PATH: o->disk_path = text; return OK;
+    case FLAG_WORLD: return set_world(o, text);
     case FLAG_DEVICE_MEMORY: return set_key(&o->config, "memory.device", text, "--device-memory");
     }
     return OK;
@@ -98,7 +120,10 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
                 if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value", argv[0], argv[i]);
                 text = argv[++i];
             }
-            if (!flags[k].takes_value && text)
+            /* --measure takes a file where one follows. */
+            bool may = flags[k].id == FLAG_MEASURE;
+            if (may && !text && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) text = argv[++i];
+            if (!flags[k].takes_value && !may && text)
                 return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
             if (pass == 1) TRY(apply_flag(o, flags[k].id, text));
         }
@@ -175,6 +200,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->recompute, c->memory.recompute));
     p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),

@@ -54,3 +54,5 @@ void exec_run_op(exec *e, size_t index); /* on this thread, now; counted and tra
 status exec_lanes_open(exec *e);
 void exec_lanes_close(exec *e);
 void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */
+/* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
+status measure_disk(const char *dir, hardware *h, bool *direct);

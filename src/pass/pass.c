@@ -6,6 +6,7 @@ static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
     {"place", pass_place, "chosen layers on chosen devices"},
     {"offload", pass_offload, "homes on host or nvme"},
     {"localize", pass_localize, "copies to where an op runs"},

@@ -32,6 +32,37 @@ typedef struct optimizer_options {
     bool normalize_by_weights;
 } optimizer_options;
 
+/* What the forward leaves for the backward; the rest is computed a second time when the backward needs it. The values that
+ * one layer hands to the next and all that lies outside the layers are kept, but for `every`.
+ *   none       everything
+ *   norms      all but what a few operations per element bring back from values that are there anyway: norms, rotations,
+ *              activation functions
+ *   selective  as norms, and the product before the activation function again: attention and residuals are kept
+ *   full       only the input of each layer
+ *   ratio r    full in the last int(r L) layers, none in the others
+ *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
+ *   keep names the input of each layer and the values of these names in every layer */
+typedef enum recompute_kind {
+    RECOMPUTE_NONE,
+    RECOMPUTE_NORMS,
+    RECOMPUTE_SELECTIVE,
+    RECOMPUTE_FULL,
+    RECOMPUTE_RATIO,
+    RECOMPUTE_EVERY,
+    RECOMPUTE_KEEP,
+    RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
+    RECOMPUTE_COUNT
+} recompute_kind;
+typedef struct recompute_policy {
+    recompute_kind kind;
+    double ratio;
+    int64_t every;
+    const char *keep; /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
+} recompute_policy;
+const char *recompute_name(recompute_kind k);
+/* "full", "ratio:0.5", "every:2", "keep:attn.y,mlp.up". keep points into text. */
+status recompute_parse(recompute_policy *out, const char *text);
+void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
 /* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
 typedef struct offload_options {
     tier params, grads, states, activations;
@@ -53,6 +84,7 @@ typedef struct pass_context {
     precision precision;
     int64_t accumulation;
     optimizer_options optimizer;
+    recompute_policy recompute;
     offload_options offload;
     place_options place;
     bool verify; /* after every pass */
@@ -64,6 +96,7 @@ typedef struct pass_context {
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */
 status pass_offload(program *p, pass_context *c);   /* homes on host or nvme; large updates sliced */
 status pass_localize(program *p, pass_context *c);  /* copies, so that every op finds its operands where it runs */

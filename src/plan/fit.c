@@ -1,8 +1,9 @@
 /* fit.c - when it does not fit: say by how much, because of what, and which smallest change would.
  *
- * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, a smaller
- * micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter, then
- * both, then a shorter sequence. Each try is a full compile, so the numbers in the message are as exact as any plan. */
+ * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, more of the forward
+ * computed again (same bits), a smaller micro-batch with more accumulation (same step, same result up to summation order),
+ * then fewer bytes per parameter, then both, then a shorter sequence. Where memory.recompute is auto every try takes the
+ * rung that fits by itself. Each try is a full compile, so the numbers in the message are as exact as any plan. */
 #include "plan/plan.h"
 
 #define NAMED 5
@@ -44,6 +45,10 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
         strbuf_printf(b, "%s--set data.seq_len=%lld", sep, (long long)to->seq_len);
         sep = " ";
     }
+    if (from->recompute.kind != to->recompute.kind) {
+        strbuf_printf(b, "%s--set memory.recompute=%s", sep, recompute_name(to->recompute.kind));
+        sep = " ";
+    }
     if (from->logits_chunk_bytes != to->logits_chunk_bytes) {
         strbuf_printf(b, "%s--set memory.logits_chunk=%lldM", sep, (long long)(to->logits_chunk_bytes >> 20));
         sep = " ";
@@ -58,39 +63,40 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
 static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
-    plan_request t = *r;
+    plan_request t = *r, any_rung = *r;
+    any_rung.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    const plan_request *bases[] = {r, &any_rung}; /* as asked first: nothing is changed that need not be */
+    size_t n_bases = r->recompute.kind == RECOMPUTE_AUTO ? 1 : 2;
     t.logits_chunk_bytes = SMALL_CHUNK;
-    if (r->logits_chunk_bytes > SMALL_CHUNK && variant_fits(&t, &planned)) {
-        describe(b, r, &t, planned);
-        return true;
-    }
-    t = *r;
-    if (shrink_batch(&t, &planned)) {
-        describe(b, r, &t, planned);
-        return true;
-    }
-    for (size_t i = 0; i < ARRAY_LENGTH(order); i++) {
+    if (r->logits_chunk_bytes > SMALL_CHUNK && variant_fits(&t, &planned)) goto found;
+    for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {
         t = *r;
-        t.precision = order[i];
-        if (t.precision == r->precision) continue;
-        if (variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
-            describe(b, r, &t, planned);
-            return true;
-        }
+        t.recompute = (recompute_policy){.kind = k};
+        if (k != r->recompute.kind && variant_fits(&t, &planned)) goto found;
     }
-    t = *r; /* the cheapest of everything above, with shorter rows */
+    for (size_t k = 0; k < n_bases; k++) {
+        t = *bases[k];
+        if (shrink_batch(&t, &planned)) goto found;
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(order); i++)
+        for (size_t k = 0; k < n_bases && order[i] != r->precision; k++) {
+            t = *bases[k];
+            t.precision = order[i];
+            if (variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
+        }
+    t = any_rung; /* the cheapest of everything above, with shorter rows */
     t.precision = PRECISION_BF16_SR;
     t.accumulation *= t.micro_batch;
     t.micro_batch = 1;
     while (t.seq_len > 16) {
         t.seq_len /= 2;
-        if (variant_fits(&t, &planned)) {
-            describe(b, r, &t, planned);
-            return true;
-        }
+        if (variant_fits(&t, &planned)) goto found;
     }
     *least = planned;
     return false;
+found:
+    describe(b, r, &t, planned);
+    return true;
 }
 
 status plan_check_fit(const plan *p) {
@@ -112,7 +118,7 @@ status plan_check_fit(const plan *p) {
                           str_format_bytes(a, p->by_role[i]));
     bool found = smallest_change(r, &change, &least);
     if (!found)
-        strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s",
+        strbuf_printf(&change, "none of recompute, batch, precision and length is enough: the smallest needs %s",
                       str_format_bytes(a, least));
     status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s",
                     r->model.name, str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit),

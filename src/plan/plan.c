@@ -72,7 +72,7 @@ static void count_work(plan *p) {
     for (size_t i = 0; i < g->n_ops; i++) {
         double times = g->ops[i].section == SECTION_MICRO ? (double)p->request.accumulation : 1;
         if (g->ops[i].section != SECTION_MICRO && g->ops[i].section != SECTION_UPDATE) continue;
-        p->flops_per_step += times * op_flops(g, &g->ops[i]);
+        *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
     }
 }
@@ -98,6 +98,7 @@ static int64_t logits_chunk(const plan_request *r) {
 
 status plan_compile(plan *p, const plan_request *r) {
     status rc;
+    if (r->recompute.kind == RECOMPUTE_AUTO) return plan_choose(p, r);
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
     program_init(&p->program);
@@ -113,6 +114,7 @@ status plan_compile(plan *p, const plan_request *r) {
                                .precision = r->precision,
                                .accumulation = r->accumulation,
                                .optimizer = r->optimizer,
+                               .recompute = r->recompute,
                                .offload = r->offload,
                                .place = r->place,
                                .verify = r->verify};
@@ -120,6 +122,7 @@ status plan_compile(plan *p, const plan_request *r) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
     p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
     return OK;
 fail:

@@ -9,6 +9,55 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
             total ? 100.0 * (double)n_bytes / (double)total : 0.0);
 }
 
+static void print_recompute(const plan *p, FILE *out) {
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
+            p->request.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
+    strbuf_fini(&policy);
+}
+
+#define NAMED_KINDS 5
+
+/* What takes the time: kinds of ops, longest first, as shares of what all ops take one after the other. */
+static void print_kinds(const cost *c, FILE *out) {
+    bool shown[OP_COUNT] = {false};
+    double total = 0;
+    for (int k = 0; k < OP_COUNT; k++) total += c->kinds[k].seconds;
+    for (int i = 0; i < NAMED_KINDS; i++) {
+        int longest = -1;
+        for (int k = 0; k < OP_COUNT; k++)
+            if (!shown[k] && c->kinds[k].n && (longest < 0 || c->kinds[k].seconds > c->kinds[longest].seconds))
+                longest = k;
+        if (longest < 0) break;
+        shown[longest] = true;
+        fprintf(out, "%s%s %.0f %%", i ? ", " : "    ", op_name((op_kind)longest),
+                100 * c->kinds[longest].seconds / total);
+    }
+    fputc('\n', out);
+}
+
+static void print_prediction(const plan *p, FILE *out) {
+    const cost *c = &p->cost;
+    const hardware *h = p->request.hardware;
+    char a[32];
+    int n_lanes = 0;
+    if (c->missing) {
+        fprintf(out, "predicted nothing: %s does not say %s\n", h->name, c->missing);
+        return;
+    }
+    fprintf(out, "predicted %.4g ms per step, %s tokens/s on %s\n", 1e3 * c->step_s,
+            str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
+    fprintf(out, "    machine: %s\n", *h->source ? h->source : "described by a file");
+    print_kinds(c, out);
+    for (int l = 0; l < COST_LANES; l++) n_lanes += c->busy_s[l] > 0;
+    for (int l = 0; l < COST_LANES && n_lanes > 1; l++)
+        if (c->busy_s[l] > 0)
+            fprintf(out, "    %-8s busy %.4g ms, %.0f %% of the step\n", cost_lane_name(l), 1e3 * c->busy_s[l],
+                    100 * c->busy_s[l] / c->step_s);
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -25,6 +74,7 @@ void plan_print(const plan *p, FILE *out) {
             str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
+    if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
     fprintf(out, " (%llu bytes)\n", (unsigned long long)p->planned[TIER_DEVICE]);
@@ -43,6 +93,23 @@ void plan_print(const plan *p, FILE *out) {
     }
     fprintf(out, "host      %s planned (loader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
             r->state_copies ? ", checkpoint staging" : "");
+    if (r->hardware) print_prediction(p, out);
+}
+
+json_t *plan_prediction_json(const plan *p) {
+    const cost *c = &p->cost;
+    json_t *j = json_object(), *busy = json_object(), *ops = json_object();
+    json_object_set_new(j, "hardware", json_string(p->request.hardware->name));
+    json_object_set_new(j, "source", json_string(p->request.hardware->source));
+    if (c->missing) json_object_set_new(j, "missing", json_string(c->missing));
+    else json_object_set_new(j, "tokens_per_second", json_real((double)plan_tokens_per_step(p) / c->step_s));
+    for (int l = 0; l < COST_LANES && !c->missing; l++)
+        if (c->busy_s[l] > 0) json_object_set_new(busy, cost_lane_name(l), json_real(1e3 * c->busy_s[l]));
+    for (int k = 0; k < OP_COUNT && !c->missing; k++)
+        if (c->kinds[k].n) json_object_set_new(ops, op_name((op_kind)k), json_real(1e3 * c->kinds[k].seconds));
+    json_object_set_new(j, "busy_ms", busy);
+    json_object_set_new(j, "op_ms", ops);
+    return j;
 }
 
 json_t *plan_memory_json(const plan *p) {
@@ -67,6 +134,11 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));
     json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    json_object_set_new(s, "recompute", json_string(policy.text));
+    strbuf_fini(&policy);
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }

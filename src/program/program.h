@@ -114,8 +114,9 @@ typedef struct op {
     op_kind kind;
     section section;
     stream stream;
-    tier at;   /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
-    int layer; /* -1 outside the blocks */
+    tier at;    /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
+    int layer;  /* -1 outside the blocks */
+    bool again; /* repeats an op of the forward: written by recompute */
     value_id in[OP_MAX_IN], out[OP_MAX_OUT];
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
@@ -184,7 +185,9 @@ bool op_reads_output(const op *o,
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
-double op_bytes(const program *p, const op *o); /* bytes that must move: inputs once, outputs once */
+double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
+/* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
+int64_t op_logits_rows(const program *p, const op *o);
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);
