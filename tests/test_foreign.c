@@ -362,12 +362,12 @@ static void test_optimizer_and_scheduler(void **state) {
 static void test_precision(void **state) {
     GIVES(DS("{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}}"), "precision", "fp32");
     GIVES(DS("{\"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}"), "precision", "bf16", "train.nonfinite",
-          "skip", "memory.states", "auto");
+          "skip");
     GIVES(
         DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true}}"),
-        "precision", "bf16_sr", "memory.states", "bf16");
-    GIVES(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}}"), "precision", "bf16_sr",
-          "memory.states", "fp32");
+        "precision", "bf16_sr");
+    REFUSED(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}}"),
+            "bf16_optimizer_states: true");
     GIVES(DS("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}"), "precision", "fp16", "train.fp16.loss_scale",
           "128");
 }

@@ -123,6 +123,7 @@ static status compile(compiled *k, const char *preset, const char *layers, const
                   .more = SETTINGS(s.text, layers, more ? more : "train.eval_rows=4")};
     k->p = (plan){0};
     TRY(training_request(&t, &k->c, &k->r));
+    k->r.plan.open = (plan_open){0}; /* recompute alone: nothing is to be moved instead */
     return plan_compile(&k->p, &k->r.plan);
 }
 
@@ -350,7 +351,7 @@ static void a_rung_that_costs_more_holds_less(void **state) {
         compiled k;
         plan_rung rungs[PLAN_RUNGS];
         training_must(compile(&k, training_presets[m], "model.layers=8", "none", PRECISION_BF16, NULL));
-        training_must(plan_rungs(&k.r.plan, rungs));
+        training_must(plan_rungs(&k.p, rungs));
         assert_int_equal(rungs[0].kind, RECOMPUTE_NONE);
         assert_true(rungs[0].more_flops == 0 && rungs[0].device == k.p.planned[TIER_DEVICE]);
         for (int i = 1; i < PLAN_RUNGS; i++) {
@@ -383,7 +384,7 @@ static void auto_takes_the_cheapest_rung_that_fits(void **state) {
     plan_rung rungs[PLAN_RUNGS];
     bool fits;
     training_must(compile(&k, "test-gpt2", "model.layers=8", "none", PRECISION_FP32, NULL));
-    training_must(plan_rungs(&k.r.plan, rungs));
+    training_must(plan_rungs(&k.p, rungs));
     assert_int_equal(choice(&k.r.plan, 0, &fits), RECOMPUTE_NONE); /* no limit */
     for (int i = 0; i < PLAN_RUNGS; i++) {
         assert_int_equal(choice(&k.r.plan, rungs[i].device, &fits), rungs[i].kind); /* exactly enough is enough */
@@ -406,7 +407,7 @@ static void what_does_not_fit_names_the_rung_that_does(void **state) {
     static const char *const named[] = {"memory.recompute=norms (", "memory.recompute=selective (",
                                         "memory.recompute=full ("};
     training_must(compile(&k, "test-gpt2", "model.layers=8", "none", PRECISION_FP32, NULL));
-    training_must(plan_rungs(&k.r.plan, rungs));
+    training_must(plan_rungs(&k.p, rungs));
     for (int i = 1; i < PLAN_RUNGS; i++) {
         k.p.request.device_limit = rungs[i].device;
         assert_int_equal(plan_check_fit(&k.p), ERR_FIT);

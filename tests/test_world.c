@@ -1,5 +1,5 @@
 /* test_world.c - the tables for ranks that are not here: counted from shapes, against numbers counted another way. */
-#include "plan/world.h"
+#include "plan/plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,23 +22,23 @@ static plan_request request(const char *preset, precision precision, int64_t bat
                           .target = {.name = "test", .n_threads = 1, .alignment = 64}};
 }
 
-static world compiled(plan_request r, int n_ranks) {
-    world w;
-    assert_int_equal(world_compile(&w, &r, n_ranks), OK);
+static plan_world compiled(plan_request r, int n_ranks) {
+    plan_world w;
+    assert_int_equal(plan_world_compile(&w, &r, n_ranks), OK);
     return w;
 }
 
 /* 18 bytes per parameter: 2 of bf16, 4 of gradient, 12 of master, m and v. */
 static void sharding_of_7b_on_4_ranks(void **state) {
     (void)state;
-    world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 4);
+    plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 4);
     static const uint64_t params[] = {2 * P7B, 2 * P7B, 2 * P7B, 2 * P7B / 4};
     static const uint64_t grads[] = {4 * P7B, 4 * P7B, P7B, P7B};
     static const uint64_t states[] = {12 * P7B, 3 * P7B, 3 * P7B, 3 * P7B};
     static const double volume[] = {2, 2, 2, 3};
     static const double textbook_7e9[] = {98, 56, 35, 24.5}; /* GB for 7e9 parameters, as papers print it */
     for (int i = 0; i < WORLD_STAGES; i++) {
-        const world_stage *s = &w.stages[i];
+        const plan_world_stage *s = &w.stages[i];
         assert_int_equal(s->bytes.params, params[i]);
         assert_int_equal(s->bytes.grads, grads[i]);
         assert_int_equal(s->bytes.states, states[i]);
@@ -61,7 +61,7 @@ static void shards_round_up(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_BF16, 1, 1, 16);
     uint64_t n = model_param_count(&r.model);
-    world w = compiled(r, 7);
+    plan_world w = compiled(r, 7);
     assert_int_equal(w.stages[3].bytes.params, (n + 6) / 7 * 2);
     assert_true(w.stages[3].bytes.params * 7 >= 2 * n);
 }
@@ -69,7 +69,7 @@ static void shards_round_up(void **state) {
 /* What is cut has to be sent for every micro-batch; what is whole, once per step. */
 static void accumulation_multiplies_what_is_sharded(void **state) {
     (void)state;
-    world w = compiled(request("test-llama", PRECISION_BF16, 1, 5, 16), 4);
+    plan_world w = compiled(request("test-llama", PRECISION_BF16, 1, 5, 16), 4);
     static const double volume[] = {2, 2, 5 + 1, 5 * 3};
     for (int i = 0; i < WORLD_STAGES; i++) assert_float_equal(w.stages[i].volume, volume[i], 0);
 }
@@ -78,7 +78,7 @@ static void other_precisions_have_their_own_bytes(void **state) {
     (void)state;
     plan_request r = request("test-qwen3", PRECISION_BF16_SR, 1, 1, 16);
     uint64_t n = model_param_count(&r.model);
-    world w = compiled(r, 2);
+    plan_world w = compiled(r, 2);
     assert_int_equal(w.stages[0].bytes.params + w.stages[0].bytes.grads + w.stages[0].bytes.states, 8 * n);
     assert_int_equal(w.stages[0].textbook, 0); /* no master to forget */
     r.precision = PRECISION_FP32;
@@ -89,14 +89,14 @@ static void other_precisions_have_their_own_bytes(void **state) {
 /* The formula knows linears, norms' inputs and attention; a plan also keeps rstd of two norms and lse of every head. */
 static void kept_activations_are_the_known_formula(void **state) {
     (void)state;
-    world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 512), 4);
+    plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 512), 4);
     assert_float_equal(w.formula_per_layer_token, 12 * 4096 + 4 * 4096 + 6 * 11008, 0);
     assert_float_equal(w.kept_per_layer_token, w.formula_per_layer_token + 2 * 4 + 32 * 4, 0);
     w = compiled(request("gpt2", PRECISION_BF16, 1, 1, 64), 4);
     assert_float_equal(w.formula_per_layer_token, 0, 0); /* another kind of block */
 }
 
-static const world_layout *find_layout(const world *w, const char *name) {
+static const plan_world_layout *find_layout(const plan_world *w, const char *name) {
     for (int i = 0; i < w->n_layouts; i++)
         if (strcmp(w->layouts[i].name, name) == 0) return &w->layouts[i];
     fail_msg("there is no layout %s", name);
@@ -111,7 +111,7 @@ static uint64_t rank_params(uint64_t tp, uint64_t pp) {
 
 static void layouts_of_7b_on_8_ranks(void **state) {
     (void)state;
-    world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 8, 1024), 8);
+    plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 8, 1024), 8);
     assert_int_equal(w.n_layouts, 4);
     assert_int_equal(find_layout(&w, "DP8")->bytes.params, 2 * P7B);
     assert_int_equal(find_layout(&w, "DP8")->bytes.total, w.stages[0].bytes.total);
@@ -119,7 +119,7 @@ static void layouts_of_7b_on_8_ranks(void **state) {
     assert_int_equal(find_layout(&w, "TP2 PP4")->bytes.params, 2 * rank_params(2, 4));
     assert_int_equal(find_layout(&w, "TP2 PP2 SP2")->bytes.params, 2 * rank_params(2, 2));
     for (int i = 1; i < w.n_layouts; i++) {
-        const world_layout *l = &w.layouts[i];
+        const plan_world_layout *l = &w.layouts[i];
         assert_int_equal(l->data * l->tensor * l->pipeline * l->sequence, 8);
         assert_int_equal(l->bytes.grads, 2 * l->bytes.params);
         assert_int_equal(l->bytes.states, 6 * l->bytes.params);
@@ -127,7 +127,7 @@ static void layouts_of_7b_on_8_ranks(void **state) {
         assert_float_equal(l->bubble, (l->pipeline - 1) / (8.0 + l->pipeline - 1), 1e-12);
     }
     /* The first stage holds as many micro-batches as there are stages, but not more than there are. */
-    world single = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 8);
+    plan_world single = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 8);
     assert_true(find_layout(&single, "TP2 PP4")->bytes.activations < find_layout(&w, "TP2 PP4")->bytes.activations);
 }
 
@@ -135,7 +135,7 @@ static void tied_ends_are_counted_once_per_stage(void **state) {
     (void)state;
     plan_request r = request("gpt2", PRECISION_BF16, 1, 2, 64);
     const model_config *c = &r.model;
-    world w = compiled(r, 4);
+    plan_world w = compiled(r, 4);
     uint64_t C = (uint64_t)c->hidden, F = (uint64_t)c->ffn, V = (uint64_t)(c->vocab + 1) / 2;
     /* Columns' biases are cut with them; those of rows, norms and positions are whole. */
     uint64_t block = (4 * C * C + 2 * C * F + 3 * C + F) / 2 + 2 * C + 4 * C;
@@ -145,7 +145,7 @@ static void tied_ends_are_counted_once_per_stage(void **state) {
 
 static void what_cannot_be_cut_says_why(void **state) {
     (void)state;
-    world w = compiled(request("gpt2-xl", PRECISION_BF16, 1, 1, 64), 8); /* 25 heads */
+    plan_world w = compiled(request("gpt2-xl", PRECISION_BF16, 1, 1, 64), 8); /* 25 heads */
     assert_non_null(strstr(find_layout(&w, "TP4 PP2")->why_not, "25 heads"));
     w = compiled(request("test-llama", PRECISION_BF16, 1, 1, 64), 8); /* 2 layers, 2 kv heads */
     assert_non_null(strstr(find_layout(&w, "TP4 PP2")->why_not, "2 kv heads"));
@@ -164,7 +164,7 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_int_equal(hardware_load(&h, "h200"), OK);
     plan_request r = request("gpt2-large", PRECISION_BF16, 4, 1, 1024);
     r.hardware = &h;
-    world w = compiled(r, 8);
+    plan_world w = compiled(r, 8);
     plan p;
     plan_request base = r;
     base.precision = PRECISION_FP32;
@@ -183,18 +183,18 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
 
 static void text_and_json_have_every_row(void **state) {
     (void)state;
-    world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 2, 128), 8);
+    plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 2, 128), 8);
     char *text = NULL;
     size_t n;
     FILE *f = open_memstream(&text, &n);
-    world_print(&w, f);
+    plan_world_print(&w, f);
     fclose(f);
     static const char *const rows[] = {
         "DDP",         "ZeRO-1", "ZeRO-2",          "ZeRO-3",         "DP8",         "TP4 PP2",    "TP2 PP4",
         "TP2 PP2 SP2", "base",   "mixed precision", "+ accumulation", "+ recompute", "+ sharding", "textbook"};
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) assert_non_null(strstr(text, rows[i]));
     free(text);
-    json_t *j = world_json(&w);
+    json_t *j = plan_world_json(&w);
     assert_int_equal(json_array_size(json_object_get(j, "sharding")), WORLD_STAGES);
     assert_int_equal(json_array_size(json_object_get(j, "layouts")), 4);
     assert_int_equal(json_array_size(json_object_get(j, "ladder")), WORLD_RUNGS);

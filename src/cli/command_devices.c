@@ -38,12 +38,13 @@ static void print_measured(const hardware *h) {
 static status measure(const common_options *o, const backend *b, int threads) {
     hardware h;
     char path[4096];
+    if (o->measure_path && (!*o->measure_path || strlen(o->measure_path) >= sizeof path))
+        return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
+                   strlen(o->measure_path), sizeof path - 1);
     if (o->measure_path) snprintf(path, sizeof path, "%s", o->measure_path);
     else hardware_cache_path(path, sizeof path);
     if (!*path)
         return ERR(ERR_INPUT, "devices --measure: neither XDG_CACHE_HOME nor HOME is set; name a file: --measure FILE");
-    if (o->measure_path && strlen(o->measure_path) >= sizeof path)
-        return ERR(ERR_INPUT, "devices --measure: the path of the file is longer than %zu bytes", sizeof path - 1);
     TRY(exec_measure(b,
                      &(measure_options){.n_threads = threads,
                                         .bind = o->config.run.bind,

@@ -135,8 +135,10 @@ static void print_json(const common_options *o, const plan *p, const train_reque
     json_object_set_new(root, "world", json_integer(1));
     uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
                                   t->memory.peak[TIER_NVME]};
+    for (tier i = TIER_DEVICE_1; i < TIER_COUNT; i++) peaks[i] = t->memory.peak[i];
     for (tier i = 0; i < TIER_COUNT; i++)
-        json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
+        if (json_object_get(memory, tier_name(i)))
+            json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
@@ -166,21 +168,69 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
-static void print_data(const dataset *d, const config *c) {
+static void print_counts(const data_report *r) {
+    char a[32], b[32];
+    fprintf(stderr, ": %llu documents, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
+            str_format_count(a, (double)r->n_tokens), str_format_count(b, (double)r->n_trained_tokens));
+    if (r->chat != CHAT_AUTO) fprintf(stderr, ", chat %s", chat_format_name(r->chat));
+}
+
+/* What the rows do not show of the data: a zero here is a promise too. */
+static void print_losses(const data_report *r) {
+    fprintf(stderr, "; cut: %llu tokens go on in the next row, %llu records; dropped: %llu records, %llu tokens",
+            (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
+            (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
+    fprintf(stderr, "; skipped: %llu lines", (unsigned long long)r->n_skipped);
+    if (r->n_replaced) fprintf(stderr, "; not UTF-8, replaced: %llu places", (unsigned long long)r->n_replaced);
+    if (r->n_cached == 0) fputs("; not from the cache", stderr);
+    else if (r->n_cached == r->n_files) fputs("; from the cache", stderr);
+    else
+        fprintf(stderr, "; %llu of %llu files from the cache", (unsigned long long)r->n_cached,
+                (unsigned long long)r->n_files);
+}
+
+static void print_data(const dataset *d, const config *c, double seconds) {
     data_report r;
-    char a[32];
+    const char *path;
+    double share;
     dataset_report(d, SPLIT_TRAIN, &r);
     fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
-    if (r.rows_per_epoch)
-        fprintf(stderr,
-                ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu that continue a document "
-                "of the row before",
-                (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens),
-                (unsigned long long)r.rows_per_epoch, (unsigned long long)r.n_dropped_tokens,
-                (unsigned long long)r.n_cut_tokens);
-    else fputs(", endless", stderr);
+    if (r.rows_per_epoch) {
+        print_counts(&r);
+        fprintf(stderr, ", %llu rows per epoch, %.1f %% full", (unsigned long long)r.rows_per_epoch, 100 * r.fill);
+        print_losses(&r);
+        fprintf(stderr, ", read in %.1f s", seconds);
+    } else {
+        fputs(", endless", stderr);
+    }
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
+    if (r.n_files < 2) return;
+    for (size_t i = 0; dataset_file_report(d, SPLIT_TRAIN, i, &path, &share, &r); i++) {
+        fprintf(stderr, "          %4.1f %%  %s", 100 * share, path);
+        print_counts(&r);
+        print_losses(&r);
+        fputc('\n', stderr);
+    }
+}
+
+/* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
+static status check_vocabulary(const dataset *d, const train_request *r) {
+    long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
+    const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
+    if (tokens > rows)
+        return ERR(
+            ERR_INPUT,
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
+            "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
+            "model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    if (tokens < rows / 2)
+        log_warn(
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
+            "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    return OK;
 }
 
 static status train_with(const common_options *o, const config *c) {
@@ -196,23 +246,20 @@ static status train_with(const common_options *o, const config *c) {
     TRY(machine_describe(o->hardware, r.n_threads, &machine));
     r.plan.hardware = &machine;
     r.trace_path = o->trace_path;
+    double begin = clock_s();
     TRY(dataset_open(&d, &r.data));
+    double read_seconds = clock_s() - begin;
     r.plan.host_bytes += dataset_host_bytes(d);
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     plan_print(&p, stderr);
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc, train_check(&r, &p), done);
-    if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
-        rc = ERR(ERR_INPUT,
-                 "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
-                 (long long)tokenizer_vocab(dataset_tokenizer(d)), r.plan.model.name, (long long)r.plan.model.vocab);
-        goto done;
-    }
-    print_data(d, c);
+    TRY_GOTO(rc, check_vocabulary(d, &r), done);
+    print_data(d, c, read_seconds);
     TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
     r.run_dir = run_dir;
     double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
+    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(p.request.precision), &peak), done);
     track_options to = {.run_dir = run_dir,
                         .out = stderr,
                         .peak_flops = peak,

@@ -164,13 +164,19 @@ static status settle_precision(foreign_reader *r) {
         return ERR(ERR_INPUT, "%s: bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads: true",
                    foreign_where(r, states));
     bool small = item_is_true(bf16) && item_is_true(masters);
+    if (small && !item_is_true(states))
+        return ERR(ERR_INPUT,
+                   "%s: bf16.bf16_master_weights_and_grads: without an fp32 master ralo keeps optimizer states in bf16 "
+                   "as well; "
+                   "add bf16.bf16_optimizer_states: true",
+                   foreign_where(r, masters));
     TRY(enable(r, fp16, "fp16"));
     TRY(enable(r, bf16, small ? "bf16_sr" : "bf16"));
     if (masters && small)
         foreign_say_set(r, masters, "precision", "bf16 without a master copy, rounded stochastically");
     else if (masters) foreign_say_idle(r, masters, item_is_true(masters) ? "bf16 is not enabled" : "off");
-    if (states && !small) foreign_say_idle(r, states, "bf16 masters are off");
-    if (small) TRY(foreign_offer(r, states, "memory.states", item_is_true(states) ? "bf16" : "fp32", NULL));
+    if (states && small) foreign_say_set(r, states, "precision", "states in bf16 too");
+    else if (states) foreign_say_idle(r, states, "bf16 masters are off");
     if (item_is_true(overflow)) return foreign_offer(r, overflow, "train.nonfinite", "skip", NULL);
     if (overflow) foreign_say_idle(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
     return OK;
@@ -445,6 +451,11 @@ static status device_tier(foreign_reader *r, const foreign_item *i, const char *
     return OK;
 }
 
+/* Of a parameter. A precision that is still to be chosen counts as its wider choice. */
+static size_t element_bytes(const config *c) {
+    return dtype_bytes((int)c->precision < 0 ? DTYPE_F32 : precision_compute(c->precision));
+}
+
 static bool moves_to(const char *tier, const char *name) { return tier && strcmp(tier, name) == 0; }
 
 static status settle_paths(foreign_reader *r, const char *states, const char *params) {
@@ -469,7 +480,7 @@ static status settle_windows(foreign_reader *r, const char *params) {
     const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
                        *ahead = foreign_find(r, ZERO "stage3_prefetch_bucket_size");
     bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
-    int64_t element = (int64_t)dtype_bytes(precision_compute(r->c->precision)), n_bytes;
+    int64_t element = (int64_t)element_bytes(r->c), n_bytes;
     if (size && !size->is_auto && params_move) {
         if (__builtin_mul_overflow(item_whole(size), element, &n_bytes)) n_bytes = INT64_MAX;
         TRY(whole_offer(r, size, "memory.bucket", n_bytes,
@@ -512,7 +523,7 @@ static status settle_persistence(foreign_reader *r, int64_t stage) {
                               str_format_count(a, (double)kept), str_format_count(b, (double)m.total),
                               100.0 * (double)kept / (double)m.total);
         if (2 * kept > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE) {
-            size_t element = dtype_bytes(precision_compute(r->c->precision));
+            size_t element = element_bytes(r->c);
             log_warn(
                 "%s: stage3_param_persistence_threshold %s defeats stage 3: %s of %s parameters (%.0f %%, %s) are in "
                 "tensors that small and would stay whole on every rank; DeepSpeed's default is 1e5",

@@ -171,6 +171,27 @@ status model_from_config(const config *c, model_config *out) {
 /* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
 #define HOST_RESERVE (512ull << 20)
 
+/* Rows of a step, rows at once, how often: any two give the third. */
+static status batch_from_config(const config *c, plan_request *p) {
+    const train_options *t = &c->train;
+    p->micro_batch = t->micro_batch;
+    p->accumulation = t->accumulation;
+    if (!t->batch && !t->micro_batch)
+        return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
+    if (!t->batch) return OK;
+    if (!t->micro_batch) {
+        p->open.micro_batch = true;
+        p->micro_batch = t->batch;
+        p->accumulation = 1;
+        return OK;
+    }
+    if (!config_was_given(c, "train.accumulation")) p->accumulation = t->batch / t->micro_batch;
+    if (p->micro_batch * p->accumulation != t->batch)
+        return ERR(ERR_INPUT, "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld",
+                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation);
+    return OK;
+}
+
 /* The names of the setting stand in the order of the tiers. */
 static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
 
@@ -184,15 +205,16 @@ status request_from_config(const config *c, train_request *out) {
         .data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind, .backend = b};
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
+    out->data.n_threads = threads;
     if (*c->model.path) out->model_dir = c->model.path;
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
-    p->micro_batch = t->micro_batch;
-    p->accumulation = t->accumulation;
+    TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
-    p->precision = (precision)c->precision;
+    p->open.precision = c->precision < 0;
+    p->precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,
@@ -201,6 +223,14 @@ status request_from_config(const config *c, train_request *out) {
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->recompute, c->memory.recompute));
+    if (c->memory.strategy == STRATEGY_AUTO) {
+        p->open.params = c->memory.offload_params < 0;
+        p->open.grads = c->memory.offload_grads < 0;
+        p->open.states = c->memory.offload_states < 0;
+        p->open.activations = c->memory.offload_activations < 0;
+    } else if (p->recompute.kind == RECOMPUTE_AUTO) {
+        p->recompute.kind = RECOMPUTE_NONE;
+    }
     p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),
@@ -208,12 +238,15 @@ status request_from_config(const config *c, train_request *out) {
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)
         p->device_limit =
             machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
-    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p);
+    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
+    /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
+    p->host_limit = machine.memory_available - MIN(machine.memory_available, c->memory.device);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }

@@ -15,7 +15,7 @@
  *     exec_close(e);
  */
 #include "backend/backend.h"
-#include "plan/hardware.h"
+#include "plan/plan.h"
 
 typedef struct exec exec;
 typedef struct exec_options {

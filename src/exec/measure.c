@@ -66,7 +66,7 @@ static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *
     op *o = program_emit(&r->p, kind, SECTION_MICRO);
     o->attr = *attr;
     size_t at[OP_MAX_IN + OP_MAX_OUT];
-    char name[16];
+    char name[32];
     for (int i = 0; i < n_in + n_out; i++) {
         const operand *x = i < n_in ? &in[i] : &out[i - n_in];
         snprintf(name, sizeof name, "operand.%d", i);

@@ -14,7 +14,13 @@
 
 #include <stdlib.h>
 
-#define BUCKET_DEFAULT (16ll << 20)
+/* Small enough to be nothing beside a layer, large enough that a step of a large model is not made of slices alone. */
+#define BUCKET_LEAST (16ll << 20)
+#define SLICES_MOST 1024
+
+int64_t offload_bucket(uint64_t n_params) {
+    return MAX(BUCKET_LEAST, (int64_t)(n_params * sizeof(float) / SLICES_MOST));
+}
 
 bool offload_any(const offload_options *o) {
     return o->params != TIER_DEVICE || o->grads != TIER_DEVICE || o->states != TIER_DEVICE ||
@@ -193,7 +199,7 @@ status pass_offload(program *p, pass_context *c) {
     if (!offload_any(o)) return OK;
     assign_homes(p, o);
     choose_places(p, c);
-    slice_updates(p, o->bucket_bytes ? o->bucket_bytes : BUCKET_DEFAULT);
+    slice_updates(p, o->bucket_bytes);
     if (o->grads != TIER_DEVICE) rewrite_micro(p, o, defer);
     if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, o, spill_section);
     return OK;

@@ -67,9 +67,10 @@ void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_
 typedef struct offload_options {
     tier params, grads, states, activations;
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
-    int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this; 0: 16 MiB */
+    int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
 bool offload_any(const offload_options *o);
+int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 
 /* Which device a part of the model runs on; devices are numbered from 0. */
 typedef struct place_options {

@@ -13,14 +13,9 @@
 #include <stdlib.h>
 
 const char *cost_lane_name(int lane) {
-    static const char *const names[COST_LANES] = {[STREAM_COMPUTE] = "compute",
-                                                  [STREAM_H2D] = "h2d",
-                                                  [STREAM_D2H] = "d2h",
-                                                  [STREAM_READ] = "read",
-                                                  [STREAM_WRITE] = "write",
-                                                  [STREAM_HOST] = "host",
-                                                  [STREAM_COMM] = "comm",
-                                                  [COST_LANE_HOST] = "host"};
+    static const char *const names[COST_LANES] = {
+        [STREAM_COMPUTE] = "compute", [STREAM_H2D] = "h2d",   [STREAM_D2H] = "d2h",   [STREAM_READ] = "read",
+        [STREAM_WRITE] = "write",     [STREAM_HOST] = "host", [STREAM_COMM] = "comm", [COST_LANE_HOST] = "host"};
     return names[lane];
 }
 

@@ -12,13 +12,16 @@
 /* Compiles a variant and tells whether it fits. */
 static bool variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
-    if (plan_compile(&p, r) != OK) {
+    plan_request q = *r;
+    q.compare = false; /* whether it fits is the question, not which is best */
+    if (plan_compile(&p, &q) != OK) {
         error_clear();
         return false;
     }
     *planned = p.planned[TIER_DEVICE];
+    bool fits = plan_fits(&p);
     plan_close(&p);
-    return *planned <= r->device_limit;
+    return fits;
 }
 
 /* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
@@ -101,8 +104,14 @@ found:
 
 status plan_check_fit(const plan *p) {
     const plan_request *r = &p->request;
-    if (!r->device_limit || p->planned[TIER_DEVICE] <= r->device_limit) return OK;
     char a[32], b[32];
+    if (plan_fits(p)) return OK;
+    if (r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit)
+        return ERR(
+            ERR_FIT,
+            "%s fits the device with %s on the host, which has %s. Name a directory on a fast drive with "
+            "memory.nvme_path, use more or larger machines, or fewer bytes per parameter (--set precision=bf16_sr)",
+            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit));
     strbuf names, change;
     strbuf_init(&names);
     strbuf_init(&change);

@@ -98,7 +98,12 @@ static int64_t logits_chunk(const plan_request *r) {
 
 status plan_compile(plan *p, const plan_request *r) {
     status rc;
-    if (r->recompute.kind == RECOMPUTE_AUTO) return plan_choose(p, r);
+    if (r->offload.bucket_bytes == 0) { /* here, so that a part of a model is cut as the whole is */
+        plan_request q = *r;
+        q.offload.bucket_bytes = offload_bucket(model_param_count(&r->model));
+        return plan_compile(p, &q);
+    }
+    if (plan_is_open(r)) return plan_search(p, r);
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
     program_init(&p->program);
@@ -123,7 +128,8 @@ status plan_compile(plan *p, const plan_request *r) {
     find_peak(p);
     count_work(p);
     if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
-    p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
+    p->planned[TIER_HOST] +=
+        r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
     return OK;
 fail:
     plan_close(p);
@@ -132,9 +138,18 @@ fail:
 
 void plan_close(plan *p) {
     free(p->at_peak);
+    free(p->candidates);
     model_fini(&p->model);
     program_fini(&p->program);
     *p = (plan){0};
+}
+
+bool plan_fits(const plan *p) {
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        uint64_t limit = tier_is_device(t) ? p->request.device_limit : t == TIER_HOST ? p->request.host_limit : 0;
+        if (limit && p->planned[t] > limit) return false;
+    }
+    return true;
 }
 
 int64_t plan_tokens_per_step(const plan *p) {

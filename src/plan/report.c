@@ -75,6 +75,7 @@ void plan_print(const plan *p, FILE *out) {
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
+    plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
     fprintf(out, " (%llu bytes)\n", (unsigned long long)p->planned[TIER_DEVICE]);
@@ -91,8 +92,12 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (loader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+    fprintf(out, "host      %s planned (%sloader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+            p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
             r->state_copies ? ", checkpoint staging" : "");
+    if (p->planned[TIER_NVME]) fprintf(out, "nvme      %s planned\n", str_format_bytes(a, p->planned[TIER_NVME]));
+    for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++)
+        if (p->planned[t]) fprintf(out, "%-9s %s planned\n", tier_name(t), str_format_bytes(a, p->planned[t]));
     if (r->hardware) print_prediction(p, out);
 }
 
@@ -115,6 +120,7 @@ json_t *plan_prediction_json(const plan *p) {
 json_t *plan_memory_json(const plan *p) {
     json_t *memory = json_object(), *roles = json_object();
     for (tier t = 0; t < TIER_COUNT; t++) {
+        if (t > TIER_NVME && !p->planned[t]) continue; /* further devices only where there are any */
         json_t *one = json_object();
         json_object_set_new(one, "planned", json_integer((json_int_t)p->planned[t]));
         json_object_set_new(memory, tier_name(t), one);
@@ -139,6 +145,11 @@ json_t *plan_strategy_json(const plan *p) {
     recompute_write(&p->passes.recompute, &policy);
     json_object_set_new(s, "recompute", json_string(policy.text));
     strbuf_fini(&policy);
+    const offload_options *o = &p->passes.offload;
+    json_object_set_new(s, "offload",
+                        json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads),
+                                  "states", tier_name(o->states), "activations", tier_name(o->activations)));
+    json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }

@@ -7,7 +7,7 @@
  * though a stage has at most one of them: its scratch for logits is a little too much there.
  *
  * Formulas stand only where no pass exists yet (recompute), and are marked. */
-#include "plan/world.h"
+#include "plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,7 +76,9 @@ static uint64_t shard(uint64_t n_bytes, uint64_t n_params, uint64_t n) {
     return (n_params + n - 1) / n * (n_bytes / n_params);
 }
 
-static uint64_t sum_of(const world_share *b) { return b->params + b->grads + b->states + b->window + b->activations; }
+static uint64_t sum_of(const plan_world_share *b) {
+    return b->params + b->grads + b->states + b->window + b->activations;
+}
 
 /* ---- ZeRO -------------------------------------------------------------------------------------------------------- */
 
@@ -95,7 +97,7 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
     return n;
 }
 
-static void fill_stages(world *w, const contents *c) {
+static void fill_stages(plan_world *w, const contents *c) {
     static const struct {
         const char *name;
         bool params, grads, states;      /* what is cut */
@@ -110,14 +112,14 @@ static void fill_stages(world *w, const contents *c) {
     double grad_bytes = (double)dtype_bytes(precision_grad(r->precision));
     double param_bytes = (double)dtype_bytes(precision_compute(r->precision));
     for (int i = 0; i < WORLD_STAGES; i++) {
-        world_stage *s = &w->stages[i];
+        plan_world_stage *s = &w->stages[i];
         uint64_t cut[3] = {kinds[i].params ? N : 1, kinds[i].grads ? N : 1, kinds[i].states ? N : 1};
-        *s = (world_stage){.name = kinds[i].name,
-                           .bytes = {.params = shard(c->params, P, cut[0]),
-                                     .grads = shard(c->grads, P, cut[1]),
-                                     .states = shard(c->states, P, cut[2]),
-                                     .window = kinds[i].params ? 2 * c->largest_unit : 0,
-                                     .activations = c->inside}};
+        *s = (plan_world_stage){.name = kinds[i].name,
+                                .bytes = {.params = shard(c->params, P, cut[0]),
+                                          .grads = shard(c->grads, P, cut[1]),
+                                          .states = shard(c->states, P, cut[2]),
+                                          .window = kinds[i].params ? 2 * c->largest_unit : 0,
+                                          .activations = c->inside}};
         s->bytes.total = sum_of(&s->bytes);
         if (precision_master(r->precision)) s->textbook = textbook_bytes(P, cut);
         double reduces = kinds[i].reduces * (kinds[i].every_reduce ? (double)r->accumulation : 1);
@@ -131,7 +133,7 @@ static void fill_stages(world *w, const contents *c) {
 
 /* ---- tensor, pipeline, sequence ---------------------------------------------------------------------------------- */
 
-static bool why_not(const plan_request *r, world_layout *l) {
+static bool why_not(const plan_request *r, plan_world_layout *l) {
     const model_config *c = &r->model;
     const struct {
         const char *what;
@@ -153,7 +155,7 @@ static bool why_not(const plan_request *r, world_layout *l) {
     return l->why_not[0] != 0;
 }
 
-static status fill_layout(world *w, world_layout *l) {
+static status fill_layout(plan_world *w, plan_world_layout *l) {
     plan_request r = w->request;
     if (why_not(&r, l)) return OK;
     model_config *c = &r.model;
@@ -172,10 +174,10 @@ static status fill_layout(world *w, world_layout *l) {
     uint64_t tied_twice = c->tied ? (uint64_t)(c->vocab * c->hidden) * width : 0; /* counted at both ends */
     if (l->pipeline > 1) params = params + tied_twice - in.first_end - in.last_end + MAX(in.first_end, in.last_end);
     int64_t in_flight = MIN((int64_t)l->pipeline, r.accumulation);
-    l->bytes = (world_share){.params = params,
-                             .grads = params / width * per_grad,
-                             .states = params / width * per_state,
-                             .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
+    l->bytes = (plan_world_share){.params = params,
+                                  .grads = params / width * per_grad,
+                                  .states = params / width * per_state,
+                                  .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
     if (l->sequence > 1) /* keys and values of other ranks' tokens pass by: one block in use, one arriving */
         l->bytes.activations += 2 * (uint64_t)(r.micro_batch * r.seq_len * 2 * c->n_kv_heads * c->head_dim) * width;
     l->bytes.total = sum_of(&l->bytes);
@@ -186,11 +188,11 @@ static status fill_layout(world *w, world_layout *l) {
 
 /* Data parallel; one cut mostly along tensors, one mostly along layers, one along both and the sequence. For 8 ranks:
  * DP8; TP4 PP2; TP2 PP4; TP2 PP2 SP2. */
-static status fill_layouts(world *w) {
+static status fill_layouts(plan_world *w) {
     int n = w->n_ranks;
     const int cuts[WORLD_LAYOUTS][3] = {{1, 1, 1}, {n / 2, 2, 1}, {2, n / 2, 1}, {2, 2, n / 4}};
     for (int i = 0; i < WORLD_LAYOUTS; i++) {
-        world_layout l = {.tensor = cuts[i][0], .pipeline = cuts[i][1], .sequence = cuts[i][2]};
+        plan_world_layout l = {.tensor = cuts[i][0], .pipeline = cuts[i][1], .sequence = cuts[i][2]};
         int cut = l.tensor * l.pipeline * l.sequence;
         if (cut < 1 || n % cut || (i > 0 && cut != n)) continue;
         l.data = n / cut;
@@ -218,7 +220,7 @@ static status fill_layouts(world *w) {
 
 static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
 
-static status fill_ladder(world *w) {
+static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
     contents c;
@@ -236,7 +238,7 @@ static status fill_ladder(world *w) {
         r.accumulation = rows / r.micro_batch;
         TRY(plan_compile(&p, &r));
         look_into(&p, &c);
-        w->rungs[i] = (world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+        w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
         snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
                  (long long)r.micro_batch, (long long)r.accumulation);
         plan_close(&p);
@@ -245,27 +247,27 @@ static status fill_ladder(world *w) {
     const model_config *m = &r.model;
     uint64_t inputs = (uint64_t)(m->n_layers * r.micro_batch * r.seq_len * m->hidden) * dtype_bytes(DTYPE_BF16);
     uint64_t one = c.kept_by_layers / (uint64_t)m->n_layers;
-    world_rung *last = &w->rungs[2], *recompute = &w->rungs[3], *sharded = &w->rungs[4];
-    *recompute = (world_rung){.name = "+ recompute of every block",
-                              .bytes = last->bytes - c.kept_by_layers + MIN(inputs + one, c.kept_by_layers),
-                              .step_s = last->step_s + (double)r.accumulation * c.forward_s,
-                              .is_formula = true};
+    plan_world_rung *last = &w->rungs[2], *recompute = &w->rungs[3], *sharded = &w->rungs[4];
+    *recompute = (plan_world_rung){.name = "+ recompute of every block",
+                                   .bytes = last->bytes - c.kept_by_layers + MIN(inputs + one, c.kept_by_layers),
+                                   .step_s = last->step_s + (double)r.accumulation * c.forward_s,
+                                   .is_formula = true};
     uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
     *sharded =
-        (world_rung){.bytes = recompute->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
-                     .step_s = recompute->step_s,
-                     .is_formula = true};
+        (plan_world_rung){.bytes = recompute->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
+                          .step_s = recompute->step_s,
+                          .is_formula = true};
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
-status world_compile(world *w, const plan_request *r, int n_ranks) {
+status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     plan p;
     contents c;
     ASSERT(n_ranks >= 2);
-    *w = (world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
+    *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
     w->request.device_limit = 0; /* compiled whatever its size; the tables show what fits */
     TRY(plan_compile(&p, &w->request));
     look_into(&p, &c);

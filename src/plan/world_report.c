@@ -1,5 +1,5 @@
 /* world_report.c - the tables of world.c as text and as JSON. */
-#include "plan/world.h"
+#include "plan/plan.h"
 
 #include <math.h>
 
@@ -8,25 +8,25 @@ static const char *gb(char buf[24], uint64_t n_bytes) {
     return buf;
 }
 
-static const char *verdict(const world *w, uint64_t n_bytes) {
+static const char *verdict(const plan_world *w, uint64_t n_bytes) {
     return !w->request.device_limit ? "" : n_bytes <= w->request.device_limit ? "  fits" : "  does not fit";
 }
 
-static void print_share(const world_share *b, bool with_window, FILE *out) {
+static void print_share(const plan_world_share *b, bool with_window, FILE *out) {
     char t[6][24];
     fprintf(out, " %8s %8s %8s", gb(t[0], b->params), gb(t[1], b->grads), gb(t[2], b->states));
     if (with_window) fprintf(out, " %8s", gb(t[3], b->window));
     fprintf(out, " %11s %8s", gb(t[4], b->activations), gb(t[5], b->total));
 }
 
-static void print_stages(const world *w, FILE *out) {
+static void print_stages(const plan_world *w, FILE *out) {
     char t[24];
     bool textbook = w->stages[0].textbook != 0;
     fprintf(out, "sharding over %d ranks, GB (1e9 bytes) per rank\n", w->n_ranks);
     fprintf(out, "  %-18s %8s %8s %8s %8s %11s %8s%s  %s\n", "", "params", "grads", "states", "window", "activations",
             "total", textbook ? "  textbook" : "", "sent per step");
     for (int i = 0; i < WORLD_STAGES; i++) {
-        const world_stage *s = &w->stages[i];
+        const plan_world_stage *s = &w->stages[i];
         fprintf(out, "  %-18s", s->name);
         print_share(&s->bytes, true, out);
         if (textbook) fprintf(out, "  %8s", gb(t, s->textbook));
@@ -43,11 +43,11 @@ static void print_stages(const world *w, FILE *out) {
         fputs("  window: gathered parameters of the block in use and of the next one\n", out);
 }
 
-static void print_layouts(const world *w, FILE *out) {
+static void print_layouts(const plan_world *w, FILE *out) {
     fprintf(out, "layouts of %d ranks, GB per rank (the fullest)\n", w->n_ranks);
     fprintf(out, "  %-18s %8s %8s %8s %11s %8s\n", "", "params", "grads", "states", "activations", "total");
     for (int i = 0; i < w->n_layouts; i++) {
-        const world_layout *l = &w->layouts[i];
+        const plan_world_layout *l = &w->layouts[i];
         fprintf(out, "  %-18s", l->name);
         if (l->why_not[0]) {
             fprintf(out, " not possible: %s\n", l->why_not);
@@ -61,13 +61,13 @@ static void print_layouts(const world *w, FILE *out) {
             (long long)w->request.accumulation);
 }
 
-static void print_ladder(const world *w, FILE *out) {
+static void print_ladder(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
     double tokens = (double)(r->micro_batch * r->accumulation * r->seq_len);
     char t[24], n[32];
     fputs("ladder, GB on one rank\n", out);
     for (int i = 0; i < WORLD_RUNGS; i++) {
-        const world_rung *g = &w->rungs[i];
+        const plan_world_rung *g = &w->rungs[i];
         fprintf(out, "  %-34s %8s", g->name, gb(t, g->bytes));
         if (isfinite(g->step_s))
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
@@ -79,7 +79,7 @@ static void print_ladder(const world *w, FILE *out) {
             w->kept_per_layer_token);
 }
 
-void world_print(const world *w, FILE *out) {
+void plan_world_print(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
     char a[32];
     fprintf(out, "world     %d ranks; %s, %s parameters, %s, %lld x %lld tokens x accumulation %lld on each rank\n",
@@ -99,19 +99,19 @@ void world_print(const world *w, FILE *out) {
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static json_t *share_json(const world_share *b) {
+static json_t *share_json(const plan_world_share *b) {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "params", (json_int_t)b->params, "grads", (json_int_t)b->grads,
                      "states", (json_int_t)b->states, "window", (json_int_t)b->window, "activations",
                      (json_int_t)b->activations, "total", (json_int_t)b->total);
 }
 
-json_t *world_json(const world *w) {
+json_t *plan_world_json(const plan_world *w) {
     json_t *root = json_object(), *stages = json_array(), *layouts = json_array(), *rungs = json_array();
     json_object_set_new(root, "ranks", json_integer(w->n_ranks));
     json_object_set_new(root, "parameters", json_integer((json_int_t)w->n_params));
     json_object_set_new(root, "activation_bytes_per_layer_token", json_real(w->kept_per_layer_token));
     for (int i = 0; i < WORLD_STAGES; i++) {
-        const world_stage *s = &w->stages[i];
+        const plan_world_stage *s = &w->stages[i];
         json_t *one = json_pack("{s:s, s:o, s:f, s:f}", "name", s->name, "bytes", share_json(&s->bytes),
                                 "volume_params", s->volume, "volume_bytes", s->volume_bytes);
         json_object_set_new(one, "textbook_bytes", s->textbook ? json_integer((json_int_t)s->textbook) : json_null());
@@ -119,7 +119,7 @@ json_t *world_json(const world *w) {
         json_array_append_new(stages, one);
     }
     for (int i = 0; i < w->n_layouts; i++) {
-        const world_layout *l = &w->layouts[i];
+        const plan_world_layout *l = &w->layouts[i];
         json_t *one = json_pack("{s:s, s:i, s:i, s:i, s:i}", "name", l->name, "data", l->data, "tensor", l->tensor,
                                 "pipeline", l->pipeline, "sequence", l->sequence);
         if (l->why_not[0]) json_object_set_new(one, "not_possible", json_string(l->why_not));
@@ -130,7 +130,7 @@ json_t *world_json(const world *w) {
         json_array_append_new(layouts, one);
     }
     for (int i = 0; i < WORLD_RUNGS; i++) {
-        const world_rung *g = &w->rungs[i];
+        const plan_world_rung *g = &w->rungs[i];
         json_array_append_new(rungs, json_pack("{s:s, s:I, s:o, s:b}", "name", g->name, "bytes", (json_int_t)g->bytes,
                                                "step_ms", number_or_null(1e3 * g->step_s), "formula", g->is_formula));
     }

@@ -8,9 +8,7 @@ static int64_t batch_of(const evaluator *v) { return v->p->request.micro_batch; 
 static int64_t length_of(const evaluator *v) { return v->p->request.seq_len; }
 static size_t n_tokens(const plan *p) { return (size_t)(p->request.micro_batch * p->request.seq_len); }
 
-uint64_t train_host_bytes(const plan_request *r) {
-    return 5 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
-}
+uint64_t train_host_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
 
 void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d) {
     *v = (evaluator){.e = e, .p = p, .d = d};
@@ -61,7 +59,7 @@ double evaluator_loss(evaluator *v, int64_t n_rows) {
         for (int64_t b = 0; b < batch_of(v); b++, row++) {
             if (row < n_rows)
                 dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
-            else clear_row(v, b, tokenizer_eos(dataset_tokenizer(v->d)));
+            else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: nothing looks at it */
         }
         run(v);
         for (size_t i = 0; i < n_tokens(v->p); i++)

@@ -23,6 +23,7 @@ typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT 
 
 typedef struct train_options {
     int64_t steps, micro_batch, accumulation;
+    int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
     schedule_style style;
@@ -187,8 +188,8 @@ typedef struct train_result {
     double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
 } train_result;
 
-/* Host memory of evaluation buffers: part of the plan. */
-uint64_t train_host_bytes(const plan_request *r);
+/* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
+uint64_t train_host_row_bytes(const plan_request *r);
 /* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
 status train_check(const train_request *r, const plan *p);
 /* plan: already compiled from request->plan; borrowed. */

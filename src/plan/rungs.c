@@ -1,62 +1,29 @@
-/* choose.c - how much of the forward is kept when the settings leave it open.
- *
- * Every rung keeps every bit, so the choice is one of time against memory alone, and the order of the rungs is the order
- * of their time: the first that fits is the one to take. Each is compiled for real, so what fits here fits in the run.
- * When none does, the smallest is taken; when no rung could, because what stays through the step is too much, none is.
- * Only the rungs that mean the same for every model are walked; ratio, every and keep are for hands. */
+/* rungs.c - what each step of recompute would save and cost, with everything else as it is. */
 #include "plan/plan.h"
 
 static const recompute_kind rungs[PLAN_RUNGS] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
-
-static bool fits(const plan *p) {
-    return !p->request.device_limit || p->planned[TIER_DEVICE] <= p->request.device_limit;
-}
-
-static status compile_rung(plan *p, const plan_request *r, recompute_kind k) {
-    plan_request fixed = *r;
-    fixed.recompute = (recompute_policy){.kind = k};
-    return plan_compile(p, &fixed);
-}
-
-/* Params, gradients, states and inputs stay through the whole step: no rung can do with less. */
-static bool can_help(const plan *p) {
-    uint64_t n_bytes = 0;
-    for (value_id v = 1; v < p->program.n_values; v++) {
-        const value *a = &p->program.values[v];
-        if (a->persistent && !a->view_of && a->tier == TIER_DEVICE) n_bytes += value_bytes(a);
-    }
-    return n_bytes < p->request.device_limit;
-}
-
-status plan_choose(plan *p, const plan_request *r) {
-    size_t least = 0;
-    uint64_t least_bytes = UINT64_MAX;
-    for (size_t i = 0; i < PLAN_RUNGS; i++) {
-        TRY(compile_rung(p, r, rungs[i]));
-        if (p->planned[TIER_DEVICE] < least_bytes) least = i, least_bytes = p->planned[TIER_DEVICE];
-        if (fits(p) || !can_help(p) || (i + 1 == PLAN_RUNGS && least == i)) goto chosen;
-        plan_close(p);
-    }
-    TRY(compile_rung(p, r, rungs[least]));
-chosen:
-    p->request.recompute = r->recompute; /* what was asked; passes.recompute is what it became */
-    return OK;
-}
 
 static plan_rung rung_of(const plan *p) {
     return (plan_rung){.kind = p->passes.recompute.kind,
                        .activations = p->by_role[ROLE_ACTIVATION],
                        .device = p->planned[TIER_DEVICE],
                        .more_flops = p->flops_again / p->flops_per_step,
-                       .fits = fits(p)};
+                       .fits = plan_fits(p)};
 }
 
-status plan_rungs(const plan_request *r, plan_rung out[PLAN_RUNGS]) {
+status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
     for (size_t i = 0; i < PLAN_RUNGS; i++) {
-        plan p;
-        TRY(compile_rung(&p, r, rungs[i]));
-        out[i] = rung_of(&p);
-        plan_close(&p);
+        if (of->passes.recompute.kind == rungs[i]) {
+            out[i] = rung_of(of);
+            continue;
+        }
+        plan_request r = of->request;
+        plan_candidate c;
+        r.open = (plan_open){0};
+        r.offload = of->passes.offload;
+        r.recompute = (recompute_policy){.kind = rungs[i]};
+        TRY(plan_weigh(&r, &c));
+        out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};
     }
     return OK;
 }
