@@ -414,7 +414,6 @@ static void test_wrong_values(void **state) {
         "memory.device=1e30",
         "memory.device=99999999T",
         "precision=FP32",
-        "precision=",
         "model.tied=yes",
         "model.layers=1025",
         "model.layers=none",

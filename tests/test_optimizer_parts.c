@@ -105,13 +105,20 @@ static void check_all_cuts(const whole *w, const char *what) {
     b->close(c);
 }
 
-static void *numbers(arena *a, dtype t, size_t n, float scale, bool square, uint64_t seed) {
+static void *numbers(arena *a, dtype t, int64_t count, float scale, bool square, uint64_t seed) {
+    size_t n = (size_t)count;
     float *f = mem_alloc(n * sizeof *f);
     rng_normal_fill(seed, 0, f, n, 0, 1);
     for (size_t i = 0; i < n; i++) f[i] = scale * (square ? f[i] * f[i] : f[i]);
     void *out = arena_alloc(a, n * dtype_bytes(t));
     tensor_convert(out, t, f, DTYPE_F32, n);
     free(f);
+    return out;
+}
+
+static void *codes(arena *a, uint64_t seed) {
+    uint8_t *out = arena_alloc(a, N);
+    for (uint64_t i = 0; i < N; i++) out[i] = (uint8_t)rng_u64(seed, i);
     return out;
 }
 
@@ -158,9 +165,17 @@ static void test_adamw_in_parts(void **state) {
         bool master;
     } formats[] = {
         {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
+        {"fp32, bf16 states", DTYPE_F32, DTYPE_F32, DTYPE_BF16, false},
+        {"fp32, int8 states", DTYPE_F32, DTYPE_F32, DTYPE_I8, false},
         {"bf16", DTYPE_BF16, DTYPE_F32, DTYPE_F32, true},
+        {"bf16, bf16 states", DTYPE_BF16, DTYPE_F32, DTYPE_BF16, true},
+        {"bf16, int8 states", DTYPE_BF16, DTYPE_F32, DTYPE_I8, true},
         {"fp16", DTYPE_F16, DTYPE_F32, DTYPE_F32, true},
+        {"fp16, bf16 states", DTYPE_F16, DTYPE_F32, DTYPE_BF16, true},
+        {"fp16, int8 states", DTYPE_F16, DTYPE_F32, DTYPE_I8, true},
+        {"bf16_sr, fp32 states", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false},
         {"bf16_sr", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false},
+        {"bf16_sr, int8 states", DTYPE_BF16, DTYPE_BF16, DTYPE_I8, false},
     };
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.5f};
     for (size_t i = 0; i < ARRAY_LENGTH(formats); i++) {
@@ -171,8 +186,16 @@ static void test_adamw_in_parts(void **state) {
         add(&w, false, 2, "scalars", DTYPE_U8, 0, &scalars);
         add(&w, true, 0, "p", formats[i].p, 1, numbers(&w.memory, formats[i].p, N, 1, false, 2));
         if (formats[i].master) add(&w, true, 1, "master", DTYPE_F32, 1, numbers(&w.memory, DTYPE_F32, N, 1, false, 2));
-        add(&w, true, 2, "m", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 0.01f, false, 3));
-        add(&w, true, 3, "v", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 1e-4f, true, 4));
+        if (formats[i].states == DTYPE_I8) {
+            int64_t blocks = (N + STATE_BLOCK - 1) / STATE_BLOCK;
+            add(&w, true, 2, "m", DTYPE_I8, 1, codes(&w.memory, 3));
+            add(&w, true, 3, "v", DTYPE_U8, 1, codes(&w.memory, 4));
+            add(&w, true, 4, "m_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 5));
+            add(&w, true, 5, "v_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 6));
+        } else {
+            add(&w, true, 2, "m", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 0.01f, false, 3));
+            add(&w, true, 3, "v", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 1e-4f, true, 4));
+        }
         check_all_cuts(&w, formats[i].name);
         arena_fini(&w.memory);
     }

@@ -41,6 +41,7 @@ typedef struct config {
         int prefetch;
         int64_t bucket;        /* bytes */
         const char *nvme_path; /* "": the run directory */
+        state_format states;
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */

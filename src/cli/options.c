@@ -215,6 +215,7 @@ status request_from_config(const config *c, train_request *out) {
     p->seq_len = c->data.seq_len;
     p->open.precision = c->precision < 0;
     p->precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
+    p->states = c->memory.states;
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,

@@ -16,8 +16,12 @@ typedef enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR, PREC
 const char *precision_name(precision p);
 dtype precision_compute(precision p); /* params and activations */
 dtype precision_grad(precision p);
-dtype precision_state(precision p); /* m and v */
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
+
+/* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
+typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
+const char *state_format_name(state_format f);
+state_format state_format_of(precision p, state_format asked); /* never auto */
 
 /* What a pass must know of the machine the program is for. A pure description: no device is touched. */
 typedef struct target {
@@ -83,6 +87,7 @@ typedef struct pass_context {
     const target *target;
     const model *model;
     precision precision;
+    state_format states;
     int64_t accumulation;
     optimizer_options optimizer;
     recompute_policy recompute;
@@ -92,6 +97,7 @@ typedef struct pass_context {
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
+    value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
 } pass_context;
 
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */

@@ -117,6 +117,7 @@ status plan_compile(plan *p, const plan_request *r) {
     p->passes = (pass_context){.target = &p->request.target,
                                .model = &p->model,
                                .precision = r->precision,
+                               .states = r->states,
                                .accumulation = r->accumulation,
                                .optimizer = r->optimizer,
                                .recompute = r->recompute,

@@ -27,6 +27,7 @@ typedef struct plan_request {
     model_config model;
     int64_t micro_batch, accumulation, seq_len;
     precision precision;
+    state_format states;
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;

@@ -136,6 +136,7 @@ json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
     json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    json_object_set_new(s, "states", json_string(state_format_name(state_format_of(r->precision, r->states))));
     json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));

@@ -109,7 +109,7 @@ typedef struct op_attr {
 } op_attr;
 
 #define OP_MAX_IN 8
-#define OP_MAX_OUT 4
+#define OP_MAX_OUT 6
 typedef struct op {
     op_kind kind;
     section section;
@@ -149,6 +149,7 @@ typedef struct step_scalars {
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
 #define NORM_BLOCK 65536 /* elements per fp64 partial sum of the global norm */
+#define STATE_BLOCK 256  /* elements per scale of 8-bit optimizer states */
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
 

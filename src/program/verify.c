@@ -134,21 +134,32 @@ static status check_part(const checker *c, value_id v) {
 static status check_adamw(const checker *c) {
     const op *o = c->o;
     TRY(check_part(c, OUT(0)));
-    value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3);
+    value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3), m_scale = OUT(4), v_scale = OUT(5);
     REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape1(c, IN(1), CLIP_COUNT), "expected the clip value", IN(1));
     TRY(check_scalars(c, IN(2)));
     REQUIRE(shape_equal(sh(c, g), sh(c, p)), "gradient shape differs from the parameter", g);
-    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
-            "state shape differs from the parameter", m);
-    REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
     if (master) {
         REQUIRE(has_type(c, master, DTYPE_F32) && shape_equal(sh(c, master), sh(c, p)), "master must be fp32", master);
-        REQUIRE(has_type(c, g, DTYPE_F32) && has_type(c, m, DTYPE_F32), "with a master, gradient and state are fp32",
-                g);
+        REQUIRE(has_type(c, p, DTYPE_BF16) || has_type(c, p, DTYPE_F16), "only a 16-bit parameter has a master", p);
+        REQUIRE(has_type(c, g, DTYPE_F32), "with a master, the gradient is fp32", g);
     } else {
-        REQUIRE(same_type(c, p, g) && same_type(c, p, m), "without a master all have one dtype", g);
+        REQUIRE(same_type(c, p, g), "without a master parameter and gradient have one dtype", g);
         REQUIRE(has_type(c, p, DTYPE_F32) || has_type(c, p, DTYPE_BF16), "fp16 parameters need a master", p);
     }
+    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
+            "state shape differs from the parameter", m);
+    if (!has_type(c, m, DTYPE_I8)) {
+        REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
+        REQUIRE(has_type(c, m, DTYPE_F32) || has_type(c, m, DTYPE_BF16), "states are fp32, bf16 or int8", m);
+        REQUIRE(!m_scale && !v_scale, "only 8-bit states have scales", m_scale ? m_scale : v_scale);
+        return OK;
+    }
+    int64_t n_blocks = (shape_count(sh(c, p)) + STATE_BLOCK - 1) / STATE_BLOCK;
+    REQUIRE(has_type(c, v, DTYPE_U8), "v beside an int8 m is uint8", v);
+    REQUIRE(m_scale && has_type(c, m_scale, DTYPE_F32) && is_shape1(c, m_scale, n_blocks), "one fp32 scale per block",
+            m_scale);
+    REQUIRE(v_scale && has_type(c, v_scale, DTYPE_F32) && is_shape1(c, v_scale, n_blocks), "one fp32 scale per block",
+            v_scale);
     return OK;
 }
 
