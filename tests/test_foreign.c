@@ -198,6 +198,13 @@ static void test_the_batch_triangle(void **state) {
         q.set[0] = right[i].set;
         GIVES(q, "train.micro_batch", right[i].micro, "train.accumulation", right[i].accumulation);
     }
+    request open = DS("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}");
+    open.set[0] = "train.micro_batch=auto"; /* the plan cuts the step */
+    GIVES(open, "train.batch", "32", "train.micro_batch", "auto", "train.accumulation", "1");
+    open.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
+    GIVES(open, "train.batch", "12", "train.micro_batch", "auto");
+    open.deepspeed_text = "{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": 3}";
+    GIVES(open, "train.batch", "auto", "train.micro_batch", "auto");
     REFUSED(
         DS("{\n\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 4}"),
         "ds.json:2", "train_batch_size is 32", "4 x gradient_accumulation_steps 4 x 1 rank = 16");
@@ -362,12 +369,12 @@ static void test_optimizer_and_scheduler(void **state) {
 static void test_precision(void **state) {
     GIVES(DS("{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}}"), "precision", "fp32");
     GIVES(DS("{\"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}"), "precision", "bf16", "train.nonfinite",
-          "skip");
+          "skip", "memory.states", "auto");
     GIVES(
         DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true}}"),
-        "precision", "bf16_sr");
-    REFUSED(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}}"),
-            "bf16_optimizer_states: true");
+        "precision", "bf16_sr", "memory.states", "bf16");
+    GIVES(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}}"), "precision", "bf16_sr",
+          "memory.states", "fp32");
     GIVES(DS("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}"), "precision", "fp16", "train.fp16.loss_scale",
           "128");
 }

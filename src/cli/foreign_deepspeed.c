@@ -164,19 +164,15 @@ static status settle_precision(foreign_reader *r) {
         return ERR(ERR_INPUT, "%s: bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads: true",
                    foreign_where(r, states));
     bool small = item_is_true(bf16) && item_is_true(masters);
-    if (small && !item_is_true(states))
-        return ERR(ERR_INPUT,
-                   "%s: bf16.bf16_master_weights_and_grads: without an fp32 master ralo keeps optimizer states in bf16 "
-                   "as well; "
-                   "add bf16.bf16_optimizer_states: true",
-                   foreign_where(r, masters));
     TRY(enable(r, fp16, "fp16"));
     TRY(enable(r, bf16, small ? "bf16_sr" : "bf16"));
     if (masters && small)
         foreign_say_set(r, masters, "precision", "bf16 without a master copy, rounded stochastically");
     else if (masters) foreign_say_idle(r, masters, item_is_true(masters) ? "bf16 is not enabled" : "off");
-    if (states && small) foreign_say_set(r, states, "precision", "states in bf16 too");
-    else if (states) foreign_say_idle(r, states, "bf16 masters are off");
+    if (states && !small) foreign_say_idle(r, states, "bf16 masters are off");
+    if (small)
+        TRY(foreign_offer(r, states, "memory.states", item_is_true(states) ? "bf16" : "fp32",
+                          states ? NULL : "only its master weights are in bf16"));
     if (item_is_true(overflow)) return foreign_offer(r, overflow, "train.nonfinite", "skip", NULL);
     if (overflow) foreign_say_idle(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
     return OK;
@@ -191,6 +187,20 @@ static status whole_offer(foreign_reader *r, const foreign_item *i, const char *
     return foreign_offer(r, i, setting, foreign_format(r, "%lld", (long long)value), note);
 }
 
+/* train.micro_batch is auto by hand: the file says how large a step is, the plan how it is cut. */
+static status settle_open_batch(foreign_reader *r, const foreign_item *const items[3], int64_t train) {
+    bool said = false;
+    for (int i = 0; i < 3; i++) {
+        if (!items[i]) continue;
+        if (train && !said) TRY(whole_offer(r, items[i], "train.batch", train, "train.micro_batch is auto"));
+        else
+            foreign_say_set(r, items[i], i == 2 ? "train.accumulation" : "train.micro_batch",
+                            "auto: the plan cuts the step");
+        said = true;
+    }
+    return OK;
+}
+
 /* train = micro x accumulation x ranks, with one rank. Where the file leaves two of the three open, what the rest of the
  * configuration says of them counts. */
 static status settle_batch(foreign_reader *r) {
@@ -202,8 +212,7 @@ static status settle_batch(foreign_reader *r) {
         const foreign_item *item;
         int64_t value;
     } all[] = {{train_item, train}, {micro_item, micro}, {steps_item, steps}};
-    for (size_t i = 0; i < ARRAY_LENGTH(all);
-         i++) /* what is left to check is whether the third is in its setting's range */
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) /* the upper end is for the settings to say */
         if (all[i].item && !all[i].item->is_auto && (all[i].value < 1 || all[i].value > INT32_MAX))
             return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, all[i].item),
                        all[i].item->key, all[i].item->text);
@@ -217,6 +226,11 @@ static status settle_batch(foreign_reader *r) {
                 "%s: train_batch_size is %lld, but train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps "
                 "%lld x 1 rank = %lld; change one of the three",
                 foreign_where(r, train_item), (long long)train, (long long)micro, (long long)steps, (long long)product);
+    }
+    if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch == 0)
+        return settle_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
+                                 train ? train : micro * steps);
+    if (train && micro && steps) { /* as they stand */
     } else if (train) {
         int64_t known = micro        ? micro
                         : steps      ? steps
