@@ -16,9 +16,9 @@ PACKAGES ?= yes
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
-SOURCES = find $(wildcard src include tests bench) -name '*.[ch]'
+SOURCES = find $(wildcard src include tests bench examples) -name '*.[ch]'
 
-.PHONY: build run test bench format includes deps packages configure install clean help
+.PHONY: build run test bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -46,8 +46,12 @@ includes: configure ## check the order of rooms and that headers compile alone
 deps: ## install missing packages (Debian, Ubuntu)
 	@tools/install-packages
 
-install: build ## install into PREFIX (/usr/local), under DESTDIR if set
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+install: configure ## install program, library, header, man page, completions into PREFIX (/usr/local), under DESTDIR if set
+	@cmake --build $(BUILD) --parallel $(JOBS) --target public
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
+
+uninstall: configure ## remove what install put there
+	@DESTDIR="$(DESTDIR)" cmake -DLIST=$(BUILD)/installed.txt -DPREFIX="$(abspath $(PREFIX))" -P cmake/uninstall.cmake
 
 clean: ## remove the build directories
 	@for d in $(BUILD) build build-*; do if [ -f $$d/CMakeCache.txt ]; then echo "rm -r $$d"; rm -r $$d; fi; done

@@ -144,7 +144,7 @@ check 2 "unknown option '--program'" -- train --program
 check 2 "--set needs a value" -- plan --set
 check 2 "key=value" -- plan --set train.lr
 check 2 "takes no value" -- plan --json=yes
-check 2 "two config files" empty.yaml comment.yaml -- plan empty.yaml comment.yaml
+check 2 "one argument too many" empty.yaml comment.yaml -- plan empty.yaml comment.yaml
 check 0 -- --help
 check 0 -- help settings
 

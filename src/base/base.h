@@ -87,6 +87,9 @@ _Noreturn void base_assert_failed(const char *what, const char *file, int line);
 
 typedef enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
 void log_set_level(log_level level);
+/* Who gets the lines, without prefix and line break, on the thread that wrote them; NULL, and at the start: stderr. */
+typedef void (*log_sink)(void *context, log_level level, const char *line);
+void log_set_sink(log_sink sink, void *context); /* before any other thread may log */
 void log_write(log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...) log_write(LOG_INFO, __VA_ARGS__)

@@ -1,4 +1,4 @@
-/* log.c - lines on stderr for people.
+/* log.c - lines for people, on stderr or for whoever takes them.
  *
  * A line is formatted on the stack and leaves in one write, so lines of several threads and ranks do not mix and
  * logging inside the step does not allocate. A message keeps to its one line: inner line breaks become spaces.
@@ -11,6 +11,14 @@
 #include <unistd.h>
 
 static _Atomic int lowest_level = LOG_INFO;
+
+static _Atomic(log_sink) taker;
+static void *_Atomic taker_context;
+
+void log_set_sink(log_sink sink, void *context) {
+    atomic_store(&taker_context, context);
+    atomic_store(&taker, sink);
+}
 
 void log_set_level(log_level level) { atomic_store_explicit(&lowest_level, (int)level, memory_order_relaxed); }
 
@@ -32,9 +40,16 @@ void log_write(log_level level, const char *fmt, ...) {
     while (length > start && line[length - 1] == '\n') length--;
     for (size_t i = start; i < length; i++)
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
-    line[length++] = '\n';
 
     int kept_errno = errno; /* callers log between a failed call and the use of errno */
+    log_sink sink = atomic_load(&taker);
+    if (sink) {
+        line[length] = 0;
+        sink(atomic_load(&taker_context), level, line + start);
+        errno = kept_errno;
+        return;
+    }
+    line[length++] = '\n';
     for (size_t done = 0; done < length;) {
         ssize_t n = write(STDERR_FILENO, line + done, length - done);
         if (n < 0 && errno == EINTR) continue;

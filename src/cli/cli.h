@@ -1,40 +1,110 @@
 #pragma once
-/* cli.h - private to cli: one function per command, and what commands share.
+/* cli.h - what commands share: the table of commands, the command line as parsed, and the way from settings to a job.
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "cli/config.h"
 #include "cli/foreign.h"
+#include "cli/setting.h"
 
-typedef struct command {
-    const char *name;
-    const char *usage; /* after "ralo " */
-    const char *what;
-    status (*run)(int argc, char **argv); /* argv[0] is the command's name */
-} command;
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
 
-status command_train(int argc, char **argv);
-status command_plan(int argc, char **argv);
-status command_devices(int argc, char **argv);
-status command_export(int argc, char **argv);
+typedef struct command command;
 
-/* Options that several commands share. */
-typedef struct common_options {
-    config config;
-    bool json, program_text, help, annotated;
-    const char *trace_path;
-    const char *hardware; /* built-in name or file; NULL: this machine */
-    bool measure;
+/* The command line of any command; a field belongs to the flags that commands.def gives it. */
+typedef struct command_line {
+    const command *command;
+    const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
+    config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
+    const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
+    foreign foreign;                      /* what was translated from files of other programs, if any */
+    bool help, json, program, show_config;
+    const char *trace;
+    int dtype; /* into the row's list; -1: as trained */
+    /* generate and eval */
+    generator_options generation;
+    sampling_options sampling;
+    text_list prompts, stops;
+    const char *prompt_file, *data, *answer_regex;
+    double last;
+    int64_t seq_len, samples, k, limit;
+    int precision; /* into the row's list */
+    bool plan;
+    const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
     int world;                            /* ranks that are not here; 0: none asked for */
-    foreign foreign; /* what was translated from files of other programs, if any */
-} common_options;
-/* Reads [CONFIG] [--deepspeed FILE] [--set key=value]... and the flags; `allowed` names the flags of this command: "json,trace,...". */
-status options_parse(common_options *o, int argc, char **argv, const char *allowed);
-void options_fini(common_options *o);
+    bool given[MAX_FLAGS];                /* by row of commands.def */
+    arena memory;
+} command_line;
 
+struct command {
+    const char *name;
+    status (*run)(command_line *l);
+    const char *arguments, *what, *details;
+};
+
+typedef struct flag {
+    const char *name;     /* without dashes */
+    const char *commands; /* separated by spaces; "*": all */
+    const char *value;    /* ""; or what its value is called */
+    const char *key;      /* the setting it is short for; "": KEY=VALUE; NULL: it has a field */
+    setting row;
+} flag;
+
+status command_train(command_line *l);
+status command_plan(command_line *l);
+status command_generate(command_line *l);
+status command_eval(command_line *l);
+status command_export(command_line *l);
+status command_devices(command_line *l);
+status command_completion(command_line *l);
+status command_help(command_line *l);
+
+/* ---- the table (commands.c) -------------------------------------------------------------------------------------- */
+
+const command *command_at(size_t i);           /* NULL past the end */
+const command *command_find(const char *name); /* NULL when unknown */
+status command_unknown(const char *name);      /* the error, with the nearest name */
+const flag *flag_at(size_t i);                 /* NULL past the end */
+bool flag_belongs(const flag *f, const command *c);
+bool flag_is_needed(const flag *f);
+const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
+/* The words of a command's arguments, one after the other; NULL when none is left. optional: it stands in [ ]. */
+const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
+
+/* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
+status command_line_parse(command_line *l, const command *c, int argc, char **argv);
+void command_line_fini(command_line *l);
+bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
+/* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
+void command_line_settle_generation(command_line *l);
+
+void help_print(FILE *out);
+void help_print_command(const command *c, FILE *out);
+void help_print_man(FILE *out);
+void completion_print_bash(FILE *out);
+void completion_print_zsh(FILE *out);
+
+/* ---- from settings to what the rooms below understand ------------------------------------------------------------- */
+
+/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
+void config_settle(config *c);
+status model_from_config(const config *c, model_config *out);
+status request_from_config(const config *c, train_request *out);
+status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
 status machine_describe(const char *asked, int n_threads, hardware *out);
 
-/* From settings to what the rooms below understand. */
-status model_from_config(const config *c, model_config *out);
-status request_from_config(const config *c, train_request *out);
+/* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
+typedef struct job {
+    train_request request;
+    hardware machine; /* whose time the plan predicts */
+    plan plan;
+    dataset *data;
+    double read_seconds; /* that opening the data took */
+} job;
+/* The request alone: it may still be changed. hardware: as machine_describe takes it. The job may not be moved. */
+status job_init(job *j, const config *c, const char *hardware);
+status job_open(job *j);                     /* data and plan; job_close also after an error */
+status job_check(const job *j);              /* all that can be refused before anything is written */
+status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints. dir is borrowed */
+void job_close(job *j);

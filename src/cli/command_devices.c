@@ -35,7 +35,7 @@ static void print_measured(const hardware *h) {
     fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
-static status measure(const common_options *o, const backend *b, int threads) {
+static status measure(const command_line *o, const backend *b, int threads) {
     hardware h;
     char path[4096];
     if (o->measure_path && (!*o->measure_path || strlen(o->measure_path) >= sizeof path))
@@ -62,32 +62,26 @@ static status measure(const common_options *o, const backend *b, int threads) {
     return OK;
 }
 
-static status show(const common_options *o) {
+static status show(const command_line *o) {
     hardware h;
     TRY(hardware_load(&h, o->hardware));
     hardware_write(&h, stdout);
     return OK;
 }
 
-status command_devices(int argc, char **argv) {
-    common_options o;
+status command_devices(command_line *l) {
     sys_info m;
-    status rc = options_parse(&o, argc, argv, "set,override,json,measure,path,hardware,help");
-    if (rc != OK || o.hardware) {
-        if (rc == OK) rc = show(&o);
-        options_fini(&o);
-        return rc;
-    }
+    if (l->hardware) return show(l);
     sys_info_get(&m);
     const backend *b = backend_cpu();
-    int threads = o.config.run.threads ? o.config.run.threads : m.n_cores;
+    int threads = l->config.run.threads ? l->config.run.threads : m.n_cores;
     json_t *rates = json_object();
     char a[32], c[32];
     fprintf(stderr, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m.cpu_name, m.arch, m.n_cores,
             str_format_bytes(a, m.memory_total), str_format_bytes(c, m.memory_available));
-    rc = print_rates(b, &o.config, threads, rates);
-    if (rc == OK && o.measure) rc = measure(&o, b, threads);
-    if (rc == OK && o.json) {
+    status rc = print_rates(b, &l->config, threads, rates);
+    if (rc == OK && command_line_given(l, "measure")) rc = measure(l, b, threads);
+    if (rc == OK && l->json) {
         json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O}", "device", "cpu:0", "name", m.cpu_name, "arch",
                                  m.arch, "cores", m.n_cores, "memory_total", (json_int_t)m.memory_total,
                                  "memory_available", (json_int_t)m.memory_available, "matmul", rates);
@@ -96,6 +90,5 @@ status command_devices(int argc, char **argv) {
         json_decref(root);
     }
     json_decref(rates);
-    options_fini(&o);
     return rc;
 }

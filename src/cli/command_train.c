@@ -48,19 +48,10 @@ static void on_example(void *context, const char *prompt, const char *expected, 
     track_message(l->t, line);
 }
 
-static status save_config(const config *c, const char *run_dir) {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/config.yaml", run_dir);
-    FILE *f = fopen(path, "w");
-    if (!f) return ERR(ERR_IO, "cannot write %s", path);
-    config_write_yaml(c, f, false);
-    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
-}
-
 /* Not before: a refused resume must leave the settings of the run it was refused by alone. */
 static status on_start(void *context) {
     const listener *l = context;
-    return save_config(l->c, l->run_dir);
+    return config_save(l->c, l->run_dir);
 }
 
 /* runs/<model>-20261115-014500 when the user named none. */
@@ -77,14 +68,7 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
         const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash behind */
         snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
     }
-    char newest[4096];
-    TRY(checkpoint_find_newest(out, newest, sizeof newest));
-    if (newest[0] && !r->resume)
-        return ERR(
-            ERR_INPUT,
-            "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", out,
-            newest);
-    return dir_make(out);
+    return OK;
 }
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
@@ -112,7 +96,7 @@ static void print_breakdown(const train_result *t) {
     } while (longest > 0);
 }
 
-static void print_json(const common_options *o, const plan *p, const train_request *r, const train_result *t,
+static void print_json(const command_line *o, const plan *p, const train_request *r, const train_result *t,
                        const char *run_dir) {
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_string(run_dir));
@@ -214,81 +198,47 @@ static void print_data(const dataset *d, const config *c, double seconds) {
     }
 }
 
-/* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
-static status check_vocabulary(const dataset *d, const train_request *r) {
-    long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
-    const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
-    if (tokens > rows)
-        return ERR(
-            ERR_INPUT,
-            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
-            "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
-            "model that is not pretrained",
-            name, tokens, r->plan.model.name, rows, tokens);
-    if (tokens < rows / 2)
-        log_warn(
-            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
-            "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
-            name, tokens, r->plan.model.name, rows, tokens);
-    return OK;
-}
-
-static status train_with(const common_options *o, const config *c) {
-    status rc = OK;
-    train_request r;
-    plan p = {0};
-    dataset *d = NULL;
+status command_train(command_line *o) {
+    const config *c = &o->config;
+    if (o->show_config) {
+        config_write_yaml(c, stdout, true);
+        return OK;
+    }
+    status rc;
+    job j;
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
     TRY(foreign_check_train(&o->foreign));
-    TRY(request_from_config(c, &r));
-    hardware machine;
-    TRY(machine_describe(o->hardware, r.n_threads, &machine));
-    r.plan.hardware = &machine;
-    r.trace_path = o->trace_path;
-    double begin = clock_s();
-    TRY(dataset_open(&d, &r.data));
-    double read_seconds = clock_s() - begin;
-    r.plan.host_bytes += dataset_host_bytes(d);
-    TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
-    plan_print(&p, stderr);
-    TRY_GOTO(rc, plan_check_fit(&p), done);
-    TRY_GOTO(rc, train_check(&r, &p), done);
-    TRY_GOTO(rc, check_vocabulary(d, &r), done);
-    print_data(d, c, read_seconds);
-    TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
-    r.run_dir = run_dir;
+    TRY(job_init(&j, c, o->hardware));
+    train_request *r = &j.request;
+    const plan *p = &j.plan;
+    r->trace_path = o->trace;
+    TRY_GOTO(rc, job_open(&j), done);
+    plan_print(p, stderr);
+    TRY_GOTO(rc, job_check(&j), done);
+    print_data(j.data, c, j.read_seconds);
+    TRY_GOTO(rc, choose_run_dir(c, r, run_dir, sizeof run_dir), done);
+    TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(p.request.precision), &peak), done);
+    TRY_GOTO(rc, exec_measure_peak(r->backend, r->n_threads, r->bind, precision_compute(p->request.precision), &peak),
+             done);
     track_options to = {.run_dir = run_dir,
                         .out = stderr,
                         .peak_flops = peak,
-                        .memory_planned = p.planned[TIER_DEVICE],
-                        .log_every = r.train.log_every};
+                        .memory_planned = p->planned[TIER_DEVICE],
+                        .log_every = r->train.log_every};
     TRY_GOTO(rc, track_open(&l.t, &to), done);
     catch_signals();
     train_observer observer = {&l, on_step, on_eval, on_example, on_message, on_start};
     train_result result;
-    rc = train_run(&r, &p, d, &observer, &result);
+    rc = train_run(r, p, j.data, &observer, &result);
     track_close(l.t);
     if (rc == OK) {
-        print_summary(&p, &result, run_dir);
+        print_summary(p, &result, run_dir);
         if (c->run.breakdown) print_breakdown(&result);
-        if (o->json) print_json(o, &p, &r, &result, run_dir);
+        if (o->json) print_json(o, p, r, &result, run_dir);
     }
 done:
-    dataset_close(d);
-    plan_close(&p);
-    return rc;
-}
-
-status command_train(int argc, char **argv) {
-    common_options o;
-    status rc =
-        options_parse(&o, argc, argv, "set,override,deepspeed,json,trace,resume,preset,device-memory,hardware,show-config,help");
-    if (rc == OK && o.help) config_print_help(stdout);
-    else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
-    else if (rc == OK) rc = train_with(&o, &o.config);
-    options_fini(&o);
+    job_close(&j);
     return rc;
 }

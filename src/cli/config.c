@@ -5,6 +5,7 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file under whatever spelling, numbers
  * that are not finite or not in range, text that is not UTF-8 (it could not be written back). */
 #include "cli/config.h"
+#include "cli/setting.h"
 #include "cli/form.h"
 
 #include <errno.h>
@@ -12,35 +13,11 @@
 #include <stdlib.h>
 #include <strings.h>
 
-typedef enum setting_type {
-    TYPE_BOOL,
-    TYPE_INT,
-    TYPE_REAL,
-    TYPE_BYTES,
-    TYPE_CHOICE,
-    TYPE_TEXT,
-    TYPE_PAIR,
-    TYPE_FORM
-} setting_type;
-typedef enum storage { STORE_BOOL, STORE_I32, STORE_I64, STORE_U64, STORE_F64, STORE_TEXT } storage;
 typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FOREIGN, ORIGIN_FILE, ORIGIN_COMMAND } origin;
-
-typedef struct setting {
-    const char *key;
-    size_t offset;
-    storage storage;
-    setting_type type;
-    const char *range, *initial, *word, *aliases, *help;
-} setting;
-
-/* Enums are unsigned here unless they have negative members; both are 32 bits. */
-#define STORAGE_OF(field) \
-    _Generic(((config *)0)->field, bool: STORE_BOOL, int: STORE_I32, unsigned: STORE_I32, int64_t: STORE_I64,        \
-             uint64_t: STORE_U64, double: STORE_F64, const char *: STORE_TEXT)
 
 static const setting settings[] = {
 #define SETTING(key, field, type, range, initial, word, aliases, help) \
-    {key, offsetof(config, field), STORAGE_OF(field), TYPE_##type, range, initial, word, aliases, help},
+    {key, offsetof(config, field), STORAGE_OF(config, field), TYPE_##type, range, initial, word, aliases, help},
 #include "cli/config.def"
 #undef SETTING
 };
@@ -93,10 +70,6 @@ bool bool_read(const char *text, bool *out) {
     return false;
 }
 
-bool config_read_bool(const char *text, bool *out) { return bool_read(text, out); }
-bool config_read_whole(const char *text, int64_t *out) { return int_read(text, out); }
-bool config_read_real(const char *text, double *out) { return real_read(text, out); }
-
 /* The next code point of p, or -1 where p is not UTF-8 (also overlong forms, surrogates, above U+10FFFF). */
 static int32_t utf8_next(const char **p) {
     const uint8_t *s = (const uint8_t *)*p;
@@ -125,8 +98,7 @@ static bool text_is_utf8(const char *text) {
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
-/* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
-static const char *part_next(const char *list, char stop, char *out, size_t n) {
+const char *part_next(const char *list, char stop, char *out, size_t n) {
     if (!list || *list == 0) return NULL;
     size_t length = strcspn(list, (char[]){stop, 0});
     ASSERT(length < n);
@@ -253,10 +225,10 @@ static bool text_is_null(const char *text) {
     return *text == 0 || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
 }
 
-static void *field_of(const config *c, const setting *s) { return (char *)c + s->offset; }
+static void *field_of(const void *base, const setting *s) { return (char *)base + s->offset; }
 
-static void whole_store(config *c, const setting *s, int64_t whole) {
-    void *field = field_of(c, s);
+static void whole_store(void *base, const setting *s, int64_t whole) {
+    void *field = field_of(base, s);
     switch (s->storage) {
     case STORE_I32: memcpy(field, &(int32_t){(int32_t)whole}, sizeof(int32_t)); return;
     case STORE_I64: *(int64_t *)field = whole; return;
@@ -295,27 +267,27 @@ static char *spaces_trim(char *text) {
     return text;
 }
 
-static bool real_store(config *c, const setting *s, int element, char *text) {
+static bool real_store(void *base, const setting *s, int element, char *text) {
     double x;
     if (!real_read(spaces_trim(text), &x) || !setting_in_range(s, x)) return false;
-    ((double *)field_of(c, s))[element] = x;
+    ((double *)field_of(base, s))[element] = x;
     return true;
 }
 
-static bool form_store(config *c, const setting *s, const char *text, const char *word_value) {
+static bool form_store(const setting *s, void *base, arena *memory, const char *text, const char *word_value) {
     strbuf form;
     strbuf_init(&form);
     bool taken = strlen(text) < MAX_TEXT && text_is_utf8(text);
     if (taken && word_value && strcmp(text, word_value) == 0) strbuf_add(&form, text);
     else taken = taken && form_read(s->range, text, &form);
-    if (taken) *(const char **)field_of(c, s) = arena_string(&c->memory_of_strings, form.text);
+    if (taken) *(const char **)field_of(base, s) = arena_string(memory, form.text);
     strbuf_fini(&form);
     return taken;
 }
 
 /* Puts `text` into the row's field; false when the row does not take it. word_value: the text the row's word stands
  * for, which is taken whatever the range says; NULL without a word. text is scratch. */
-static bool value_store(config *c, const setting *s, int element, char *text, const char *word_value) {
+static bool value_store(const setting *s, void *base, arena *memory, int element, char *text, const char *word_value) {
     int64_t whole, special;
     double real, zero;
     bool flag;
@@ -323,38 +295,38 @@ static bool value_store(config *c, const setting *s, int element, char *text, co
     switch (s->type) {
     case TYPE_BOOL:
         if (!bool_read(text, &flag)) return false;
-        *(bool *)field_of(c, s) = flag;
+        *(bool *)field_of(base, s) = flag;
         return true;
     case TYPE_INT:
     case TYPE_BYTES:
         if (!(s->type == TYPE_BYTES ? bytes_read(text, &whole) : int_read(text, &whole))) return false;
         if (!setting_in_range(s, (double)whole) && !(word_value && int_read(word_value, &special) && whole == special))
             return false;
-        whole_store(c, s, whole);
+        whole_store(base, s, whole);
         return true;
     case TYPE_REAL:
         if (!real_read(text, &real)) return false;
         if (!setting_in_range(s, real) && !(word_value && real_read(word_value, &zero) && real == zero)) return false;
-        *(double *)field_of(c, s) = real;
+        *(double *)field_of(base, s) = real;
         return true;
     case TYPE_CHOICE:
         if (word_value && strcmp(text, word_value) == 0 && int_read(word_value, &whole)) {
-            whole_store(c, s, whole);
+            whole_store(base, s, whole);
             return true;
         }
         if ((whole = choice_find(s, text)) < 0) return false;
-        whole_store(c, s, whole);
+        whole_store(base, s, whole);
         return true;
     case TYPE_TEXT:
         if (strlen(text) >= MAX_TEXT || !text_is_utf8(text)) return false;
         if (*text == 0 && strcmp(s->range, "some") == 0 && !(word_value && *word_value == 0)) return false;
-        *(const char **)field_of(c, s) = arena_string(&c->memory_of_strings, text);
+        *(const char **)field_of(base, s) = arena_string(memory, text);
         return true;
     case TYPE_PAIR:
-        if (element != WHOLE) return real_store(c, s, element, text);
+        if (element != WHOLE) return real_store(base, s, element, text);
         if (!pair_split(text, parts)) return false;
-        return real_store(c, s, 0, parts[0]) && real_store(c, s, 1, parts[1]);
-    case TYPE_FORM: return form_store(c, s, text, word_value);
+        return real_store(base, s, 0, parts[0]) && real_store(base, s, 1, parts[1]);
+    case TYPE_FORM: return form_store(s, base, memory, text, word_value);
     }
     return false;
 }
@@ -368,9 +340,8 @@ static status setting_refuse(const setting *s, const char *where, const char *ke
     return rc;
 }
 
-/* key: as the user spelled it. quoted text is itself: "auto" in quotes is not the word auto. */
-static status setting_assign(config *c, const setting *s, int element, const char *text, bool quoted, const char *where,
-                             const char *key, origin from) {
+status setting_store(const setting *s, void *base, arena *memory, int element, const char *text, bool quoted,
+                     const char *where, const char *key) {
     char word[32];
     const char *means = NULL;
     bool has_word = setting_word(s, word, &means);
@@ -379,14 +350,20 @@ static status setting_assign(config *c, const setting *s, int element, const cha
 
     char *copy = mem_alloc(strlen(text) + 1);
     memcpy(copy, text, strlen(text));
-    bool taken = value_store(c, s, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
+    bool taken =
+        value_store(s, base, memory, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
     free(copy);
-    if (!taken) {
-        if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
-        char found[256];
-        snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
-        return setting_refuse(s, where, key, found);
-    }
+    if (taken) return OK;
+    if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
+    char found[256];
+    snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
+    return setting_refuse(s, where, key, found);
+}
+
+/* key: as the user spelled it. */
+static status setting_assign(config *c, const setting *s, int element, const char *text, bool quoted, const char *where,
+                             const char *key, origin from) {
+    TRY(setting_store(s, c, &c->memory_of_strings, element, text, quoted, where, key));
     c->origin[s - settings] = (unsigned char)from;
     c->data.seed = c->train.seed;
     return OK;
@@ -399,6 +376,16 @@ void config_init(config *c) {
         status rc = setting_assign(c, &settings[i], WHOLE, settings[i].initial, false, "config.def", settings[i].key,
                                    ORIGIN_DEFAULT);
         ASSERT(rc == OK);
+    }
+}
+
+void config_copy(config *out, const config *from) {
+    *out = *from;
+    arena_init(&out->memory_of_strings);
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (settings[i].storage != STORE_TEXT) continue;
+        const char **text = field_of(out, &settings[i]);
+        *text = arena_string(&out->memory_of_strings, *text);
     }
 }
 
@@ -510,7 +497,19 @@ done:
     return rc;
 }
 
-static void value_write(const config *c, const setting *s, strbuf *out);
+static void real_write(double x, strbuf *out);
+static void value_write(const config *c, const setting *s, bool yaml, strbuf *out);
+
+status config_get(const config *c, const char *key, strbuf *out, const char *where) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    if (!s && group_exists(key))
+        return ERR(ERR_INPUT, "%s: '%s' is a group of settings; ask for one of them, such as %s.NAME", where, key, key);
+    if (!s) return unknown_key(where, key);
+    if (element == WHOLE) value_write(c, s, false, out);
+    else real_write(((const double *)field_of(c, s))[element], out);
+    return OK;
+}
 
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out) {
@@ -528,8 +527,8 @@ status config_offer(config *c, const char *key, const char *text, const char *wh
         TRY_GOTO(rc, setting_assign(c, s, element, text, false, where, name, ORIGIN_FOREIGN), done);
         *out = OFFER_TAKEN;
     } else {
-        value_write(c, s, &ours);
-        value_write(&alone, s, &theirs);
+        value_write(c, s, false, &ours);
+        value_write(&alone, s, false, &theirs);
         *out = strcmp(ours.text, theirs.text) == 0 ? OFFER_SAME : OFFER_REFUSED;
     }
 done:
@@ -537,13 +536,6 @@ done:
     strbuf_fini(&theirs);
     config_fini(&alone);
     return rc;
-}
-
-void config_value_write(const config *c, const char *key, strbuf *out) {
-    int element;
-    const setting *s = setting_find(key, &element);
-    ASSERT(s != NULL);
-    value_write(c, s, out);
 }
 
 bool config_knows(const char *key) {
@@ -573,8 +565,8 @@ static bool differs_from_default(const config *c, const char *key) {
     config_init(&fresh);
     strbuf_init(&ours);
     strbuf_init(&theirs);
-    value_write(c, s, &ours);
-    value_write(&fresh, s, &theirs);
+    value_write(c, s, true, &ours);
+    value_write(&fresh, s, true, &theirs);
     bool differs = strcmp(ours.text, theirs.text) != 0;
     strbuf_fini(&ours);
     strbuf_fini(&theirs);
@@ -740,7 +732,8 @@ static void text_write_quoted(const char *text, strbuf *out) {
     strbuf_add(out, "\"");
 }
 
-static void value_write(const config *c, const setting *s, strbuf *out) {
+/* yaml: quoted where a reader of YAML would take the text for something else. */
+static void value_write(const config *c, const setting *s, bool yaml, strbuf *out) {
     char word[32] = "", part[64];
     const char *means = NULL;
     bool has_word = setting_word(s, word, &means);
@@ -773,7 +766,7 @@ static void value_write(const config *c, const setting *s, strbuf *out) {
         const char *text = *(const char *const *)field_of(c, s);
         if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
         else if (s->type == TYPE_FORM) form_write(text, out);
-        else if (text_is_plain(text, word)) strbuf_add(out, text);
+        else if (!yaml || text_is_plain(text, word)) strbuf_add(out, text);
         else text_write_quoted(text, out);
     } else {
         strbuf_add(out, *(const bool *)field_of(c, s) ? "true" : "false");
@@ -820,7 +813,7 @@ void config_write_yaml(const config *c, FILE *out, bool annotated) {
             fprintf(out, "%*s# %s\n%*s# (%s)\n", 2 * depth, "", s->help, 2 * depth, "", text.text);
             text.length = 0;
         }
-        value_write(c, s, &text);
+        value_write(c, s, true, &text);
         fprintf(out, "%*s%s: %s\n", 2 * depth, "", tail_of(s->key), text.text);
         text.length = 0;
         previous = s->key;
@@ -844,5 +837,7 @@ void config_print_help(FILE *out) {
 }
 
 size_t config_count(void) { return N_SETTINGS; }
+
+const setting *setting_at(size_t row) { return row < N_SETTINGS ? &settings[row] : NULL; }
 
 const char *config_key(size_t row) { return row < N_SETTINGS ? settings[row].key : NULL; }

@@ -58,6 +58,7 @@ typedef struct config {
 
 void config_init(config *c); /* every default */
 void config_fini(config *c);
+void config_copy(config *out, const config *from);    /* with strings of its own; into storage that holds nothing */
 status config_read_file(config *c, const char *path); /* YAML or JSON */
 status config_read_tree(config *c, const yaml_node *root, const char *path);
 /* "train.lr=3e-4"; where is named in the message ("--set"). Unknown key: ERR_INPUT with the nearest key. */
@@ -67,13 +68,10 @@ status config_set(config *c, const char *assignment, const char *where);
 typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } config_offer_result;
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out);
-void config_value_write(const config *c, const char *key, strbuf *out); /* as it would stand in a file */
-/* Text as the settings read it; false where it is no such thing. */
-bool config_read_bool(const char *text, bool *out);
-bool config_read_whole(const char *text, int64_t *out);
-bool config_read_real(const char *text, double *out);
 bool config_knows(const char *key);                           /* is it a setting or a group of them */
 const char *config_said_by(const config *c, const char *key); /* "the command line", "the default" ... */
+/* Appends the value as config_set takes it; unknown keys are refused as there. */
+status config_get(const config *c, const char *key, strbuf *out, const char *where);
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
 status config_check(const config *c);
 const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */

@@ -6,6 +6,7 @@
  * precedence, and it lets "auto" mean what the rest of the configuration says. The report asks the config for values when it
  * is printed, so it shows what will be used, also where a default moved later. */
 #include "cli/foreign_dialect.h"
+#include "cli/form.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,9 +128,9 @@ static status type_check(const foreign_file *file, const foreign_item *i, const 
     int64_t whole;
     double real;
     switch (i->row->type) {
-    case FT_BOOL: right = n->kind == YAML_SCALAR && config_read_bool(i->text, &flag); break;
-    case FT_INT: right = n->kind == YAML_SCALAR && config_read_whole(i->text, &whole); break;
-    case FT_REAL: right = n->kind == YAML_SCALAR && config_read_real(i->text, &real); break;
+    case FT_BOOL: right = n->kind == YAML_SCALAR && bool_read(i->text, &flag); break;
+    case FT_INT: right = n->kind == YAML_SCALAR && int_read(i->text, &whole); break;
+    case FT_REAL: right = n->kind == YAML_SCALAR && real_read(i->text, &real); break;
     case FT_TEXT: right = n->kind == YAML_SCALAR; break;
     case FT_PAIR: right = n->kind == YAML_LIST; break; /* the setting's own reader looks at the two */
     case FT_ANY: right = n->kind != YAML_MAP; break;
@@ -277,6 +278,12 @@ done:
     return rc;
 }
 
+/* The value of a setting as --set takes it. */
+static void value_show(const config *c, const char *setting, strbuf *out) {
+    status rc = config_get(c, setting, out, "");
+    ASSERT(rc == OK); /* it was offered before */
+}
+
 /* ---- what settle functions use ----------------------------------------------------------------------------------- */
 
 const foreign_item *foreign_find(const foreign_reader *r, const char *key) {
@@ -296,18 +303,18 @@ bool foreign_has_group(const foreign_reader *r, const char *prefix) {
 
 bool item_is_true(const foreign_item *i) {
     bool flag = false;
-    return i && !i->is_auto && config_read_bool(i->text, &flag) && flag;
+    return i && !i->is_auto && bool_read(i->text, &flag) && flag;
 }
 
 int64_t item_whole(const foreign_item *i) {
     int64_t whole = 0;
-    ASSERT(config_read_whole(i->text, &whole));
+    ASSERT(int_read(i->text, &whole));
     return whole;
 }
 
 double item_real(const foreign_item *i) {
     double real = 0;
-    ASSERT(config_read_real(i->text, &real));
+    ASSERT(real_read(i->text, &real));
     return real;
 }
 
@@ -327,7 +334,7 @@ const char *foreign_format(const foreign_reader *r, const char *format, ...) {
 const char *foreign_value(const foreign_reader *r, const char *setting) {
     strbuf b;
     strbuf_init(&b);
-    config_value_write(r->c, setting, &b);
+    value_show(r->c, setting, &b);
     const char *text = arena_string(&r->f->memory, b.text);
     strbuf_fini(&b);
     return text;
@@ -488,7 +495,7 @@ void foreign_print(const foreign *f, const config *c, FILE *out) {
             continue;
         }
         value.length = 0;
-        config_value_write(c, e->setting, &value);
+        value_show(c, e->setting, &value);
         fprintf(out, "-> %s = %s%s%s%s\n", e->setting, value.text, e->note ? "  (" : "", e->note ? e->note : "",
                 e->note ? ")" : "");
     }
@@ -511,7 +518,7 @@ json_t *foreign_json(const foreign *f, const config *c) {
         }
         if (e->setting) {
             value.length = 0;
-            config_value_write(c, e->setting, &value);
+            value_show(c, e->setting, &value);
             json_object_set_new(one, "setting", json_string(e->setting));
             json_object_set_new(one, "value", json_string(value.text));
             if (e->note) json_object_set_new(one, "note", json_string(e->note));

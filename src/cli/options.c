@@ -1,146 +1,214 @@
-/* options.c - the command line that every command shares, and the way from settings to a request. */
+/* options.c - the command line, read by the rows of commands.def.
+ *
+ * CONFIG is read before any flag, whatever its place on the line: what is typed wins over what is in a file. A file of
+ * another program is translated last, and gives way to both.
+ * Refused: flags of other commands (the nearest flag is named), values out of range, arguments too many or too few. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* One row per flag: where its value goes is decided in apply_flag. */
-typedef enum flag_id {
-    FLAG_SET,
-    FLAG_JSON,
-    FLAG_TRACE,
-    FLAG_PROGRAM,
-    FLAG_RESUME,
-    FLAG_PRESET,
-    FLAG_DEVICE_MEMORY,
-    FLAG_DEEPSPEED,
-    FLAG_ANNOTATED,
-    FLAG_HELP,
-    FLAG_HARDWARE,
-    FLAG_MEASURE,
-    FLAG_PATH,
-    FLAG_WORLD
-} flag_id;
-/* clang-format off */
-static const struct {
-    const char *name;
-    flag_id id;
-    bool takes_value;
-} flags[] = {
-    {"set", FLAG_SET, true},         {"override", FLAG_SET, true},   {"json", FLAG_JSON, false},
-    {"trace", FLAG_TRACE, true},     {"program", FLAG_PROGRAM, false}, {"resume", FLAG_RESUME, true},
-    {"preset", FLAG_PRESET, true},   {"device-memory", FLAG_DEVICE_MEMORY, true},
-    {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
-    {"hardware", FLAG_HARDWARE, true},      {"measure", FLAG_MEASURE, false},
-    {"path", FLAG_PATH, true},              {"world", FLAG_WORLD, true},
-    {"deepspeed", FLAG_DEEPSPEED, true},
-};
-/* clang-format on */
-
-/* `list` is comma separated. */
-static bool listed(const char *list, const char *name) {
-    size_t n = strlen(name);
-    for (const char *s = list; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL)
-        if (strncmp(s, name, n) == 0 && (s[n] == ',' || s[n] == 0)) return true;
-    return false;
+static status refuse_flag(const command *c, const char *given) {
+    const char *name = given + strspn(given, "-");
+    size_t length = strcspn(name, "=");
+    const flag *nearest = NULL;
+    int least = MAX(2, (int)length / 3) + 1; /* farther than that is no typing error */
+    char typed[64];
+    snprintf(typed, sizeof typed, "%.*s", (int)MIN(length, sizeof typed - 1), name);
+    for (size_t i = 0; flag_at(i); i++) {
+        const flag *f = flag_at(i);
+        if (!flag_belongs(f, c) || !f->name[1]) continue;
+        int distance = str_edit_distance(typed, f->name);
+        if (distance < least) least = distance, nearest = f;
+    }
+    if (nearest)
+        return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
+                   given, nearest->name, c->name);
+    return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them", c->name, given, c->name);
 }
 
-static status set_key(config *c, const char *key, const char *text, const char *where) {
-    strbuf b;
-    strbuf_init(&b);
-    strbuf_printf(&b, "%s=%s", key, text);
-    status rc = config_set(c, b.text, where);
-    strbuf_fini(&b);
-    return rc;
+/* The flag that argv[i] names; value: what stands after its '=', or NULL. */
+static const flag *flag_of(const command *c, const char *given, const char **value) {
+    const char *name = given + (given[1] == '-' ? 2 : 1), *equals = strchr(name, '=');
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    *value = equals ? equals + 1 : NULL;
+    for (size_t i = 0; flag_at(i); i++) {
+        const flag *f = flag_at(i);
+        bool dashes = given[1] == '-' || length == 1; /* one dash serves names of one letter */
+        if (dashes && flag_belongs(f, c) && strlen(f->name) == length && strncmp(f->name, name, length) == 0) return f;
+    }
+    return NULL;
 }
 
-#define MOST_RANKS 65536
-
-static status set_world(common_options *o, const char *text) {
-    char *end;
-    long n = strtol(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || n < 2 || n > MOST_RANKS)
-        return ERR(ERR_INPUT, "--world: found '%.100s', expected a whole number of ranks in [2, %d]", text, MOST_RANKS);
-    o->world = (int)n;
+static status store_text(command_line *l, const flag *f, const char *where, const char *key, const char *text) {
+    void *field = (char *)l + f->row.offset;
+    if (*text == 0 && strcmp(f->row.range, "any") != 0)
+        return ERR(ERR_INPUT, "%s: %s: found '', expected %s", where, key, f->value);
+    if (f->row.storage == STORE_TEXT) {
+        *(const char **)field = text;
+        return OK;
+    }
+    text_list *list = field;
+    list->items = array_grow(list->items, &list->capacity, list->n + 1, sizeof *list->items);
+    list->items[list->n++] = text;
     return OK;
 }
 
-static status apply_flag(common_options *o, flag_id id, const char *text) {
-    switch (id) {
-    case FLAG_SET: return config_set(&o->config, text, "--set");
-    case FLAG_JSON: o->json = true; return OK;
-    case FLAG_TRACE: o->trace_path = text; return OK;
-    case FLAG_PROGRAM: o->program_text = true; return OK;
-    case FLAG_ANNOTATED: o->annotated = true; return OK;
-    case FLAG_HELP: o->help = true; return OK;
-    case FLAG_DEEPSPEED: return foreign_read_deepspeed(&o->foreign, text);
-    case FLAG_RESUME: return set_key(&o->config, "run.resume", text, "--resume");
-    case FLAG_PRESET: return set_key(&o->config, "model.preset", text, "--preset");
-    case FLAG_HARDWARE: o->hardware = text; return OK;
-    case FLAG_MEASURE: o->measure = true, o->measure_path = text; return OK;
-    case FLAG_PATH: o->disk_path = text; return OK;
-    case FLAG_WORLD: return set_world(o, text);
-    case FLAG_DEVICE_MEMORY: return set_key(&o->config, "memory.device", text, "--device-memory");
+static status apply(command_line *l, const flag *f, const char *text) {
+    char key[64];
+    l->given[f - flag_at(0)] = true;
+    if (!text && *f->value) return OK; /* [VALUE], and none stands there */
+    snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
+    if (f->key) {
+        if (*f->key == 0) return config_set(&l->config, text, key);
+        return config_set(&l->config, arena_format(&l->memory, "%s=%s", f->key, text), key);
+    }
+    if (f->row.type == TYPE_BOOL) {
+        *(bool *)((char *)l + f->row.offset) = true;
+        return OK;
+    }
+    if (f->row.type == TYPE_TEXT) return store_text(l, f, l->command->name, key, text);
+    return setting_store(&f->row, l, &l->memory, -1, text, false, l->command->name, key);
+}
+
+static void defaults(command_line *l) {
+    for (size_t i = 0; flag_at(i); i++) {
+        const flag *f = flag_at(i);
+        if (f->key || f->row.storage == STORE_LIST) continue;
+        if (f->row.storage == STORE_TEXT) {
+            *(const char **)((char *)l + f->row.offset) = *f->row.initial ? f->row.initial : NULL;
+            continue;
+        }
+        status rc = setting_store(&f->row, l, &l->memory, -1, f->row.initial, false, "commands.def", f->name);
+        ASSERT(rc == OK);
+    }
+}
+
+/* Every argument has its place in the row, and every place that must be filled is. */
+static status check_arguments(const command_line *l, size_t n_given, const char *surplus) {
+    const command *c = l->command;
+    char name[64];
+    bool optional;
+    size_t n = 0;
+    for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional)); n++)
+        if (!optional && n >= n_given)
+            return ERR(ERR_INPUT, "%s: found no %s, expected: ralo %s %s", c->name, name, c->name, c->arguments);
+    if (!surplus) return OK;
+    return ERR(ERR_INPUT, "%s: found one argument too many, '%.100s'%s%.100s%s, expected: ralo %s%s%s", c->name,
+               surplus, n ? " after '" : "", n ? l->arguments[n - 1] : "", n ? "'" : "", c->name, n ? " " : "",
+               c->arguments);
+}
+
+static status check_needed(const command_line *l) {
+    for (size_t i = 0; flag_at(i); i++) {
+        const flag *f = flag_at(i);
+        if (flag_is_needed(f) && flag_belongs(f, l->command) && !l->given[i])
+            return ERR(ERR_INPUT, "%s: %s%s is missing: %s", l->command->name, flag_dashes(f), f->name, f->row.help);
     }
     return OK;
 }
 
-/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
-static void settle_defaults(config *c) {
+static size_t arguments_most(const command *c) {
+    char name[64];
+    bool optional;
+    size_t n = 0;
+    for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional)); n++) {}
+    ASSERT(n <= MAX_ARGUMENTS);
+    return n;
+}
+
+static bool takes_settings(const command *c) {
+    for (size_t i = 0; flag_at(i); i++)
+        if (flag_at(i)->key && flag_belongs(flag_at(i), c)) return true;
+    return false;
+}
+
+status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
+    *l = (command_line){.command = c};
+    arena_init(&l->memory);
+    config_init(&l->config);
+    foreign_init(&l->foreign);
+    defaults(l);
+    size_t most = arguments_most(c), n_given = 0;
+    const char *surplus = NULL;
+    bool is_config = str_starts_with(c->arguments, "[CONFIG]");
+    for (int pass = 0; pass < 2; pass++) {
+        bool flags_end = false;
+        for (int i = 1; i < argc; i++) {
+            const char *text;
+            if (flags_end || argv[i][0] != '-' || argv[i][1] == 0) {
+                if (pass == 1) continue;
+                if (n_given < most) l->arguments[n_given++] = argv[i];
+                else if (!surplus) surplus = argv[i];
+                continue;
+            }
+            if (strcmp(argv[i], "--") == 0) {
+                flags_end = true;
+                continue;
+            }
+            const flag *f = flag_of(c, argv[i], &text);
+            if (!f) return refuse_flag(c, argv[i]);
+            bool takes_value = *f->value != 0, may = *f->value == '[';
+            if (may && !text && i + 1 < argc && argv[i + 1][0] != '-') text = argv[++i];
+            if (takes_value && !may && !text) {
+                if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value: %s", c->name, argv[i], f->value);
+                text = argv[++i];
+            }
+            if (!takes_value && text)
+                return ERR(ERR_INPUT, "%s: --%s takes no value, found '%.100s'", c->name, f->name, text);
+            if (pass == 1 || !takes_value) TRY(apply(l, f, text));
+        }
+        if (l->help) return OK;
+        if (pass == 1) break;
+        TRY(check_arguments(l, n_given, surplus));
+        if (is_config && l->arguments[0]) TRY(foreign_read_config(&l->foreign, &l->config, l->arguments[0]));
+    }
+    TRY(check_needed(l));
+    if (!takes_settings(c)) return OK;
+    if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
+    TRY(foreign_apply(&l->foreign, &l->config));
+    config_settle(&l->config);
+    foreign_print(&l->foreign, &l->config, stderr);
+    return config_check(&l->config);
+}
+
+void command_line_fini(command_line *l) {
+    for (size_t i = 0; flag_at(i); i++)
+        if (flag_at(i)->row.storage == STORE_LIST && !flag_at(i)->key) {
+            text_list *list = (text_list *)((char *)l + flag_at(i)->row.offset);
+            free(list->items);
+            *list = (text_list){0};
+        }
+    foreign_fini(&l->foreign);
+    config_fini(&l->config);
+    arena_fini(&l->memory);
+}
+
+bool command_line_given(const command_line *l, const char *name) {
+    for (size_t i = 0; flag_at(i); i++)
+        if (l->given[i] && strcmp(flag_at(i)->name, name) == 0) return true;
+    return false;
+}
+
+void command_line_settle_generation(command_line *l) {
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
+    l->generation.precision = precisions[l->precision];
+    l->generation.backend = backend_cpu();
+    l->generation.trace_path = l->trace;
+    l->sampling.stops = l->stops.items;
+    l->sampling.n_stops = l->stops.n;
+}
+
+/* ---- settings to request --------------------------------------------------------------------------------------------- */
+
+void config_settle(config *c) {
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");
     if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
         c->data.tokenizer = c->model.path;
 }
-
-status options_parse(common_options *o, int argc, char **argv, const char *allowed) {
-    *o = (common_options){0};
-    config_init(&o->config);
-    foreign_init(&o->foreign);
-    /* The file first, whatever its place on the line: what is typed wins over what is in a file. */
-    const char *file = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 1; i < argc; i++) {
-            if (strncmp(argv[i], "--", 2) != 0) {
-                if (file && file != argv[i])
-                    return ERR(ERR_INPUT, "%s: two config files given, '%s' and '%s'", argv[0], file, argv[i]);
-                file = argv[i];
-                continue;
-            }
-            const char *name = argv[i] + 2, *text = strchr(name, '=');
-            size_t length = text ? (size_t)(text - name) : strlen(name), k = 0;
-            while (k < ARRAY_LENGTH(flags) && (strlen(flags[k].name) != length || strncmp(flags[k].name, name, length)))
-                k++;
-            if (k == ARRAY_LENGTH(flags) || !listed(allowed, flags[k].name))
-                return ERR(ERR_INPUT, "%s: unknown option '%s'; 'ralo --help' lists them", argv[0], argv[i]);
-            if (text) text++;
-            if (flags[k].takes_value && !text) {
-                if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value", argv[0], argv[i]);
-                text = argv[++i];
-            }
-            /* --measure takes a file where one follows. */
-            bool may = flags[k].id == FLAG_MEASURE;
-            if (may && !text && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) text = argv[++i];
-            if (!flags[k].takes_value && !may && text)
-                return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
-            if (pass == 1) TRY(apply_flag(o, flags[k].id, text));
-        }
-        if (pass == 0 && file) TRY(foreign_read_config(&o->foreign, &o->config, file));
-    }
-    TRY(foreign_apply(&o->foreign, &o->config)); /* last: it gives way to all that was said, and asks it for "auto" */
-    settle_defaults(&o->config);
-    foreign_print(&o->foreign, &o->config, stderr);
-    return config_check(&o->config);
-}
-
-void options_fini(common_options *o) {
-    foreign_fini(&o->foreign);
-    config_fini(&o->config);
-}
-
-/* ---- settings to request --------------------------------------------------------------------------------------------- */
 
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);

@@ -114,6 +114,9 @@ static status resolve_op(exec *e, size_t index) {
         else if (!op_output_optional(o->kind, i))
             return ERR(ERR_BUG, "%s: operand %s is missing", op_label(label, p, index), op_output_name(o->kind, i));
     }
+    void *rows = NULL;
+    if (o->rows) TRY(resolve_operand(e, index, "rows", o->rows, &rows));
+    call->rows = rows;
     TRY(resolve_scratch(e, index));
     return OK;
 }

@@ -48,6 +48,7 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variances = arena_array(&p->memory, value_id, n);
     c->moment_scales = arena_array(&p->memory, value_id, n);
     c->variance_scales = arena_array(&p->memory, value_id, n);
+    if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks = 0;
     for (size_t i = 0; i < n; i++) {

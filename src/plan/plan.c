@@ -70,8 +70,9 @@ static void find_peak(plan *p) {
 static void count_work(plan *p) {
     const program *g = &p->program;
     for (size_t i = 0; i < g->n_ops; i++) {
-        double times = g->ops[i].section == SECTION_MICRO ? (double)p->request.accumulation : 1;
-        if (g->ops[i].section != SECTION_MICRO && g->ops[i].section != SECTION_UPDATE) continue;
+        section s = g->ops[i].section;
+        double times = s == SECTION_MICRO ? (double)p->request.accumulation : 1;
+        if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
     }
@@ -111,6 +112,8 @@ status plan_compile(plan *p, const plan_request *r) {
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval,
+                             .no_training = r->no_training,
+                             .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
     TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
@@ -152,7 +155,9 @@ bool plan_fits(const plan *p) {
     }
     return true;
 }
+bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
 
 int64_t plan_tokens_per_step(const plan *p) {
+    if (plan_generates(&p->request)) return p->request.generation.slots;
     return p->request.micro_batch * p->request.accumulation * p->request.seq_len;
 }

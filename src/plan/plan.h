@@ -36,7 +36,9 @@ typedef struct plan_request {
     bool may_nvme; /* the user named a directory for it */
     place_options place;
     bool with_eval, token_weights, verify;
-    int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
+    bool no_training;            /* evaluation only: parameters and one forward */
+    generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
+    int64_t logits_chunk_bytes;  /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
     uint64_t host_limit;      /* bytes; 0 = no limit */
@@ -115,6 +117,8 @@ status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+/* All that a plan says, with these three; rungs: NULL where they were not asked for. */
+json_t *plan_json(const plan *p, const plan_rung *rungs);
 json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
@@ -146,8 +150,7 @@ typedef struct plan_world_layout {
 typedef struct plan_world_rung {
     char name[96];
     uint64_t bytes;
-    double step_s;   /* predicted; NAN without hardware */
-    bool is_formula; /* not compiled: the pass is not there yet */
+    double step_s; /* predicted, sending not counted; NAN without hardware */
 } plan_world_rung;
 typedef struct plan_world {
     int n_ranks;
@@ -162,3 +165,7 @@ typedef struct plan_world {
 status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks);
 void plan_world_print(const plan_world *w, FILE *out);
 json_t *plan_world_json(const plan_world *w); /* the caller takes it */
+bool plan_generates(const plan_request *r);
+/* fit.c asks these: does a variant fit; and the smallest change for a plan of generation, in options of `ralo generate`. */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned);
+bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);

@@ -58,6 +58,17 @@ static void print_prediction(const plan *p, FILE *out) {
                     100 * c->busy_s[l] / c->step_s);
 }
 
+static void print_generation(const plan *p, FILE *out) {
+    const generation_shape *g = &p->request.generation;
+    char a[32], b[32];
+    fprintf(out, "generate  %lld sequences of at most %lld tokens, %s, prompts by %lld tokens, %s FLOP per full step\n",
+            (long long)g->slots, (long long)g->context, precision_name(p->request.precision),
+            (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
+    fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
+            str_format_bytes(
+                b, generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.precision))));
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -68,10 +79,12 @@ void plan_print(const plan *p, FILE *out) {
         c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
-    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-            (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
-            str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
-            str_format_count(b, p->flops_per_step));
+    if (plan_generates(r)) print_generation(p, out);
+    else
+        fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
+                (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
+                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
+                str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
@@ -92,8 +105,9 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (%sloader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+    fprintf(out, "host      %s planned (%s%s%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
             p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
+            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", checkpoint staging" : "");
     if (p->planned[TIER_NVME]) fprintf(out, "nvme      %s planned\n", str_format_bytes(a, p->planned[TIER_NVME]));
     for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++)
@@ -136,6 +150,16 @@ json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
     json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    if (plan_generates(r)) {
+        const generation_shape *g = &r->generation;
+        json_object_set_new(s, "sequences", json_integer(g->slots));
+        json_object_set_new(s, "context", json_integer(g->context));
+        json_object_set_new(s, "page_size", json_integer(g->page_size));
+        json_object_set_new(s, "pages", json_integer(g->pages));
+        json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
+        json_object_set_new(s, "threads", json_integer(r->target.n_threads));
+        return s;
+    }
     json_object_set_new(s, "states", json_string(state_format_name(state_format_of(r->precision, r->states))));
     json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
@@ -153,4 +177,23 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
+}
+
+json_t *plan_json(const plan *p, const plan_rung *rungs) {
+    json_t *root = json_object();
+    json_object_set_new(root, "model", json_string(p->request.model.name));
+    json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
+    json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
+    json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
+    json_object_set_new(root, "flops_again", json_real(p->flops_again));
+    json_object_set_new(root, "strategy", plan_strategy_json(p));
+    json_object_set_new(root, "memory", plan_memory_json(p));
+    if (rungs) json_object_set_new(root, "recompute", plan_rungs_json(p, rungs));
+    if (p->request.hardware) {
+        json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
+        json_object_set_new(root, "prediction", plan_prediction_json(p));
+    }
+    if (p->n_candidates) json_object_set_new(root, "candidates", plan_candidates_json(p));
+    json_object_set_new(root, "fits", json_boolean(plan_fits(p)));
+    return root;
 }

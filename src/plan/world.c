@@ -4,9 +4,7 @@
  * sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
  * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
  * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
- * though a stage has at most one of them: its scratch for logits is a little too much there.
- *
- * Formulas stand only where no pass exists yet (recompute), and are marked. */
+ * though a stage has at most one of them: its scratch for logits is a little too much there. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -20,7 +18,6 @@ typedef struct contents {
     uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
     uint64_t largest_unit;          /* parameters of the largest block, or of a table outside the blocks */
     uint64_t first_end, last_end;   /* parameters before and after the blocks */
-    double forward_s;               /* predicted time of the blocks' forward, one micro-batch */
 } contents;
 
 static bool in_first_stage(const char *name) {
@@ -63,16 +60,14 @@ static void look_into(const plan *p, contents *out) {
         }
     }
     out->inside = p->planned[TIER_DEVICE] - out->params - out->grads - out->states;
-    const char *missing = NULL;
-    for (size_t i = 0; i < loss && p->request.hardware; i++)
-        if (g->ops[i].section == SECTION_MICRO && g->ops[i].layer >= 0)
-            out->forward_s += cost_op_seconds(g, &g->ops[i], p->request.hardware, &missing);
     free(life);
     free(blocks);
 }
 
+/* A tensor is cut between elements; where a parameter has no whole number of bytes (8-bit states with scales per block),
+ * evenly. */
 static uint64_t shard(uint64_t n_bytes, uint64_t n_params, uint64_t n) {
-    if (n_params == 0) return 0;
+    if (n_bytes % n_params) return (n_bytes + n - 1) / n;
     return (n_params + n - 1) / n * (n_bytes / n_params);
 }
 
@@ -157,6 +152,7 @@ static bool why_not(const plan_request *r, plan_world_layout *l) {
 
 static status fill_layout(plan_world *w, plan_world_layout *l) {
     plan_request r = w->request;
+    r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
     if (why_not(&r, l)) return OK;
     model_config *c = &r.model;
     c->n_heads /= l->tensor;
@@ -169,14 +165,15 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
     contents in;
     TRY(plan_compile(&p, &r));
     look_into(&p, &in);
-    uint64_t n_params = model_param_count(c), per_grad = in.grads / n_params, per_state = in.states / n_params;
+    double n_params = (double)model_param_count(c), per_grad = (double)in.grads / n_params;
+    double per_state = (double)in.states / n_params;
     uint64_t params = in.params, width = dtype_bytes(precision_compute(r.precision));
     uint64_t tied_twice = c->tied ? (uint64_t)(c->vocab * c->hidden) * width : 0; /* counted at both ends */
     if (l->pipeline > 1) params = params + tied_twice - in.first_end - in.last_end + MAX(in.first_end, in.last_end);
     int64_t in_flight = MIN((int64_t)l->pipeline, r.accumulation);
     l->bytes = (plan_world_share){.params = params,
-                                  .grads = params / width * per_grad,
-                                  .states = params / width * per_state,
+                                  .grads = (uint64_t)llround((double)(params / width) * per_grad),
+                                  .states = (uint64_t)llround((double)(params / width) * per_state),
                                   .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
     if (l->sequence > 1) /* keys and values of other ranks' tokens pass by: one block in use, one arriving */
         l->bytes.activations += 2 * (uint64_t)(r.micro_batch * r.seq_len * 2 * c->n_kv_heads * c->head_dim) * width;
@@ -229,13 +226,16 @@ static status fill_ladder(plan_world *w) {
         const char *name;
         precision precision;
         int64_t micro_batch;
-    } compiled[] = {{"base: fp32", PRECISION_FP32, rows},
-                    {"mixed precision: bf16", PRECISION_BF16, rows},
-                    {"+ accumulation", PRECISION_BF16, 1}};
+        recompute_kind recompute;
+    } compiled[WORLD_RUNGS - 1] = {{"base: fp32", PRECISION_FP32, rows, RECOMPUTE_NONE},
+                                   {"mixed precision: bf16", PRECISION_BF16, rows, RECOMPUTE_NONE},
+                                   {"+ accumulation", PRECISION_BF16, 1, RECOMPUTE_NONE},
+                                   {"+ recompute of every block", PRECISION_BF16, 1, RECOMPUTE_FULL}};
     for (size_t i = 0; i < ARRAY_LENGTH(compiled); i++) {
         r.precision = compiled[i].precision;
         r.micro_batch = compiled[i].micro_batch;
         r.accumulation = rows / r.micro_batch;
+        r.recompute = (recompute_policy){.kind = compiled[i].recompute};
         TRY(plan_compile(&p, &r));
         look_into(&p, &c);
         w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
@@ -243,20 +243,12 @@ static status fill_ladder(plan_world *w) {
                  (long long)r.micro_batch, (long long)r.accumulation);
         plan_close(&p);
     }
-    /* Each block keeps its input only, 2 h bytes per token in 16 bits, and one block at a time is whole again. */
-    const model_config *m = &r.model;
-    uint64_t inputs = (uint64_t)(m->n_layers * r.micro_batch * r.seq_len * m->hidden) * dtype_bytes(DTYPE_BF16);
-    uint64_t one = c.kept_by_layers / (uint64_t)m->n_layers;
-    plan_world_rung *last = &w->rungs[2], *recompute = &w->rungs[3], *sharded = &w->rungs[4];
-    *recompute = (plan_world_rung){.name = "+ recompute of every block",
-                                   .bytes = last->bytes - c.kept_by_layers + MIN(inputs + one, c.kept_by_layers),
-                                   .step_s = last->step_s + (double)r.accumulation * c.forward_s,
-                                   .is_formula = true};
     uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
+    const plan_world_rung *last = &w->rungs[WORLD_RUNGS - 2];
+    plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
     *sharded =
-        (plan_world_rung){.bytes = recompute->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
-                          .step_s = recompute->step_s,
-                          .is_formula = true};
+        (plan_world_rung){.bytes = last->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
+                          .step_s = last->step_s};
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
 }

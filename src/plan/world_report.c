@@ -71,12 +71,9 @@ static void print_ladder(const plan_world *w, FILE *out) {
         fprintf(out, "  %-34s %8s", g->name, gb(t, g->bytes));
         if (isfinite(g->step_s))
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
-        fprintf(out, "%s%s\n", g->is_formula ? "  (formula)" : "", verdict(w, g->bytes));
+        fprintf(out, "%s\n", verdict(w, g->bytes));
     }
-    fprintf(out,
-            "  formula: a block keeps 2 h bytes per token instead of %.0f, and its forward runs twice; sending is "
-            "not in the time\n",
-            w->kept_per_layer_token);
+    fputs("  sending is not in the time\n", out);
 }
 
 void plan_world_print(const plan_world *w, FILE *out) {
@@ -131,8 +128,8 @@ json_t *plan_world_json(const plan_world *w) {
     }
     for (int i = 0; i < WORLD_RUNGS; i++) {
         const plan_world_rung *g = &w->rungs[i];
-        json_array_append_new(rungs, json_pack("{s:s, s:I, s:o, s:b}", "name", g->name, "bytes", (json_int_t)g->bytes,
-                                               "step_ms", number_or_null(1e3 * g->step_s), "formula", g->is_formula));
+        json_array_append_new(rungs, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
+                                               "step_ms", number_or_null(1e3 * g->step_s)));
     }
     json_object_set_new(root, "sharding", stages);
     json_object_set_new(root, "layouts", layouts);

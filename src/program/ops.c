@@ -184,6 +184,11 @@ double op_flops(const program *p, const op *o) {
     const op_attr *a = &o->attr;
     double square = (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
     switch (o->kind) {
+    case OP_UNEMBED_LOGITS: /* only the rows that are sampled */
+        return 2.0 * (double)program_get(p, o->out[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_ATTENTION_PAGED: /* two products over as many positions as the page table can hold */
+        return 4.0 * (double)program_get(p, o->in[0])->shape.dim[0] * a->n_heads * a->head_dim *
+               (double)program_get(p, o->in[3])->shape.dim[1] * (double)program_get(p, o->in[1])->shape.dim[2];
     case OP_LINEAR:       /* x (N, in), w (out, in) */
     case OP_LINEAR_DX:    /* dy (N, out), w (out, in) */
     case OP_UNEMBED_LOSS: /* h (N, C), w (V, C) */

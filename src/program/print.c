@@ -20,6 +20,7 @@ void program_print(const program *p, FILE *out) {
         fputs(" <-", out);
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (o->in[k]) print_value(p, o->in[k], op_input_name(o->kind, k), false, out);
+        if (o->rows) print_value(p, o->rows, "rows", false, out);
         if (o->work) print_value(p, o->work, "work", false, out);
         for (stream k = 0; k < STREAM_COUNT; k++)
             if (o->wait[k]) fprintf(out, " wait %s:%u", stream_name(k), o->wait[k]);
@@ -39,6 +40,7 @@ uint64_t program_hash(const program *p) {
         const op *o = &p->ops[i];
         h = mix(h, (uint64_t)o->kind << 16 | (uint64_t)o->at << 8 | o->section);
         h = mix(h, (uint64_t)o->attr.first_element);
+        if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);
     }

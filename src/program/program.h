@@ -4,7 +4,8 @@
  * Promises
  *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
  *   - A program is several sections over one table of values. A section is what runs in one go: MICRO is forward and
- *     backward of one micro-batch, UPDATE the optimizer, EVAL a forward with losses. Values that belong to one section
+ *     backward of one micro-batch, UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
+ *     generation. Values that belong to one section
  *     only share bytes with those of other sections, because sections never run at the same moment.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
  *
@@ -35,6 +36,7 @@ typedef enum role {
     ROLE_ACTIVATION,
     ROLE_WORK,
     ROLE_COMM,
+    ROLE_CACHE, /* keys and values of generation */
     ROLE_COUNT
 } role;
 /* Where bytes live. The first device is TIER_DEVICE; layers placed by hand may lie on others, each with its own arena. */
@@ -51,7 +53,15 @@ typedef enum stream {
     STREAM_COMM,
     STREAM_COUNT
 } stream;
-typedef enum section { SECTION_START, SECTION_MICRO, SECTION_EVAL, SECTION_UPDATE, SECTION_COUNT } section;
+typedef enum section {
+    SECTION_START,
+    SECTION_MICRO,
+    SECTION_EVAL,
+    SECTION_UPDATE,
+    SECTION_PREFILL, /* generation: a chunk of prompt tokens of several sequences */
+    SECTION_DECODE,  /* generation: one token of every sequence */
+    SECTION_COUNT
+} section;
 
 const char *role_name(role r); /* "params", "grads" ...: the keys of memory.by_role */
 const char *tier_name(tier t);
@@ -121,6 +131,11 @@ typedef struct op {
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
     uint32_t wait[STREAM_COUNT];
+    /* int32 (1): how many leading rows of the op hold something in this run; NO_VALUE: all. A value and not a constant, so
+     * that a step that is partly filled costs what it holds and is still the step that was planned. A kernel may compute
+     * the other rows too, nobody reads them; it must not let them reach these. Where it is given, the bits of a row depend
+     * on that row alone, never on how many others there are. */
+    value_id rows;
     op_attr attr;
 } op;
 

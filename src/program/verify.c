@@ -89,6 +89,20 @@ static status check_heads(const checker *c, value_id qkv) {
     return OK;
 }
 
+/* Pages of keys and values, and what finds a token in them. */
+static status check_paged(const checker *c, value_id cache, value_id slots, value_id table, value_id doc) {
+    const op *o = c->o;
+    int64_t n = sh(c, IN(0))->dim[0];
+    REQUIRE(o->attr.seq_len == 1, "every token is a row of its own: seq_len is 1", IN(0));
+    REQUIRE(sh(c, cache)->rank == 4 && sh(c, cache)->dim[1] == 2 * (int64_t)o->attr.n_kv_heads &&
+                sh(c, cache)->dim[2] > 0 && sh(c, cache)->dim[3] == o->attr.head_dim && same_type(c, IN(0), cache),
+            "cache is not (pages, 2 G, S, D) of the rows' dtype", cache);
+    TRY(check_tokens(c, slots, n));
+    TRY(check_tokens(c, doc, n));
+    REQUIRE(has_type(c, table, DTYPE_I32) && sh(c, table)->rank == 2, "expected int32 (slots, pages of a slot)", table);
+    return OK;
+}
+
 static status check_scalars(const checker *c, value_id v) {
     REQUIRE(has_type(c, v, DTYPE_U8) && is_shape1(c, v, sizeof(step_scalars)), "expected the step scalars", v);
     return OK;
@@ -222,8 +236,10 @@ static status check_op(const checker *c) {
         return OK;
     case OP_ROPE:
         TRY(check_heads(c, IN(0)));
-        REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape2(c, IN(1), o->attr.seq_len, o->attr.head_dim),
-                "table is not (T, D)", IN(1));
+        /* Longer than a row where rows are single tokens of a long sequence, as in generation. */
+        REQUIRE(has_type(c, IN(1), DTYPE_F32) && sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] >= o->attr.seq_len &&
+                    sh(c, IN(1))->dim[1] == o->attr.head_dim,
+                "table is not (T, D) or longer", IN(1));
         TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
         REQUIRE(o->attr.head_dim % 2 == 0, "rope needs an even head_dim", IN(0));
         return check_like(c, IN(0), OUT(0));
@@ -235,6 +251,23 @@ static status check_op(const checker *c) {
                 "output is not (N, H D)", OUT(0));
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
                 "lse is not (B, H, T)", OUT(1));
+        return OK;
+    case OP_KV_STORE: TRY(check_heads(c, IN(0))); return check_paged(c, OUT(0), IN(1), IN(2), IN(3));
+    case OP_ATTENTION_PAGED:
+        TRY(check_heads(c, IN(0)));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], (int64_t)o->attr.n_heads * o->attr.head_dim) &&
+                    same_type(c, IN(0), OUT(0)),
+                "output is not (N, H D)", OUT(0));
+        return check_paged(c, IN(1), IN(2), IN(3), IN(4));
+    case OP_UNEMBED_LOGITS:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, IN(0))->dim[1] && same_type(c, IN(0), IN(1)),
+                "unembedding does not match the rows", IN(1));
+        REQUIRE(has_type(c, OUT(0), DTYPE_F32) && sh(c, OUT(0))->rank == 2 &&
+                    sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[0],
+                "expected fp32 (R, V)", OUT(0));
+        if (IN(2)) return check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]);
+        REQUIRE(sh(c, OUT(0))->dim[0] == sh(c, IN(0))->dim[0], "without pick there are as many rows as in h", OUT(0));
         return OK;
     case OP_SWIGLU:
         TRY(check_rows(c, IN(0)));
@@ -425,6 +458,11 @@ status program_verify(const program *p) {
         for (int k = 0; k < op_output_count(o->kind); k++) {
             if (o->out[k] >= p->n_values) return fail(&c, "output is no value", NO_VALUE);
             if (!o->out[k] && !op_output_optional(o->kind, k)) return fail(&c, op_output_name(o->kind, k), NO_VALUE);
+        }
+        if (o->rows) {
+            if (o->rows >= p->n_values) return fail(&c, "rows is no value", NO_VALUE);
+            if (!has_type(&c, o->rows, DTYPE_I32) || !is_shape1(&c, o->rows, 1) || !p->values[o->rows].persistent)
+                return fail(&c, "rows is not a persistent int32 (1)", o->rows);
         }
         TRY(check_op(&c));
         TRY(check_place(&c));

@@ -1,4 +1,5 @@
-/* supervised.c - the training loop: micro-batches in, one update per step, evaluation, checkpoints, a clean stop.
+/* supervised.c - the trainer: micro-batches in, one update per step, evaluation, checkpoints; and the loop of `ralo train`
+ * over it, with a clean stop.
  *
  * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
  * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
@@ -17,7 +18,7 @@
 static volatile sig_atomic_t interrupt_requested;
 void train_interrupt(void) { interrupt_requested = 1; }
 
-typedef struct trainer {
+struct trainer {
     const train_request *r;
     const plan *p;
     const dataset *d;
@@ -33,7 +34,7 @@ typedef struct trainer {
     uint64_t timed_tokens;
     char *description; /* of the model, for export */
     arena memory;
-} trainer;
+};
 
 static void say(const trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void say(const trainer *t, const char *fmt, ...) {
@@ -108,9 +109,10 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
                (long long)step, loss, norm, where, w->name, (long long)f.element, (double)f.number, op_name(o->kind));
 }
 
-/* One optimizer step. */
-static status run_step(trainer *t, train_step_report *report) {
+status trainer_step(trainer *t, train_step_report *report) {
     const train_options *o = &t->r->train;
+    if (t->state.step >= o->steps)
+        return ERR(ERR_INPUT, "all %lld steps are done; raise train.steps for more", (long long)o->steps);
     int64_t step = t->state.step + 1;
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
@@ -164,9 +166,9 @@ static status run_step(trainer *t, train_step_report *report) {
     return OK;
 }
 
-static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
+void trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
-    *out = (train_eval_report){.step = step};
+    *out = (train_eval_report){.step = t->state.step};
     out->loss = evaluator_loss(&t->eval, o->eval_rows);
     out->exact_match = evaluator_exact_match(&t->eval, o->problems, &out->n_problems);
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
@@ -239,9 +241,8 @@ static status first_values(trainer *t) {
     return OK;
 }
 
-static status open_trainer(trainer *t) {
+static status open_parts(trainer *t) {
     const train_request *r = t->r;
-    arena_init(&t->memory);
     exec_options eo = {.backend = r->backend,
                        .n_threads = r->n_threads,
                        .bind = r->bind,
@@ -269,7 +270,20 @@ static status open_trainer(trainer *t) {
     return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row);
 }
 
-static void close_trainer(trainer *t) {
+status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o) {
+    static const train_observer silent;
+    trainer *t = mem_alloc(sizeof *t);
+    *t = (trainer){.r = r, .p = p, .d = d, .o = o ? o : &silent};
+    arena_init(&t->memory);
+    *out = NULL;
+    status rc = open_parts(t);
+    if (rc == OK) *out = t;
+    else trainer_close(t);
+    return rc;
+}
+
+void trainer_close(trainer *t) {
+    if (!t) return;
     if (t->l) loader_close(t->l);
     if (t->checkpoints) checkpointer_close(t->checkpoints);
     if (t->e) {
@@ -279,15 +293,26 @@ static void close_trainer(trainer *t) {
     free(t->tensors);
     free(t->description);
     arena_fini(&t->memory);
+    free(t);
 }
 
-static status save(trainer *t) { return t->checkpoints ? checkpointer_save(t->checkpoints, t->e, &t->state) : OK; }
+const train_state *trainer_state(const trainer *t) { return &t->state; }
+
+status trainer_save(trainer *t) { return t->checkpoints ? checkpointer_save(t->checkpoints, t->e, &t->state) : OK; }
+
+status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
+
+status trainer_export(trainer *t, const export_options *o, export_report *out) {
+    return export_running(t->e, t->p, t->description, o, out);
+}
+
+uint64_t trainer_param_hash(trainer *t) { return params_hash(t->e, t->p); }
 
 static status export_model(trainer *t) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
     export_report report;
     char size[32];
-    TRY(export_running(t->e, t->p, t->description, &o, &report));
+    TRY(trainer_export(t, &o, &report));
     say(t, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), dtype_name(report.type));
     return OK;
 }
@@ -297,17 +322,17 @@ static status loop(trainer *t, train_result *out) {
     int64_t saved_at = -1;
     while (t->state.step < o->steps && !interrupt_requested) {
         train_step_report report;
-        TRY(run_step(t, &report));
+        TRY(trainer_step(t, &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         bool last = report.step == o->steps;
-        if (o->eval_every && report.step % o->eval_every == 0 && !last) evaluate(t, report.step, &out->eval);
+        if (o->eval_every && report.step % o->eval_every == 0 && !last) trainer_evaluate(t, &out->eval);
         if (o->save_every && report.step % o->save_every == 0) {
-            TRY(save(t));
+            TRY(trainer_save(t));
             saved_at = report.step;
         }
     }
-    if (saved_at != t->state.step) TRY(save(t));
-    if (t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
+    if (saved_at != t->state.step) TRY(trainer_save(t));
+    TRY(trainer_wait(t));
     if (interrupt_requested && t->state.step < o->steps)
         return ERR(
             ERR_INTERRUPTED,
@@ -324,34 +349,34 @@ status train_check(const train_request *r, const plan *p) {
 
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
-    trainer t = {.r = r, .p = p, .d = d, .o = o};
+    trainer *t;
     *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
-    TRY_GOTO(rc, open_trainer(&t), done);
+    TRY_GOTO(rc, trainer_open(&t, r, p, d, o), done);
     if (o->on_start) TRY_GOTO(rc, o->on_start(o->context), done);
-    rc = loop(&t, out);
-    out->steps = t.state.step;
-    out->first_loss = t.state.first_loss;
-    out->last_loss = t.state.last_loss;
-    out->tokens = t.state.tokens;
-    if (t.seconds > 0) {
-        out->tokens_per_second = (double)t.timed_tokens / t.seconds;
-        out->step_ms = t.seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t.timed_tokens;
+    rc = loop(t, out);
+    out->steps = t->state.step;
+    out->first_loss = t->state.first_loss;
+    out->last_loss = t->state.last_loss;
+    out->tokens = t->state.tokens;
+    if (t->seconds > 0) {
+        out->tokens_per_second = (double)t->timed_tokens / t->seconds;
+        out->step_ms = t->seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->timed_tokens;
     }
     if (rc == OK && p->request.with_eval) {
-        evaluate(&t, t.state.step, &out->eval);
-        if (o->on_example && r->train.problems > 0) evaluator_examples(&t.eval, EXAMPLES, o);
+        trainer_evaluate(t, &out->eval);
+        if (o->on_example && r->train.problems > 0) evaluator_examples(&t->eval, EXAMPLES, o);
     }
-    if (rc == OK && r->export_dir) rc = export_model(&t);
-    out->param_hash = params_hash(t.e, p);
-    exec_ledger(t.e, &out->memory);
-    for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t.e, k);
+    if (rc == OK && r->export_dir) rc = export_model(t);
+    out->param_hash = trainer_param_hash(t);
+    exec_ledger(t->e, &out->memory);
+    for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t->e, k);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
-                     (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+                     (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
-    close_trainer(&t);
+    trainer_close(t);
     return rc;
 }

@@ -192,7 +192,33 @@ typedef struct train_result {
 uint64_t train_host_row_bytes(const plan_request *r);
 /* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
 status train_check(const train_request *r, const plan *p);
-/* plan: already compiled from request->plan; borrowed. */
+
+/* A run in the hands of its caller. What it is opened with is borrowed until it is closed; the plan is compiled from
+ * request->plan already; the observer may be NULL. After an error a trainer can only be closed.
+ *
+ *     trainer *t;
+ *     TRY(trainer_open(&t, &request, &plan, data, NULL));
+ *     while (rc == OK && trainer_state(t)->step < request.train.steps) rc = trainer_step(t, &report);
+ *     if (rc == OK) rc = trainer_save(t);
+ *     if (rc == OK) rc = trainer_wait(t);
+ *     trainer_close(t);
+ */
+typedef struct trainer trainer;
+status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o);
+void trainer_close(trainer *t); /* a save under way is finished */
+const train_state *trainer_state(const trainer *t);
+status trainer_step(trainer *t, train_step_report *report); /* one optimizer step; ERR_INPUT when all are done */
+void trainer_evaluate(trainer *t, train_eval_report *out);  /* the plan was made with_eval */
+/* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
+status trainer_save(trainer *t);
+status trainer_wait(trainer *t); /* until the last save is on disk */
+status trainer_export(trainer *t, const export_options *o, export_report *out);
+uint64_t trainer_param_hash(trainer *t);
+
+/* All of it: open, every step with evaluations and saves between them, the last save, evaluation, export, close. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */
 void train_interrupt(void);
+
+#include "train/generate.h"   /* completions from a model: part of this room's face */
+#include "train/perplexity.h" /* loss of a model on a text: likewise */

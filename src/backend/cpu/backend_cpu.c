@@ -99,6 +99,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_ATTENTION_BWD: return cpu_attention_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return cpu_unembed_work_bytes(p, o, n_threads);
+    case OP_ATTENTION_PAGED: return cpu_paged_work_bytes(p, o, n_threads);
+    case OP_UNEMBED_LOGITS: return cpu_logits_work_bytes(p, o, n_threads);
     case OP_BIAS_GRAD:
     case OP_RMSNORM_BWD:
     case OP_LAYERNORM_BWD:

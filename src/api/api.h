@@ -1,0 +1,44 @@
+#pragma once
+/* api.h - private to api: what every public function begins and ends with.
+ *
+ * This room comes after cli in the order of rooms: settings are parsed there (config.h), and the way from settings to a
+ * planned job is the one that `ralo train` takes (cli.h). Nothing includes this room. */
+#include "cli/cli.h"
+#include "ralo.h"
+
+#include <locale.h>
+
+/* In front of anything that reads or prints numbers, or may log: this thread in the C locale, the log in the caller's
+ * hands. Every api_enter has its api_leave, which passes the status on. */
+typedef struct api_call {
+    locale_t before;
+} api_call;
+api_call api_enter(void);
+ralo_status api_leave(api_call call, status rc);
+
+/* NULL where something is needed. */
+status api_need(const char *function, const char *what, const void *pointer);
+#define API_NEED(pointer)                                          \
+    do {                                                           \
+        status need_rc_ = api_need(__func__, #pointer, (pointer)); \
+        if (need_rc_ != OK) return (ralo_status)need_rc_;          \
+    } while (0)
+
+struct ralo_settings {
+    config config;
+    strbuf text; /* of the last _get */
+};
+
+struct ralo_plan {
+    config config; /* the plan points into it */
+    hardware machine;
+    bool borrowed; /* of a trainer or a generator */
+    plan own;
+    const plan *plan;
+    char *text, *json;
+};
+
+/* A copy that is checked, with its defaults settled: what a job is made from. config_fini also after an error. */
+status api_config(config *out, const ralo_settings *s);
+/* Fills text and json from p->plan. rungs: as ralo plan shows them, or NULL. */
+void api_plan_describe(ralo_plan *p, const plan_rung *rungs);

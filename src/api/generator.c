@@ -1,0 +1,165 @@
+/* generator.c - ralo_generator: texts in, completions out. */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)RALO_STOP_EOS == STOP_EOS && (int)RALO_STOP_STRING == STOP_STRING &&
+                   (int)RALO_STOP_LENGTH == STOP_LENGTH,
+               "a reason to stop is handed out as it is");
+
+struct ralo_generator {
+    generator *generator;
+    ralo_plan plan;
+};
+
+void ralo_generator_options_init(ralo_generator_options *o) {
+    if (o) *o = (ralo_generator_options){.precision = "fp32", .max_sequences = 16};
+}
+
+void ralo_sampling_init(ralo_sampling *s) {
+    sampling_options d = SAMPLING_DEFAULTS;
+    if (s)
+        *s = (ralo_sampling){.max_new = d.max_new,
+                             .temperature = d.temperature,
+                             .top_k = d.top_k,
+                             .top_p = d.top_p,
+                             .min_p = d.min_p,
+                             .repetition_penalty = d.repetition_penalty,
+                             .seed = d.seed,
+                             .n_completions = d.n_completions};
+}
+
+static status options_of(generator_options *out, const char *source, const ralo_generator_options *o) {
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16};
+    size_t k = 0;
+    TRY(api_need("ralo_generator_open", "options->precision", o->precision));
+    while (k < ARRAY_LENGTH(precisions) && strcmp(precision_name(precisions[k]), o->precision) != 0) k++;
+    if (k == ARRAY_LENGTH(precisions))
+        return ERR(ERR_INPUT, "ralo_generator_open: found the precision '%.100s', expected fp32, bf16 or fp16",
+                   o->precision);
+    if (o->max_sequences < 1 || o->context < 0 || o->threads < 0)
+        return ERR(
+            ERR_INPUT,
+            "ralo_generator_open: found %lld sequences, a context of %lld, %d threads; expected at least 1, 0 and "
+            "0; ralo_generator_options_init sets them all",
+            (long long)o->max_sequences, (long long)o->context, (int)o->threads);
+    *out = (generator_options){.source = source,
+                               .precision = precisions[k],
+                               .max_sequences = o->max_sequences,
+                               .context = o->context,
+                               .cache_bytes = o->cache_bytes,
+                               .device_limit = o->device_memory,
+                               .n_threads = o->threads,
+                               .backend = backend_cpu()};
+    return OK;
+}
+
+ralo_status ralo_generator_open(ralo_generator **out, const char *source, const ralo_generator_options *options) {
+    API_NEED(out);
+    *out = NULL;
+    API_NEED(source);
+    api_call call = api_enter();
+    ralo_generator_options usual;
+    generator_options o;
+    generator *g = NULL;
+    ralo_generator_options_init(&usual);
+    status rc = options_of(&o, source, options ? options : &usual);
+    if (rc == OK) rc = generator_open(&g, &o);
+    if (rc == OK) {
+        *out = mem_alloc(sizeof **out);
+        (*out)->generator = g;
+        (*out)->plan = (ralo_plan){.borrowed = true, .plan = generator_plan(g)};
+        api_plan_describe(&(*out)->plan, NULL);
+    }
+    return api_leave(call, rc);
+}
+
+void ralo_generator_close(ralo_generator *g) {
+    if (!g) return;
+    api_call call = api_enter();
+    generator_close(g->generator);
+    free(g->plan.text);
+    free(g->plan.json);
+    free(g);
+    api_leave(call, OK);
+}
+
+const ralo_plan *ralo_generator_plan(const ralo_generator *g) { return g ? &g->plan : NULL; }
+
+static status encode(const generator *g, const char *const *texts, size_t n, prompt *out) {
+    for (size_t i = 0; i < n; i++) {
+        int32_t *tokens = NULL;
+        size_t capacity = 0;
+        if (!texts[i]) return ERR(ERR_INPUT, "ralo_generator_generate: found NULL for prompt %zu", i);
+        status rc = generator_encode(g, texts[i], strlen(texts[i]), &tokens, &out[i].n_tokens, &capacity);
+        out[i].tokens = tokens;
+        TRY(rc);
+    }
+    return OK;
+}
+
+/* The texts and tokens go over; the list that held them goes. */
+static ralo_completion *take(completion *list, size_t n) {
+    ralo_completion *out = mem_alloc(MAX(n, (size_t)1) * sizeof *out);
+    for (size_t i = 0; i < n; i++)
+        out[i] = (ralo_completion){.text = list[i].text,
+                                   .n_bytes = list[i].text_bytes,
+                                   .tokens = list[i].tokens,
+                                   .n_tokens = list[i].n_tokens,
+                                   .log_probability = list[i].log_probability,
+                                   .stop = (ralo_stop)list[i].stop};
+    free(list);
+    return out;
+}
+
+static status generate(generator *g, const char *const *texts, size_t n, const ralo_sampling *s, ralo_completion **out,
+                       size_t *n_out) {
+    status rc;
+    completion *list = NULL;
+    sampling_options o = {.max_new = s->max_new,
+                          .temperature = s->temperature,
+                          .top_k = s->top_k,
+                          .top_p = s->top_p,
+                          .min_p = s->min_p,
+                          .repetition_penalty = s->repetition_penalty,
+                          .seed = s->seed,
+                          .n_completions = s->n_completions,
+                          .stops = s->stops,
+                          .n_stops = s->n_stops,
+                          .ignore_eos = s->ignore_eos != 0};
+    if (s->n_stops && !s->stops) return ERR(ERR_INPUT, "ralo_generator_generate: found NULL for %zu stops", s->n_stops);
+    TRY(sampling_check(&o));
+    prompt *prompts = mem_alloc(n * sizeof *prompts);
+    TRY_GOTO(rc, encode(g, texts, n, prompts), done);
+    TRY_GOTO(rc, generator_run(g, prompts, n, &o, NULL, &list, NULL), done);
+    *n_out = n * (size_t)s->n_completions;
+    *out = take(list, *n_out);
+done:
+    for (size_t i = 0; i < n; i++) free((int32_t *)prompts[i].tokens);
+    free(prompts);
+    return rc;
+}
+
+ralo_status ralo_generator_generate(ralo_generator *g, const char *const *prompts, size_t n_prompts,
+                                    const ralo_sampling *sampling, ralo_completion **out, size_t *n_out) {
+    API_NEED(out);
+    API_NEED(n_out);
+    *out = NULL;
+    *n_out = 0;
+    API_NEED(g);
+    if (n_prompts == 0) return (ralo_status)ERR(ERR_INPUT, "ralo_generator_generate: found no prompt, expected some");
+    API_NEED(prompts);
+    api_call call = api_enter();
+    ralo_sampling usual;
+    ralo_sampling_init(&usual);
+    return api_leave(call, generate(g->generator, prompts, n_prompts, sampling ? sampling : &usual, out, n_out));
+}
+
+void ralo_completions_free(ralo_completion *completions, size_t n) {
+    for (size_t i = 0; completions && i < n; i++) {
+        free(completions[i].text);
+        free(completions[i].tokens);
+    }
+    free(completions);
+}

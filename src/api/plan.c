@@ -1,0 +1,104 @@
+/* plan.c - ralo_plan: what `ralo plan` shows, as numbers and text. */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static char *print_text(const plan *p, const plan_rung *rungs) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    ASSERT(f != NULL); /* fails for want of memory only */
+    plan_print(p, f);
+    if (rungs) plan_print_rungs(p, rungs, f);
+    fclose(f);
+    return text;
+}
+
+void api_plan_describe(ralo_plan *p, const plan_rung *rungs) {
+    json_t *root = plan_json(p->plan, rungs);
+    p->text = print_text(p->plan, rungs);
+    p->json = json_dumps(root, JSON_PRESERVE_ORDER);
+    json_decref(root);
+}
+
+ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
+    API_NEED(out);
+    *out = NULL;
+    API_NEED(s);
+    api_call call = api_enter();
+    status rc;
+    train_request r;
+    plan_rung rungs[PLAN_RUNGS];
+    ralo_plan *p = mem_alloc(sizeof *p);
+    TRY_GOTO(rc, api_config(&p->config, s), done);
+    TRY_GOTO(rc, request_from_config(&p->config, &r), done);
+    TRY_GOTO(rc, machine_describe(NULL, r.n_threads, &p->machine), done);
+    r.plan.hardware = &p->machine;
+    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
+    TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
+    p->plan = &p->own;
+    TRY_GOTO(rc, plan_rungs(&p->own, rungs), done);
+    api_plan_describe(p, rungs);
+    *out = p;
+done:
+    if (rc != OK) ralo_plan_close(p);
+    return api_leave(call, rc);
+}
+
+void ralo_plan_close(ralo_plan *p) {
+    if (!p || p->borrowed) return;
+    if (p->plan) plan_close(&p->own);
+    config_fini(&p->config);
+    free(p->text);
+    free(p->json);
+    free(p);
+}
+
+ralo_status ralo_plan_check(const ralo_plan *p) {
+    API_NEED(p);
+    api_call call = api_enter();
+    return api_leave(call, plan_check_fit(p->plan));
+}
+
+static status role_bytes(const plan *p, const char *name, uint64_t *out) {
+    strbuf known;
+    strbuf_init(&known);
+    for (role r = 0; r < ROLE_COUNT; r++) {
+        strbuf_printf(&known, "%s, ", role_name(r));
+        if (strcmp(role_name(r), name) != 0) continue;
+        *out = p->by_role[r];
+        strbuf_fini(&known);
+        return OK;
+    }
+    status rc = ERR(ERR_INPUT, "ralo_plan_bytes: found the role '%.100s', expected one of: %sgaps", name, known.text);
+    strbuf_fini(&known);
+    return rc;
+}
+
+ralo_status ralo_plan_bytes(const ralo_plan *p, const char *tier_text, const char *role_text, uint64_t *out) {
+    API_NEED(p);
+    API_NEED(tier_text);
+    API_NEED(out);
+    *out = 0;
+    tier t = 0;
+    while (t < TIER_COUNT && strcmp(tier_name(t), tier_text) != 0) t++;
+    if (t == TIER_COUNT)
+        return (ralo_status)ERR(ERR_INPUT, "ralo_plan_bytes: found the tier '%.100s', expected device, host or nvme",
+                                tier_text);
+    if (!role_text) {
+        *out = p->plan->planned[t];
+        return RALO_OK;
+    }
+    if (t != TIER_DEVICE)
+        return (ralo_status)ERR(ERR_INPUT, "ralo_plan_bytes: %s has no roles; they are known for the device",
+                                tier_text);
+    if (strcmp(role_text, "gaps") == 0) {
+        *out = p->plan->gap_bytes;
+        return RALO_OK;
+    }
+    return (ralo_status)role_bytes(p->plan, role_text, out);
+}
+
+const char *ralo_plan_text(const ralo_plan *p) { return p ? p->text : NULL; }
+const char *ralo_plan_json(const ralo_plan *p) { return p ? p->json : NULL; }

@@ -1,0 +1,150 @@
+/* trainer.c - ralo_trainer: the job and the trainer of `ralo train`, with the caller as the loop. */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ralo_trainer {
+    config config; /* the job points into it */
+    job job;
+    trainer *trainer;
+    ralo_plan plan;
+    bool failed; /* a step went wrong: parameters and data no longer belong together */
+};
+
+static void on_message(void *context, const char *text) {
+    (void)context;
+    log_info("%s", text);
+}
+
+static status open_job(ralo_trainer *t, const ralo_settings *s) {
+    static const train_observer observer = {.on_message = on_message};
+    TRY(api_config(&t->config, s));
+    config *c = &t->config;
+    TRY(job_init(&t->job, c, NULL));
+    train_request *r = &t->job.request;
+    r->train.save_every = 0; /* the caller saves, and waits for it: nothing is staged for background writing */
+    r->plan.state_copies = 0;
+    r->export_dir = NULL;
+    TRY(job_open(&t->job));
+    TRY(job_check(&t->job));
+    if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));
+    TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &observer));
+    if (*c->run.dir) TRY(config_save(c, c->run.dir));
+    t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan};
+    api_plan_describe(&t->plan, NULL);
+    return OK;
+}
+
+ralo_status ralo_trainer_open(ralo_trainer **out, const ralo_settings *s) {
+    API_NEED(out);
+    *out = NULL;
+    API_NEED(s);
+    api_call call = api_enter();
+    ralo_trainer *t = mem_alloc(sizeof *t);
+    status rc = open_job(t, s);
+    if (rc == OK) {
+        *out = t;
+        return api_leave(call, OK);
+    }
+    error_record why; /* closing must not replace it */
+    error_take(&why);
+    ralo_trainer_close(t);
+    return api_leave(call, error_give(&why));
+}
+
+void ralo_trainer_close(ralo_trainer *t) {
+    if (!t) return;
+    api_call call = api_enter();
+    trainer_close(t->trainer);
+    free(t->plan.text);
+    free(t->plan.json);
+    job_close(&t->job);
+    config_fini(&t->config);
+    free(t);
+    api_leave(call, OK);
+}
+
+static status step(ralo_trainer *t, ralo_step *out) {
+    train_step_report r;
+    if (t->failed) return ERR(ERR_INPUT, "ralo_trainer_step: an earlier step failed; close this trainer");
+    if (ralo_trainer_steps_left(t) > 0) t->failed = true; /* until it went well */
+    TRY(trainer_step(t->trainer, &r));
+    t->failed = false;
+    *out = (ralo_step){.step = r.step,
+                       .loss = r.loss,
+                       .grad_norm = r.grad_norm,
+                       .lr = r.lr,
+                       .tokens = r.tokens,
+                       .seconds = r.step_ms * 1e-3,
+                       .loss_scale = r.loss_scale,
+                       .skipped = r.skipped};
+    return OK;
+}
+
+ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out) {
+    API_NEED(t);
+    api_call call = api_enter();
+    ralo_step unasked;
+    return api_leave(call, step(t, out ? out : &unasked));
+}
+
+int64_t ralo_trainer_steps_left(const ralo_trainer *t) {
+    return t ? MAX(t->config.train.steps - trainer_state(t->trainer)->step, 0) : 0;
+}
+
+ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
+    API_NEED(t);
+    API_NEED(out);
+    api_call call = api_enter();
+    *out = (ralo_evaluation){0};
+    if (!t->job.plan.request.with_eval)
+        return api_leave(call,
+                         ERR(ERR_INPUT, "ralo_trainer_evaluate: train.eval_rows and train.problems are both 0; set "
+                                        "one of them before the trainer is opened"));
+    train_eval_report r;
+    trainer_evaluate(t->trainer, &r);
+    *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
+    return api_leave(call, OK);
+}
+
+static status save(ralo_trainer *t) {
+    if (t->failed) return ERR(ERR_INPUT, "ralo_trainer_save: an earlier step failed; close this trainer");
+    if (!*t->config.run.dir)
+        return ERR(ERR_INPUT, "ralo_trainer_save: run.dir is not given; set it before the trainer is opened");
+    TRY(trainer_save(t->trainer));
+    return trainer_wait(t->trainer);
+}
+
+ralo_status ralo_trainer_save(ralo_trainer *t) {
+    API_NEED(t);
+    api_call call = api_enter();
+    return api_leave(call, save(t));
+}
+
+static status export_as(ralo_trainer *t, const char *dir, const char *type) {
+    static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    export_options o = {.dir = dir, .type = DTYPE_COUNT};
+    export_report report;
+    for (size_t i = 0; type && i < ARRAY_LENGTH(types); i++)
+        if (strcmp(dtype_name(types[i]), type) == 0) o.type = types[i];
+    if (type && o.type == DTYPE_COUNT)
+        return ERR(ERR_INPUT, "ralo_trainer_export: found the dtype '%.100s', expected fp32, bf16, fp16 or NULL", type);
+    return trainer_export(t->trainer, &o, &report);
+}
+
+ralo_status ralo_trainer_export(ralo_trainer *t, const char *dir, const char *dtype) {
+    API_NEED(t);
+    API_NEED(dir);
+    api_call call = api_enter();
+    return api_leave(call, export_as(t, dir, dtype));
+}
+
+ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out) {
+    API_NEED(t);
+    API_NEED(out);
+    *out = trainer_param_hash(t->trainer);
+    return RALO_OK;
+}
+
+const ralo_plan *ralo_trainer_plan(const ralo_trainer *t) { return t ? &t->plan : NULL; }

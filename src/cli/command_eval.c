@@ -1,0 +1,228 @@
+/* command_eval.c - ralo eval: perplexity on a text, right answers on questions. */
+#include "cli/answers.h"
+#include "cli/output.h"
+#include "cli/questions.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Flags that say nothing for this kind of file are refused: they would be taken for done. */
+static status refuse_idle(const command_line *l, bool questions) {
+    static const char *const for_text[] = {"last", "seq-len"};
+    static const char *const for_questions[] = {"answer-regex",       "samples", "k",       "limit", "max-new",
+                                                "temperature",        "top-k",   "top-p",   "min-p", "seed",
+                                                "repetition-penalty", "stop",    "context", "cache", "page-size"};
+    const char *const *idle = questions ? for_text : for_questions;
+    size_t n = questions ? ARRAY_LENGTH(for_text) : ARRAY_LENGTH(for_questions);
+    for (size_t i = 0; i < n; i++)
+        if (command_line_given(l, idle[i]))
+            return ERR(ERR_INPUT, "eval: --%s is for %s", idle[i],
+                       questions ? "texts; a .jsonl holds questions" : "questions in a .jsonl; this is a text");
+    return OK;
+}
+
+static status check(const command_line *l) {
+    TRY(refuse_idle(l, str_ends_with(l->data, ".jsonl")));
+    if (l->k > l->samples)
+        return ERR(ERR_INPUT, "eval: --k %lld of --samples %lld: expected at least as many samples", (long long)l->k,
+                   (long long)l->samples);
+    if (l->samples > 1 && l->sampling.temperature == 0)
+        return ERR(ERR_INPUT, "eval: --samples %lld without --temperature are all the same; give one above 0",
+                   (long long)l->samples);
+    return OK;
+}
+
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
+
+/* One line that is written over on a terminal; elsewhere a line at every tenth. */
+typedef struct progress {
+    int last_tenth;
+    bool terminal;
+} progress;
+
+static void progress_print(progress *p, uint64_t done, uint64_t all, const char *text) {
+    int tenth = (int)(done * 10 / all);
+    if (p->terminal) fprintf(stderr, "\r%3d %%  %s%s", (int)(done * 100 / all), text, done == all ? "\n" : "");
+    else if (tenth > p->last_tenth) fprintf(stderr, "%3d %%  %s\n", (int)(done * 100 / all), text);
+    p->last_tenth = MAX(p->last_tenth, tenth);
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------- */
+
+typedef struct text_eval {
+    progress progress;
+    json_t *memory; /* of the plan, while it is there */
+    uint64_t planned, host;
+} text_eval;
+
+static void on_plan(void *context, const plan *p) {
+    text_eval *t = context;
+    t->memory = plan_memory_json(p);
+    t->planned = p->planned[TIER_DEVICE];
+    t->host = p->request.host_bytes;
+}
+
+static void on_windows(void *context, uint64_t done, uint64_t all, double loss) {
+    text_eval *t = context;
+    char line[96];
+    snprintf(line, sizeof line, "window %llu/%llu  loss %.4f", (unsigned long long)done, (unsigned long long)all, loss);
+    progress_print(&t->progress, done, all, line);
+}
+
+static void print_text_json(const command_line *a, const perplexity_report *r, json_t *memory) {
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "model", a->generation.source, "data", a->data,
+                  "bytes", (json_int_t)r->n_bytes, "tokens", (json_int_t)r->n_tokens, "seq_len", (json_int_t)r->seq_len,
+                  "loss", r->loss, "perplexity", r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens_per_second",
+                  r->seconds > 0 ? (double)r->n_predicted / r->seconds : 0.0, "memory", memory);
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    putchar('\n');
+    json_decref(root);
+}
+
+static status eval_text(const command_line *a) {
+    text_eval t = {.progress.terminal = isatty(STDERR_FILENO)};
+    perplexity_options o = {.source = a->generation.source,
+                            .path = a->data,
+                            .last = a->last,
+                            .seq_len = a->seq_len,
+                            .batch = a->generation.max_sequences,
+                            .precision = a->generation.precision,
+                            .device_limit = a->generation.device_limit,
+                            .n_threads = a->generation.n_threads,
+                            .backend = a->generation.backend};
+    perplexity_observer observer = {&t, on_plan, on_windows};
+    perplexity_report r;
+    status rc = perplexity_measure(&o, &observer, &r);
+    if (rc == OK) {
+        char x[32], y[32];
+        fprintf(stderr,
+                "text      %s: %llu tokens of %llu bytes in windows of %lld, %.1f tokens/s\n"
+                "loss      %.6f nats per token, perplexity %.4f, %.4f bits per byte\n"
+                "memory    device %s planned, %s used\n",
+                a->data, (unsigned long long)r.n_tokens, (unsigned long long)r.n_bytes, (long long)r.seq_len,
+                r.seconds > 0 ? (double)r.n_predicted / r.seconds : 0, r.loss, r.perplexity, r.bits_per_byte,
+                str_format_bytes(x, t.planned), str_format_bytes(y, r.memory.peak[TIER_DEVICE]));
+        if (a->json) {
+            memory_json_add(t.memory, &r.memory, t.host);
+            print_text_json(a, &r, json_incref(t.memory));
+        }
+    }
+    json_decref(t.memory);
+    return rc;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+typedef struct question_eval {
+    const questions *q;
+    const answer_rule *rule;
+    span *references;
+    int64_t *n_right; /* per question */
+    int64_t samples;
+    uint64_t done, right;
+    progress progress;
+} question_eval;
+
+static void on_completion(void *context, size_t prompt, size_t index, const completion *c) {
+    question_eval *e = context;
+    span got;
+    char line[96];
+    uint64_t all = e->q->n * (uint64_t)e->samples;
+    bool right = answer_find(e->rule, c->text, c->text_bytes, &got) && answer_equal(got, e->references[prompt]);
+    e->n_right[prompt] += right;
+    e->right += right;
+    e->done++;
+    snprintf(line, sizeof line, "answer %llu/%llu  right %.1f %%", (unsigned long long)e->done, (unsigned long long)all,
+             100.0 * (double)e->right / (double)e->done);
+    progress_print(&e->progress, e->done, all, line);
+}
+
+/* The answers to compare with, found before anything is asked. */
+static status find_references(question_eval *e, const char *path) {
+    for (size_t i = 0; i < e->q->n; i++)
+        if (!answer_find(e->rule, e->q->items[i].answer, strlen(e->q->items[i].answer), &e->references[i]))
+            return ERR(ERR_INPUT, "%s:%zu: the answer has nothing that --answer-regex matches: '%.80s'", path,
+                       e->q->items[i].line, e->q->items[i].answer);
+    return OK;
+}
+
+static double mean_pass(const question_eval *e, int64_t k) {
+    double sum = 0;
+    for (size_t i = 0; i < e->q->n; i++) sum += pass_at_k(e->samples, e->n_right[i], k);
+    return sum / (double)e->q->n;
+}
+
+static void print_questions(const command_line *a, const generator *g, const question_eval *e,
+                            const generation_report *r) {
+    double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
+    double exact = (double)e->right / (double)e->done;
+    char x[32], y[32];
+    fprintf(stderr, "questions %s: %zu, %lld sample%s each, %.1f tokens/s\nright     exact match %.2f %%", a->data,
+            e->q->n, (long long)e->samples, e->samples == 1 ? "" : "s", rate, 100 * exact);
+    if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)a->k, 100 * mean_pass(e, a->k));
+    fprintf(stderr, "\nmemory    device %s planned, %s used\n",
+            str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
+            str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
+    if (!a->json) return;
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", a->generation.source, "data", a->data,
+                  "problems", (json_int_t)e->q->n, "samples", (json_int_t)e->samples, "exact_match", exact, "k",
+                  (json_int_t)a->k, "pass_at_k", mean_pass(e, a->k), "tokens", (json_int_t)r->new_tokens,
+                  "tokens_per_second", rate, "memory", memory_json(generator_plan(g), &r->memory));
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    putchar('\n');
+    json_decref(root);
+}
+
+static status ask(command_line *a, question_eval *e) {
+    status rc = OK;
+    generator *g = NULL;
+    completion *c = NULL;
+    generation_report r;
+    size_t n = e->q->n * (size_t)e->samples;
+    generation_observer observer = {.context = e, .on_completion = on_completion};
+    if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(generator_open(&g, &a->generation));
+    prompt *prompts = mem_alloc(e->q->n * sizeof *prompts);
+    TRY_GOTO(rc, questions_encode(e->q, g, prompts), done);
+    TRY_GOTO(rc, generator_run(g, prompts, e->q->n, &a->sampling, &observer, &c, &r), done);
+    print_questions(a, g, e, &r);
+done:
+    completions_free(c, n);
+    questions_free_prompts(prompts, e->q->n);
+    generator_close(g);
+    return rc;
+}
+
+static status eval_questions(command_line *a) {
+    status rc = OK;
+    questions q;
+    answer_rule *rule = NULL;
+    question_eval e = {.q = &q, .samples = a->samples, .progress.terminal = isatty(STDERR_FILENO)};
+    questions_init(&q);
+    TRY_GOTO(rc, answer_rule_open(&rule, a->answer_regex), done);
+    TRY_GOTO(rc, questions_read(&q, a->data, true), done);
+    if (a->limit) q.n = MIN(q.n, (size_t)a->limit);
+    e.rule = rule;
+    e.references = mem_alloc(q.n * sizeof *e.references);
+    e.n_right = mem_alloc(q.n * sizeof *e.n_right);
+    TRY_GOTO(rc, find_references(&e, a->data), done);
+    rc = ask(a, &e);
+done:
+    free(e.references);
+    free(e.n_right);
+    answer_rule_close(rule);
+    questions_fini(&q);
+    return rc;
+}
+
+status command_eval(command_line *l) {
+    TRY(check(l));
+    command_line_settle_generation(l);
+    l->sampling.n_completions = l->samples;
+    TRY(sampling_check(&l->sampling));
+    return str_ends_with(l->data, ".jsonl") ? eval_questions(l) : eval_text(l);
+}

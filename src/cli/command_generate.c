@@ -1,0 +1,159 @@
+/* command_generate.c - ralo generate: completions of one or many prompts. */
+#include "cli/output.h"
+#include "cli/questions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STDIN_MOST ((size_t)256 << 20)
+
+static status check(const command_line *l) {
+    const sampling_options *s = &l->sampling;
+    const char *from = l->arguments[0];
+    if (from && strcmp(from, "-") != 0)
+        return ERR(ERR_INPUT, "generate: found '%.100s', expected flags; a text is given with --prompt, - is stdin",
+                   from);
+    if (l->prompts.n == 0 && !l->prompt_file && !from && !l->plan)
+        return ERR(ERR_INPUT, "generate: found no prompt, expected --prompt TEXT, --prompt-file FILE, or - for stdin");
+    if (s->n_completions > 1 && s->temperature == 0)
+        return ERR(ERR_INPUT, "generate: -n %lld greedy completions are all the same; give a --temperature above 0",
+                   (long long)s->n_completions);
+    return OK;
+}
+
+static status add_prompt(questions *q, const char *text) {
+    if (strcmp(text, "-") != 0) {
+        questions_add(q, text, strlen(text));
+        return OK;
+    }
+    char *input;
+    size_t n;
+    TRY(file_read_all("/dev/stdin", STDIN_MOST, &input, &n));
+    questions_add(q, input, n);
+    free(input);
+    return OK;
+}
+
+static status collect_prompts(const command_line *l, questions *q) {
+    for (size_t i = 0; i < l->prompts.n; i++) TRY(add_prompt(q, l->prompts.items[i]));
+    if (l->arguments[0]) TRY(add_prompt(q, l->arguments[0]));
+    if (l->prompt_file) TRY(questions_read(q, l->prompt_file, false));
+    return OK;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------ */
+
+static void stream_text(void *context, size_t prompt, size_t index, const char *text, size_t n_bytes) {
+    fwrite(text, 1, n_bytes, stdout);
+    fflush(stdout);
+}
+
+static void print_texts(const completion *c, size_t n_prompts, int64_t n_each) {
+    for (size_t i = 0; i < n_prompts * (size_t)n_each; i++) {
+        printf("--- prompt %zu", i / (size_t)n_each + 1);
+        if (n_each > 1) printf(", completion %zu", i % (size_t)n_each + 1);
+        printf(" (%s after %zu tokens)\n", stop_reason_name(c[i].stop), c[i].n_tokens);
+        fwrite(c[i].text, 1, c[i].text_bytes, stdout);
+        putchar('\n');
+    }
+}
+
+static json_t *ids_json(const int32_t *ids, size_t n) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+static void print_json(const generator *g, const questions *q, const prompt *prompts, const completion *c,
+                       int64_t n_each, const generation_report *r) {
+    json_t *root = json_object(), *list = json_array();
+    for (size_t i = 0; i < q->n * (size_t)n_each; i++) {
+        size_t p = i / (size_t)n_each;
+        json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o, s:s, s:f}", "prompt",
+                                              json_text(q->items[p].prompt, q->items[p].n_prompt), "prompt_tokens",
+                                              ids_json(prompts[p].tokens, prompts[p].n_tokens), "tokens",
+                                              ids_json(c[i].tokens, c[i].n_tokens), "text",
+                                              json_text(c[i].text, c[i].text_bytes), "stop",
+                                              stop_reason_name(c[i].stop), "log_probability", c[i].log_probability));
+    }
+    json_object_set_new(root, "completions", list);
+    double seconds = r->prefill_seconds + r->decode_seconds;
+    json_object_set_new(root, "tokens_per_second", json_real(seconds > 0 ? (double)r->new_tokens / seconds : 0));
+    json_object_set_new(root, "prefill_seconds", json_real(r->prefill_seconds));
+    json_object_set_new(root, "decode_seconds", json_real(r->decode_seconds));
+    json_object_set_new(root, "shared_tokens", json_integer((json_int_t)r->shared_tokens));
+    json_object_set_new(root, "strategy", plan_strategy_json(generator_plan(g)));
+    json_object_set_new(root, "memory", memory_json(generator_plan(g), &r->memory));
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(root);
+}
+
+static void print_summary(const generator *g, const generation_report *r) {
+    char a[32], b[32];
+    double seconds = r->prefill_seconds + r->decode_seconds;
+    fprintf(stderr,
+            "generated %llu tokens after %llu of prompts (%llu of them shared) in %.2f s: %.1f tokens/s\n"
+            "memory    device %s planned, %s used\n",
+            (unsigned long long)r->new_tokens, (unsigned long long)r->prompt_tokens,
+            (unsigned long long)r->shared_tokens, seconds, seconds > 0 ? (double)r->new_tokens / seconds : 0,
+            str_format_bytes(a, generator_plan(g)->planned[TIER_DEVICE]),
+            str_format_bytes(b, r->memory.peak[TIER_DEVICE]));
+}
+
+/* ---- run --------------------------------------------------------------------------------------------------------- */
+
+static status generate(command_line *a, const questions *q) {
+    status rc = OK;
+    generator *g = NULL;
+    completion *c = NULL;
+    generation_report r;
+    int64_t n_each = a->sampling.n_completions;
+    size_t n = q->n * (size_t)n_each;
+    bool streams = n == 1 && !a->json;
+    if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(generator_open(&g, &a->generation));
+    prompt *prompts = mem_alloc(q->n * sizeof *prompts);
+    generation_observer observer = {.on_text = streams ? stream_text : NULL};
+    TRY_GOTO(rc, questions_encode(q, g, prompts), done);
+    TRY_GOTO(rc, generator_run(g, prompts, q->n, &a->sampling, &observer, &c, &r), done);
+    if (a->json) print_json(g, q, prompts, c, n_each, &r);
+    else if (!streams) print_texts(c, q->n, n_each);
+    else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
+    fflush(stdout);
+    print_summary(g, &r);
+done:
+    completions_free(c, n);
+    questions_free_prompts(prompts, q->n);
+    generator_close(g);
+    return rc;
+}
+
+static status show_plan(const command_line *a) {
+    plan p;
+    TRY(generator_plan_compile(&p, &a->generation));
+    plan_print(&p, stderr);
+    status rc = plan_check_fit(&p);
+    if (a->json) {
+        json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
+                                 "memory", plan_memory_json(&p));
+        json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
+        putchar('\n');
+        json_decref(root);
+    }
+    plan_close(&p);
+    return rc;
+}
+
+status command_generate(command_line *l) {
+    questions q;
+    TRY(check(l));
+    command_line_settle_generation(l);
+    TRY(sampling_check(&l->sampling));
+    if (l->plan) return show_plan(l);
+    questions_init(&q);
+    status rc = collect_prompts(l, &q);
+    if (rc == OK) rc = generate(l, &q);
+    questions_fini(&q);
+    return rc;
+}

@@ -1,0 +1,76 @@
+/* job.c - from settings to a training job that is ready to run: request, data, plan, run directory.
+ *
+ * `ralo train` and the public API take the same road; they differ in who is told and who is the loop. Nothing is written
+ * before job_use_dir, and that comes last. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+status job_init(job *j, const config *c, const char *hardware) {
+    *j = (job){0};
+    TRY(request_from_config(c, &j->request));
+    TRY(machine_describe(hardware, j->request.n_threads, &j->machine));
+    j->request.plan.hardware = &j->machine;
+    return OK;
+}
+
+status job_open(job *j) {
+    double begin = clock_s();
+    TRY(dataset_open(&j->data, &j->request.data));
+    j->read_seconds = clock_s() - begin;
+    j->request.plan.host_bytes += dataset_host_bytes(j->data);
+    return plan_compile(&j->plan, &j->request.plan);
+}
+
+void job_close(job *j) {
+    if (j->data) dataset_close(j->data);
+    plan_close(&j->plan);
+    *j = (job){0};
+}
+
+/* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
+static status check_vocabulary(const dataset *d, const train_request *r) {
+    long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
+    const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
+    if (tokens > rows)
+        return ERR(
+            ERR_INPUT,
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
+            "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
+            "model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    if (tokens < rows / 2)
+        log_warn(
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
+            "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    return OK;
+}
+
+status job_check(const job *j) {
+    TRY(plan_check_fit(&j->plan));
+    TRY(train_check(&j->request, &j->plan));
+    return check_vocabulary(j->data, &j->request);
+}
+
+status job_use_dir(job *j, const char *dir) {
+    char newest[4096];
+    TRY(checkpoint_find_newest(dir, newest, sizeof newest));
+    if (newest[0] && !j->request.resume)
+        return ERR(
+            ERR_INPUT,
+            "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", dir,
+            newest);
+    TRY(dir_make(dir));
+    j->request.run_dir = dir;
+    return OK;
+}
+
+status config_save(const config *c, const char *run_dir) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/config.yaml", run_dir);
+    FILE *f = fopen(path, "w");
+    if (!f) return ERR(ERR_IO, "cannot write %s", path);
+    config_write_yaml(c, f, false);
+    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
+}
