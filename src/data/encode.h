@@ -23,6 +23,10 @@ typedef struct piece {
     bool at_start;
 } piece;
 
+/* Steps that put text in multiply it, and steps follow each other: a file of 2 KB could make gigabytes of one letter.
+ * No step of published files makes more than 33 bytes of 3. */
+static inline size_t growth_most(size_t n_bytes) { return 4096 + 64 * n_bytes; }
+
 /* The part [from, to) of a piece. */
 static inline piece piece_part(const piece *p, size_t from, size_t to) {
     bool at_start = p->at_start && from < p->n_start;
@@ -149,7 +153,8 @@ typedef struct encoder {
     matcher matcher;
     bpe_scratch *bpe;
     strbuf valid, normal[2];
-    strbuf *stage; /* one per pre-tokenizer, for those that change text */
+    strbuf *stage;         /* one per pre-tokenizer, for those that change text */
+    size_t n_written_left; /* bytes that ByteLevel may still write out in this call */
 } encoder;
 typedef struct decoder {
     const tokenizer_decoder *source;

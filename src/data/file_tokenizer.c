@@ -212,6 +212,7 @@ static status encode_plain(const passage *g, const piece *p) {
 status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
                              bool specials_as_text, id_list *out) {
     if (n_bytes == 0) return OK;
+    e->n_written_left = growth_most(n_bytes);
     if (utf8_check(text, n_bytes).n_bad) {
         e->valid.length = 0;
         text_make_valid(text, n_bytes, &e->valid);

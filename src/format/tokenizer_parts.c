@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #define PARTS_MAX_DEPTH 8
+#define PARTS_MOST 32 /* components of a chain: text goes through them by recursion. Published files have up to 5 */
 #define ADDED_MAX_BYTES 65536
 
 /* ---- members of objects -------------------------------------------------------------------------------------- */
@@ -159,6 +160,9 @@ static status read_component(const place *p, chain *c, int depth) {
     if (strcmp(type, "Sequence") == 0) return read_sequence(p, c, depth);
     for (size_t i = 0; i < c->n_kinds; i++) {
         if (strcmp(type, c->kinds[i].type) != 0) continue;
+        if (c->n == PARTS_MOST)
+            return ERR(ERR_INPUT, "%s: %s: found more than %d components in %s, expected at most that", p->f->path,
+                       p->where, PARTS_MOST, c->key);
         c->items = array_grow(c->items, &c->capacity, c->n + 1, c->item_bytes);
         char *item = (char *)c->items + c->n++ * c->item_bytes;
         memcpy(item, &c->kinds[i].kind, sizeof(int));
