@@ -478,7 +478,8 @@ static void unknown_characters_without_their_token_are_an_error(void **state) {
 /* ---- texts that are hard ------------------------------------------------------------------------------------- */
 
 static void catastrophic_patterns_end_in_an_error(void **state) {
-    static const char *const patterns[] = {"(x+x+)+[yz]", "(?:x*)*[yz]", "(x|xx)+[yz]"};
+    static const char *const patterns[] = {"(x+x+)+[yz]", "(?:x*)*[yz]", "(x|xx)+[yz]",
+                                           "(?:x?){18}x{18}y|."}; /* slow at each place, but not too slow at any */
     char text[200];
     memset(text, 'x', sizeof text);
     for (size_t i = 0; i < ARRAY_LENGTH(patterns); i++) {
@@ -556,6 +557,31 @@ static void long_words_take_no_square_time(void **state) {
         }
         tokenizer_close(t);
     }
+}
+
+static void many_tokens_among_spaces_take_no_square_time(void **state) {
+    static const char *const sides[] = {"\"lstrip\":true,\"rstrip\":false", "\"lstrip\":false,\"rstrip\":true"};
+    strbuf spaces, file;
+    strbuf_init(&spaces);
+    strbuf_init(&file);
+    for (int i = 0; i < 1000000; i++) strbuf_add(&spaces, " ");
+    for (size_t i = 0; i < ARRAY_LENGTH(sides); i++) {
+        tokenizer *t;
+        ids out = {0};
+        file.length = 0;
+        strbuf_printf(&file,
+                      "{\"added_tokens\":[{\"id\":3,\"content\":\" \",\"single_word\":false,\"normalized\":false,"
+                      "\"special\":true,%s}]," MODEL(AB, "[]") "}",
+                      sides[i]);
+        write_text(path_of("spaces.json"), file.text, file.length);
+        assert_int_equal(tokenizer_open(&t, path_of("spaces.json")), OK);
+        encode(t, spaces.text, spaces.length, 0, &out);
+        assert_int_equal(out.n, spaces.length); /* the reference, too, finds every one of them */
+        free(out.id);
+        tokenizer_close(t);
+    }
+    strbuf_fini(&spaces);
+    strbuf_fini(&file);
 }
 
 static void marks_in_any_number_are_ordered_quickly(void **state) {
@@ -740,6 +766,7 @@ int main(void) {
         cmocka_unit_test(catastrophic_patterns_end_in_an_error),
         cmocka_unit_test(texts_that_grow_and_grow_are_an_error),
         cmocka_unit_test(long_words_take_no_square_time),
+        cmocka_unit_test(many_tokens_among_spaces_take_no_square_time),
         cmocka_unit_test(marks_in_any_number_are_ordered_quickly),
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(ill_formed_bytes_are_cut_as_the_standard_says),

@@ -296,6 +296,7 @@ status decode_chain_push(decode_chain *c, int32_t id, bool keep_specials, strbuf
     }
     if (!t->file.has_decoder && c->n_tokens > 0) strbuf_add(out, " ");
     c->n_tokens++;
+    matcher_allow(&c->matcher, token.length);
     c->n_passed_most += growth_most(token.length) * (c->n_stages + 1);
     return feed_token(c, 0, token.text, token.length);
 }
@@ -304,5 +305,6 @@ status decode_chain_end(decode_chain *c, strbuf *out) {
     c->out = out;
     status rc = end_stream(c, 0);
     c->n_tokens = c->n_passed = c->n_passed_most = 0;
+    matcher_begin(&c->matcher);
     return rc;
 }

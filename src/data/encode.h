@@ -65,6 +65,7 @@ typedef struct matcher { /* one per encoder */
     pcre2_match_context *context;
     pcre2_match_data *data;
     pcre2_jit_stack *stack;
+    uint64_t n_steps_left; /* for matches that need many */
 } matcher;
 /* The places where a pattern matches in one text, from left to right, as the reference finds them. */
 typedef struct pattern_walk {
@@ -79,6 +80,9 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
 void pattern_close(pattern *p);
 void matcher_open(matcher *m);
 void matcher_close(matcher *m);
+/* What may be spent on matching: for a new text, and more for each of its bytes. */
+void matcher_begin(matcher *m);
+void matcher_allow(matcher *m, size_t n_bytes);
 void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length);
 void pattern_end(pattern_walk *w);
 status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found);

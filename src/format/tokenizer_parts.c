@@ -10,7 +10,7 @@
 
 #define PARTS_MAX_DEPTH 8
 #define PARTS_MOST 32 /* components of a chain: text goes through them by recursion. Published files have up to 5 */
-#define ADDED_MAX_BYTES 65536
+#define ADDED_MAX_BYTES 1024 /* where a text nearly matches at every place, each place costs that many steps */
 
 /* ---- members of objects -------------------------------------------------------------------------------------- */
 
@@ -429,7 +429,7 @@ static status read_added(const place *p, tokenizer_added *out) {
         return bad(p, "id", "an id, 0 or more");
     out->id = (int32_t)json_integer_value(id);
     TRY(get_span(p, "content", &out->content));
-    if (out->content.length > ADDED_MAX_BYTES) return bad(p, "content", "a text of at most 65536 bytes");
+    if (out->content.length > ADDED_MAX_BYTES) return bad(p, "content", "a text of at most 1024 bytes");
     TRY(get_bool(p, "single_word", REQUIRED, &out->single_word));
     TRY(get_bool(p, "lstrip", REQUIRED, &out->lstrip));
     TRY(get_bool(p, "rstrip", REQUIRED, &out->rstrip));
