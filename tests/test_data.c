@@ -379,7 +379,7 @@ static void check_text(const char *const *names, const size_t *sizes, size_t n_f
     dataset *d = open_data(o);
     int64_t T = o.seq_len;
     for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) {
-        /* What must come out, file by file: bytes as the test wrote them, EOS at the end of a file only. */
+        /* What must come out, file by file: bytes as the test wrote them, and EOS. */
         data_report report;
         dataset_report(d, which, &report);
         uint64_t n_expected = 0, n_documents = 0, n_pairs = 0, R = report.rows_per_epoch;
@@ -389,15 +389,16 @@ static void check_text(const char *const *names, const size_t *sizes, size_t n_f
         for (size_t i = 0; i < n_files; i++) {
             FILE *f = fopen(path_of(names[i]), "rb");
             assert_non_null(f);
-            int32_t *tokens = mem_alloc((sizes[i] + 1) * sizeof *tokens);
-            for (size_t k = 0; k < sizes[i]; k++) tokens[k] = fgetc(f);
+            size_t n_eval = (size_t)((double)sizes[i] * o.eval_fraction), n_train = sizes[i] - n_eval;
+            size_t n = which == SPLIT_TRAIN ? n_train : n_eval;
+            int32_t *tokens = mem_alloc((n + 1) * sizeof *tokens);
+            fseek(f, which == SPLIT_TRAIN ? 0 : (long)n_train, SEEK_SET);
+            for (size_t k = 0; k < n; k++) tokens[k] = fgetc(f);
             fclose(f);
-            tokens[sizes[i]] = TOKEN_EOS;
-            size_t n_eval = (size_t)((double)(sizes[i] + 1) * o.eval_fraction), n_train = sizes[i] + 1 - n_eval;
-            size_t begin = which == SPLIT_TRAIN ? 0 : n_train, end = which == SPLIT_TRAIN ? n_train : sizes[i] + 1;
-            for (size_t k = begin; k + 1 < end; k++) expected[tokens[k]][tokens[k + 1]]++, n_pairs++;
-            n_expected += end - begin;
-            n_documents += end > begin;
+            tokens[n] = TOKEN_EOS; /* of both parts of a file */
+            for (size_t k = 0; k < n; k++) expected[tokens[k]][tokens[k + 1]]++, n_pairs++;
+            n_expected += n ? n + 1 : 0;
+            n_documents += n > 0;
             free(tokens);
         }
         assert_int_equal(report.n_tokens, n_expected);
@@ -415,6 +416,7 @@ static void check_text(const char *const *names, const size_t *sizes, size_t n_f
                 for (int64_t t = 0; t < T && r.tokens[t] != TOKEN_PAD; t++) assert_int_equal(r.doc[t], 0);
         }
         assert_int_equal(n_found, n_pairs);
+        assert_int_equal(n_found, report.n_trained_tokens);
         assert_memory_equal(found, expected, sizeof found);
         if (R) assert_true(fabs(report.fill - (double)n_placed / (double)(R * (uint64_t)T)) < 1e-12);
         else assert_true(report.fill == 0);
@@ -491,9 +493,9 @@ static void text_that_cannot_be_trained_on_is_refused(void **state) {
     expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|101 tokens|at least 128|seq_len");
     assert_null(d);
     o = (data_options){.source = path_of("small.txt"), .seq_len = 96, .pack = true, .eval_fraction = 0.1};
-    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|91 tokens|10 for evaluation|at least 96");
-    o = (data_options){.source = path_of("small.txt"), .seq_len = 64, .pack = true, .eval_fraction = 0.01};
-    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|1 tokens for evaluation|0.01 of 101|at least 2");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|91 tokens|11 for evaluation|at least 96");
+    o = (data_options){.source = path_of("small.txt"), .seq_len = 64, .pack = true, .eval_fraction = 0.001};
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "small.txt|0 tokens for evaluation|0.001 of 101|at least one row");
     o = (data_options){.source = path_of("empty.txt"), .seq_len = 64, .pack = true};
     expect_error(dataset_open(&d, &o), ERR_INPUT, "empty.txt|empty file");
     o = (data_options){.source = path_of("absent.txt"), .seq_len = 64, .pack = true};

@@ -136,21 +136,67 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
-static void print_data(const dataset *d, const config *c) {
+static void print_counts(const data_report *r) {
+    char a[32], b[32];
+    fprintf(stderr, ": %llu documents, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
+            str_format_count(a, (double)r->n_tokens), str_format_count(b, (double)r->n_trained_tokens));
+}
+
+/* What the data lost, in its own words: nothing of it is silent, and nothing is said of what did not happen. */
+static void print_losses(const data_report *r) {
+    fprintf(stderr, "; %llu tokens go on in the next row, %llu records cut, %llu records and %llu tokens dropped",
+            (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
+            (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
+    if (r->n_skipped) fprintf(stderr, ", %llu lines skipped", (unsigned long long)r->n_skipped);
+    if (r->n_replaced) fprintf(stderr, ", %llu places not UTF-8 replaced", (unsigned long long)r->n_replaced);
+    if (r->n_cached == r->n_files) fputs("; from the token cache", stderr);
+    else if (r->n_cached)
+        fprintf(stderr, "; %llu of %llu files from the token cache", (unsigned long long)r->n_cached,
+                (unsigned long long)r->n_files);
+}
+
+static void print_data(const dataset *d, const config *c, double seconds) {
     data_report r;
-    char a[32];
+    const char *path;
+    double share;
     dataset_report(d, SPLIT_TRAIN, &r);
     fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
-    if (r.rows_per_epoch)
-        fprintf(stderr,
-                ": %llu documents, %s tokens, %llu rows per epoch, %llu tokens dropped, %llu that continue a document "
-                "of the row before",
-                (unsigned long long)r.n_documents, str_format_count(a, (double)r.n_tokens),
-                (unsigned long long)r.rows_per_epoch, (unsigned long long)r.n_dropped_tokens,
-                (unsigned long long)r.n_cut_tokens);
-    else fputs(", endless", stderr);
+    if (r.rows_per_epoch) {
+        print_counts(&r);
+        fprintf(stderr, ", %llu rows per epoch, %.1f %% full", (unsigned long long)r.rows_per_epoch, 100 * r.fill);
+        print_losses(&r);
+        fprintf(stderr, ", read in %.1f s", seconds);
+    } else {
+        fputs(", endless", stderr);
+    }
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
+    if (r.n_files < 2) return;
+    for (size_t i = 0; dataset_file_report(d, SPLIT_TRAIN, i, &path, &share, &r); i++) {
+        fprintf(stderr, "          %4.1f %%  %s", 100 * share, path);
+        print_counts(&r);
+        print_losses(&r);
+        fputc('\n', stderr);
+    }
+}
+
+/* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
+static status check_vocabulary(const dataset *d, const train_request *r) {
+    long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
+    const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
+    if (tokens > rows)
+        return ERR(
+            ERR_INPUT,
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
+            "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
+            "model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    if (tokens < rows / 2)
+        log_warn(
+            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
+            "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
+            name, tokens, r->plan.model.name, rows, tokens);
+    return OK;
 }
 
 static status train_with(const common_options *o, const config *c) {
@@ -162,19 +208,16 @@ static status train_with(const common_options *o, const config *c) {
     listener l = {.c = c, .run_dir = run_dir};
     TRY(request_from_config(c, &r));
     r.trace_path = o->trace_path;
+    double begin = clock_s();
     TRY(dataset_open(&d, &r.data));
+    double read_seconds = clock_s() - begin;
     r.plan.host_bytes += dataset_host_bytes(d);
     TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
     plan_print(&p, stderr);
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc, train_check(&r, &p), done);
-    if (tokenizer_vocab(dataset_tokenizer(d)) > r.plan.model.vocab) {
-        rc = ERR(ERR_INPUT,
-                 "the tokenizer has %lld tokens, model %s only %lld; set model.vocab or choose another tokenizer",
-                 (long long)tokenizer_vocab(dataset_tokenizer(d)), r.plan.model.name, (long long)r.plan.model.vocab);
-        goto done;
-    }
-    print_data(d, c);
+    TRY_GOTO(rc, check_vocabulary(d, &r), done);
+    print_data(d, c, read_seconds);
     TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
     r.run_dir = run_dir;
     double peak = 0;

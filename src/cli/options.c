@@ -148,6 +148,7 @@ status request_from_config(const config *c, train_request *out) {
         .data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind, .backend = b};
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
+    out->data.n_threads = threads;
     if (*c->model.path) out->model_dir = c->model.path;
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;

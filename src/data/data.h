@@ -3,8 +3,9 @@
  *
  * Promises
  *   - Row i of epoch e is a pure function of (source, options, seed): any number of readers, any resume, same rows.
- *   - A row never mixes documents: `doc` marks where each token's document starts and attention stops there.
- *   - Nothing is dropped silently: data_report counts documents, tokens, cut and dropped tokens.
+ *   - A row never mixes documents: `doc` marks where each token's document starts and attention stops there. A record
+ *     with a prompt stands in one row.
+ *   - Nothing is dropped silently: data_report counts documents, tokens, and what was cut, dropped or skipped.
  *   - A source that is too small, unreadable or not UTF-8 where that matters is an error, never an endless loop.
  *
  *     dataset *d;
@@ -12,15 +13,35 @@
  *     dataset_row(d, SPLIT_TRAIN, 0, tokens, targets, doc);
  *     dataset_close(d);
  */
-#include "format/format.h"
+#include "data/records.h"
+
+typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL } data_format; /* auto: by the end of the name */
+typedef enum data_train_on { TRAIN_ON_RESPONSE, TRAIN_ON_ALL } data_train_on;
+typedef enum chat_format {
+    CHAT_AUTO, /* the tokenizer's own template where it is known, else what its special tokens say, else none */
+    CHAT_NONE, /* prompt, response, end of text */
+    CHAT_CHATML,
+    CHAT_LLAMA3,
+    CHAT_LLAMA2,
+    CHAT_COUNT
+} chat_format;
 
 typedef struct data_options {
-    const char *source;    /* builtin:arithmetic | builtin:grammar | a text file (several: comma separated) */
+    /* builtin:arithmetic | builtin:grammar | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
+     * the first; without weights files count by their size. A backslash takes the character behind it as it is: a file
+     * called "x:1" is written "x\:1". */
+    const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;
     bool pack;            /* several documents per row; false: one document per row, padded */
     int64_t difficulty;   /* builtin:arithmetic: digits of the operands, 1..6 */
     double eval_fraction; /* of a file's tail kept for evaluation */
+    data_format format;
+    record_options records;
+    data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
+    chat_format chat;
+    const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
+    int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
 } data_options;
 
@@ -73,23 +94,62 @@ status decode_stream_push(decode_stream *s, int32_t id, strbuf *out);
 status decode_stream_end(decode_stream *s, strbuf *out);
 void decode_stream_close(decode_stream *s);
 
+/* ---- conversations: how a record becomes tokens --------------------------------------------------------------- */
+
+/* Control tokens come from the template alone: "<|im_end|>" inside a prompt, a response or a message is text. (In a
+ * RECORD_TEXT it is the token: such files are often written with a template already.) Where the tokenizer's own template
+ * has a system message for conversations without one (Qwen2.5), it is there; a document begins with BOS where the
+ * tokenizer's file puts one before a text. A prompt is encoded as it is when it stands alone, so that what a model was
+ * trained to continue is what it is asked to continue. */
+typedef struct chat chat;
+typedef struct chat_tokens { /* zero it, use it again with n = 0, free it */
+    int32_t *ids;
+    unsigned char *trained; /* 1: the loss counts this token */
+    size_t n, capacity, trained_capacity;
+} chat_tokens;
+status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, chat_format wanted);
+void chat_close(chat *c);
+chat_format chat_format_of(const chat *c); /* never CHAT_AUTO */
+const char *chat_format_name(chat_format f);
+void chat_describe(const chat *c, strbuf *out); /* everything that the tokens depend on beside tokenizer and record */
+/* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt, response
+ * and EOS. Trained are the responses with the token that ends them; everything with TRAIN_ON_ALL; a text as a whole. */
+status chat_encode(const chat *c, const data_record *r, data_train_on on, chat_tokens *out);
+/* What a model is asked to continue: all before the last response, with the assistant's header. */
+status chat_encode_prompt(const chat *c, const data_record *r, chat_tokens *out);
+void chat_tokens_free(chat_tokens *t);
+
 /* ---- data sets ----------------------------------------------------------------------------------------------- */
 
 typedef struct dataset dataset;
 typedef struct data_report {
-    uint64_t n_documents, n_tokens, n_cut_tokens,
-        n_dropped_tokens;     /* cut: a document longer than a row goes on in the next */
-    uint64_t rows_per_epoch;  /* 0: the source is endless */
-    double fill;              /* share of row positions that hold a token */
+    uint64_t n_documents, n_tokens;
+    uint64_t n_trained_tokens;    /* targets of one epoch */
+    uint64_t n_cut_tokens;        /* text: of documents that go on in the next row */
+    uint64_t n_cut_documents;     /* records longer than a row: their end was left out ... */
+    uint64_t n_dropped_documents; /* ... or the whole record, because no trained token fitted */
+    uint64_t n_dropped_tokens;    /* that no row holds */
+    uint64_t n_skipped;           /* lines that are no records, with RECORDS_SKIP (both splits together) */
+    uint64_t n_replaced;          /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
+    uint64_t n_files, n_cached;   /* cached: read back from the token cache */
+    uint64_t rows_per_epoch;      /* 0: the source is endless; a weighted mixture: until each file was seen whole */
+    double fill;                  /* share of row positions that hold a token */
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o);
-uint64_t dataset_host_bytes(const dataset *d); /* memory held for the text: part of the plan */
+/* Heap memory held for tokens and tables: part of the plan. Tokens in the cache are mapped, not held: the system may
+ * drop those pages at any time, so they are not counted. */
+uint64_t dataset_host_bytes(const dataset *d);
 /* The same before it is opened, from the sizes of the files: exact for bytes, an upper bound for other tokenizers. */
 uint64_t dataset_host_bytes_at_most(const data_options *o);
 void dataset_close(dataset *d);
 const tokenizer *dataset_tokenizer(const dataset *d);
 void dataset_report(const dataset *d, split s, data_report *out);
+/* One file of several, with the share of rows drawn from it; false past the last. rows_per_epoch and fill are those of
+ * the whole where files share rows (no weights). */
+bool dataset_file_report(const dataset *d, split s, size_t file, const char **path, double *share, data_report *out);
+/* Different for data that gives different rows with the same options: it hashes the tokens. 0: built-in. */
+uint64_t dataset_fingerprint(const dataset *d);
 /* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc. */
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows

@@ -26,14 +26,14 @@ static status unknown_builtin(const char *name) {
     strbuf known;
     strbuf_init(&known);
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) strbuf_printf(&known, "%s%s", i ? ", " : "", builtins[i].name);
-    status rc = ERR(ERR_INPUT, "data source: found '%.200s', expected one of %s, or text files", name, known.text);
+    status rc = ERR(ERR_INPUT, "data source: found '%.200s', expected one of %s, or files", name, known.text);
     strbuf_fini(&known);
     return rc;
 }
 
 static status open_source(source **out, const data_options *o, const tokenizer *t) {
     if (!o->source || !o->source[0])
-        return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or text files");
+        return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or files");
     if (o->seq_len < 2 || o->seq_len > SEQ_LEN_MAX)
         return ERR(ERR_INPUT, "data: found rows of %lld tokens (seq_len), expected 2 to %d", (long long)o->seq_len,
                    SEQ_LEN_MAX);
@@ -49,15 +49,14 @@ static status open_source(source **out, const data_options *o, const tokenizer *
         return builtins[i].open(out, o);
     }
     if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
-    return text_open(out, o, t);
+    return files_open(out, o, t);
 }
 
 uint64_t dataset_host_bytes(const dataset *d) { return d->source->n_bytes; }
 
 uint64_t dataset_host_bytes_at_most(const data_options *o) {
     if (str_starts_with(o->source, "builtin:")) return 0;
-    bool bytes = !o->tokenizer || strcmp(o->tokenizer, "byte") == 0;
-    return text_file_bytes(o) * (bytes ? 1 : sizeof(int32_t)); /* no token is shorter than a byte */
+    return files_host_bytes_at_most(o);
 }
 
 status dataset_open(dataset **out, const data_options *o) {
@@ -95,5 +94,12 @@ bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *a
     if (!d->source->kind->problem) return false;
     return d->source->kind->problem(d->source, index, prompt, answer);
 }
+
+bool dataset_file_report(const dataset *d, split s, size_t file, const char **path, double *share, data_report *out) {
+    if (!d->source->kind->file_report) return false;
+    return d->source->kind->file_report(d->source, s, file, path, share, out);
+}
+
+uint64_t dataset_fingerprint(const dataset *d) { return d->source->fingerprint; }
 
 int64_t dataset_seq_len(const dataset *d) { return d->source->seq_len; }

@@ -155,7 +155,7 @@ static void collect_held_out(arithmetic *s) {
 }
 
 status arithmetic_open(source **out, const data_options *o) {
-    static const source_kind kind = {arithmetic_row, arithmetic_report, arithmetic_problem, arithmetic_close};
+    static const source_kind kind = {arithmetic_row, arithmetic_report, arithmetic_problem, arithmetic_close, NULL};
     if (o->difficulty < 1 || o->difficulty > DIFFICULTY_MAX)
         return ERR(ERR_INPUT, "builtin:arithmetic: found a difficulty of %lld digits, expected 1 to %d",
                    (long long)o->difficulty, DIFFICULTY_MAX);
@@ -248,7 +248,7 @@ static void grammar_report(const source *base, split which, data_report *out) {
 static void grammar_close(source *base) { free(base); }
 
 status grammar_open(source **out, const data_options *o) {
-    static const source_kind kind = {grammar_row, grammar_report, NULL, grammar_close};
+    static const source_kind kind = {grammar_row, grammar_report, NULL, grammar_close, NULL};
     if (o->seq_len < 4)
         return ERR(ERR_INPUT, "builtin:grammar: found rows of %lld tokens (seq_len), expected at least 4",
                    (long long)o->seq_len);

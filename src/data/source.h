@@ -11,6 +11,8 @@ typedef struct source_kind {
     void (*report)(const source *s, split which, data_report *out); /* out arrives zeroed, entropy NaN */
     bool (*problem)(const source *s, uint64_t index, strbuf *prompt, strbuf *answer); /* NULL: it has none */
     void (*close)(source *s);
+    /* See dataset_file_report. NULL: it has no files. */
+    bool (*file_report)(const source *s, split which, size_t file, const char **path, double *share, data_report *out);
 } source_kind;
 
 /* The first member of every source. */
@@ -18,14 +20,36 @@ struct source {
     const source_kind *kind;
     int64_t seq_len;
     bool pack;
-    int32_t pad;      /* what fills the rest of a row */
-    uint64_t n_bytes; /* of host memory held for the text */
+    int32_t pad;          /* what fills the rest of a row */
+    uint64_t n_bytes;     /* of host memory held for the text */
+    uint64_t fingerprint; /* of the tokens */
 };
 
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);
-status text_open(source **out, const data_options *o, const tokenizer *t);
-uint64_t text_file_bytes(const data_options *o);
+status files_open(source **out, const data_options *o, const tokenizer *t);
+uint64_t files_host_bytes_at_most(const data_options *o);
+
+/* One entry of data.source. */
+typedef struct file_entry {
+    char *path;
+    double weight; /* 0: none was given */
+} file_entry;
+/* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character behind it as it is. All have weights or none has. */
+status file_list_parse(const char *source, file_entry **out, size_t *n);
+void file_list_free(file_entry *entries, size_t n);
+
+int32_t chat_document_bos(const chat *c); /* what stands before a document; -1: nothing */
+
+/* Whole documents to rows of T places: best fit, largest first, so that rows are nearly full. */
+typedef struct row_packing {
+    uint32_t *documents; /* by row */
+    uint64_t *row_begin; /* (n_rows + 1) in documents */
+    uint64_t n_rows;
+} row_packing;
+/* sizes: at most T; 0: not to be packed. one_each: a row per document, in order. */
+void pack_rows(const uint32_t *sizes, uint32_t n, uint32_t T, bool one_each, row_packing *out);
+void row_packing_free(row_packing *p);
 
 int64_t dataset_seq_len(const dataset *d);
 

@@ -172,19 +172,28 @@ static void evaluate(trainer *t, int64_t step, train_eval_report *out) {
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
 }
 
-/* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
-static const char *identity(trainer *t) {
-    const model_config *c = &t->p->request.model;
+/* Other columns, formats and files give other tokens: the fingerprint says so for all of them at once, and for a file that
+ * was edited too. The options before it tell the reader why. */
+static const char *data_identity(trainer *t) {
     const data_options *d = &t->r->data;
     return arena_format(
         &t->memory,
-        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; data %s as %s, rows of "
-        "%lld, %s, %g for evaluation, difficulty %lld",
+        "data %s as %s, rows of %lld, %s, %g for evaluation, difficulty %lld, loss on %s, chat %s, tokens "
+        "%016llx",
+        d->source, d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len,
+        d->pack ? "packed" : "one document each", d->eval_fraction, (long long)d->difficulty,
+        d->train_on == TRAIN_ON_ALL ? "all" : "responses", chat_format_name(d->chat),
+        (unsigned long long)dataset_fingerprint(t->d));
+}
+
+/* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
+static const char *identity(trainer *t) {
+    const model_config *c = &t->p->request.model;
+    return arena_format(
+        &t->memory, "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; %s",
         model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
-        c->tied ? "tied" : "untied", precision_name(t->p->request.precision), d->source,
-        d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len, d->pack ? "packed" : "one document each",
-        d->eval_fraction, (long long)d->difficulty);
+        c->tied ? "tied" : "untied", precision_name(t->p->request.precision), data_identity(t));
 }
 
 static status resume(trainer *t, const char *id, bool *resumed) {

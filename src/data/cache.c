@@ -1,0 +1,313 @@
+/* cache.c - tokens on disk between runs: a file that is whole, of this tokenizer, of this text, or not used.
+ *
+ * One file per (path of the text, tokenizer, options that change tokens), named by a hash of these:
+ *     header 4096 bytes | tokens, filled up to 8 bytes | documents
+ * The header carries a magic, a version, the key, what the text looked like (size, times, inode, hash of its bytes), the
+ * counts, a hash of the payload and one of itself. Nothing of it is believed before all of it was checked: a file that
+ * is cut off, damaged, of another version or of someone else is named in the log and built again.
+ *
+ * Is the text still the same? Size, inode and both times equal: yes, unless the text was written so shortly before the
+ * cache that a second writing could bear the same time. Else its bytes are hashed, which is still far cheaper than to
+ * tokenize them. Written to a temporary name, flushed, renamed: two processes that build the same slot at once each
+ * write their own, and the last one stays. Readers keep what they mapped. */
+#include "data/store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, ABANDONED_SECONDS = 3600 };
+#define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
+
+typedef struct cache_header {
+    char magic[8];
+    uint32_t version, byte_order;
+    uint32_t width, is_text, has_prompts, reserved;
+    hash128 key;
+    uint64_t device, inode, source_bytes;
+    int64_t mtime_ns, ctime_ns, built_ns;
+    hash128 source_hash;
+    uint64_t n_tokens, n_documents, n_skipped, n_replaced;
+    hash128 payload_hash;
+    uint64_t header_hash; /* XXH3 of all before it */
+} cache_header;
+static const char MAGIC[8] = "ralotok\n";
+
+static uint64_t hash_of(const cache_header *h) { return XXH3_64bits(h, offsetof(cache_header, header_hash)); }
+
+/* ---- places -------------------------------------------------------------------------------------------------- */
+
+bool cache_directory(const char *setting, strbuf *out) {
+    out->length = 0;
+    if (!setting || !*setting) return false;
+    if (strcmp(setting, "auto") != 0) {
+        strbuf_add(out, setting);
+        return true;
+    }
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (xdg && xdg[0] == '/') strbuf_printf(out, "%s/ralo", xdg);
+    else if (home && home[0] == '/') strbuf_printf(out, "%s/.cache/ralo", home);
+    else log_warn("data.cache: neither XDG_CACHE_HOME nor HOME names a directory; tokens are kept in memory only");
+    return out->length > 0;
+}
+
+void cache_slot_init(cache_slot *c, const char *directory, hash128 key) {
+    *c = (cache_slot){.key = key, .fd = -1};
+    strbuf_init(&c->path);
+    strbuf_init(&c->temporary);
+    strbuf_printf(&c->path, "%s/%016llx%016llx.tokens", directory, (unsigned long long)key.high,
+                  (unsigned long long)key.low);
+}
+
+void cache_slot_fini(cache_slot *c) {
+    if (c->fd >= 0) {
+        close(c->fd);
+        unlink(c->temporary.text);
+    }
+    strbuf_fini(&c->path);
+    strbuf_fini(&c->temporary);
+    *c = (cache_slot){.fd = -1};
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+static uint64_t payload_bytes(const cache_header *h, uint64_t *documents_at) {
+    *documents_at = (h->n_tokens * h->width + 7) / 8 * 8;
+    return *documents_at + h->n_documents * sizeof(store_document);
+}
+
+/* What is wrong with the file as a file; NULL: nothing. */
+static const char *find_damage(const cache_header *h, uint64_t file_bytes, const cache_slot *c) {
+    uint64_t documents_at;
+    if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0) return "is no token cache";
+    if (h->version != CACHE_VERSION || h->byte_order != 0x01020304) return "is of another version or machine";
+    if (h->header_hash != hash_of(h)) return "has a damaged header";
+    if (!hash128_equal(h->key, c->key)) return "belongs to other data";
+    if ((h->width != 1 && h->width != 2 && h->width != 4) || h->n_tokens > (uint64_t)1 << 56 ||
+        h->n_documents > (uint64_t)1 << 48)
+        return "has impossible counts";
+    if (file_bytes != HEADER_BYTES + payload_bytes(h, &documents_at)) return "is cut off or has bytes behind its end";
+    return NULL;
+}
+
+/* The payload: whole, and nothing in it that could lead out of a table. */
+static const char *find_payload_damage(const token_store *s, const cache_header *h, int64_t vocab) {
+    XXH3_state_t *state = XXH3_createState();
+    ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
+    ASSERT(XXH3_128bits_update(state, s->tokens, s->n_tokens * s->width) == XXH_OK);
+    ASSERT(XXH3_128bits_update(state, s->documents, s->n_documents * sizeof *s->documents) == XXH_OK);
+    XXH128_hash_t got = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    if (!hash128_equal((hash128){got.low64, got.high64}, h->payload_hash)) return "is damaged (its checksum differs)";
+    int32_t largest = 0;
+    for (uint64_t i = 0; i < s->n_tokens; i++) {
+        int32_t id = store_token(s, i);
+        largest = MAX(largest, id);
+    }
+    if (largest >= vocab) return "holds tokens beyond the vocabulary";
+    for (uint64_t i = 0; i < s->n_documents; i++)
+        if (s->documents[i].end <= store_document_begin(s, i) || s->documents[i].n_trained > s->n_tokens)
+            return "has documents out of order";
+    if (s->n_documents == 0 || s->documents[s->n_documents - 1].end != s->n_tokens) return "has tokens of no document";
+    return NULL;
+}
+
+static status hash_file(const char *path, hash128 *out) {
+    reader r;
+    TRY(reader_open(&r, path));
+    status rc = reader_finish(&r, out);
+    reader_close(&r);
+    return rc;
+}
+
+static status source_is_same(const cache_header *h, const char *source, const file_stamp *now, bool *same) {
+    bool equal = h->device == now->device && h->inode == now->inode && h->mtime_ns == now->mtime_ns &&
+                 h->ctime_ns == now->ctime_ns;
+    *same = h->source_bytes == now->n_bytes;
+    if (!*same || (equal && now->ctime_ns + SAME_TICK_NS < h->built_ns)) return OK;
+    hash128 bytes;
+    TRY(hash_file(source, &bytes));
+    *same = hash128_equal(bytes, h->source_hash);
+    return OK;
+}
+
+static status map_store(const cache_slot *c, int fd, const cache_header *h, token_store *s) {
+    uint64_t documents_at, n_bytes = HEADER_BYTES + payload_bytes(h, &documents_at);
+    void *map = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) return ERR(ERR_IO, "map %s: %s", c->path.text, strerror(errno));
+    *s = (token_store){.width = h->width,
+                       .is_text = h->is_text,
+                       .has_prompts = h->has_prompts,
+                       .n_tokens = h->n_tokens,
+                       .n_documents = h->n_documents,
+                       .n_skipped = h->n_skipped,
+                       .n_replaced = h->n_replaced,
+                       .tokens = (const char *)map + HEADER_BYTES,
+                       .documents = (const store_document *)((const char *)map + HEADER_BYTES + documents_at),
+                       .hash = h->payload_hash,
+                       .map = map,
+                       .map_bytes = n_bytes};
+    return OK;
+}
+
+static bool read_header(int fd, cache_header *h, uint64_t *file_bytes) {
+    char bytes[HEADER_BYTES];
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return false;
+    *file_bytes = (uint64_t)info.st_size;
+    ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+    if (n != HEADER_BYTES) memset(bytes, 0, sizeof bytes); /* no magic: cut off */
+    memcpy(h, bytes, sizeof *h);
+    return true;
+}
+
+static status load_from(cache_slot *c, int fd, const char *source, const file_stamp *stamp, int64_t vocab, bool strict,
+                        token_store *out, bool *found) {
+    cache_header h;
+    uint64_t file_bytes;
+    if (!read_header(fd, &h, &file_bytes)) return OK;
+    const char *damage = find_damage(&h, file_bytes, c);
+    if (!damage) {
+        bool same;
+        TRY(source_is_same(&h, source, stamp, &same));
+        if (!same) {
+            log_info("%s changed since its tokens were cached; they are built again", source);
+            return OK;
+        }
+        if (strict && h.n_skipped + h.n_replaced > 0) return OK; /* to name what was left out then */
+        TRY(map_store(c, fd, &h, out));
+        damage = find_payload_damage(out, &h, vocab);
+        if (damage) store_close(out);
+    }
+    if (damage) log_warn("token cache %s %s; it is built again", c->path.text, damage);
+    *found = !damage;
+    out->from_cache = *found;
+    return OK;
+}
+
+status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, int64_t vocab, bool strict,
+                  token_store *out, bool *found) {
+    *found = false;
+    int fd = open(c->path.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        if (errno != ENOENT) log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
+        return OK;
+    }
+    status rc = load_from(c, fd, source, stamp, vocab, strict, out, found);
+    close(fd);
+    return rc;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+/* A writer that was killed leaves its temporary file. One that nobody has written to for an hour is such a one. */
+static void remove_abandoned(const cache_slot *c) {
+    char dir[4096], name[4400];
+    const char *slash = strrchr(c->path.text, '/'), *base = slash + 1;
+    snprintf(dir, sizeof dir, "%.*s", (int)(slash - c->path.text), c->path.text);
+    DIR *d = opendir(dir);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        struct stat info;
+        if (!str_starts_with(e->d_name, base) || !strstr(e->d_name, ".tmp.")) continue;
+        snprintf(name, sizeof name, "%s/%s", dir, e->d_name);
+        if (lstat(name, &info) == 0 && info.st_mtim.tv_sec + ABANDONED_SECONDS < time(NULL)) unlink(name);
+    }
+    closedir(d);
+}
+
+static status write_failed(cache_slot *c, const char *what) {
+    c->failed = true;
+    return ERR(ERR_IO, "token cache: %s %s: %s", what, c->temporary.length ? c->temporary.text : c->path.text,
+               strerror(errno));
+}
+
+status cache_begin(cache_slot *c) {
+    static atomic_uint counter;
+    static const char zeros[HEADER_BYTES];
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
+    status rc = dir_make(*dir ? dir : "/");
+    if (rc != OK) {
+        c->failed = true;
+        return error_trail(rc, __FILE__, __LINE__, __func__);
+    }
+    remove_abandoned(c);
+    do {
+        c->temporary.length = 0;
+        strbuf_printf(&c->temporary, "%s.tmp.%ld.%u", c->path.text, (long)getpid(), atomic_fetch_add(&counter, 1));
+        c->fd = open(c->temporary.text, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    } while (c->fd < 0 && errno == EEXIST);
+    if (c->fd < 0) return write_failed(c, "create");
+    return cache_write(c, zeros, sizeof zeros); /* the header comes last */
+}
+
+status cache_write(cache_slot *c, const void *bytes, size_t n_bytes) {
+    const char *at = bytes;
+    while (n_bytes > 0) {
+        ssize_t n = write(c->fd, at, n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return write_failed(c, "write");
+        at += n;
+        n_bytes -= (size_t)n;
+        c->n_written += (uint64_t)n;
+    }
+    return OK;
+}
+
+static status publish(cache_slot *c) {
+    char dir[4096];
+    if (fsync(c->fd) != 0) return write_failed(c, "fsync");
+    if (rename(c->temporary.text, c->path.text) != 0) return write_failed(c, "rename");
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
+    int fd = open(*dir ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) { /* EINVAL: this file system keeps no directory to flush */
+        status rc = write_failed(c, "fsync the directory of");
+        if (fd >= 0) close(fd);
+        return rc;
+    }
+    close(fd);
+    return OK;
+}
+
+status cache_commit(cache_slot *c, const file_stamp *stamp, hash128 source_hash, token_store *s) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    cache_header h = {.version = CACHE_VERSION,
+                      .byte_order = 0x01020304,
+                      .width = s->width,
+                      .is_text = s->is_text,
+                      .has_prompts = s->has_prompts,
+                      .key = c->key,
+                      .device = stamp->device,
+                      .inode = stamp->inode,
+                      .source_bytes = stamp->n_bytes,
+                      .mtime_ns = stamp->mtime_ns,
+                      .ctime_ns = stamp->ctime_ns,
+                      .built_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec,
+                      .source_hash = source_hash,
+                      .n_tokens = s->n_tokens,
+                      .n_documents = s->n_documents,
+                      .n_skipped = s->n_skipped,
+                      .n_replaced = s->n_replaced,
+                      .payload_hash = s->hash};
+    memcpy(h.magic, MAGIC, sizeof MAGIC);
+    h.header_hash = hash_of(&h);
+    uint64_t documents_at;
+    ASSERT(c->n_written == HEADER_BYTES + payload_bytes(&h, &documents_at));
+    ssize_t n = pwrite(c->fd, &h, sizeof h, 0);
+    if (n != sizeof h) return write_failed(c, "write the header of");
+    TRY(publish(c));
+    status rc = map_store(c, c->fd, &h, s);
+    close(c->fd);
+    c->fd = -1;
+    return rc;
+}

@@ -1,0 +1,314 @@
+/* files.c - text files and JSON lines as a source: tokens once, then rows by number.
+ *
+ * Each file becomes a store of tokens (tokenize.c). The tail of a text file and the last records of a JSON lines file
+ * are the evaluation part, and training never sees a token of it, not even as a target. Every document ends with EOS
+ * where the tokenizer has one; both parts of a text file do.
+ *
+ * Without weights all files share one row space: rows are as many as the tokens make them. With weights each file has a
+ * row space of its own, and rows are drawn in blocks of 10,000 in which each file has its share exactly, in an order
+ * that the seed shuffles. So which file row i comes from, and which of its rows, follows from i alone: nothing has to
+ * be remembered to resume, and a file that is short begins its next epoch while others are still in their first. */
+#include "data/rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+enum { MIXTURE_BLOCK = 10000 };
+
+typedef struct mixture_part {
+    row_space splits[2];
+    uint64_t quota, before; /* rows of a block, and those of the parts before it */
+} mixture_part;
+
+typedef struct files_source {
+    source base;
+    file_entry *entries;
+    token_store *stores;
+    data_report (*reports)[2]; /* per file and split */
+    size_t n_files;
+    mixture_part *parts;
+    size_t n_parts;
+    uint64_t mixture_key[2];
+} files_source;
+
+/* ---- rows ---------------------------------------------------------------------------------------------------- */
+
+static void files_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
+                      int32_t *doc) {
+    const files_source *s = (const files_source *)base;
+    const mixture_part *p = &s->parts[0];
+    if (s->n_parts > 1) {
+        uint64_t block = index / MIXTURE_BLOCK;
+        uint64_t slot = rng_permute(rng_u64(s->mixture_key[which], block), index % MIXTURE_BLOCK, MIXTURE_BLOCK);
+        while (slot >= p->before + p->quota) p++;
+        index = block * p->quota + (slot - p->before);
+    }
+    row_pad(base, row_space_fill(&p->splits[which], index, tokens, targets, doc), tokens, targets, doc);
+}
+
+static uint64_t rows_per_epoch(const files_source *s, split which) {
+    uint64_t most = 0;
+    if (s->n_parts == 1) return s->parts[0].splits[which].n_rows;
+    for (size_t i = 0; i < s->n_parts; i++) { /* until the last row of the slowest file came, in whole blocks */
+        uint64_t n = s->parts[i].splits[which].n_rows, quota = s->parts[i].quota;
+        most = MAX(most, (n + quota - 1) / quota * MIXTURE_BLOCK);
+    }
+    return most;
+}
+
+static double fill_of(const row_space *r) {
+    return r->n_rows ? (double)r->n_placed / ((double)r->n_rows * (double)r->T) : 0;
+}
+
+static void files_report(const source *base, split which, data_report *out) {
+    const files_source *s = (const files_source *)base;
+    for (size_t i = 0; i < s->n_files; i++) {
+        const data_report *r = &s->reports[i][which];
+        out->n_documents += r->n_documents;
+        out->n_tokens += r->n_tokens;
+        out->n_trained_tokens += r->n_trained_tokens;
+        out->n_cut_tokens += r->n_cut_tokens;
+        out->n_cut_documents += r->n_cut_documents;
+        out->n_dropped_documents += r->n_dropped_documents;
+        out->n_dropped_tokens += r->n_dropped_tokens;
+        out->n_skipped += r->n_skipped;
+        out->n_replaced += r->n_replaced;
+        out->n_files += r->n_files;
+        out->n_cached += r->n_cached;
+    }
+    out->rows_per_epoch = rows_per_epoch(s, which);
+    for (size_t i = 0; i < s->n_parts; i++)
+        out->fill += fill_of(&s->parts[i].splits[which]) * (double)s->parts[i].quota / MIXTURE_BLOCK;
+}
+
+static bool files_file_report(const source *base, split which, size_t file, const char **path, double *share,
+                              data_report *out) {
+    const files_source *s = (const files_source *)base;
+    if (file >= s->n_files) return false;
+    const mixture_part *p = &s->parts[s->n_parts > 1 ? file : 0];
+    uint64_t n_placed = 0;
+    for (size_t i = 0; i < s->n_files; i++) n_placed += s->reports[i][which].n_tokens;
+    *out = s->reports[file][which];
+    out->rows_per_epoch = p->splits[which].n_rows;
+    out->fill = fill_of(&p->splits[which]);
+    *path = s->entries[file].path;
+    if (s->n_parts > 1) *share = (double)p->quota / MIXTURE_BLOCK;
+    else *share = n_placed ? (double)out->n_tokens / (double)n_placed : 0;
+    return true;
+}
+
+static void files_close(source *base) {
+    files_source *s = (files_source *)base;
+    for (size_t i = 0; s->parts && i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) row_space_fini(&s->parts[i].splits[k]);
+    for (size_t i = 0; s->stores && i < s->n_files; i++) store_close(&s->stores[i]);
+    file_list_free(s->entries, s->n_files);
+    free(s->parts);
+    free(s->stores);
+    free(s->reports);
+    free(s);
+}
+
+/* ---- splits -------------------------------------------------------------------------------------------------- */
+
+/* Text is split between tokens, and each part ends with EOS. Records are split between records, and at least one of
+ * several is kept where any is to be. */
+static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction) {
+    const token_store *t = &s->stores[file];
+    data_report *train = &s->reports[file][SPLIT_TRAIN], *eval = &s->reports[file][SPLIT_EVAL];
+    uint64_t n = t->is_text ? t->n_tokens : t->n_documents, n_eval = (uint64_t)((double)n * eval_fraction);
+    if (!t->is_text && eval_fraction > 0 && n > 1) n_eval = MAX(n_eval, 1);
+    uint64_t n_train = n - n_eval;
+    if (t->is_text) {
+        bool eos = p->splits[SPLIT_TRAIN].eos >= 0;
+        row_space_add(
+            &p->splits[SPLIT_TRAIN],
+            (segment){.store = t, .report = train, .n_documents = 1, .n_tokens = n_train + eos, .adds_eos = eos});
+        if (n_eval == 0) return;
+        row_space_add(&p->splits[SPLIT_EVAL], (segment){.store = t,
+                                                        .report = eval,
+                                                        .n_documents = 1,
+                                                        .begin = n_train,
+                                                        .n_tokens = n_eval + eos,
+                                                        .adds_eos = eos});
+        return;
+    }
+    uint64_t middle = store_document_begin(t, n_train);
+    row_space_add(&p->splits[SPLIT_TRAIN],
+                  (segment){.store = t, .report = train, .n_documents = n_train, .n_tokens = middle});
+    row_space_add(&p->splits[SPLIT_EVAL], (segment){.store = t,
+                                                    .report = eval,
+                                                    .first_document = n_train,
+                                                    .n_documents = n_eval,
+                                                    .begin = middle,
+                                                    .n_tokens = t->n_tokens - middle});
+}
+
+static status check_sizes(const files_source *s, const data_options *o, size_t part) {
+    const row_space *train = &s->parts[part].splits[SPLIT_TRAIN], *eval = &s->parts[part].splits[SPLIT_EVAL];
+    const char *name = s->n_parts > 1 ? s->entries[part].path : o->source;
+    uint64_t n_tokens[2] = {0}, n_dropped = 0;
+    for (size_t i = 0; i < s->n_files; i++) {
+        if (s->n_parts > 1 && i != part) continue;
+        for (int k = 0; k < 2; k++) n_tokens[k] += s->reports[i][k].n_tokens;
+        n_dropped += s->reports[i][SPLIT_TRAIN].n_dropped_documents;
+    }
+    if (train->n_rows == 0 && n_dropped > 0)
+        return ERR(
+            ERR_INPUT,
+            "%.500s: found no record with a trained token among its first %lld (data.seq_len), expected at least "
+            "one; give a larger data.seq_len, or data.train_on=all",
+            name, (long long)o->seq_len);
+    bool text_only = train->n_records == 0;
+    if ((o->pack && text_only && n_tokens[0] < (uint64_t)o->seq_len) || train->n_rows == 0)
+        return ERR(ERR_INPUT,
+                   "%.500s: found %llu tokens for training (and %llu for evaluation), expected at least %lld, one row; "
+                   "give more text or a smaller seq_len",
+                   name, (unsigned long long)n_tokens[0], (unsigned long long)n_tokens[1],
+                   (long long)(o->pack ? o->seq_len : 2));
+    if (o->eval_fraction > 0 && eval->n_rows == 0)
+        return ERR(
+            ERR_INPUT,
+            "%.500s: found %llu tokens for evaluation (eval_fraction %g of %llu), expected at least one row with "
+            "a trained token; give more text, a larger eval_fraction, or 0 for none",
+            name, (unsigned long long)n_tokens[1], o->eval_fraction, (unsigned long long)(n_tokens[0] + n_tokens[1]));
+    return OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+static bool is_text_file(const data_options *o, const char *path) {
+    if (o->format != FORMAT_AUTO) return o->format == FORMAT_TEXT;
+    return !str_ends_with(path, ".jsonl") && !str_ends_with(path, ".json") && !str_ends_with(path, ".ndjson");
+}
+
+static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {
+    status rc = OK;
+    chat *c = NULL;
+    tokenize_job job = {0};
+    TRY(chat_open(&c, t, tokenizer_name, o->chat));
+    TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
+    for (size_t i = 0; i < s->n_files; i++) {
+        token_store *store = &s->stores[i];
+        TRY_GOTO(rc, tokenize_file(&job, s->entries[i].path, is_text_file(o, s->entries[i].path), store), done);
+        s->base.n_bytes += store->heap_bytes;
+        for (int k = 0; k < 2; k++) {
+            data_report *r = &s->reports[i][k];
+            *r = (data_report){.entropy_per_token = NAN, .n_files = 1};
+            r->n_skipped = store->n_skipped;
+            r->n_replaced = store->n_replaced;
+            r->n_cached = store->from_cache;
+        }
+    }
+done:
+    tokenize_job_close(&job);
+    chat_close(c);
+    return rc;
+}
+
+/* Whole numbers of rows per block; what rounding leaves goes to the heaviest. */
+static status share_out(files_source *s, const data_options *o) {
+    double sum = 0;
+    size_t heaviest = 0;
+    uint64_t left = MIXTURE_BLOCK;
+    s->parts[0].quota = MIXTURE_BLOCK;
+    if (s->n_parts == 1) return OK;
+    for (size_t i = 0; i < s->n_parts; i++) sum += s->entries[i].weight;
+    for (size_t i = 0; i < s->n_parts; i++) {
+        double share = s->entries[i].weight / sum;
+        if (!(share * MIXTURE_BLOCK >= 1))
+            return ERR(ERR_INPUT,
+                       "data source '%.500s': found a share of %g for '%s', expected at least 1/%d of all weights",
+                       o->source, share, s->entries[i].path, MIXTURE_BLOCK);
+        s->parts[i].quota = (uint64_t)(share * MIXTURE_BLOCK + 1e-6);
+        left -= s->parts[i].quota;
+        if (s->entries[i].weight > s->entries[heaviest].weight) heaviest = i;
+    }
+    s->parts[heaviest].quota += left;
+    for (size_t i = 1; i < s->n_parts; i++) s->parts[i].before = s->parts[i - 1].before + s->parts[i - 1].quota;
+    return OK;
+}
+
+static status lay_out(files_source *s, const data_options *o, const tokenizer *t) {
+    static const char *const purposes[2] = {"data.text.train", "data.text.eval"};
+    s->n_parts = s->entries[0].weight > 0 ? s->n_files : 1;
+    s->parts = mem_alloc(s->n_parts * sizeof *s->parts);
+    for (size_t i = 0; i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) {
+            uint64_t key = rng_key(o->seed, purposes[k]);
+            row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
+        }
+    for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
+    s->mixture_key[SPLIT_TRAIN] = rng_key(o->seed, "data.mixture.train");
+    s->mixture_key[SPLIT_EVAL] = rng_key(o->seed, "data.mixture.eval");
+    TRY(share_out(s, o));
+    for (size_t i = 0; i < s->n_parts; i++) {
+        for (int k = 0; k < 2; k++) {
+            TRY(row_space_lay_out(&s->parts[i].splits[k]));
+            s->base.n_bytes += s->parts[i].splits[k].n_heap_bytes;
+        }
+        TRY(check_sizes(s, o, i));
+    }
+    return OK;
+}
+
+static uint64_t fingerprint_of(const files_source *s) {
+    XXH3_state_t *state = XXH3_createState();
+    ASSERT(state && XXH3_64bits_reset(state) == XXH_OK);
+    for (size_t i = 0; i < s->n_files; i++) {
+        uint64_t facts[] = {s->stores[i].hash.low, s->stores[i].hash.high, s->stores[i].is_text,
+                            s->stores[i].has_prompts, s->n_parts > 1 ? s->parts[i].quota : 0};
+        ASSERT(XXH3_64bits_update(state, facts, sizeof facts) == XXH_OK);
+    }
+    uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}
+
+status files_open(source **out, const data_options *o, const tokenizer *t) {
+    static const source_kind kind = {files_row, files_report, NULL, files_close, files_file_report};
+    status rc = OK;
+    files_source *s = mem_alloc(sizeof *s);
+    /* Padding is never trained on and never seen by a document: any id of the vocabulary serves. */
+    int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
+    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
+    TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
+    TRY_GOTO(rc, record_options_check(&o->records), fail);
+    s->stores = mem_alloc(s->n_files * sizeof *s->stores);
+    s->reports = mem_alloc(s->n_files * sizeof *s->reports);
+    TRY_GOTO(rc, read_files(s, o, t, o->tokenizer), fail);
+    TRY_GOTO(rc, lay_out(s, o, t), fail);
+    s->base.fingerprint = fingerprint_of(s);
+    *out = &s->base;
+    return OK;
+fail:
+    files_close(&s->base);
+    return rc;
+}
+
+/* A record has at least 12 bytes ({"text":"x"}), and a chat format adds at most some 64 tokens to one of 31 and more. */
+static uint64_t file_bytes_at_most(const data_options *o, const char *path, uint64_t n_bytes) {
+    bool bytes = !o->tokenizer || strcmp(o->tokenizer, "byte") == 0, text = is_text_file(o, path);
+    bool cached = o->cache && *o->cache && !(bytes && text && strcmp(o->cache, "auto") == 0);
+    uint64_t n_records = text ? 0 : n_bytes / 12 + 1, width = bytes ? (text ? 1 : 2) : sizeof(int32_t);
+    uint64_t n_tokens = text ? n_bytes : 4 * n_bytes;
+    uint64_t tables = n_records * (sizeof(uint32_t) + sizeof(uint64_t));
+    return tables + (cached ? 0 : n_tokens * width + n_records * sizeof(store_document));
+}
+
+uint64_t files_host_bytes_at_most(const data_options *o) {
+    uint64_t total = 0;
+    file_entry *entries;
+    size_t n;
+    if (file_list_parse(o->source, &entries, &n) == OK) {
+        for (size_t i = 0; i < n; i++) {
+            file_stamp stamp;
+            if (file_stamp_get(entries[i].path, &stamp) == OK)
+                total += file_bytes_at_most(o, entries[i].path, stamp.n_bytes);
+        }
+    }
+    error_clear(); /* what cannot be read is found out when it is opened */
+    file_list_free(entries, n);
+    return total;
+}

@@ -1,0 +1,166 @@
+/* reader.c - read a file once, in order, and notice when it is not the same file at the end.
+ *
+ * A buffer grows to the longest line or block that was asked for and no further. A line over the limit is passed over
+ * without being kept, so a file of one endless line costs time and no memory.
+ * Size, times and inode are compared before and after, both of the open file and of what its name stands for now: an
+ * editor that writes in place changes the first, one that renames a new file over the name changes the second. */
+#include "data/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { READ_BYTES = 1 << 18 };
+
+/* ---- stamps -------------------------------------------------------------------------------------------------- */
+
+static file_stamp stamp_of(const struct stat *s) {
+    return (file_stamp){.device = (uint64_t)s->st_dev,
+                        .inode = (uint64_t)s->st_ino,
+                        .n_bytes = (uint64_t)s->st_size,
+                        .mtime_ns = (int64_t)s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec,
+                        .ctime_ns = (int64_t)s->st_ctim.tv_sec * 1000000000 + s->st_ctim.tv_nsec,
+                        .is_regular = S_ISREG(s->st_mode)};
+}
+
+status file_stamp_get(const char *path, file_stamp *out) {
+    struct stat s;
+    if (stat(path, &s) != 0) return ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
+    *out = stamp_of(&s);
+    return OK;
+}
+
+bool file_stamp_equal(const file_stamp *a, const file_stamp *b) {
+    return a->device == b->device && a->inode == b->inode && a->n_bytes == b->n_bytes && a->mtime_ns == b->mtime_ns &&
+           a->ctime_ns == b->ctime_ns && a->is_regular == b->is_regular;
+}
+
+/* ---- the buffer ---------------------------------------------------------------------------------------------- */
+
+/* One read behind what is buffered; at_end when there was nothing. */
+static status fill(reader *r) {
+    if (r->begin > 0) {
+        memmove(r->buffer, r->buffer + r->begin, r->end - r->begin);
+        r->end -= r->begin;
+        r->begin = 0;
+    }
+    if (r->capacity - r->end < READ_BYTES) {
+        size_t grown = MAX(r->capacity * 2, (size_t)2 * READ_BYTES);
+        char *more = realloc(r->buffer, grown);
+        if (!more) return ERR(ERR_FIT, "read %s: no memory for a line or block of %zu bytes", r->path, grown);
+        r->buffer = more;
+        r->capacity = grown;
+    }
+    ssize_t n;
+    do n = read(r->fd, r->buffer + r->end, READ_BYTES);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return ERR(ERR_IO, "read %s: %s", r->path, strerror(errno));
+    ASSERT(XXH3_128bits_update(r->hash, r->buffer + r->end, (size_t)n) == XXH_OK);
+    r->end += (size_t)n;
+    r->at_end = n == 0;
+    return OK;
+}
+
+status reader_open(reader *r, const char *path) {
+    struct stat s;
+    status rc = OK;
+    *r = (reader){.path = path};
+    if ((r->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    r->hash = XXH3_createState();
+    ASSERT(r->hash && XXH3_128bits_reset(r->hash) == XXH_OK);
+    if (fstat(r->fd, &s) != 0) rc = ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
+    else if (S_ISDIR(s.st_mode)) rc = ERR(ERR_INPUT, "%s is a directory, a file was expected", path);
+    if (rc != OK) goto fail;
+    r->stamp = stamp_of(&s);
+    while (r->end < 3 && !r->at_end) TRY_GOTO(rc, fill(r), fail); /* a pipe may bring one byte at a time */
+    if (r->end >= 3 && memcmp(r->buffer, "\xef\xbb\xbf", 3) == 0) reader_consume(r, 3);
+    return OK;
+fail:
+    reader_close(r);
+    return rc;
+}
+
+void reader_close(reader *r) {
+    if (r->fd >= 0) close(r->fd);
+    XXH3_freeState(r->hash);
+    free(r->buffer);
+    *r = (reader){.fd = -1};
+}
+
+status reader_finish(reader *r, hash128 *out) {
+    struct stat s, named;
+    while (!r->at_end) { /* what nobody asked for belongs to the hash too */
+        r->begin = r->end;
+        TRY(fill(r));
+    }
+    if (out) {
+        XXH128_hash_t h = XXH3_128bits_digest(r->hash);
+        *out = (hash128){h.low64, h.high64};
+    }
+    if (!r->stamp.is_regular) return OK;
+    if (fstat(r->fd, &s) != 0) return ERR(ERR_IO, "stat %s: %s", r->path, strerror(errno));
+    file_stamp now = stamp_of(&s), its_name = {0};
+    if (stat(r->path, &named) == 0) its_name = stamp_of(&named);
+    if (!file_stamp_equal(&now, &r->stamp) || !file_stamp_equal(&its_name, &r->stamp))
+        return ERR(ERR_INPUT,
+                   "%s changed while it was read: found %llu bytes (inode %llu) at the start and %llu (inode %llu) at "
+                   "the end, expected a file that stays as it is; start again when nothing writes to it",
+                   r->path, (unsigned long long)r->stamp.n_bytes, (unsigned long long)r->stamp.inode,
+                   (unsigned long long)now.n_bytes, (unsigned long long)its_name.inode);
+    return OK;
+}
+
+void reader_consume(reader *r, size_t n_bytes) {
+    ASSERT(n_bytes <= r->end - r->begin);
+    r->begin += n_bytes;
+    r->offset += n_bytes;
+}
+
+status reader_peek(reader *r, size_t wanted, span *out) {
+    while (r->end - r->begin < wanted && !r->at_end) TRY(fill(r));
+    *out = (span){r->buffer + r->begin, r->end - r->begin};
+    return OK;
+}
+
+/* ---- lines --------------------------------------------------------------------------------------------------- */
+
+/* Drops bytes up to the end of the line; their number is the line's length. */
+static status pass_over(reader *r, uint64_t *n_bytes) {
+    for (;;) {
+        const char *stop = memchr(r->buffer + r->begin, '\n', r->end - r->begin);
+        size_t n = stop ? (size_t)(stop - (r->buffer + r->begin)) : r->end - r->begin;
+        *n_bytes += n;
+        reader_consume(r, n + (stop != NULL));
+        if (stop || r->at_end) return OK;
+        TRY(fill(r));
+    }
+}
+
+status reader_line(reader *r, uint64_t max_line, line *out, bool *found) {
+    size_t searched = 0;
+    char *stop;
+    *found = false;
+    *out = (line){.offset = r->offset};
+    while (!(stop = memchr(r->buffer + r->begin + searched, '\n', r->end - r->begin - searched))) {
+        searched = r->end - r->begin;
+        if (r->at_end || searched > max_line) break;
+        TRY(fill(r));
+    }
+    size_t n = stop ? (size_t)(stop - (r->buffer + r->begin)) : searched;
+    if (!stop && n == 0) return OK; /* the end */
+    *found = true;
+    out->number = ++r->n_lines;
+    if (n > max_line) {
+        out->too_long = true;
+        return pass_over(r, &out->n_bytes);
+    }
+    out->n_bytes = n;
+    out->text = (span){r->buffer + r->begin, n};
+    if (n > 0 && out->text.text[n - 1] == '\r') out->text.length--;
+    reader_consume(r, n + (stop != NULL));
+    return OK;
+}

@@ -1,0 +1,48 @@
+#pragma once
+/* reader.h - private to data: a file of someone else, read once from front to back, in lines or in blocks.
+ *
+ * Memory holds what was asked for, not the file. What was read is hashed on the way, and reader_finish says whether the
+ * file is still the one that was opened: rows made of half an old and half a new file would be nobody's data. */
+#include "format/format.h"
+
+/* What tells one state of a file from another without reading it. */
+typedef struct file_stamp {
+    uint64_t device, inode, n_bytes;
+    int64_t mtime_ns, ctime_ns;
+    bool is_regular; /* a pipe has neither a size nor a second reading */
+} file_stamp;
+status file_stamp_get(const char *path, file_stamp *out);
+bool file_stamp_equal(const file_stamp *a, const file_stamp *b);
+
+typedef struct hash128 {
+    uint64_t low, high;
+} hash128;
+static inline bool hash128_equal(hash128 a, hash128 b) { return a.low == b.low && a.high == b.high; }
+
+typedef struct reader {
+    const char *path;
+    int fd;
+    file_stamp stamp; /* when it was opened */
+    char *buffer;
+    size_t begin, end, capacity; /* of what is buffered */
+    uint64_t offset;             /* in the file, of buffer[begin] */
+    uint64_t n_lines;            /* handed out */
+    bool at_end;                 /* the file has nothing behind the buffer */
+    struct XXH3_state_s *hash;
+} reader;
+status reader_open(reader *r, const char *path); /* a byte order mark at the beginning is passed over */
+void reader_close(reader *r);
+/* The whole file was read: is it still the file that was opened? Its hash covers every byte. */
+status reader_finish(reader *r, hash128 *out);
+
+typedef struct line {
+    span text;       /* without its end, "\n" or "\r\n"; lives until the next call */
+    uint64_t number; /* from 1 */
+    uint64_t offset, n_bytes;
+    bool too_long; /* longer than max_line: text is empty, n_bytes is what it had */
+} line;
+status reader_line(reader *r, uint64_t max_line, line *out, bool *found);
+
+/* At least `wanted` bytes in the buffer, or all that is left; lives until the next call. */
+status reader_peek(reader *r, size_t wanted, span *out);
+void reader_consume(reader *r, size_t n_bytes);

@@ -1,0 +1,316 @@
+/* records.c - JSON lines to records, with an error for every line that is none.
+ *
+ * records_open walks the file once and keeps where each good record lies, sixteen bytes each; records_get reads that
+ * line again. So a file of any size can be asked for record i, and a bad line 12,345 is known at the start, not after
+ * an hour. jansson checks JSON and UTF-8 and refuses duplicate keys; integers may have any size, nobody reads them. */
+#include "data/records.h"
+#include "data/reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAMED_SKIPS = 3 };
+#define SKIP_HINT "; repair the line, or leave such records out with data.on_error=skip"
+
+static const char *const role_names[TURN_COUNT] = {"system", "user", "assistant"};
+const char *turn_role_name(turn_role r) { return role_names[r]; }
+
+/* ---- one record ---------------------------------------------------------------------------------------------- */
+
+typedef struct place { /* for messages */
+    const char *path;
+    unsigned long long line;
+} place;
+
+static const char *kind_of(const json_t *v) {
+    static const char *const kinds[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_STRING] = "a string", [JSON_INTEGER] = "a number",
+        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",    [JSON_FALSE] = "false",     [JSON_NULL] = "null"};
+    return v ? kinds[json_typeof(v)] : "nothing";
+}
+
+static span span_of(const json_t *string) { return (span){json_string_value(string), json_string_length(string)}; }
+
+static status get_string(const json_t *object, const char *key, place at, bool may_be_empty, span *out) {
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_string(v))
+        return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found %s, expected a string" SKIP_HINT, at.path, at.line, key,
+                   kind_of(v));
+    *out = span_of(v);
+    if (out->length == 0 && !may_be_empty)
+        return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found an empty string, expected text to learn from" SKIP_HINT,
+                   at.path, at.line, key);
+    return OK;
+}
+
+static status read_message(const json_t *m, size_t index, place at, record_message *out) {
+    if (!json_is_object(m))
+        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found %s, expected {\"role\", \"content\"}" SKIP_HINT, at.path,
+                   at.line, index, kind_of(m));
+    const json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
+    const json_t *calls = json_object_get(m, "tool_calls");
+    if (!json_is_string(role) || !json_is_string(content))
+        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found role %s and content %s, expected two strings" SKIP_HINT,
+                   at.path, at.line, index, kind_of(role), kind_of(content));
+    if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
+        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT,
+                   at.path, at.line, index);
+    for (out->role = 0; out->role < TURN_COUNT; out->role++)
+        if (strcmp(json_string_value(role), role_names[out->role]) == 0) break;
+    if (out->role == TURN_COUNT)
+        return ERR(ERR_INPUT,
+                   "%s:%llu: messages[%zu]: found role '%.50s', expected system, user or assistant" SKIP_HINT, at.path,
+                   at.line, index, json_string_value(role));
+    out->content = span_of(content);
+    if (out->role == TURN_ASSISTANT && out->content.length == 0)
+        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
+                   at.path, at.line, index);
+    return OK;
+}
+
+static status read_messages(record_parser *p, const json_t *list, place at, data_record *out) {
+    if (!json_is_array(list) || json_array_size(list) == 0)
+        return ERR(ERR_INPUT, "%s:%llu: key 'messages': found %s, expected a list of {\"role\", \"content\"}" SKIP_HINT,
+                   at.path, at.line, json_is_array(list) ? "an empty list" : kind_of(list));
+    size_t n = json_array_size(list);
+    bool answered = false;
+    p->messages = array_grow(p->messages, &p->capacity, n, sizeof *p->messages);
+    for (size_t i = 0; i < n; i++) {
+        TRY(read_message(json_array_get(list, i), i, at, &p->messages[i]));
+        answered |= p->messages[i].role == TURN_ASSISTANT;
+    }
+    if (!answered)
+        return ERR(ERR_INPUT, "%s:%llu: found %zu messages, none of the assistant; expected at least one" SKIP_HINT,
+                   at.path, at.line, n);
+    out->kind = RECORD_MESSAGES;
+    out->messages = p->messages;
+    out->n_messages = n;
+    return OK;
+}
+
+static status read_pair(const json_t *root, const char *prompt, const char *response, place at, data_record *out) {
+    out->kind = RECORD_PAIR;
+    TRY(get_string(root, prompt, at, true, &out->prompt));
+    TRY(get_string(root, response, at, false, &out->response));
+    return OK;
+}
+
+/* "input" belongs to the prompt, on a line of its own. */
+static status read_instruction(record_parser *p, const json_t *root, place at, data_record *out) {
+    const json_t *input = json_object_get(root, "input");
+    TRY(read_pair(root, "instruction", "output", at, out));
+    if (!input || json_is_null(input)) return OK;
+    span more = {0};
+    TRY(get_string(root, "input", at, true, &more));
+    if (more.length == 0) return OK;
+    p->joined.length = 0;
+    strbuf_add_bytes(&p->joined, out->prompt.text, out->prompt.length);
+    strbuf_add(&p->joined, "\n");
+    strbuf_add_bytes(&p->joined, more.text, more.length);
+    out->prompt = (span){p->joined.text, p->joined.length};
+    return OK;
+}
+
+static bool has(const json_t *object, const char *key) { return json_object_get(object, key) != NULL; }
+
+static status unknown_shape(const json_t *root, place at) {
+    strbuf keys;
+    strbuf_init(&keys);
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)root, key, v) {
+        if (keys.length > 200) break;
+        strbuf_printf(&keys, "%s'%.50s'", keys.length ? ", " : "", key);
+    }
+    status rc =
+        ERR(ERR_INPUT,
+            "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
+            "and output, or messages; data.prompt_column and data.response_column name others" SKIP_HINT,
+            at.path, at.line, keys.length ? keys.text : "(none)");
+    strbuf_fini(&keys);
+    return rc;
+}
+
+static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
+    const json_t *root = p->root;
+    if (o->prompt_column && *o->prompt_column) return read_pair(root, o->prompt_column, o->response_column, at, out);
+    if (has(root, "messages")) return read_messages(p, json_object_get(root, "messages"), at, out);
+    if (has(root, "prompt") && has(root, "completion")) return read_pair(root, "prompt", "completion", at, out);
+    if (has(root, "question") && has(root, "answer")) return read_pair(root, "question", "answer", at, out);
+    if (has(root, "instruction") && has(root, "output")) return read_instruction(p, root, at, out);
+    if (!has(root, "text")) return unknown_shape(root, at);
+    out->kind = RECORD_TEXT;
+    return get_string(root, "text", at, false, &out->text);
+}
+
+status record_parse(record_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t number,
+                    const record_options *o, data_record *out) {
+    json_error_t error;
+    place at = {path, (unsigned long long)number};
+    *out = (data_record){.path = path, .line = number};
+    json_decref(p->root);
+    p->root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
+    if (!p->root)
+        return ERR(
+            ERR_INPUT,
+            "%s:%llu: found what is no JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
+            path, at.line, error.position, error.text);
+    if (!json_is_object(p->root))
+        return ERR(ERR_INPUT, "%s:%llu: found %s, expected one JSON object on each line" SKIP_HINT, path, at.line,
+                   kind_of(p->root));
+    return read_shape(p, o, at, out);
+}
+
+void record_parser_close(record_parser *p) {
+    json_decref(p->root);
+    strbuf_fini(&p->joined);
+    free(p->messages);
+    *p = (record_parser){0};
+}
+
+/* ---- what is left out ---------------------------------------------------------------------------------------- */
+
+status record_options_check(const record_options *o) {
+    bool prompt = o->prompt_column && *o->prompt_column, response = o->response_column && *o->response_column;
+    if (prompt != response)
+        return ERR(ERR_INPUT,
+                   "data: found data.%s_column alone, expected data.prompt_column and data.response_column "
+                   "together or none of them",
+                   prompt ? "prompt" : "response");
+    return OK;
+}
+
+static uint64_t max_line_of(const record_options *o) { return o->max_line ? o->max_line : RECORD_MAX_LINE; }
+
+status record_too_long(const char *path, uint64_t number, uint64_t n_bytes, const record_options *o) {
+    return ERR(ERR_INPUT, "%s:%llu: found a line of %llu bytes, expected at most %llu (data.max_line)" SKIP_HINT, path,
+               (unsigned long long)number, (unsigned long long)n_bytes, (unsigned long long)max_line_of(o));
+}
+
+bool record_line_is_empty(const char *text, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i++)
+        if (!strchr(" \t\r\v\f", text[i]) || text[i] == 0) return false;
+    return true;
+}
+
+void record_skips_add(record_skips *s) {
+    if (s->n < NAMED_SKIPS) {
+        const char *m = error_message(), *hint = strstr(m, SKIP_HINT);
+        log_warn("%.*s; left out", hint ? (int)(hint - m) : (int)strlen(m), m);
+    }
+    if (s->n == NAMED_SKIPS) log_warn("more records are left out; the total is in the counts of the data");
+    s->n++;
+    error_clear();
+}
+
+/* ---- records of a file by number ----------------------------------------------------------------------------- */
+
+typedef struct entry {
+    uint64_t offset, number;
+} entry;
+
+struct records {
+    char *path;
+    record_options options;
+    int fd;
+    file_stamp stamp;
+    entry *entries;
+    size_t n, capacity;
+    record_skips skips;
+    record_parser parser;
+    char *line;
+    size_t line_capacity;
+};
+
+static status index_line(records *r, const line *l) {
+    data_record ignored;
+    if (l->too_long) return record_too_long(r->path, l->number, l->n_bytes, &r->options);
+    TRY(record_parse(&r->parser, l->text.text, l->text.length, r->path, l->number, &r->options, &ignored));
+    r->entries = array_grow(r->entries, &r->capacity, r->n + 1, sizeof *r->entries);
+    r->entries[r->n++] = (entry){l->offset, l->number};
+    return OK;
+}
+
+static status index_file(records *r, reader *in) {
+    for (;;) {
+        line l;
+        bool found;
+        TRY(reader_line(in, max_line_of(&r->options), &l, &found));
+        if (!found) break;
+        if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
+        if (index_line(r, &l) == OK) continue;
+        if (r->options.on_error == RECORDS_STOP) return error_code();
+        record_skips_add(&r->skips);
+    }
+    TRY(reader_finish(in, NULL));
+    if (r->n == 0)
+        return ERR(ERR_INPUT, "%s: found no record (%llu lines were left out), expected JSON objects, one on each line",
+                   r->path, (unsigned long long)r->skips.n);
+    return OK;
+}
+
+status records_open(records **out, const char *path, const record_options *o) {
+    status rc = OK;
+    *out = NULL;
+    TRY(record_options_check(o));
+    reader in;
+    TRY(reader_open(&in, path));
+    records *r = mem_alloc(sizeof *r);
+    r->path = strdup(path);
+    ASSERT(r->path);
+    r->options = *o;
+    r->fd = -1;
+    if (!in.stamp.is_regular)
+        TRY_GOTO(rc, ERR(ERR_INPUT, "%s: found a pipe or device, expected a file: records are read by number", path),
+                 fail);
+    TRY_GOTO(rc, index_file(r, &in), fail);
+    r->stamp = in.stamp;
+    if ((r->fd = dup(in.fd)) < 0) TRY_GOTO(rc, ERR(ERR_IO, "open %s: %s", path, strerror(errno)), fail);
+    reader_close(&in);
+    *out = r;
+    return OK;
+fail:
+    reader_close(&in);
+    records_close(r);
+    return rc;
+}
+
+void records_close(records *r) {
+    if (!r) return;
+    if (r->fd >= 0) close(r->fd);
+    record_parser_close(&r->parser);
+    free(r->entries);
+    free(r->line);
+    free(r->path);
+    free(r);
+}
+
+uint64_t records_count(const records *r) { return r->n; }
+uint64_t records_skipped(const records *r) { return r->skips.n; }
+
+/* The bytes from `offset` to the end of the line. */
+static status read_line_at(records *r, uint64_t offset, size_t *n) {
+    for (*n = 0;;) {
+        r->line = array_grow(r->line, &r->line_capacity, *n + 4096, 1);
+        ssize_t got = pread(r->fd, r->line + *n, r->line_capacity - *n, (off_t)(offset + *n));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return ERR(ERR_IO, "read %s: %s", r->path, strerror(errno));
+        const char *stop = got ? memchr(r->line + *n, '\n', (size_t)got) : NULL;
+        *n = stop ? (size_t)(stop - r->line) : *n + (size_t)got;
+        if (stop || got == 0) return OK;
+    }
+}
+
+status records_get(records *r, uint64_t i, data_record *out) {
+    size_t n;
+    file_stamp now;
+    ASSERT(i < r->n);
+    TRY(read_line_at(r, r->entries[i].offset, &n));
+    TRY(file_stamp_get(r->path, &now));
+    if (!file_stamp_equal(&now, &r->stamp))
+        return ERR(ERR_INPUT, "%s changed after it was opened, expected a file that stays as it is; start again",
+                   r->path);
+    return record_parse(&r->parser, r->line, n, r->path, r->entries[i].number, &r->options, out);
+}

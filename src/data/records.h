@@ -1,0 +1,83 @@
+#pragma once
+/* records.h - files of JSON lines as records: a text, a prompt with its response, or a conversation.
+ *
+ * One JSON object per line. The shape of a record is told by its keys:
+ *     {"text"}   {"prompt", "completion"}   {"question", "answer"}   {"instruction", "input" (may be absent), "output"}
+ *     {"messages": [{"role", "content"}, ...]}   or the two columns that the options name.
+ * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
+ *
+ * Promises
+ *   - A record that is handed out is whole: every string is UTF-8, no response is empty, roles are known.
+ *   - Every other line is an error that names file:line, what was found and what was expected (RECORDS_STOP), or is
+ *     counted, and the first few are named in the log (RECORDS_SKIP). Nothing is guessed and nothing is passed over
+ *     silently.
+ *   - A file that changes after it was opened is an error.
+ *
+ *     records *r;
+ *     TRY(records_open(&r, "test.jsonl", &(record_options){0}));
+ *     for (uint64_t i = 0; i < records_count(r); i++) {
+ *         data_record q;
+ *         TRY(records_get(r, i, &q));
+ *         if (q.kind == RECORD_PAIR) ask(q.prompt, q.response, q.line);
+ *     }
+ *     records_close(r);
+ */
+#include "format/format.h"
+
+typedef enum record_policy { RECORDS_STOP, RECORDS_SKIP } record_policy;
+typedef struct record_options {
+    const char *prompt_column, *response_column; /* NULL or "": by the keys above; both or none */
+    record_policy on_error;
+    uint64_t max_line; /* bytes; 0: RECORD_MAX_LINE */
+} record_options;
+#define RECORD_MAX_LINE ((uint64_t)64 << 20)
+
+typedef enum turn_role { TURN_SYSTEM, TURN_USER, TURN_ASSISTANT, TURN_COUNT } turn_role;
+const char *turn_role_name(turn_role r); /* "system", "user", "assistant" */
+typedef struct record_message {
+    turn_role role;
+    span content;
+} record_message;
+
+typedef enum data_record_kind { RECORD_TEXT, RECORD_PAIR, RECORD_MESSAGES } data_record_kind;
+typedef struct data_record {
+    data_record_kind kind;
+    const char *path; /* of its file, and the line in it, from 1 */
+    uint64_t line;
+    span text;                      /* RECORD_TEXT */
+    span prompt, response;          /* RECORD_PAIR */
+    const record_message *messages; /* RECORD_MESSAGES: at least one of them is the assistant's */
+    size_t n_messages;
+} data_record;
+
+typedef struct records records;
+/* Reads the whole file once, so that what is wrong in it is known before the first record is used. */
+status records_open(records **out, const char *path, const record_options *o);
+void records_close(records *r);
+uint64_t records_count(const records *r);
+uint64_t records_skipped(const records *r);
+/* Record i, read from the file again; its views live until the next call. One caller at a time. */
+status records_get(records *r, uint64_t i, data_record *out);
+
+/* ---- one line at a time: what the above is made of ------------------------------------------------------------ */
+
+/* Memory of one record at a time: zero it, use it for many lines, close it. */
+typedef struct record_parser {
+    json_t *root;
+    strbuf joined;
+    record_message *messages;
+    size_t capacity;
+} record_parser;
+void record_parser_close(record_parser *p);
+/* The views of `out` live until the parser is used again. */
+status record_parse(record_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t line,
+                    const record_options *o, data_record *out);
+status record_options_check(const record_options *o);
+status record_too_long(const char *path, uint64_t line, uint64_t n_bytes, const record_options *o); /* the error */
+bool record_line_is_empty(const char *text, size_t n_bytes); /* nothing but spaces: no record, no mistake */
+
+/* What was left out, with the first few by name. */
+typedef struct record_skips {
+    uint64_t n;
+} record_skips;
+void record_skips_add(record_skips *s); /* takes this thread's error */

@@ -1,0 +1,223 @@
+/* rows.c - which tokens stand in row i.
+ *
+ * A stretch of n tokens needs rows for the n - 1 that have a target; the last one may be a target only. So no row is
+ * left with nothing to learn from, and every token but the first of each document is trained on exactly once per epoch.
+ * An epoch visits the rows in the order of a seeded permutation, another one every epoch. */
+#include "data/rows.h"
+
+#include <stdlib.h>
+
+void row_space_init(row_space *r, int64_t T, bool pack, int32_t eos, uint64_t order_key) {
+    *r = (row_space){.T = T, .pack = pack, .eos = eos, .order_key = order_key};
+}
+
+void row_space_fini(row_space *r) {
+    free(r->texts);
+    free(r->records);
+    free(r->text_rows);
+    row_packing_free(&r->packing);
+}
+
+void row_space_add(row_space *r, segment s) {
+    if (s.n_tokens == 0) return;
+    s.report->n_documents += s.n_documents;
+    s.report->n_tokens += s.n_tokens;
+    if (s.store->has_prompts) {
+        s.number = r->n_record_documents;
+        r->n_record_documents += s.n_documents;
+        r->records = array_grow(r->records, &r->records_capacity, r->n_records + 1, sizeof s);
+        r->records[r->n_records++] = s;
+        return;
+    }
+    s.number = r->n_text_documents;
+    s.place = r->n_text_tokens;
+    r->n_text_documents += s.n_documents;
+    r->n_text_tokens += s.n_tokens;
+    r->texts = array_grow(r->texts, &r->texts_capacity, r->n_texts + 1, sizeof s);
+    r->texts[r->n_texts++] = s;
+}
+
+/* ---- documents ----------------------------------------------------------------------------------------------- */
+
+typedef struct document {
+    const token_store *store;
+    uint64_t begin, n; /* n with the EOS that is not stored */
+    bool adds_eos;
+} document;
+
+static document document_of(const segment *s, uint64_t i) {
+    if (s->adds_eos) return (document){s->store, s->begin, s->n_tokens, true};
+    uint64_t k = s->first_document + i, begin = store_document_begin(s->store, k);
+    return (document){s->store, begin, s->store->documents[k].end - begin, false};
+}
+
+static int32_t token_at(const document *d, uint64_t i, int32_t eos) {
+    return d->adds_eos && i + 1 == d->n ? eos : store_token(d->store, d->begin + i);
+}
+
+static bool trained_at(const document *d, uint64_t i) {
+    return (d->adds_eos && i + 1 == d->n) || store_trained(d->store, d->begin + i);
+}
+
+/* The last of n items (beginning at `first`, `stride` bytes apart) that is not above `value`. */
+static size_t last_not_above(const uint64_t *first, size_t stride, size_t n, uint64_t value) {
+    size_t low = 0, high = n;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (*(const uint64_t *)((const char *)first + middle * stride) <= value) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The document of a segment that holds the token `offset` of it. */
+static uint64_t document_at(const segment *s, uint64_t offset) {
+    if (s->adds_eos) return 0;
+    const store_document *d = s->store->documents + s->first_document;
+    uint64_t at = s->begin + offset;
+    if (at < d[0].end) return 0;
+    return last_not_above(&d[0].end, sizeof *d, s->n_documents, at) + 1;
+}
+
+/* ---- layout -------------------------------------------------------------------------------------------------- */
+
+static uint64_t rows_for(uint64_t n_tokens, uint64_t T) { return (n_tokens - 1 + T - 1) / T; }
+
+static void count_text(row_space *r, data_report *report, uint64_t begin, uint64_t n, uint64_t rows) {
+    uint64_t T = (uint64_t)r->T, end = MIN(begin + n, rows * T), first_row_end = (begin / T + 1) * T;
+    end = MAX(end, begin);
+    r->n_placed += end - begin;
+    report->n_trained_tokens += n - 1;
+    if (end > first_row_end) report->n_cut_tokens += end - first_row_end;
+    if (end == begin) report->n_dropped_tokens++; /* a document of one token: no target, and nothing before it */
+}
+
+static void lay_out_texts(row_space *r) {
+    uint64_t T = (uint64_t)r->T, place = 0, number = 0;
+    if (r->n_texts == 0) return;
+    if (r->pack) {
+        r->n_text_rows = rows_for(r->n_text_tokens, T);
+    } else {
+        r->text_rows = mem_alloc((r->n_text_documents + 1) * sizeof *r->text_rows);
+        r->n_heap_bytes += (r->n_text_documents - r->n_texts) * sizeof *r->text_rows;
+    }
+    for (size_t i = 0; i < r->n_texts; i++) {
+        const segment *s = &r->texts[i];
+        for (uint64_t k = 0; k < s->n_documents; k++, number++) {
+            document d = document_of(s, k);
+            /* Places are counted from the start of the stretch: the whole stream, or the document alone. */
+            count_text(r, s->report, r->pack ? place : 0, d.n, r->pack ? r->n_text_rows : rows_for(d.n, T));
+            place += d.n;
+            if (r->pack) continue;
+            r->text_rows[number] = r->n_text_rows;
+            r->n_text_rows += rows_for(d.n, T);
+        }
+    }
+    if (!r->pack) r->text_rows[number] = r->n_text_rows;
+}
+
+/* Trained tokens of a record that a row can hold: its first T tokens and one more as a target. */
+static uint64_t trained_within(const document *d, uint64_t n_trained, uint64_t T) {
+    if (d->n <= T + 1) return n_trained - trained_at(d, 0); /* nothing stands before the first token */
+    n_trained = 0;
+    for (uint64_t i = 1; i <= T; i++) n_trained += trained_at(d, i);
+    return n_trained;
+}
+
+static status lay_out_records(row_space *r) {
+    uint64_t T = (uint64_t)r->T;
+    if (r->n_records == 0) return OK;
+    if (r->n_record_documents >= UINT32_MAX)
+        return ERR(ERR_INPUT,
+                   "data: found %llu records, expected fewer than 2^32 in files that share rows; give weights",
+                   (unsigned long long)r->n_record_documents);
+    uint32_t n = 0, *sizes = mem_alloc(r->n_record_documents * sizeof *sizes);
+    for (size_t i = 0; i < r->n_records; i++) {
+        const segment *s = &r->records[i];
+        for (uint64_t k = 0; k < s->n_documents; k++, n++) {
+            document d = document_of(s, k);
+            uint64_t trained = trained_within(&d, s->store->documents[s->first_document + k].n_trained, T);
+            if (trained == 0) {
+                s->report->n_dropped_documents++;
+                s->report->n_dropped_tokens += d.n;
+                continue;
+            }
+            sizes[n] = (uint32_t)MIN(d.n, T);
+            r->n_placed += sizes[n];
+            s->report->n_trained_tokens += trained;
+            if (d.n <= T + 1) continue;
+            s->report->n_cut_documents++;
+            s->report->n_dropped_tokens += d.n - (T + 1);
+        }
+    }
+    pack_rows(sizes, n, (uint32_t)T, !r->pack, &r->packing);
+    free(sizes);
+    r->n_heap_bytes += n * sizeof(uint32_t) + r->packing.n_rows * sizeof(uint64_t);
+    return OK;
+}
+
+status row_space_lay_out(row_space *r) {
+    lay_out_texts(r);
+    TRY(lay_out_records(r));
+    r->n_rows = r->n_text_rows + r->packing.n_rows;
+    return OK;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------- */
+
+/* Tokens of a document from `offset` on into the row at place `at`; returns the place behind them. */
+static int64_t fill_document(const row_space *r, const document *d, uint64_t offset, int64_t at, int32_t *tokens,
+                             int32_t *targets, int32_t *doc) {
+    int64_t start = at;
+    for (; at < r->T && offset < d->n; at++, offset++) {
+        bool has_target = offset + 1 < d->n && trained_at(d, offset + 1);
+        tokens[at] = token_at(d, offset, r->eos);
+        targets[at] = has_target ? token_at(d, offset + 1, r->eos) : -1;
+        doc[at] = (int32_t)start;
+    }
+    return at;
+}
+
+static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    uint64_t place = row * (uint64_t)r->T;
+    size_t i = last_not_above(&r->texts[0].place, sizeof *r->texts, r->n_texts, place);
+    uint64_t offset = place - r->texts[i].place, k = document_at(&r->texts[i], offset);
+    int64_t at = 0;
+    document d = document_of(&r->texts[i], k);
+    offset -= d.begin - r->texts[i].begin;
+    for (;;) {
+        at = fill_document(r, &d, offset, at, tokens, targets, doc);
+        if (at == r->T) return at;
+        if (++k == r->texts[i].n_documents) {
+            if (++i == r->n_texts) return at;
+            k = 0;
+        }
+        d = document_of(&r->texts[i], k);
+        offset = 0;
+    }
+}
+
+static int64_t fill_alone(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    uint64_t number = last_not_above(r->text_rows, sizeof *r->text_rows, r->n_text_documents, row);
+    const segment *s = &r->texts[last_not_above(&r->texts[0].number, sizeof *r->texts, r->n_texts, number)];
+    document d = document_of(s, number - s->number);
+    return fill_document(r, &d, (row - r->text_rows[number]) * (uint64_t)r->T, 0, tokens, targets, doc);
+}
+
+static int64_t fill_records(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    int64_t at = 0;
+    for (uint64_t k = r->packing.row_begin[row]; k < r->packing.row_begin[row + 1]; k++) {
+        uint64_t number = r->packing.documents[k];
+        const segment *s = &r->records[last_not_above(&r->records[0].number, sizeof *s, r->n_records, number)];
+        document d = document_of(s, number - s->number);
+        at = fill_document(r, &d, 0, at, tokens, targets, doc);
+    }
+    return at;
+}
+
+int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    if (r->n_rows == 0) return 0;
+    uint64_t row = rng_permute(rng_u64(r->order_key, index / r->n_rows), index % r->n_rows, r->n_rows);
+    if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, tokens, targets, doc);
+    return r->pack ? fill_stream(r, row, tokens, targets, doc) : fill_alone(r, row, tokens, targets, doc);
+}

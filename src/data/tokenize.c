@@ -1,0 +1,444 @@
+/* tokenize.c - one file through the tokenizer into its store, in pieces, on all threads.
+ *
+ * JSON lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
+ * of the lines, so neither the tokens nor the first error depend on the threads.
+ * Text: blocks that together give the ids of the whole. A block ends behind a word or a line, and only where the text
+ * around that place (256 bytes on each side) gives the same ids in two parts as in
+ * one; tokenizers that put a space before every text give them when the space at the cut is left out, which is tried
+ * too. A text without such a place is encoded as one block, however large it is. So memory is a few blocks and not the
+ * file, except for text that cannot be cut. */
+#include "data/source.h"
+#include "data/store.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { BLOCK_BYTES = 1 << 20, CUT_BYTES = 256, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20 };
+
+/* ---- the job ------------------------------------------------------------------------------------------------- */
+
+static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_state_t *state) {
+    char path[PATH_MAX], *text;
+    size_t n_bytes;
+    file_stamp stamp;
+    if (tokenizer_is_byte(t)) return OK;
+    TRY(file_stamp_get(o->tokenizer, &stamp));
+    snprintf(path, sizeof path, "%s%s", o->tokenizer, stamp.is_regular ? "" : "/tokenizer.json");
+    TRY(file_read_all(path, (size_t)1 << 30, &text, &n_bytes));
+    ASSERT(XXH3_128bits_update(state, text, n_bytes) == XXH_OK);
+    free(text);
+    return OK;
+}
+
+/* What changes tokens: the tokenizer's file, its specials, the chat format, what is read of a record. */
+static status hash_identity(tokenize_job *j) {
+    const data_options *o = j->options;
+    const record_options *r = &o->records;
+    strbuf text;
+    strbuf_init(&text);
+    XXH3_state_t *state = XXH3_createState();
+    ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
+    status rc = hash_tokenizer(o, j->tokenizer, state);
+    strbuf_printf(&text, "|vocab %lld, bos %d, eos %d, on %d, line %llu, columns '%s' '%s', ",
+                  (long long)tokenizer_vocab(j->tokenizer), tokenizer_bos(j->tokenizer), tokenizer_eos(j->tokenizer),
+                  (int)o->train_on, (unsigned long long)(r->max_line ? r->max_line : RECORD_MAX_LINE),
+                  r->prompt_column ? r->prompt_column : "", r->response_column ? r->response_column : "");
+    chat_describe(j->chat, &text);
+    ASSERT(XXH3_128bits_update(state, text.text, text.length) == XXH_OK);
+    XXH128_hash_t h = XXH3_128bits_digest(state);
+    j->identity = (hash128){h.low64, h.high64};
+    XXH3_freeState(state);
+    strbuf_fini(&text);
+    return rc;
+}
+
+status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c) {
+    *j = (tokenize_job){.options = o, .tokenizer = t, .chat = c, .block_bytes = BLOCK_BYTES};
+    strbuf_init(&j->cache_directory);
+    j->cache_is_auto = o->cache && strcmp(o->cache, "auto") == 0;
+    cache_directory(o->cache, &j->cache_directory);
+    return hash_identity(j);
+}
+
+void tokenize_job_close(tokenize_job *j) {
+    if (j->threads) pool_close(j->threads);
+    strbuf_fini(&j->cache_directory);
+}
+
+static status open_threads(tokenize_job *j) {
+    return j->threads ? OK : pool_open(&j->threads, j->options->n_threads, false);
+}
+
+/* ---- JSON lines ---------------------------------------------------------------------------------------------- */
+
+typedef struct batch_line {
+    size_t offset, length; /* in the batch's text */
+    uint64_t number, n_bytes;
+    bool too_long;
+    bool has_prompt;
+    chat_tokens tokens;
+    error_record *error; /* NULL: it is a record */
+} batch_line;
+
+typedef struct line_batch {
+    tokenize_job *job;
+    const char *path;
+    strbuf text;
+    batch_line *lines;
+    size_t n, capacity;
+    record_parser *parsers; /* one per thread */
+} line_batch;
+
+static status encode_line(line_batch *b, batch_line *l, record_parser *p) {
+    const data_options *o = b->job->options;
+    data_record r;
+    if (l->too_long) return record_too_long(b->path, l->number, l->n_bytes, &o->records);
+    TRY(record_parse(p, b->text.text + l->offset, l->length, b->path, l->number, &o->records, &r));
+    l->has_prompt = r.kind != RECORD_TEXT;
+    return chat_encode(b->job->chat, &r, o->train_on, &l->tokens);
+}
+
+static void encode_task(void *context, int64_t task, int thread) {
+    line_batch *b = context;
+    batch_line *l = &b->lines[task];
+    if (encode_line(b, l, &b->parsers[thread]) == OK) return;
+    l->error = mem_alloc(sizeof *l->error);
+    error_take(l->error);
+}
+
+static status read_batch(line_batch *b, reader *in, bool *more) {
+    const record_options *o = &b->job->options->records;
+    uint64_t max_line = o->max_line ? o->max_line : RECORD_MAX_LINE;
+    b->text.length = 0;
+    b->n = 0;
+    while (b->n < BATCH_LINES && b->text.length < BATCH_BYTES) {
+        line l;
+        TRY(reader_line(in, max_line, &l, more));
+        if (!*more) return OK;
+        if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
+        b->lines = array_grow(b->lines, &b->capacity, b->n + 1, sizeof *b->lines);
+        b->lines[b->n++] = (batch_line){.offset = b->text.length,
+                                        .length = l.text.length,
+                                        .number = l.number,
+                                        .n_bytes = l.n_bytes,
+                                        .too_long = l.too_long};
+        strbuf_add_bytes(&b->text, l.text.text, l.text.length);
+    }
+    return OK;
+}
+
+/* A file holds texts or records with prompts: they are laid out in rows in different ways. */
+static status check_kind(const line_batch *b, const batch_line *l, const token_store *s) {
+    if (s->n_documents == 0 || l->has_prompt == s->has_prompts) return OK;
+    return ERR(ERR_INPUT,
+               "%s:%llu: found a record %s prompt in a file of records %s, expected one kind in a file; put them into "
+               "two files, or leave these out with data.on_error=skip",
+               b->path, (unsigned long long)l->number, l->has_prompt ? "with a" : "without",
+               s->has_prompts ? "with a prompt" : "without");
+}
+
+static status take_line(line_batch *b, batch_line *l, store_builder *out) {
+    if (l->error) return error_give(l->error);
+    TRY(check_kind(b, l, out->store));
+    if (out->store->n_documents == 0) out->store->has_prompts = l->has_prompt;
+    TRY(store_add(out, l->tokens.ids, l->tokens.trained, l->tokens.n));
+    store_end_document(out);
+    return OK;
+}
+
+static void free_lines(line_batch *b, size_t from) {
+    for (size_t i = from; i < b->n; i++) {
+        chat_tokens_free(&b->lines[i].tokens);
+        free(b->lines[i].error);
+    }
+    b->n = from;
+}
+
+static status take_batch(line_batch *b, store_builder *out, record_skips *skips) {
+    bool skip = b->job->options->records.on_error == RECORDS_SKIP;
+    for (size_t i = 0; i < b->n; i++) {
+        status rc = take_line(b, &b->lines[i], out);
+        if (rc == OK) continue;
+        if (rc != ERR_INPUT || !skip) return rc;
+        record_skips_add(skips);
+    }
+    return OK;
+}
+
+static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
+    status rc = OK;
+    record_skips skips = {0};
+    TRY(open_threads(j));
+    size_t n_threads = (size_t)pool_threads(j->threads);
+    line_batch b = {.job = j, .path = in->path, .parsers = mem_alloc(n_threads * sizeof *b.parsers)};
+    for (bool more = true; more;) {
+        TRY_GOTO(rc, read_batch(&b, in, &more), done);
+        pool_run(j->threads, encode_task, &b, (int64_t)b.n);
+        TRY_GOTO(rc, take_batch(&b, out, &skips), done);
+        free_lines(&b, 0);
+    }
+    out->store->n_skipped = skips.n;
+    if (out->store->n_documents == 0)
+        rc = ERR(ERR_INPUT, "%s: found no record (%llu lines were left out), expected JSON objects, one on each line",
+                 in->path, (unsigned long long)skips.n);
+done:
+    free_lines(&b, 0);
+    for (size_t i = 0; i < n_threads; i++) record_parser_close(&b.parsers[i]);
+    free(b.parsers);
+    free(b.lines);
+    strbuf_fini(&b.text);
+    return rc;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------- */
+
+typedef struct id_array {
+    int32_t *ids;
+    size_t n, capacity;
+} id_array;
+
+static status encode_into(const tokenizer *t, span text, id_array *out) {
+    return tokenizer_encode(t, text.text, text.length, &out->ids, &out->n, &out->capacity);
+}
+
+/* Where a cut may work: behind a word, or at the beginning of a line. Anything but ASCII counts as part of a word. */
+static bool is_cut(const char *text, size_t at) {
+    unsigned char before = (unsigned char)text[at - 1], behind = (unsigned char)text[at];
+    bool space = behind == ' ' || behind == '\n';
+    if (before == '\n') return !space && behind != '\r' && behind != '\t';
+    return space && ((before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z') ||
+                     (before >= '0' && before <= '9') || before >= 0x80);
+}
+
+/* Does the text give the same ids in two parts, with n_left_out bytes between them? */
+static status parts_agree(const tokenizer *t, span left, span right, size_t n_left_out, const id_array *whole,
+                          id_array *parts, bool *agree) {
+    parts->n = 0;
+    TRY(encode_into(t, left, parts));
+    TRY(encode_into(t, (span){right.text + n_left_out, right.length - n_left_out}, parts));
+    *agree = parts->n == whole->n && memcmp(parts->ids, whole->ids, whole->n * sizeof *whole->ids) == 0;
+    return OK;
+}
+
+/* Can the text be cut before `at`? The stretches that are compared end at possible cuts themselves. */
+static status try_cut(const tokenizer *t, span text, size_t at, size_t *n_left_out, bool *works) {
+    status rc = OK;
+    size_t from = at > CUT_BYTES ? at - CUT_BYTES : 0, to = MIN(at + CUT_BYTES, text.length);
+    while (from > 0 && from < at - 1 && !is_cut(text.text, from)) from++;
+    while (to < text.length && to > at + 2 && !is_cut(text.text, to)) to--;
+    span left = {text.text + from, at - from}, right = {text.text + at, to - at};
+    id_array whole = {0}, parts = {0};
+    TRY_GOTO(rc, encode_into(t, (span){left.text, to - from}, &whole), done);
+    *n_left_out = 0;
+    TRY_GOTO(rc, parts_agree(t, left, right, 0, &whole, &parts, works), done);
+    if (!*works && text.text[at] == ' ') {
+        *n_left_out = 1;
+        TRY_GOTO(rc, parts_agree(t, left, right, 1, &whole, &parts, works), done);
+    }
+done:
+    free(whole.ids);
+    free(parts.ids);
+    return rc;
+}
+
+/* The last cut in the second half of the first `limit` bytes; 0: none of the first few works. */
+static status find_cut(const tokenizer *t, span text, size_t limit, size_t *cut, size_t *n_left_out) {
+    int tries = 64;
+    *cut = 0;
+    for (size_t at = limit; at > limit / 2 && tries > 0; at--) {
+        bool works;
+        if (!is_cut(text.text, at)) continue;
+        TRY(try_cut(t, text, at, n_left_out, &works));
+        if (works) {
+            *cut = at;
+            return OK;
+        }
+        tries--;
+    }
+    return OK;
+}
+
+typedef struct text_blocks {
+    span *texts;
+    encoded_document *encoded;
+    size_t n, max;
+    size_t n_consumed; /* bytes, with those left out between blocks */
+} text_blocks;
+
+/* Cuts the window into blocks. *too_small: not even one block could be cut, a larger window is needed. */
+static status cut_blocks(const tokenize_job *j, span window, bool at_end, size_t block, text_blocks *out,
+                         bool *too_small) {
+    size_t at = 0;
+    out->n = 0;
+    *too_small = false;
+    while (out->n < out->max && at < window.length) {
+        size_t left = window.length - at, cut = left, n_left_out = 0;
+        if (!(at_end && left <= block)) {
+            if (left < block + CUT_BYTES + 1 && !at_end) break;
+            TRY(find_cut(j->tokenizer, (span){window.text + at, left}, MIN(block, left - 1), &cut, &n_left_out));
+            if (cut == 0) break;
+        }
+        out->texts[out->n++] = (span){window.text + at, cut};
+        at += cut + n_left_out;
+    }
+    out->n_consumed = at;
+    *too_small = out->n == 0 && window.length > 0;
+    return OK;
+}
+
+static uint64_t count_lines(span text) {
+    uint64_t n = 0;
+    for (const char *p = text.text, *end = p + text.length; (p = memchr(p, '\n', (size_t)(end - p))); p++) n++;
+    return n;
+}
+
+/* Bytes that are not UTF-8 become U+FFFD, and are counted; or they are an error. */
+static status check_utf8(const tokenize_job *j, reader *in, span text, uint64_t *n_replaced) {
+    for (size_t at = 0; at < text.length;) {
+        utf8_scan u = utf8_check(text.text + at, text.length - at);
+        at += u.n_valid;
+        if (u.n_bad == 0) break;
+        if (j->options->records.on_error == RECORDS_STOP)
+            return ERR(ERR_INPUT,
+                       "%s:%llu: found the byte 0x%02x at offset %llu, which is no UTF-8; expected text in UTF-8 for "
+                       "this tokenizer; convert the file, or put U+FFFD in such places with data.on_error=skip",
+                       in->path, (unsigned long long)(in->n_lines + count_lines((span){text.text, at}) + 1),
+                       (unsigned char)text.text[at],
+                       (unsigned long long)(in->offset + (uint64_t)(text.text - (in->buffer + in->begin)) + at));
+        at += u.n_bad;
+        ++*n_replaced;
+    }
+    return OK;
+}
+
+static status encode_blocks(tokenize_job *j, reader *in, text_blocks *b, store_builder *out) {
+    status rc = OK;
+    uint64_t n_lines = in->n_lines;
+    for (size_t i = 0; i < b->n; i++) {
+        TRY_GOTO(rc, check_utf8(j, in, b->texts[i], &out->store->n_replaced), done);
+        in->n_lines += count_lines(b->texts[i]);
+    }
+    in->n_lines = n_lines + count_lines((span){in->buffer + in->begin, b->n_consumed});
+    TRY(tokenizer_encode_documents(j->tokenizer, j->threads, b->texts, b->n, 0, b->encoded));
+    for (size_t i = 0; i < b->n; i++) {
+        if (rc == OK) rc = store_add(out, b->encoded[i].tokens, NULL, b->encoded[i].n);
+        free(b->encoded[i].tokens);
+    }
+done:
+    return rc;
+}
+
+static status tokenize_blocks(tokenize_job *j, reader *in, store_builder *out) {
+    status rc = OK;
+    TRY(open_threads(j));
+    int32_t bos = chat_document_bos(j->chat);
+    if (bos >= 0) TRY(store_add(out, &bos, NULL, 1));
+    text_blocks b = {.max = (size_t)pool_threads(j->threads) * 4};
+    b.texts = mem_alloc(b.max * sizeof *b.texts);
+    b.encoded = mem_alloc(b.max * sizeof *b.encoded);
+    for (size_t block = j->block_bytes;;) {
+        span window;
+        bool too_small;
+        TRY_GOTO(rc, reader_peek(in, b.max * (block + CUT_BYTES + 1), &window), done);
+        if (window.length == 0) break;
+        TRY_GOTO(rc, cut_blocks(j, window, in->at_end, block, &b, &too_small), done);
+        if (too_small) {
+            block *= 2; /* no place to cut: in the end this is the rest of the file */
+            continue;
+        }
+        TRY_GOTO(rc, encode_blocks(j, in, &b, out), done);
+        reader_consume(in, b.n_consumed);
+        block = j->block_bytes;
+    }
+done:
+    free(b.texts);
+    free(b.encoded);
+    return rc;
+}
+
+static status copy_bytes(reader *in, store_builder *out) {
+    for (;;) {
+        span text;
+        TRY(reader_peek(in, 1, &text));
+        if (text.length == 0) return OK;
+        TRY(store_add_bytes(out, text.text, text.length));
+        reader_consume(in, text.length);
+    }
+}
+
+static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
+    out->store->is_text = true;
+    if (out->store->width == 1) TRY(copy_bytes(in, out));
+    else TRY(tokenize_blocks(j, in, out));
+    if (in->offset == 0 || out->store->n_tokens == 0)
+        return ERR(ERR_INPUT, "%s: found an empty file, expected text to train on", in->path);
+    store_end_document(out);
+    return OK;
+}
+
+/* ---- a file -------------------------------------------------------------------------------------------------- */
+
+static status build(tokenize_job *j, const char *path, bool is_text, cache_slot *slot, token_store *out) {
+    status rc = OK;
+    reader in;
+    hash128 source_hash;
+    store_builder b = {0};
+    uint32_t width = store_width(j->tokenizer, is_text);
+    TRY(reader_open(&in, path));
+    TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
+    TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);
+    TRY_GOTO(rc, reader_finish(&in, &source_hash), done);
+    TRY_GOTO(rc, store_builder_finish(&b), done);
+    if (slot) TRY_GOTO(rc, cache_commit(slot, &in.stamp, source_hash, out), done);
+done:
+    store_builder_close(&b);
+    if (rc != OK) *out = (token_store){0};
+    reader_close(&in);
+    return rc;
+}
+
+static hash128 slot_key(const tokenize_job *j, const char *path, bool is_text) {
+    char *absolute = realpath(path, NULL);
+    strbuf text;
+    strbuf_init(&text);
+    strbuf_printf(&text, "%016llx%016llx|%s|%s", (unsigned long long)j->identity.high,
+                  (unsigned long long)j->identity.low, is_text ? "text" : "jsonl", absolute ? absolute : path);
+    XXH128_hash_t h = XXH3_128bits(text.text, text.length);
+    strbuf_fini(&text);
+    free(absolute);
+    return (hash128){h.low64, h.high64};
+}
+
+static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, const file_stamp *stamp,
+                              token_store *out) {
+    bool found, strict = j->options->records.on_error == RECORDS_STOP;
+    cache_slot slot;
+    cache_slot_init(&slot, j->cache_directory.text, slot_key(j, path, is_text));
+    status rc = cache_load(&slot, path, stamp, tokenizer_vocab(j->tokenizer), strict, out, &found);
+    if (rc == OK && !found) {
+        rc = cache_begin(&slot);
+        if (rc == OK) rc = build(j, path, is_text, &slot, out);
+    }
+    bool in_memory = rc != OK && slot.failed && j->cache_is_auto;
+    cache_slot_fini(&slot);
+    if (!in_memory) return rc;
+    log_warn("%s; tokens are kept in memory only (data.cache names another directory, or none)", error_message());
+    error_clear();
+    j->cache_directory.length = 0; /* the next file need not try */
+    return build(j, path, is_text, NULL, out);
+}
+
+/* Bytes are their own tokens: nothing is saved by keeping them twice, unless a directory was named for it. */
+static bool is_worth_keeping(const tokenize_job *j, bool is_text) {
+    return j->cache_directory.length > 0 && !(j->cache_is_auto && is_text && tokenizer_is_byte(j->tokenizer));
+}
+
+status tokenize_file(tokenize_job *j, const char *path, bool is_text, token_store *out) {
+    file_stamp stamp;
+    TRY(file_stamp_get(path, &stamp));
+    if (is_worth_keeping(j, is_text) && stamp.is_regular) return tokenize_cached(j, path, is_text, &stamp, out);
+    return build(j, path, is_text, NULL, out);
+}

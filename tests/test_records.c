@@ -1,0 +1,254 @@
+/* test_records.c - JSON lines become records, and every line that is none is named with its number, or counted. */
+#include "data/data.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static char dir[64], path[128];
+
+static void write_file(const char *text, size_t n) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+static void write_text(const char *text) { write_file(text, strlen(text)); }
+
+static void expect_error(status rc, status code, const char *fragments) {
+    char wanted[512];
+    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
+    assert_int_equal(rc, code);
+    snprintf(wanted, sizeof wanted, "%s", fragments);
+    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
+        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
+}
+
+static records *open_records(record_options o) {
+    records *r;
+    if (records_open(&r, path, &o) != OK) fail_msg("%s", error_message());
+    return r;
+}
+
+static void assert_span(span s, const char *text) {
+    if (s.length != strlen(text) || memcmp(s.text, text, s.length) != 0)
+        fail_msg("found '%.*s', expected '%s'", (int)s.length, s.text, text);
+}
+
+static data_record get(records *r, uint64_t i) {
+    data_record q;
+    if (records_get(r, i, &q) != OK) fail_msg("%s", error_message());
+    return q;
+}
+
+static void every_shape_is_recognised(void **state) {
+    write_text("\xef\xbb\xbf{\"text\": \"plain \\u00e9\", \"id\": 123456789012345678901234567890}\r\n"
+               "\n"
+               "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
+               "   \t\r\n"
+               "{\"question\": \"q\", \"answer\": \"a\", \"text\": \"passed over\"}\n"
+               "{\"instruction\": \"do\", \"output\": \"done\"}\n"
+               "{\"instruction\": \"do\", \"input\": \"\", \"output\": \"done\"}\n"
+               "{\"instruction\": \"do\", \"input\": \"it\", \"output\": \"done\"}\n"
+               "{\"instruction\": \"do\", \"input\": null, \"output\": \"done\"}\n"
+               "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"\"}, "
+               "{\"role\": \"assistant\", \"content\": \"b\\u0000b\"}]}"); /* no end of line behind the last */
+    records *r = open_records((record_options){0});
+    assert_int_equal(records_count(r), 8);
+    assert_int_equal(records_skipped(r), 0);
+    data_record q = get(r, 7); /* in any order */
+    assert_int_equal(q.kind, RECORD_MESSAGES);
+    assert_int_equal(q.line, 10);
+    assert_int_equal(q.n_messages, 3);
+    assert_int_equal(q.messages[0].role, TURN_SYSTEM);
+    assert_int_equal(q.messages[2].role, TURN_ASSISTANT);
+    assert_int_equal(q.messages[2].content.length, 3);
+    assert_memory_equal(q.messages[2].content.text, "b\0b", 3);
+    q = get(r, 0);
+    assert_int_equal(q.kind, RECORD_TEXT);
+    assert_int_equal(q.line, 1);
+    assert_span(q.text, "plain \xc3\xa9");
+    q = get(r, 1);
+    assert_int_equal(q.kind, RECORD_PAIR);
+    assert_int_equal(q.line, 3);
+    assert_span(q.prompt, "p");
+    assert_span(q.response, "c");
+    q = get(r, 2);
+    assert_span(q.prompt, "q");
+    assert_span(q.response, "a");
+    static const char *const prompts[] = {"do", "do", "do\nit", "do"};
+    for (uint64_t i = 0; i < 4; i++) {
+        q = get(r, 3 + i);
+        assert_span(q.prompt, prompts[i]);
+        assert_span(q.response, "done");
+    }
+    records_close(r);
+}
+
+static void columns_can_be_named(void **state) {
+    write_text("{\"src\": \"a\", \"dst\": \"b\", \"prompt\": 1, \"completion\": 2}\n");
+    records *r = open_records((record_options){.prompt_column = "src", .response_column = "dst"}), *none;
+    data_record q = get(r, 0);
+    assert_span(q.prompt, "a");
+    assert_span(q.response, "b");
+    records_close(r);
+    expect_error(records_open(&none, path, &(record_options){.prompt_column = "src", .response_column = ""}), ERR_INPUT,
+                 "data.prompt_column|data.response_column|together");
+    expect_error(records_open(&none, path, &(record_options){.prompt_column = "src", .response_column = "no"}),
+                 ERR_INPUT, ":1|key 'no'|found nothing");
+}
+
+static const struct {
+    const char *line, *fragments;
+} bad[] = {
+    {"{\"prompt\": \"p\", \"completion\": ", ":2|no JSON|byte|one JSON object on each line"},
+    {"not json", ":2|no JSON"},
+    {"[1, 2]", ":2|a list|one JSON object"},
+    {"\"text\"", ":2|no JSON|one JSON object"},
+    {"{}{}", ":2|no JSON"},
+    {"{\"text\": \"a\", \"text\": \"b\"}", ":2|duplicate"},
+    {"{\"text\": \"\xff\"}", ":2|UTF-8"},
+    {"{\"text\": \"a\xed\xa0\x80\"}", ":2|UTF-8"},
+    {"{\"text\": \"\\ud800\"}", ":2|no JSON"},
+    {"{}", ":2|(none)|question and answer"},
+    {"{\"title\": \"t\", \"body\": \"b\"}", ":2|'title', 'body'|data.prompt_column"},
+    {"{\"prompt\": \"p\"}", ":2|'prompt'|completion"},
+    {"{\"prompt\": 3, \"completion\": \"c\"}", ":2|'prompt'|a number|a string"},
+    {"{\"prompt\": \"p\", \"completion\": [\"c\"]}", ":2|'completion'|a list|a string"},
+    {"{\"prompt\": \"p\", \"completion\": null}", ":2|'completion'|null"},
+    {"{\"question\": \"q\", \"answer\": \"\"}", ":2|'answer'|empty"},
+    {"{\"text\": \"\"}", ":2|'text'|empty"},
+    {"{\"instruction\": \"i\", \"input\": 5, \"output\": \"o\"}", ":2|'input'|a number"},
+    {"{\"messages\": []}", ":2|'messages'|empty list"},
+    {"{\"messages\": {\"role\": \"user\"}}", ":2|'messages'|an object"},
+    {"{\"messages\": [\"hello\"]}", ":2|messages[0]|a string"},
+    {"{\"messages\": [{\"role\": \"user\"}]}", ":2|messages[0]|content nothing"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", ":2|messages[0]|content a list"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|1 messages|none of the assistant"},
+    {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", ":2|messages[0]|'robot'|system, user or assistant"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}]}",
+     ":2|messages[1]|empty answer"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{}]}]}", ":2|tool_calls"},
+};
+
+static void a_bad_line_is_named_or_counted(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "{\"text\": \"one\"}\n%s\n{\"text\": \"three\"}\n", bad[i].line);
+        write_text(text);
+        records *r;
+        expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, bad[i].fragments);
+        expect_error(ERR_INPUT, ERR_INPUT, "data.on_error=skip");
+        assert_null(r);
+        log_set_level(LOG_ERROR);
+        r = open_records((record_options){.on_error = RECORDS_SKIP});
+        log_set_level(LOG_INFO);
+        assert_int_equal(records_count(r), 2);
+        assert_int_equal(records_skipped(r), 1);
+        data_record q = get(r, 1);
+        assert_int_equal(q.line, 3);
+        assert_span(q.text, "three");
+        records_close(r);
+    }
+}
+
+static void the_line_number_is_that_of_the_file(void **state) {
+    strbuf b;
+    records *r;
+    strbuf_init(&b);
+    for (int i = 1; i <= 13000; i++) strbuf_add(&b, i == 12345 ? "{\"text\": \n" : "{\"text\": \"x\"}\n");
+    write_file(b.text, b.length);
+    expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, ":12345:");
+    strbuf_fini(&b);
+}
+
+static void long_lines_work_up_to_the_limit(void **state) {
+    enum { N = 10 << 20 };
+    char *text = mem_alloc(N + 64);
+    int head = sprintf(text, "{\"text\": \"one\"}\n{\"text\": \"");
+    memset(text + head, 'x', N);
+    size_t n = (size_t)(head + N + sprintf(text + head + N, "\"}\n{\"text\": \"z\"}\n"));
+    write_file(text, n);
+    records *r = open_records((record_options){0});
+    assert_int_equal(records_count(r), 3);
+    assert_int_equal(get(r, 1).text.length, N);
+    assert_span(get(r, 2).text, "z");
+    records_close(r);
+    expect_error(records_open(&r, path, &(record_options){.max_line = 1 << 20}), ERR_INPUT,
+                 ":2|found a line of 10485772 bytes|at most 1048576|data.max_line");
+    log_set_level(LOG_ERROR);
+    r = open_records((record_options){.max_line = 1 << 20, .on_error = RECORDS_SKIP});
+    log_set_level(LOG_INFO);
+    assert_int_equal(records_count(r), 2);
+    assert_int_equal(records_skipped(r), 1);
+    data_record q = get(r, 1);
+    assert_int_equal(q.line, 3);
+    assert_span(q.text, "z");
+    records_close(r);
+    r = open_records((record_options){.max_line = 10485772}); /* exactly as long as it may be */
+    records_close(r);
+    free(text);
+}
+
+static void files_without_records_are_refused(void **state) {
+    records *r;
+    write_text("");
+    expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "no record");
+    write_text("\xef\xbb\xbf\n\r\n  \n");
+    expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "no record");
+    write_text("x\ny\n");
+    log_set_level(LOG_ERROR);
+    expect_error(records_open(&r, path, &(record_options){.on_error = RECORDS_SKIP}), ERR_INPUT, "no record|2 lines");
+    log_set_level(LOG_INFO);
+    expect_error(records_open(&r, "/nowhere/x.jsonl", &(record_options){0}), ERR_IO, "/nowhere/x.jsonl");
+    expect_error(records_open(&r, dir, &(record_options){0}), ERR_INPUT, "directory");
+    expect_error(records_open(&r, "/dev/null", &(record_options){0}), ERR_INPUT, "/dev/null|by number");
+}
+
+static void a_file_that_changes_is_noticed(void **state) {
+    static const char text[] = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+    data_record q;
+    for (int k = 0; k < 3; k++) {
+        write_text(text);
+        records *r = open_records((record_options){0});
+        assert_span(get(r, 1).text, "two");
+        if (k == 0) { /* grows */
+            FILE *f = fopen(path, "ab");
+            fputs(text, f);
+            fclose(f);
+        } else if (k == 1) { /* another file takes its name */
+            char other[160];
+            snprintf(other, sizeof other, "%s.new", path);
+            assert_int_equal(rename(path, other), 0);
+            write_text(text);
+            unlink(other);
+        } else { /* the same size, another time */
+            struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+            assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+        }
+        expect_error(records_get(r, 0, &q), ERR_INPUT, "changed after it was opened");
+        records_close(r);
+    }
+}
+
+static int setup(void **state) {
+    snprintf(dir, sizeof dir, "/tmp/ralo-records-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    return 0;
+}
+static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_is_recognised),       cmocka_unit_test(columns_can_be_named),
+        cmocka_unit_test(a_bad_line_is_named_or_counted),  cmocka_unit_test(the_line_number_is_that_of_the_file),
+        cmocka_unit_test(long_lines_work_up_to_the_limit), cmocka_unit_test(files_without_records_are_refused),
+        cmocka_unit_test(a_file_that_changes_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
