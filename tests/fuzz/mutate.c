@@ -1,8 +1,8 @@
 /* mutate.c - mutations that know JSON; linked into the libFuzzer builds only.
  *
  * Nearly every byte-wise change of a JSON file is refused by the first reader it meets, so three inputs of four are
- * changed as a tree: a section of the input (see fuzz.h) that is JSON is parsed, one place in it is changed, and it is
- * written back. The rest are left to libFuzzer, whose broken texts test the first reader. */
+ * changed as a tree: a section of the input (see fuzz.h), or a line of it, that is JSON is parsed, one place in it is
+ * changed, and it is written back. The rest are left to libFuzzer, whose broken texts test the first reader. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -188,6 +188,16 @@ static span pick_section(const uint8_t *data, size_t size) {
     return s;
 }
 
+/* One line of a section: each may be JSON of its own. */
+static span pick_line(span s) {
+    size_t n = 1, from = 0, i = 0;
+    for (size_t k = 0; k < s.length; k++) n += s.text[k] == '\n';
+    for (size_t skip = below(n); skip > 0; i++)
+        if (s.text[i] == '\n') skip--, from = i + 1;
+    for (i = from; i < s.length && s.text[i] != '\n';) i++;
+    return (span){s.text + from, i - from};
+}
+
 /* The new size; 0 when this section is no JSON or the result has no room. */
 static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, const span *s) {
     if (s->length < 2 || s->length > MUTATE_MAX_SECTION) return 0;
@@ -213,6 +223,10 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     if (below(4)) {
         span s = pick_section(data, size);
         changed = mutate_section(data, size, max_size, &s);
+        if (!changed) {
+            s = pick_line(s);
+            changed = mutate_section(data, size, max_size, &s);
+        }
     }
     return changed ? changed : LLVMFuzzerMutate(data, size, max_size);
 }
