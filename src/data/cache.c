@@ -108,15 +108,19 @@ static const char *find_payload_damage(const token_store *s, const cache_header 
     XXH3_freeState(state);
     if (!hash128_equal((hash128){got.low64, got.high64}, h->payload_hash)) return "is damaged (its checksum differs)";
     int32_t largest = 0;
-    for (uint64_t i = 0; i < s->n_tokens; i++) {
-        int32_t id = store_token(s, i);
-        largest = MAX(largest, id);
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < s->n_documents; i++) {
+        uint64_t end = s->documents[i].end, n_trained = 0;
+        if (end <= at || end > s->n_tokens) return "has documents out of order";
+        for (; at < end; at++) {
+            int32_t id = store_token(s, at);
+            largest = MAX(largest, id);
+            n_trained += store_trained(s, at);
+        }
+        if (n_trained != s->documents[i].n_trained) return "has documents with other counts than their tokens";
     }
+    if (at != s->n_tokens || at == 0) return "has tokens of no document";
     if (largest >= vocab) return "holds tokens beyond the vocabulary";
-    for (uint64_t i = 0; i < s->n_documents; i++)
-        if (s->documents[i].end <= store_document_begin(s, i) || s->documents[i].n_trained > s->n_tokens)
-            return "has documents out of order";
-    if (s->n_documents == 0 || s->documents[s->n_documents - 1].end != s->n_tokens) return "has tokens of no document";
     return NULL;
 }
 
