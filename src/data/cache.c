@@ -92,7 +92,7 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     if (h->header_hash != hash_of(h)) return "has a damaged header";
     if (!hash128_equal(h->key, c->key)) return "belongs to other data";
     if ((h->width != 1 && h->width != 2 && h->width != 4) || h->n_tokens > (uint64_t)1 << 56 ||
-        h->n_documents > (uint64_t)1 << 48)
+        h->n_documents > (uint64_t)1 << 48 || (h->is_text && (h->n_documents != 1 || h->has_prompts)))
         return "has impossible counts";
     if (file_bytes != HEADER_BYTES + payload_bytes(h, &documents_at)) return "is cut off or has bytes behind its end";
     return NULL;

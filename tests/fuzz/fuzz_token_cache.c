@@ -173,6 +173,7 @@ static void compare_layouts(cache_slot *slot, const char *source, const file_sta
 
 static void check_store(const token_store *s) {
     uint64_t at = 0;
+    ASSERT(!s->is_text || (s->n_documents == 1 && !s->has_prompts));
     for (uint64_t i = 0; i < s->n_documents; i++) {
         uint64_t n_trained = 0;
         ASSERT(s->documents[i].end > at && s->documents[i].end <= s->n_tokens);
