@@ -142,16 +142,17 @@ static void print_counts(const data_report *r) {
             str_format_count(a, (double)r->n_tokens), str_format_count(b, (double)r->n_trained_tokens));
 }
 
-/* What the data lost, in its own words: nothing of it is silent, and nothing is said of what did not happen. */
+/* What the rows do not show of the data: a zero here is a promise too. */
 static void print_losses(const data_report *r) {
-    fprintf(stderr, "; %llu tokens go on in the next row, %llu records cut, %llu records and %llu tokens dropped",
+    fprintf(stderr, "; cut: %llu tokens go on in the next row, %llu records; dropped: %llu records, %llu tokens",
             (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
             (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
-    if (r->n_skipped) fprintf(stderr, ", %llu lines skipped", (unsigned long long)r->n_skipped);
-    if (r->n_replaced) fprintf(stderr, ", %llu places not UTF-8 replaced", (unsigned long long)r->n_replaced);
-    if (r->n_cached == r->n_files) fputs("; from the token cache", stderr);
-    else if (r->n_cached)
-        fprintf(stderr, "; %llu of %llu files from the token cache", (unsigned long long)r->n_cached,
+    fprintf(stderr, "; skipped: %llu lines", (unsigned long long)r->n_skipped);
+    if (r->n_replaced) fprintf(stderr, "; not UTF-8, replaced: %llu places", (unsigned long long)r->n_replaced);
+    if (r->n_cached == 0) fputs("; not from the cache", stderr);
+    else if (r->n_cached == r->n_files) fputs("; from the cache", stderr);
+    else
+        fprintf(stderr, "; %llu of %llu files from the cache", (unsigned long long)r->n_cached,
                 (unsigned long long)r->n_files);
 }
 

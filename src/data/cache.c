@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, ABANDONED_SECONDS = 3600 };
+enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 typedef struct cache_header {
@@ -37,8 +37,10 @@ typedef struct cache_header {
     hash128 source_hash;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
     hash128 payload_hash;
+    char unused[HEADER_BYTES - 168];
     uint64_t header_hash; /* XXH3 of all before it */
 } cache_header;
+_Static_assert(sizeof(cache_header) == HEADER_BYTES, "the header fills its block");
 static const char MAGIC[8] = "ralotok\n";
 
 static uint64_t hash_of(const cache_header *h) { return XXH3_64bits(h, offsetof(cache_header, header_hash)); }
@@ -98,29 +100,41 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     return NULL;
 }
 
-/* The payload: whole, and nothing in it that could lead out of a table. */
+/* The payload: whole, and nothing in it that could lead out of a table. Pages that were checked are let go, so that
+ * checking a file larger than memory does not fill it. */
 static const char *find_payload_damage(const token_store *s, const cache_header *h, int64_t vocab) {
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
-    ASSERT(XXH3_128bits_update(state, s->tokens, s->n_tokens * s->width) == XXH_OK);
+    int32_t largest = 0;
+    uint64_t document = 0, n_trained = 0, n_miscounted = 0;
+    for (uint64_t at = 0; at < s->n_tokens;) {
+        uint64_t end = MIN(at + CHECKED_TOKENS, s->n_tokens);
+        const char *bytes = (const char *)s->tokens + at * s->width;
+        ASSERT(XXH3_128bits_update(state, bytes, (end - at) * s->width) == XXH_OK);
+        while (at < end) { /* document by document; whether they are in order is asked below */
+            const store_document *d = document < s->n_documents ? &s->documents[document] : NULL;
+            uint64_t stop = d && d->end > at ? MIN(d->end, end) : end;
+            for (; at < stop; at++) {
+                int32_t id = store_token(s, at);
+                largest = MAX(largest, id);
+                n_trained += store_trained(s, at);
+            }
+            if (!d || at != d->end) continue;
+            n_miscounted += n_trained != d->n_trained;
+            n_trained = 0;
+            document++;
+        }
+        madvise(s->map, s->map_bytes, MADV_DONTNEED);
+    }
     ASSERT(XXH3_128bits_update(state, s->documents, s->n_documents * sizeof *s->documents) == XXH_OK);
     XXH128_hash_t got = XXH3_128bits_digest(state);
     XXH3_freeState(state);
     if (!hash128_equal((hash128){got.low64, got.high64}, h->payload_hash)) return "is damaged (its checksum differs)";
-    int32_t largest = 0;
-    uint64_t at = 0;
-    for (uint64_t i = 0; i < s->n_documents; i++) {
-        uint64_t end = s->documents[i].end, n_trained = 0;
-        if (end <= at || end > s->n_tokens) return "has documents out of order";
-        for (; at < end; at++) {
-            int32_t id = store_token(s, at);
-            largest = MAX(largest, id);
-            n_trained += store_trained(s, at);
-        }
-        if (n_trained != s->documents[i].n_trained) return "has documents with other counts than their tokens";
-    }
-    if (at != s->n_tokens || at == 0) return "has tokens of no document";
     if (largest >= vocab) return "holds tokens beyond the vocabulary";
+    for (uint64_t i = 0; i < s->n_documents; i++)
+        if (s->documents[i].end <= store_document_begin(s, i)) return "has documents out of order";
+    if (s->n_documents == 0 || s->documents[s->n_documents - 1].end != s->n_tokens) return "has tokens of no document";
+    if (n_miscounted) return "has documents with other counts than their tokens";
     return NULL;
 }
 
@@ -163,13 +177,10 @@ static status map_store(const cache_slot *c, int fd, const cache_header *h, toke
 }
 
 static bool read_header(int fd, cache_header *h, uint64_t *file_bytes) {
-    char bytes[HEADER_BYTES];
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return false;
     *file_bytes = (uint64_t)info.st_size;
-    ssize_t n = pread(fd, bytes, sizeof bytes, 0);
-    if (n != HEADER_BYTES) memset(bytes, 0, sizeof bytes); /* no magic: cut off */
-    memcpy(h, bytes, sizeof *h);
+    if (pread(fd, h, sizeof *h, 0) != sizeof *h) memset(h, 0, sizeof *h); /* no magic: cut off */
     return true;
 }
 
@@ -177,7 +188,10 @@ static status load_from(cache_slot *c, int fd, const char *source, const file_st
                         token_store *out, bool *found) {
     cache_header h;
     uint64_t file_bytes;
-    if (!read_header(fd, &h, &file_bytes)) return OK;
+    if (!read_header(fd, &h, &file_bytes)) {
+        log_warn("token cache %s is no file; it is built again", c->path.text);
+        return OK;
+    }
     const char *damage = find_damage(&h, file_bytes, c);
     if (!damage) {
         bool same;
@@ -202,7 +216,8 @@ status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, in
     *found = false;
     int fd = open(c->path.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
-        if (errno != ENOENT) log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
+        if (errno != ENOENT && errno != ENOTDIR)
+            log_warn("token cache %s: %s; it is built again", c->path.text, strerror(errno));
         return OK;
     }
     status rc = load_from(c, fd, source, stamp, vocab, strict, out, found);
@@ -239,10 +254,11 @@ status cache_begin(cache_slot *c) {
     static const char zeros[HEADER_BYTES];
     char dir[4096];
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
-    status rc = dir_make(*dir ? dir : "/");
-    if (rc != OK) {
+    if (dir_make(*dir ? dir : "/") != OK) {
+        error_record why;
+        error_take(&why);
         c->failed = true;
-        return error_trail(rc, __FILE__, __LINE__, __func__);
+        return ERR(ERR_IO, "data.cache %s: %s; name another directory, or none", dir, why.message);
     }
     remove_abandoned(c);
     do {

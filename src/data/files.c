@@ -5,9 +5,10 @@
  * where the tokenizer has one; both parts of a text file do.
  *
  * Without weights all files share one row space: rows are as many as the tokens make them. With weights each file has a
- * row space of its own, and rows are drawn in blocks of 10,000 in which each file has its share exactly, in an order
- * that the seed shuffles. So which file row i comes from, and which of its rows, follows from i alone: nothing has to
- * be remembered to resume, and a file that is short begins its next epoch while others are still in their first. */
+ * row space of its own, and rows are drawn in blocks of 10,000 in which each file has its share exactly. One order of
+ * the files, shuffled by the seed, serves all blocks. So which file row i comes from, and how many rows of it came
+ * before, follows from i alone: nothing has to be remembered to resume, each file is seen whole before any of its rows
+ * comes again, and a short one begins its next epoch while others are still in their first. */
 #include "data/rows.h"
 
 #include <math.h>
@@ -18,8 +19,12 @@ enum { MIXTURE_BLOCK = 10000 };
 
 typedef struct mixture_part {
     row_space splits[2];
-    uint64_t quota, before; /* rows of a block, and those of the parts before it */
+    uint64_t quota; /* rows of a block */
 } mixture_part;
+
+typedef struct mixture_slot {
+    uint32_t part, before; /* which file, and how many rows of it stand before this one in the block */
+} mixture_slot;
 
 typedef struct files_source {
     source base;
@@ -29,7 +34,7 @@ typedef struct files_source {
     size_t n_files;
     mixture_part *parts;
     size_t n_parts;
-    uint64_t mixture_key[2];
+    mixture_slot *slots[2]; /* (MIXTURE_BLOCK) per split; NULL: one part */
 } files_source;
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
@@ -38,11 +43,10 @@ static void files_row(const source *base, split which, uint64_t index, int32_t *
                       int32_t *doc) {
     const files_source *s = (const files_source *)base;
     const mixture_part *p = &s->parts[0];
-    if (s->n_parts > 1) {
-        uint64_t block = index / MIXTURE_BLOCK;
-        uint64_t slot = rng_permute(rng_u64(s->mixture_key[which], block), index % MIXTURE_BLOCK, MIXTURE_BLOCK);
-        while (slot >= p->before + p->quota) p++;
-        index = block * p->quota + (slot - p->before);
+    if (s->slots[which]) {
+        const mixture_slot *slot = &s->slots[which][index % MIXTURE_BLOCK];
+        p = &s->parts[slot->part];
+        index = index / MIXTURE_BLOCK * p->quota + slot->before;
     }
     row_pad(base, row_space_fill(&p->splits[which], index, tokens, targets, doc), tokens, targets, doc);
 }
@@ -104,6 +108,7 @@ static void files_close(source *base) {
         for (int k = 0; k < 2; k++) row_space_fini(&s->parts[i].splits[k]);
     for (size_t i = 0; s->stores && i < s->n_files; i++) store_close(&s->stores[i]);
     file_list_free(s->entries, s->n_files);
+    for (int k = 0; k < 2; k++) free(s->slots[k]);
     free(s->parts);
     free(s->stores);
     free(s->reports);
@@ -226,8 +231,17 @@ static status share_out(files_source *s, const data_options *o) {
         if (s->entries[i].weight > s->entries[heaviest].weight) heaviest = i;
     }
     s->parts[heaviest].quota += left;
-    for (size_t i = 1; i < s->n_parts; i++) s->parts[i].before = s->parts[i - 1].before + s->parts[i - 1].quota;
     return OK;
+}
+
+static void shuffle_block(files_source *s, split which, uint64_t key) {
+    uint32_t *seen = mem_alloc(s->n_parts * sizeof *seen);
+    mixture_slot *slots = s->slots[which] = mem_alloc(MIXTURE_BLOCK * sizeof *slots);
+    uint64_t slot = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        for (uint64_t k = 0; k < s->parts[i].quota; k++) slots[rng_permute(key, slot++, MIXTURE_BLOCK)].part = i;
+    for (uint64_t i = 0; i < MIXTURE_BLOCK; i++) slots[i].before = seen[slots[i].part]++;
+    free(seen);
 }
 
 static status lay_out(files_source *s, const data_options *o, const tokenizer *t) {
@@ -240,9 +254,11 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
         }
     for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
-    s->mixture_key[SPLIT_TRAIN] = rng_key(o->seed, "data.mixture.train");
-    s->mixture_key[SPLIT_EVAL] = rng_key(o->seed, "data.mixture.eval");
     TRY(share_out(s, o));
+    if (s->n_parts > 1) {
+        shuffle_block(s, SPLIT_TRAIN, rng_key(o->seed, "data.mixture.train"));
+        shuffle_block(s, SPLIT_EVAL, rng_key(o->seed, "data.mixture.eval"));
+    }
     for (size_t i = 0; i < s->n_parts; i++) {
         for (int k = 0; k < 2; k++) {
             TRY(row_space_lay_out(&s->parts[i].splits[k]));

@@ -3,7 +3,8 @@
  * A document goes into the fullest row that still holds it, else into a new one; the rows that have n places left are
  * kept in a list per n, and two levels of bits find the next n that has any. So packing a document costs a few steps
  * whatever their number is. The result depends on the sizes and their order alone.
- * Measured on 7,100 GSM8K problems (rows of 512): 99.9 % of the places filled; in the order of the file it is 77 %. */
+ * Measured on 7,100 GSM8K problems with GPT-2's tokens, in the order of the file and packed: rows of 256 are 73.2 and
+ * 94.1 % full, of 512 83.1 and 98.1 %, of 2,048 95.7 and 99.3 %. */
 #include "data/source.h"
 
 #include <stdlib.h>

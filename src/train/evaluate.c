@@ -61,7 +61,7 @@ double evaluator_loss(evaluator *v, int64_t n_rows) {
         for (int64_t b = 0; b < batch_of(v); b++, row++) {
             if (row < n_rows)
                 dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
-            else clear_row(v, b, tokenizer_eos(dataset_tokenizer(v->d)));
+            else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: nothing looks at it */
         }
         run(v);
         for (size_t i = 0; i < n_tokens(v->p); i++)

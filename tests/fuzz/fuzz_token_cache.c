@@ -30,6 +30,7 @@ typedef struct cache_header {
     hash128 source_hash;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
     hash128 payload_hash;
+    char unused[HEADER_BYTES - 168];
     uint64_t header_hash;
 } cache_header;
 
@@ -112,9 +113,8 @@ static void make_file(const content *c, const json_t *root, const file_stamp *st
     strbuf_add_bytes(&payload, c->documents.text, c->documents.length);
     h.payload_hash = hash_of(payload.text, payload.length);
     h.header_hash = XXH3_64bits(&h, offsetof(cache_header, header_hash));
-    static const char zeros[HEADER_BYTES];
+    static const char zeros[8];
     strbuf_add_bytes(out, &h, sizeof h);
-    strbuf_add_bytes(out, zeros, HEADER_BYTES - sizeof h);
     strbuf_add_bytes(out, c->tokens.text, c->tokens.length);
     strbuf_add_bytes(out, zeros, (8 - c->tokens.length % 8) % 8);
     strbuf_add_bytes(out, c->documents.text, c->documents.length);

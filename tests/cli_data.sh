@@ -1,0 +1,115 @@
+#!/bin/bash
+# cli_data.sh - ralo train on files of JSON lines: counts on the data line, the token cache, mixtures, resume that
+# notices other data, and bad input that is refused with file and line. RALO names the program.
+set -u
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+: "${RALO:?path of the ralo program}" "${TEST_FIXTURES:?directory of the fixtures}"
+work=$(mktemp -d) && cd "$work" || exit 1
+trap 'rm -rf "$work"' EXIT
+export XDG_CACHE_HOME=$work/home
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# check CODE TEXT... -- ARGUMENTS: exit code, and every TEXT on stderr (!TEXT: not).
+check() {
+    local code=$1 rc text texts=()
+    shift
+    while [ "$1" != -- ]; do texts+=("$1") && shift; done
+    shift
+    timeout 60 "$RALO" "$@" >out 2>err </dev/null
+    rc=$?
+    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
+    for text in ${texts[@]+"${texts[@]}"}; do
+        if [ "${text:0:1}" = ! ]; then
+            ! grep -qF -- "${text:1}" err || fail "ralo $*: '${text:1}' is in: $(grep -F -- "${text:1}" err | head -n 1)"
+        else
+            grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(grep -E '^(data|error|warning)' err | tail -n 3)"
+        fi
+    done
+}
+hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
+
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json
+for i in $(seq 10 99); do
+    echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"
+done >qa.jsonl
+for i in $(seq 1 200); do echo "The quick brown fox jumps over the lazy dog number $i."; done >text.txt
+tiny=(--preset test-llama --set model.vocab=352 --set data.seq_len=48 --set train.micro_batch=4 --set train.steps=6
+    --set train.warmup=0 --set train.eval_rows=2 --set train.problems=0 --set train.lr=0.01
+    --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false)
+
+# ---- counts, the cache, and the same bits with and without it
+check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=first
+first=$(hash_of)
+check 0 "86 documents" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
+[ "$(hash_of)" = "$first" ] || fail "from the cache: $(hash_of), before: $first"
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
+[ "$(hash_of)" = "$first" ] || fail "without a cache: $(hash_of), before: $first"
+ls home/ralo/*.tokens >/dev/null 2>&1 || fail "no cache below XDG_CACHE_HOME"
+check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all --set run.dir=fourth
+[ "$(hash_of)" != "$first" ] || fail "data.train_on=all changed nothing"
+mkdir -p locked && : >locked/file
+XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 documents" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=fifth
+check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=locked/file/x \
+    --set run.dir=never
+check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
+
+# ---- mixtures, and a name that looks like a weight
+check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
+    --set run.dir=mixed
+check 0 "qa.jsonl: 86 documents" "text.txt: 1 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
+    --set run.dir=both
+cp text.txt odd:0.5
+check 2 "odd" -- train "${tiny[@]}" --set data.source=odd:0.5 --set run.dir=never
+check 0 "1 documents" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set run.dir=odd
+check 2 "weight for 'qa.jsonl' and none for 'text.txt'" -- train "${tiny[@]}" --set data.source=qa.jsonl:1,text.txt \
+    --set run.dir=never
+
+# ---- stopped and resumed is the same run; other data is refused
+mix=("${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" --set run.dir=half --set train.schedule=constant)
+check 0 -- train "${mix[@]}" --set run.dir=whole
+whole=$(hash_of)
+check 0 -- train "${mix[@]}" --set train.steps=3
+check 0 "resumed from" -- train "${mix[@]}" --resume auto
+[ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
+check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --set train.steps=3
+check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
+check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
+sed -i 's/plus/with/' qa.jsonl
+check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
+
+# ---- bad input
+cp qa.jsonl bad.jsonl
+echo '{"question": "half' >>bad.jsonl
+check 2 "bad.jsonl:91:" "one JSON object on each line" "data.on_error=skip" -- \
+    train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
+check 0 "warning: bad.jsonl:91:" "left out" "skipped: 1 lines" -- \
+    train "${tiny[@]}" --set data.source=bad.jsonl --set data.on_error=skip --set run.dir=skipped
+check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
+{ printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl
+check 2 "long.jsonl:1:" "3012 bytes" "data.max_line" -- train "${tiny[@]}" --set data.source=long.jsonl \
+    --set data.max_line=1K --set run.dir=never
+: >empty.jsonl
+check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
+check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \
+    --set data.prompt_column=question --set run.dir=never
+check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.prompt_column=answer \
+    --set data.response_column=question --set run.dir=columns
+check 0 "rows of 48 tokens: 1 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
+    --set run.dir=as-text
+check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
+    --set data.source=qa.jsonl --set run.dir=never
+check 0 "the other rows are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \
+    --set run.dir=many-rows
+check 0 "data.chat has no effect" -- train "${tiny[@]}" --set data.source=builtin:grammar --set data.tokenizer=byte \
+    --set data.chat=none --set run.dir=builtin
+[ ! -e never ] || fail "a refused run made its directory"
+
+[ $failures = 0 ] && echo "all passed"
+exit $((failures > 0))
