@@ -1,7 +1,7 @@
 #pragma once
 /* fuzz.h - what the fuzz targets share.
  *
- * A target is one file fuzz_<what>.c with LLVMFuzzerTestOneInput: bytes in, a reader over them, and then the promises of
+ * A target is one file fuzz_<what>.c with fuzz_one: bytes in, a reader over them, and then the promises of
  * its header checked on whatever the reader accepted. Broken promises end the process (ASSERT), as a sanitizer would.
  *
  * An input is text in sections that end with the byte 0xff, which no UTF-8 has: a file and the texts to encode with it,
@@ -32,5 +32,7 @@ const char *fuzz_directory(const char *const names[], int n);
 /* A refusal is a message about the input; anything else (a broken invariant of ours, no message) is a finding. */
 void fuzz_refused(status rc);
 
+void fuzz_one(const uint8_t *data, size_t size); /* the target */
+/* What libFuzzer and driver.c call: the target, with ten seconds of processor time for each input. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);

@@ -136,7 +136,7 @@ static void check_directory(const char *dir, const span *index) {
     checkpoint_reader_close(r);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     part parts[N_FILES];
     span index = fuzz_section(&in), headers[N_FILES];
@@ -148,5 +148,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     write_sealed(&index, parts);
     check_directory(fuzz_directory(names, N_FILES + 1), &index);
     for (int k = 0; k < N_FILES; k++) strbuf_fini(&parts[k].bytes);
-    return 0;
 }

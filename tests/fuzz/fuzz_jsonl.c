@@ -114,7 +114,7 @@ static void check_rows(const data_options *o) {
     dataset_close(d);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span options = fuzz_section(&in), file = fuzz_rest(&in);
     request q;
@@ -124,5 +124,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_rows(&q.data);
     free(q.prompt);
     free(q.response);
-    return 0;
 }

@@ -82,14 +82,14 @@ static void check_ids(const tokenizer *t, const span *bytes) {
     free(list.at);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span file = fuzz_section(&in), text = fuzz_rest(&in);
     tokenizer *t;
     status rc = tokenizer_open(&t, fuzz_file(0, file.text, file.length));
     if (rc != OK) {
         fuzz_refused(rc);
-        return 0;
+        return;
     }
     text.length = MIN(text.length, (size_t)TEXT_MOST);
     ASSERT(tokenizer_eos(t) < tokenizer_vocab(t) && tokenizer_bos(t) < tokenizer_vocab(t));
@@ -97,5 +97,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_text(t, &text, ENCODE_ADD_SPECIALS | ENCODE_SPECIALS_AS_TEXT);
     check_ids(t, &text);
     tokenizer_close(t);
-    return 0;
 }

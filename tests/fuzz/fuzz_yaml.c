@@ -36,7 +36,7 @@ static void check_round_trip(const config *c) {
     strbuf_fini(&second);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span file = fuzz_section(&in);
     config c;
@@ -55,5 +55,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (config_check(&c) != OK) fuzz_refused(error_code());
     }
     config_fini(&c);
-    return 0;
 }
