@@ -43,7 +43,7 @@ tiny=(--preset test-llama --set model.vocab=352 --set data.seq_len=48 --set trai
     --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false)
 
 # ---- counts, the cache, and the same bits with and without it
-check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
+check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on, chat chatml" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=first
 first=$(hash_of)
 check 0 "86 documents" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
@@ -103,6 +103,10 @@ check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set da
     --set data.response_column=question --set run.dir=columns
 check 0 "rows of 48 tokens: 1 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
     --set run.dir=as-text
+echo '{"chat_template": "### {{ messages }}"}' >tokenizer/tokenizer_config.json
+check 0 "tokenizer_config.json is not chatml, llama3 or llama2" "chat none" -- train "${tiny[@]}" \
+    --set data.source=qa.jsonl --set run.dir=unknown
+rm tokenizer/tokenizer_config.json
 check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
     --set data.source=qa.jsonl --set run.dir=never
 check 0 "the other rows are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \

@@ -35,6 +35,7 @@ static const char *const format_names[CHAT_COUNT] = {"auto", "none", "chatml", "
 const char *chat_format_name(chat_format f) { return format_names[f]; }
 chat_format chat_format_of(const chat *c) { return c->format; }
 int32_t chat_document_bos(const chat *c) { return c->bos; }
+const char *chat_unknown_template(const chat *c) { return c->unknown.length ? c->unknown.text : NULL; }
 
 /* ---- which format -------------------------------------------------------------------------------------------- */
 

@@ -134,6 +134,7 @@ typedef struct data_report {
     uint64_t n_skipped;           /* lines that are no records, with RECORDS_SKIP (both splits together) */
     uint64_t n_replaced;          /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
     uint64_t n_files, n_cached;   /* cached: read back from the token cache */
+    chat_format chat;             /* how turns are written; CHAT_AUTO: there are none */
     uint64_t rows_per_epoch;      /* 0: the source is endless; a weighted mixture: until each file was seen whole */
     double fill;                  /* share of row positions that hold a token */
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */

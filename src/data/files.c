@@ -80,6 +80,7 @@ static void files_report(const source *base, split which, data_report *out) {
         out->n_replaced += r->n_replaced;
         out->n_files += r->n_files;
         out->n_cached += r->n_cached;
+        out->chat = MAX(out->chat, r->chat);
     }
     out->rows_per_epoch = rows_per_epoch(s, which);
     for (size_t i = 0; i < s->n_parts; i++)
@@ -191,6 +192,7 @@ static bool is_text_file(const data_options *o, const char *path) {
 static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {
     status rc = OK;
     chat *c = NULL;
+    bool any_prompts = false;
     tokenize_job job = {0};
     TRY(chat_open(&c, t, tokenizer_name, o->chat));
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
@@ -204,8 +206,15 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
             r->n_skipped = store->n_skipped;
             r->n_replaced = store->n_replaced;
             r->n_cached = store->from_cache;
+            if (store->has_prompts) r->chat = chat_format_of(c);
         }
+        any_prompts |= store->has_prompts;
     }
+    if (any_prompts && chat_unknown_template(c))
+        log_warn(
+            "the chat template in %s is not chatml, llama3 or llama2: prompts and responses are written without one; "
+            "data.chat chooses another way",
+            chat_unknown_template(c));
 done:
     tokenize_job_close(&job);
     chat_close(c);
