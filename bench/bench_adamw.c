@@ -16,33 +16,43 @@ typedef struct bench {
     backend_context *context;
     int n_threads, rounds;
     size_t n;         /* elements per array */
-    float *arrays[4]; /* x / p, m, v, g: also the triad's three */
-    uint16_t *small;  /* the 16-bit parameter */
+    float *arrays[4]; /* x / p, m, v, g, each with room for fp32 */
+    float *triad[3];
+    uint16_t *small;  /* the 16-bit parameter beside a master */
+    float *scales[2]; /* of 8-bit m and v */
+    double *partials;
+    const struct op_case *now; /* what the arrays are filled for */
     FILE *json;
 } bench;
 
 typedef struct op_case {
     const char *name;
     op_kind kind;
-    dtype type; /* of everything, or of the parameter with a master */
+    dtype p, g, states;
     bool master;
     double bytes; /* per element */
 } op_case;
 
 static const op_case CASES[] = {
-    {"adamw fp32", OP_ADAMW, DTYPE_F32, false, 28},               /* reads g p m v, writes p m v */
-    {"adamw bf16 + fp32 master", OP_ADAMW, DTYPE_BF16, true, 30}, /* reads g x m v, writes x m v and 2 bytes of p */
-    {"adamw fp16 + fp32 master", OP_ADAMW, DTYPE_F16, true, 30},
-    {"adamw bf16 stochastic", OP_ADAMW, DTYPE_BF16, false, 14},
-    {"accumulate fp32", OP_ACCUMULATE, DTYPE_F32, false, 12},
-    {"grad_sumsq fp32", OP_GRAD_SUMSQ, DTYPE_F32, false, 4},
+    /* AdamW reads g x m v and writes x m v, and 2 bytes of p beside a master */
+    {"adamw fp32", OP_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_F32, false, 28},
+    {"adamw bf16 + fp32 master", OP_ADAMW, DTYPE_BF16, DTYPE_F32, DTYPE_F32, true, 30},
+    {"adamw fp16 + fp32 master", OP_ADAMW, DTYPE_F16, DTYPE_F32, DTYPE_F32, true, 30},
+    {"adamw bf16_sr", OP_ADAMW, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, 14},
+    {"adamw fp32, bf16 states", OP_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_BF16, false, 20},
+    {"adamw fp32, int8 states", OP_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_I8, false, 16.0625},
+    {"adamw bf16_sr, int8 states", OP_ADAMW, DTYPE_BF16, DTYPE_BF16, DTYPE_I8, false, 10.0625},
+    {"accumulate fp32", OP_ACCUMULATE, DTYPE_F32, DTYPE_F32, DTYPE_F32, false, 12},
+    {"accumulate bf16", OP_ACCUMULATE, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false, 6},
+    {"grad_sumsq fp32", OP_GRAD_SUMSQ, DTYPE_F32, DTYPE_F32, DTYPE_F32, false, 4},
+    {"grad_sumsq bf16", OP_GRAD_SUMSQ, DTYPE_F32, DTYPE_BF16, DTYPE_F32, false, 2},
 };
 
 static void triad_task(void *context, int64_t task, int thread) {
     const bench *b = context;
     size_t first = (size_t)task * TRIAD_TASK, end = MIN(first + TRIAD_TASK, b->n);
-    float *restrict x = b->arrays[0];
-    const float *restrict y = b->arrays[1], *restrict z = b->arrays[3];
+    float *restrict x = b->triad[0];
+    const float *restrict y = b->triad[1], *restrict z = b->triad[2];
     for (size_t i = first; i < end; i++) x[i] = y[i] + 3.0f * z[i];
 }
 
@@ -55,14 +65,22 @@ static double triad_s(bench *b) {
 /* Ordinary numbers: a square root or a division of zero may be faster. Runs before every case. */
 static void fill_task(void *context, int64_t task, int thread) {
     const bench *b = context;
+    const op_case *c = b->now;
     size_t first = (size_t)task * TRIAD_TASK, end = MIN(first + TRIAD_TASK, b->n);
     for (size_t i = first; i < end; i++) {
         float r = (float)(i % 1021) * 1e-3f + 1e-3f;
-        b->arrays[0][i] = r;
-        b->arrays[1][i] = 0.01f * r;
-        b->arrays[2][i] = 1e-4f * r;
-        b->arrays[3][i] = 0.1f * r;
-        b->small[i] = f32_to_bf16(r);
+        for (int a = 0; a < 3; a++) b->triad[a][i] = r;
+        tensor_set_f32(b->arrays[0], c->master ? DTYPE_F32 : c->p, i, r);
+        tensor_set_f32(b->arrays[3], c->g, i, 0.1f * r);
+        if (c->master) tensor_set_f32(b->small, c->p, i, r);
+        if (c->states == DTYPE_I8) {
+            ((uint8_t *)b->arrays[1])[i] = (uint8_t)i;
+            ((uint8_t *)b->arrays[2])[i] = (uint8_t)(i * 7);
+            b->scales[0][i / STATE_BLOCK] = b->scales[1][i / STATE_BLOCK] = 1e-6f;
+        } else {
+            tensor_set_f32(b->arrays[1], c->states, i, 0.01f * r);
+            tensor_set_f32(b->arrays[2], c->states, i, 1e-4f * r);
+        }
     }
 }
 
@@ -71,7 +89,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void measure(bench *b, const op_case *c, double *partials) {
+static void measure(bench *b, const op_case *c) {
+    b->now = c;
     b->device->parallel(b->context, fill_task, b, (int64_t)((b->n + TRIAD_TASK - 1) / TRIAD_TASK));
     program p;
     program_init(&p);
@@ -80,30 +99,33 @@ static void measure(bench *b, const op_case *c, double *partials) {
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.5f};
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.19f, .bias2 = 0.0975f, .step = 2, .micro = 1};
     kernel_call call = {.program = &p, .op = o};
-    shape flat = SHAPE((int64_t)b->n);
-    dtype state = c->master ? DTYPE_F32 : c->type;
-    op_in(o, 0, program_persistent(&p, "g", state, flat, ROLE_GRAD));
+    shape flat = SHAPE((int64_t)b->n), norm_blocks = SHAPE((int64_t)((b->n + NORM_BLOCK - 1) / NORM_BLOCK)),
+          state_blocks = SHAPE((int64_t)((b->n + STATE_BLOCK - 1) / STATE_BLOCK));
+    op_in(o, 0, program_persistent(&p, "g", c->g, flat, ROLE_GRAD));
     call.in[0] = b->arrays[3];
     if (c->kind == OP_ADAMW) {
         op_in(o, 1, program_persistent(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK));
         op_in(o, 2, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
-        op_out(o, 0, program_persistent(&p, "p", c->type, flat, ROLE_PARAM));
+        op_out(o, 0, program_persistent(&p, "p", c->p, flat, ROLE_PARAM));
         if (c->master) op_out(o, 1, program_persistent(&p, "master", DTYPE_F32, flat, ROLE_STATE));
-        op_out(o, 2, program_persistent(&p, "m", state, flat, ROLE_STATE));
-        op_out(o, 3, program_persistent(&p, "v", state, flat, ROLE_STATE));
+        op_out(o, 2, program_persistent(&p, "m", c->states, flat, ROLE_STATE));
+        op_out(o, 3, program_persistent(&p, "v", c->states == DTYPE_I8 ? DTYPE_U8 : c->states, flat, ROLE_STATE));
         call.in[1] = clip, call.in[2] = &s;
-        call.out[0] = c->type == DTYPE_F32 ? (void *)b->arrays[0] : b->small;
+        call.out[0] = c->master ? (void *)b->small : b->arrays[0];
         call.out[1] = c->master ? b->arrays[0] : NULL;
         call.out[2] = b->arrays[1], call.out[3] = b->arrays[2];
+        if (c->states == DTYPE_I8) {
+            op_out(o, 4, program_persistent(&p, "m_scale", DTYPE_F32, state_blocks, ROLE_STATE));
+            op_out(o, 5, program_persistent(&p, "v_scale", DTYPE_F32, state_blocks, ROLE_STATE));
+            call.out[4] = b->scales[0], call.out[5] = b->scales[1];
+        }
     } else if (c->kind == OP_ACCUMULATE) {
         op_in(o, 1, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
-        op_out(o, 0, program_persistent(&p, "acc", state, flat, ROLE_GRAD));
+        op_out(o, 0, program_persistent(&p, "acc", c->p, flat, ROLE_GRAD));
         call.in[1] = &s, call.out[0] = b->arrays[0];
     } else {
-        op_out(o, 0,
-               program_persistent(&p, "partials", DTYPE_F64, SHAPE((int64_t)((b->n + NORM_BLOCK - 1) / NORM_BLOCK)),
-                                  ROLE_WORK));
-        call.out[0] = partials;
+        op_out(o, 0, program_persistent(&p, "partials", DTYPE_F64, norm_blocks, ROLE_WORK));
+        call.out[0] = b->partials;
     }
 
     double best = 1e30, best_triad = 1e30, shares[MAX_ROUNDS];
@@ -158,17 +180,20 @@ int main(int argc, char **argv) {
         return 1;
     }
     b.n_threads = b.device->threads(b.context);
-    size_t array_bytes = (b.n * sizeof(float) + 4095) / 4096 * 4096, n_blocks = (b.n + NORM_BLOCK - 1) / NORM_BLOCK;
-    size_t n_bytes = 5 * array_bytes + n_blocks * sizeof(double);
+    size_t array_bytes = (b.n * sizeof(float) + 4095) / 4096 * 4096, n_blocks = (b.n + STATE_BLOCK - 1) / STATE_BLOCK;
+    size_t scale_bytes = (n_blocks * sizeof(float) + 4095) / 4096 * 4096, n_bytes = 8 * array_bytes + 3 * scale_bytes;
     char *memory;
     if (b.device->memory_open(b.context, TIER_DEVICE, n_bytes, (void **)&memory) != OK) {
         error_print(stderr);
         return 3;
     }
     for (int i = 0; i < 4; i++) b.arrays[i] = (float *)(memory + (size_t)i * array_bytes);
-    b.small = (uint16_t *)(memory + 4 * array_bytes);
+    for (int i = 0; i < 3; i++) b.triad[i] = (float *)(memory + (size_t)(4 + i) * array_bytes);
+    b.small = (uint16_t *)(memory + 7 * array_bytes);
+    for (int i = 0; i < 2; i++) b.scales[i] = (float *)(memory + 8 * array_bytes + (size_t)i * scale_bytes);
+    b.partials = (double *)(memory + 8 * array_bytes + 2 * scale_bytes); /* fewer than the scales */
     printf("%zu elements, %d threads, %d rounds\n", b.n, b.n_threads, b.rounds);
-    for (size_t i = 0; i < ARRAY_LENGTH(CASES); i++) measure(&b, &CASES[i], (double *)(memory + 5 * array_bytes));
+    for (size_t i = 0; i < ARRAY_LENGTH(CASES); i++) measure(&b, &CASES[i]);
     b.device->memory_close(b.context, TIER_DEVICE, memory, n_bytes);
     b.device->close(b.context);
     if (b.json) fclose(b.json);

@@ -56,6 +56,10 @@ check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0
 check 2 train.steps "'1e99'" -- plan --set train.steps=1e99
 check 2 precision "one of: fp32, bf16, bf16_sr, fp16" -- plan --set precision=fp8
 check 2 memory.device -- plan --device-memory lots
+file form.yaml 'memory:\n  recompute: {ratio: 2}\n'
+check 2 form.yaml:2 memory.recompute "'ratio:2'" "{ratio: number in [0, 1]}" -- plan form.yaml
+check 2 memory.recompute "'{ratio: 2}'" "none or false, norms" -- plan --set 'memory.recompute={ratio: 2}'
+check 2 memory.recompute "'mlp'" "norm1, norm1.rstd, attn.qkv" mlp.gate_up -- plan --set memory.recompute=keep:mlp
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
@@ -176,12 +180,25 @@ fits() {
     check 0 -- plan --preset "$preset" --device-memory "$limit" "$@" $change
     check 3 "The smallest change that fits: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
 }
-fits gpt2 2500M
-fits gpt2 1900M
-fits gpt2 1200M --set train.micro_batch=4
-fits test-llama 4M --set data.seq_len=512
-fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 # scratch grows with threads
-check 3 "the smallest needs" -- plan --preset llama3-70b --device-memory 8G
+fits gpt2 2500M --set memory.strategy=manual
+check 0 "recompute " "(auto)" "<- this plan" -- plan --preset gpt2 --device-memory 2500M --json
+python3 -c "$last_object
+used = [row for row in value['recompute'] if row['used']]
+assert len(used) == 1 and used[0]['fits'] and used[0]['rung'] == value['strategy']['recompute'] != 'none', value
+assert used[0]['device'] == value['memory']['device']['planned'] and value['flops_again'] > 0, value
+assert [row['fits'] for row in value['recompute']][0] is False, value" <out || fail "plan --json does not name the rung"
+fits gpt2 1900M --set memory.strategy=manual
+fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
+fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
+fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
+check 3 "the smallest needs" -- plan --preset llama3-70b --device-memory 8G --set memory.strategy=manual
+# What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
+check 0 "strategy  auto: of " "1. recompute " " on host" "device " -- plan --preset gpt2 --device-memory 600M --json
+python3 -c "$last_object
+best, others = value['candidates'][0], value['candidates'][1:]
+assert best['fits'] and best['memory']['device'] <= 600 << 20 and len(others) > 20, value
+assert all(c['step_ms'] >= best['step_ms'] for c in others if c['fits']), value
+assert value['strategy']['offload'] == best['offload'], value" <out || fail "plan --json: candidates"
 [ ! -e never ] || fail "a run that does not fit made its directory"
 
 # ---- runs: nothing is written over

@@ -31,6 +31,7 @@ struct op_case {
     slot in[OP_MAX_IN], out[OP_MAX_OUT], work;
     arena memory;
     uint64_t tail_seed;
+    int32_t rows; /* where the op's rows are given */
 };
 
 op_case *op_case_open(op_kind kind, const op_attr *attr) {
@@ -114,6 +115,11 @@ void op_case_alias(op_case *t, int output, int input) {
     t->out[output].alias = input;
 }
 
+void op_case_rows(op_case *t, int32_t n) {
+    t->program.ops[0].rows = program_persistent(&t->program, "rows", DTYPE_I32, SHAPE(1), ROLE_INPUT);
+    t->rows = n;
+}
+
 /* ---- one run ------------------------------------------------------------------------------------------------- */
 
 static uint8_t guard_byte(size_t i) { return (uint8_t)(0xa5u ^ (i * 37u)); }
@@ -160,6 +166,7 @@ static void run_once(op_case *t, int run, int n_threads) {
     if (!b->kernels[t->kind]) fail_msg("backend %s lacks %s", b->name, op_name(t->kind));
 
     kernel_call call = {.program = &t->program, .op = &t->program.ops[0]};
+    if (call.op->rows) call.rows = &t->rows;
     t->work = (slot){.present = true, .n_bytes = b->work_bytes(&t->program, call.op, n_threads)};
     slot_fill(t, &t->work, run);
     call.work = t->work.data;

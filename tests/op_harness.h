@@ -23,6 +23,8 @@ void op_case_bytes(op_case *t, int input, shape s, const void *bytes); /* DTYPE_
 void op_case_output(op_case *t, int output, dtype type, shape s);
 void op_case_output_floats(op_case *t, int output, dtype type, shape s, const double *values); /* a `+` output */
 void op_case_alias(op_case *t, int output, int input); /* in place: the output uses the input's buffer */
+/* Only the first n rows hold something (op.rows). The others of an output are compared too: give them contents. */
+void op_case_rows(op_case *t, int32_t n);
 void op_case_run(op_case *t, int n_threads);
 double *op_case_input_values(op_case *t, int input); /* what the kernel was given, after rounding */
 double *op_case_values(op_case *t, int output);      /* what it wrote */

@@ -104,6 +104,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c.precision, PRECISION_FP32);
     assert_int_equal(c.memory.device, 0);
     assert_int_equal(c.memory.logits_chunk, 0);
+    assert_string_equal(c.memory.recompute, "auto");
     assert_string_equal(c.run.dir, "");
     assert_string_equal(c.run.resume, "none");
     assert_int_equal(c.data.seed, c.train.seed);
@@ -225,6 +226,87 @@ static void test_words_and_null(void **state) {
     REFUSED("train:\n  steps:\n", ":2", "train.steps");
 }
 
+/* A word, a map with one entry in a file, the same map or plain text on the command line. */
+static void test_forms(void **state) {
+    static const struct {
+        const char *given, *stored;
+    } rows[] = {
+        {"full", "full"},
+        {" norms ", "norms"},
+        {"auto", "auto"},
+        {"null", "auto"},
+        {"true", "full"},
+        {"off", "none"},
+        {"{ratio: 0.5}", "ratio:0.5"},
+        {"{\"ratio\": 0.5}", "ratio:0.5"},
+        {"{ratio: 0}", "ratio:0"},
+        {"{every: 2.0}", "every:2"},
+        {"{every: 1024}", "every:1024"},
+        {"{keep: attn.y}", "keep:attn.y"},
+        {"{keep: [attn.y, 'mlp.up' ]}", "keep:attn.y,mlp.up"},
+        {"{\"keep\":[\"attn.y\",\"mlp.up\"]}", "keep:attn.y,mlp.up"},
+        {"{keep: 'attn.y , mlp.up'}", "keep:attn.y,mlp.up"},
+        {"\"ratio:1\"", "ratio:1"},
+    };
+    static const char *const wrong[] = {"half",
+                                        "{}",
+                                        "{full: }",
+                                        "{full: 1}",
+                                        "{ratio: }",
+                                        "{ratio: 1.01}",
+                                        "{ratio: -0.1}",
+                                        "{ratio: nan}",
+                                        "{ratio: [0.5, 0.5]}",
+                                        "{ratio: {a: 1}}",
+                                        "{ratio: 0.5, every: 2}",
+                                        "{every: 0}",
+                                        "{every: 1.5}",
+                                        "{every: 1025}",
+                                        "{keep: []}",
+                                        "{keep: [a, [b]]}",
+                                        "{keep: [a, '']}",
+                                        "{keep: [a b]}",
+                                        "{keep: 'a{b'}",
+                                        "[full]",
+                                        "{ratio: 0.5",
+                                        "{ratio:0.5}",
+                                        "ratio",
+                                        "1"};
+    char text[200];
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        config c;
+        config_init(&c);
+        snprintf(text, sizeof text, "memory:\n  recompute: %s\n", rows[i].given);
+        if (read_text(&c, text) != OK) fail_msg("%s", error_message());
+        assert_string_equal(c.memory.recompute, rows[i].stored);
+        assert_reads_back(&c);
+        if (rows[i].given[0] != '"') { /* quotes belong to files */
+            config_fini(&c);
+            config_init(&c);
+            snprintf(text, sizeof text, "memory.recompute=%s", rows[i].given);
+            if (config_set(&c, text, "--set") != OK) fail_msg("%s", error_message());
+            assert_string_equal(c.memory.recompute, rows[i].stored);
+        }
+        snprintf(text, sizeof text, "train.gradient_checkpointing=%s", rows[i].stored); /* as text, by another name */
+        if (config_set(&c, text, "--set") != OK) fail_msg("%s", error_message());
+        assert_string_equal(c.memory.recompute, rows[i].stored);
+        config_fini(&c);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        snprintf(text, sizeof text, "memory.recompute=%s", wrong[i]);
+        refused_set(text);
+        SAYS("memory.recompute: found '",
+             "expected one of: none or false, norms, selective, full or true, {ratio: number in "
+             "[0, 1]}, {every: whole number in [1, 1024]}, {keep: list of names}, auto");
+    }
+    REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
+    REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");
+    REFUSED("memory: {recompute: [full]}\n", "memory.recompute", "a list");
+    REFUSED("memory: {recompute: {keep: [a, {b: 1}]}}\n", "memory.recompute", "exactly one entry");
+    REFUSED("memory: {recompute: full}\ntrain: {gradient_checkpointing: true}\n", ":2:", "line 1");
+    REFUSED("memory:\n  recompute.ratio: 0.5\n", ":2:", "memory.recompute.ratio");
+}
+
 static void test_quoted_numbers_are_numbers(void **state) {
     config c;
     config_init(&c);
@@ -332,7 +414,6 @@ static void test_wrong_values(void **state) {
         "memory.device=1e30",
         "memory.device=99999999T",
         "precision=FP32",
-        "precision=",
         "model.tied=yes",
         "model.layers=1025",
         "model.layers=none",
@@ -399,6 +480,7 @@ static const char *another_value(const char *type, const char *range, const char
     if (strcmp(type, "TEXT") == 0) return "another: one # \"here\"";
     if (strcmp(type, "PAIR") == 0) return "[0.1, 0.30000000000000004]";
     if (strcmp(type, "BYTES") == 0) return "123456789";
+    if (strcmp(type, "FORM") == 0) return "{keep: [attn.y, mlp.up]}";
     if (strcmp(type, "CHOICE") == 0) {
         const char *last = strrchr(range, '|');
         return last ? last + 1 : range;
@@ -592,6 +674,7 @@ int main(void) {
         cmocka_unit_test(test_json_is_read),
         cmocka_unit_test(test_aliases_and_pairs),
         cmocka_unit_test(test_words_and_null),
+        cmocka_unit_test(test_forms),
         cmocka_unit_test(test_quoted_numbers_are_numbers),
         cmocka_unit_test(test_unknown_keys_name_the_nearest),
         cmocka_unit_test(test_a_setting_given_twice),

@@ -64,13 +64,15 @@ static void live_values_never_overlap(void **state) {
     static const char *const names[] = {"test-gpt2", "test-llama", "test-qwen2", "test-qwen3"};
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
         for (precision q = 0; q < PRECISION_COUNT; q++)
-            for (int64_t a = 1; a <= 2; a++) {
-                plan_request r = request(names[i], q, a);
-                plan p;
-                assert_int_equal(plan_compile(&p, &r), OK);
-                check_layout(&p);
-                plan_close(&p);
-            }
+            for (int64_t a = 1; a <= 2; a++)
+                for (recompute_kind k = RECOMPUTE_NONE; k <= RECOMPUTE_EVERY; k++) {
+                    plan_request r = request(names[i], q, a);
+                    r.recompute = (recompute_policy){.kind = k, .ratio = 0.5, .every = 2};
+                    plan p;
+                    assert_int_equal(plan_compile(&p, &r), OK);
+                    check_layout(&p);
+                    plan_close(&p);
+                }
 }
 
 static void roles_and_gaps_add_up_to_the_plan(void **state) {
@@ -140,7 +142,7 @@ static void what_does_not_fit_names_a_change_that_does(void **state) {
     assert_int_equal(plan_check_fit(&p), OK); /* exactly enough is enough */
     p.request.device_limit = p.planned[TIER_DEVICE] - 1;
     assert_int_equal(plan_check_fit(&p), ERR_FIT);
-    assert_non_null(strstr(error_message(), "train.micro_batch=4"));
+    assert_non_null(strstr(error_message(), "memory.recompute=norms"));
     assert_non_null(strstr(error_message(), "embed.w"));
     p.request.device_limit = 1000;
     assert_int_equal(plan_check_fit(&p), ERR_FIT);

@@ -1,7 +1,7 @@
 /* test_ops_optimizer.c - accumulation, norm, clipping and AdamW.
  *
  * Everything here promises bits, not bounds: the kernels are held against scalar loops that follow the order of
- * operations written at the top of optimizer.c, for every length of tail, every alignment and every dtype. That order
+ * operations written at the top of optimizer.c and adamw.c, for every length of tail, every alignment and every dtype. That order
  * is in turn held against the textbook formula in double. */
 #include "op_check.h"
 #include <stdarg.h>
@@ -24,12 +24,18 @@ static step_scalars make_scalars(void) {
                           .noise_hi = 0x9abcdef0u};
 }
 
-/* 16 bits for one element, from the scalar generator. */
-static uint16_t noise_at(uint64_t noise_key, const step_scalars *s, uint32_t what, size_t element) {
-    uint32_t words[4];
-    rng_philox(noise_key ^ ((uint64_t)s->noise_hi << 32 | s->noise_lo), (uint64_t)what << 32 | s->step, element / 8,
-               words);
-    return (uint16_t)(words[element % 8 / 2] >> (element % 2 * 16));
+/* A word of noise, as noise.h lays it out; 16 bits of it round one number. */
+static uint32_t noise_word(uint64_t noise_key, const step_scalars *s, uint32_t what, size_t element, size_t word) {
+    rng_noise n = rng_noise_block(noise_key ^ ((uint64_t)s->noise_hi << 32 | s->noise_lo),
+                                  (uint64_t)what << 32 | s->step, element / RNG_NOISE_BLOCK);
+    return rng_noise_word(n, (uint32_t)word);
+}
+static uint16_t value_noise(uint64_t noise_key, const step_scalars *s, uint32_t what, size_t element) {
+    size_t r = element % RNG_NOISE_BLOCK;
+    return (uint16_t)(noise_word(noise_key, s, what, element, r / 32 * 16 + r % 16) >> (r % 32 < 16 ? 0 : 16));
+}
+static uint16_t state_noise(uint64_t noise_key, const step_scalars *s, size_t element, bool variance) {
+    return (uint16_t)(noise_word(noise_key, s, 2, element, element % RNG_NOISE_BLOCK) >> (variance ? 16 : 0));
 }
 
 /* ---- accumulate ---------------------------------------------------------------------------------------------- */
@@ -56,7 +62,7 @@ static void test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it(
                     const double *x = op_case_input_values(t, 0), *acc = op_case_values(t, 0);
                     for (size_t i = 0; i < n; i++) {
                         float sum = micro == 0 ? (float)x[i] : (float)before[i] + (float)x[i];
-                        if (bf16) sum = bf16_to_f32(f32_to_bf16_stochastic(sum, noise_at(77, &s, micro << 8, i)));
+                        if (bf16) sum = bf16_to_f32(f32_to_bf16_stochastic(sum, value_noise(77, &s, micro << 8, i)));
                         if (!(acc[i] == sum)) fail_msg("acc[%zu] = %.9g, not %.9g", i, acc[i], sum);
                     }
                     op_case_close(t);
@@ -176,7 +182,7 @@ typedef struct element {
 
 static const op_attr adamw_attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .noise_key = 99};
 
-/* The order of operations at the top of optimizer.c, one element at a time. */
+/* The order of operations at the top of adamw.c, one element at a time. */
 static element adamw_scalar(element e, float g, float factor, const op_attr *a, const step_scalars *s, precision mode,
                             size_t i) {
     float s2 = sqrtf(s->bias2), rate = s->lr * s2 / s->bias1, eps2 = a->eps * s2,
@@ -188,9 +194,9 @@ static element adamw_scalar(element e, float g, float factor, const op_attr *a, 
     float u = fmaf(decay, x, m / (sqrtf(v) + eps2));
     x = fmaf(-rate, u, x);
     if (mode == BF16_STOCHASTIC)
-        return (element){.p = bf16_to_f32(f32_to_bf16_stochastic(x, noise_at(a->noise_key, s, 1, i))),
-                         .m = bf16_to_f32(f32_to_bf16_stochastic(m, noise_at(a->noise_key, s, 2, i))),
-                         .v = bf16_to_f32(f32_to_bf16_stochastic(v, noise_at(a->noise_key, s, 3, i)))};
+        return (element){.p = bf16_to_f32(f32_to_bf16_stochastic(x, value_noise(a->noise_key, s, 1, i))),
+                         .m = bf16_to_f32(f32_to_bf16_stochastic(m, state_noise(a->noise_key, s, i, false))),
+                         .v = bf16_to_f32(f32_to_bf16_stochastic(v, state_noise(a->noise_key, s, i, true)))};
     float p = mode == FP32 ? x : mode == BF16_MASTER ? bf16_to_f32(f32_to_bf16(x)) : f16_to_f32(f32_to_f16(x));
     return (element){.p = p, .master = x, .m = m, .v = v};
 }

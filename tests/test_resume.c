@@ -93,6 +93,22 @@ static void stopped_and_resumed_is_the_same_run(void **state) {
         }
 }
 
+static void states_of_every_format_are_resumed(void **state) {
+    (void)state;
+    static const char *const settings[] = {"memory.states=fp32", "memory.states=bf16", "memory.states=int8"};
+    for (precision q = 0; q < PRECISION_COUNT; q++)
+        for (size_t f = 0; f < ARRAY_LENGTH(settings); f++) {
+            training t = {.preset = training_presets[(q + f) % ARRAY_LENGTH(training_presets)],
+                          .precision = q,
+                          .steps = STEPS,
+                          .more = SETTINGS(settings[f])};
+            train_result whole, parts;
+            training_must(training_run(&t, &whole));
+            run_in_parts(&t, (const int64_t[]){2, 0}, &parts);
+            compare(&t, &whole, &parts);
+        }
+}
+
 static void many_stops_are_the_same_run(void **state) {
     (void)state;
     training t = {.preset = "test-qwen2", .precision = PRECISION_BF16_SR, .steps = STEPS};
@@ -204,6 +220,9 @@ static void another_model_precision_or_seed_is_refused(void **state) {
     other.precision = PRECISION_BF16;
     refuse(&other, SETTINGS("step-00000003", "fp32", "bf16"));
     other = t;
+    other.more = SETTINGS("memory.states=int8");
+    refuse(&other, SETTINGS("step-00000003", "states int8"));
+    other = t;
     other.more = SETTINGS("train.seed=5");
     refuse(&other, SETTINGS("step-00000003", "train.seed=1", "5"));
     other = t;
@@ -267,6 +286,7 @@ static void two_runs_in_one_directory_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stopped_and_resumed_is_the_same_run),
+        cmocka_unit_test(states_of_every_format_are_resumed),
         cmocka_unit_test(many_stops_are_the_same_run),
         cmocka_unit_test(a_stop_before_the_first_step_loses_nothing),
         cmocka_unit_test(saving_in_the_background_changes_no_bit),

@@ -26,7 +26,8 @@ typedef struct kernel_call {
     const op *op;
     void *in[OP_MAX_IN]; /* NULL where absent */
     void *out[OP_MAX_OUT];
-    void *work; /* work_bytes of scratch, 64-byte aligned, contents undefined */
+    void *work;          /* work_bytes of scratch, 64-byte aligned, contents undefined */
+    const int32_t *rows; /* op.rows: how many leading rows hold something, in the device's memory; NULL: all */
 } kernel_call;
 
 static inline const value *call_in(const kernel_call *k, int i) { return &k->program->values[k->op->in[i]]; }

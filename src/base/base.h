@@ -158,6 +158,22 @@ void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float m
 /* Element i of the seeded permutation of 0..n-1, in O(1) memory (a Feistel walk). */
 uint64_t rng_permute(uint64_t key, uint64_t i, uint64_t n);
 
+/* Noise for stochastic rounding: counter based like Philox, at a tenth of its cost. Philox makes a key for each block of
+ * RNG_NOISE_BLOCK words; inside the block a 32-bit mixer (two multiplications, the constants of lowbias32) runs over a
+ * Weyl sequence. Words are uniform and neighbours, blocks and keys uncorrelated as far as rounding can tell, which is
+ * what test_noise proves; good for nothing more. */
+#define RNG_NOISE_BLOCK 65536
+typedef struct rng_noise {
+    uint32_t start, key;
+} rng_noise;
+rng_noise rng_noise_block(uint64_t key, uint64_t counter_hi, uint64_t block);
+static inline uint32_t rng_noise_word(rng_noise n, uint32_t i) { /* i < RNG_NOISE_BLOCK */
+    uint32_t x = n.start + i * 0x9e3779b9u;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = ((x ^ x >> 15) + n.key) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
 /* ---- clock -------------------------------------------------------------------------------------------------- */
 
 uint64_t clock_ns(void); /* monotonic */

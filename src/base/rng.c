@@ -47,6 +47,12 @@ uint64_t rng_key(uint64_t seed, const char *purpose) {
     return draw_u64(seed, STREAM(STREAM_KEY), hash);
 }
 
+rng_noise rng_noise_block(uint64_t key, uint64_t counter_hi, uint64_t block) {
+    uint32_t w[4];
+    rng_philox(key, counter_hi, block, w);
+    return (rng_noise){.start = w[0], .key = w[1]};
+}
+
 uint64_t rng_u64(uint64_t key, uint64_t index) { return draw_u64(key, STREAM(STREAM_U64), index); }
 
 double rng_uniform(uint64_t key, uint64_t index) { return (double)(rng_u64(key, index) >> 11) * 0x1p-53; }

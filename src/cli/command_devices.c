@@ -1,32 +1,92 @@
-/* command_devices.c - ralo devices: what this machine has and how fast its kernels are. */
+/* command_devices.c - ralo devices: what this machine has, how fast it is, and descriptions of machines that are not here.
+ *
+ * Without options: cores, memory and the rate of a large product. --measure takes some ten seconds for the rest and
+ * writes it where plan and train find it. --hardware prints a description as a file that --hardware reads. */
 #include "cli/cli.h"
+
+static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
+static status print_rates(const backend *b, const config *c, int threads, json_t *rates) {
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
+        double rate = 0;
+        TRY(exec_measure_peak(b, threads, c->run.bind, types[i], &rate));
+        const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
+        fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s, %d threads)\n", dtype_name(types[i]), rate * 1e-9, kernel,
+                threads);
+        json_object_set_new(rates, dtype_name(types[i]),
+                            json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
+    }
+    return OK;
+}
+
+static void print_measured(const hardware *h) {
+    fprintf(stderr, "  %-10s %10s %10s %10s\n", "GFLOP/s", "matmul", "attention", "elements");
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
+        fprintf(stderr, "  %-10s %10.1f %10.1f %10.1f\n", dtype_name(types[i]), h->matrix[types[i]] * 1e-9,
+                h->attention[types[i]] * 1e-9, h->vector[types[i]] * 1e-9);
+    fprintf(stderr, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1],
+            h->half[2]);
+    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host (triad)\n",
+            h->device_bandwidth * 1e-9, h->host_bandwidth * 1e-9);
+    fprintf(stderr, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
+            h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
+    fprintf(stderr, "  AdamW      %8.3f G parameters/s\n", h->host_adamw * 1e-9);
+    fprintf(stderr, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
+    fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
+}
+
+static status measure(const common_options *o, const backend *b, int threads) {
+    hardware h;
+    char path[4096];
+    if (o->measure_path && (!*o->measure_path || strlen(o->measure_path) >= sizeof path))
+        return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
+                   strlen(o->measure_path), sizeof path - 1);
+    if (o->measure_path) snprintf(path, sizeof path, "%s", o->measure_path);
+    else hardware_cache_path(path, sizeof path);
+    if (!*path)
+        return ERR(ERR_INPUT, "devices --measure: neither XDG_CACHE_HOME nor HOME is set; name a file: --measure FILE");
+    TRY(exec_measure(b,
+                     &(measure_options){.n_threads = threads,
+                                        .bind = o->config.run.bind,
+                                        .disk_path = o->disk_path ? o->disk_path : "."},
+                     &h));
+    print_measured(&h);
+    if (!o->measure_path) { /* a directory of ours; that of a named file is the user's business */
+        char *slash = strrchr(path, '/');
+        *slash = 0;
+        TRY(dir_make(path));
+        *slash = '/';
+    }
+    TRY(hardware_write_file(&h, path));
+    fprintf(stderr, "written   %s%s\n", path, o->measure_path ? "" : "; plan and train use it from now on");
+    return OK;
+}
+
+static status show(const common_options *o) {
+    hardware h;
+    TRY(hardware_load(&h, o->hardware));
+    hardware_write(&h, stdout);
+    return OK;
+}
 
 status command_devices(int argc, char **argv) {
     common_options o;
     sys_info m;
-    status rc = options_parse(&o, argc, argv, "set,override,json,help");
-    if (rc != OK) {
+    status rc = options_parse(&o, argc, argv, "set,override,json,measure,path,hardware,help");
+    if (rc != OK || o.hardware) {
+        if (rc == OK) rc = show(&o);
         options_fini(&o);
         return rc;
     }
     sys_info_get(&m);
-    static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     const backend *b = backend_cpu();
     int threads = o.config.run.threads ? o.config.run.threads : m.n_cores;
     json_t *rates = json_object();
     char a[32], c[32];
     fprintf(stderr, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m.cpu_name, m.arch, m.n_cores,
             str_format_bytes(a, m.memory_total), str_format_bytes(c, m.memory_available));
-    for (size_t i = 0; i < ARRAY_LENGTH(types) && rc == OK; i++) {
-        double rate = 0;
-        rc = exec_measure_peak(b, threads, o.config.run.bind, types[i], &rate);
-        const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
-        if (rc == OK)
-            fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s, %d threads)\n", dtype_name(types[i]), rate * 1e-9,
-                    kernel, threads);
-        json_object_set_new(rates, dtype_name(types[i]),
-                            json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
-    }
+    rc = print_rates(b, &o.config, threads, rates);
+    if (rc == OK && o.measure) rc = measure(&o, b, threads);
     if (rc == OK && o.json) {
         json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O}", "device", "cpu:0", "name", m.cpu_name, "arch",
                                  m.arch, "cores", m.n_cores, "memory_total", (json_int_t)m.memory_total,

@@ -100,6 +100,7 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
     json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
     json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
+    json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
     json_object_set_new(root, "eval",
                         json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
                                   number_or_null(t->eval.exact_match)));
@@ -110,8 +111,10 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(root, "world", json_integer(1));
     uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
                                   t->memory.peak[TIER_NVME]};
+    for (tier i = TIER_DEVICE_1; i < TIER_COUNT; i++) peaks[i] = t->memory.peak[i];
     for (tier i = 0; i < TIER_COUNT; i++)
-        json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
+        if (json_object_get(memory, tier_name(i)))
+            json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
@@ -133,6 +136,9 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
+    if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
+        fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
+                1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
@@ -209,6 +215,9 @@ static status train_with(const common_options *o, const config *c) {
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
     TRY(request_from_config(c, &r));
+    hardware machine;
+    TRY(machine_describe(o->hardware, r.n_threads, &machine));
+    r.plan.hardware = &machine;
     r.trace_path = o->trace_path;
     double begin = clock_s();
     TRY(dataset_open(&d, &r.data));
@@ -223,7 +232,7 @@ static status train_with(const common_options *o, const config *c) {
     TRY_GOTO(rc, choose_run_dir(c, &r, run_dir, sizeof run_dir), done);
     r.run_dir = run_dir;
     double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(r.plan.precision), &peak), done);
+    TRY_GOTO(rc, exec_measure_peak(r.backend, r.n_threads, r.bind, precision_compute(p.request.precision), &peak), done);
     track_options to = {.run_dir = run_dir,
                         .out = stderr,
                         .peak_flops = peak,
@@ -247,7 +256,7 @@ done:
 
 status command_train(int argc, char **argv) {
     common_options o;
-    status rc = options_parse(&o, argc, argv, "set,override,json,trace,resume,preset,device-memory,show-config,help");
+    status rc = options_parse(&o, argc, argv, "set,override,json,trace,resume,preset,device-memory,hardware,show-config,help");
     if (rc == OK && o.help) config_print_help(stdout);
     else if (rc == OK && o.annotated) config_write_yaml(&o.config, stdout, true);
     else if (rc == OK) rc = train_with(&o, &o.config);

@@ -5,6 +5,7 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file under whatever spelling, numbers
  * that are not finite or not in range, text that is not UTF-8 (it could not be written back). */
 #include "cli/config.h"
+#include "cli/form.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,7 +19,8 @@ typedef enum setting_type {
     TYPE_BYTES,
     TYPE_CHOICE,
     TYPE_TEXT,
-    TYPE_PAIR
+    TYPE_PAIR,
+    TYPE_FORM
 } setting_type;
 typedef enum storage { STORE_BOOL, STORE_I32, STORE_I64, STORE_U64, STORE_F64, STORE_TEXT } storage;
 typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_COMMAND } origin;
@@ -45,12 +47,14 @@ static const setting settings[] = {
 enum { N_SETTINGS = ARRAY_LENGTH(settings), MAX_TEXT = 4096, PAIR = 2, WHOLE = -1 };
 _Static_assert(N_SETTINGS <= ARRAY_LENGTH(((config *)0)->origin), "config.origin has one byte per row");
 _Static_assert(offsetof(config, train.beta2) == offsetof(config, train.beta1) + sizeof(double), "betas are a PAIR");
-_Static_assert(sizeof(schedule_kind) == sizeof(int32_t) && sizeof(precision) == sizeof(int32_t), "CHOICE is 32 bits");
+_Static_assert(sizeof(schedule_kind) == sizeof(int32_t) && sizeof(precision) == sizeof(int32_t) &&
+                   sizeof(state_format) == sizeof(int32_t),
+               "CHOICE is 32 bits");
 
 /* ---- text to numbers ------------------------------------------------------------------------------------------- */
 
 /* Decimal only: strtod would also take hexadecimal, inf and nan. A number too large for a double is refused too. */
-static bool real_read(const char *text, double *out) {
+bool real_read(const char *text, double *out) {
     const char *p = text + (*text == '-' || *text == '+');
     if (*text == 0 || p[strspn(p, "0123456789.eE+-")] != 0 || strpbrk(p, "0123456789") == NULL) return false;
     char *end;
@@ -59,7 +63,7 @@ static bool real_read(const char *text, double *out) {
 }
 
 /* 1e5 and 2.0 are whole numbers; above 2^53 only plain digits are exact. */
-static bool int_read(const char *text, int64_t *out) {
+bool int_read(const char *text, int64_t *out) {
     double real;
     if (!real_read(text, &real)) return false;
     char *end;
@@ -79,7 +83,7 @@ static bool bytes_read(const char *text, int64_t *out) {
     return true;
 }
 
-static bool bool_read(const char *text, bool *out) {
+bool bool_read(const char *text, bool *out) {
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
     for (size_t i = 0; i < ARRAY_LENGTH(words); i++) {
         if (strcasecmp(text, words[i]) != 0) continue;
@@ -168,13 +172,15 @@ static void setting_expected(const setting *s, strbuf *out) {
     case TYPE_BYTES: strbuf_printf(out, "bytes in %s, such as 512M", s->range); break;
     case TYPE_TEXT: strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text"); break;
     case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
+    case TYPE_FORM: form_expected(s->range, out); break;
     case TYPE_CHOICE:
         strbuf_add(out, "one of: ");
         for (int i = 0; (rest = part_next(rest, '|', part, sizeof part)); i++)
             strbuf_printf(out, "%s%s", i ? ", " : "", part);
         break;
     }
-    if (setting_word(s, word, &means)) strbuf_printf(out, "%s %s", s->type == TYPE_CHOICE ? "," : ", or", word);
+    if (setting_word(s, word, &means))
+        strbuf_printf(out, "%s %s", s->type == TYPE_CHOICE || s->type == TYPE_FORM ? "," : ", or", word);
 }
 
 /* Is `name` this row's key or one of its aliases? element: which half of a PAIR the alias means, or WHOLE. */
@@ -292,6 +298,17 @@ static bool real_store(config *c, const setting *s, int element, char *text) {
     return true;
 }
 
+static bool form_store(config *c, const setting *s, const char *text, const char *word_value) {
+    strbuf form;
+    strbuf_init(&form);
+    bool taken = strlen(text) < MAX_TEXT && text_is_utf8(text);
+    if (taken && word_value && strcmp(text, word_value) == 0) strbuf_add(&form, text);
+    else taken = taken && form_read(s->range, text, &form);
+    if (taken) *(const char **)field_of(c, s) = arena_string(&c->memory_of_strings, form.text);
+    strbuf_fini(&form);
+    return taken;
+}
+
 /* Puts `text` into the row's field; false when the row does not take it. word_value: the text the row's word stands
  * for, which is taken whatever the range says; NULL without a word. text is scratch. */
 static bool value_store(config *c, const setting *s, int element, char *text, const char *word_value) {
@@ -333,6 +350,7 @@ static bool value_store(config *c, const setting *s, int element, char *text, co
         if (element != WHOLE) return real_store(c, s, element, text);
         if (!pair_split(text, parts)) return false;
         return real_store(c, s, 0, parts[0]) && real_store(c, s, 1, parts[1]);
+    case TYPE_FORM: return form_store(c, s, text, word_value);
     }
     return false;
 }
@@ -412,6 +430,9 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     }
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
+    } else if (n->kind == YAML_MAP && s->type == TYPE_FORM) {
+        if (!(text = form_from_map(n, r->memory)))
+            return setting_refuse(s, where, key, "a map that does not have exactly one entry with a value or a list");
     } else if (n->kind != YAML_SCALAR) {
         return setting_refuse(s, where, key, n->kind == YAML_MAP ? "a map" : "a list");
     }
@@ -674,6 +695,7 @@ static void value_write(const config *c, const setting *s, strbuf *out) {
     } else if (s->storage == STORE_TEXT) {
         const char *text = *(const char *const *)field_of(c, s);
         if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
+        else if (s->type == TYPE_FORM) form_write(text, out);
         else if (text_is_plain(text, word)) strbuf_add(out, text);
         else text_write_quoted(text, out);
     } else {

@@ -16,6 +16,8 @@
 
 typedef enum init_kind { INIT_RANDOM, INIT_PRETRAINED, INIT_KIND_COUNT } init_kind;
 
+typedef enum strategy_kind { STRATEGY_AUTO, STRATEGY_MANUAL, STRATEGY_COUNT } strategy_kind;
+
 typedef enum task_kind { TASK_SFT, TASK_COUNT } task_kind;
 
 typedef struct config {
@@ -29,10 +31,17 @@ typedef struct config {
     data_options data; /* data.seed always equals train.seed */
     task_kind task;
     train_options train;
-    precision precision;
+    int precision; /* -1: as the plan chooses */
     struct {
-        uint64_t device;      /* bytes; 0 = auto: what this machine has */
-        int64_t logits_chunk; /* bytes */
+        uint64_t device;       /* bytes; 0 = auto: what this machine has */
+        int strategy;          /* strategy_kind */
+        int64_t logits_chunk;  /* bytes */
+        const char *recompute; /* as recompute_parse reads it */
+        int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
+        int prefetch;
+        int64_t bucket;        /* bytes */
+        const char *nvme_path; /* "": the run directory */
+        state_format states;
     } memory;
     struct {
         const char *dir;        /* "": to be made from date and preset */

@@ -9,13 +9,25 @@
 static const command commands[] = {
     {"train",
      "train [CONFIG] [--preset NAME] [--set key=value]... [--resume auto|DIR] [--device-memory 8G] [--trace FILE]\n"
-     "             [--show-config] [--json]",
+     "             [--hardware NAME|FILE] [--show-config] [--json]",
      "train; without CONFIG the built-in default on this machine", command_train},
-    {"plan", "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--program] [--json]",
+    {"plan",
+     "plan [CONFIG] [--preset NAME] [--set key=value]... [--device-memory 24G] [--hardware NAME|FILE] [--world N]\n"
+     "             [--program] [--json]",
      "show where every byte of the step would live, without running it", command_plan},
+    {"generate",
+     "generate --model DIR [--prompt TEXT]... [--prompt-file FILE] [-] [--max-new N] [--temperature T] [--top-p P]\n"
+     "             [--stop TEXT]... [--seed S] [-n K] [--plan] [--json]      'ralo generate --help' has more",
+     "complete prompts with a Hugging Face model, a run or a checkpoint", command_generate},
+    {"eval",
+     "eval --model DIR --data FILE [--last SHARE] [--seq-len N] [--answer-regex RE] [--samples N --k K] [--json]\n"
+     "             'ralo eval --help' has more",
+     "perplexity on a text, or right answers on a .jsonl with questions", command_eval},
     {"export", "export RUN|CHECKPOINT DIR [--dtype fp32|bf16|fp16] [--json]",
      "write a trained model as a Hugging Face directory", command_export},
-    {"devices", "devices [--json]", "what this machine has and can do", command_devices},
+    {"devices", "devices [--measure [FILE]] [--path DIR] [--hardware NAME|FILE] [--json]",
+     "what this machine has and can do; --measure writes it down for plan, --hardware shows a description",
+     command_devices},
 };
 
 static void print_help(FILE *out) {

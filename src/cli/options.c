@@ -15,7 +15,11 @@ typedef enum flag_id {
     FLAG_PRESET,
     FLAG_DEVICE_MEMORY,
     FLAG_ANNOTATED,
-    FLAG_HELP
+    FLAG_HELP,
+    FLAG_HARDWARE,
+    FLAG_MEASURE,
+    FLAG_PATH,
+    FLAG_WORLD
 } flag_id;
 /* clang-format off */
 static const struct {
@@ -27,6 +31,8 @@ static const struct {
     {"trace", FLAG_TRACE, true},     {"program", FLAG_PROGRAM, false}, {"resume", FLAG_RESUME, true},
     {"preset", FLAG_PRESET, true},   {"device-memory", FLAG_DEVICE_MEMORY, true},
     {"show-config", FLAG_ANNOTATED, false}, {"help", FLAG_HELP, false},
+    {"hardware", FLAG_HARDWARE, true},      {"measure", FLAG_MEASURE, false},
+    {"path", FLAG_PATH, true},              {"world", FLAG_WORLD, true},
 };
 /* clang-format on */
 
@@ -47,6 +53,17 @@ static status set_key(config *c, const char *key, const char *text, const char *
     return rc;
 }
 
+#define MOST_RANKS 65536
+
+static status set_world(common_options *o, const char *text) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || n < 2 || n > MOST_RANKS)
+        return ERR(ERR_INPUT, "--world: found '%.100s', expected a whole number of ranks in [2, %d]", text, MOST_RANKS);
+    o->world = (int)n;
+    return OK;
+}
+
 static status apply_flag(common_options *o, flag_id id, const char *text) {
     switch (id) {
     case FLAG_SET: return config_set(&o->config, text, "--set");
@@ -57,6 +74,10 @@ static status apply_flag(common_options *o, flag_id id, const char *text) {
     case FLAG_HELP: o->help = true; return OK;
     case FLAG_RESUME: return set_key(&o->config, "run.resume", text, "--resume");
     case FLAG_PRESET: return set_key(&o->config, "model.preset", text, "--preset");
+    case FLAG_HARDWARE: o->hardware = text; return OK;
+    case FLAG_MEASURE: o->measure = true, o->measure_path = text; return OK;
+    case FLAG_PATH: o->disk_path = text; return OK;
+    case FLAG_WORLD: return set_world(o, text);
     case FLAG_DEVICE_MEMORY: return set_key(&o->config, "memory.device", text, "--device-memory");
     }
     return OK;
@@ -95,7 +116,10 @@ status options_parse(common_options *o, int argc, char **argv, const char *allow
                 if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value", argv[0], argv[i]);
                 text = argv[++i];
             }
-            if (!flags[k].takes_value && text)
+            /* --measure takes a file where one follows. */
+            bool may = flags[k].id == FLAG_MEASURE;
+            if (may && !text && i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0) text = argv[++i];
+            if (!flags[k].takes_value && !may && text)
                 return ERR(ERR_INPUT, "%s: --%s takes no value, found '%s'", argv[0], flags[k].name, text);
             if (pass == 1) TRY(apply_flag(o, flags[k].id, text));
         }
@@ -138,6 +162,30 @@ static status model_from_config(const config *c, model_config *out) {
 /* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
 #define HOST_RESERVE (512ull << 20)
 
+/* Rows of a step, rows at once, how often: any two give the third. */
+static status batch_from_config(const config *c, plan_request *p) {
+    const train_options *t = &c->train;
+    p->micro_batch = t->micro_batch;
+    p->accumulation = t->accumulation;
+    if (!t->batch && !t->micro_batch)
+        return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
+    if (!t->batch) return OK;
+    if (!t->micro_batch) {
+        p->open.micro_batch = true;
+        p->micro_batch = t->batch;
+        p->accumulation = 1;
+        return OK;
+    }
+    if (!config_was_given(c, "train.accumulation")) p->accumulation = t->batch / t->micro_batch;
+    if (p->micro_batch * p->accumulation != t->batch)
+        return ERR(ERR_INPUT, "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld",
+                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation);
+    return OK;
+}
+
+/* The names of the setting stand in the order of the tiers. */
+static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
@@ -154,10 +202,11 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
-    p->micro_batch = t->micro_batch;
-    p->accumulation = t->accumulation;
+    TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
-    p->precision = (precision)c->precision;
+    p->open.precision = c->precision < 0;
+    p->precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
+    p->states = c->memory.states;
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,
@@ -165,12 +214,31 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->recompute, c->memory.recompute));
+    if (c->memory.strategy == STRATEGY_AUTO) {
+        p->open.params = c->memory.offload_params < 0;
+        p->open.grads = c->memory.offload_grads < 0;
+        p->open.states = c->memory.offload_states < 0;
+        p->open.activations = c->memory.offload_activations < 0;
+    } else if (p->recompute.kind == RECOMPUTE_AUTO) {
+        p->recompute.kind = RECOMPUTE_NONE;
+    }
+    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
+                                   .grads = offload_tier(c->memory.offload_grads),
+                                   .states = offload_tier(c->memory.offload_states),
+                                   .activations = offload_tier(c->memory.offload_activations),
+                                   .prefetch = c->memory.prefetch,
+                                   .bucket_bytes = c->memory.bucket};
+    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)
         p->device_limit =
             machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
-    p->host_bytes = loader_host_bytes(p->micro_batch, p->seq_len) + train_host_bytes(p);
+    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
+    /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
+    p->host_limit = machine.memory_available - MIN(machine.memory_available, c->memory.device);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }

@@ -1,4 +1,4 @@
-/* exec.c - run a planned program: every address is worked out once, then a run is a loop over kernel calls.
+/* exec.c - open a planned program: every address is worked out once, so that a run is a loop over kernel calls (run.c).
  *
  * exec_open resolves each operand of each op (arena + offset of the root value + offsets of the views on the way) into
  * the kernel_call the kernel will be given. Whatever the layout left wrong - a value without a place, one that sticks
@@ -8,7 +8,7 @@
  * The ledger does not believe the layout: it takes the highest end of the pointers that kernels and copies were really
  * given. The end of an op's pointers never changes, so it is computed once and a run only takes a maximum.
  *
- * The nvme tier is refused: it is a file, not memory. */
+ * The nvme tier is a file (disk.c): an operand there has an offset, not an address, and only copies may have one. */
 #include "exec/exec_state.h"
 
 #include <stdlib.h>
@@ -23,16 +23,16 @@ static char *op_label(char buf[LABEL_BYTES], const program *p, size_t index) {
     return buf;
 }
 
-uint8_t *exec_address(const exec *e, value_id v, tier *where) {
+bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset) {
     size_t view_offset, n_bytes = value_bytes(program_get(e->program, v));
     const value *root = program_get(e->program, program_root(e->program, v, &view_offset));
     size_t arena_bytes = e->program->arena_bytes[root->tier];
     *where = root->tier;
-    if (root->offset == VALUE_NOT_PLACED || !e->arena[root->tier]) return NULL;
-    if (root->offset > arena_bytes || view_offset > arena_bytes - root->offset ||
+    if (root->offset == VALUE_NOT_PLACED || root->offset > arena_bytes || view_offset > arena_bytes - root->offset ||
         n_bytes > arena_bytes - root->offset - view_offset)
-        return NULL;
-    return (uint8_t *)e->arena[root->tier] + root->offset + view_offset;
+        return false;
+    *offset = root->offset + view_offset;
+    return true;
 }
 
 void exec_raise_peak(exec *e, tier t, uint64_t end) {
@@ -51,8 +51,8 @@ static status resolve_operand(exec *e, size_t index, const char *operand, value_
                    p->n_values);
     const value *v = program_get(p, id);
     tier t;
-    uint8_t *at = exec_address(e, id, &t);
-    if (!at) {
+    uint64_t offset;
+    if (!exec_locate(e, id, &t, &offset)) {
         size_t view_offset;
         const value *root = program_get(p, program_root(p, id, &view_offset));
         if (root->offset == VALUE_NOT_PLACED)
@@ -62,9 +62,18 @@ static status resolve_operand(exec *e, size_t index, const char *operand, value_
                    op_label(label, p, index), operand, v->name, root->offset + view_offset,
                    root->offset + view_offset + value_bytes(v), tier_name(t), p->arena_bytes[t]);
     }
-    uint64_t end = (uint64_t)(at - (uint8_t *)e->arena[t]) + value_bytes(v);
-    e->reach[index][t] = MAX(e->reach[index][t], end);
-    *out = at;
+    uint64_t n_bytes = value_bytes(v);
+    if (t == TIER_HOST && (p->ops[index].stream == STREAM_READ || p->ops[index].stream == STREAM_WRITE))
+        n_bytes = (n_bytes + DISK_SECTOR - 1) / DISK_SECTOR * DISK_SECTOR; /* files move in whole sectors */
+    e->reach[index][t] = MAX(e->reach[index][t], offset + n_bytes);
+    if (t == TIER_NVME) {
+        if (p->ops[index].kind != OP_COPY || p->ops[index].stream == STREAM_COMPUTE || e->disk_offsets[index])
+            return ERR(ERR_BUG, "%s: operand %s, value '%s', lies on disk, where only a copy can reach it",
+                       op_label(label, p, index), operand, v->name);
+        e->disk_offsets[index] = offset;
+        return OK;
+    }
+    *out = (uint8_t *)e->arena[t] + offset;
     return OK;
 }
 
@@ -105,19 +114,23 @@ static status resolve_op(exec *e, size_t index) {
         else if (!op_output_optional(o->kind, i))
             return ERR(ERR_BUG, "%s: operand %s is missing", op_label(label, p, index), op_output_name(o->kind, i));
     }
+    void *rows = NULL;
+    if (o->rows) TRY(resolve_operand(e, index, "rows", o->rows, &rows));
+    call->rows = rows;
     TRY(resolve_scratch(e, index));
     return OK;
 }
 
-static status open_arenas(exec *e) {
+static status open_arenas(exec *e, const char *nvme_dir) {
     const program *p = e->program;
-    if (p->arena_bytes[TIER_NVME] > 0)
-        return ERR(ERR_INPUT,
-                   "the plan puts %zu bytes on nvme, which is not supported yet: keep them on host or device",
-                   p->arena_bytes[TIER_NVME]);
     for (tier t = 0; t < TIER_COUNT; t++)
-        if (p->arena_bytes[t] > 0) TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
-    return OK;
+        if (t != TIER_NVME && p->arena_bytes[t] > 0)
+            TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+    if (p->arena_bytes[TIER_NVME] == 0) return OK;
+    if (!nvme_dir)
+        return ERR(ERR_INPUT, "the plan puts %zu bytes on nvme; set memory.nvme_path to a directory on that drive",
+                   p->arena_bytes[TIER_NVME]);
+    return disk_open(&e->disk, nvme_dir, p->arena_bytes[TIER_NVME], e->arena[TIER_HOST], p->arena_bytes[TIER_HOST]);
 }
 
 status exec_open(exec **out, const program *p, const exec_options *o) {
@@ -126,11 +139,14 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     *out = NULL;
     e->program = p;
     e->backend = o->backend;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->moved, NULL);
     TRY_GOTO(rc, e->backend->open(&e->context, &(backend_options){.n_threads = o->n_threads, .bind = o->bind}), fail);
-    TRY_GOTO(rc, open_arenas(e), fail);
+    TRY_GOTO(rc, open_arenas(e, o->nvme_path), fail);
     e->calls = mem_alloc(sizeof *e->calls * MAX(p->n_ops, (size_t)1));
     e->kernels = mem_alloc(sizeof *e->kernels * MAX(p->n_ops, (size_t)1));
     e->reach = mem_alloc(sizeof *e->reach * MAX(p->n_ops, (size_t)1));
+    e->disk_offsets = mem_alloc(sizeof *e->disk_offsets * MAX(p->n_ops, (size_t)1));
     for (size_t i = 0; i < p->n_ops; i++) TRY_GOTO(rc, resolve_op(e, i), fail);
     size_t longest = 0;
     for (section s = 0; s < SECTION_COUNT; s++) {
@@ -138,7 +154,8 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
         longest = MAX(longest, e->end_op[s] - e->first_op[s]);
     }
     if (o->trace_path) TRY_GOTO(rc, trace_open(&e->trace, o->trace_path, p, longest), fail);
-    exec_run(e, SECTION_START);
+    TRY_GOTO(rc, exec_lanes_open(e), fail);
+    TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     *out = e;
     return OK;
 fail:
@@ -148,7 +165,9 @@ fail:
 
 void exec_close(exec *e) {
     if (!e) return;
+    exec_lanes_close(e);
     trace_close(e->trace);
+    disk_close(e->disk);
     if (e->context) {
         for (tier t = 0; t < TIER_COUNT; t++)
             if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
@@ -157,52 +176,42 @@ void exec_close(exec *e) {
     free(e->calls);
     free(e->kernels);
     free(e->reach);
+    free(e->disk_offsets);
     free(e);
 }
 
-/* ---- run ----------------------------------------------------------------------------------------------------- */
-
-void exec_run(exec *e, section s) {
-    uint64_t reach[TIER_COUNT] = {0}, allocations_before = guard_count();
-    if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
-    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, guard_arm, guard_disarm);
-    guard_arm();
-    uint64_t start = clock_ns(); /* one reading per op: the end of an op is the start of the next */
-    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
-        e->kernels[i](e->context, &e->calls[i]);
-        uint64_t end = clock_ns();
-        for (tier t = 0; t < TIER_COUNT; t++) reach[t] = MAX(reach[t], e->reach[i][t]);
-        e->busy_ns[e->calls[i].op->kind] += end - start;
-        if (e->trace) trace_add(e->trace, i, start, end);
-        start = end;
-    }
-    e->backend->synchronize(e->context);
-    guard_disarm();
-    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, NULL, NULL);
-    for (tier t = 0; t < TIER_COUNT; t++) exec_raise_peak(e, t, reach[t]);
-    e->n_allocations += guard_count() - allocations_before;
-    e->n_runs++;
-    if (e->trace) trace_flush_if_due(e->trace);
-}
+/* ---- bytes in and out ------------------------------------------------------------------------------------------ */
 
 /* The place of a value's part, counted by the ledger. A part outside the value is a bug of the caller and stops here:
  * it would be a write into a neighbour. */
-static uint8_t *part_address(exec *e, value_id v, size_t byte_offset, size_t n_bytes) {
-    tier t;
-    uint8_t *at = exec_address(e, v, &t);
+static uint64_t part_offset(exec *e, value_id v, size_t byte_offset, size_t n_bytes, tier *t) {
+    uint64_t at;
     size_t total = value_bytes(program_get(e->program, v));
-    ASSERT(at && byte_offset <= total && n_bytes <= total - byte_offset);
-    exec_raise_peak(e, t, (uint64_t)(at - (uint8_t *)e->arena[t]) + byte_offset + n_bytes);
+    ASSERT(exec_locate(e, v, t, &at) && byte_offset <= total && n_bytes <= total - byte_offset);
+    exec_raise_peak(e, *t, at + byte_offset + n_bytes);
     return at + byte_offset;
 }
 
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes) {
-    e->backend->write(e->context, part_address(e, v, byte_offset, n_bytes), src, n_bytes);
+    tier t;
+    uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
+    if (t == TIER_NVME) exec_note_failure(e, disk_write_bytes(e->disk, src, at, n_bytes));
+    else e->backend->write(e->context, (uint8_t *)e->arena[t] + at, src, n_bytes);
 }
 
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes) {
-    e->backend->read(e->context, dst, part_address(e, v, byte_offset, n_bytes), n_bytes);
+    tier t;
+    uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
+    if (t == TIER_NVME) {
+        status rc = disk_read_bytes(e->disk, dst, at, n_bytes);
+        if (rc != OK) memset(dst, 0, n_bytes);
+        exec_note_failure(e, rc);
+    } else {
+        e->backend->read(e->context, dst, (uint8_t *)e->arena[t] + at, n_bytes);
+    }
 }
+
+const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }
 
 int exec_threads(const exec *e) { return e->backend->threads(e->context); }
 
@@ -218,7 +227,9 @@ void exec_ledger(const exec *e, ledger *out) {
     }
 }
 
-double exec_busy_seconds(const exec *e, op_kind k) { return (double)e->busy_ns[k] * 1e-9; }
+double exec_busy_seconds(const exec *e, op_kind k) {
+    return (double)atomic_load_explicit(&e->busy_ns[k], memory_order_relaxed) * 1e-9;
+}
 
 /* Through a small buffer and not on the bytes in place: device memory need not be readable from here. */
 uint64_t exec_hash(exec *e, value_id v) {

@@ -5,15 +5,17 @@
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
+ *   - Copies between tiers run on threads of their own, beside the kernels, and wait where the program says so.
  *
  *     exec *e;
  *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = backend_cpu(), .n_threads = 2}));
  *     exec_write(e, m->tokens, 0, tokens, n_bytes);
- *     exec_run(e, SECTION_MICRO);
+ *     TRY(exec_run(e, SECTION_MICRO));
  *     exec_read(e, loss_sums, 0, sums, sizeof sums);
  *     exec_close(e);
  */
 #include "backend/backend.h"
+#include "plan/plan.h"
 
 typedef struct exec exec;
 typedef struct exec_options {
@@ -21,6 +23,7 @@ typedef struct exec_options {
     int n_threads; /* 0: one per core */
     bool bind;
     const char *trace_path; /* Chrome trace format; NULL = none */
+    const char *nvme_path;  /* directory for the nvme tier; NULL: the program must not use it */
 } exec_options;
 
 typedef struct ledger {
@@ -32,9 +35,14 @@ typedef struct ledger {
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-void exec_run(exec *e, section s);
+/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and then what the section
+ * wrote is worth nothing. */
+status exec_run(exec *e, section s);
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
+/* exec_write and exec_read of values on nvme fail here, or at the next run. */
+status exec_check(exec *e);
+const char *exec_disk_method(const exec *e); /* how the nvme tier is reached, in words; NULL: it is not used */
 int exec_threads(const exec *e);
 /* Host work (initial values, hashing, checks) on the backend's threads. */
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks);
@@ -55,6 +63,15 @@ void exec_find_fault(exec *e, section s, exec_fault *out);
 
 /* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
 status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second);
+
+/* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
+typedef struct measure_options {
+    int n_threads; /* 0: one per core */
+    bool bind;
+    const char *disk_path; /* a directory on the disk in question */
+    double try_s;          /* time for each number; 0: enough for a good one */
+} measure_options;
+status exec_measure(const backend *b, const measure_options *o, hardware *out);
 
 /* ---- allocation guard ---------------------------------------------------------------------------------------- */
 

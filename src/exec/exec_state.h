@@ -1,26 +1,58 @@
 #pragma once
 /* exec_state.h - private to exec: what a running program is made of. Made once by exec_open; a run only reads it, apart
  * from its counters. */
+#include "exec/disk.h"
 #include "exec/exec.h"
 #include "exec/trace.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
+
+/* A stream whose ops a thread of its own runs: the copies between tiers. */
+typedef struct lane {
+    exec *e;
+    stream stream;
+    pthread_t thread;
+    size_t *ops; /* indices of its ops, all sections */
+    size_t first[SECTION_COUNT], end[SECTION_COUNT];
+} lane;
 
 struct exec {
     const program *program; /* borrowed: must not change while it runs */
     const backend *backend;
     backend_context *context;
-    void *arena[TIER_COUNT];
-    kernel_call *calls;            /* one per op, every pointer final */
+    void *arena[TIER_COUNT];       /* NULL for nvme */
+    disk *disk;                    /* the nvme tier; NULL: nothing lives there */
+    kernel_call *calls;            /* one per op, every pointer final; NULL where an operand lies on disk */
+    uint64_t *disk_offsets;        /* per op: where in the file its operand on disk lies */
     kernel_fn *kernels;            /* one per op */
     uint64_t (*reach)[TIER_COUNT]; /* per op: the end of the last byte it may touch, from each arena's start */
     size_t first_op[SECTION_COUNT], end_op[SECTION_COUNT];
-    uint64_t busy_ns[OP_COUNT];
+    _Atomic uint64_t busy_ns[OP_COUNT];
+    lane lanes[STREAM_COUNT]; /* those in use have ops */
+    size_t n_lanes;
+    _Atomic uint32_t done[STREAM_COUNT]; /* ops of each stream finished in the section that runs */
+    _Atomic uint32_t n_waiting;          /* threads asleep until `done` moves on */
+    pthread_mutex_t lock;                /* of what follows */
+    pthread_cond_t moved;                /* done, or a section to run */
+    section running;
+    uint64_t generation; /* one more per section that lanes take part in */
+    bool stop;
+    bool failed; /* a transfer did; the rest of the section is not worth anything */
+    error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
     uint64_t n_runs, n_allocations;
     trace *trace; /* NULL: none asked for */
 };
 
-/* The bytes of a value and the tier they lie in; NULL when it is not placed inside its arena. */
-uint8_t *exec_address(const exec *e, value_id v, tier *where);
+/* Where a value's bytes lie: tier and offset in its arena or file. False when it is not placed inside. */
+bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset);
 void exec_raise_peak(exec *e, tier t, uint64_t end);
+
+/* run.c */
+void exec_run_op(exec *e, size_t index); /* on this thread, now; counted and traced */
+status exec_lanes_open(exec *e);
+void exec_lanes_close(exec *e);
+void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */
+/* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
+status measure_disk(const char *dir, hardware *h, bool *direct);

@@ -99,9 +99,8 @@ void exec_find_fault(exec *e, section s, exec_fault *out) {
             scan_value(e, o->in[k], i, out);
         }
         if (out->found) break;
-        e->kernels[i](e->context, &e->calls[i]);
+        exec_run_op(e, i);
         e->backend->synchronize(e->context);
-        for (tier t = 0; t < TIER_COUNT; t++) exec_raise_peak(e, t, e->reach[i][t]);
         for (int k = 0; k < op_output_count(o->kind) && !out->found; k++) {
             if (!o->out[k]) continue;
             known[o->out[k]] = true;

@@ -1,50 +1,410 @@
-/* measure.c - what this machine can do at best, measured with the same kernels that train. */
-#include "exec/exec.h"
+/* measure.c - what this machine can do, measured with the same kernels that train.
+ *
+ * Everything is the best of many short tries: a shared machine is often slower than it is and never faster, and a try of
+ * a few milliseconds has a chance to be left alone. The whole takes some fifteen seconds. The half_* of small products
+ * are not averages: four products (one large, one thin in each direction) give four equations for rate and the three
+ * lengths. */
+#include "exec/exec_state.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
-#define SIDE 1536 /* large enough to feed many cores, small enough for half a second on two */
-#define REPEATS 4
+#define PEAK_SIDE 1536 /* large enough to feed many cores, small enough for half a second on two */
+#define SIDE 1024      /* a description is solved for the rate of infinite ones */
+#define THIN 128
+#define LEAST_TRIES 4
+#define USUAL_TRY_S 0.4
+#define STREAM_ELEMENTS ((size_t)16 << 20) /* fp32 arrays of 64 MiB: beyond the caches */
+#define COPY_BYTES ((size_t)64 << 20)
+#define VALUE_ALIGNMENT 64
+
+/* ---- one op with its operands, placed and filled ----------------------------------------------------------------- */
+
+typedef struct operand {
+    dtype type;
+    shape shape;
+} operand;
+
+/* Where measuring happens, and what one number may take, all its tries together. */
+typedef struct bench {
+    const backend *b;
+    backend_context *c;
+    double try_s;
+} bench;
+
+typedef struct probe {
+    const backend *b;
+    backend_context *c;
+    double try_s;
+    program p;
+    kernel_call call;
+    void *memory;
+    size_t n_bytes;
+} probe;
+
+static size_t aligned(size_t n) { return (n + VALUE_ALIGNMENT - 1) / VALUE_ALIGNMENT * VALUE_ALIGNMENT; }
+
+/* Positive numbers of ordinary size: kernels may be faster on zeros, slower on what is not finite. */
+static void fill(probe *r, const operand *o, uint8_t *at) {
+    enum { BLOCK = 4096 };
+    float noise[BLOCK];
+    char rounded[BLOCK * sizeof(double)] = {0}; /* what is no float stays zero: token 0, one document */
+    size_t n = (size_t)shape_count(&o->shape), width = dtype_bytes(o->type);
+    rng_normal_fill(1, 0, noise, BLOCK, 0, 0.1f);
+    for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
+    if (dtype_is_float(o->type)) tensor_convert(rounded, o->type, noise, DTYPE_F32, BLOCK);
+    for (size_t i = 0; i < n; i += BLOCK) r->b->write(r->c, at + i * width, rounded, MIN(n - i, BLOCK) * width);
+}
+
+static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, const operand *in, int n_in,
+                         const operand *out, int n_out) {
+    const backend *b = m->b;
+    backend_context *c = m->c;
+    *r = (probe){.b = b, .c = c, .try_s = m->try_s};
+    program_init(&r->p);
+    op *o = program_emit(&r->p, kind, SECTION_MICRO);
+    o->attr = *attr;
+    size_t at[OP_MAX_IN + OP_MAX_OUT];
+    char name[32];
+    for (int i = 0; i < n_in + n_out; i++) {
+        const operand *x = i < n_in ? &in[i] : &out[i - n_in];
+        snprintf(name, sizeof name, "operand.%d", i);
+        value_id v = program_persistent(&r->p, name, x->type, x->shape, ROLE_INPUT);
+        if (i < n_in) op_in(&r->p.ops[0], i, v);
+        else op_out(&r->p.ops[0], i - n_in, v);
+        at[i] = r->n_bytes;
+        r->n_bytes += aligned(shape_bytes(&x->shape, x->type));
+    }
+    size_t work_at = r->n_bytes;
+    r->n_bytes += b->work_bytes ? b->work_bytes(&r->p, &r->p.ops[0], b->threads(c)) : 0;
+    status rc = b->memory_open(c, TIER_DEVICE, r->n_bytes, &r->memory);
+    if (rc != OK) {
+        program_fini(&r->p);
+        return rc;
+    }
+    uint8_t *base = r->memory;
+    r->call = (kernel_call){.program = &r->p, .op = &r->p.ops[0], .work = base + work_at};
+    for (int i = 0; i < n_in; i++) fill(r, &in[i], r->call.in[i] = base + at[i]);
+    for (int i = 0; i < n_out; i++) fill(r, &out[i], r->call.out[i] = base + at[n_in + i]);
+    return OK;
+}
+
+static void probe_close(probe *r) {
+    r->b->memory_close(r->c, TIER_DEVICE, r->memory, r->n_bytes);
+    program_fini(&r->p);
+}
+
+static double try_once(probe *r, int times) {
+    kernel_fn kernel = r->b->kernels[r->call.op->kind];
+    uint64_t begin = clock_ns();
+    for (int k = 0; k < times; k++) kernel(r->c, &r->call);
+    r->b->synchronize(r->c);
+    return (double)(clock_ns() - begin) * 1e-9 / times;
+}
+
+/* Seconds of one run of each: the best of as many tries as fit into try_s apiece, each of `times` runs in a row. They
+ * take turns, so that other work on the machine disturbs all alike. */
+static void probe_seconds_each(probe *r, int n, const int *times, double *best) {
+    uint64_t start = clock_ns();
+    for (int i = 0; i < n; i++) best[i] = INFINITY;
+    for (int k = 0; k < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < n * r->try_s; k++)
+        for (int i = 0; i < n; i++) best[i] = fmin(best[i], try_once(&r[i], times[i]));
+}
+
+static double probe_seconds(probe *r, int times) {
+    double best;
+    probe_seconds_each(r, 1, &times, &best);
+    return best;
+}
+
+/* ---- products, attention, elements ------------------------------------------------------------------------------- */
+
+static status product_open(probe *r, const bench *m, dtype t, const int64_t s[3], int *times) {
+    operand in[] = {{t, SHAPE(s[0], s[2])}, {t, SHAPE(s[1], s[2])}}, out[] = {{t, SHAPE(s[0], s[1])}};
+    TRY(probe_open(r, m, OP_LINEAR, &(op_attr){0}, in, 2, out, 1));
+    *times = (int)fmax(1, 1e8 / op_flops(&r->p, r->call.op)); /* thin ones are over too soon for the clock */
+    return OK;
+}
+
+/* rate = R m/(m+hm) n/(n+hn) k/(k+hk): the large product and the thin ones, solved by going round. */
+static void solve_halves(const double rate[4], double *full, double half[3]) {
+    double large[3] = {0, 0, 0};
+    *full = rate[0];
+    for (int round = 0; round < 50; round++) {
+        double all = 1;
+        for (int d = 0; d < 3; d++) all *= 1 + large[d] / SIDE;
+        *full = rate[0] * all;
+        for (int d = 0; d < 3; d++) {
+            double others = all / (1 + large[d] / SIDE);
+            large[d] = fmin(fmax(THIN * (*full / others / rate[1 + d] - 1), 0), 16 * THIN);
+        }
+    }
+    memcpy(half, large, sizeof large);
+}
+
+enum { N_SHAPES = 4 };
+
+static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES]) {
+    static const int64_t shapes[N_SHAPES][3] = {
+        {SIDE, SIDE, SIDE}, {THIN, SIDE, SIDE}, {SIDE, THIN, SIDE}, {SIDE, SIDE, THIN}};
+    status rc = OK;
+    probe r[N_SHAPES];
+    int times[N_SHAPES], n = 0;
+    double best[N_SHAPES];
+    for (; n < N_SHAPES; n++) TRY_GOTO(rc, product_open(&r[n], m, t, shapes[n], &times[n]), done);
+    probe_seconds_each(r, N_SHAPES, times, best);
+    for (int i = 0; i < N_SHAPES; i++) rate[i] = op_flops(&r[i].p, r[i].call.op) / best[i];
+done:
+    while (n > 0) probe_close(&r[--n]);
+    return rc;
+}
+
+static status measure_products(const bench *m, hardware *h) {
+    double half[3], rate[N_SHAPES];
+    for (int d = 0; d < 3; d++) h->half[d] = 0;
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
+        TRY(measure_product_set(m, t, rate));
+        solve_halves(rate, &h->matrix[t], half);
+        for (int d = 0; d < 3; d++) h->half[d] += half[d] / HARDWARE_DTYPES;
+    }
+    return OK;
+}
 
 status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second) {
     backend_context *c;
+    probe r;
+    int times;
     TRY(b->open(&c, &(backend_options){.n_threads = n_threads, .bind = bind}));
-    program p;
-    program_init(&p);
-    value_id x = program_persistent(&p, "x", t, SHAPE(SIDE, SIDE), ROLE_INPUT);
-    value_id w = program_persistent(&p, "w", t, SHAPE(SIDE, SIDE), ROLE_PARAM);
-    value_id y = program_persistent(&p, "y", t, SHAPE(SIDE, SIDE), ROLE_ACTIVATION);
-    op *o = program_emit(&p, OP_LINEAR, SECTION_MICRO);
-    op_in(o, 0, x), op_in(o, 1, w), op_out(o, 0, y);
-    size_t n = value_bytes(program_get(&p, x)), work = b->work_bytes ? b->work_bytes(&p, o, b->threads(c)) : 0;
-    status rc = OK;
-    void *memory = NULL;
-    float *noise = mem_alloc(SIDE * SIDE * sizeof(float));
-    char *rounded = mem_alloc(SIDE * SIDE * sizeof(float));
-    TRY_GOTO(rc, b->memory_open(c, TIER_DEVICE, 3 * n + work + 64, &memory), done);
-    rng_normal_fill(1, 0, noise, SIDE * SIDE, 0, 1);
-    tensor_convert(rounded, t, noise, DTYPE_F32, SIDE * SIDE);
-    b->write(c, memory, rounded, n);
-    b->write(c, (char *)memory + n, rounded, n);
-    kernel_call k = {.program = &p,
-                     .op = o,
-                     .in = {memory, (char *)memory + n},
-                     .out = {(char *)memory + 2 * n},
-                     .work = (char *)memory + 3 * n};
-    double best = 0;
-    for (int i = 0; i < REPEATS; i++) {
-        uint64_t begin = clock_ns();
-        b->kernels[OP_LINEAR](c, &k);
-        b->synchronize(c);
-        double rate = op_flops(&p, o) / ((double)(clock_ns() - begin) * 1e-9);
-        best = MAX(best, rate);
+    bench m = {b, c, USUAL_TRY_S};
+    status rc = product_open(&r, &m, t, (int64_t[]){PEAK_SIDE, PEAK_SIDE, PEAK_SIDE}, &times);
+    if (rc == OK) {
+        *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
+        probe_close(&r);
     }
-    *flops_per_second = best;
-    b->memory_close(c, TIER_DEVICE, memory, 3 * n + work + 64);
-done:
-    free(noise);
-    free(rounded);
-    program_fini(&p);
     b->close(c);
+    return rc;
+}
+
+/* Forward and backward together, as a step runs them. */
+static status measure_attention(const bench *m, dtype t, double *flops_per_second) {
+    enum { B = 2, H = 8, T = 512, D = 64, N = B * T };
+    op_attr a = {.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = H, .head_dim = D, .scale = 0.125f};
+    operand qkv = {t, SHAPE(N, 3 * H * D)}, y = {t, SHAPE(N, H * D)}, doc = {DTYPE_I32, SHAPE(N)};
+    operand lse = {DTYPE_F32, SHAPE(B, H, T)};
+    probe r;
+    TRY(probe_open(&r, m, OP_ATTENTION, &a, (operand[]){qkv, doc}, 2, (operand[]){y, lse}, 2));
+    double flops = op_flops(&r.p, r.call.op), seconds = probe_seconds(&r, 1);
+    probe_close(&r);
+    TRY(probe_open(&r, m, OP_ATTENTION_BWD, &a, (operand[]){qkv, doc, y, lse, y}, 5, (operand[]){qkv}, 1));
+    flops += op_flops(&r.p, r.call.op);
+    seconds += probe_seconds(&r, 1);
+    probe_close(&r);
+    *flops_per_second = flops / seconds;
+    return OK;
+}
+
+/* SWIGLU and the norm's backward on tensors that stay in the caches: arithmetic, not memory. */
+static status measure_vector(const bench *m, dtype t, double *flops_per_second) {
+    enum { N = 512, F = 512, C = 512, TIMES = 4 };
+    probe r;
+    TRY(probe_open(&r, m, OP_SWIGLU, &(op_attr){0}, (operand[]){{t, SHAPE(N, 2 * F)}}, 1, (operand[]){{t, SHAPE(N, F)}},
+                   1));
+    double flops = op_flops(&r.p, r.call.op), seconds = probe_seconds(&r, TIMES);
+    probe_close(&r);
+    operand x = {t, SHAPE(N, C)}, gamma = {t, SHAPE(C)}, rstd = {DTYPE_F32, SHAPE(N)}, dgamma = {DTYPE_F32, SHAPE(C)};
+    TRY(probe_open(&r, m, OP_RMSNORM_BWD, &(op_attr){.eps = 1e-6f}, (operand[]){x, gamma, rstd, x, x}, 5,
+                   (operand[]){x, dgamma}, 2));
+    flops += op_flops(&r.p, r.call.op);
+    seconds += probe_seconds(&r, TIMES);
+    probe_close(&r);
+    *flops_per_second = flops / seconds;
+    return OK;
+}
+
+static void no_task(void *context, int64_t task, int thread) {}
+
+/* What an op costs beside its work: the call and, where kernels use the host's threads, waking them. */
+static status measure_launch(const bench *m, hardware *h) {
+    enum { TIMES = 1000 };
+    operand x = {DTYPE_F32, SHAPE(16, 16)};
+    probe r;
+    TRY(probe_open(&r, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
+    h->launch_s = probe_seconds(&r, TIMES);
+    probe_close(&r);
+    double wake = INFINITY;
+    for (int i = 0; i < TIMES && h->unified; i++) {
+        uint64_t begin = clock_ns();
+        m->b->parallel(m->c, no_task, NULL, 2 * m->b->threads(m->c));
+        wake = fmin(wake, (double)(clock_ns() - begin) * 1e-9);
+    }
+    if (h->unified) h->launch_s += wake;
+    return OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static status measure_device_bandwidth(const bench *m, hardware *h) {
+    operand x = {DTYPE_F32, SHAPE((int64_t)STREAM_ELEMENTS)};
+    probe r;
+    TRY(probe_open(&r, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
+    h->device_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
+    probe_close(&r);
+    return OK;
+}
+
+typedef struct triad {
+    float *x;
+    const float *y, *z;
+} triad;
+enum { TRIAD_TASK = 65536 };
+
+static void triad_task(void *context, int64_t task, int thread) {
+    const triad *t = context;
+    float *restrict x = t->x + task * TRIAD_TASK;
+    const float *restrict y = t->y + task * TRIAD_TASK, *restrict z = t->z + task * TRIAD_TASK;
+    for (size_t i = 0; i < TRIAD_TASK; i++) x[i] = y[i] + 3.0f * z[i];
+}
+
+/* The host's own cores, whatever the device is. */
+static status measure_host(const bench *m, hardware *h) {
+    const backend *b = m->b;
+    backend_context *c = m->c;
+    void *memory;
+    size_t n_bytes = 3 * STREAM_ELEMENTS * sizeof(float);
+    TRY(b->memory_open(c, TIER_HOST, n_bytes, &memory));
+    triad t = {memory, (float *)memory + STREAM_ELEMENTS, (float *)memory + 2 * STREAM_ELEMENTS};
+    double best = INFINITY;
+    uint64_t start = clock_ns();
+    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
+        uint64_t begin = clock_ns();
+        b->parallel(c, triad_task, &t, (int64_t)(STREAM_ELEMENTS / TRIAD_TASK));
+        best = fmin(best, (double)(clock_ns() - begin) * 1e-9);
+    }
+    b->memory_close(c, TIER_HOST, memory, n_bytes);
+    h->host_bandwidth = (double)n_bytes / best;
+
+    enum { N_PARAMS = 8 << 20 };
+    operand f = {DTYPE_F32, SHAPE(N_PARAMS)}, p = {DTYPE_BF16, SHAPE(N_PARAMS)}, clip = {DTYPE_F32, SHAPE(CLIP_COUNT)};
+    operand scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
+    op_attr a = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
+    probe r;
+    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){f, clip, scalars}, 3, (operand[]){p, f, f, f}, 4));
+    float no_clip[CLIP_COUNT] = {[CLIP_NORM] = 1, [CLIP_FACTOR] = 1};
+    step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
+    b->write(c, r.call.in[1], no_clip, sizeof no_clip);
+    b->write(c, r.call.in[2], &s, sizeof s);
+    h->host_adamw = N_PARAMS / probe_seconds(&r, 1);
+    probe_close(&r);
+    return OK;
+}
+
+/* ---- copies between the tiers ------------------------------------------------------------------------------------ */
+
+typedef struct copier {
+    const backend *b;
+    backend_context *c;
+    uint8_t *device, *host; /* two blocks each: one for either direction */
+} copier;
+
+static double copy_seconds(const copier *k, bool to_device) {
+    uint64_t begin = clock_ns();
+    if (to_device) k->b->write(k->c, k->device, k->host, COPY_BYTES);
+    else k->b->read(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
+    return (double)(clock_ns() - begin) * 1e-9;
+}
+
+static void *copy_back(void *context) {
+    copy_seconds(context, false);
+    return NULL;
+}
+
+static status measure_copies(const bench *m, hardware *h) {
+    status rc;
+    const backend *b = m->b;
+    backend_context *c = m->c;
+    copier k = {.b = b, .c = c};
+    void *device = NULL, *host = NULL;
+    TRY_GOTO(rc, b->memory_open(c, TIER_DEVICE, 2 * COPY_BYTES, &device), done);
+    TRY_GOTO(rc, b->memory_open(c, TIER_HOST, 2 * COPY_BYTES, &host), done);
+    k.device = device;
+    k.host = host;
+    double up = INFINITY, down = INFINITY, both = INFINITY;
+    uint64_t start = clock_ns();
+    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < 2 * m->try_s; i++) {
+        up = fmin(up, copy_seconds(&k, true));
+        down = fmin(down, copy_seconds(&k, false));
+        pthread_t other;
+        uint64_t begin = clock_ns();
+        if (pthread_create(&other, NULL, copy_back, &k) != 0) {
+            rc = ERR(ERR_RUN, "cannot start a thread to measure copies both ways");
+            goto done;
+        }
+        copy_seconds(&k, true);
+        pthread_join(other, NULL);
+        both = fmin(both, (double)(clock_ns() - begin) * 1e-9);
+    }
+    h->copy_to_device = COPY_BYTES / up;
+    h->copy_to_host = COPY_BYTES / down;
+    h->copy_both = fmin(2 * COPY_BYTES / both, h->copy_to_device + h->copy_to_host);
+done:
+    if (host) b->memory_close(c, TIER_HOST, host, 2 * COPY_BYTES);
+    if (device) b->memory_close(c, TIER_DEVICE, device, 2 * COPY_BYTES);
+    return rc;
+}
+
+/* A description is read by people: four digits are more than a measurement knows. */
+static void round_numbers(hardware *h) {
+    double *const all[] = {&h->device_bandwidth, &h->launch_s,     &h->host_bandwidth, &h->host_adamw,
+                           &h->copy_to_device,   &h->copy_to_host, &h->copy_both,      &h->disk_read,
+                           &h->disk_write,       &h->half[0],      &h->half[1],        &h->half[2]};
+    char text[32];
+    for (size_t i = 0; i < ARRAY_LENGTH(all) + 3 * HARDWARE_DTYPES; i++) {
+        size_t k = i - ARRAY_LENGTH(all);
+        double *x = i < ARRAY_LENGTH(all) ? all[i]
+                    : k % 3 == 0          ? &h->matrix[k / 3]
+                    : k % 3 == 1          ? &h->attention[k / 3]
+                                          : &h->vector[k / 3];
+        snprintf(text, sizeof text, "%.4g", *x);
+        *x = strtod(text, NULL);
+    }
+    h->copy_both = fmin(h->copy_both, h->copy_to_device + h->copy_to_host);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+status exec_measure(const backend *b, const measure_options *o, hardware *out) {
+    status rc;
+    sys_info machine;
+    hardware h = {.devices_per_node = 1};
+    bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device, *m = &device;
+    bool direct = false;
+    TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
+    sys_info_get(&machine);
+    backend_options threads = {.n_threads = o->n_threads, .bind = o->bind};
+    TRY(b->open(&device.c, &threads));
+    host.b = backend_cpu();
+    h.unified = b == host.b; /* its device is the host's memory and its kernels are the host's cores */
+    h.overlap = !h.unified;
+    h.device_bytes = h.host_bytes = machine.memory_total;
+    hardware_machine_name(h.name, &machine, b->threads(m->c));
+    TRY_GOTO(rc, measure_launch(m, &h), done);
+    TRY_GOTO(rc, measure_products(m, &h), done);
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
+        TRY_GOTO(rc, measure_attention(m, t, &h.attention[t]), done);
+        TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
+    }
+    TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
+    TRY_GOTO(rc, measure_copies(m, &h), done);
+    TRY_GOTO(rc, host.b->open(&host.c, &threads), done);
+    rc = measure_host(&host, &h);
+    host.b->close(host.c);
+    if (rc != OK) goto done;
+    snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
+             direct ? "" : " through the page cache (O_DIRECT refused)");
+    round_numbers(&h);
+    *out = h;
+done:
+    b->close(device.c);
     return rc;
 }

@@ -19,7 +19,6 @@
 static const char header[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 /* The last element of the list has no comma behind it: a fixed one stands there, events come before. */
 static const char footer[] = "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"ralo\"}}\n]}\n";
-static const char *const stream_names[STREAM_COUNT] = {"compute", "h2d", "d2h", "comm"};
 
 enum {
     PAGE_BYTES = 4096,
@@ -180,7 +179,7 @@ status trace_open(trace **out, const char *path, const program *p, size_t longes
                (size_t)snprintf(text, sizeof text,
                                 "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
                                 "\"args\":{\"name\":\"%s\"}},\n",
-                                s, stream_names[s]));
+                                s, stream_name((stream)s)));
     *out = t;
     return OK;
 }

@@ -1,6 +1,8 @@
 /* build.c - the forward of one micro-batch as ops, for every family.
  *
- * The same function writes the training section and the evaluation section, so what is evaluated is what is trained.
+ * The same functions write the training section, the evaluation section and those of generation, so what is evaluated and
+ * what generates is what is trained. In generation every token is a row of its own (seq_len 1) with its position in doc;
+ * only attention differs: it stores keys and values in pages and looks back through them.
  * It writes the plain form (linear, bias, add, norm each on its own); the fuse pass joins what belongs together.
  * q|k|v and gate|up are packed at birth, not by a pass: packing changes the parameters, and parameters have names that
  * checkpoints and files rely on. */
@@ -15,9 +17,15 @@ typedef struct builder {
     const model_traits *t;
     const model_build_options *o;
     section where;
-    const char *prefix; /* of activation names: "" or "eval." */
+    const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
     size_t params_capacity;
     value_id rope_table;
+    /* of the section being written */
+    int64_t batch, seq_len;
+    value_id tokens, doc;
+    value_id rows;                   /* NO_VALUE: all rows hold something */
+    const generation_section *paged; /* NULL: training or evaluation */
+    value_id *caches;                /* per layer, where paged */
 } builder;
 
 /* ---- parameters ------------------------------------------------------------------------------------------------ */
@@ -130,8 +138,9 @@ static value_id activation(builder *b, const char *name, dtype t, shape s) {
 static op *emit(builder *b, op_kind k) {
     op *o = program_emit(b->p, k, b->where);
     const model_config *c = b->c;
-    o->attr.batch = b->o->batch;
-    o->attr.seq_len = b->o->seq_len;
+    o->rows = b->rows;
+    o->attr.batch = b->batch;
+    o->attr.seq_len = b->seq_len;
     o->attr.n_heads = (int)c->n_heads;
     o->attr.n_kv_heads = (int)c->n_kv_heads;
     o->attr.head_dim = (int)c->head_dim;
@@ -139,7 +148,7 @@ static op *emit(builder *b, op_kind k) {
     return o;
 }
 
-static int64_t n_tokens(const builder *b) { return b->o->batch * b->o->seq_len; }
+static int64_t n_tokens(const builder *b) { return b->batch * b->seq_len; }
 
 static value_id write_norm(builder *b, const char *name, value_id x, norm_params n) {
     char buf[NAME_BYTES];
@@ -230,6 +239,19 @@ static block_params add_block(builder *b, int layer) {
     return r;
 }
 
+/* Keys and values of all tokens are stored before any of them looks back: a token sees those of its own run too. */
+static void write_paged_attention(builder *b, value_id qkv, value_id y, float scale) {
+    value_id cache = b->caches[b->p->current_layer];
+    op *o = emit(b, OP_KV_STORE);
+    op_in(o, 0, qkv), op_in(o, 1, b->paged->slots), op_in(o, 2, b->m->page_table), op_in(o, 3, b->doc);
+    op_out(o, 0, cache);
+    o = emit(b, OP_ATTENTION_PAGED);
+    o->attr.scale = scale;
+    op_in(o, 0, qkv), op_in(o, 1, cache), op_in(o, 2, b->paged->slots), op_in(o, 3, b->m->page_table);
+    op_in(o, 4, b->doc);
+    op_out(o, 0, y);
+}
+
 static value_id write_attention(builder *b, value_id x, const block_params *w) {
     const model_config *c = b->c;
     int64_t N = n_tokens(b), HD = c->n_heads * c->head_dim, Q = HD + 2 * c->n_kv_heads * c->head_dim;
@@ -245,16 +267,21 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     if (!b->t->learned_positions) {
         value_id turned = activation(b, "attn.rope", b->o->compute, SHAPE(N, Q));
         op *o = emit(b, OP_ROPE);
-        op_in(o, 0, qkv), op_in(o, 1, b->rope_table), op_in(o, 2, b->m->doc);
+        op_in(o, 0, qkv), op_in(o, 1, b->rope_table), op_in(o, 2, b->doc);
         op_out(o, 0, turned);
         qkv = turned;
     }
     value_id y = activation(b, "attn.y", b->o->compute, SHAPE(N, HD));
-    value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->o->batch, c->n_heads, b->o->seq_len));
-    op *o = emit(b, OP_ATTENTION);
-    o->attr.scale = 1.0f / __builtin_sqrtf((float)c->head_dim);
-    op_in(o, 0, qkv), op_in(o, 1, b->m->doc);
-    op_out(o, 0, y), op_out(o, 1, lse);
+    float scale = 1.0f / __builtin_sqrtf((float)c->head_dim);
+    if (b->paged) {
+        write_paged_attention(b, qkv, y, scale);
+    } else {
+        value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, c->n_heads, b->seq_len));
+        op *o = emit(b, OP_ATTENTION);
+        o->attr.scale = scale;
+        op_in(o, 0, qkv), op_in(o, 1, b->doc);
+        op_out(o, 0, y), op_out(o, 1, lse);
+    }
     return write_linear(b, "attn.out", y, w->out);
 }
 
@@ -298,13 +325,12 @@ static void add_params(builder *b, outer_params *w) {
     }
 }
 
-static void write_forward(builder *b, const outer_params *w) {
-    model *m = b->m;
-    int64_t N = n_tokens(b);
-    value_id x = activation(b, "embed", b->o->compute, SHAPE(N, b->c->hidden));
+/* Embedding, blocks, final norm: the last hidden states (N, C). */
+static value_id write_hidden(builder *b, const outer_params *w) {
+    value_id x = activation(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit(b, OP_EMBED);
-    op_in(o, 0, m->tokens), op_in(o, 1, w->embed);
-    if (w->positions) op_in(o, 2, m->doc), op_in(o, 3, w->positions);
+    op_in(o, 0, b->tokens), op_in(o, 1, w->embed);
+    if (w->positions) op_in(o, 2, b->doc), op_in(o, 3, w->positions);
     op_out(o, 0, x);
     for (int l = 0; l < b->c->n_layers; l++) {
         const block_params *k = &w->blocks[l];
@@ -315,10 +341,17 @@ static void write_forward(builder *b, const outer_params *w) {
         x = write_add(b, "residual2", x, write_mlp(b, y, k));
     }
     b->p->current_layer = -1;
-    value_id h = write_norm(b, "final_norm", x, w->final_norm);
+    return write_norm(b, "final_norm", x, w->final_norm);
+}
+
+static void write_forward(builder *b, const outer_params *w, section where, const char *prefix) {
+    model *m = b->m;
+    b->where = where, b->prefix = prefix;
+    int64_t N = n_tokens(b);
+    value_id h = write_hidden(b, w);
     value_id losses = activation(b, "losses", DTYPE_F32, SHAPE(N));
     value_id argmax = b->where == SECTION_EVAL ? activation(b, "argmax", DTYPE_I32, SHAPE(N)) : NO_VALUE;
-    o = emit(b, OP_UNEMBED_LOSS);
+    op *o = emit(b, OP_UNEMBED_LOSS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, m->targets);
     op_out(o, 0, losses), op_out(o, 1, argmax);
@@ -336,32 +369,126 @@ static void add_inputs(builder *b) {
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
 
-status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
-    TRY(model_config_check(c));
+/* ---- generation ------------------------------------------------------------------------------------------------ */
+
+int64_t generation_pages_per_slot(const generation_shape *g) { return (g->context + g->page_size - 1) / g->page_size; }
+
+uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute) {
+    return (uint64_t)(2 * c->n_layers * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
+}
+
+static status check_generation(const model_config *c, const generation_shape *g) {
+    const struct {
+        const char *name;
+        int64_t found, most;
+    } limits[] = {{"sequences", g->slots, 1 << 16},
+                  {"page_size", g->page_size, 1 << 16},
+                  {"pages", g->pages, 1 << 30},
+                  {"prefill_tokens", g->prefill_tokens, 1 << 20},
+                  {"context", g->context, c->max_positions}};
+    for (size_t i = 0; i < ARRAY_LENGTH(limits); i++)
+        if (limits[i].found < 1 || limits[i].found > limits[i].most)
+            return ERR(ERR_INPUT, "model %s: generation with %s %lld, expected 1 to %lld%s", c->name, limits[i].name,
+                       (long long)limits[i].found, (long long)limits[i].most,
+                       limits[i].found > c->max_positions ? ", the positions the model has" : "");
+    return OK;
+}
+
+static value_id add_input(builder *b, const char *section, const char *name, int64_t n) {
+    char buf[NAME_BYTES];
+    snprintf(buf, sizeof buf, "%s%s", section, name);
+    return program_persistent(b->p, buf, DTYPE_I32, SHAPE(n), ROLE_INPUT);
+}
+
+static generation_section add_section_inputs(builder *b, const char *prefix, int64_t n, int64_t n_pick) {
+    generation_section s = {.tokens = add_input(b, prefix, "tokens", n),
+                            .doc = add_input(b, prefix, "doc", n),
+                            .slots = add_input(b, prefix, "slots", n),
+                            .n_tokens = add_input(b, prefix, "n_tokens", 1)};
+    if (n_pick) s.pick = add_input(b, prefix, "pick", n_pick), s.n_pick = add_input(b, prefix, "n_pick", 1);
+    return s;
+}
+
+static void write_generation(builder *b, const outer_params *w, section where, const char *prefix,
+                             generation_section *s) {
+    b->where = where, b->prefix = prefix;
+    b->batch = program_get(b->p, s->tokens)->shape.dim[0], b->seq_len = 1;
+    b->tokens = s->tokens, b->doc = s->doc, b->rows = s->n_tokens, b->paged = s;
+    value_id h = write_hidden(b, w);
+    int64_t n = s->pick ? program_get(b->p, s->pick)->shape.dim[0] : b->batch;
+    s->logits = activation(b, "logits", DTYPE_F32, SHAPE(n, b->c->vocab));
+    op *o = emit(b, OP_UNEMBED_LOGITS);
+    if (s->pick) o->rows = s->n_pick;
+    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, s->pick);
+    op_out(o, 0, s->logits);
+}
+
+static void add_caches(builder *b, const generation_shape *g) {
+    const model_config *c = b->c;
+    for (int l = 0; l < c->n_layers; l++) {
+        char name[NAME_BYTES];
+        b->p->current_layer = l;
+        b->caches[l] = program_persistent(b->p, layer_name(name, "layers.%d.cache", l), b->o->compute,
+                                          SHAPE(g->pages, 2 * c->n_kv_heads, g->page_size, c->head_dim), ROLE_CACHE);
+    }
+    b->p->current_layer = -1;
+}
+
+static void build_generation(builder *b, const outer_params *w) {
+    const generation_shape *g = &b->o->generation;
+    model *m = b->m;
+    m->page_table =
+        program_persistent(b->p, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
+    m->prefill = add_section_inputs(b, "prefill.", g->prefill_tokens, MIN(g->slots, g->prefill_tokens));
+    m->decode = add_section_inputs(b, "decode.", g->slots, 0);
+    b->caches = arena_array(&m->memory, value_id, b->c->n_layers);
+    add_caches(b, g);
+    write_generation(b, w, SECTION_PREFILL, "prefill.", &m->prefill);
+    write_generation(b, w, SECTION_DECODE, "decode.", &m->decode);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
+
+static void add_rope_table(builder *b, int64_t n_positions) {
+    if (b->t->learned_positions) return;
+    b->rope_table = program_persistent(b->p, "rope.table", DTYPE_F32, SHAPE(n_positions, b->c->head_dim), ROLE_INPUT);
+    op *t = emit(b, OP_ROPE_TABLE);
+    t->attr.seq_len = n_positions;
+    t->attr.rope = b->c->rope;
+    op_out(t, 0, b->rope_table);
+}
+
+static void build_training(builder *b, const outer_params *w) {
+    b->tokens = b->m->tokens, b->doc = b->m->doc;
+    if (!b->o->no_training) write_forward(b, w, SECTION_MICRO, "");
+    if (b->o->with_eval) write_forward(b, w, SECTION_EVAL, "eval.");
+}
+
+static status check_training(const model_config *c, const model_build_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
                    (long long)o->batch, (long long)o->seq_len);
     if (o->seq_len > c->max_positions)
         return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
                    c->name, (long long)o->seq_len, (long long)c->max_positions);
+    return OK;
+}
+
+status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
+    bool generates = o->generation.slots > 0;
+    TRY(model_config_check(c));
+    if (generates) TRY(check_generation(c, &o->generation));
+    else TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
     builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .where = SECTION_START};
+    b.batch = o->batch, b.seq_len = o->seq_len;
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))};
-    add_inputs(&b);
+    if (!generates) add_inputs(&b);
     add_params(&b, &w);
-    if (!b.t->learned_positions) {
-        b.rope_table = program_persistent(p, "rope.table", DTYPE_F32, SHAPE(o->seq_len, c->head_dim), ROLE_INPUT);
-        op *t = emit(&b, OP_ROPE_TABLE);
-        t->attr.rope = c->rope;
-        op_out(t, 0, b.rope_table);
-    }
-    b.where = SECTION_MICRO, b.prefix = "";
-    write_forward(&b, &w);
-    if (o->with_eval) {
-        b.where = SECTION_EVAL, b.prefix = "eval.";
-        write_forward(&b, &w);
-    }
+    add_rope_table(&b, generates ? o->generation.context : o->seq_len);
+    if (generates) build_generation(&b, &w);
+    else build_training(&b, &w);
     free(w.blocks);
     return OK;
 }

@@ -66,13 +66,33 @@ typedef struct model_param {
     param_part parts[3];
 } model_param;
 
+/* Generation instead of training: sequences live in slots, their keys and values in pages of one cache. */
+typedef struct generation_shape {
+    int64_t slots;            /* sequences at once; 0: not for generation */
+    int64_t pages, page_size; /* of the cache; tokens per page */
+    int64_t context;          /* most tokens of one sequence */
+    int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
+} generation_shape;
+int64_t generation_pages_per_slot(const generation_shape *g);
+uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute); /* of one page, all layers */
+
 typedef struct model_build_options {
     int64_t batch, seq_len;
     dtype compute;      /* params and activations */
     bool with_eval;     /* also write SECTION_EVAL: forward with losses and argmax */
+    bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
+    generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
+
+/* What a run of PREFILL or DECODE is told, and what it gives. Token i is (slots[i], position -doc[i]). */
+typedef struct generation_section {
+    value_id tokens, doc, slots; /* int32 (N) */
+    value_id n_tokens;           /* int32 (1): how many of them there are */
+    value_id pick, n_pick;       /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
+    value_id logits;             /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+} generation_section;
 
 typedef struct model {
     model_config config;
@@ -81,6 +101,8 @@ typedef struct model {
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
     value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id eval_losses, eval_argmax;
+    generation_section prefill, decode; /* generation only */
+    value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);

@@ -237,6 +237,9 @@ static void add_grad_values(program *p, pass_context *c) {
 
 status pass_autodiff(program *p, pass_context *c) {
     status rc = OK;
+    size_t none, n_trained;
+    program_section(p, SECTION_MICRO, &none, &n_trained);
+    if (none == n_trained) return OK; /* a program that only evaluates or generates: there is no loss to go back from */
     p->current_layer = -1;
     add_grad_values(p, c);
     size_t n_ops, n_before = p->n_values;

@@ -36,7 +36,7 @@ void layout_lifetimes(const program *p, lifetime *out) {
 /* A block is one run of bytes: a value, or several that follow each other in place. */
 typedef struct block {
     value_id owner;
-    size_t n_bytes, first, last, offset;
+    size_t n_bytes, first, last, offset, alignment;
     section section;
     tier tier;
 } block;
@@ -85,6 +85,12 @@ static void share_in_place(packer *k) {
     }
 }
 
+/* A file is read and written in whole sectors. */
+#define SECTOR 4096
+static size_t alignment_of(const packer *k, const value *v) {
+    return MAX(k->alignment, v->tier == TIER_NVME ? (size_t)SECTOR : v->alignment);
+}
+
 static void make_blocks(packer *k) {
     const program *p = k->p;
     size_t *index = mem_alloc(p->n_values * sizeof *index);
@@ -95,8 +101,8 @@ static void make_blocks(packer *k) {
         value_id owner = owner_of(k, v);
         if (owner == v) {
             index[v] = k->n_blocks;
-            k->blocks[k->n_blocks++] =
-                (block){v, value_bytes(a), k->life[v].first, k->life[v].last, 0, a->section, a->tier};
+            k->blocks[k->n_blocks++] = (block){v, value_bytes(a),     k->life[v].first, k->life[v].last,
+                                               0, alignment_of(k, a), a->section,       a->tier};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -137,36 +143,76 @@ static int order_length(const void *a, const void *b) {
     return order_size(a, b);
 }
 
-/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. */
-static size_t pack(block **list, size_t n, size_t base, size_t alignment, block_order order) {
-    block **placed = mem_alloc((n + 1) * sizeof *placed); /* sorted by offset */
-    size_t n_placed = 0, top = base;
+/* Placed blocks by the stretches of ops they live in, so that only those that could be in the way are looked at. */
+enum { STRETCH = 64 };
+typedef struct stretch {
+    block **blocks;
+    size_t n, capacity;
+} stretch;
+
+static void stretch_add(stretch *all, block *b) {
+    for (size_t i = b->first / STRETCH; i <= b->last / STRETCH; i++) {
+        all[i].blocks = array_grow(all[i].blocks, &all[i].capacity, all[i].n + 1, sizeof *all[i].blocks);
+        all[i].blocks[all[i].n++] = b;
+    }
+}
+
+static int order_offset(const void *a, const void *b) {
+    const block *x = *(block *const *)a, *y = *(block *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The placed blocks that live at some moment with b, lowest first. A block that began in an earlier stretch than this one
+ * was met there, but for the first stretch looked at. */
+static size_t find_neighbours(const stretch *all, const block *b, block **out) {
+    size_t n = 0, first = b->first / STRETCH;
+    for (size_t i = first; i <= b->last / STRETCH; i++)
+        for (size_t k = 0; k < all[i].n; k++) {
+            block *q = all[i].blocks[k];
+            if (i > first && q->first / STRETCH < i) continue;
+            if (q->last >= b->first && q->first <= b->last) out[n++] = q;
+        }
+    qsort(out, n, sizeof *out, order_offset);
+    return n;
+}
+
+/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. A
+ * block that lives long meets most of the others anyway: for it the list of all, kept sorted, is the shorter way. */
+static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_order order) {
+    size_t n_stretches = n_ops / STRETCH + 1, top = base, n_placed = 0;
+    stretch *all = mem_alloc(n_stretches * sizeof *all);
+    block **near = mem_alloc((n + 1) * sizeof *near), **placed = mem_alloc((n + 1) * sizeof *placed);
     qsort(list, n, sizeof *list, order);
     for (size_t i = 0; i < n; i++) {
         block *b = list[i];
-        size_t at = base;
-        for (size_t j = 0; j < n_placed; j++) {
-            const block *q = placed[j];
+        bool is_short = b->last - b->first < 2 * STRETCH;
+        size_t at = align_up(base, b->alignment), n_near = is_short ? find_neighbours(all, b, near) : n_placed;
+        for (size_t j = 0; j < n_near; j++) {
+            const block *q = is_short ? near[j] : placed[j];
             if (q->last < b->first || q->first > b->last) continue;
             if (q->offset >= at + b->n_bytes) break; /* the gap before q is wide enough */
-            at = MAX(at, align_up(q->offset + q->n_bytes, alignment));
+            at = MAX(at, align_up(q->offset + q->n_bytes, b->alignment));
         }
         b->offset = at;
+        stretch_add(all, b);
         size_t j = n_placed++;
         for (; j > 0 && placed[j - 1]->offset > at; j--) placed[j] = placed[j - 1];
         placed[j] = b;
         top = MAX(top, at + b->n_bytes);
     }
+    for (size_t i = 0; i < n_stretches; i++) free(all[i].blocks);
+    free(all);
+    free(near);
     free(placed);
     return top;
 }
 
 /* The most bytes alive at once: no packing can be lower. */
-static size_t lower_bound(block **list, size_t n, size_t n_ops, size_t alignment) {
+static size_t lower_bound(block **list, size_t n, size_t n_ops) {
     size_t *delta = mem_alloc((n_ops + 2) * sizeof *delta), alive = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
-        delta[list[i]->first] += align_up(list[i]->n_bytes, alignment);
-        delta[list[i]->last + 1] -= align_up(list[i]->n_bytes, alignment);
+        delta[list[i]->first] += align_up(list[i]->n_bytes, list[i]->alignment);
+        delta[list[i]->last + 1] -= align_up(list[i]->n_bytes, list[i]->alignment);
     }
     for (size_t i = 0; i <= n_ops; i++) {
         alive += delta[i]; /* unsigned wrap-around adds up to the true sum */
@@ -188,10 +234,10 @@ static size_t pack_section(packer *k, tier t, section s, size_t base) {
         free(list);
         return base;
     }
-    size_t floor = base + lower_bound(list, n, k->p->n_ops, k->alignment);
+    size_t floor = base + lower_bound(list, n, k->p->n_ops);
     size_t *offsets = mem_alloc(k->n_blocks * sizeof *offsets);
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
-        size_t top = pack(list, n, base, k->alignment, orders[j]);
+        size_t top = pack(list, n, base, k->p->n_ops, orders[j]);
         if (top >= best) continue;
         best = top;
         for (size_t i = 0; i < k->n_blocks; i++) offsets[i] = k->blocks[i].offset;
@@ -207,7 +253,7 @@ static size_t stack_persistent(packer *k, tier t) {
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[i];
         if (!k->p->values[b->owner].persistent || b->tier != t) continue;
-        b->offset = align_up(at, k->alignment);
+        b->offset = align_up(at, b->alignment);
         at = end = b->offset + b->n_bytes;
     }
     return end;

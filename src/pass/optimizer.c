@@ -2,17 +2,38 @@
  *
  * The norm is a sum of fp64 partial sums over fixed blocks, each parameter writing its own part of one value; the clip
  * factor, the division by the token count and the decision to skip a step that is not finite stay inside the program,
- * so nothing waits for the host between backward and update. */
+ * so nothing waits for the host between backward and update.
+ *
+ * 8-bit states are for what is large. Norms and biases are a thousandth of a model, act on every token and have few
+ * elements to average a rounding error over: under SMALL elements they keep fp32. */
 #include "pass/pass.h"
 
-static value_id add_state(program *p, const char *kind, const value *v, dtype t) {
+enum { SMALL = 4096 };
+
+static value_id add_state(program *p, const char *kind, value_id of, dtype t, shape s) {
     char name[160];
-    shape s = v->shape; /* v may move when a value is added */
-    int layer = v->layer;
+    const value *v = program_get(p, of);
+    int layer = v->layer; /* v may move when a value is added */
     snprintf(name, sizeof name, "%s.%s", kind, v->name);
     value_id id = program_persistent(p, name, t, s, ROLE_STATE);
     p->values[id].layer = layer;
     return id;
+}
+
+/* master, m and v of parameter i, and the scales of 8-bit ones. */
+static void add_states(program *p, pass_context *c, size_t i) {
+    value_id param = c->model->params[i].value;
+    shape s = program_get(p, param)->shape;
+    state_format f = state_format_of(c->precision, c->states);
+    if (f == STATES_INT8 && shape_count(&s) < SMALL) f = STATES_FP32;
+    dtype m_type = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    if (precision_master(c->precision)) c->masters[i] = add_state(p, "master", param, DTYPE_F32, s);
+    c->moments[i] = add_state(p, "m", param, m_type, s);
+    c->variances[i] = add_state(p, "v", param, f == STATES_INT8 ? DTYPE_U8 : m_type, s);
+    if (f != STATES_INT8) return;
+    shape blocks = SHAPE((shape_count(&s) + STATE_BLOCK - 1) / STATE_BLOCK);
+    c->moment_scales[i] = add_state(p, "m_scale", param, DTYPE_F32, blocks);
+    c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
 static int64_t norm_blocks(const program *p, value_id g) {
@@ -25,13 +46,13 @@ status pass_optimizer(program *p, pass_context *c) {
     c->masters = arena_array(&p->memory, value_id, n);
     c->moments = arena_array(&p->memory, value_id, n);
     c->variances = arena_array(&p->memory, value_id, n);
+    c->moment_scales = arena_array(&p->memory, value_id, n);
+    c->variance_scales = arena_array(&p->memory, value_id, n);
+    if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks = 0;
     for (size_t i = 0; i < n; i++) {
-        value_id param = m->params[i].value;
-        if (precision_master(c->precision)) c->masters[i] = add_state(p, "master", program_get(p, param), DTYPE_F32);
-        c->moments[i] = add_state(p, "m", program_get(p, param), precision_state(c->precision));
-        c->variances[i] = add_state(p, "v", program_get(p, param), precision_state(c->precision));
+        add_states(p, c, i);
         n_blocks += norm_blocks(p, c->grads[i]);
     }
     c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
@@ -63,6 +84,7 @@ status pass_optimizer(program *p, pass_context *c) {
         op_in(o, 0, c->grads[i]), op_in(o, 1, c->clip), op_in(o, 2, m->scalars);
         op_out(o, 0, m->params[i].value), op_out(o, 1, c->masters[i]);
         op_out(o, 2, c->moments[i]), op_out(o, 3, c->variances[i]);
+        op_out(o, 4, c->moment_scales[i]), op_out(o, 5, c->variance_scales[i]);
     }
     return OK;
 }

@@ -6,9 +6,14 @@ static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
+    {"place", pass_place, "chosen layers on chosen devices"},
+    {"offload", pass_offload, "homes on host or nvme"},
+    {"localize", pass_localize, "copies to where an op runs"},
     {"schedule", pass_schedule, "a stream for every op"},
     {"workspace", pass_workspace, "scratch becomes part of the plan"},
     {"layout", pass_layout, "an address for every value"},
+    {"waits", pass_waits, "where streams meet"},
     {NULL, NULL, NULL},
 };
 /* clang-format on */
@@ -17,7 +22,8 @@ status pass_run(program *p, pass_context *c) {
     if (c->verify) TRY(program_verify(p));
     for (const pass_row *row = pipeline; row->name; row++) {
         TRY(row->run(p, c));
-        if (!c->verify) continue;
+        /* Between these, values already have their homes and ops do not have their copies yet. */
+        if (!c->verify || row->run == pass_place || row->run == pass_offload) continue;
         if (program_verify(p) != OK) {
             char was[512];
             snprintf(was, sizeof was, "%s", error_message());
@@ -30,17 +36,23 @@ status pass_run(program *p, pass_context *c) {
 /* One row per precision. Gradients are fp32 wherever there is a master copy: they are sums. */
 static const struct {
     const char *name;
-    dtype compute, grad, state;
+    dtype compute, grad;
+    state_format states;
     bool master;
 } precisions[PRECISION_COUNT] = {
-    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
-    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, DTYPE_F32, true},
-    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false},
-    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, DTYPE_F32, true},
+    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, STATES_FP32, false},
+    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, STATES_FP32, true},
+    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false},
+    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, STATES_FP32, true},
 };
+
+static const char *const state_formats[STATES_COUNT] = {"auto", "fp32", "bf16", "int8"};
+const char *state_format_name(state_format f) { return state_formats[f]; }
+state_format state_format_of(precision p, state_format asked) {
+    return asked == STATES_AUTO ? precisions[p].states : asked;
+}
 
 const char *precision_name(precision p) { return precisions[p].name; }
 dtype precision_compute(precision p) { return precisions[p].compute; }
 dtype precision_grad(precision p) { return precisions[p].grad; }
-dtype precision_state(precision p) { return precisions[p].state; }
 bool precision_master(precision p) { return precisions[p].master; }

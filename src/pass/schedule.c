@@ -1,18 +1,22 @@
 /* schedule.c - give every op its stream and its scratch.
  *
- * Copies run on the stream of their direction, everything else on the compute stream. On a machine with one stream the
- * list order is the schedule; autodiff already writes each gradient's consumer right behind its producer. */
+ * Copies run on the stream of their direction, kernels on the compute stream, or on the host's where they run there. On
+ * a machine with one stream the list order is the schedule; autodiff already writes each gradient's consumer right behind
+ * its producer. */
 #include "pass/pass.h"
+
+static stream stream_of(const program *p, const op *o) {
+    if (o->kind != OP_COPY) return o->at == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
+    tier from = program_tier(p, o->in[0]), to = program_tier(p, o->out[0]);
+    if (from == to) return to == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
+    if (from == TIER_NVME) return STREAM_READ;
+    if (to == TIER_NVME) return STREAM_WRITE;
+    return tier_is_device(to) ? STREAM_H2D : STREAM_D2H;
+}
 
 status pass_schedule(program *p, pass_context *c) {
     (void)c;
-    for (size_t i = 0; i < p->n_ops; i++) {
-        op *o = &p->ops[i];
-        o->stream = STREAM_COMPUTE;
-        if (o->kind != OP_COPY) continue;
-        tier from = program_get(p, o->in[0])->tier, to = program_get(p, o->out[0])->tier;
-        if (from != to) o->stream = to == TIER_DEVICE ? STREAM_H2D : STREAM_D2H;
-    }
+    for (size_t i = 0; i < p->n_ops; i++) p->ops[i].stream = stream_of(p, &p->ops[i]);
     return OK;
 }
 
@@ -27,6 +31,7 @@ status pass_workspace(program *p, pass_context *c) {
         snprintf(name, sizeof name, "work.%zu.%s", i, op_name(p->ops[i].kind));
         p->current_layer = p->ops[i].layer;
         value_id w = program_value(p, name, DTYPE_U8, SHAPE((int64_t)n), ROLE_WORK, p->ops[i].section);
+        p->values[w].tier = p->ops[i].at;
         p->ops[i].work = w;
     }
     p->current_layer = -1;

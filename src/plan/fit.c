@@ -1,23 +1,27 @@
 /* fit.c - when it does not fit: say by how much, because of what, and which smallest change would.
  *
- * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, a smaller
- * micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter, then
- * both, then a shorter sequence. Each try is a full compile, so the numbers in the message are as exact as any plan. */
+ * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, more of the forward
+ * computed again (same bits), a smaller micro-batch with more accumulation (same step, same result up to summation order),
+ * then fewer bytes per parameter, then both, then a shorter sequence. Where memory.recompute is auto every try takes the
+ * rung that fits by itself. Each try is a full compile, so the numbers in the message are as exact as any plan. */
 #include "plan/plan.h"
 
 #define NAMED 5
 #define SMALL_CHUNK (4ll << 20)
 
 /* Compiles a variant and tells whether it fits. */
-static bool variant_fits(const plan_request *r, uint64_t *planned) {
+bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
-    if (plan_compile(&p, r) != OK) {
+    plan_request q = *r;
+    q.compare = false; /* whether it fits is the question, not which is best */
+    if (plan_compile(&p, &q) != OK) {
         error_clear();
         return false;
     }
     *planned = p.planned[TIER_DEVICE];
+    bool fits = plan_fits(&p);
     plan_close(&p);
-    return *planned <= r->device_limit;
+    return fits;
 }
 
 /* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
@@ -28,75 +32,85 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
         while (batch > 1 && rows % batch);
         r->micro_batch = batch;
         r->accumulation = rows / batch;
-        if (variant_fits(r, planned)) return true;
+        if (plan_variant_fits(r, planned)) return true;
     }
     return false;
 }
 
+/* What a change is called on the line: by settings, or by the options of `ralo eval`. */
+typedef struct change_names {
+    const char *precision, *seq_len, *chunk, *batch;
+} change_names;
+static const change_names by_settings = {
+    "--set precision=", "--set data.seq_len=", "--set memory.logits_chunk=", "--set train.micro_batch="};
+static const change_names by_options = {"--precision ", "--seq-len ", NULL, "--batch "};
+
 static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    const change_names *names = from->no_training ? &by_options : &by_settings;
     char buf[32];
-    const char *sep = "";
-    if (from->precision != to->precision) {
-        strbuf_printf(b, "%s--set precision=%s", sep, precision_name(to->precision));
-        sep = " ";
-    }
-    if (from->seq_len != to->seq_len) {
-        strbuf_printf(b, "%s--set data.seq_len=%lld", sep, (long long)to->seq_len);
-        sep = " ";
-    }
-    if (from->logits_chunk_bytes != to->logits_chunk_bytes) {
-        strbuf_printf(b, "%s--set memory.logits_chunk=%lldM", sep, (long long)(to->logits_chunk_bytes >> 20));
-        sep = " ";
-    }
-    if (from->micro_batch != to->micro_batch)
-        strbuf_printf(b, "%s--set train.micro_batch=%lld --set train.accumulation=%lld", sep,
-                      (long long)to->micro_batch, (long long)to->accumulation);
-    strbuf_printf(b, " (%s)", str_format_bytes(buf, planned));
+    if (from->precision != to->precision) strbuf_printf(b, "%s%s ", names->precision, precision_name(to->precision));
+    if (from->seq_len != to->seq_len) strbuf_printf(b, "%s%lld ", names->seq_len, (long long)to->seq_len);
+    if (from->recompute.kind != to->recompute.kind)
+        strbuf_printf(b, "--set memory.recompute=%s ", recompute_name(to->recompute.kind));
+    if (from->logits_chunk_bytes != to->logits_chunk_bytes)
+        strbuf_printf(b, "%s%lldM ", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
+    if (from->micro_batch != to->micro_batch) strbuf_printf(b, "%s%lld ", names->batch, (long long)to->micro_batch);
+    if (from->micro_batch != to->micro_batch && !from->no_training)
+        strbuf_printf(b, "--set train.accumulation=%lld ", (long long)to->accumulation);
+    strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
 /* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
 static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
-    plan_request t = *r;
+    plan_request t = *r, any_rung = *r;
+    any_rung.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    const plan_request *bases[] = {r, &any_rung}; /* as asked first: nothing is changed that need not be */
+    size_t n_bases = r->recompute.kind == RECOMPUTE_AUTO || r->no_training ? 1 : 2; /* a forward keeps nothing */
     t.logits_chunk_bytes = SMALL_CHUNK;
-    if (r->logits_chunk_bytes > SMALL_CHUNK && variant_fits(&t, &planned)) {
-        describe(b, r, &t, planned);
-        return true;
-    }
-    t = *r;
-    if (shrink_batch(&t, &planned)) {
-        describe(b, r, &t, planned);
-        return true;
-    }
-    for (size_t i = 0; i < ARRAY_LENGTH(order); i++) {
+    if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) goto found;
+    for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {
         t = *r;
-        t.precision = order[i];
-        if (t.precision == r->precision) continue;
-        if (variant_fits(&t, &planned) || shrink_batch(&t, &planned)) {
-            describe(b, r, &t, planned);
-            return true;
-        }
+        t.recompute = (recompute_policy){.kind = k};
+        if (k != r->recompute.kind && plan_variant_fits(&t, &planned)) goto found;
     }
-    t = *r; /* the cheapest of everything above, with shorter rows */
-    t.precision = PRECISION_BF16_SR;
+    for (size_t k = 0; k < n_bases; k++) {
+        t = *bases[k];
+        if (shrink_batch(&t, &planned)) goto found;
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(order); i++)
+        for (size_t k = 0; k < n_bases && order[i] != r->precision; k++) {
+            if (r->no_training && order[i] == PRECISION_BF16_SR) continue;
+            t = *bases[k];
+            t.precision = order[i];
+            if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
+        }
+    t = any_rung; /* the cheapest of everything above, with shorter rows */
+    t.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
     t.accumulation *= t.micro_batch;
     t.micro_batch = 1;
     while (t.seq_len > 16) {
         t.seq_len /= 2;
-        if (variant_fits(&t, &planned)) {
-            describe(b, r, &t, planned);
-            return true;
-        }
+        if (plan_variant_fits(&t, &planned)) goto found;
     }
     *least = planned;
     return false;
+found:
+    describe(b, r, &t, planned);
+    return true;
 }
 
 status plan_check_fit(const plan *p) {
     const plan_request *r = &p->request;
-    if (!r->device_limit || p->planned[TIER_DEVICE] <= r->device_limit) return OK;
     char a[32], b[32];
+    if (plan_fits(p)) return OK;
+    if (r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit)
+        return ERR(
+            ERR_FIT,
+            "%s fits the device with %s on the host, which has %s. Name a directory on a fast drive with "
+            "memory.nvme_path, use more or larger machines, or fewer bytes per parameter (--set precision=bf16_sr)",
+            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit));
     strbuf names, change;
     strbuf_init(&names);
     strbuf_init(&change);
@@ -110,13 +124,15 @@ status plan_check_fit(const plan *p) {
         if (p->by_role[i])
             strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i),
                           str_format_bytes(a, p->by_role[i]));
-    bool found = smallest_change(r, &change, &least);
+    bool found = plan_generates(r) ? plan_generation_change(r, &change, &least) : smallest_change(r, &change, &least);
     if (!found)
-        strbuf_printf(&change, "none of batch, precision and length is enough: the smallest needs %s",
+        strbuf_printf(&change, "none of recompute, batch, precision and length is enough: the smallest needs %s",
                       str_format_bytes(a, least));
-    status rc = ERR(ERR_FIT, "%s needs %s on the device, memory.device is %s. Largest at the peak: %s. %s%s",
-                    r->model.name, str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, r->device_limit),
-                    names.text, found ? "The smallest change that fits: " : "", change.text);
+    status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,
+                    str_format_bytes(a, p->planned[TIER_DEVICE]),
+                    plan_generates(r) || r->no_training ? "--device-memory" : "memory.device",
+                    str_format_bytes(b, r->device_limit), names.text, found ? "The smallest change that fits: " : "",
+                    change.text);
     strbuf_fini(&names);
     strbuf_fini(&change);
     return rc;

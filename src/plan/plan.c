@@ -70,9 +70,10 @@ static void find_peak(plan *p) {
 static void count_work(plan *p) {
     const program *g = &p->program;
     for (size_t i = 0; i < g->n_ops; i++) {
-        double times = g->ops[i].section == SECTION_MICRO ? (double)p->request.accumulation : 1;
-        if (g->ops[i].section != SECTION_MICRO && g->ops[i].section != SECTION_UPDATE) continue;
-        p->flops_per_step += times * op_flops(g, &g->ops[i]);
+        section s = g->ops[i].section;
+        double times = s == SECTION_MICRO ? (double)p->request.accumulation : 1;
+        if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
+        *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
     }
 }
@@ -98,6 +99,12 @@ static int64_t logits_chunk(const plan_request *r) {
 
 status plan_compile(plan *p, const plan_request *r) {
     status rc;
+    if (r->offload.bucket_bytes == 0) { /* here, so that a part of a model is cut as the whole is */
+        plan_request q = *r;
+        q.offload.bucket_bytes = offload_bucket(model_param_count(&r->model));
+        return plan_compile(p, &q);
+    }
+    if (plan_is_open(r)) return plan_search(p, r);
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
     program_init(&p->program);
@@ -105,20 +112,28 @@ status plan_compile(plan *p, const plan_request *r) {
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval,
+                             .no_training = r->no_training,
+                             .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
     TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
     p->passes = (pass_context){.target = &p->request.target,
                                .model = &p->model,
                                .precision = r->precision,
+                               .states = r->states,
                                .accumulation = r->accumulation,
                                .optimizer = r->optimizer,
+                               .recompute = r->recompute,
+                               .offload = r->offload,
+                               .place = r->place,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
-    p->planned[TIER_HOST] += r->host_bytes + r->state_copies * state_bytes(p);
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
+    p->planned[TIER_HOST] +=
+        r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
     return OK;
 fail:
     plan_close(p);
@@ -127,11 +142,22 @@ fail:
 
 void plan_close(plan *p) {
     free(p->at_peak);
+    free(p->candidates);
     model_fini(&p->model);
     program_fini(&p->program);
     *p = (plan){0};
 }
 
+bool plan_fits(const plan *p) {
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        uint64_t limit = tier_is_device(t) ? p->request.device_limit : t == TIER_HOST ? p->request.host_limit : 0;
+        if (limit && p->planned[t] > limit) return false;
+    }
+    return true;
+}
+bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
+
 int64_t plan_tokens_per_step(const plan *p) {
+    if (plan_generates(&p->request)) return p->request.generation.slots;
     return p->request.micro_batch * p->request.accumulation * p->request.seq_len;
 }

@@ -12,22 +12,59 @@
  */
 #include "format/format.h"
 #include "pass/pass.h"
+#include "plan/cost.h"
+#include "plan/hardware.h"
+
+/* What the settings leave to the plan. Recompute is open where its kind is auto. Precision and micro-batch change the
+ * numbers of a run, so they are open only where they were set to auto. */
+typedef struct plan_open {
+    bool params, grads, states, activations; /* where these live */
+    bool precision;
+    bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
+} plan_open;
 
 typedef struct plan_request {
     model_config model;
     int64_t micro_batch, accumulation, seq_len;
     precision precision;
+    state_format states;
     optimizer_options optimizer;
+    recompute_policy recompute;
+    offload_options offload;
+    plan_open open;
+    bool compare;  /* cost every candidate, also where the plain one fits: for `ralo plan` */
+    bool may_nvme; /* the user named a directory for it */
+    place_options place;
     bool with_eval, token_weights, verify;
+    bool no_training;            /* evaluation only: parameters and one forward */
+    generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
     int64_t logits_chunk_bytes; /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
-    uint64_t device_limit; /* bytes; 0 = no limit */
-    uint64_t host_bytes;   /* held outside the device arena: loader rows, checkpoint staging */
-    uint64_t state_copies; /* copies of params and states on the host (background checkpoints) */
+    uint64_t device_limit;    /* bytes of each device; 0 = no limit */
+    uint64_t host_limit;      /* bytes; 0 = no limit */
+    uint64_t host_bytes;      /* held outside the arenas: text and the like, and ... */
+    uint64_t host_row_bytes;  /* ... per row of a micro-batch: loader, evaluation */
+    uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
+    const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
 } plan_request;
 
+/* One way to run the step. */
+typedef struct plan_candidate {
+    precision precision;
+    int64_t micro_batch, accumulation;
+    recompute_policy recompute;
+    offload_options offload;
+    uint64_t planned[TIER_COUNT];
+    uint64_t by_role[ROLE_COUNT];
+    double step_s;     /* predicted; NAN without hardware */
+    double more_flops; /* what recompute adds, as a share of the step */
+    bool fits;
+    bool estimated; /* from two smaller models, not compiled itself */
+    size_t order;   /* place in the ladder, which decides between equals */
+} plan_candidate;
+
 typedef struct plan {
-    plan_request request;
+    plan_request request; /* as asked, but for precision, micro-batch and accumulation, which are those chosen */
     program program;
     model model;
     pass_context passes;
@@ -37,7 +74,12 @@ typedef struct plan {
     size_t peak_op;               /* where the most bytes are alive */
     value_id *at_peak;            /* what is alive there, largest first */
     size_t n_at_peak;
-    double flops_per_step, bytes_per_step; /* one optimizer step, all micro-batches */
+    double flops_per_step;      /* what the model needs for one optimizer step, all micro-batches */
+    double flops_again;         /* and what recompute adds to it */
+    double bytes_per_step;      /* of everything that runs */
+    cost cost;                  /* predicted; all 0 without request.hardware */
+    plan_candidate *candidates; /* what was compared, this plan first, then by time; those that do not fit last */
+    size_t n_candidates;        /* 0: nothing was open */
 } plan;
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
@@ -46,5 +88,83 @@ int64_t plan_tokens_per_step(const plan *p);
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
+
+bool plan_fits(const plan *p); /* in every tier that has a limit */
+
+/* ---- strategy.c: the fastest way that fits ---------------------------------------------------------------------- */
+
+bool plan_is_open(const plan_request *r);
+/* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
+ * ways that fit the fastest, or where none does the smallest. */
+status plan_search(plan *p, const plan_request *r);
+/* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
+status plan_weigh(const plan_request *r, plan_candidate *out);
+void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
+json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
+
+/* ---- rungs.c: how much of the forward is kept ------------------------------------------------------------------- */
+
+/* The rungs from the cheapest in time to the smallest in memory, with this request otherwise as it is. */
+enum { PLAN_RUNGS = 4 };
+typedef struct plan_rung {
+    recompute_kind kind;
+    uint64_t activations; /* bytes at the device peak */
+    uint64_t device;
+    double more_flops; /* as a share of the step without recompute */
+    bool fits;
+} plan_rung;
+status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
+void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
+json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
+
+json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
+
+/* ---- many ranks that are not here ------------------------------------------------------------------------------ */
+
+/* What one rank of N holds, in bytes, from plans of its own shapes: nothing is measured and no rank is started. */
+enum { WORLD_STAGES = 4, WORLD_LAYOUTS = 4, WORLD_RUNGS = 5 };
+typedef struct plan_world_share { /* the fullest rank */
+    uint64_t params, grads, states;
+    uint64_t window;      /* ZeRO-3: gathered parameters, one unit in use and one on its way */
+    uint64_t activations; /* and scratch: whatever lives inside a step */
+    uint64_t total;
+} plan_world_share;
+typedef struct plan_world_stage {
+    const char *name;
+    plan_world_share bytes;
+    uint64_t textbook;           /* params, grads and states without the fp32 master; 0 where there is no master */
+    double volume;               /* parameters sent and received per rank and step, in P; times (N - 1) / N */
+    double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
+} plan_world_stage;
+typedef struct plan_world_layout {
+    char name[64];
+    int data, tensor, pipeline, sequence; /* ranks in each direction */
+    plan_world_share bytes;
+    double bubble;     /* share of a pipeline's time in which a stage waits */
+    char why_not[128]; /* "" where it can be cut so */
+} plan_world_layout;
+typedef struct plan_world_rung {
+    char name[96];
+    uint64_t bytes;
+    double step_s;   /* predicted; NAN without hardware */
+    bool is_formula; /* not compiled: the pass is not there yet */
+} plan_world_rung;
+typedef struct plan_world {
+    int n_ranks;
+    plan_request request;
+    uint64_t n_params;
+    double kept_per_layer_token, formula_per_layer_token; /* activation bytes; formula 0 outside the Llama family */
+    plan_world_stage stages[WORLD_STAGES];                /* DDP, ZeRO-1, 2, 3 */
+    plan_world_layout layouts[WORLD_LAYOUTS];
+    int n_layouts;
+    plan_world_rung rungs[WORLD_RUNGS];
+} plan_world;
+status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks);
+void plan_world_print(const plan_world *w, FILE *out);
+json_t *plan_world_json(const plan_world *w); /* the caller takes it */
+bool plan_generates(const plan_request *r);
+/* fit.c asks these: does a variant fit; and the smallest change for a plan of generation, in options of `ralo generate`. */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned);
+bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);

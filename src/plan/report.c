@@ -9,6 +9,66 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
             total ? 100.0 * (double)n_bytes / (double)total : 0.0);
 }
 
+static void print_recompute(const plan *p, FILE *out) {
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
+            p->request.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
+    strbuf_fini(&policy);
+}
+
+#define NAMED_KINDS 5
+
+/* What takes the time: kinds of ops, longest first, as shares of what all ops take one after the other. */
+static void print_kinds(const cost *c, FILE *out) {
+    bool shown[OP_COUNT] = {false};
+    double total = 0;
+    for (int k = 0; k < OP_COUNT; k++) total += c->kinds[k].seconds;
+    for (int i = 0; i < NAMED_KINDS; i++) {
+        int longest = -1;
+        for (int k = 0; k < OP_COUNT; k++)
+            if (!shown[k] && c->kinds[k].n && (longest < 0 || c->kinds[k].seconds > c->kinds[longest].seconds))
+                longest = k;
+        if (longest < 0) break;
+        shown[longest] = true;
+        fprintf(out, "%s%s %.0f %%", i ? ", " : "    ", op_name((op_kind)longest),
+                100 * c->kinds[longest].seconds / total);
+    }
+    fputc('\n', out);
+}
+
+static void print_prediction(const plan *p, FILE *out) {
+    const cost *c = &p->cost;
+    const hardware *h = p->request.hardware;
+    char a[32];
+    int n_lanes = 0;
+    if (c->missing) {
+        fprintf(out, "predicted nothing: %s does not say %s\n", h->name, c->missing);
+        return;
+    }
+    fprintf(out, "predicted %.4g ms per step, %s tokens/s on %s\n", 1e3 * c->step_s,
+            str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
+    fprintf(out, "    machine: %s\n", *h->source ? h->source : "described by a file");
+    print_kinds(c, out);
+    for (int l = 0; l < COST_LANES; l++) n_lanes += c->busy_s[l] > 0;
+    for (int l = 0; l < COST_LANES && n_lanes > 1; l++)
+        if (c->busy_s[l] > 0)
+            fprintf(out, "    %-8s busy %.4g ms, %.0f %% of the step\n", cost_lane_name(l), 1e3 * c->busy_s[l],
+                    100 * c->busy_s[l] / c->step_s);
+}
+
+static void print_generation(const plan *p, FILE *out) {
+    const generation_shape *g = &p->request.generation;
+    char a[32], b[32];
+    fprintf(out, "generate  %lld sequences of at most %lld tokens, %s, prompts by %lld tokens, %s FLOP per full step\n",
+            (long long)g->slots, (long long)g->context, precision_name(p->request.precision),
+            (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
+    fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
+            str_format_bytes(
+                b, generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.precision))));
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -19,12 +79,16 @@ void plan_print(const plan *p, FILE *out) {
         c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
-    fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-            (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
-            str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
-            str_format_count(b, p->flops_per_step));
+    if (plan_generates(r)) print_generation(p, out);
+    else
+        fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
+                (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
+                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
+                str_format_count(b, p->flops_per_step));
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
+    if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
+    plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
     fprintf(out, " (%llu bytes)\n", (unsigned long long)p->planned[TIER_DEVICE]);
@@ -41,13 +105,36 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (loader, evaluation, text%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+    fprintf(out, "host      %s planned (%s%s%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
+            p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
+            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", checkpoint staging" : "");
+    if (p->planned[TIER_NVME]) fprintf(out, "nvme      %s planned\n", str_format_bytes(a, p->planned[TIER_NVME]));
+    for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++)
+        if (p->planned[t]) fprintf(out, "%-9s %s planned\n", tier_name(t), str_format_bytes(a, p->planned[t]));
+    if (r->hardware) print_prediction(p, out);
+}
+
+json_t *plan_prediction_json(const plan *p) {
+    const cost *c = &p->cost;
+    json_t *j = json_object(), *busy = json_object(), *ops = json_object();
+    json_object_set_new(j, "hardware", json_string(p->request.hardware->name));
+    json_object_set_new(j, "source", json_string(p->request.hardware->source));
+    if (c->missing) json_object_set_new(j, "missing", json_string(c->missing));
+    else json_object_set_new(j, "tokens_per_second", json_real((double)plan_tokens_per_step(p) / c->step_s));
+    for (int l = 0; l < COST_LANES && !c->missing; l++)
+        if (c->busy_s[l] > 0) json_object_set_new(busy, cost_lane_name(l), json_real(1e3 * c->busy_s[l]));
+    for (int k = 0; k < OP_COUNT && !c->missing; k++)
+        if (c->kinds[k].n) json_object_set_new(ops, op_name((op_kind)k), json_real(1e3 * c->kinds[k].seconds));
+    json_object_set_new(j, "busy_ms", busy);
+    json_object_set_new(j, "op_ms", ops);
+    return j;
 }
 
 json_t *plan_memory_json(const plan *p) {
     json_t *memory = json_object(), *roles = json_object();
     for (tier t = 0; t < TIER_COUNT; t++) {
+        if (t > TIER_NVME && !p->planned[t]) continue; /* further devices only where there are any */
         json_t *one = json_object();
         json_object_set_new(one, "planned", json_integer((json_int_t)p->planned[t]));
         json_object_set_new(memory, tier_name(t), one);
@@ -63,10 +150,31 @@ json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
     json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    if (plan_generates(r)) {
+        const generation_shape *g = &r->generation;
+        json_object_set_new(s, "sequences", json_integer(g->slots));
+        json_object_set_new(s, "context", json_integer(g->context));
+        json_object_set_new(s, "page_size", json_integer(g->page_size));
+        json_object_set_new(s, "pages", json_integer(g->pages));
+        json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
+        json_object_set_new(s, "threads", json_integer(r->target.n_threads));
+        return s;
+    }
+    json_object_set_new(s, "states", json_string(state_format_name(state_format_of(r->precision, r->states))));
     json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
     json_object_set_new(s, "accumulation", json_integer(r->accumulation));
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));
     json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
+    strbuf policy;
+    strbuf_init(&policy);
+    recompute_write(&p->passes.recompute, &policy);
+    json_object_set_new(s, "recompute", json_string(policy.text));
+    strbuf_fini(&policy);
+    const offload_options *o = &p->passes.offload;
+    json_object_set_new(s, "offload",
+                        json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads),
+                                  "states", tier_name(o->states), "activations", tier_name(o->activations)));
+    json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;
 }

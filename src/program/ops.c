@@ -83,7 +83,13 @@ const char *op_output_name(op_kind k, int i) { return outputs[k].name[i]; }
 bool op_input_optional(op_kind k, int i) { return inputs[k].optional[i]; }
 bool op_output_optional(op_kind k, int i) { return outputs[k].optional[i]; }
 bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
+bool op_reads_output(const op *o, int i) {
+    if (o->kind == OP_ADAMW && i == 0 && o->out[1]) return false; /* the parameter is the rounded master */
+    return op_output_updates(o->kind, i);
+}
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
+
+static double count_of(const program *p, value_id v) { return v ? (double)shape_count(&program_get(p, v)->shape) : 0; }
 
 double op_bytes(const program *p, const op *o) {
     double n = 0;
@@ -91,28 +97,112 @@ double op_bytes(const program *p, const op *o) {
         if (o->in[i]) n += (double)value_bytes(program_get(p, o->in[i]));
     for (int i = 0; i < op_output_count(o->kind); i++)
         if (o->out[i]) n += (double)value_bytes(program_get(p, o->out[i])) * (op_output_updates(o->kind, i) ? 2 : 1);
+    switch (o->kind) {
+    case OP_EMBED: { /* of the tables only the rows of these tokens are read */
+        double row_bytes = (double)value_bytes(program_get(p, o->out[0]));
+        for (int i = 1; i <= 3; i += 2)
+            if (o->in[i]) n += row_bytes - (double)value_bytes(program_get(p, o->in[i]));
+        return n;
+    }
+    case OP_EMBED_BWD_ADD: { /* rows without a token stay as they are */
+        const value *table = program_get(p, o->out[0]);
+        double touched = count_of(p, o->in[1]) * (double)dtype_bytes(table->type), whole = (double)value_bytes(table);
+        return touched < whole ? n - 2 * (whole - touched) : n;
+    }
+    case OP_ADAMW: /* beside a master the parameter is written, not read */
+        return o->out[1] ? n - (double)value_bytes(program_get(p, o->out[0])) : n;
+    default: return n;
+    }
+}
+
+int64_t op_logits_rows(const program *p, const op *o) {
+    int64_t N = program_get(p, o->in[0])->shape.dim[0], V = program_get(p, o->in[1])->shape.dim[0];
+    int64_t fit = o->attr.chunk_bytes / (4 * V), n_chunks;
+    fit = MIN(MAX(fit, 1), N);
+    n_chunks = (N + fit - 1) / fit;
+    return (N + n_chunks - 1) / n_chunks; /* chunks of equal size rather than a small last one */
+}
+
+/* Arithmetic per element of the operand that gives an op its size. exp, tanh and the like count as the ten or so
+ * operations of their polynomials, a root or a division as a few. */
+static double element_flops(op_kind k) {
+    switch (k) {
+    case OP_ADD:
+    case OP_ADD_BIAS:
+    case OP_BIAS_GRAD:
+    case OP_EMBED:
+    case OP_EMBED_BWD:
+    case OP_EMBED_BWD_ADD:
+    case OP_POSITION_BWD:
+    case OP_ACCUMULATE:
+    case OP_CAST: return 1;
+    case OP_GRAD_SUMSQ:
+    case OP_CLIP: return 2;
+    case OP_ROPE: return 3; /* two products and a sum; v passes */
+    case OP_RMSNORM:
+    case OP_QK_NORM:
+    case OP_LOSS_REDUCE: return 4;
+    case OP_ADD_RMSNORM: return 5;
+    case OP_LAYERNORM: return 7;
+    case OP_ADD_LAYERNORM: return 8;
+    case OP_SWIGLU: return 8; /* per element of gate|up: one exp for two of them */
+    case OP_RMSNORM_BWD:
+    case OP_QK_NORM_BWD: return 9;
+    case OP_SWIGLU_BWD: return 11;
+    case OP_LAYERNORM_BWD: return 12;
+    case OP_ADAMW: return 14;
+    case OP_GELU:
+    case OP_ROPE_TABLE: return 20;
+    case OP_GELU_BWD: return 30;
+    default: return 0; /* COPY; the products are counted by shape */
+    }
+}
+
+static value_id sizing_operand(const op *o) {
+    switch (o->kind) {
+    case OP_ROPE_TABLE:
+    case OP_EMBED: return o->out[0];
+    case OP_EMBED_BWD:
+    case OP_EMBED_BWD_ADD:
+    case OP_POSITION_BWD: return o->in[1];
+    default: return o->in[0];
+    }
+}
+
+/* Each bf16 number that is rounded stochastically needs 16 of the 128 bits that ten rounds of Philox give. */
+#define NOISE_FLOPS 8.0
+
+static double noise_flops(const program *p, const op *o) {
+    double n = 0;
+    if (o->kind == OP_ADAMW && o->out[1]) return 0; /* with a master everything is rounded to nearest */
+    for (int i = 0; i < op_output_count(o->kind); i++)
+        if (o->out[i] && program_get(p, o->out[i])->type == DTYPE_BF16) n += NOISE_FLOPS * count_of(p, o->out[i]);
     return n;
 }
 
 double op_flops(const program *p, const op *o) {
-    const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL;
-    const value *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
+    const op_attr *a = &o->attr;
+    double square = (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
     switch (o->kind) {
-    case OP_LINEAR: /* x (N, in), w (out, in) */
-    case OP_UNEMBED_LOSS: return 2.0 * (double)a->shape.dim[0] * (double)shape_count(&b->shape);
-    case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)a->shape.dim[0] * (double)shape_count(&b->shape);
-    case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
-        return 2.0 * (double)a->shape.dim[0] * (double)shape_count(&b->shape);
+    case OP_UNEMBED_LOGITS: /* only the rows that are sampled */
+        return 2.0 * (double)program_get(p, o->out[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_ATTENTION_PAGED: /* two products over as many positions as the page table can hold */
+        return 4.0 * (double)program_get(p, o->in[0])->shape.dim[0] * a->n_heads * a->head_dim *
+               (double)program_get(p, o->in[3])->shape.dim[1] * (double)program_get(p, o->in[1])->shape.dim[2];
+    case OP_LINEAR:       /* x (N, in), w (out, in) */
+    case OP_LINEAR_DX:    /* dy (N, out), w (out, in) */
+    case OP_UNEMBED_LOSS: /* h (N, C), w (V, C) */
+        return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
-        return 2.0 * (double)shape_count(&a->shape) * (double)b->shape.dim[1];
-    case OP_ATTENTION: /* two products over the causal half */
-        return 2.0 * (double)o->attr.batch * o->attr.n_heads * (double)o->attr.seq_len * (double)o->attr.seq_len *
-               o->attr.head_dim;
-    case OP_ATTENTION_BWD: /* five products */
-        return 5.0 * (double)o->attr.batch * o->attr.n_heads * (double)o->attr.seq_len * (double)o->attr.seq_len *
-               o->attr.head_dim;
-    case OP_ADAMW: return 14.0 * (double)shape_count(&a->shape);
-    default: return a ? 8.0 * (double)shape_count(&a->shape) : 0; /* a few operations per element */
+        return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];
+    /* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
+     * and shorter ones cost less. */
+    case OP_ATTENTION: return 2.0 * square;     /* two products */
+    case OP_ATTENTION_BWD: return 5.0 * square; /* five */
+    case OP_ADAMW:
+    case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + noise_flops(p, o);
+    default: return element_flops(o->kind) * count_of(p, sizing_operand(o));
     }
 }
 

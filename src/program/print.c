@@ -10,18 +10,20 @@ static void print_value(const program *p, value_id id, const char *label, bool u
 }
 
 void program_print(const program *p, FILE *out) {
-    static const char *const streams[STREAM_COUNT] = {"compute", "h2d", "d2h", "comm"};
     section at = SECTION_COUNT;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (o->section != at) fprintf(out, "section %s\n", section_name(at = o->section));
-        fprintf(out, "  %5zu %-8s %-18s", i, streams[o->stream], op_name(o->kind));
+        fprintf(out, "  %5zu %-8s %-18s", i, stream_name(o->stream), op_name(o->kind));
         for (int k = 0; k < op_output_count(o->kind); k++)
             if (o->out[k]) print_value(p, o->out[k], op_output_name(o->kind, k), op_output_updates(o->kind, k), out);
         fputs(" <-", out);
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (o->in[k]) print_value(p, o->in[k], op_input_name(o->kind, k), false, out);
+        if (o->rows) print_value(p, o->rows, "rows", false, out);
         if (o->work) print_value(p, o->work, "work", false, out);
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (o->wait[k]) fprintf(out, " wait %s:%u", stream_name(k), o->wait[k]);
         fputc('\n', out);
     }
 }
@@ -36,7 +38,9 @@ uint64_t program_hash(const program *p) {
     uint64_t h = p->n_ops;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        h = mix(h, (uint64_t)o->kind << 8 | o->section);
+        h = mix(h, (uint64_t)o->kind << 16 | (uint64_t)o->at << 8 | o->section);
+        h = mix(h, (uint64_t)o->attr.first_element);
+        if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);
     }

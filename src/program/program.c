@@ -7,12 +7,16 @@
 #include <stdlib.h>
 
 static const char *const role_names[ROLE_COUNT] = {"inputs",      "params", "grads", "states",
-                                                   "activations", "work",   "comm"};
-static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme"};
-static const char *const section_names[SECTION_COUNT] = {"start", "micro", "eval", "update"};
+                                                   "activations", "work",   "comm",  "cache"};
+static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme", "device1", "device2", "device3"};
+static const char *const stream_names[STREAM_COUNT] = {"compute", "host", "h2d", "d2h", "read", "write", "comm"};
+static const char *const section_names[SECTION_COUNT] = {"start", "micro", "eval", "update", "prefill", "decode"};
 
 const char *role_name(role r) { return role_names[r]; }
 const char *tier_name(tier t) { return tier_names[t]; }
+bool tier_is_device(tier t) { return t != TIER_HOST && t != TIER_NVME; }
+tier tier_of_device(int index) { return index == 0 ? TIER_DEVICE : (tier)(TIER_DEVICE_1 + index - 1); }
+const char *stream_name(stream s) { return stream_names[s]; }
 const char *section_name(section s) { return section_names[s]; }
 
 void program_init(program *p) {
@@ -94,6 +98,8 @@ value_id program_root(const program *p, value_id id, size_t *byte_offset) {
     if (byte_offset) *byte_offset = at;
     return id;
 }
+
+tier program_tier(const program *p, value_id id) { return p->values[program_root(p, id, NULL)].tier; }
 
 value_id program_find(const program *p, const char *name) {
     for (value_id id = 1; id < p->n_values; id++)

@@ -4,7 +4,8 @@
  * Promises
  *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
  *   - A program is several sections over one table of values. A section is what runs in one go: MICRO is forward and
- *     backward of one micro-batch, UPDATE the optimizer, EVAL a forward with losses. Values that belong to one section
+ *     backward of one micro-batch, UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
+ *     generation. Values that belong to one section
  *     only share bytes with those of other sections, because sections never run at the same moment.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
  *
@@ -35,14 +36,38 @@ typedef enum role {
     ROLE_ACTIVATION,
     ROLE_WORK,
     ROLE_COMM,
+    ROLE_CACHE, /* keys and values of generation */
     ROLE_COUNT
 } role;
-typedef enum tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_COUNT } tier;
-typedef enum stream { STREAM_COMPUTE, STREAM_H2D, STREAM_D2H, STREAM_COMM, STREAM_COUNT } stream;
-typedef enum section { SECTION_START, SECTION_MICRO, SECTION_EVAL, SECTION_UPDATE, SECTION_COUNT } section;
+/* Where bytes live. The first device is TIER_DEVICE; layers placed by hand may lie on others, each with its own arena. */
+typedef enum tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_DEVICE_1, TIER_DEVICE_2, TIER_DEVICE_3, TIER_COUNT } tier;
+enum { DEVICES_MAX = 4 };
+/* Ops of one stream run in the order of the list; streams run beside each other and wait where op.wait says so. */
+typedef enum stream {
+    STREAM_COMPUTE, /* kernels on a device */
+    STREAM_HOST,    /* kernels on host memory */
+    STREAM_H2D,     /* copies to a device */
+    STREAM_D2H,     /* copies from a device */
+    STREAM_READ,    /* nvme to host */
+    STREAM_WRITE,   /* host to nvme */
+    STREAM_COMM,
+    STREAM_COUNT
+} stream;
+typedef enum section {
+    SECTION_START,
+    SECTION_MICRO,
+    SECTION_EVAL,
+    SECTION_UPDATE,
+    SECTION_PREFILL, /* generation: a chunk of prompt tokens of several sequences */
+    SECTION_DECODE,  /* generation: one token of every sequence */
+    SECTION_COUNT
+} section;
 
 const char *role_name(role r); /* "params", "grads" ...: the keys of memory.by_role */
 const char *tier_name(tier t);
+bool tier_is_device(tier t);
+tier tier_of_device(int index); /* 0 .. DEVICES_MAX - 1 */
+const char *stream_name(stream s);
 const char *section_name(section s);
 
 typedef uint32_t value_id; /* index into program.values; 0 is "none" */
@@ -57,6 +82,7 @@ typedef struct value {
     section section;      /* where a transient value lives; ignored when persistent */
     bool persistent;      /* keeps its bytes between sections: params, grads, states, inputs */
     int layer;            /* -1 outside the blocks */
+    size_t alignment;     /* of its offset; 0: as the target says */
     value_id view_of;     /* these bytes are part of that value's ... */
     size_t view_offset;   /* ... starting here */
     value_id gradient;    /* of this value, written by autodiff */
@@ -87,19 +113,29 @@ typedef struct op_attr {
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     uint64_t noise_key;                /* stochastic rounding: which tensor this is */
+    int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
     float clip;                        /* clip: largest global norm, 0 = never */
     bool normalize_by_weights;         /* clip: divide by the sum of weights instead of valid tokens */
 } op_attr;
 
 #define OP_MAX_IN 8
-#define OP_MAX_OUT 4
+#define OP_MAX_OUT 6
 typedef struct op {
     op_kind kind;
     section section;
     stream stream;
-    int layer; /* -1 outside the blocks */
+    tier at;    /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
+    int layer;  /* -1 outside the blocks */
+    bool again; /* repeats an op of the forward: written by recompute */
     value_id in[OP_MAX_IN], out[OP_MAX_OUT];
     value_id work; /* scratch bytes, given by the workspace pass */
+    /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
+    uint32_t wait[STREAM_COUNT];
+    /* int32 (1): how many leading rows of the op hold something in this run; NO_VALUE: all. A value and not a constant, so
+     * that a step that is partly filled costs what it holds and is still the step that was planned. A kernel may compute
+     * the other rows too, nobody reads them; it must not let them reach these. Where it is given, the bits of a row depend
+     * on that row alone, never on how many others there are. */
+    value_id rows;
     op_attr attr;
 } op;
 
@@ -128,6 +164,7 @@ typedef struct step_scalars {
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
 #define NORM_BLOCK 65536 /* elements per fp64 partial sum of the global norm */
+#define STATE_BLOCK 256  /* elements per scale of 8-bit optimizer states */
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
 
@@ -142,6 +179,7 @@ void op_out(op *o, int i, value_id v);
 value *program_get(const program *p, value_id id);
 size_t value_bytes(const value *v);
 value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
+tier program_tier(const program *p, value_id id);                          /* of its bytes: that of the root */
 value_id program_find(const program *p, const char *name);                 /* NO_VALUE when absent */
 void program_section(const program *p, section s, size_t *first, size_t *end);
 /* For passes: hands over the op list (caller frees with free) and leaves the program without ops. */
@@ -157,11 +195,15 @@ const char *op_input_name(op_kind k, int i);
 const char *op_output_name(op_kind k, int i);
 bool op_input_optional(op_kind k, int i);
 bool op_output_optional(op_kind k, int i);
-bool op_output_updates(op_kind k, int i);     /* '+': read and written */
+bool op_output_updates(op_kind k, int i); /* '+': read and written */
+bool op_reads_output(const op *o,
+                     int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
-double op_bytes(const program *p, const op *o); /* bytes that must move: inputs once, outputs once */
+double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
+/* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
+int64_t op_logits_rows(const program *p, const op *o);
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);

@@ -89,6 +89,20 @@ static status check_heads(const checker *c, value_id qkv) {
     return OK;
 }
 
+/* Pages of keys and values, and what finds a token in them. */
+static status check_paged(const checker *c, value_id cache, value_id slots, value_id table, value_id doc) {
+    const op *o = c->o;
+    int64_t n = sh(c, IN(0))->dim[0];
+    REQUIRE(o->attr.seq_len == 1, "every token is a row of its own: seq_len is 1", IN(0));
+    REQUIRE(sh(c, cache)->rank == 4 && sh(c, cache)->dim[1] == 2 * (int64_t)o->attr.n_kv_heads &&
+                sh(c, cache)->dim[2] > 0 && sh(c, cache)->dim[3] == o->attr.head_dim && same_type(c, IN(0), cache),
+            "cache is not (pages, 2 G, S, D) of the rows' dtype", cache);
+    TRY(check_tokens(c, slots, n));
+    TRY(check_tokens(c, doc, n));
+    REQUIRE(has_type(c, table, DTYPE_I32) && sh(c, table)->rank == 2, "expected int32 (slots, pages of a slot)", table);
+    return OK;
+}
+
 static status check_scalars(const checker *c, value_id v) {
     REQUIRE(has_type(c, v, DTYPE_U8) && is_shape1(c, v, sizeof(step_scalars)), "expected the step scalars", v);
     return OK;
@@ -124,23 +138,42 @@ static status check_norm(const checker *c, value_id x, value_id gamma, value_id 
     return check_statistic(c, x, rstd);
 }
 
+/* An op on part of a parameter: blocks of the norm and of the rounding noise are never cut. */
+static status check_part(const checker *c, value_id v) {
+    int64_t first = c->o->attr.first_element;
+    REQUIRE(first >= 0 && first % NORM_BLOCK == 0, "a part must start at a multiple of NORM_BLOCK", v);
+    return OK;
+}
+
 static status check_adamw(const checker *c) {
     const op *o = c->o;
-    value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3);
+    TRY(check_part(c, OUT(0)));
+    value_id g = IN(0), p = OUT(0), master = OUT(1), m = OUT(2), v = OUT(3), m_scale = OUT(4), v_scale = OUT(5);
     REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape1(c, IN(1), CLIP_COUNT), "expected the clip value", IN(1));
     TRY(check_scalars(c, IN(2)));
     REQUIRE(shape_equal(sh(c, g), sh(c, p)), "gradient shape differs from the parameter", g);
-    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
-            "state shape differs from the parameter", m);
-    REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
     if (master) {
         REQUIRE(has_type(c, master, DTYPE_F32) && shape_equal(sh(c, master), sh(c, p)), "master must be fp32", master);
-        REQUIRE(has_type(c, g, DTYPE_F32) && has_type(c, m, DTYPE_F32), "with a master, gradient and state are fp32",
-                g);
+        REQUIRE(has_type(c, p, DTYPE_BF16) || has_type(c, p, DTYPE_F16), "only a 16-bit parameter has a master", p);
+        REQUIRE(has_type(c, g, DTYPE_F32), "with a master, the gradient is fp32", g);
     } else {
-        REQUIRE(same_type(c, p, g) && same_type(c, p, m), "without a master all have one dtype", g);
+        REQUIRE(same_type(c, p, g), "without a master parameter and gradient have one dtype", g);
         REQUIRE(has_type(c, p, DTYPE_F32) || has_type(c, p, DTYPE_BF16), "fp16 parameters need a master", p);
     }
+    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
+            "state shape differs from the parameter", m);
+    if (!has_type(c, m, DTYPE_I8)) {
+        REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
+        REQUIRE(has_type(c, m, DTYPE_F32) || has_type(c, m, DTYPE_BF16), "states are fp32, bf16 or int8", m);
+        REQUIRE(!m_scale && !v_scale, "only 8-bit states have scales", m_scale ? m_scale : v_scale);
+        return OK;
+    }
+    int64_t n_blocks = (shape_count(sh(c, p)) + STATE_BLOCK - 1) / STATE_BLOCK;
+    REQUIRE(has_type(c, v, DTYPE_U8), "v beside an int8 m is uint8", v);
+    REQUIRE(m_scale && has_type(c, m_scale, DTYPE_F32) && is_shape1(c, m_scale, n_blocks), "one fp32 scale per block",
+            m_scale);
+    REQUIRE(v_scale && has_type(c, v_scale, DTYPE_F32) && is_shape1(c, v_scale, n_blocks), "one fp32 scale per block",
+            v_scale);
     return OK;
 }
 
@@ -203,8 +236,10 @@ static status check_op(const checker *c) {
         return OK;
     case OP_ROPE:
         TRY(check_heads(c, IN(0)));
-        REQUIRE(has_type(c, IN(1), DTYPE_F32) && is_shape2(c, IN(1), o->attr.seq_len, o->attr.head_dim),
-                "table is not (T, D)", IN(1));
+        /* Longer than a row where rows are single tokens of a long sequence, as in generation. */
+        REQUIRE(has_type(c, IN(1), DTYPE_F32) && sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] >= o->attr.seq_len &&
+                    sh(c, IN(1))->dim[1] == o->attr.head_dim,
+                "table is not (T, D) or longer", IN(1));
         TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
         REQUIRE(o->attr.head_dim % 2 == 0, "rope needs an even head_dim", IN(0));
         return check_like(c, IN(0), OUT(0));
@@ -216,6 +251,23 @@ static status check_op(const checker *c) {
                 "output is not (N, H D)", OUT(0));
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
                 "lse is not (B, H, T)", OUT(1));
+        return OK;
+    case OP_KV_STORE: TRY(check_heads(c, IN(0))); return check_paged(c, OUT(0), IN(1), IN(2), IN(3));
+    case OP_ATTENTION_PAGED:
+        TRY(check_heads(c, IN(0)));
+        REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], (int64_t)o->attr.n_heads * o->attr.head_dim) &&
+                    same_type(c, IN(0), OUT(0)),
+                "output is not (N, H D)", OUT(0));
+        return check_paged(c, IN(1), IN(2), IN(3), IN(4));
+    case OP_UNEMBED_LOGITS:
+        TRY(check_rows(c, IN(0)));
+        REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, IN(0))->dim[1] && same_type(c, IN(0), IN(1)),
+                "unembedding does not match the rows", IN(1));
+        REQUIRE(has_type(c, OUT(0), DTYPE_F32) && sh(c, OUT(0))->rank == 2 &&
+                    sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[0],
+                "expected fp32 (R, V)", OUT(0));
+        if (IN(2)) return check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]);
+        REQUIRE(sh(c, OUT(0))->dim[0] == sh(c, IN(0))->dim[0], "without pick there are as many rows as in h", OUT(0));
         return OK;
     case OP_SWIGLU:
         TRY(check_rows(c, IN(0)));
@@ -291,8 +343,10 @@ static status check_op(const checker *c) {
     case OP_ACCUMULATE:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
         TRY(check_scalars(c, IN(1)));
+        TRY(check_part(c, OUT(0)));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_GRAD_SUMSQ:
+        TRY(check_part(c, IN(0)));
         REQUIRE(has_type(c, OUT(0), DTYPE_F64) &&
                     is_shape1(c, OUT(0), (shape_count(sh(c, IN(0))) + NORM_BLOCK - 1) / NORM_BLOCK),
                 "one fp64 sum per block", OUT(0));
@@ -312,6 +366,17 @@ static status check_op(const checker *c) {
     case OP_COUNT: break;
     }
     return fail(c, "unknown op", NO_VALUE);
+}
+
+/* A kernel reaches only the memory it runs beside. */
+static status check_place(const checker *c) {
+    const op *o = c->o;
+    if (o->kind == OP_COPY) return OK;
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (IN(k)) REQUIRE(program_tier(c->p, IN(k)) == o->at, "operand lies elsewhere", IN(k));
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (OUT(k)) REQUIRE(program_tier(c->p, OUT(k)) == o->at, "result lies elsewhere", OUT(k));
+    return OK;
 }
 
 /* A transient value must be defined earlier in its section; a persistent one always holds something. */
@@ -340,8 +405,10 @@ static status check_flow(const program *p) {
             value_id v = o->out[k];
             if (!v) continue;
             value_id root = program_root(p, v, NULL);
-            if (op_output_updates(o->kind, k)) rc = check_use(c, v, defined);
-            else if (written[v]) rc = fail(c, "written twice", v);
+            if (op_reads_output(o, k)) rc = check_use(c, v, defined);
+            else if (op_output_updates(o->kind, k)) rc = OK;
+            else if (written[v] && !(o->kind == OP_COPY && p->values[root].persistent)) /* it may come home twice */
+                rc = fail(c, "written twice", v);
             else if (!p->values[root].persistent && p->values[root].section != o->section)
                 rc = fail(c, "written outside its section", v);
             defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
@@ -352,22 +419,23 @@ static status check_flow(const program *p) {
     return rc;
 }
 
-/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing. */
+/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing.
+ * Where ops take it in parts, any part counts. */
 static status check_gradients(const program *p) {
     unsigned char *written = mem_alloc(p->n_values), *read = mem_alloc(p->n_values);
     bool has_update = false;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         has_update |= o->section == SECTION_UPDATE;
-        for (int k = 0; k < op_input_count(o->kind); k++) read[o->in[k]] = 1;
-        for (int k = 0; k < op_output_count(o->kind); k++) written[o->out[k]] = 1;
+        for (int k = 0; k < op_input_count(o->kind); k++) read[program_root(p, o->in[k], NULL)] = 1;
+        for (int k = 0; k < op_output_count(o->kind); k++) written[program_root(p, o->out[k], NULL)] = 1;
     }
     status rc = OK;
     for (value_id v = 1; v < p->n_values && rc == OK; v++) {
         const value *a = &p->values[v];
-        if (a->role == ROLE_PARAM && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
+        if (a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
             rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
-        if (a->role != ROLE_GRAD || !has_update) continue;
+        if (a->role != ROLE_GRAD || !has_update || a->view_of != NO_VALUE) continue;
         if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);
         else if (!read[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is lost: nothing reads it", a->name);
     }
@@ -391,7 +459,13 @@ status program_verify(const program *p) {
             if (o->out[k] >= p->n_values) return fail(&c, "output is no value", NO_VALUE);
             if (!o->out[k] && !op_output_optional(o->kind, k)) return fail(&c, op_output_name(o->kind, k), NO_VALUE);
         }
+        if (o->rows) {
+            if (o->rows >= p->n_values) return fail(&c, "rows is no value", NO_VALUE);
+            if (!has_type(&c, o->rows, DTYPE_I32) || !is_shape1(&c, o->rows, 1) || !p->values[o->rows].persistent)
+                return fail(&c, "rows is not a persistent int32 (1)", o->rows);
+        }
         TRY(check_op(&c));
+        TRY(check_place(&c));
     }
     TRY(check_flow(p));
     return check_gradients(p);

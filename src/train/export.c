@@ -5,7 +5,7 @@
  * and rounded once to what was asked for. bf16 and fp16 runs have fp32 masters, whose rounding is the parameter itself;
  * so the masters serve every dtype. A number that fp16 cannot hold is refused by name, it would be written as infinity. */
 #include "train/export.h"
-#include "train/checkpoint_io.h"
+#include "train/checkpoint_params.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -97,21 +97,8 @@ typedef struct source {
 
 static status source_begin(source *s, size_t i) {
     if (s->e) return OK;
-    char name[256], a[64], b[64];
     const model_param *q = &s->m->params[i];
-    const shape *want = &program_get(s->g, q->value)->shape;
-    snprintf(name, sizeof name, "master/%s", q->name);
-    bool found = checkpoint_reader_find(s->r, name, &s->found);
-    if (!found) {
-        snprintf(name, sizeof name, "param/%s", q->name);
-        found = checkpoint_reader_find(s->r, name, &s->found);
-    }
-    if (!found) return ERR(ERR_INPUT, "the checkpoint has no tensor '%s', the model needs it", name);
-    bool known = s->found.type == DTYPE_F32 || s->found.type == DTYPE_BF16 || s->found.type == DTYPE_F16;
-    if (!known || !shape_equal(&s->found.shape, want))
-        return ERR(ERR_INPUT, "the checkpoint's tensor '%s': found %s %s, expected %s in fp32, bf16 or fp16", name,
-                   dtype_name(s->found.type), shape_format(a, &s->found.shape), shape_format(b, want));
-    TRY(checkpoint_reader_verify(s->r, &s->found));
+    TRY(checkpoint_param_find(s->r, q->name, &program_get(s->g, q->value)->shape, &s->found));
     return OK;
 }
 
@@ -406,26 +393,6 @@ status export_running(exec *e, const plan *p, const char *description, const exp
 
 /* ---- from a checkpoint ------------------------------------------------------------------------------------------- */
 
-static status find_checkpoint(const char *from, char *out, size_t n) {
-    struct stat st;
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/checkpoint.json", from);
-    bool is_checkpoint = access(path.text, F_OK) == 0;
-    strbuf_fini(&path);
-    if (strlen(from) >= n) return ERR(ERR_INPUT, "export: a path of %zu characters is too long", strlen(from));
-    if (stat(from, &st) != 0) return ERR(ERR_INPUT, "export from %s: %s", from, strerror(errno));
-    if (is_checkpoint) {
-        snprintf(out, n, "%s", from);
-        return OK;
-    }
-    TRY(checkpoint_find_newest(from, out, n));
-    if (!out[0])
-        return ERR(ERR_INPUT,
-                   "export from %s: found no whole checkpoint there, expected a run or a checkpoint directory", from);
-    return OK;
-}
-
 /* The model's parameters and their names; nothing of this program runs, so its sizes are the smallest. */
 static status build_names(const json_t *description, const char *path, model *m, program *g) {
     model_config c;
@@ -444,17 +411,12 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
     *out = (export_report){.type = o->type};
     program_init(&g);
     TRY_GOTO(rc, export_check_dir(o->dir), done);
-    TRY_GOTO(rc, find_checkpoint(from, out->from, sizeof out->from), done);
+    TRY_GOTO(rc, checkpoint_locate("export", from, "a run or a checkpoint directory", out->from, sizeof out->from),
+             done);
     TRY_GOTO(rc, checkpoint_reader_open(&r, out->from), done);
-    const json_t *description = checkpoint_reader_model(r);
+    const json_t *description;
+    TRY_GOTO(rc, checkpoint_description(r, out->from, &description), done);
     out->step = checkpoint_reader_step(r);
-    if (!json_is_object(description)) {
-        rc = ERR(
-            ERR_INPUT,
-            "%s does not say which model it holds: an older ralo wrote it; resume the run for a step and export that",
-            out->from);
-        goto done;
-    }
     TRY_GOTO(rc, build_names(description, out->from, &m, &g), done);
     snprintf(name, sizeof name, "param/%s", m.params[0].name);
     if (out->type == DTYPE_COUNT) {

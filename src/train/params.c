@@ -58,10 +58,11 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
 
 void params_clear_states(exec *e, const plan *p) {
     void *zeros = mem_alloc(FILL_CHUNK * sizeof(float));
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        write_zeros(e, &p->program, p->passes.moments[i], zeros, FILL_CHUNK * sizeof(float));
-        write_zeros(e, &p->program, p->passes.variances[i], zeros, FILL_CHUNK * sizeof(float));
-    }
+    const pass_context *c = &p->passes;
+    const value_id *groups[] = {c->moments, c->variances, c->moment_scales, c->variance_scales};
+    for (size_t i = 0; i < p->model.n_params; i++)
+        for (size_t k = 0; k < ARRAY_LENGTH(groups); k++)
+            if (groups[k][i]) write_zeros(e, &p->program, groups[k][i], zeros, FILL_CHUNK * sizeof(float));
     free(zeros);
 }
 
@@ -79,7 +80,12 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
     const struct {
         const char *kind;
         const value_id *values;
-    } groups[] = {{"param", NULL}, {"master", p->passes.masters}, {"m", p->passes.moments}, {"v", p->passes.variances}};
+    } groups[] = {{"param", NULL},
+                  {"master", p->passes.masters},
+                  {"m", p->passes.moments},
+                  {"v", p->passes.variances},
+                  {"m_scale", p->passes.moment_scales},
+                  {"v_scale", p->passes.variance_scales}};
     checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->model.n_params * sizeof *list);
     *n = 0;
     for (size_t i = 0; i < p->model.n_params; i++)

@@ -6,6 +6,6 @@ void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial
 void params_clear_states(exec *e, const plan *p);              /* zeros to the optimizer state */
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. */
 uint64_t params_hash(exec *e, const plan *p);
-/* Everything that is a tensor and must survive: params, masters, m, v. The caller frees the array with free; names live
+/* Everything that is a tensor and must survive: params, masters, m, v and their scales. The caller frees the array with free; names live
  * in memory. */
 checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_t *n);

@@ -113,13 +113,13 @@ static status run_step(trainer *t, train_step_report *report) {
     const train_options *o = &t->r->train;
     int64_t step = t->state.step + 1;
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
-    for (int64_t micro = 0; micro < o->accumulation; micro++) {
+    for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
         write_batch(t, b->tokens, b->targets, b->doc);
         write_scalars(t, step, (uint32_t)micro);
-        exec_run(t->e, SECTION_MICRO);
+        TRY(exec_run(t->e, SECTION_MICRO));
     }
-    exec_run(t->e, SECTION_UPDATE);
+    TRY(exec_run(t->e, SECTION_UPDATE));
     float clip[CLIP_COUNT];
     double sums[SUM_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
@@ -189,11 +189,15 @@ static const char *data_identity(trainer *t) {
 /* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
-    return arena_format(
-        &t->memory, "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s; %s",
-        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers,
-        (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
-        c->tied ? "tied" : "untied", precision_name(t->p->request.precision), data_identity(t));
+    precision q = t->p->request.precision;
+    state_format states = state_format_of(q, t->p->request.states);
+    bool usual = states == state_format_of(q, STATES_AUTO);
+    return arena_format(&t->memory,
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s; %s",
+                        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
+                        (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
+                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
+                        usual ? "" : state_format_name(states), data_identity(t));
 }
 
 static status resume(trainer *t, const char *id, bool *resumed) {
@@ -238,8 +242,13 @@ static status first_values(trainer *t) {
 static status open_trainer(trainer *t) {
     const train_request *r = t->r;
     arena_init(&t->memory);
-    exec_options eo = {.backend = r->backend, .n_threads = r->n_threads, .bind = r->bind, .trace_path = r->trace_path};
+    exec_options eo = {.backend = r->backend,
+                       .n_threads = r->n_threads,
+                       .bind = r->bind,
+                       .trace_path = r->trace_path,
+                       .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir};
     TRY(exec_open(&t->e, &t->p->program, &eo));
+    if (exec_disk_method(t->e)) say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     evaluator_init(&t->eval, t->e, t->p, t->d);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
     scaler_init(&t->state.scaler, &r->train);
@@ -336,8 +345,9 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->param_hash = params_hash(t.e, p);
     exec_ledger(t.e, &out->memory);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) + train_host_bytes(&p->request) +
-                     dataset_host_bytes(d) + (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
+    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
+                     (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
+                     (t.checkpoints ? checkpointer_staged_bytes(t.checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */

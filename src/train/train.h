@@ -21,6 +21,7 @@ typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT 
 
 typedef struct train_options {
     int64_t steps, micro_batch, accumulation;
+    int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
     int64_t warmup;     /* steps */
@@ -156,6 +157,7 @@ typedef struct train_request {
     int n_threads;
     bool bind;
     const char *trace_path;
+    const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
 } train_request;
 
@@ -171,11 +173,14 @@ typedef struct train_result {
     uint64_t rss_peak;
 } train_result;
 
-/* Host memory of evaluation buffers: part of the plan. */
-uint64_t train_host_bytes(const plan_request *r);
+/* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
+uint64_t train_host_row_bytes(const plan_request *r);
 /* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
 status train_check(const train_request *r, const plan *p);
 /* plan: already compiled from request->plan; borrowed. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */
 void train_interrupt(void);
+
+#include "train/generate.h"   /* completions from a model: part of this room's face */
+#include "train/perplexity.h" /* loss of a model on a text: likewise */

@@ -46,8 +46,7 @@ static void touch_pages(void *context, int64_t task, int thread) {
 }
 
 static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
-    if (t != TIER_DEVICE && t != TIER_HOST)
-        return ERR(ERR_BUG, "the cpu backend holds memory in the device and host tiers, not in %s", tier_name(t));
+    if (t == TIER_NVME) return ERR(ERR_BUG, "the cpu backend holds memory, and the nvme tier is a file");
     size_t n_mapped = round_to_huge_pages(n_bytes);
     /* One huge page more, and the ends given back, so that the arena starts on a huge page. */
     uint8_t *raw = mmap(NULL, n_mapped + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,6 +99,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_ATTENTION_BWD: return cpu_attention_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return cpu_unembed_work_bytes(p, o, n_threads);
+    case OP_ATTENTION_PAGED: return cpu_paged_work_bytes(p, o, n_threads);
+    case OP_UNEMBED_LOGITS: return cpu_logits_work_bytes(p, o, n_threads);
     case OP_BIAS_GRAD:
     case OP_RMSNORM_BWD:
     case OP_LAYERNORM_BWD:

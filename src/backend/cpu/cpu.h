@@ -15,6 +15,13 @@ struct backend_context {
     int n_threads;
 };
 
+/* The rows that an op has to compute: all n, or as many as op.rows says hold something. */
+static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
+    if (!k->rows) return n;
+    ASSERT(*k->rows >= 0 && *k->rows <= n);
+    return *k->rows;
+}
+
 /* One line per op: cpu_<name> runs it, cpu_<name>_work says how much scratch it needs (or is absent). */
 #define OP(id, in, out, inplace, doc) void cpu_kernel_##id(backend_context *c, const kernel_call *k);
 #include "program/ops.def"
@@ -23,5 +30,7 @@ struct backend_context {
 size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads);    /* LINEAR, LINEAR_DX, LINEAR_DW */
 size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads); /* ATTENTION, ATTENTION_BWD */
 size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads);   /* UNEMBED_LOSS, UNEMBED_LOSS_GRAD */
+size_t cpu_paged_work_bytes(const program *p, const op *o, int n_threads);     /* ATTENTION_PAGED */
+size_t cpu_logits_work_bytes(const program *p, const op *o, int n_threads);    /* UNEMBED_LOGITS */
 size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads);      /* *NORM_BWD, BIAS_GRAD */
 size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads);     /* EMBED_BWD*, POSITION_BWD */

@@ -84,6 +84,7 @@ static void map_run(backend_context *c, const kernel_call *k, map_kind kind) {
     const value *y = call_out(k, 0);
     map_job j = {
         .kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1], .n = shape_count(&y->shape)};
+    if (k->rows) j.n = cpu_rows(k, y->shape.dim[0]) * (j.n / y->shape.dim[0]);
     ASSERT(call_in(k, 0)->type == y->type && (!j.b || call_in(k, 1)->type == y->type));
     pool_run(c->threads, map_task, &j, tasks_of(j.n, TASK_ELEMENTS));
 }
@@ -101,6 +102,7 @@ typedef struct rows_job {
     const void *x, *other; /* other: bias, dy */
     const float *table;
     const int32_t *doc;
+    int64_t n_positions;   /* of table */
     int64_t n_rows, width; /* width: elements of a row of y, or F */
     int64_t rows_per_task;
 } rows_job;
@@ -157,7 +159,7 @@ void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *y = call_out(k, 0);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
     rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = y->shape.dim[y->shape.rank - 1]};
-    j.n_rows = shape_count(&y->shape) / j.width;
+    j.n_rows = cpu_rows(k, shape_count(&y->shape) / j.width);
     rows_run(c, &j, swiglu_task);
 }
 
@@ -228,6 +230,7 @@ static void rope_task(void *context, int64_t task, int thread) {
     size_t half = (size_t)(D / 2);
     for (int64_t row = first; row < end; row++) {
         int64_t position = row % a->seq_len - j->doc[row];
+        ASSERT(position >= 0 && position < j->n_positions);
         const float *cosine = j->table + position * D, *sine = cosine + half;
         for (int64_t h = 0; h < n_turned; h++)
             BY_TYPE(j->type, rope_head, at(j->y, j->type, row * j->width + h * D),
@@ -248,10 +251,12 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
                   .x = k->in[0],
                   .table = k->in[1],
                   .doc = k->in[2],
+                  .n_positions = call_in(k, 1)->shape.dim[0],
                   .n_rows = a->batch * a->seq_len,
                   .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     ASSERT(call_out(k, 0)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
-    ASSERT(a->head_dim % 2 == 0 && call_in(k, 1)->shape.dim[0] >= a->seq_len);
+    ASSERT(a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
+    j.n_rows = cpu_rows(k, j.n_rows);
     rows_run(c, &j, rope_task);
 }
 

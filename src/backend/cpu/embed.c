@@ -64,6 +64,7 @@ void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
         ASSERT(call_in(k, 3)->type == table->type && j.seq_len > 0);
         j.n_positions = call_in(k, 3)->shape.dim[0];
     }
+    j.n = cpu_rows(k, j.n);
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.C);
     pool_run(c->threads, embed_task, &j, divide_up(j.n, j.rows_per_task));
 }

@@ -60,6 +60,14 @@ static const gemm_kernel *kernel_for(dtype type) {
     return found;
 }
 
+const gemm_kernel *gemm_kernel_by_row(dtype type) {
+    const gemm_kernel *found = kernel_for(type);
+    for (size_t i = 0; found == &gemm_openblas && i < ARRAY_LENGTH(kernels); i++)
+        if (kernels[i] != &gemm_openblas && (kernels[i]->types & GEMM_BIT(type)) && kernels[i]->supported())
+            found = kernels[i];
+    return found;
+}
+
 const char *gemm_kernel_name(dtype type) { return kernel_for(type)->name; }
 
 const char *gemm_kernel_list(int i) { return i >= 0 && i < (int)ARRAY_LENGTH(kernels) ? kernels[i]->name : NULL; }
@@ -105,11 +113,14 @@ static cut cut_make(int64_t m, int64_t n, int64_t k) {
     return c;
 }
 
-size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads) {
-    (void)c_type; /* the tile of sums is fp32 whatever C is */
-    if (kernel_for(type) == &gemm_openblas) return 0;
+size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, int n_threads) {
     cut c = cut_make(m, n, k);
     return (size_t)(c.shared_bytes + c.thread_bytes * n_threads);
+}
+
+size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads) {
+    (void)c_type; /* the tile of sums is fp32 whatever C is */
+    return kernel_for(type) == &gemm_openblas ? 0 : gemm_cut_bytes(m, n, k, n_threads);
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
@@ -246,7 +257,7 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
     ASSERT(g->m > 0 && g->n > 0 && g->k > 0 && g->a.type == g->b.type);
     ASSERT(g->c_type == DTYPE_F32 || (g->c_type == g->a.type && !g->accumulate));
     ASSERT((g->a.row_stride == 1 || g->a.col_stride == 1) && (g->b.row_stride == 1 || g->b.col_stride == 1));
-    const gemm_kernel *kernel = kernel_for(g->a.type);
+    const gemm_kernel *kernel = g->by_row ? gemm_kernel_by_row(g->a.type) : kernel_for(g->a.type);
     if (kernel == &gemm_openblas) {
         gemm_openblas_run(c, g);
         return;

@@ -25,11 +25,18 @@ typedef struct gemm_call {
     int64_t ldc;
     const void *bias; /* (n), of bias_type; NULL = none; added in fp32 before the one rounding */
     dtype bias_type;
+    bool by_row;     /* a row of C has the same bits for every m; see gemm_rows_run */
     bool accumulate; /* c += A B (c_type fp32 only), in an order fixed by the shape */
 } gemm_call;
 
+/* The same for a few rows of activations and a weight (n, k) with rows contiguous, as generation needs it: a row of C has
+ * the same bits for every m and at every place. A weight row is read once for all rows. m_most: the largest m to come. */
+void gemm_rows_run(backend_context *c, const gemm_call *g, void *work);
+size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, int n_threads);
+
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads);
 void gemm_run(backend_context *c, const gemm_call *g, void *work);
+size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, int n_threads); /* of every kernel of ours */
 /* The name of the kernel that will serve this type on this machine: "openblas", "bfmmla", "amx" ... */
 const char *gemm_kernel_name(dtype type);
 /* For tests and benches: force a kernel by name (NULL = automatic). False when this machine cannot run it. */

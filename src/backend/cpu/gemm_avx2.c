@@ -55,6 +55,7 @@ const gemm_kernel gemm_avx2 = {
     .kr = 1,
     .kc = 256,
     .element_bytes = 4,
+    .chain = true,
     .pack_a = avx2_pack_a,
     .pack_b = avx2_pack_b,
     .multiply = avx2_multiply,

@@ -52,6 +52,7 @@ const gemm_kernel gemm_avx512 = {
     .kr = 1,
     .kc = 256,
     .element_bytes = 4,
+    .chain = true,
     .pack_a = avx512_pack_a,
     .pack_b = avx512_pack_b,
     .multiply = avx512_multiply,

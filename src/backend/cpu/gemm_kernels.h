@@ -27,6 +27,7 @@ typedef struct gemm_kernel {
     int mr, nr, kr;
     int kc; /* steps of k between two adds into the fp32 tile; a multiple of kr */
     int element_bytes;
+    bool chain; /* an element is one chain of fp32 fma over kc steps, from 0 up, and these sums added: gemm_rows.c can follow */
     void (*pack_a)(void *panel, const gemm_slice *s);
     void (*pack_b)(void *panel, const gemm_slice *s);
     /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */
@@ -51,6 +52,10 @@ extern const gemm_kernel gemm_bfmmla, gemm_neon;
 extern const gemm_kernel gemm_amx, gemm_avx512bf16, gemm_avx512, gemm_avx2;
 #endif
 extern const gemm_kernel gemm_portable;
+
+/* The kernel that serves a type where a row of C must have the same bits for every m: one of ours, since OpenBLAS takes
+ * other ways through other shapes. */
+const gemm_kernel *gemm_kernel_by_row(dtype type);
 
 /* fp32 on tiles by OpenBLAS; needs no scratch of ours. */
 void gemm_openblas_run(backend_context *c, const gemm_call *g);

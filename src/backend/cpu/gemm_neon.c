@@ -52,6 +52,7 @@ const gemm_kernel gemm_neon = {
     .kr = 1,
     .kc = 384,
     .element_bytes = 4,
+    .chain = true,
     .pack_a = neon_pack_a,
     .pack_b = neon_pack_b,
     .multiply = neon_multiply,

@@ -2,7 +2,8 @@
  *
  * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
  * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
- * adding it to an accumulator is another op, so that micro-batches and ranks are summed in one order. */
+ * adding it to an accumulator is another op, so that micro-batches and ranks are summed in one order.
+ * A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
 #include "backend/cpu/gemm.h"
 
 /* The last dimension is the row; all others count rows. */
@@ -39,6 +40,7 @@ static gemm_call linear_call(op_kind kind, const value *first, const value *seco
 
 size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads) {
     gemm_call g = linear_call(o->kind, &p->values[o->in[0]], &p->values[o->in[1]]);
+    if (o->rows) return gemm_rows_work_bytes(g.m, g.n, g.k, g.a.type, n_threads);
     return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[0]].type, n_threads);
 }
 
@@ -49,7 +51,9 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     g.c = k->out[0];
     g.c_type = call_out(k, 0)->type;
     if (k->op->kind == OP_LINEAR && k->in[2]) g.bias = k->in[2], g.bias_type = call_in(k, 2)->type;
-    gemm_run(c, &g, k->work);
+    g.m = cpu_rows(k, g.m);
+    if (k->rows) gemm_rows_run(c, &g, k->work);
+    else gemm_run(c, &g, k->work);
 }
 
 void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */

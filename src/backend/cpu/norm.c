@@ -127,7 +127,7 @@ static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const
     j.type = x->type;
     j.eps = k->op->attr.eps;
     j.C = shape_count(&gamma->shape);
-    j.n_rows = shape_count(&x->shape) / j.C;
+    j.n_rows = cpu_rows(k, shape_count(&x->shape) / j.C);
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.C);
     ASSERT(gamma->type == x->type && call_out(k, 0)->type == x->type);
     pool_run(c->threads, norm_task, &j, divide_up(j.n_rows, j.rows_per_task));
@@ -349,6 +349,7 @@ static void qk_norm_task(void *context, int64_t task, int thread) {
 void cpu_kernel_QK_NORM(backend_context *c, const kernel_call *k) {
     heads_job j = heads_make(k);
     j.rstd = k->out[1];
+    j.n_rows = cpu_rows(k, j.n_rows);
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.width);
     pool_run(c->threads, qk_norm_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }

@@ -64,9 +64,7 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
     dtype dh = u.gradient ? program_get(p, o->out[1])->type : DTYPE_F32;
     dtype dw = u.gradient ? program_get(p, o->out[2])->type : DTYPE_F32;
-    int64_t fit = o->attr.chunk_bytes / (4 * u.V);
-    u.n_chunks = ceil_div(u.N, MIN(MAX(fit, 1), u.N));
-    u.rows = ceil_div(u.N, u.n_chunks); /* chunks of equal size rather than a small last one */
+    u.rows = op_logits_rows(p, o);
     u.n_chunks = ceil_div(u.N, u.rows);
     u.n_segments = ceil_div(u.V, SEGMENT);
     int64_t n_logits = u.rows * u.V;

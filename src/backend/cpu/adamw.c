@@ -1,0 +1,357 @@
+/* adamw.c - AdamW on a parameter or a part of it, with states in fp32, bf16 or 8 bits.
+ *
+ * One defined order of operations, so that host SIMD, a scalar loop and a CUDA kernel give the same bits, and so that
+ * any cut into tasks or parts does. All of it is fp32 round to nearest, `fma` rounds once, square root and division are
+ * IEEE. Once per tensor:
+ *     s2   = sqrt(bias2)            rate  = (lr * s2) / bias1        (bias = 1 - beta^t, in step_scalars)
+ *     eps2 = eps * s2               decay = (weight_decay * bias1) / s2
+ *     gm   = (1 - beta1) * factor   gv    = sqrt(1 - beta2) * factor  (factor = clip[CLIP_FACTOR])
+ * and per element, x = the master where there is one, else the parameter:
+ *     m = fma(beta1, m, gm * g)
+ *     t = gv * g;  v = fma(t, t, beta2 * v)
+ *     u = fma(decay, x, m / (sqrt(v) + eps2))
+ *     x = fma(-rate, u, x)
+ * That is the textbook step lr * (m^ / (sqrt(v^) + eps) + weight_decay * x) with the bias corrections moved into the
+ * constants: one division and one square root per element instead of three and one.
+ *
+ * What is stored: the parameter beside a master is its nearest rounding, a bf16 parameter without one is rounded
+ * stochastically; bf16 states are rounded stochastically (noise.h), 8-bit ones as state8.h says. The update uses m and v
+ * before they are rounded. */
+#include "backend/cpu/state8.h"
+
+#include <math.h>
+
+/* One task, and one block of noise. Long, because the memory controller likes few long streams: 4 Ki elements reach
+ * three quarters of the bandwidth that 64 Ki do. */
+enum { TASK_ELEMENTS = NORM_BLOCK };
+/* Formats that are widened work in pieces that stay in L1. */
+enum { PIECE = STATE_BLOCK };
+
+/* ---- exact vector operations that vector.h leaves to its users ----------------------------------------------- */
+
+#if VEC_WIDTH > 4 || defined(__aarch64__)
+VEC_INLINE vec fma_exact(vec a, vec b, vec c) { return vec_fma(a, b, c); }
+#else /* vec_fma rounds twice here */
+VEC_INLINE vec fma_exact(vec a, vec b, vec c) {
+    for (int i = 0; i < VEC_WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+#endif
+
+VEC_INLINE vec sqrt_exact(vec x) {
+#if VEC_WIDTH == 16
+    return (vec)_mm512_sqrt_ps((__m512)x);
+#elif VEC_WIDTH == 8
+    return (vec)_mm256_sqrt_ps((__m256)x);
+#elif defined(__aarch64__)
+    return (vec)vsqrtq_f32((float32x4_t)x);
+#else
+    for (int i = 0; i < VEC_WIDTH; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* ---- the step on rows of fp32 ---------------------------------------------------------------------------------- */
+
+typedef struct adamw_constants {
+    float beta1, gm, beta2, gv, eps2, decay, rate;
+} adamw_constants;
+
+/* The step of the file header on one vector of elements, in two parts: the square roots of two vectors are started
+ * before the first division that waits for one. */
+typedef struct adamw_moments {
+    vec m, v, root;
+} adamw_moments;
+
+VEC_INLINE adamw_moments adamw_first(const adamw_constants *k, vec m, vec v, vec g) {
+    vec t = vec_set(k->gv) * g;
+    v = fma_exact(t, t, vec_set(k->beta2) * v);
+    return (adamw_moments){.root = sqrt_exact(v), .v = v, .m = fma_exact(vec_set(k->beta1), m, vec_set(k->gm) * g)};
+}
+
+VEC_INLINE vec adamw_second(const adamw_constants *k, vec x, const adamw_moments *s) {
+    vec u = fma_exact(vec_set(k->decay), x, s->m / (s->root + vec_set(k->eps2)));
+    return fma_exact(vec_set(-k->rate), u, x);
+}
+
+/* How many elements ahead memory is asked for. The hardware prefetcher alone leaves 5 to 8 % on the table; 1024 and
+ * 2048 are equally good, 512 is too near. */
+enum { AHEAD = 1024 };
+
+/* As an integer, because the place may lie past the array; a prefetch never faults. */
+VEC_INLINE void ask_ahead(const float *p) { __builtin_prefetch((const void *)((uintptr_t)p + AHEAD * sizeof *p)); }
+
+VEC_INLINE adamw_moments adamw_first_at(const adamw_constants *k, float *x, float *m, float *v, const float *g,
+                                        bool keep_root) {
+    ask_ahead(x);
+    ask_ahead(m);
+    ask_ahead(v);
+    ask_ahead(g);
+    adamw_moments s = adamw_first(k, vec_load(m), vec_load(v), vec_load(g));
+    vec_store(m, s.m);
+    vec_store(v, keep_root ? s.root : s.v);
+    return s;
+}
+
+VEC_INLINE vec adamw_second_at(const adamw_constants *k, float *x, const adamw_moments *s) {
+    vec x_new = adamw_second(k, vec_load(x), s);
+    vec_store(x, x_new);
+    return x_new;
+}
+
+/* The last few elements go through the same vector code on copies. */
+VEC_INLINE void adamw_tail(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n,
+                           bool keep_root) {
+    adamw_moments s =
+        adamw_first(k, typed_load(m, DTYPE_F32, 0, n), typed_load(v, DTYPE_F32, 0, n), typed_load(g, DTYPE_F32, 0, n));
+    typed_store(x, DTYPE_F32, 0, n, adamw_second(k, typed_load(x, DTYPE_F32, 0, n), &s));
+    typed_store(m, DTYPE_F32, 0, n, s.m);
+    typed_store(v, DTYPE_F32, 0, n, keep_root ? s.root : s.v);
+}
+
+/* keep_root: v in, its square root out, which is what 8-bit states store. */
+VEC_INLINE void adamw_row(const adamw_constants *constants, float *restrict x, float *restrict m, float *restrict v,
+                          const float *restrict g, size_t n, bool keep_root) {
+    const adamw_constants k = *constants;
+    size_t i = 0;
+    for (; i + VEC_WIDTH <= n; i += VEC_WIDTH) {
+        adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, keep_root);
+        adamw_second_at(&k, x + i, &s);
+    }
+    if (i < n) adamw_tail(&k, x + i, m + i, v + i, g + i, n - i, keep_root);
+}
+static void adamw_f32(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
+    adamw_row(k, x, m, v, g, n, false);
+}
+static void adamw_f32_root(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
+    adamw_row(k, x, m, v, g, n, true);
+}
+
+#if defined(__aarch64__)
+/* Eight rounded parameters, right for everything but NaN (a payload of ones would carry into the sign). The division
+ * and the root keep one of the two vector units busy all the time, so each instruction on the other one counts: this
+ * takes three per vector, typed_to_bf16 seven. */
+VEC_INLINE void store_bf16_no_nan(uint16_t *dst, vec a, vec b) {
+    uint32x4_t ua = (uint32x4_t)a, ub = (uint32x4_t)b, odd = vdupq_n_u32(0x10000), half = vdupq_n_u32(0x7fff);
+    uint16x4_t low = vaddhn_u32(ua, vsubq_u32(half, vtstq_u32(ua, odd))); /* the test gives -1 where it holds */
+    vst1q_u16(dst, vaddhn_high_u32(low, ub, vsubq_u32(half, vtstq_u32(ub, odd))));
+}
+#else
+VEC_INLINE void store_bf16_no_nan(uint16_t *dst, vec a, vec b) {
+    typed_to_bf16(dst, a);
+    typed_to_bf16(dst + VEC_WIDTH, b);
+}
+#endif
+
+/* fp32 master and a 16-bit parameter that is its rounded copy. NaN is looked for once per piece, while it is in L1. */
+VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restrict p, dtype p_type, float *restrict x,
+                              float *restrict m, float *restrict v, const float *restrict g, size_t n) {
+    enum { PIECE = 1024 };
+    const adamw_constants k = *constants;
+    for (size_t begin = 0; begin < n; begin += PIECE) {
+        size_t end = MIN(begin + PIECE, n), i = begin;
+        vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
+        for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
+            size_t next = i + VEC_WIDTH;
+            adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, false);
+            adamw_moments s_next = adamw_first_at(&k, x + next, m + next, v + next, g + next, false);
+            vec a = adamw_second_at(&k, x + i, &s), b = adamw_second_at(&k, x + next, &s_next);
+            watch = vec_fma(a, b, watch);
+            if (p_type == DTYPE_BF16) {
+                store_bf16_no_nan(p + i, a, b);
+            } else {
+                vec_to_f16(p + i, a);
+                vec_to_f16(p + next, b);
+            }
+        }
+        size_t rest = i;
+        if (i < end) {
+            adamw_f32(&k, x + i, m + i, v + i, g + i, end - i);
+            typed_row_store(p + rest, x + rest, p_type, end - rest);
+        }
+        if (vec_sum(watch) * 0 != 0) typed_row_store(p + begin, x + begin, p_type, rest - begin);
+    }
+}
+
+/* ---- formats that are widened ---------------------------------------------------------------------------------- */
+
+typedef struct adamw_job {
+    const op *op;
+    const step_scalars *scalars;
+    adamw_constants constants;
+    dtype p_type, g_type, state_type;
+    void *p, *m, *v;
+    float *master, *m_scale, *v_scale; /* NULL without */
+    const void *g;
+    size_t n;
+} adamw_job;
+
+/* m and v of any format as rows: states_load fills them, the step changes them (8 bits: v into its root), states_store
+ * puts them back. fp32 is used where it lies. */
+typedef struct state_rows {
+    float m[PIECE], v[PIECE];
+    uint16_t m_rounded[PIECE], v_rounded[PIECE];
+    uint8_t m_codes[PIECE], v_codes[PIECE];
+} state_rows;
+
+static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
+    if (j->state_type == DTYPE_BF16) {
+        typed_row_load(r->m, (const uint16_t *)j->m + i, DTYPE_BF16, n);
+        typed_row_load(r->v, (const uint16_t *)j->v + i, DTYPE_BF16, n);
+    } else if (j->state_type == DTYPE_I8) {
+        const uint8_t *m = (const uint8_t *)j->m + i, *v = (const uint8_t *)j->v + i;
+        if (n < PIECE) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
+        state8_load(r->m, r->v, m, v, j->m_scale[i / STATE_BLOCK], j->v_scale[i / STATE_BLOCK], n);
+        memset(r->m + n, 0, (PIECE - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
+        memset(r->v + n, 0, (PIECE - n) * sizeof *r->v);
+    }
+}
+
+static void states_store(const adamw_job *j, state_rows *r, size_t i, size_t n, rng_noise noise, size_t first) {
+    if (j->state_type == DTYPE_BF16) {
+        noise_round_states(r->m_rounded, r->v_rounded, r->m, r->v, n, noise, first);
+        memcpy((uint16_t *)j->m + i, r->m_rounded, n * sizeof(uint16_t));
+        memcpy((uint16_t *)j->v + i, r->v_rounded, n * sizeof(uint16_t));
+    } else if (j->state_type == DTYPE_I8) {
+        state8_store(r->m_codes, r->v_codes, &j->m_scale[i / STATE_BLOCK], &j->v_scale[i / STATE_BLOCK], r->m, r->v, n,
+                     noise, first);
+        memcpy((uint8_t *)j->m + i, r->m_codes, n);
+        memcpy((uint8_t *)j->v + i, r->v_codes, n);
+    }
+}
+
+/* Elements begin .. end, which lie in one block of noise; begin is a multiple of PIECE. */
+static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
+    rng_noise noise_p = noise_open(j->op, j->scalars, NOISE_PARAM, begin);
+    rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
+    state_rows r;
+    float x_row[PIECE], g_row[PIECE];
+    uint16_t rounded[PIECE];
+    bool stochastic = !j->master && j->p_type == DTYPE_BF16;
+    for (size_t i = begin; i < end; i += PIECE) {
+        size_t n = MIN((size_t)PIECE, end - i), first = i % NORM_BLOCK;
+        if (n < PIECE) { /* the rest of a group is computed too, and thrown away */
+            memset(&r, 0, sizeof r);
+            memset(x_row, 0, sizeof x_row);
+        }
+        uint16_t *p = (uint16_t *)j->p + i;
+        float *x = j->master ? j->master + i : stochastic ? x_row : (float *)j->p + i;
+        float *m = j->state_type == DTYPE_F32 ? (float *)j->m + i : r.m;
+        float *v = j->state_type == DTYPE_F32 ? (float *)j->v + i : r.v;
+        const float *g = j->g_type == DTYPE_F32 ? (const float *)j->g + i : g_row;
+        if (stochastic) typed_row_load(x_row, p, DTYPE_BF16, n);
+        if (j->g_type != DTYPE_F32) typed_row_load(g_row, (const uint16_t *)j->g + i, j->g_type, n);
+        states_load(j, &r, i, n);
+        if (j->state_type == DTYPE_I8) adamw_f32_root(&j->constants, x, m, v, g, n);
+        else adamw_f32(&j->constants, x, m, v, g, n);
+        if (j->master) {
+            typed_row_store(p, x, j->p_type, n);
+        } else if (stochastic) {
+            noise_round_row(rounded, x, n, noise_p, first);
+            memcpy(p, rounded, n * sizeof *p);
+        }
+        states_store(j, &r, i, n, noise_states, first);
+    }
+}
+
+/* Everything bf16, every store rounded stochastically: 8 bytes per parameter in all. The same as above in one loop, so
+ * that the noise is made while the division and the root keep another unit busy. NaN is looked for once per piece,
+ * before anything is stored; such a piece, and a short one, is left to the careful version. */
+static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
+    enum { HALF = NOISE_GROUP / 2 };
+    const adamw_constants k = j->constants;
+    rng_noise noise_p = noise_open(j->op, j->scalars, NOISE_PARAM, begin);
+    rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
+    uint16_t row[3][PIECE], *const out[3] = {j->p, j->m, j->v};
+    for (size_t i = begin; i < end; i += PIECE) {
+        size_t first = i % NORM_BLOCK;
+        vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
+        if (i + PIECE <= end) {
+            const uint16_t *p = out[0] + i, *m = out[1] + i, *v = out[2] + i, *g = (const uint16_t *)j->g + i;
+            vec_u32 at_p = noise_at(noise_p, first / 2);
+            for (size_t group = 0; group < PIECE; group += NOISE_GROUP) {
+                vec_u32 at_states = noise_at(noise_states, first + group);
+                for (size_t a = group; a < group + HALF; a += VEC_WIDTH, at_p += NOISE_STEP, at_states += NOISE_STEP) {
+                    size_t b = a + HALF;
+                    vec_u32 words = noise_words(at_p, noise_p.key);
+                    adamw_moments s =
+                        adamw_first(&k, typed_from_bf16(m + a), typed_from_bf16(v + a), typed_from_bf16(g + a));
+                    adamw_moments t =
+                        adamw_first(&k, typed_from_bf16(m + b), typed_from_bf16(v + b), typed_from_bf16(g + b));
+                    vec x = adamw_second(&k, typed_from_bf16(p + a), &s),
+                        y = adamw_second(&k, typed_from_bf16(p + b), &t);
+                    vec_u32 words_a = noise_words(at_states, noise_states.key);
+                    vec_u32 words_b = noise_words(at_states + HALF * 0x9e3779b9u, noise_states.key);
+                    store_stochastic_no_nan(row[0] + a, x, words & 0xffffu);
+                    store_stochastic_no_nan(row[0] + b, y, words >> 16);
+                    store_stochastic_no_nan(row[1] + a, s.m, words_a & 0xffffu);
+                    store_stochastic_no_nan(row[1] + b, t.m, words_b & 0xffffu);
+                    store_stochastic_no_nan(row[2] + a, s.v, words_a >> 16);
+                    store_stochastic_no_nan(row[2] + b, t.v, words_b >> 16);
+                    watch = vec_fma(x, y, watch); /* a NaN in m or v is one in x */
+                }
+            }
+            if (vec_sum(watch) * 0 == 0) {
+                for (int a = 0; a < 3; a++) memcpy(out[a] + i, row[a], sizeof row[a]);
+                continue;
+            }
+        }
+        adamw_widened(j, i, MIN(i + PIECE, end));
+    }
+}
+
+/* ---- the op ---------------------------------------------------------------------------------------------------- */
+
+static void adamw_task(void *context, int64_t task, int thread) {
+    const adamw_job *j = context;
+    size_t begin = (size_t)task * TASK_ELEMENTS, end = MIN(begin + TASK_ELEMENTS, j->n), n = end - begin;
+    if (j->g_type == DTYPE_BF16 && j->state_type == DTYPE_BF16) {
+        adamw_all_bf16(j, begin, end);
+        return;
+    }
+    if (j->state_type != DTYPE_F32 || j->g_type != DTYPE_F32) {
+        adamw_widened(j, begin, end);
+        return;
+    }
+    float *m = (float *)j->m + begin, *v = (float *)j->v + begin;
+    const float *g = (const float *)j->g + begin;
+    if (!j->master) adamw_f32(&j->constants, (float *)j->p + begin, m, v, g, n);
+    else if (j->p_type == DTYPE_BF16)
+        adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_BF16, j->master + begin, m, v, g, n);
+    else adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_F16, j->master + begin, m, v, g, n);
+}
+
+void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
+    const float *clip = k->in[1];
+    const step_scalars *s = k->in[2];
+    const op_attr *a = &k->op->attr;
+    if (clip[CLIP_SKIP] != 0) return;
+
+    adamw_job j = {.op = k->op,
+                   .scalars = s,
+                   .p_type = call_out(k, 0)->type,
+                   .g_type = call_in(k, 0)->type,
+                   .state_type = call_out(k, 2)->type,
+                   .p = k->out[0],
+                   .master = k->out[1],
+                   .m = k->out[2],
+                   .v = k->out[3],
+                   .m_scale = k->out[4],
+                   .v_scale = k->out[5],
+                   .g = k->in[0],
+                   .n = (size_t)shape_count(&call_out(k, 0)->shape)};
+    ASSERT(j.master || j.p_type == j.g_type);
+    ASSERT(j.state_type != DTYPE_I8 || (j.m_scale && j.v_scale));
+
+    float s2 = sqrtf(s->bias2), factor = clip[CLIP_FACTOR];
+    j.constants = (adamw_constants){
+        .beta1 = a->beta1,
+        .gm = (1.0f - a->beta1) * factor,
+        .beta2 = a->beta2,
+        .gv = sqrtf(1.0f - a->beta2) * factor,
+        .eps2 = a->eps * s2,
+        .decay = a->weight_decay * s->bias1 / s2,
+        .rate = s->lr * s2 / s->bias1,
+    };
+    pool_run(c->threads, adamw_task, &j, (int64_t)((j.n + TASK_ELEMENTS - 1) / TASK_ELEMENTS));
+}

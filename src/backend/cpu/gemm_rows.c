@@ -1,0 +1,192 @@
+/* gemm_rows.c - C = A B for few rows of A, as decoding needs it: every weight is read once and used for all rows.
+ *
+ * The general GEMM packs the weight before it multiplies, which pays only when many rows use the panel, and it computes
+ * whole tiles of rows. Here W weight rows (W: lanes of a vector) x 4 steps of k are turned in registers, and each turned
+ * vector meets one element of every row of A: no panel is written, nothing is computed for rows that are not there.
+ *
+ * The arithmetic is that of our GEMM kernels: an element is a chain of fma over kc steps of k from 0 upwards, the chains
+ * added in order, the bias, one rounding. So the bits are those of the GEMM, which takes over above FEW_MOST rows, and a
+ * row's result does not depend on how many rows there are. Kernels that sum otherwise (AMX, AVX512-BF16, BFMMLA, the
+ * portable one) serve every number of rows themselves. */
+#include "backend/cpu/typed.h"
+
+#include "backend/cpu/gemm_kernels.h"
+
+enum {
+    FEW_MOST = 5,         /* rows of A; above, packing pays (bench_rows on Neoverse-N1) */
+    MOST_GROUPS = 4,      /* of W weight rows, at once */
+    TASK_WEIGHTS = 65536, /* elements of B per task: long enough to hide the claiming, short enough to share out */
+};
+
+typedef struct few_job {
+    const gemm_call *g;
+    const float *x; /* rows of A as fp32 */
+    int64_t ldx;
+    int64_t kc, columns_per_task;
+} few_job;
+
+typedef float quad __attribute__((vector_size(16)));
+VEC_INLINE quad load_quad(const void *w, dtype t, int64_t at) {
+    quad q;
+    if (t == DTYPE_F32) {
+        memcpy(&q, (const float *)w + at, sizeof q);
+        return q;
+    }
+    const uint16_t *h = (const uint16_t *)w + at;
+#if defined(__aarch64__)
+    if (t == DTYPE_BF16) return (quad)vshll_n_u16(vld1_u16(h), 16);
+    return (quad)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h)));
+#elif defined(__AVX2__) && defined(__F16C__)
+    __m128i bits = _mm_loadl_epi64((const __m128i *)h);
+    if (t == DTYPE_BF16) return (quad)_mm_slli_epi32(_mm_cvtepu16_epi32(bits), 16);
+    return (quad)_mm_cvtph_ps(bits);
+#else
+    for (int i = 0; i < 4; i++) q[i] = t == DTYPE_BF16 ? bf16_to_f32(h[i]) : f16_to_f32(h[i]);
+    return q;
+#endif
+}
+
+#if VEC_WIDTH == 8
+typedef double vec_pairs __attribute__((vector_size(32)));
+#define EVEN 0, 8, 2, 10, 4, 12, 6, 14
+#define ODD 1, 9, 3, 11, 5, 13, 7, 15
+#define LOW_PAIRS 0, 4, 2, 6
+#define HIGH_PAIRS 1, 5, 3, 7
+VEC_INLINE vec load_rows4(const void *const *w, dtype t, int64_t at, int i) { /* weight rows i and i + 4 */
+    return __builtin_shufflevector(load_quad(w[i], t, at), load_quad(w[i + 4], t, at), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+#else
+typedef double vec_pairs __attribute__((vector_size(16)));
+#define EVEN 0, 4, 2, 6
+#define ODD 1, 5, 3, 7
+#define LOW_PAIRS 0, 2
+#define HIGH_PAIRS 1, 3
+VEC_INLINE vec load_rows4(const void *const *w, dtype t, int64_t at, int i) { return (vec)load_quad(w[i], t, at); }
+#endif
+
+/* out[s] lane j = w[j][at + s]: a transpose inside every group of four lanes. */
+VEC_INLINE void load_turned(vec out[4], const void *const *w, dtype t, int64_t at) {
+    vec r0 = load_rows4(w, t, at, 0), r1 = load_rows4(w, t, at, 1), r2 = load_rows4(w, t, at, 2);
+    vec r3 = load_rows4(w, t, at, 3);
+    vec_pairs a = (vec_pairs)__builtin_shufflevector(r0, r1, EVEN), b = (vec_pairs)__builtin_shufflevector(r0, r1, ODD);
+    vec_pairs c = (vec_pairs)__builtin_shufflevector(r2, r3, EVEN), d = (vec_pairs)__builtin_shufflevector(r2, r3, ODD);
+    out[0] = (vec)__builtin_shufflevector(a, c, LOW_PAIRS);
+    out[1] = (vec)__builtin_shufflevector(b, d, LOW_PAIRS);
+    out[2] = (vec)__builtin_shufflevector(a, c, HIGH_PAIRS);
+    out[3] = (vec)__builtin_shufflevector(b, d, HIGH_PAIRS);
+}
+
+VEC_INLINE vec load_column(const void *const *w, dtype t, int64_t at) {
+    vec v;
+    for (int j = 0; j < VEC_WIDTH; j++) v[j] = tensor_get_f32(w[j], t, (size_t)at);
+    return v;
+}
+
+/* Sums of `rows` rows of A with `groups` x W weight rows over the whole of k. */
+VEC_INLINE void few_sums(dtype t, const int rows, const int groups, const few_job *j, const void *const *w,
+                         vec *total) {
+    const float *x = j->x;
+    int64_t k_all = j->g->k, k0 = 0;
+    do {
+        int64_t end = MIN(k0 + j->kc, k_all), k = k0;
+        vec sum[MOST_GROUPS * FEW_MOST];
+        for (int i = 0; i < groups * rows; i++) sum[i] = vec_set(0);
+        for (; k + 4 <= end; k += 4)
+            for (int q = 0; q < groups; q++) {
+                vec turned[4];
+                load_turned(turned, w + q * VEC_WIDTH, t, k);
+                for (int r = 0; r < rows; r++) {
+#if defined(__aarch64__)
+                    float32x4_t a = vld1q_f32(x + r * j->ldx + k), s = (float32x4_t)sum[q * rows + r];
+                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[0], a, 0);
+                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[1], a, 1);
+                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[2], a, 2);
+                    sum[q * rows + r] = (vec)vfmaq_laneq_f32(s, (float32x4_t)turned[3], a, 3);
+#else
+                    for (int i = 0; i < 4; i++)
+                        sum[q * rows + r] = vec_fma(turned[i], vec_set(x[r * j->ldx + k + i]), sum[q * rows + r]);
+#endif
+                }
+            }
+        for (; k < end; k++)
+            for (int q = 0; q < groups; q++) {
+                vec column = load_column(w + q * VEC_WIDTH, t, k);
+                for (int r = 0; r < rows; r++)
+                    sum[q * rows + r] = vec_fma(column, vec_set(x[r * j->ldx + k]), sum[q * rows + r]);
+            }
+        for (int i = 0; i < groups * rows; i++) total[i] = k0 == 0 ? sum[i] : total[i] + sum[i];
+        k0 += j->kc;
+    } while (k0 < k_all);
+}
+
+/* All rows of A, weight rows [first, end). */
+VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_job *j, int64_t first, int64_t end) {
+    const gemm_call *g = j->g;
+    const int columns = groups * VEC_WIDTH;
+    for (int64_t n = first; n < end; n += columns) {
+        const void *w[MOST_GROUPS * VEC_WIDTH];
+        vec total[MOST_GROUPS * FEW_MOST];
+        float bias[MOST_GROUPS * VEC_WIDTH] = {0};
+        size_t wanted = (size_t)MIN((int64_t)columns, end - n);
+        for (int i = 0; i < columns; i++) /* past the end the last row again: computed, not stored */
+            w[i] = (const char *)g->b.data + (size_t)(MIN(n + i, end - 1) * g->b.col_stride) * dtype_bytes(t);
+        few_sums(t, rows, groups, j, w, total);
+        if (g->bias)
+            tensor_convert(bias, DTYPE_F32, (const char *)g->bias + (size_t)n * dtype_bytes(g->bias_type), g->bias_type,
+                           wanted);
+        for (int r = 0; r < rows; r++)
+            for (int q = 0; q < groups && (size_t)(q * VEC_WIDTH) < wanted; q++) {
+                vec v = total[q * rows + r];
+                if (g->bias) v = v + vec_load(bias + q * VEC_WIDTH);
+                typed_store(g->c, g->c_type, (size_t)(r * g->ldc + n + q * VEC_WIDTH),
+                            MIN((size_t)VEC_WIDTH, wanted - (size_t)(q * VEC_WIDTH)), v);
+            }
+    }
+}
+
+/* More groups for fewer rows, so that there are always enough independent sums to hide the latency of an fma. */
+VEC_INLINE void few_rows(dtype t, const few_job *j, int64_t first, int64_t end) {
+    switch (j->g->m) {
+    case 1: few_strip(t, 1, 4, j, first, end); break;
+    case 2: few_strip(t, 2, 4, j, first, end); break;
+    case 3: few_strip(t, 3, 4, j, first, end); break;
+    case 4: few_strip(t, 4, 2, j, first, end); break;
+    default: few_strip(t, FEW_MOST, 2, j, first, end); break;
+    }
+}
+
+static void few_task(void *context, int64_t task, int thread) {
+    const few_job *j = context;
+    int64_t first = task * j->columns_per_task, end = MIN(first + j->columns_per_task, j->g->n);
+    BY_TYPE(j->g->a.type, few_rows, j, first, end);
+}
+
+size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, int n_threads) {
+    size_t most = type == DTYPE_F32 ? 0 : (size_t)(FEW_MOST * k) * sizeof(float); /* rows of A, widened */
+    /* The GEMM's scratch follows its cut and need not grow with m: ask for every m that may come. */
+    for (int64_t m = 1; m <= m_most; m++) most = MAX(most, gemm_cut_bytes(m, n, k, n_threads));
+    return most;
+}
+
+void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
+    if (g->m == 0) return;
+    const gemm_kernel *kernel = gemm_kernel_by_row(g->a.type);
+    ASSERT(!g->accumulate && g->a.col_stride == 1 && g->b.row_stride == 1);
+    if (!kernel->chain || g->m > FEW_MOST) {
+        gemm_call by_row = *g;
+        by_row.by_row = true;
+        gemm_run(c, &by_row, work);
+        return;
+    }
+    few_job j = {.g = g, .x = g->a.data, .ldx = g->a.row_stride, .kc = kernel->kc};
+    if (g->a.type != DTYPE_F32) {
+        for (int64_t r = 0; r < g->m; r++)
+            typed_row_load((float *)work + r * g->k, (const uint16_t *)g->a.data + r * g->a.row_stride, g->a.type,
+                           (size_t)g->k);
+        j.x = work;
+        j.ldx = g->k;
+    }
+    int64_t unit = MOST_GROUPS * VEC_WIDTH;
+    j.columns_per_task = MAX(unit, TASK_WEIGHTS / g->k / unit * unit);
+    pool_run(c->threads, few_task, &j, (g->n + j.columns_per_task - 1) / j.columns_per_task);
+}

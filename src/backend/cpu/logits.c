@@ -1,0 +1,38 @@
+/* logits.c - hidden states to fp32 logits, only for the rows that are sampled. */
+#include "backend/cpu/gemm.h"
+
+static size_t round_up_bytes(size_t n) { return (n + 63) / 64 * 64; }
+
+/* Picked rows are copied together: the product wants them behind each other. */
+static size_t picked_bytes(const program *p, const op *o) {
+    const value *h = program_get(p, o->in[0]);
+    if (!o->in[2]) return 0;
+    return round_up_bytes((size_t)(program_get(p, o->out[0])->shape.dim[0] * h->shape.dim[1]) * dtype_bytes(h->type));
+}
+
+size_t cpu_logits_work_bytes(const program *p, const op *o, int n_threads) {
+    const value *logits = program_get(p, o->out[0]), *h = program_get(p, o->in[0]);
+    return picked_bytes(p, o) +
+           gemm_rows_work_bytes(logits->shape.dim[0], logits->shape.dim[1], h->shape.dim[1], h->type, n_threads);
+}
+
+void cpu_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
+    const value *h = call_in(k, 0), *logits = call_out(k, 0);
+    int64_t C = h->shape.dim[1], V = logits->shape.dim[1], R = cpu_rows(k, logits->shape.dim[0]);
+    size_t n_picked = picked_bytes(k->program, k->op), row_bytes = (size_t)C * dtype_bytes(h->type);
+    const int32_t *pick = k->in[2];
+    for (int64_t r = 0; pick && r < R; r++) {
+        ASSERT(pick[r] >= 0 && pick[r] < h->shape.dim[0]);
+        memcpy((char *)k->work + (size_t)r * row_bytes, (const char *)k->in[0] + (size_t)pick[r] * row_bytes,
+               row_bytes);
+    }
+    gemm_call g = {.m = R,
+                   .n = V,
+                   .k = C,
+                   .a = {pick ? k->work : k->in[0], h->type, C, 1},
+                   .b = {k->in[1], call_in(k, 1)->type, 1, C},
+                   .c = k->out[0],
+                   .c_type = DTYPE_F32,
+                   .ldc = V};
+    gemm_rows_run(c, &g, (char *)k->work + n_picked);
+}

@@ -1,0 +1,23 @@
+#pragma once
+/* form.h - a setting that is a word or a map with exactly one entry: `full`, `{ratio: 0.5}`, `{keep: [attn.y, mlp.up]}`.
+ *
+ * It is stored as one line of text, `full`, `ratio:0.5`, `keep:attn.y,mlp.up`, and that is accepted too. What a row takes
+ * stands in its range, such as
+ *
+ *     "none=false|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names"
+ *
+ * a word, perhaps with the boolean that stands for it; or a name with what its one value must be. */
+#include "format/format.h"
+
+/* What is stored for `text`, in the row's words; false when the row does not take it. The map may be written as YAML or
+ * JSON inside the text. */
+bool form_read(const char *range, const char *text, strbuf *out);
+/* A map of a file as such a text; NULL when it has not exactly one entry, a scalar or a list of scalars. */
+const char *form_from_map(const yaml_node *map, arena *memory);
+void form_write(const char *stored, strbuf *out); /* as YAML that reads back */
+void form_expected(const char *range, strbuf *out);
+
+/* config.c's readers of single values, which forms share. */
+bool real_read(const char *text, double *out);
+bool int_read(const char *text, int64_t *out);
+bool bool_read(const char *text, bool *out);

@@ -1,0 +1,33 @@
+/* output.c - pieces of JSON that several commands print. */
+#include "cli/output.h"
+
+json_t *json_text(const char *text, size_t n_bytes) {
+    strbuf b;
+    strbuf_init(&b);
+    strbuf_add(&b, "");
+    for (size_t at = 0; at < n_bytes;) {
+        utf8_scan s = utf8_check(text + at, n_bytes - at);
+        strbuf_add_bytes(&b, text + at, s.n_valid);
+        if (s.n_bad) strbuf_add(&b, "\xef\xbf\xbd");
+        at += s.n_valid + s.n_bad;
+    }
+    json_t *out = json_stringn(b.text, b.length);
+    strbuf_fini(&b);
+    return out ? out : json_null();
+}
+
+void memory_json_add(json_t *memory, const ledger *used, uint64_t host_bytes) {
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        uint64_t peak = used->peak[t];
+        if (t == TIER_HOST) peak += host_bytes; /* taken in full when the model is opened */
+        json_object_set_new(json_object_get(memory, tier_name(t)), "peak", json_integer((json_int_t)peak));
+    }
+    json_object_set_new(memory, "rss_peak", json_integer((json_int_t)sys_rss_peak_bytes()));
+    json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)used->n_allocations));
+}
+
+json_t *memory_json(const plan *p, const ledger *used) {
+    json_t *memory = plan_memory_json(p);
+    memory_json_add(memory, used, p->request.host_bytes);
+    return memory;
+}

@@ -1,0 +1,89 @@
+/* place.c - read memory.place. */
+#include "cli/place.h"
+
+#include <stdlib.h>
+
+enum { NOT_SET = -1, PART_BYTES = 64 };
+
+static status bad_part(const char *part, const char *expected) {
+    return ERR(ERR_INPUT, "memory.place: found '%.64s', expected %s", part, expected);
+}
+
+/* A number that ends at `end`. */
+static bool read_number(const char **s, int64_t *out) {
+    char *end;
+    if (**s < '0' || **s > '9') return false;
+    *out = strtoll(*s, &end, 10);
+    *s = end;
+    return true;
+}
+
+static status read_device(const char *text, int *out) {
+    const char *s = strchr(text, ':');
+    int64_t index = 0;
+    if (str_starts_with(text, "cuda:"))
+        return ERR(ERR_INPUT, "memory.place: found '%.64s', expected cpu:0 to cpu:%d: this ralo has no CUDA backend",
+                   text, DEVICES_MAX - 1);
+    if (!str_starts_with(text, "cpu:") || (s++, !read_number(&s, &index)) || *s || index >= DEVICES_MAX)
+        return ERR(ERR_INPUT, "memory.place: found the device '%.64s', expected cpu:0 to cpu:%d", text,
+                   DEVICES_MAX - 1);
+    *out = (int)index;
+    return OK;
+}
+
+static status set_once(int *at, int device, const char *part) {
+    if (*at != NOT_SET) return ERR(ERR_INPUT, "memory.place: '%.64s' is placed twice", part);
+    *at = device;
+    return OK;
+}
+
+static status set_part(const char *part, int device, int *layers, int64_t n_layers, place_options *out) {
+    if (strcmp(part, "embed") == 0) return set_once(&out->embed, device, part);
+    if (strcmp(part, "head") == 0) return set_once(&out->head, device, part);
+    const char *s = part + strlen("layers.");
+    int64_t first = 0, last = 0;
+    if (!str_starts_with(part, "layers.") || !read_number(&s, &first))
+        return bad_part(part, "embed, head, layers.N or layers.N-M");
+    last = first;
+    if (*s == '-' && (s++, !read_number(&s, &last))) return bad_part(part, "layers.N-M");
+    if (*s || last < first) return bad_part(part, "layers.N or layers.N-M, the first not above the last");
+    if (last >= n_layers)
+        return ERR(ERR_INPUT, "memory.place: found '%.64s', expected layers 0 to %lld of this model", part,
+                   (long long)n_layers - 1);
+    for (int64_t i = first; i <= last; i++) TRY(set_once(&layers[i], device, part));
+    return OK;
+}
+
+/* "part=device" up to a comma; blanks around each are left out. */
+static const char *read_entry(const char *s, char part[PART_BYTES], char device[PART_BYTES]) {
+    char *out = part;
+    part[0] = device[0] = 0;
+    for (; *s && *s != ','; s++) {
+        if (*s == '=' && out == part) {
+            out = device;
+            continue;
+        }
+        size_t n = strlen(out);
+        if (*s != ' ' && n < PART_BYTES - 1) out[n] = *s, out[n + 1] = 0;
+    }
+    return *s ? s + 1 : s;
+}
+
+status place_parse(const char *text, int64_t n_layers, arena *memory, place_options *out) {
+    *out = (place_options){.embed = NOT_SET, .head = NOT_SET, .n_devices = 1};
+    int *layers = arena_array(memory, int, n_layers);
+    for (int64_t i = 0; i < n_layers; i++) layers[i] = NOT_SET;
+    for (const char *s = text; *s;) {
+        char part[PART_BYTES], device[PART_BYTES];
+        int index = 0;
+        s = read_entry(s, part, device);
+        TRY(read_device(device, &index));
+        TRY(set_part(part, index, layers, n_layers, out));
+        out->n_devices = MAX(out->n_devices, index + 1);
+    }
+    out->embed = MAX(out->embed, 0);
+    out->head = MAX(out->head, 0);
+    for (int64_t i = 0; i < n_layers; i++) layers[i] = MAX(layers[i], 0);
+    out->layers = layers;
+    return OK;
+}

@@ -1,0 +1,185 @@
+/* run.c - run a section: kernels on the caller's thread, copies between tiers on a thread per stream.
+ *
+ * The caller's thread runs the compute, host and communication streams in list order, which is always a valid order. A
+ * copy stream in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
+ * streams have finished as many ops as the program says (op.wait); after it, it counts its own. All waits point back in
+ * the list, so the oldest unfinished op can always run.
+ *
+ * A transfer that fails does not stop the section, which would leave other threads waiting: the section goes on, and
+ * exec_run returns the first error. */
+#include "exec/exec_state.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+static bool is_lane(stream s) { return s == STREAM_H2D || s == STREAM_D2H || s == STREAM_READ || s == STREAM_WRITE; }
+
+/* ---- errors of the disk ------------------------------------------------------------------------------------------ */
+
+void exec_note_failure(exec *e, status rc) {
+    if (rc == OK) return;
+    pthread_mutex_lock(&e->lock);
+    if (!e->failed) error_take(&e->failure);
+    e->failed = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
+status exec_check(exec *e) {
+    pthread_mutex_lock(&e->lock);
+    status rc = e->failed ? error_give(&e->failure) : OK;
+    e->failed = false;
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+/* ---- one op ---------------------------------------------------------------------------------------------------- */
+
+static void run_copy(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    const kernel_call *call = &e->calls[index];
+    size_t n_bytes = value_bytes(program_get(e->program, o->out[0]));
+    uint64_t at = e->disk_offsets[index];
+    status rc = OK;
+    if (o->stream == STREAM_H2D) e->backend->write(e->context, call->out[0], call->in[0], n_bytes);
+    else if (o->stream == STREAM_D2H) e->backend->read(e->context, call->out[0], call->in[0], n_bytes);
+    else if (o->stream == STREAM_READ) rc = disk_read(e->disk, DISK_READER, call->out[0], at, n_bytes);
+    else rc = disk_write(e->disk, DISK_WRITER, call->in[0], at, n_bytes);
+    exec_note_failure(e, rc);
+}
+
+void exec_run_op(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    uint64_t start = clock_ns();
+    if (is_lane(o->stream)) run_copy(e, index);
+    else e->kernels[index](e->context, &e->calls[index]);
+    uint64_t end = clock_ns();
+    for (tier t = 0; t < TIER_COUNT; t++)
+        if (e->reach[index][t]) exec_raise_peak(e, t, e->reach[index][t]);
+    atomic_fetch_add_explicit(&e->busy_ns[o->kind], end - start, memory_order_relaxed);
+    if (e->trace) trace_add(e->trace, index, start, end);
+}
+
+/* ---- streams that wait for each other -------------------------------------------------------------------------- */
+
+static void wait_until(exec *e, stream s, uint32_t n) {
+    if (atomic_load(&e->done[s]) >= n) return;
+    pthread_mutex_lock(&e->lock);
+    atomic_fetch_add(&e->n_waiting, 1); /* before looking again: whoever counts after that wakes us */
+    while (atomic_load(&e->done[s]) < n) pthread_cond_wait(&e->moved, &e->lock);
+    atomic_fetch_sub(&e->n_waiting, 1);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void run_when_ready(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    for (stream s = 0; s < STREAM_COUNT; s++)
+        if (o->wait[s]) wait_until(e, s, o->wait[s]);
+    exec_run_op(e, index);
+    atomic_fetch_add(&e->done[o->stream], 1);
+    if (atomic_load(&e->n_waiting) == 0) return;
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->moved);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void *lane_main(void *argument) {
+    lane *l = argument;
+    exec *e = l->e;
+    uint64_t seen = 0;
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        while (!e->stop && e->generation == seen) pthread_cond_wait(&e->moved, &e->lock);
+        seen = e->generation;
+        section s = e->running;
+        bool stop = e->stop;
+        pthread_mutex_unlock(&e->lock);
+        if (stop) return NULL;
+        guard_arm();
+        for (size_t i = l->first[s]; i < l->end[s]; i++) run_when_ready(e, l->ops[i]);
+        guard_disarm();
+    }
+}
+
+status exec_lanes_open(exec *e) {
+    const program *p = e->program;
+    sigset_t all, before;
+    sigfillset(&all);
+    for (stream s = 0; s < STREAM_COUNT; s++) {
+        if (!is_lane(s)) continue;
+        lane l = {.e = e, .stream = s, .ops = mem_alloc((p->n_ops + 1) * sizeof *l.ops)};
+        size_t n = 0;
+        for (section k = 0; k < SECTION_COUNT; k++) {
+            l.first[k] = n;
+            for (size_t i = e->first_op[k]; i < e->end_op[k]; i++)
+                if (p->ops[i].stream == s) l.ops[n++] = i;
+            l.end[k] = n;
+        }
+        if (n == 0) {
+            free(l.ops);
+            continue;
+        }
+        lane *kept = &e->lanes[e->n_lanes];
+        *kept = l;
+        pthread_sigmask(SIG_BLOCK, &all, &before); /* Ctrl-C belongs to the thread that trains */
+        int rc = pthread_create(&kept->thread, NULL, lane_main, kept);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        if (rc != 0) {
+            free(l.ops);
+            return ERR(ERR_IO, "no thread for the %s stream: %s", stream_name(s), strerror(rc));
+        }
+        e->n_lanes++;
+    }
+    return OK;
+}
+
+void exec_lanes_close(exec *e) {
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_cond_broadcast(&e->moved);
+    pthread_mutex_unlock(&e->lock);
+    for (size_t i = 0; i < e->n_lanes; i++) {
+        pthread_join(e->lanes[i].thread, NULL);
+        free(e->lanes[i].ops);
+    }
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->moved);
+}
+
+/* ---- a section ------------------------------------------------------------------------------------------------- */
+
+static bool start_lanes(exec *e, section s) {
+    bool any = false;
+    for (size_t i = 0; i < e->n_lanes; i++) any |= e->lanes[i].first[s] < e->lanes[i].end[s];
+    if (!any) return false;
+    for (stream k = 0; k < STREAM_COUNT; k++) atomic_store(&e->done[k], 0);
+    pthread_mutex_lock(&e->lock);
+    e->running = s;
+    e->generation++;
+    pthread_cond_broadcast(&e->moved);
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+static void run_beside_lanes(exec *e, section s) {
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
+        if (!is_lane(e->program->ops[i].stream)) run_when_ready(e, i);
+    for (size_t i = 0; i < e->n_lanes; i++)
+        wait_until(e, e->lanes[i].stream, (uint32_t)(e->lanes[i].end[s] - e->lanes[i].first[s]));
+}
+
+status exec_run(exec *e, section s) {
+    uint64_t allocations_before = guard_count();
+    if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
+    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, guard_arm, guard_disarm);
+    guard_arm();
+    if (start_lanes(e, s)) run_beside_lanes(e, s);
+    else
+        for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) exec_run_op(e, i);
+    e->backend->synchronize(e->context);
+    guard_disarm();
+    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, NULL, NULL);
+    e->n_allocations += guard_count() - allocations_before;
+    e->n_runs++;
+    if (e->trace) trace_flush_if_due(e->trace);
+    return exec_check(e);
+}

@@ -1,0 +1,175 @@
+/* localize.c - bring every operand to where its op runs.
+ *
+ * Place and offload only say where values live (value.tier) and where ops run (op.at). This pass makes it so: an operand
+ * that lives elsewhere is fetched into a window of the op's tier before its block, a result is written into a window and
+ * stored home behind it. One window serves all readers of a block. Parameters, gradients and states are fetched again by
+ * every block that needs them, because giving their bytes back is the point; anything else that crosses tiers (tokens,
+ * the residual stream between two devices) is fetched once.
+ *
+ * What may be reordered is decided by byte ranges of the value that owns the bytes: two slices of one tensor are
+ * independent, a fetch never stands before the last store of its bytes. */
+#include "pass/moves.h"
+
+#include <stdlib.h>
+
+enum { NO_STORE = -1 };
+
+/* What has happened so far in this section to a range of a value's bytes. */
+typedef struct event {
+    size_t begin, end;
+    bool is_write;
+    size_t op;       /* writes: which */
+    int64_t store;   /* writes: handle of the store that brings it home; NO_STORE: written in place */
+    tier at;         /* windows: where ... */
+    value_id window; /* ... which value; NO_VALUE: stale */
+    size_t block;
+    size_t next; /* of the same root; 0: the last */
+} event;
+
+typedef struct localizer {
+    moves m;
+    program *p;
+    event *events; /* [0] is unused */
+    size_t n_events, capacity;
+    size_t *head; /* of each root of the old table */
+    size_t n_roots;
+    op *ops; /* of the section, rewritten */
+} localizer;
+
+typedef struct range {
+    value_id root;
+    size_t begin, end;
+} range;
+
+static range range_of(const program *p, value_id v) {
+    range r;
+    r.root = program_root(p, v, &r.begin);
+    r.end = r.begin + value_bytes(&p->values[v]);
+    return r;
+}
+
+static bool overlaps(const event *e, const range *r) { return e->begin < r->end && r->begin < e->end; }
+
+static event *add_event(localizer *l, const range *r) {
+    l->events = array_grow(l->events, &l->capacity, l->n_events + 1, sizeof *l->events);
+    event *e = &l->events[l->n_events];
+    *e = (event){.begin = r->begin, .end = r->end, .store = NO_STORE, .next = l->head[r->root]};
+    l->head[r->root] = l->n_events++;
+    return e;
+}
+
+/* The key behind the last write of these bytes; every store of them is pulled to `latest` or earlier. */
+static size_t settle(localizer *l, const range *r, size_t latest) {
+    size_t earliest = 0;
+    for (size_t i = l->head[r->root]; i; i = l->events[i].next) {
+        const event *e = &l->events[i];
+        if (!e->is_write || !overlaps(e, r)) continue;
+        size_t behind = 2 * e->op + 1;
+        earliest = MAX(earliest, behind);
+        if (e->store != NO_STORE) moves_hurry(&l->m, (size_t)e->store, MAX(behind, latest));
+    }
+    return earliest;
+}
+
+static void note_write(localizer *l, const range *r, size_t op_index, int64_t store) {
+    for (size_t i = l->head[r->root]; i; i = l->events[i].next)
+        if (!l->events[i].is_write && overlaps(&l->events[i], r)) l->events[i].window = NO_VALUE;
+    event *e = add_event(l, r);
+    e->is_write = true;
+    e->op = op_index;
+    e->store = store;
+}
+
+static void note_window(localizer *l, const range *r, tier at, value_id window, size_t block) {
+    event *e = add_event(l, r);
+    e->at = at;
+    e->window = window;
+    e->block = block;
+}
+
+static bool is_fetched_again(const value *v) {
+    return v->persistent && (v->role == ROLE_PARAM || v->role == ROLE_GRAD || v->role == ROLE_STATE);
+}
+
+/* The value to read in the place of v by op i. */
+static value_id local_input(localizer *l, size_t i, value_id v) {
+    tier at = l->ops[i].at;
+    range r = range_of(l->p, v);
+    size_t block = l->m.block[i];
+    if (l->p->values[r.root].tier == at) {
+        settle(l, &r, i ? 2 * i - 1 : 0);
+        return v;
+    }
+    bool again = is_fetched_again(&l->p->values[r.root]);
+    for (size_t k = l->head[r.root]; k; k = l->events[k].next) {
+        const event *e = &l->events[k];
+        if (e->is_write || !e->window || e->at != at || e->begin != r.begin || e->end != r.end) continue;
+        if (!again || e->block == block) return e->window;
+    }
+    /* Behind the last write, wherever that leaves the fetch; its stores stand at the same key, but were asked for before. */
+    size_t earliest = settle(l, &r, 0);
+    value_id window = moves_fetch(&l->m, v, at, block, earliest);
+    note_window(l, &r, at, window, block);
+    return window;
+}
+
+/* The value to write in the place of v by op i; `reads`: what it held before is needed. */
+static value_id local_output(localizer *l, size_t i, value_id v, bool reads) {
+    tier at = l->ops[i].at;
+    range r = range_of(l->p, v);
+    size_t block = l->m.block[i];
+    if (l->p->values[r.root].tier == at) {
+        settle(l, &r, i ? 2 * i - 1 : 0);
+        note_write(l, &r, i, NO_STORE);
+        return v;
+    }
+    value_id window;
+    if (reads) window = local_input(l, i, v);
+    else {
+        settle(l, &r, i ? 2 * i - 1 : 0); /* two stores of one place keep their order */
+        window = moves_window(&l->m, v, at);
+    }
+    note_write(l, &r, i, (int64_t)moves_store(&l->m, window, v, block));
+    note_window(l, &r, at, window, block);
+    return window;
+}
+
+static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int prefetch) {
+    l->ops = ops;
+    l->n_events = 1;
+    memset(l->head, 0, l->n_roots * sizeof *l->head);
+    moves_open(&l->m, l->p, s, ops, n_ops, prefetch);
+    for (size_t i = 0; i < n_ops; i++) {
+        op *o = &ops[i];
+        if (o->kind == OP_COPY) { /* placed by hand: it knows both its tiers */
+            range from = range_of(l->p, o->in[0]), to = range_of(l->p, o->out[0]);
+            settle(l, &from, i ? 2 * i - 1 : 0);
+            settle(l, &to, i ? 2 * i - 1 : 0);
+            note_write(l, &to, i, NO_STORE);
+            continue;
+        }
+        for (int k = 0; k < op_input_count(o->kind); k++)
+            if (o->in[k]) o->in[k] = local_input(l, i, o->in[k]);
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k]) o->out[k] = local_output(l, i, o->out[k], op_reads_output(o, k));
+    }
+    moves_close(&l->m);
+}
+
+status pass_localize(program *p, pass_context *c) {
+    bool local = true;
+    for (value_id v = 1; v < p->n_values && local; v++) local = p->values[v].tier == TIER_DEVICE;
+    if (local) return OK;
+    localizer l = {.p = p, .n_roots = p->n_values};
+    l.head = mem_alloc(p->n_values * sizeof *l.head);
+    size_t n_ops;
+    op *ops = program_take_ops(p, &n_ops);
+    for (size_t first = 0, end; first < n_ops; first = end) {
+        for (end = first; end < n_ops && ops[end].section == ops[first].section;) end++;
+        localize_section(&l, ops[first].section, ops + first, end - first, c->offload.prefetch);
+    }
+    free(ops);
+    free(l.head);
+    free(l.events);
+    return OK;
+}

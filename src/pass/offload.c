@@ -1,0 +1,206 @@
+/* offload.c - parameters, gradients, optimizer states and activations that live on host or nvme.
+ *
+ * Here is only decided where things live and where work on them runs; localize writes the copies.
+ *   params       fetched block by block, in forward and again in backward
+ *   grads        written into a window, leave behind their block; with accumulation the finished product travels and is
+ *                added where the accumulator lives, some blocks later, so that nothing waits for the copy
+ *   states       AdamW runs on the host over host memory; what it needs of the device comes, the parameter goes back
+ *   activations  leave behind their last forward use and come back before the first backward use
+ * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices
+ * are cut at multiples of NORM_BLOCK: no rounding and no partial sum changes.
+ *
+ * A value that would come back before it has left stays: the last layers before the loss keep their activations. */
+#include "pass/moves.h"
+
+#include <stdlib.h>
+
+/* Small enough to be nothing beside a layer, large enough that a step of a large model is not made of slices alone. */
+#define BUCKET_LEAST (16ll << 20)
+#define SLICES_MOST 1024
+
+int64_t offload_bucket(uint64_t n_params) {
+    return MAX(BUCKET_LEAST, (int64_t)(n_params * sizeof(float) / SLICES_MOST));
+}
+
+bool offload_any(const offload_options *o) {
+    return o->params != TIER_DEVICE || o->grads != TIER_DEVICE || o->states != TIER_DEVICE ||
+           o->activations != TIER_DEVICE;
+}
+
+/* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
+static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; }
+
+static void assign_homes(program *p, const offload_options *o) {
+    const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
+    for (value_id v = 1; v < p->n_values; v++) {
+        value *a = &p->values[v];
+        if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
+    }
+}
+
+/* ---- where the update runs, and in which slices ------------------------------------------------------------------ */
+
+static void choose_places(program *p, const pass_context *c) {
+    if (c->offload.grads != TIER_DEVICE) p->values[c->norm_partials].tier = TIER_HOST;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        op *o = &p->ops[i];
+        switch (o->kind) {
+        case OP_GRAD_SUMSQ: o->at = work_tier(program_tier(p, o->in[0])); break;
+        case OP_CLIP: o->at = work_tier(program_tier(p, o->in[0])); break;
+        case OP_ACCUMULATE: o->at = work_tier(program_tier(p, o->out[0])); break;
+        case OP_ADAMW: o->at = work_tier(program_tier(p, o->out[2])); break;
+        default: break;
+        }
+    }
+}
+
+static bool is_elementwise(op_kind k) { return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_ADAMW; }
+
+static bool has_foreign_operand(const program *p, const op *o) {
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (o->in[k] && program_tier(p, o->in[k]) != o->at) return true;
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && program_tier(p, o->out[k]) != o->at) return true;
+    return false;
+}
+
+/* What belongs to elements [first, first + n) of a parameter in a value that has one entry per element, per block of the
+ * norm or per block of a quantized state. Blocks are powers of two and the last may be short, which is how their size is
+ * known from the two counts. */
+static value_id slice_of(program *p, value_id v, int64_t total, int64_t first, int64_t n) {
+    if (v == NO_VALUE) return v;
+    value a = p->values[v]; /* the table may move */
+    int64_t count = shape_count(&a.shape);
+    int64_t per = 1;
+    while (per * count < total) per *= 2;
+    int64_t begin = first / per, end = MIN((first + n + per - 1) / per, count);
+    char name[256];
+    snprintf(name, sizeof name, "%.180s[%lld].%zu", a.name, (long long)first, p->n_values);
+    return program_view(p, name, v, (size_t)begin * dtype_bytes(a.type), SHAPE(end - begin));
+}
+
+/* Inputs that belong to the step and not to the parameter: the scalars, the clip factor. */
+static bool is_whole_input(const op *o, int k) { return o->kind != OP_GRAD_SUMSQ && k > 0; }
+
+static void append_sliced(program *p, const op *o, int64_t slice) {
+    int64_t total = is_elementwise(o->kind) ? shape_count(&program_get(p, o->in[0])->shape) : 0;
+    if (total <= slice || !has_foreign_operand(p, o)) {
+        program_append(p, o);
+        return;
+    }
+    for (int64_t first = 0; first < total; first += slice) {
+        int64_t n = MIN(slice, total - first);
+        op part = *o;
+        part.attr.first_element = first;
+        for (int k = 0; k < op_input_count(o->kind); k++)
+            if (!is_whole_input(o, k)) part.in[k] = slice_of(p, o->in[k], total, first, n);
+        for (int k = 0; k < op_output_count(o->kind); k++) part.out[k] = slice_of(p, o->out[k], total, first, n);
+        program_append(p, &part);
+    }
+}
+
+static void slice_updates(program *p, int64_t bucket_bytes) {
+    int64_t slice = MAX(bucket_bytes / (int64_t)sizeof(float) / NORM_BLOCK, 1) * NORM_BLOCK;
+    size_t n_ops;
+    op *ops = program_take_ops(p, &n_ops);
+    for (size_t i = 0; i < n_ops; i++) append_sliced(p, &ops[i], slice);
+    free(ops);
+}
+
+/* ---- activations, and gradients that wait for their second half --------------------------------------------------- */
+
+static bool may_leave(const program *p, const offload_options *o, value_id v, tier *to) {
+    const value *a = &p->values[v];
+    if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
+    /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
+    *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;
+    return *to != TIER_DEVICE;
+}
+
+typedef struct use_gap {
+    size_t last_use, next_use; /* around the widest gap in blocks */
+    size_t seen;               /* the use before the one at hand; SIZE_MAX: none yet */
+} use_gap;
+
+static void note_use(use_gap *g, const moves *m, size_t i) {
+    if (g->seen != SIZE_MAX) {
+        size_t wide = m->block[i] - m->block[g->seen], widest = m->block[g->next_use] - m->block[g->last_use];
+        if (wide > widest) g->last_use = g->seen, g->next_use = i;
+    }
+    g->seen = i;
+}
+
+static void redirect(op *ops, size_t first, size_t end, value_id from, value_id to) {
+    for (size_t i = first; i < end; i++) {
+        for (int k = 0; k < op_input_count(ops[i].kind); k++)
+            if (ops[i].in[k] == from) ops[i].in[k] = to;
+        for (int k = 0; k < op_output_count(ops[i].kind); k++)
+            if (ops[i].out[k] == from) ops[i].out[k] = to;
+    }
+}
+
+static void spill_section(program *p, const offload_options *o, op *ops, size_t n_ops) {
+    size_t n_values = p->n_values;
+    moves m;
+    moves_open(&m, p, SECTION_MICRO, ops, n_ops, o->prefetch);
+    use_gap *gaps = mem_alloc(n_values * sizeof *gaps);
+    for (value_id v = 0; v < n_values; v++) gaps[v].seen = SIZE_MAX;
+    for (size_t i = 0; i < n_ops; i++) {
+        for (int k = 0; k < op_input_count(ops[i].kind); k++)
+            if (ops[i].in[k]) note_use(&gaps[program_root(p, ops[i].in[k], NULL)], &m, i);
+        for (int k = 0; k < op_output_count(ops[i].kind); k++)
+            if (ops[i].out[k]) note_use(&gaps[program_root(p, ops[i].out[k], NULL)], &m, i);
+    }
+    for (value_id v = 1; v < n_values; v++) {
+        tier to;
+        if (gaps[v].seen == SIZE_MAX || !may_leave(p, o, v, &to)) continue;
+        size_t from = m.block[gaps[v].last_use], back = m.block[gaps[v].next_use];
+        int distance = to == TIER_NVME ? 2 * o->prefetch : o->prefetch;
+        if (back <= from + 1 || moves_fetch_key(&m, back, distance) <= moves_store_key(&m, from, distance)) continue;
+        value_id window = moves_spill(&m, v, to, gaps[v].last_use, gaps[v].next_use);
+        redirect(ops, gaps[v].next_use, n_ops, v, window);
+    }
+    free(gaps);
+    moves_close(&m);
+}
+
+/* Work on the host waits for its copy; behind the following blocks it no longer has to. */
+static void defer_host_work(program *p, int blocks, op *ops, size_t n_ops) {
+    moves m; /* for its blocks */
+    moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
+    size_t next = 0; /* host work so far is appended up to here */
+    for (size_t i = 0; i < n_ops; i++) {
+        if (ops[i].at != TIER_HOST) program_append(p, &ops[i]);
+        bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
+        for (; ends && next <= i && (m.block[next] + (size_t)blocks <= m.block[i] || i + 1 == n_ops); next++)
+            if (ops[next].at == TIER_HOST) program_append(p, &ops[next]);
+    }
+    m.n_ops = 0; /* everything is appended already */
+    moves_close(&m);
+}
+
+static void rewrite_micro(program *p, const offload_options *o,
+                          void (*rewrite)(program *p, const offload_options *o, op *ops, size_t n_ops)) {
+    size_t n_ops, first = 0, end;
+    op *ops = program_take_ops(p, &n_ops);
+    for (; first < n_ops && ops[first].section != SECTION_MICRO; first++) program_append(p, &ops[first]);
+    for (end = first; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
+    rewrite(p, o, ops + first, end - first);
+    for (; end < n_ops; end++) program_append(p, &ops[end]);
+    free(ops);
+}
+
+static void defer(program *p, const offload_options *o, op *ops, size_t n_ops) {
+    defer_host_work(p, o->prefetch, ops, n_ops);
+}
+
+status pass_offload(program *p, pass_context *c) {
+    const offload_options *o = &c->offload;
+    if (!offload_any(o)) return OK;
+    assign_homes(p, o);
+    choose_places(p, c);
+    slice_updates(p, o->bucket_bytes);
+    if (o->grads != TIER_DEVICE) rewrite_micro(p, o, defer);
+    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, o, spill_section);
+    return OK;
+}

@@ -1,0 +1,66 @@
+/* place.c - chosen layers on chosen devices of one process.
+ *
+ * An op runs on the device of its layer; the embedding and the head (last norm, unembedding, loss) are places of their
+ * own. A value lives where it is made; a parameter, its gradient and its states live where the parameter is first used
+ * (a tied embedding: with the embedding). What the host writes (tokens, scalars) and reads (sums, clip factor) stays on
+ * the first device. localize writes the copies at the borders. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+static bool is_embedding_op(op_kind k) {
+    return k == OP_EMBED || k == OP_EMBED_BWD || k == OP_EMBED_BWD_ADD || k == OP_POSITION_BWD;
+}
+
+static tier op_place(const op *o, const place_options *l) {
+    if (o->section == SECTION_START) return TIER_DEVICE;
+    if (o->layer >= 0) return tier_of_device(l->layers ? l->layers[o->layer] : 0);
+    return tier_of_device(is_embedding_op(o->kind) ? l->embed : l->head);
+}
+
+static void settle_values(program *p, const op *o) {
+    for (int k = 0; k < op_output_count(o->kind); k++) {
+        if (!o->out[k]) continue;
+        value *v = &p->values[program_root(p, o->out[k], NULL)];
+        if (!v->persistent) v->tier = o->at;
+    }
+}
+
+/* The device of each parameter: that of the first op that reads it. */
+static void settle_params(program *p, const pass_context *c) {
+    const model *m = c->model;
+    bool *known = mem_alloc(p->n_values * sizeof *known);
+    for (size_t i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < op_input_count(p->ops[i].kind); k++) {
+            value_id v = p->ops[i].in[k];
+            if (!v || known[v] || p->values[v].role != ROLE_PARAM) continue;
+            known[v] = true;
+            p->values[v].tier = p->ops[i].at;
+        }
+    free(known);
+    for (size_t i = 0; i < m->n_params; i++) p->values[c->grads[i]].tier = p->values[m->params[i].value].tier;
+}
+
+status pass_place(program *p, pass_context *c) {
+    const place_options *l = &c->place;
+    if (l->n_devices <= 1) return OK;
+    if (l->n_devices > DEVICES_MAX)
+        return ERR(ERR_INPUT, "memory.place: found %d devices, expected at most %d", l->n_devices, DEVICES_MAX);
+    for (size_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], l);
+    settle_params(p, c);
+    for (size_t i = 0; i < p->n_ops; i++) {
+        op *o = &p->ops[i];
+        if (o->kind == OP_GRAD_SUMSQ) {
+            o->at = program_tier(p, o->in[0]);
+            continue; /* the sums of all devices meet where CLIP is */
+        }
+        if (o->kind == OP_ADAMW) {
+            o->at = program_tier(p, o->in[0]);
+            for (int k = 1; k < op_output_count(o->kind); k++)
+                if (o->out[k]) p->values[o->out[k]].tier = o->at;
+        }
+        settle_values(p, o);
+    }
+    return OK;
+}

@@ -1,0 +1,355 @@
+/* recompute.c - drop activations after the forward and compute them again where the backward reads them.
+ *
+ * In: a training section with forward, backward and fused ops. Out: the same, where every activation that the policy does
+ * not keep is made a second time by copies of the ops that made it: same kinds, same shapes, same constants, so the same
+ * kernels and the same bits. The readers in the backward are turned to the copy ("again.layers.3.mlp.up"), and the life
+ * of the original ends with the forward.
+ *
+ * Copies are made on demand: before the backward op that reads the first of them, and only what it needs and nothing
+ * has made yet. That is as late as possible, so that lives are short, and what no backward op reads (the last product and
+ * sum of a layer) is not run again. Evaluation has no backward and is left alone.
+ *
+ * What is backward is read from the data flow: an op that reads something the loss has written. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+/* ---- the policy as text ------------------------------------------------------------------------------------------ */
+
+static const char *const kind_names[RECOMPUTE_COUNT] = {"none",  "norms", "selective", "full",
+                                                        "ratio", "every", "keep",      "auto"};
+
+const char *recompute_name(recompute_kind k) { return kind_names[k]; }
+
+static bool takes_argument(recompute_kind k) {
+    return k == RECOMPUTE_RATIO || k == RECOMPUTE_EVERY || k == RECOMPUTE_KEEP;
+}
+
+static status refuse(const char *text) {
+    return ERR(ERR_INPUT,
+               "recompute: found '%.100s', expected none, norms, selective, full, auto, ratio:R with R from 0 to 1, "
+               "every:N with N from 1, or keep:NAMES separated by commas",
+               text);
+}
+
+status recompute_parse(recompute_policy *out, const char *text) {
+    size_t length = strcspn(text, ":");
+    const char *argument = text[length] ? text + length + 1 : NULL;
+    recompute_kind k = 0;
+    while (k < RECOMPUTE_COUNT && (strlen(kind_names[k]) != length || memcmp(kind_names[k], text, length) != 0)) k++;
+    if (k == RECOMPUTE_COUNT || takes_argument(k) != (argument != NULL)) return refuse(text);
+    *out = (recompute_policy){.kind = k};
+    char *end = NULL;
+    if (k == RECOMPUTE_RATIO) {
+        out->ratio = strtod(argument, &end);
+        if (end == argument || *end || !(out->ratio >= 0 && out->ratio <= 1)) return refuse(text);
+    } else if (k == RECOMPUTE_EVERY) {
+        out->every = strtoll(argument, &end, 10);
+        if (end == argument || *end || out->every < 1) return refuse(text);
+    } else if (k == RECOMPUTE_KEEP) {
+        if (!*argument) return refuse(text);
+        out->keep = argument;
+    }
+    return OK;
+}
+
+void recompute_write(const recompute_policy *r, strbuf *out) {
+    strbuf_add(out, kind_names[r->kind]);
+    if (r->kind == RECOMPUTE_RATIO) strbuf_printf(out, ":%.17g", r->ratio);
+    if (r->kind == RECOMPUTE_EVERY) strbuf_printf(out, ":%lld", (long long)r->every);
+    if (r->kind == RECOMPUTE_KEEP) strbuf_printf(out, ":%s", r->keep);
+}
+
+/* ---- what the program says ----------------------------------------------------------------------------------------- */
+
+typedef struct rewriter {
+    program *p;
+    const recompute_policy *policy;
+    int64_t n_layers;
+    op *ops;
+    size_t first, end;    /* the training section */
+    size_t forward_end;   /* behind its last forward op */
+    bool *is_backward;    /* per op */
+    bool *is_activation;  /* per value: made by a forward op in a layer; may be dropped */
+    bool *is_read_back;   /* read by a backward op */
+    bool *is_handed_over; /* ... of another layer than its own */
+    bool *is_kept;
+    bool *is_wanted; /* to be made again now */
+    value_id *again; /* the copy; NO_VALUE while there is none */
+} rewriter;
+
+static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
+
+/* What output `out` of a forward op is made from; returns how many. A fused add and norm is two ops in one: the sum comes
+ * from a and b, the norm and its statistics come from the sum. */
+static int sources(const op *o, int out, value_id from[OP_MAX_IN]) {
+    int n = 0, first = 0, end = op_input_count(o->kind);
+    if (is_fused(o->kind) && out == 0) end = 2;
+    else if (is_fused(o->kind)) first = 2, from[n++] = o->out[0];
+    for (int k = first; k < end; k++)
+        if (o->in[k]) from[n++] = o->in[k];
+    return n;
+}
+
+/* An op that reads what the loss wrote, or what such an op wrote, is backward. */
+static void find_backward(rewriter *w) {
+    bool *from_loss = mem_alloc(w->p->n_values * sizeof *from_loss);
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->ops[i];
+        for (int k = 0; k < op_input_count(o->kind); k++) w->is_backward[i] |= from_loss[o->in[k]];
+        if (!w->is_backward[i]) w->forward_end = i + 1;
+        if (w->is_backward[i] || o->kind == OP_UNEMBED_LOSS_GRAD)
+            for (int k = 0; k < op_output_count(o->kind); k++) from_loss[o->out[k]] = o->out[k] != NO_VALUE;
+    }
+    free(from_loss);
+}
+
+static bool can_drop(const program *p, value_id v) {
+    const value *a = &p->values[v];
+    return v && a->role == ROLE_ACTIVATION && !a->persistent && a->layer >= 0 && a->view_of == NO_VALUE;
+}
+
+/* Only ops that write nothing but such values can be run twice without being noticed. */
+static bool can_repeat(const program *p, const op *o) {
+    for (int k = 0; k < op_output_count(o->kind); k++) {
+        const value *a = &p->values[o->out[k]];
+        if (o->out[k] && (op_output_updates(o->kind, k) || a->persistent || a->role != ROLE_ACTIVATION)) return false;
+    }
+    return o->kind != OP_UNEMBED_LOSS_GRAD;
+}
+
+static void find_activations(rewriter *w) {
+    const program *p = w->p;
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->ops[i];
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (!w->is_backward[i] && can_repeat(p, o)) w->is_activation[o->out[k]] = can_drop(p, o->out[k]);
+        for (int k = 0; k < op_input_count(o->kind) && w->is_backward[i]; k++) {
+            w->is_read_back[o->in[k]] = true;
+            if (p->values[o->in[k]].layer != o->layer) w->is_handed_over[o->in[k]] = true;
+        }
+    }
+    for (value_id v = 1; v < p->n_values; v++) /* whoever reads a part of a value would have to be found by its views */
+        if (p->values[v].view_of) w->is_activation[program_root(p, v, NULL)] = false;
+}
+
+/* ---- what is kept ---------------------------------------------------------------------------------------------------- */
+
+static bool is_cheap(op_kind k) {
+    switch (k) {
+    case OP_RMSNORM:
+    case OP_LAYERNORM:
+    case OP_ADD:
+    case OP_ADD_RMSNORM:
+    case OP_ADD_LAYERNORM:
+    case OP_ADD_BIAS:
+    case OP_QK_NORM:
+    case OP_ROPE:
+    case OP_SWIGLU:
+    case OP_GELU: return true;
+    default: return false;
+    }
+}
+
+/* norms and selective: dropped is what those ops bring back from values that the backward reads anyway. What would have to
+ * hold another value in its place (a rotation whose input nobody else reads) saves nothing and is kept. */
+static void keep_by_cost(rewriter *w) {
+    const program *p = w->p;
+    bool *is_there = mem_alloc(p->n_values * sizeof *is_there);
+    bool *is_bent = mem_alloc(p->n_values * sizeof *is_bent); /* read by an activation function */
+    for (value_id v = 1; v < p->n_values; v++) is_there[v] = p->values[v].persistent || w->is_read_back[v];
+    for (size_t i = w->first; i < w->end; i++)
+        if (w->ops[i].kind == OP_GELU || w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[0]] = true;
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->ops[i];
+        if (w->is_backward[i]) continue;
+        bool repeat =
+            is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && o->kind == OP_LINEAR && is_bent[o->out[0]]);
+        for (int k = 0; k < op_output_count(o->kind) && repeat; k++) {
+            value_id v = o->out[k], from[OP_MAX_IN];
+            if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
+            bool possible = true;
+            for (int n = sources(o, k, from); n-- > 0;) possible &= is_there[from[n]];
+            if (possible) is_there[v] = true, w->is_kept[v] = false;
+        }
+    }
+    free(is_bent);
+    free(is_there);
+}
+
+/* "layers.3.attn.qkv.biased" -> "attn.qkv", in its length: the fused bias is no business of the user's. */
+static const char *local_name(const value *v, size_t *length) {
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "layers.%d.", v->layer);
+    const char *name = v->name + (str_starts_with(v->name, prefix) ? strlen(prefix) : 0);
+    *length = strlen(name) - (str_ends_with(name, ".biased") ? strlen(".biased") : 0);
+    return name;
+}
+
+static bool has_name(const value *v, const char *name, size_t n) {
+    size_t length;
+    const char *own = local_name(v, &length);
+    return length == n && memcmp(own, name, n) == 0;
+}
+
+static status unknown_name(const rewriter *w, const char *name, size_t n) {
+    strbuf names;
+    strbuf_init(&names);
+    for (value_id v = 1; v < w->p->n_values; v++) {
+        if (!w->is_activation[v] || w->p->values[v].layer != 0) continue;
+        size_t length;
+        const char *own = local_name(&w->p->values[v], &length);
+        strbuf_printf(&names, "%s%.*s", names.length ? ", " : "", (int)length, own);
+    }
+    status rc = ERR(ERR_INPUT, "memory.recompute: keep names '%.*s', which no layer has; its values are: %s",
+                    (int)MIN(n, (size_t)64), name, names.text);
+    strbuf_fini(&names);
+    return rc;
+}
+
+/* A kept result brings the row statistics of its op along (rstd, mean, lse): without them the op would run again. */
+static void keep_statistics(rewriter *w) {
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->ops[i];
+        int y = is_fused(o->kind) ? 1 : 0;
+        for (int k = y + 1; k < op_output_count(o->kind); k++)
+            if (o->out[k] && o->out[y] && w->is_kept[o->out[y]]) w->is_kept[o->out[k]] = true;
+    }
+}
+
+static status keep_by_name(rewriter *w) {
+    for (const char *list = w->policy->keep; *list;) {
+        list += strspn(list, " ,");
+        size_t n = strcspn(list, ", ");
+        bool found = false;
+        for (value_id v = 1; v < w->p->n_values && n; v++) {
+            if (!w->is_activation[v] || !has_name(&w->p->values[v], list, n)) continue;
+            found = w->is_kept[v] = true;
+        }
+        if (n && !found) return unknown_name(w, list, n);
+        list += n;
+    }
+    keep_statistics(w);
+    return OK;
+}
+
+static status decide(rewriter *w) {
+    const program *p = w->p;
+    const recompute_policy *r = w->policy;
+    int64_t first_again = r->kind == RECOMPUTE_RATIO ? w->n_layers - (int64_t)(r->ratio * (double)w->n_layers) : 0;
+    bool by_cost = r->kind == RECOMPUTE_NORMS || r->kind == RECOMPUTE_SELECTIVE;
+    for (value_id v = 1; v < p->n_values; v++) {
+        int64_t layer = p->values[v].layer;
+        w->is_kept[v] = by_cost || !w->is_activation[v] || layer < first_again || w->is_handed_over[v];
+        if (r->kind == RECOMPUTE_EVERY && w->is_activation[v] && layer < w->n_layers - 1 && (layer + 1) % r->every)
+            w->is_kept[v] = false;
+    }
+    if (by_cost) keep_by_cost(w);
+    return r->kind == RECOMPUTE_KEEP ? keep_by_name(w) : OK;
+}
+
+/* ---- the rewrite ------------------------------------------------------------------------------------------------------ */
+
+static value_id make_again(rewriter *w, value_id of) {
+    const value v = *program_get(w->p, of);
+    ASSERT(w->again[of] == NO_VALUE);
+    char name[256];
+    snprintf(name, sizeof name, "again.%s", v.name);
+    value_id a = program_value(w->p, name, v.type, v.shape, v.role, v.section);
+    w->p->values[a].layer = v.layer;
+    return w->again[of] = a;
+}
+
+static bool wants_output(const rewriter *w, const op *o, int first) {
+    for (int k = first; k < op_output_count(o->kind); k++)
+        if (o->out[k] && w->is_wanted[o->out[k]]) return true;
+    return false;
+}
+
+/* The wanted half of a fused add and norm. The sum is rounded before the norm sees it, so the plain norm of the sum has
+ * the bits of the fused one. */
+static op wanted_part(const rewriter *w, const op *o) {
+    op half = *o;
+    if (!is_fused(o->kind) || (w->is_wanted[o->out[0]] && wants_output(w, o, 1))) return half;
+    memset(half.in, 0, sizeof half.in);
+    memset(half.out, 0, sizeof half.out);
+    if (w->is_wanted[o->out[0]]) {
+        half.kind = OP_ADD;
+        half.layer = w->p->values[o->out[0]].layer;
+        half.in[0] = o->in[0], half.in[1] = o->in[1];
+        half.out[0] = o->out[0];
+        return half;
+    }
+    half.kind = o->kind == OP_ADD_LAYERNORM ? OP_LAYERNORM : OP_RMSNORM;
+    half.in[0] = o->out[0];
+    for (int k = 1; k < op_input_count(half.kind); k++) half.in[k] = o->in[k + 1];
+    for (int k = 0; k < op_output_count(half.kind); k++) half.out[k] = o->out[k + 1];
+    return half;
+}
+
+/* What a reader in the backward, or a copy, reads in place of v. */
+static value_id reading(const rewriter *w, value_id v) { return v == NO_VALUE || w->is_kept[v] ? v : w->again[v]; }
+
+static void want(rewriter *w, value_id v) {
+    if (v && !w->is_kept[v] && w->again[v] == NO_VALUE) w->is_wanted[v] = true;
+}
+
+/* Makes every wanted value, and what it needs, in the order of the forward. */
+static void repeat_wanted(rewriter *w) {
+    value_id from[OP_MAX_IN];
+    for (size_t i = w->forward_end; i-- > w->first;)
+        for (int k = op_output_count(w->ops[i].kind); k-- > 0 && !w->is_backward[i];) {
+            if (!w->is_wanted[w->ops[i].out[k]]) continue; /* last to first: a fused norm asks for its sum */
+            for (int n = sources(&w->ops[i], k, from); n-- > 0;) want(w, from[n]);
+        }
+    for (size_t i = w->first; i < w->forward_end; i++) {
+        if (w->is_backward[i] || !wants_output(w, &w->ops[i], 0)) continue;
+        op copy = wanted_part(w, &w->ops[i]);
+        copy.again = true;
+        for (int k = 0; k < op_input_count(copy.kind); k++) copy.in[k] = reading(w, copy.in[k]);
+        for (int k = 0; k < op_output_count(copy.kind); k++) {
+            if (!copy.out[k]) continue;
+            w->is_wanted[copy.out[k]] = false;
+            copy.out[k] = make_again(w, copy.out[k]);
+        }
+        program_append(w->p, &copy);
+    }
+}
+
+static void rewrite(rewriter *w, size_t n_ops) {
+    for (size_t i = 0; i < n_ops; i++) {
+        op o = w->ops[i];
+        bool any = false;
+        for (int k = 0; k < op_input_count(o.kind) && w->is_backward[i]; k++) {
+            want(w, o.in[k]);
+            any |= o.in[k] && w->is_wanted[o.in[k]];
+        }
+        if (any) repeat_wanted(w);
+        for (int k = 0; k < op_input_count(o.kind) && w->is_backward[i]; k++) o.in[k] = reading(w, o.in[k]);
+        program_append(w->p, &o);
+    }
+}
+
+status pass_recompute(program *p, pass_context *c) {
+    if (c->recompute.kind == RECOMPUTE_NONE) return OK;
+    if (c->recompute.kind >= RECOMPUTE_AUTO)
+        return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first",
+                   (int)c->recompute.kind);
+    size_t n_ops, n = p->n_values;
+    rewriter w = {.p = p, .policy = &c->recompute, .n_layers = c->model->config.n_layers};
+    program_section(p, SECTION_MICRO, &w.first, &w.end);
+    w.ops = program_take_ops(p, &n_ops);
+    w.is_backward = mem_alloc((n_ops + 1) * sizeof(bool));
+    bool **flags[] = {&w.is_activation, &w.is_read_back, &w.is_handed_over, &w.is_kept, &w.is_wanted};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) *flags[i] = mem_alloc(n * sizeof(bool));
+    w.again = mem_alloc(n * sizeof *w.again);
+    find_backward(&w);
+    find_activations(&w);
+    status rc = decide(&w);
+    if (rc == OK) rewrite(&w, n_ops);
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) free(*flags[i]);
+    free(w.again);
+    free(w.is_backward);
+    free(w.ops);
+    return rc;
+}

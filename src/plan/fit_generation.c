@@ -1,0 +1,45 @@
+/* fit_generation.c - when a plan of generation does not fit: the smallest change of `ralo generate` that would.
+ *
+ * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then both; then
+ * shorter sequences. The cache shrinks with them. */
+#include "plan/plan.h"
+
+static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
+    generation_shape *g = &r->generation;
+    g->slots = slots;
+    g->context = context;
+    g->pages = MIN(g->pages, slots * generation_pages_per_slot(g));
+}
+
+/* The most sequences that fit, by halves. */
+static bool fewer_sequences(plan_request *r, uint64_t *planned) {
+    for (int64_t slots = r->generation.slots; slots >= 1; slots /= 2) {
+        cut_sequences(r, slots, r->generation.context);
+        if (plan_variant_fits(r, planned)) return true;
+    }
+    return false;
+}
+
+static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    if (from->precision != to->precision) strbuf_printf(b, "--precision %s ", precision_name(to->precision));
+    if (from->generation.slots != to->generation.slots)
+        strbuf_printf(b, "--batch %lld ", (long long)to->generation.slots);
+    if (from->generation.context != to->generation.context)
+        strbuf_printf(b, "--context %lld ", (long long)to->generation.context);
+    strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
+}
+
+bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least) {
+    plan_request t;
+    for (int64_t context = r->generation.context; context >= 16; context /= 2)
+        for (int half = 0; half < 2; half++) {
+            t = *r;
+            if (half) t.precision = PRECISION_BF16;
+            cut_sequences(&t, r->generation.slots, context);
+            if (!fewer_sequences(&t, least)) continue;
+            describe(out, r, &t, *least);
+            return true;
+        }
+    return false;
+}

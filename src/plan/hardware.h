@@ -1,0 +1,50 @@
+#pragma once
+/* hardware.h - a machine as numbers, so that a step can be timed where the machine is not.
+ *
+ * Rates are what programs reach, not what data sheets promise; the sheet's number stands beside them where there is
+ * one. `ralo devices --measure` writes such a description for the machine it runs on.
+ *
+ *     hardware h;
+ *     TRY(hardware_load(&h, "h200"));           // a built-in name, or the path of a description file
+ *     TRY(hardware_write_file(&h, "my.yaml"));  // hardware_load reads it back to the same numbers
+ */
+#include "tensor/tensor.h"
+
+#define HARDWARE_DTYPES 3 /* fp32, bf16, fp16: arrays are indexed by dtype */
+_Static_assert(DTYPE_F32 < HARDWARE_DTYPES && DTYPE_BF16 < HARDWARE_DTYPES && DTYPE_F16 < HARDWARE_DTYPES,
+               "the compute dtypes come first");
+
+/* FLOP/s, bytes/s, seconds, bytes. hardware.def says what each is; 0 in an optional one means "not there". */
+typedef struct hardware {
+    char name[64], source[256];
+    int64_t devices_per_node;
+    bool unified, overlap;
+    uint64_t device_bytes, host_bytes;
+    double device_bandwidth, launch_s, host_bandwidth, host_adamw;
+    double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
+    double half[3]; /* m, n, k: rate(m, n, k) = matrix * m / (m + half_m) * n / (n + half_n) * k / (k + half_k) */
+    double copy_to_device, copy_to_host, copy_both;
+    double disk_read, disk_write;
+    double link_bandwidth, link_latency, network_bandwidth, network_latency;
+} hardware;
+
+const hardware *hardware_at(size_t i); /* built in; NULL at the end */
+/* A built-in name, or a file when there is a '/' or a '.yaml' / '.yml' / '.json' in it. Unknown names: ERR_INPUT with the
+ * list; files are checked key by key. */
+status hardware_load(hardware *out, const char *name_or_path);
+status hardware_read_file(hardware *out, const char *path);
+status hardware_write_file(const hardware *h, const char *path); /* whole or not at all */
+void hardware_write(const hardware *h, FILE *out);               /* the same text */
+
+/* This machine, when nothing was measured: cores times what a core of its kind usually reaches. A guess. */
+void hardware_estimate(hardware *out, const sys_info *machine, int n_threads);
+/* "Arm Neoverse-N1, 2 threads": a measurement belongs to the machine and threads it was made with. */
+void hardware_machine_name(char out[64], const sys_info *machine, int n_threads);
+/* Where this user's measurement lies: $XDG_CACHE_HOME/ralo/hardware.yaml, or ~/.cache/...; "" when neither is known. */
+void hardware_cache_path(char *out, size_t n);
+
+/* FLOP/s of a product with a result (m, n) and sums of length k. */
+double hardware_product_rate(const hardware *h, dtype t, double m, double n, double k);
+/* bf16 with an fp32 master: reads gradient, master, m, v, writes master, m, v and the parameter. */
+#define HARDWARE_ADAMW_BYTES 30.0
+double hardware_adamw_rate(const hardware *h); /* parameters per second on the host */

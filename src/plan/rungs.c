@@ -1,0 +1,62 @@
+/* rungs.c - what each step of recompute would save and cost, with everything else as it is. */
+#include "plan/plan.h"
+
+static const recompute_kind rungs[PLAN_RUNGS] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+
+static plan_rung rung_of(const plan *p) {
+    return (plan_rung){.kind = p->passes.recompute.kind,
+                       .activations = p->by_role[ROLE_ACTIVATION],
+                       .device = p->planned[TIER_DEVICE],
+                       .more_flops = p->flops_again / p->flops_per_step,
+                       .fits = plan_fits(p)};
+}
+
+status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
+    for (size_t i = 0; i < PLAN_RUNGS; i++) {
+        if (of->passes.recompute.kind == rungs[i]) {
+            out[i] = rung_of(of);
+            continue;
+        }
+        plan_request r = of->request;
+        plan_candidate c;
+        r.open = (plan_open){0};
+        r.offload = of->passes.offload;
+        r.recompute = (recompute_policy){.kind = rungs[i]};
+        TRY(plan_weigh(&r, &c));
+        out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};
+    }
+    return OK;
+}
+
+/* The rungs, and behind them the plan itself where it is none of them. */
+static size_t rows_of(const plan *p, const plan_rung list[PLAN_RUNGS], plan_rung out[PLAN_RUNGS + 1]) {
+    memcpy(out, list, PLAN_RUNGS * sizeof *list);
+    out[PLAN_RUNGS] = rung_of(p);
+    for (size_t i = 0; i < PLAN_RUNGS; i++)
+        if (list[i].kind == p->passes.recompute.kind) return PLAN_RUNGS;
+    return PLAN_RUNGS + 1;
+}
+
+void plan_print_rungs(const plan *p, const plan_rung list[PLAN_RUNGS], FILE *out) {
+    char a[32], b[32];
+    plan_rung rows[PLAN_RUNGS + 1];
+    size_t n = rows_of(p, list, rows);
+    fputs("  memory.recompute  activations at peak        device   more FLOP\n", out);
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "    %-16s %18s %13s %9.1f %%%s%s\n", recompute_name(rows[i].kind),
+                str_format_bytes(a, rows[i].activations), str_format_bytes(b, rows[i].device), 100 * rows[i].more_flops,
+                rows[i].fits ? "" : "  does not fit", rows[i].kind == p->passes.recompute.kind ? "  <- this plan" : "");
+}
+
+json_t *plan_rungs_json(const plan *p, const plan_rung list[PLAN_RUNGS]) {
+    plan_rung rows[PLAN_RUNGS + 1];
+    size_t n = rows_of(p, list, rows);
+    json_t *array = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(array,
+                              json_pack("{s:s, s:I, s:I, s:f, s:b, s:b}", "rung", recompute_name(rows[i].kind),
+                                        "activations", (json_int_t)rows[i].activations, "device",
+                                        (json_int_t)rows[i].device, "more_flops", rows[i].more_flops, "fits",
+                                        (int)rows[i].fits, "used", (int)(rows[i].kind == p->passes.recompute.kind)));
+    return array;
+}

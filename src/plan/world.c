@@ -1,0 +1,284 @@
+/* world.c - the same step on N ranks that are not here: who holds how many bytes, and what has to be sent.
+ *
+ * Parameters, gradients and states are counted in compiled plans. ZeRO cuts them evenly. A rank of a tensor, pipeline or
+ * sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
+ * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
+ * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
+ * though a stage has at most one of them: its scratch for logits is a little too much there.
+ *
+ * Formulas stand only where no pass exists yet (recompute), and are marked. */
+#include "plan/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- what is in a compiled plan ---------------------------------------------------------------------------------- */
+
+typedef struct contents {
+    uint64_t params, grads, states; /* persistent bytes */
+    uint64_t inside;                /* everything else of the device's arena */
+    uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
+    uint64_t largest_unit;          /* parameters of the largest block, or of a table outside the blocks */
+    uint64_t first_end, last_end;   /* parameters before and after the blocks */
+    double forward_s;               /* predicted time of the blocks' forward, one micro-batch */
+} contents;
+
+static bool in_first_stage(const char *name) {
+    return strcmp(name, "embed.w") == 0 || strcmp(name, "positions.w") == 0;
+}
+
+static size_t find_loss(const program *g) {
+    for (size_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].section == SECTION_MICRO && g->ops[i].kind == OP_UNEMBED_LOSS_GRAD) return i;
+    return g->n_ops;
+}
+
+static void look_into(const plan *p, contents *out) {
+    const program *g = &p->program;
+    *out = (contents){0};
+    int64_t n_layers = p->request.model.n_layers;
+    uint64_t *blocks = mem_alloc((size_t)n_layers * sizeof *blocks);
+    lifetime *life = mem_alloc(g->n_values * sizeof *life);
+    layout_lifetimes(g, life);
+    size_t loss = find_loss(g);
+    for (value_id v = 1; v < g->n_values; v++) {
+        const value *a = &g->values[v];
+        if (a->view_of) continue;
+        uint64_t n = value_bytes(a);
+        if (a->persistent && a->role == ROLE_GRAD) out->grads += n;
+        if (a->persistent && a->role == ROLE_STATE) out->states += n;
+        if (!a->persistent && a->role == ROLE_ACTIVATION && a->layer >= 0 && a->section == SECTION_MICRO &&
+            life[v].first < loss && life[v].last > loss && life[v].last != SIZE_MAX)
+            out->kept_by_layers += n;
+        if (a->role != ROLE_PARAM) continue;
+        out->params += n;
+        if (a->layer >= 0 && a->layer < n_layers) {
+            blocks[a->layer] += n;
+            out->largest_unit = MAX(out->largest_unit, blocks[a->layer]);
+        } else {
+            out->largest_unit = MAX(out->largest_unit, n);
+            if (in_first_stage(a->name)) out->first_end += n;
+            else out->last_end += n;
+            if (p->request.model.tied && strcmp(a->name, "embed.w") == 0) out->last_end += n; /* both ends use it */
+        }
+    }
+    out->inside = p->planned[TIER_DEVICE] - out->params - out->grads - out->states;
+    const char *missing = NULL;
+    for (size_t i = 0; i < loss && p->request.hardware; i++)
+        if (g->ops[i].section == SECTION_MICRO && g->ops[i].layer >= 0)
+            out->forward_s += cost_op_seconds(g, &g->ops[i], p->request.hardware, &missing);
+    free(life);
+    free(blocks);
+}
+
+static uint64_t shard(uint64_t n_bytes, uint64_t n_params, uint64_t n) {
+    if (n_params == 0) return 0;
+    return (n_params + n - 1) / n * (n_bytes / n_params);
+}
+
+static uint64_t sum_of(const plan_world_share *b) {
+    return b->params + b->grads + b->states + b->window + b->activations;
+}
+
+/* ---- ZeRO -------------------------------------------------------------------------------------------------------- */
+
+/* Seconds to send so much from each rank: over the links of one node while all ranks fit there, else over the network. */
+static double comm_seconds(const hardware *h, int n_ranks, double n_bytes) {
+    if (!h) return NAN;
+    double bandwidth = n_ranks <= h->devices_per_node ? h->link_bandwidth : h->network_bandwidth;
+    return bandwidth > 0 ? n_bytes / bandwidth : NAN;
+}
+
+/* The textbook's 14 bytes: 16-bit parameter, fp32 gradient, fp32 m and v, and no fp32 master. */
+static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
+    static const uint64_t each[3] = {2, 4, 8};
+    uint64_t n = 0;
+    for (int i = 0; i < 3; i++) n += (n_params + cut[i] - 1) / cut[i] * each[i];
+    return n;
+}
+
+static void fill_stages(plan_world *w, const contents *c) {
+    static const struct {
+        const char *name;
+        bool params, grads, states;      /* what is cut */
+        double reduces, gathers;         /* passes of gradients and of parameters, in P, per step ... */
+        bool every_reduce, every_gather; /* ... or per micro-batch */
+    } kinds[WORLD_STAGES] = {{"DDP", false, false, false, 2, 0, false, false}, /* all-reduce: there and back */
+                             {"ZeRO-1", false, false, true, 1, 1, false, false},
+                             {"ZeRO-2", false, true, true, 1, 1, true, false},
+                             {"ZeRO-3", true, true, true, 1, 2, true, true}}; /* gathered forward and backward */
+    const plan_request *r = &w->request;
+    uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
+    double grad_bytes = (double)dtype_bytes(precision_grad(r->precision));
+    double param_bytes = (double)dtype_bytes(precision_compute(r->precision));
+    for (int i = 0; i < WORLD_STAGES; i++) {
+        plan_world_stage *s = &w->stages[i];
+        uint64_t cut[3] = {kinds[i].params ? N : 1, kinds[i].grads ? N : 1, kinds[i].states ? N : 1};
+        *s = (plan_world_stage){.name = kinds[i].name,
+                                .bytes = {.params = shard(c->params, P, cut[0]),
+                                          .grads = shard(c->grads, P, cut[1]),
+                                          .states = shard(c->states, P, cut[2]),
+                                          .window = kinds[i].params ? 2 * c->largest_unit : 0,
+                                          .activations = c->inside}};
+        s->bytes.total = sum_of(&s->bytes);
+        if (precision_master(r->precision)) s->textbook = textbook_bytes(P, cut);
+        double reduces = kinds[i].reduces * (kinds[i].every_reduce ? (double)r->accumulation : 1);
+        double gathers = kinds[i].gathers * (kinds[i].every_gather ? (double)r->accumulation : 1);
+        double sent = (double)P * (double)(N - 1) / (double)N;
+        s->volume = reduces + gathers;
+        s->volume_bytes = sent * (reduces * grad_bytes + gathers * param_bytes);
+        s->comm_s = comm_seconds(r->hardware, w->n_ranks, s->volume_bytes);
+    }
+}
+
+/* ---- tensor, pipeline, sequence ---------------------------------------------------------------------------------- */
+
+static bool why_not(const plan_request *r, plan_world_layout *l) {
+    const model_config *c = &r->model;
+    const struct {
+        const char *what;
+        int64_t n;
+        int by;
+    } cuts[] = {{"heads", c->n_heads, l->tensor},
+                {"kv heads", c->n_kv_heads, l->tensor},
+                {"feed-forward columns", c->ffn, l->tensor},
+                {"tokens of a row", r->seq_len, l->sequence}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cuts); i++)
+        if (cuts[i].n % cuts[i].by) {
+            snprintf(l->why_not, sizeof l->why_not, "%lld %s cannot be cut into %d", (long long)cuts[i].n, cuts[i].what,
+                     cuts[i].by);
+            return true;
+        }
+    if (c->n_layers < l->pipeline)
+        snprintf(l->why_not, sizeof l->why_not, "%lld layers cannot fill %d stages", (long long)c->n_layers,
+                 l->pipeline);
+    return l->why_not[0] != 0;
+}
+
+static status fill_layout(plan_world *w, plan_world_layout *l) {
+    plan_request r = w->request;
+    if (why_not(&r, l)) return OK;
+    model_config *c = &r.model;
+    c->n_heads /= l->tensor;
+    c->n_kv_heads /= l->tensor;
+    c->ffn /= l->tensor;
+    c->vocab = (c->vocab + l->tensor - 1) / l->tensor;
+    c->n_layers = (c->n_layers + l->pipeline - 1) / l->pipeline;
+    r.seq_len /= l->sequence;
+    plan p;
+    contents in;
+    TRY(plan_compile(&p, &r));
+    look_into(&p, &in);
+    uint64_t n_params = model_param_count(c), per_grad = in.grads / n_params, per_state = in.states / n_params;
+    uint64_t params = in.params, width = dtype_bytes(precision_compute(r.precision));
+    uint64_t tied_twice = c->tied ? (uint64_t)(c->vocab * c->hidden) * width : 0; /* counted at both ends */
+    if (l->pipeline > 1) params = params + tied_twice - in.first_end - in.last_end + MAX(in.first_end, in.last_end);
+    int64_t in_flight = MIN((int64_t)l->pipeline, r.accumulation);
+    l->bytes = (plan_world_share){.params = params,
+                                  .grads = params / width * per_grad,
+                                  .states = params / width * per_state,
+                                  .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
+    if (l->sequence > 1) /* keys and values of other ranks' tokens pass by: one block in use, one arriving */
+        l->bytes.activations += 2 * (uint64_t)(r.micro_batch * r.seq_len * 2 * c->n_kv_heads * c->head_dim) * width;
+    l->bytes.total = sum_of(&l->bytes);
+    l->bubble = (double)(l->pipeline - 1) / (double)(r.accumulation + l->pipeline - 1);
+    plan_close(&p);
+    return OK;
+}
+
+/* Data parallel; one cut mostly along tensors, one mostly along layers, one along both and the sequence. For 8 ranks:
+ * DP8; TP4 PP2; TP2 PP4; TP2 PP2 SP2. */
+static status fill_layouts(plan_world *w) {
+    int n = w->n_ranks;
+    const int cuts[WORLD_LAYOUTS][3] = {{1, 1, 1}, {n / 2, 2, 1}, {2, n / 2, 1}, {2, 2, n / 4}};
+    for (int i = 0; i < WORLD_LAYOUTS; i++) {
+        plan_world_layout l = {.tensor = cuts[i][0], .pipeline = cuts[i][1], .sequence = cuts[i][2]};
+        int cut = l.tensor * l.pipeline * l.sequence;
+        if (cut < 1 || n % cut || (i > 0 && cut != n)) continue;
+        l.data = n / cut;
+        bool known = false;
+        for (int k = 0; k < w->n_layouts; k++)
+            known |= w->layouts[k].tensor == l.tensor && w->layouts[k].pipeline == l.pipeline &&
+                     w->layouts[k].sequence == l.sequence;
+        if (known) continue;
+        const struct {
+            const char *name;
+            int n;
+        } parts[] = {{"DP", l.data}, {"TP", l.tensor}, {"PP", l.pipeline}, {"SP", l.sequence}};
+        size_t at = 0;
+        for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
+            if (parts[k].n > 1)
+                at += (size_t)snprintf(l.name + at, sizeof l.name - at, "%s%s%d", at ? " " : "", parts[k].name,
+                                       parts[k].n);
+        TRY(fill_layout(w, &l));
+        w->layouts[w->n_layouts++] = l;
+    }
+    return OK;
+}
+
+/* ---- the ladder -------------------------------------------------------------------------------------------------- */
+
+static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
+
+static status fill_ladder(plan_world *w) {
+    plan_request r = w->request;
+    plan p;
+    contents c;
+    int64_t rows = r.micro_batch * r.accumulation;
+    const struct {
+        const char *name;
+        precision precision;
+        int64_t micro_batch;
+    } compiled[] = {{"base: fp32", PRECISION_FP32, rows},
+                    {"mixed precision: bf16", PRECISION_BF16, rows},
+                    {"+ accumulation", PRECISION_BF16, 1}};
+    for (size_t i = 0; i < ARRAY_LENGTH(compiled); i++) {
+        r.precision = compiled[i].precision;
+        r.micro_batch = compiled[i].micro_batch;
+        r.accumulation = rows / r.micro_batch;
+        TRY(plan_compile(&p, &r));
+        look_into(&p, &c);
+        w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+        snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
+                 (long long)r.micro_batch, (long long)r.accumulation);
+        plan_close(&p);
+    }
+    /* Each block keeps its input only, 2 h bytes per token in 16 bits, and one block at a time is whole again. */
+    const model_config *m = &r.model;
+    uint64_t inputs = (uint64_t)(m->n_layers * r.micro_batch * r.seq_len * m->hidden) * dtype_bytes(DTYPE_BF16);
+    uint64_t one = c.kept_by_layers / (uint64_t)m->n_layers;
+    plan_world_rung *last = &w->rungs[2], *recompute = &w->rungs[3], *sharded = &w->rungs[4];
+    *recompute = (plan_world_rung){.name = "+ recompute of every block",
+                                   .bytes = last->bytes - c.kept_by_layers + MIN(inputs + one, c.kept_by_layers),
+                                   .step_s = last->step_s + (double)r.accumulation * c.forward_s,
+                                   .is_formula = true};
+    uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
+    *sharded =
+        (plan_world_rung){.bytes = recompute->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
+                          .step_s = recompute->step_s,
+                          .is_formula = true};
+    snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
+    return OK;
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
+    plan p;
+    contents c;
+    ASSERT(n_ranks >= 2);
+    *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
+    w->request.device_limit = 0; /* compiled whatever its size; the tables show what fits */
+    TRY(plan_compile(&p, &w->request));
+    look_into(&p, &c);
+    plan_close(&p);
+    w->request.device_limit = r->device_limit;
+    const model_config *m = &r->model;
+    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * r->micro_batch * r->seq_len);
+    if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->precision)) == 2)
+        w->formula_per_layer_token =
+            12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;
+    fill_stages(w, &c);
+    TRY(fill_layouts(w));
+    return fill_ladder(w);
+}

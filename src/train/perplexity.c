@@ -1,0 +1,155 @@
+/* perplexity.c - a text through the evaluation section. Losses are fp32 per token and summed in double, in order. */
+#include "train/perplexity.h"
+#include "train/source.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SEQ_LEN = 512, BATCH = 8 };
+#define TEXT_MOST ((size_t)16 << 30)
+#define HOST_RESERVE (512ull << 20)
+
+typedef struct text_tokens {
+    int32_t *ids;
+    size_t n, capacity, n_bytes;
+} text_tokens;
+
+/* The last share of the bytes, from the first whole character on. */
+static status read_text(text_tokens *t, const perplexity_options *o, const tokenizer *tokenizer) {
+    char *text;
+    size_t n;
+    TRY(file_read_all(o->path, TEXT_MOST, &text, &n));
+    size_t first = n - (size_t)((double)n * o->last);
+    while (first < n && ((unsigned char)text[first] & 0xc0) == 0x80) first++;
+    t->n_bytes = n - first;
+    status rc = tokenizer_encode(tokenizer, text + first, t->n_bytes, &t->ids, &t->n, &t->capacity);
+    free(text);
+    TRY(rc);
+    if (t->n < 2)
+        return ERR(ERR_INPUT, "%s: found %zu tokens in %zu bytes, expected at least 2 to predict one", o->path, t->n,
+                   t->n_bytes);
+    return OK;
+}
+
+static status make_request(plan_request *r, const model_config *c, const perplexity_options *o, size_t n_tokens) {
+    sys_info machine;
+    sys_info_get(&machine);
+    *r = (plan_request){.model = *c,
+                        .micro_batch = o->batch ? o->batch : BATCH,
+                        .accumulation = 1,
+                        .seq_len = o->seq_len ? o->seq_len : MIN(c->max_positions, (int64_t)SEQ_LEN),
+                        .precision = o->precision,
+                        .with_eval = true,
+                        .no_training = true,
+                        .device_limit = o->device_limit};
+    if (r->seq_len < 1 || r->seq_len > c->max_positions)
+        return ERR(ERR_INPUT, "%s: windows of %lld tokens, expected 1 to %lld, the model's positions", c->name,
+                   (long long)r->seq_len, (long long)c->max_positions);
+    /* No more windows at once than there are. */
+    r->micro_batch = MIN(r->micro_batch, ((int64_t)n_tokens - 2) / r->seq_len + 1);
+    r->target = (target){.name = o->backend->name,
+                         .n_threads = o->n_threads ? o->n_threads : machine.n_cores,
+                         .alignment = 64,
+                         .work_bytes = o->backend->work_bytes};
+    if (!r->device_limit)
+        r->device_limit =
+            machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
+    r->host_bytes =
+        (uint64_t)n_tokens * sizeof(int32_t) + 4 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
+    return OK;
+}
+
+/* One micro-batch of windows: tokens, the token behind each, and one document per window. */
+typedef struct windows {
+    int32_t *tokens, *targets, *doc;
+    float *losses;
+    size_t n;
+} windows;
+
+static void fill_windows(windows *w, const text_tokens *t, size_t first) {
+    for (size_t i = 0; i < w->n; i++) {
+        bool there = first + i + 1 < t->n;
+        w->tokens[i] = there ? t->ids[first + i] : 0;
+        w->targets[i] = there ? t->ids[first + i + 1] : -1;
+    }
+}
+
+static void run_windows(exec *e, const plan *p, const text_tokens *t, const perplexity_observer *observer,
+                        perplexity_report *out) {
+    const model *m = &p->model;
+    size_t n = (size_t)(p->request.micro_batch * p->request.seq_len), bytes = n * sizeof(int32_t);
+    windows w = {mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), n};
+    uint64_t all = (t->n - 2) / (uint64_t)p->request.seq_len + 1, done = 0;
+    double sum = 0;
+    exec_write(e, m->doc, 0, w.doc, bytes); /* zeros: a window is one document */
+    for (size_t at = 0; at + 1 < t->n; at += n) {
+        fill_windows(&w, t, at);
+        exec_write(e, m->tokens, 0, w.tokens, bytes);
+        exec_write(e, m->targets, 0, w.targets, bytes);
+        exec_run(e, SECTION_EVAL);
+        exec_read(e, m->eval_losses, 0, w.losses, bytes);
+        for (size_t i = 0; i < n; i++)
+            if (w.targets[i] >= 0) sum += w.losses[i], out->n_predicted++;
+        done = MIN(all, done + (uint64_t)p->request.micro_batch);
+        if (observer && observer->on_windows)
+            observer->on_windows(observer->context, done, all, sum / (double)out->n_predicted);
+    }
+    out->loss = sum / (double)out->n_predicted;
+    out->perplexity = exp(out->loss);
+    out->bits_per_byte = sum / M_LN2 / (double)t->n_bytes;
+    free(w.tokens);
+    free(w.targets);
+    free(w.doc);
+    free(w.losses);
+}
+
+static status measure(const perplexity_options *o, const model_source *s, const perplexity_observer *observer,
+                      perplexity_report *out) {
+    status rc = OK;
+    tokenizer *tokenizer = NULL;
+    text_tokens t = {0};
+    plan_request r;
+    plan p = {0};
+    exec *e = NULL;
+    TRY(tokenizer_open(&tokenizer, s->tokenizer));
+    if (tokenizer_vocab(tokenizer) > s->config.vocab) {
+        rc = ERR(ERR_INPUT, "%s: the tokenizer %s has %lld tokens, the model only %lld", s->dir, s->tokenizer,
+                 (long long)tokenizer_vocab(tokenizer), (long long)s->config.vocab);
+        goto done;
+    }
+    TRY_GOTO(rc, read_text(&t, o, tokenizer), done);
+    TRY_GOTO(rc, make_request(&r, &s->config, o, t.n), done);
+    TRY_GOTO(rc, plan_compile(&p, &r), done);
+    if (observer && observer->on_plan) observer->on_plan(observer->context, &p);
+    TRY_GOTO(rc, plan_check_fit(&p), done);
+    TRY_GOTO(rc,
+             exec_open(&e, &p.program,
+                       &(exec_options){.backend = o->backend, .n_threads = r.target.n_threads, .bind = o->bind}),
+             done);
+    TRY_GOTO(rc, model_source_load(s, e, &p), done);
+    double start = clock_s();
+    run_windows(e, &p, &t, observer, out);
+    out->seconds = clock_s() - start;
+    out->n_bytes = t.n_bytes;
+    out->n_tokens = t.n;
+    out->seq_len = r.seq_len;
+    exec_ledger(e, &out->memory);
+    if (!isfinite(out->loss)) rc = ERR(ERR_RUN, "%s: the loss on %s is not finite", s->dir, o->path);
+done:
+    exec_close(e);
+    plan_close(&p);
+    free(t.ids);
+    tokenizer_close(tokenizer);
+    return rc;
+}
+
+status perplexity_measure(const perplexity_options *o, const perplexity_observer *observer, perplexity_report *out) {
+    model_source s;
+    *out = (perplexity_report){0};
+    if (!(o->last > 0 && o->last <= 1))
+        return ERR(ERR_INPUT, "share of the text: found %g, expected more than 0, at most 1", o->last);
+    TRY(model_source_open(&s, o->source));
+    status rc = measure(o, &s, observer, out);
+    model_source_close(&s);
+    return rc;
+}

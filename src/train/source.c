@@ -1,0 +1,131 @@
+/* source.c - a model from a Hugging Face directory, a run directory or a checkpoint.
+ *
+ * A directory with config.json is Hugging Face's; anything else must be a checkpoint or a run that holds one. Weights of
+ * a checkpoint are its fp32 masters where it has them, rounded once to what the program computes in, exactly as if the
+ * model had been exported and loaded again. */
+#include "train/source.h"
+#include "train/weights.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define JSON_MOST_BYTES (4u << 20)
+#define BLOCK_ELEMENTS (1 << 20)
+
+/* The last part of a path, which the model is called by; of "runs/x/" still "x/". */
+static const char *last_part(const char *path) {
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/') end--;
+    while (end > 0 && path[end - 1] != '/') end--;
+    return path + end;
+}
+
+static status open_directory(model_source *s, const char *path) {
+    TRY(model_config_read(&s->config, path));
+    const char *tokenizer = arena_format(&s->memory, "%s/tokenizer.json", path);
+    const char *generation = arena_format(&s->memory, "%s/generation_config.json", path);
+    if (access(tokenizer, F_OK) == 0) s->tokenizer = arena_string(&s->memory, path);
+    else if (s->config.vocab == BYTE_VOCAB) s->tokenizer = "byte"; /* an export of a model trained on bytes */
+    else
+        return ERR(ERR_INPUT, "%s: found no tokenizer.json, and a vocabulary of %lld is not that of bytes (%d)", path,
+                   (long long)s->config.vocab, BYTE_VOCAB);
+    if (access(generation, F_OK) == 0) TRY(json_read_file(generation, JSON_MOST_BYTES, &s->generation));
+    return OK;
+}
+
+static status open_checkpoint(model_source *s, const char *path) {
+    const json_t *description;
+    TRY(checkpoint_locate("a model", path, "a directory with config.json, a run or a checkpoint", s->dir,
+                          sizeof s->dir));
+    TRY(checkpoint_reader_open(&s->reader, s->dir));
+    TRY(checkpoint_description(s->reader, s->dir, &description));
+    TRY(model_config_from_json(&s->config, json_object_get(description, "config"), last_part(path), s->dir));
+    const char *tokenizer = json_string_value(json_object_get(description, "tokenizer"));
+    s->tokenizer = tokenizer ? arena_string(&s->memory, tokenizer) : "byte";
+    s->generation = json_incref(json_object_get(description, "generation"));
+    return OK;
+}
+
+status model_source_open(model_source *s, const char *path) {
+    *s = (model_source){0};
+    arena_init(&s->memory);
+    status rc = OK;
+    if (strlen(path) >= sizeof s->dir) rc = ERR(ERR_INPUT, "a path of %zu characters is too long", strlen(path));
+    else if (access(arena_format(&s->memory, "%s/config.json", path), F_OK) == 0) {
+        snprintf(s->dir, sizeof s->dir, "%s", path);
+        rc = open_directory(s, path);
+    } else {
+        rc = open_checkpoint(s, path);
+    }
+    if (rc == OK) return OK;
+    model_source_close(s);
+    return error_trail(rc, __FILE__, __LINE__, __func__);
+}
+
+void model_source_close(model_source *s) {
+    checkpoint_reader_close(s->reader);
+    json_decref(s->generation);
+    arena_fini(&s->memory);
+    *s = (model_source){0};
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+static status load_param(const model_source *s, exec *e, const plan *p, size_t i, char *raw, float *wide) {
+    const model_param *q = &p->model.params[i];
+    const value *v = program_get(&p->program, q->value);
+    checkpoint_found found;
+    TRY(checkpoint_param_find(s->reader, q->name, &v->shape, &found));
+    size_t from = dtype_bytes(found.type), to = dtype_bytes(v->type);
+    int64_t total = shape_count(&v->shape);
+    for (int64_t at = 0; at < total; at += BLOCK_ELEMENTS) {
+        size_t n = (size_t)MIN(total - at, (int64_t)BLOCK_ELEMENTS);
+        checkpoint_reader_read(s->reader, &found, (uint64_t)at * from, raw, n * from);
+        tensor_convert(wide, DTYPE_F32, raw, found.type, n);
+        if (v->type != DTYPE_F32) tensor_convert(raw, v->type, wide, DTYPE_F32, n);
+        exec_write(e, q->value, (size_t)at * to, v->type == DTYPE_F32 ? (void *)wide : raw, n * to);
+    }
+    checkpoint_reader_forget(s->reader, &found);
+    return OK;
+}
+
+status model_source_load(const model_source *s, exec *e, const plan *p) {
+    if (!s->reader) return weights_load_dir(e, p, s->dir);
+    status rc = OK;
+    char *raw = mem_alloc(BLOCK_ELEMENTS * sizeof(float));
+    float *wide = mem_alloc(BLOCK_ELEMENTS * sizeof *wide);
+    for (size_t i = 0; i < p->model.n_params && rc == OK; i++) rc = load_param(s, e, p, i, raw, wide);
+    free(raw);
+    free(wide);
+    return rc;
+}
+
+/* ---- end of text ------------------------------------------------------------------------------------------------- */
+
+static status read_id(const model_source *s, const json_t *id, int32_t *out) {
+    json_int_t n = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (n < 0 || n >= s->config.vocab)
+        return ERR(ERR_INPUT, "%s: generation config: key 'eos_token_id': found %s, expected token ids below %lld",
+                   s->dir, json_is_integer(id) ? "an id that is no token" : "something else",
+                   (long long)s->config.vocab);
+    *out = (int32_t)n;
+    return OK;
+}
+
+status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n) {
+    const json_t *eos = json_object_get(s->generation, "eos_token_id");
+    size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
+    status rc = OK;
+    *ids = mem_alloc(MAX(count, (size_t)1) * sizeof **ids);
+    *n = 0;
+    if (!eos || json_is_null(eos)) {
+        if (tokenizer_eos(t) >= 0) (*ids)[(*n)++] = tokenizer_eos(t);
+        return OK;
+    }
+    for (size_t i = 0; i < count && rc == OK; i++)
+        rc = read_id(s, json_is_array(eos) ? json_array_get(eos, i) : eos, &(*ids)[(*n)++]);
+    if (rc == OK) return OK;
+    free(*ids);
+    *ids = NULL;
+    return rc;
+}

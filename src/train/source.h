@@ -1,0 +1,21 @@
+#pragma once
+/* source.h - private to train: a model to be run, wherever it lies: a Hugging Face directory, a run, or a checkpoint. */
+#include "train/checkpoint_params.h"
+
+typedef struct model_source {
+    char dir[4096]; /* the Hugging Face directory or the checkpoint */
+    model_config config;
+    const char *tokenizer;     /* for tokenizer_open */
+    json_t *generation;        /* generation_config.json; NULL: there is none */
+    checkpoint_reader *reader; /* NULL: a Hugging Face directory */
+    arena memory;
+} model_source;
+
+/* Reads everything but the weights. The model's name points into `path`. */
+status model_source_open(model_source *s, const char *path);
+void model_source_close(model_source *s);
+/* Every parameter of p, rounded once to its dtype. */
+status model_source_load(const model_source *s, exec *e, const plan *p);
+/* The tokens that end a text: eos_token_id of generation_config.json (a number or a list), else the tokenizer's. The caller
+ * frees; none at all is possible. */
+status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n);

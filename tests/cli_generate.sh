@@ -1,0 +1,120 @@
+#!/bin/bash
+# cli_generate.sh - `ralo generate` and `ralo eval` on a model that was just trained: what goes to stdout, what is refused.
+# RALO names the program.
+set -u
+# Leaks are looked for in the C tests; here they would cost seconds per process.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
+: "${RALO:?path of the ralo program}"
+work=$(mktemp -d) && cd "$work" || exit 1
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+# run CODE ARGUMENTS: stdout in out, stderr in err
+run() {
+    local code=$1 rc
+    shift
+    timeout 120 "$RALO" "$@" >out 2>err
+    rc=$?
+    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
+}
+# refused TEXT ARGUMENTS: exit code 2, one error that says TEXT, nothing on stdout
+refused() {
+    local text=$1
+    shift
+    run 2 "$@" </dev/null
+    grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 2 err)"
+    [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"
+    [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
+}
+# holds EXPRESSION: true of the last line of out as `r`
+holds() {
+    python3 -c "import json, sys; r = json.loads(open('out', 'rb').read().splitlines()[-1]); sys.exit(not ($1))" ||
+        fail "not true: $1 in $(tail -c 600 out)"
+}
+
+run 0 train --preset test-llama --set model.vocab=260 --set data.seq_len=24 --set train.micro_batch=4 --set train.steps=30 \
+    --set train.warmup=0 --set train.eval_rows=2 --set train.problems=0 --set run.dir=run
+run 0 export run model
+
+# ---- one prompt: the text alone on stdout, from run, checkpoint and export alike
+run 0 generate --model run --prompt "12+34=" --max-new 12
+cp out first
+[ "$(wc -c <first)" -gt 0 ] || fail "no text on stdout"
+grep -q "tokens after 6 of prompts" err || fail "no summary: $(cat err)"
+run 0 generate --model run/checkpoints/step-00000030 --prompt "12+34=" --max-new=12
+cmp -s out first || fail "the checkpoint says something else than its run"
+printf '12+34=' >prompt.txt
+run 0 generate --model model --max-new 12 - <prompt.txt
+cmp -s out first || fail "the export, asked through stdin, says something else"
+
+# ---- many: JSON, files, batches
+printf '12+34=\n\n5+6=\n77+1=\n' >prompts.txt
+printf '{"prompt": "12+34="}\n{"prompt": "5+6="}\n{"prompt": "77+1="}\n' >prompts.jsonl
+run 0 generate --model run --prompt-file prompts.txt --max-new 8 --json --ignore-eos --batch 2
+cp out batched
+holds '[c["prompt"] for c in r["completions"]] == ["12+34=", "5+6=", "77+1="]'
+holds 'all(len(c["tokens"]) == 8 and c["stop"] == "length" for c in r["completions"])'
+holds 'r["completions"][1]["prompt_tokens"] == list(b"5+6=")'
+holds 'r["tokens_per_second"] > 0 and r["memory"]["device"]["planned"] == r["memory"]["device"]["peak"]'
+holds 'r["memory"]["by_role"]["cache"] > 0 and r["memory"]["allocations_in_steps"] == 0'
+run 0 generate --model run --prompt-file prompts.jsonl --max-new 8 --json --ignore-eos --batch 1 --page-size 3
+python3 -c "
+import json
+a, b = (json.loads(open(f, 'rb').read().splitlines()[-1])['completions'] for f in ('batched', 'out'))
+assert a == b, (a, b)" || fail "one by one and in a batch differ"
+run 0 generate --model run --prompt "1+" -n 3 --temperature 1 --seed 5 --max-new 6 --json
+cp out sampled
+run 0 generate --model run --prompt "1+" -n 3 --temperature 1 --seed 5 --max-new 6 --json --batch 1
+python3 -c "
+import json
+a, b = (json.loads(open(f, 'rb').read().splitlines()[-1])['completions'] for f in ('sampled', 'out'))
+assert a == b and len(a) == 3, (a, b)" || fail "the same seed gives other samples"
+run 0 generate --model run --prompt a --prompt b --max-new 3
+[ "$(grep -c '^--- prompt' out)" = 2 ] || fail "two prompts are not told apart: $(cat out)"
+
+# ---- a plan, and what does not fit
+run 0 generate --model run --plan --batch 64 --json
+holds 'r["strategy"]["sequences"] == 64 and r["memory"]["by_role"]["cache"] > 0'
+grep -q "^cache " err || fail "the plan does not show the cache"
+run 3 generate --model run --plan --batch 64 --device-memory 4M
+grep -q -- "--batch" err || fail "no change that fits is named: $(tail -n 1 err)"
+
+# ---- eval
+for i in $(seq 60); do echo "$i+$i=$((i + i))"; done >text.txt
+run 0 eval --model run --data text.txt --last 0.5 --seq-len 16 --json
+holds 'r["tokens"] == r["bytes"] and r["seq_len"] == 16 and 0 < r["loss"] < 20 and r["perplexity"] > 1'
+holds 'r["memory"]["device"]["planned"] == r["memory"]["device"]["peak"]'
+printf '{"question": "3+4=", "answer": "is 7"}\n{"prompt": "1+1=", "completion": "2"}\n' >q.jsonl
+run 0 eval --model run --data q.jsonl --answer-regex '\d+' --max-new 4 --json
+holds 'r["problems"] == 2 and 0 <= r["exact_match"] <= 1'
+run 0 eval --model run --data q.jsonl --samples 4 --k 2 --temperature 1 --max-new 4 --json
+holds 'r["samples"] == 4 and r["exact_match"] <= r["pass_at_k"] <= 1'
+
+# ---- refusals
+refused "--model is missing" generate --prompt x
+refused "found no prompt" generate --model run
+refused "config.json" generate --model . --prompt x
+refused "unknown option '--top-q'" generate --model run --prompt x --top-q 3
+refused "--max-new: found '0'" generate --model run --prompt x --max-new 0
+refused "--top-p: found '1.5'" generate --model run --prompt x --top-p 1.5
+refused "top_p" generate --model run --prompt x --top-p 0
+refused "all the same" generate --model run --prompt x -n 2
+refused "needs a value" generate --model run --prompt
+refused "positions" generate --model run --prompt x --context 100000
+refused "prompt 1 is empty" generate --model run --prompt ""
+printf '{"prompt": "a"}\n{"prompt": 3}\n' >bad.jsonl
+refused "bad.jsonl:2" generate --model run --prompt-file bad.jsonl
+printf '{"prompt": "a"}\nnot json\n' >bad.jsonl
+refused "bad.jsonl:2" generate --model run --prompt-file bad.jsonl
+refused "missing.txt" eval --model run --data missing.txt
+refused "--last is for texts" eval --model run --data q.jsonl --last 0.5
+refused "--samples is for questions" eval --model run --data text.txt --samples 2
+refused "--k 3 of --samples 2" eval --model run --data q.jsonl --samples 2 --k 3 --temperature 1
+refused "--answer-regex" eval --model run --data q.jsonl --answer-regex '('
+refused "q.jsonl:1" eval --model run --data q.jsonl --answer-regex 'x(\d)'
+[ $failures = 0 ] && echo "all right"
+exit $((failures > 0))

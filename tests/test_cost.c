@@ -1,0 +1,419 @@
+/* test_cost.c - the walk over streams: order, overlap, waits; and what single ops cost. Machines here have round numbers,
+ * so times are known without a calculator. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "plan/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 250000 }; /* fp32 elements of a value: 1 MB */
+#define MB (4.0 * N) /* bytes */
+
+/* 1 GB/s everywhere: a copy of one value takes 1 ms, ADD moves three values: 3 ms. Arithmetic is free. */
+static hardware machine(void) {
+    hardware h = {.name = "round",
+                  .devices_per_node = 1,
+                  .overlap = true,
+                  .device_bytes = 1 << 30,
+                  .host_bytes = 1 << 30,
+                  .device_bandwidth = 1e9,
+                  .host_bandwidth = 1e9,
+                  .copy_to_device = 1e9,
+                  .copy_to_host = 1e9,
+                  .copy_both = 2e9,
+                  .disk_read = 0.5e9};
+    for (int t = 0; t < HARDWARE_DTYPES; t++) h.matrix[t] = h.attention[t] = h.vector[t] = 1e18;
+    return h;
+}
+
+static value_id add_value(program *p, const char *name, tier t) {
+    value_id v = program_value(p, name, DTYPE_F32, SHAPE(N), ROLE_ACTIVATION, SECTION_MICRO);
+    p->values[v].tier = t;
+    return v;
+}
+
+static void emit_add(program *p, value_id a, value_id b, value_id y) {
+    op *o = program_emit(p, OP_ADD, SECTION_MICRO);
+    op_in(o, 0, a), op_in(o, 1, b), op_out(o, 0, y);
+}
+
+static void emit_copy(program *p, value_id x, value_id y, stream s) {
+    op *o = program_emit(p, OP_COPY, SECTION_MICRO);
+    op_in(o, 0, x), op_out(o, 0, y);
+    o->stream = s;
+}
+
+static double ms_of(const program *p, const hardware *h, double *busy) {
+    double none[COST_LANES] = {0};
+    const char *missing = NULL;
+    double s = cost_section(p, SECTION_MICRO, h, busy ? busy : none, &missing);
+    assert_null(missing);
+    return s * 1e3;
+}
+
+static void one_stream_is_a_sum(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id a = add_value(&p, "a", TIER_DEVICE), b = add_value(&p, "b", TIER_DEVICE),
+             c = add_value(&p, "c", TIER_DEVICE);
+    emit_add(&p, a, b, c);
+    emit_add(&p, b, c, a);
+    assert_float_equal(ms_of(&p, &h, NULL), 6, 1e-9);
+    h.launch_s = 1e-3;
+    assert_float_equal(ms_of(&p, &h, NULL), 8, 1e-9);
+    program_fini(&p);
+}
+
+static void independent_streams_overlap(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id a = add_value(&p, "a", TIER_DEVICE), b = add_value(&p, "b", TIER_DEVICE),
+             c = add_value(&p, "c", TIER_DEVICE);
+    value_id far = add_value(&p, "far", TIER_HOST), near = add_value(&p, "near", TIER_DEVICE);
+    emit_copy(&p, far, near, STREAM_H2D);
+    emit_add(&p, a, b, c);
+    double busy[COST_LANES] = {0};
+    assert_float_equal(ms_of(&p, &h, busy), 3, 1e-9);
+    assert_float_equal(busy[STREAM_H2D], 1e-3, 1e-12);
+    assert_float_equal(busy[STREAM_COMPUTE], 3e-3, 1e-12);
+    h.overlap = false; /* the same program where one thing happens at a time */
+    assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9);
+    program_fini(&p);
+}
+
+static void a_chain_across_streams_waits(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id far = add_value(&p, "far", TIER_HOST), x = add_value(&p, "x", TIER_DEVICE),
+             y = add_value(&p, "y", TIER_DEVICE);
+    value_id back = add_value(&p, "back", TIER_HOST);
+    emit_copy(&p, far, x, STREAM_H2D);
+    emit_add(&p, x, x, y);
+    emit_copy(&p, y, back, STREAM_D2H);
+    assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
+    program_fini(&p);
+}
+
+/* near1 and near2 share bytes: the second copy must wait until the ADD has read the first. */
+static void overwriting_waits_for_the_last_reader(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id far1 = add_value(&p, "far1", TIER_HOST), far2 = add_value(&p, "far2", TIER_HOST);
+    value_id near1 = add_value(&p, "near1", TIER_DEVICE), near2 = add_value(&p, "near2", TIER_DEVICE);
+    value_id y = add_value(&p, "y", TIER_DEVICE);
+    emit_copy(&p, far1, near1, STREAM_H2D);
+    emit_add(&p, near1, near1, y);
+    emit_copy(&p, far2, near2, STREAM_H2D);
+    assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9); /* bytes of their own: the second copy hides behind the ADD */
+    p.arena_bytes[TIER_DEVICE] = 2 * (size_t)MB;
+    p.values[near1].offset = p.values[near2].offset = 0;
+    p.values[y].offset = (size_t)MB;
+    assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
+    p.values[near2].offset = (size_t)MB / 2; /* half of it is enough */
+    assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
+    program_fini(&p);
+}
+
+static void copies_both_ways_share_the_wire(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id a = add_value(&p, "a", TIER_HOST), b = add_value(&p, "b", TIER_DEVICE);
+    value_id c = add_value(&p, "c", TIER_DEVICE), d = add_value(&p, "d", TIER_HOST);
+    emit_copy(&p, a, b, STREAM_H2D);
+    emit_copy(&p, c, d, STREAM_D2H);
+    assert_float_equal(ms_of(&p, &h, NULL), 1, 1e-9);
+    h.copy_both = 1e9; /* half speed for either while both run */
+    assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9);
+    value_id e = add_value(&p, "e", TIER_HOST), f = add_value(&p, "f", TIER_DEVICE);
+    emit_copy(&p, e, f, STREAM_H2D); /* alone at the end, full speed again */
+    assert_float_equal(ms_of(&p, &h, NULL), 3, 1e-9);
+    program_fini(&p);
+}
+
+static void adamw_runs_where_its_state_lives(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id v[4], clip = program_value(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK, SECTION_MICRO);
+    value_id scalars = program_value(&p, "scalars", DTYPE_U8, SHAPE(64), ROLE_INPUT, SECTION_MICRO);
+    static const char *const names[] = {"g", "p", "m", "v"};
+    for (int i = 0; i < 4; i++) v[i] = add_value(&p, names[i], TIER_HOST);
+    op *o = program_emit(&p, OP_ADAMW, SECTION_MICRO);
+    op_in(o, 0, v[0]), op_in(o, 1, clip), op_in(o, 2, scalars);
+    op_out(o, 0, v[1]), op_out(o, 2, v[2]), op_out(o, 3, v[3]);
+    assert_int_equal(cost_op_lane(&p, &p.ops[0], &h), COST_LANE_HOST);
+    double small = (4.0 * CLIP_COUNT + 64) / 1e6;             /* ms */
+    assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9); /* reads g p m v, writes p m v */
+    h.host_adamw = 0.1e9;                                     /* parameters/s, of 30 bytes each: 3 GB/s */
+    assert_float_equal(ms_of(&p, &h, NULL), (7 + small) / 3, 1e-9);
+    value_id x = add_value(&p, "x", TIER_DEVICE), y = add_value(&p, "y", TIER_DEVICE);
+    emit_add(&p, x, x, y); /* beside it on the device */
+    assert_float_equal(ms_of(&p, &h, NULL), 3, 1e-9);
+    p.values[v[2]].tier = TIER_DEVICE;
+    assert_int_equal(cost_op_lane(&p, &p.ops[0], &h), STREAM_COMPUTE);
+    program_fini(&p);
+}
+
+static void a_rate_that_is_not_there_is_named(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id disk = add_value(&p, "disk", TIER_NVME), near = add_value(&p, "near", TIER_HOST);
+    emit_copy(&p, disk, near, STREAM_H2D);
+    assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9); /* 0.5 GB/s */
+    emit_copy(&p, near, disk, STREAM_D2H);
+    cost c;
+    cost_program(&c, &p, &h, 1);
+    assert_true(isinf(c.step_s));
+    assert_string_equal(c.missing, "disk.write_gb_per_s");
+    program_fini(&p);
+}
+
+/* ---- the walk against a slower one that compares every pair of ops ------------------------------------------------- */
+
+typedef struct access {
+    tier t;
+    uint64_t begin, end;
+    bool writes;
+} access;
+
+static bool conflict(const access *a, const access *b) {
+    return a->t == b->t && a->begin < b->end && b->begin < a->end && (a->writes || b->writes);
+}
+
+static size_t accesses(const program *p, const op *o, access *out) {
+    size_t n = 0;
+    for (int i = 0; i < op_input_count(o->kind); i++) {
+        const value *v = program_get(p, o->in[i]);
+        out[n++] = (access){v->tier, v->offset, v->offset + value_bytes(v), false};
+    }
+    const value *v = program_get(p, o->out[0]);
+    out[n++] = (access){v->tier, v->offset, v->offset + value_bytes(v), true};
+    return n;
+}
+
+/* Without contention an op starts when its lane is free and every earlier op that it conflicts with has ended. */
+static double slow_walk(const program *p, const hardware *h) {
+    double *end = calloc(p->n_ops, sizeof *end), free_at[COST_LANES] = {0}, last = 0;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        access a[OP_MAX_IN + 1], b[OP_MAX_IN + 1];
+        const char *missing = NULL;
+        size_t na = accesses(p, &p->ops[i], a);
+        int lane = cost_op_lane(p, &p->ops[i], h);
+        double start = free_at[lane];
+        for (size_t j = 0; j < i; j++) {
+            size_t nb = accesses(p, &p->ops[j], b);
+            for (size_t x = 0; x < na; x++)
+                for (size_t y = 0; y < nb; y++)
+                    if (conflict(&a[x], &b[y])) start = fmax(start, end[j]);
+        }
+        end[i] = free_at[lane] = start + cost_op_seconds(p, &p->ops[i], h, &missing);
+        last = fmax(last, end[i]);
+    }
+    free(end);
+    return last;
+}
+
+static void random_programs_end_when_the_slow_walk_ends(void **state) {
+    (void)state;
+    hardware h = machine();
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        program p;
+        program_init(&p);
+        uint64_t key = rng_key(seed, "cost"), k = 0;
+        char name[16];
+        for (int i = 0; i < 14; i++) {
+            snprintf(name, sizeof name, "v%d", i);
+            value_id v = add_value(&p, name, i < 9 ? TIER_DEVICE : TIER_HOST);
+            p.values[v].offset = rng_below(key, k++, 24) * ((size_t)MB / 4); /* they overlap as they like */
+        }
+        p.arena_bytes[TIER_DEVICE] = p.arena_bytes[TIER_HOST] = 8 * (size_t)MB;
+        for (int i = 0; i < 40; i++) {
+            value_id device[3] = {1 + (value_id)rng_below(key, k, 9), 1 + (value_id)rng_below(key, k + 1, 9),
+                                  1 + (value_id)rng_below(key, k + 2, 9)};
+            value_id host = 10 + (value_id)rng_below(key, k + 3, 5);
+            uint64_t which = rng_below(key, k + 4, 4);
+            k += 5;
+            if (which == 0) emit_copy(&p, host, device[0], STREAM_H2D);
+            else if (which == 1) emit_copy(&p, device[0], host, STREAM_D2H);
+            else if (which == 2) emit_copy(&p, device[0], device[1], STREAM_COMM);
+            else emit_add(&p, device[0], device[1], device[2]);
+        }
+        assert_float_equal(ms_of(&p, &h, NULL), 1e3 * slow_walk(&p, &h), 1e-6);
+        program_fini(&p);
+    }
+}
+
+/* ---- single ops ---------------------------------------------------------------------------------------------------- */
+
+static void small_products_are_slower(void **state) {
+    (void)state;
+    hardware h = machine();
+    h.matrix[DTYPE_BF16] = 1e12;
+    h.half[0] = 100, h.half[1] = 200, h.half[2] = 50;
+    assert_float_equal(hardware_product_rate(&h, DTYPE_BF16, 1e12, 1e12, 1e12), 1e12, 1e3);
+    assert_float_equal(hardware_product_rate(&h, DTYPE_BF16, 100, 1e12, 1e12), 0.5e12, 1e3);
+    assert_float_equal(hardware_product_rate(&h, DTYPE_BF16, 100, 200, 50), 0.125e12, 1e3);
+}
+
+static double op_seconds(const program *p, const hardware *h, size_t i) {
+    const char *missing = NULL;
+    double s = cost_op_seconds(p, &p->ops[i], h, &missing);
+    assert_null(missing);
+    return s;
+}
+
+static void an_op_takes_the_longer_of_arithmetic_and_memory(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id x = program_value(&p, "x", DTYPE_BF16, SHAPE(100, 200), ROLE_ACTIVATION, SECTION_MICRO);
+    value_id w = program_value(&p, "w", DTYPE_BF16, SHAPE(300, 200), ROLE_PARAM, SECTION_MICRO);
+    value_id y = program_value(&p, "y", DTYPE_BF16, SHAPE(100, 300), ROLE_ACTIVATION, SECTION_MICRO);
+    op *o = program_emit(&p, OP_LINEAR, SECTION_MICRO);
+    op_in(o, 0, x), op_in(o, 1, w), op_out(o, 0, y);
+    assert_float_equal(op_seconds(&p, &h, 0), 2 * (20000 + 60000 + 30000) / 1e9, 1e-12);
+    h.matrix[DTYPE_BF16] = 1e9;
+    assert_float_equal(op_seconds(&p, &h, 0), 2.0 * 100 * 200 * 300 / 1e9, 1e-12);
+    h.matrix[DTYPE_F32] = 1; /* another dtype's rate changes nothing */
+    assert_float_equal(op_seconds(&p, &h, 0), 2.0 * 100 * 200 * 300 / 1e9, 1e-12);
+    program_fini(&p);
+}
+
+static void bytes_are_those_that_move(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    enum { V = 1000, C = 8, T = 10, F = 4 };
+    value_id tokens = program_value(&p, "tokens", DTYPE_I32, SHAPE(T), ROLE_INPUT, SECTION_MICRO);
+    value_id table = program_value(&p, "table", DTYPE_F32, SHAPE(V, C), ROLE_PARAM, SECTION_MICRO);
+    value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(T, C), ROLE_ACTIVATION, SECTION_MICRO);
+    op *o = program_emit(&p, OP_EMBED, SECTION_MICRO);
+    op_in(o, 0, tokens), op_in(o, 1, table), op_out(o, 0, x);
+    assert_float_equal(op_bytes(&p, &p.ops[0]), T * 4 + 2 * T * C * F, 0); /* rows of the tokens, not the table */
+    o = program_emit(&p, OP_EMBED_BWD_ADD, SECTION_MICRO);
+    op_in(o, 0, tokens), op_in(o, 1, x), op_out(o, 0, table);
+    assert_float_equal(op_bytes(&p, &p.ops[1]), T * 4 + 3 * T * C * F, 0);
+    value_id g = program_value(&p, "g", DTYPE_F32, SHAPE(V), ROLE_GRAD, SECTION_UPDATE);
+    value_id w = program_value(&p, "w", DTYPE_BF16, SHAPE(V), ROLE_PARAM, SECTION_UPDATE);
+    value_id s[3];
+    for (int i = 0; i < 3; i++)
+        s[i] =
+            program_value(&p, (const char *[]){"master", "m", "v"}[i], DTYPE_F32, SHAPE(V), ROLE_STATE, SECTION_UPDATE);
+    o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
+    op_in(o, 0, g), op_out(o, 0, w), op_out(o, 1, s[0]), op_out(o, 2, s[1]), op_out(o, 3, s[2]);
+    assert_float_equal(op_bytes(&p, &p.ops[2]), HARDWARE_ADAMW_BYTES * V, 0);
+    double rounded_to_nearest = op_flops(&p, &p.ops[2]);
+    p.ops[2].out[1] = NO_VALUE; /* without a master the bf16 parameter is rounded with noise, which is work */
+    assert_true(op_flops(&p, &p.ops[2]) > rounded_to_nearest);
+    program_fini(&p);
+}
+
+/* ---- a whole plan -------------------------------------------------------------------------------------------------- */
+
+static cost plan_cost(plan_request r, const hardware *h) {
+    plan p;
+    r.hardware = h;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    cost c = p.cost;
+    plan_close(&p);
+    return c;
+}
+
+static void a_plan_knows_its_time(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h200"), OK);
+    plan_request r = {.model = *model_preset_find("qwen2.5-1.5b"),
+                      .micro_batch = 8,
+                      .accumulation = 2,
+                      .seq_len = 1024,
+                      .precision = PRECISION_BF16,
+                      .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
+                      .target = {.name = "test", .n_threads = 1, .alignment = 64}};
+    cost base = plan_cost(r, &h);
+    assert_float_equal(base.step_s, 2 * base.micro_s + base.update_s, 1e-12);
+    assert_float_equal(base.busy_s[STREAM_COMPUTE], base.step_s, 1e-9 * base.step_s); /* one stream, never idle */
+    double sum = 0;
+    for (int k = 0; k < OP_COUNT; k++) sum += base.kinds[k].seconds;
+    assert_float_equal(sum, base.step_s, 1e-9 * base.step_s);
+    assert_true(base.kinds[OP_LINEAR].n == 2 * 28 * 4); /* qkv, o, gate|up, down */
+    /* No faster than the matrix rate allows, no slower than a quarter of it: what peers reach there is more than half. */
+    double flops = 6.0 * (double)model_param_count(&r.model) * 8 * 2 * 1024;
+    assert_true(base.step_s > flops / 790e12 && base.step_s < 4 * flops / 790e12);
+    plan_request more = r;
+    more.accumulation = 4;
+    assert_true(plan_cost(more, &h).step_s > 1.7 * base.step_s);
+    plan_request fp32 = r;
+    fp32.precision = PRECISION_FP32;
+    assert_true(plan_cost(fp32, &h).step_s > 5 * base.step_s);
+    hardware slow;
+    assert_int_equal(hardware_load(&slow, "rtx-3090"), OK);
+    assert_true(plan_cost(r, &slow).step_s > 4 * base.step_s);
+    r.hardware = NULL;
+    plan p;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_true(p.cost.step_s == 0);
+    plan_close(&p);
+}
+
+/* Fewer logits at once: every chunk passes over the weight and its gradient again. */
+static void smaller_chunks_of_logits_cost_time(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "a100-80"), OK);
+    plan_request r = {.model = *model_preset_find("gpt2"),
+                      .micro_batch = 4,
+                      .accumulation = 1,
+                      .seq_len = 512,
+                      .precision = PRECISION_BF16,
+                      .target = {.name = "test", .n_threads = 1, .alignment = 64}};
+    double last = 0;
+    for (int64_t mib = 1024; mib >= 1; mib /= 8) {
+        r.logits_chunk_bytes = mib << 20;
+        double s = plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds;
+        assert_true(s > last);
+        last = s;
+    }
+    r.precision = PRECISION_BF16_SR; /* its 16-bit gradient needs a second walk */
+    r.logits_chunk_bytes = 64 << 20;
+    double twice = plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds;
+    r.logits_chunk_bytes = 1 << 30;
+    assert_true(twice > plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_stream_is_a_sum),
+        cmocka_unit_test(independent_streams_overlap),
+        cmocka_unit_test(a_chain_across_streams_waits),
+        cmocka_unit_test(overwriting_waits_for_the_last_reader),
+        cmocka_unit_test(copies_both_ways_share_the_wire),
+        cmocka_unit_test(adamw_runs_where_its_state_lives),
+        cmocka_unit_test(a_rate_that_is_not_there_is_named),
+        cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
+        cmocka_unit_test(small_products_are_slower),
+        cmocka_unit_test(an_op_takes_the_longer_of_arithmetic_and_memory),
+        cmocka_unit_test(bytes_are_those_that_move),
+        cmocka_unit_test(a_plan_knows_its_time),
+        cmocka_unit_test(smaller_chunks_of_logits_cost_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

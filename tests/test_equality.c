@@ -1,0 +1,130 @@
+/* test_equality.c - a technique moves, repeats or splits work and never changes arithmetic: the parameters after some
+ * steps have the same bits as those of the plain run, whatever was offloaded where, and every tier uses exactly the bytes
+ * that were planned for it.
+ *
+ * `make test` runs a part of the matrix that meets every pair of choices; RALO_MATRIX=full (`make matrix`) runs all. */
+#include "training.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { STEPS = 10, SHORT_STEPS = 3 };
+
+static const char *const models[] = {"test-gpt2", "test-qwen3"};
+static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
+static const char *const homes[] = {"none", "host", "nvme"};
+
+typedef struct cell {
+    size_t model, precision;
+    int accumulation;
+    size_t params, grads, states, activations; /* index into homes */
+    int prefetch;
+    bool small_bucket;
+} cell;
+
+typedef struct matrix {
+    char *dir;
+    int steps;
+    bool known[2][3][2];
+    train_result plain[2][3][2];
+    int n;
+} matrix;
+
+static void run_cell(const matrix *m, const cell *c, train_result *out) {
+    char params[64], grads[64], states[64], activations[64], prefetch[64], path[600];
+    snprintf(params, sizeof params, "memory.offload.params=%s", homes[c->params]);
+    snprintf(grads, sizeof grads, "memory.offload.grads=%s", homes[c->grads]);
+    snprintf(states, sizeof states, "memory.offload.states=%s", homes[c->states]);
+    snprintf(activations, sizeof activations, "memory.offload.activations=%s", homes[c->activations]);
+    snprintf(prefetch, sizeof prefetch, "memory.prefetch=%d", c->prefetch);
+    snprintf(path, sizeof path, "memory.nvme_path=%s", m->dir);
+    training t = {.preset = models[c->model],
+                  .precision = precisions[c->precision],
+                  .accumulation = c->accumulation,
+                  .steps = m->steps,
+                  .more = SETTINGS(params, grads, states, activations, prefetch, path,
+                                   c->small_bucket ? "memory.bucket=256K" : "memory.bucket=16M")};
+    training_must(training_run(&t, out));
+}
+
+static void check_cell(matrix *m, const cell *c) {
+    int many = c->accumulation > 1;
+    train_result *plain = &m->plain[c->model][c->precision][many], r;
+    if (!m->known[c->model][c->precision][many]) {
+        cell none = {.model = c->model, .precision = c->precision, .accumulation = c->accumulation};
+        run_cell(m, &none, plain);
+        m->known[c->model][c->precision][many] = true;
+    }
+    run_cell(m, c, &r);
+    char name[256];
+    snprintf(name, sizeof name, "%s %s accumulation %d params %s grads %s states %s activations %s prefetch %d%s",
+             models[c->model], precision_name(precisions[c->precision]), c->accumulation, homes[c->params],
+             homes[c->grads], homes[c->states], homes[c->activations], c->prefetch,
+             c->small_bucket ? " small slices" : "");
+    if (r.param_hash != plain->param_hash || r.last_loss != plain->last_loss)
+        fail_msg("%s: param_hash %016llx, plain %016llx", name, (unsigned long long)r.param_hash,
+                 (unsigned long long)plain->param_hash);
+    for (tier t = 0; t < TIER_COUNT; t++)
+        if (r.memory.planned[t] != r.memory.peak[t])
+            fail_msg("%s: %s planned %llu, used %llu", name, tier_name(t), (unsigned long long)r.memory.planned[t],
+                     (unsigned long long)r.memory.peak[t]);
+    if (r.memory.n_allocations) fail_msg("%s: %llu allocations", name, (unsigned long long)r.memory.n_allocations);
+    bool nvme = c->params == 2 || c->grads == 2 || c->states == 2;
+    if (nvme && !r.memory.planned[TIER_NVME]) fail_msg("%s: nothing on nvme", name);
+    m->n++;
+}
+
+static cell cell_at(uint64_t index) {
+    cell c = {0};
+    c.model = index % 2, index /= 2;
+    c.precision = index % 3, index /= 3;
+    c.accumulation = index % 2 ? 4 : 1, index /= 2;
+    c.params = index % 3, index /= 3;
+    c.grads = index % 3, index /= 3;
+    c.states = index % 3, index /= 3;
+    c.activations = index % 3, index /= 3;
+    c.prefetch = (int)(index % 4), index /= 4;
+    c.small_bucket = index % 2;
+    return c;
+}
+#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2)
+
+static void every_cell_ends_with_the_same_bits(void **state) {
+    (void)state;
+    const char *asked = getenv("RALO_MATRIX");
+    bool full = asked && strcmp(asked, "full") == 0;
+    matrix m = {.dir = training_dir(), .steps = full ? STEPS : SHORT_STEPS};
+    /* A stride prime to every factor of the matrix walks through all combinations of any two choices. */
+    uint64_t stride = full ? 1 : SANITIZED ? 331 : 31;
+    for (uint64_t i = 0; i < CELLS; i += stride) {
+        cell c = cell_at(i);
+        check_cell(&m, &c);
+    }
+    print_message("%d cells of %d: equal bits, planned == used in every tier\n", m.n, CELLS);
+    training_dir_remove(m.dir); /* fails if something was left in it that is not ours to remove */
+}
+
+/* Nothing of the nvme tier has a name in its directory, also while it is used. */
+static void nvme_leaves_nothing_behind(void **state) {
+    (void)state;
+    matrix m = {.dir = training_dir(), .steps = SHORT_STEPS};
+    cell c = {.accumulation = 1, .states = 2, .prefetch = 1};
+    train_result r;
+    run_cell(&m, &c, &r);
+    assert_true(r.memory.peak[TIER_NVME] > 0);
+    assert_int_equal(rmdir(m.dir), 0); /* empty */
+    free(m.dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_cell_ends_with_the_same_bits),
+        cmocka_unit_test(nvme_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* test_hardware.c - descriptions of machines: what is written reads back, what is wrong is refused by line and key. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "exec/exec.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void written_descriptions_read_back_to_the_same_bits(void **state) {
+    (void)state;
+    size_t n = 0;
+    for (; hardware_at(n); n++) {
+        hardware back;
+        memset(&back, 0xff, sizeof back);
+        assert_int_equal(hardware_write_file(hardware_at(n), "machine.yaml"), OK);
+        assert_int_equal(hardware_read_file(&back, "machine.yaml"), OK);
+        assert_string_equal(back.name, hardware_at(n)->name);
+        assert_string_equal(back.source, hardware_at(n)->source);
+        assert_true(back.unified == hardware_at(n)->unified && back.overlap == hardware_at(n)->overlap);
+        assert_int_equal(back.device_bytes, hardware_at(n)->device_bytes);
+        assert_int_equal(back.host_bytes, hardware_at(n)->host_bytes);
+        /* Everything behind the flags is plain numbers without padding. */
+        size_t from = offsetof(hardware, device_bandwidth);
+        assert_memory_equal((char *)&back + from, (const char *)hardware_at(n) + from, sizeof back - from);
+    }
+    assert_true(n >= 9);
+    assert_int_not_equal(access("machine.yaml", R_OK), -1);
+}
+
+static void built_in_machines_are_plausible(void **state) {
+    (void)state;
+    for (size_t i = 0; hardware_at(i); i++) {
+        const hardware *h = hardware_at(i);
+        for (int t = 0; t < HARDWARE_DTYPES; t++) {
+            assert_true(h->matrix[t] > 0 && h->attention[t] > 0 && h->vector[t] > 0);
+            assert_true(h->sheet[t] == 0 || h->matrix[t] <= h->sheet[t]); /* nothing beats its data sheet */
+            assert_true(h->attention[t] <= h->matrix[t]);
+        }
+        assert_true(h->copy_both >= fmax(h->copy_to_device, h->copy_to_host));
+        assert_true(h->copy_both <= h->copy_to_device + h->copy_to_host);
+        assert_true(h->matrix[DTYPE_BF16] >= h->matrix[DTYPE_F32]);
+        for (size_t j = 0; j < i; j++) assert_string_not_equal(h->name, hardware_at(j)->name);
+        hardware again;
+        assert_int_equal(hardware_load(&again, h->name), OK);
+        assert_memory_equal(&again, h, sizeof again);
+    }
+}
+
+static void unknown_names_get_the_list(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h300"), ERR_INPUT);
+    for (size_t i = 0; hardware_at(i); i++) assert_non_null(strstr(error_message(), hardware_at(i)->name));
+    assert_int_equal(hardware_load(&h, "./nowhere.yaml"), ERR_IO);
+    assert_non_null(strstr(error_message(), "nowhere.yaml"));
+}
+
+static void a_base_needs_only_what_differs(void **state) {
+    (void)state;
+    hardware h, base;
+    write_text("mine.yaml", "device: {memory: 40G}\nbase: h100\nname: mine\nmatrix.bf16.gflops: 5e5\n");
+    assert_int_equal(hardware_load(&h, "mine.yaml"), OK);
+    assert_int_equal(hardware_load(&base, "h100"), OK);
+    assert_string_equal(h.name, "mine");
+    assert_int_equal(h.device_bytes, 40ull << 30);
+    assert_float_equal(h.matrix[DTYPE_BF16], 5e14, 0);
+    assert_float_equal(h.matrix[DTYPE_F16], base.matrix[DTYPE_F16], 0);
+}
+
+/* Each file is wrong in one place, and the message says where. */
+static void wrong_files_are_refused_by_line_and_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *named[4];
+    } wrong[] = {
+        {"base: h100\ndevice.memroy: 8G\n", {"wrong.yaml:2", "device.memroy", "did you mean 'device.memory'"}},
+        {"base: h100\n\ndevice:\n  memory: lots\n", {"wrong.yaml:4", "device.memory", "'lots'", "80G"}},
+        {"base: h100\ndevice.memory: 0\n", {"wrong.yaml:2", "device.memory", "'0'"}},
+        {"base: h100\ndevice.gb_per_s: 0\n", {"wrong.yaml:2", "device.gb_per_s", "[0.001, 1e+06]"}},
+        {"base: h100\ndevice.gb_per_s: nan\n", {"wrong.yaml:2", "'nan'"}},
+        {"base: h100\ndevice.gb_per_s: 0x10\n", {"wrong.yaml:2", "'0x10'"}},
+        {"base: h100\ndevice.gb_per_s: 1e400\n", {"wrong.yaml:2", "'1e400'"}},
+        {"base: h100\ndevice.gb_per_s: \"8\"\n", {"wrong.yaml:2", "a number"}},
+        {"base: h100\ndevice.gb_per_s: [8]\n", {"wrong.yaml:2", "a list"}},
+        {"base: h100\ndevice.gb_per_s: -1\n", {"wrong.yaml:2", "'-1'"}},
+        {"base: h100\ndevices_per_node: 1.5\n", {"wrong.yaml:2", "whole number"}},
+        {"base: h100\nunified: maybe\n", {"wrong.yaml:2", "true or false"}},
+        {"base: h100\nname: \"\"\n", {"wrong.yaml:2", "name"}},
+        {"base: h100\nname: 0123456789012345678901234567890123456789012345678901234567890123456789\n",
+         {"wrong.yaml:2", "63"}},
+        {"base: h100\ndevice.memory: 8G\ndevice: {memory: 9G}\n", {"wrong.yaml:3", "again", "line 2"}},
+        {"base: h100\ndevice: 8G\n", {"wrong.yaml:2", "unknown key 'device'"}},
+        {"base: h100\ncopy.both_gb_per_s: 1000\n", {"copy.both_gb_per_s", "1000", "110"}},
+        {"base: h300\n", {"wrong.yaml:1", "'h300'", "h200"}},
+        {"base: [h100]\n", {"wrong.yaml:1", "base"}},
+        {"name: half\ndevice.memory: 8G\n", {"wrong.yaml", "not said", "host.memory", "base: NAME"}},
+        {"- a\n- b\n", {"wrong.yaml:1", "a list", "a map"}},
+        {"a: &x 1\nb: *x\n", {"wrong.yaml", "anchor"}},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        hardware h = {.name = "untouched"};
+        write_text("wrong.yaml", wrong[i].text);
+        assert_int_equal(hardware_read_file(&h, "wrong.yaml"), ERR_INPUT);
+        for (int k = 0; k < 4 && wrong[i].named[k]; k++)
+            if (!strstr(error_message(), wrong[i].named[k]))
+                fail_msg("'%s' is not in: %s", wrong[i].named[k], error_message());
+        assert_string_equal(h.name, "untouched");
+    }
+}
+
+static void any_cut_or_changed_file_is_read_or_refused(void **state) {
+    (void)state;
+    assert_int_equal(hardware_write_file(hardware_at(0), "whole.yaml"), OK);
+    char *text;
+    size_t n;
+    assert_int_equal(file_read_all("whole.yaml", 1 << 20, &text, &n), OK);
+    for (uint64_t i = 0; i < 400; i++) {
+        size_t at = rng_below(7, 2 * i, n);
+        char was = text[at];
+        text[at] = (char)rng_below(7, 2 * i + 1, 256);
+        FILE *f = fopen("changed.yaml", "w");
+        fwrite(text, 1, i % 2 ? at + 1 : n, f);
+        fclose(f);
+        text[at] = was;
+        hardware h = {0};
+        if (hardware_read_file(&h, "changed.yaml") != OK) continue;
+        for (int t = 0; t < HARDWARE_DTYPES; t++) assert_true(isfinite(h.matrix[t]) && h.matrix[t] > 0);
+        assert_true(memchr(h.name, 0, sizeof h.name) && memchr(h.source, 0, sizeof h.source));
+    }
+    free(text);
+}
+
+static void a_failed_write_leaves_the_old_file(void **state) {
+    (void)state;
+    assert_int_equal(hardware_write_file(hardware_at(0), "./no/such/dir/x.yaml"), ERR_IO);
+    assert_non_null(strstr(error_message(), "no/such/dir"));
+    mkdir("taken.yaml", 0700); /* rename cannot replace a directory */
+    assert_int_equal(hardware_write_file(hardware_at(0), "taken.yaml"), ERR_IO);
+    struct stat s;
+    assert_int_equal(stat("taken.yaml", &s), 0);
+    assert_true(S_ISDIR(s.st_mode));
+    char partial[64];
+    snprintf(partial, sizeof partial, "taken.yaml.tmp.%ld", (long)getpid());
+    assert_int_equal(access(partial, F_OK), -1);
+    rmdir("taken.yaml");
+}
+
+static void the_cache_lies_where_the_user_says(void **state) {
+    (void)state;
+    char path[64];
+    setenv("XDG_CACHE_HOME", "/somewhere", 1);
+    hardware_cache_path(path, sizeof path);
+    assert_string_equal(path, "/somewhere/ralo/hardware.yaml");
+    setenv("XDG_CACHE_HOME", "relative", 1); /* as the specification demands, such a path is ignored */
+    setenv("HOME", "/home/me", 1);
+    hardware_cache_path(path, sizeof path);
+    assert_string_equal(path, "/home/me/.cache/ralo/hardware.yaml");
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    hardware_cache_path(path, sizeof path);
+    assert_string_equal(path, "");
+    setenv("HOME", "/a/very/long/home/directory/that/does/not/fit/into/the/buffer/given", 1);
+    hardware_cache_path(path, sizeof path);
+    assert_string_equal(path, "");
+}
+
+static void an_estimate_is_a_whole_description(void **state) {
+    (void)state;
+    sys_info m = {.cpu_name = "Some \"CPU\" \\ 3000", .arch = "x86_64", .n_cores = 4, .memory_total = 1 << 30};
+    hardware h, back;
+    hardware_estimate(&h, &m, 4);
+    assert_int_equal(hardware_write_file(&h, "estimate.yaml"), OK);
+    assert_int_equal(hardware_read_file(&back, "estimate.yaml"), OK);
+    assert_string_equal(back.name, "Some \"CPU\" \\ 3000, 4 threads");
+    hardware one;
+    hardware_estimate(&one, &m, 1);
+    assert_true(h.matrix[DTYPE_F32] > one.matrix[DTYPE_F32]);
+    assert_string_not_equal(h.name, one.name); /* a measurement with other threads is not taken for this one */
+}
+
+/* Numbers of a real measurement are whole, and the description is one that can be read back. How large they are is not
+ * for a test to say. */
+static void this_machine_can_be_measured(void **state) {
+    (void)state;
+    hardware h, back;
+    measure_options o = {.n_threads = 2, .disk_path = ".", .try_s = 1e-3};
+    assert_int_equal(exec_measure(backend_cpu(), &o, &h), OK);
+    assert_int_equal(hardware_write_file(&h, "measured.yaml"), OK);
+    assert_int_equal(hardware_read_file(&back, "measured.yaml"), OK);
+    assert_float_equal(back.matrix[DTYPE_F32], h.matrix[DTYPE_F32], 0);
+    assert_true(h.unified && !h.overlap && h.disk_read > 0 && h.disk_write > 0 && h.launch_s > 0);
+    assert_true(h.copy_both <= h.copy_to_device + h.copy_to_host);
+    o.disk_path = "no-such-directory";
+    assert_int_equal(exec_measure(backend_cpu(), &o, &h), ERR_IO);
+    assert_non_null(strstr(error_message(), "--path"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_descriptions_read_back_to_the_same_bits),
+        cmocka_unit_test(built_in_machines_are_plausible),
+        cmocka_unit_test(unknown_names_get_the_list),
+        cmocka_unit_test(a_base_needs_only_what_differs),
+        cmocka_unit_test(wrong_files_are_refused_by_line_and_key),
+        cmocka_unit_test(any_cut_or_changed_file_is_read_or_refused),
+        cmocka_unit_test(a_failed_write_leaves_the_old_file),
+        cmocka_unit_test(the_cache_lies_where_the_user_says),
+        cmocka_unit_test(an_estimate_is_a_whole_description),
+        cmocka_unit_test(this_machine_can_be_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
