@@ -146,7 +146,10 @@ static void setting_expected(const setting *s, strbuf *out) {
     case TYPE_INT: strbuf_printf(out, "a whole number in %s", s->range); break;
     case TYPE_REAL: strbuf_printf(out, "a number in %s", s->range); break;
     case TYPE_BYTES: strbuf_printf(out, "bytes in %s, such as 512M", s->range); break;
-    case TYPE_TEXT: strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text"); break;
+    case TYPE_TEXT:
+        if (strcmp(s->range, "pairs") == 0) strbuf_add(out, "a map, or its pairs as text: name=value, name=value");
+        else strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text");
+        break;
     case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
     case TYPE_FORM: form_expected(s->range, out); break;
     case TYPE_CHOICE:
@@ -410,6 +413,18 @@ static const char *list_text(const yaml_node *list, arena *memory) {
     return arena_format(memory, "[%s, %s]", a->text, b->text);
 }
 
+static bool takes_pairs(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "pairs") == 0; }
+
+/* A map of scalars as the text "a=b, c=d". */
+static const char *map_text(const yaml_node *map, arena *memory) {
+    const char *text = "";
+    for (const yaml_node *n = map->first_child; n; n = n->next) {
+        if (n->kind != YAML_SCALAR || strpbrk(n->key, "=,") || strpbrk(n->text, "=,")) return NULL;
+        text = arena_format(memory, "%s%s%s=%s", text, *text ? ", " : "", n->key, n->text);
+    }
+    return *text ? text : NULL;
+}
+
 static status file_assign(file_reader *r, const setting *s, int element, const yaml_node *n, const char *key) {
     const char *where = arena_format(r->memory, "%s:%d", r->path, n->line), *text = n->text;
     int *line = r->line[s - settings];
@@ -421,6 +436,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     }
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
+    } else if (n->kind == YAML_MAP && takes_pairs(s)) {
+        if (!(text = map_text(n, r->memory))) return setting_refuse(s, where, key, "a map with something else than text");
     } else if (n->kind == YAML_MAP && s->type == TYPE_FORM) {
         if (!(text = form_from_map(n, r->memory)))
             return setting_refuse(s, where, key, "a map that does not have exactly one entry with a value or a list");

@@ -41,6 +41,7 @@ typedef struct config {
         int prefetch;
         int64_t bucket;        /* bytes */
         const char *nvme_path; /* "": the run directory */
+        const char *place;     /* as place_parse reads it; "": everything on the first device */
         state_format states;
     } memory;
     struct {

@@ -4,6 +4,7 @@
  * another program is translated last, and gives way to both.
  * Refused: flags of other commands (the nearest flag is named), values out of range, arguments too many or too few. */
 #include "cli/cli.h"
+#include "cli/place.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,7 @@ status request_from_config(const config *c, train_request *out) {
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;
