@@ -3,6 +3,7 @@
 #   make SANITIZE=address test     in build-address; also undefined, thread, address,undefined
 #   make BUILD=/tmp/ralo JOBS=4    another build directory, another number of compile jobs
 #   make PACKAGES=no test          do not look at packages (also for run)
+#   make fuzz FUZZ_SECONDS=60 FUZZ_TARGET=yaml    one fuzz target for a minute
 
 comma := ,
 SANITIZE ?=
@@ -18,7 +19,12 @@ export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 SOURCES = find $(wildcard src include tests bench examples) -name '*.[ch]'
 
-.PHONY: build run test bench format includes deps packages configure install uninstall clean help
+# Where `make fuzz` builds, keeps what it learned and what it found; how long for each target; which one (all).
+FUZZ_BUILD ?= build-fuzz
+FUZZ_SECONDS ?= 600
+FUZZ_TARGET ?=
+
+.PHONY: build run test matrix fuzz bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -30,6 +36,13 @@ run: packages build ## install missing packages, build, train the built-in defau
 test: packages configure ## install missing packages, build, run all tests
 	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS)
+
+fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
+
+matrix: configure ## thousands of combinations of memory techniques against the plain run
+	@cmake --build $(BUILD) --parallel $(JOBS) --target test_equality
+	@RALO_MATRIX=large $(BUILD)/tests/test_equality
 
 bench: configure ## build and run the benchmarks
 	@cmake --build $(BUILD) --parallel $(JOBS) --target bench

@@ -710,6 +710,41 @@ static void text_goes_through_a_file_tokenizer(void **state) {
     expect_error(dataset_open(&none, &o), ERR_INPUT, "built-in sources are bytes");
 }
 
+/* Where a tokenizer has no end of text, the parts of a file have nothing between them but the split. */
+static void text_without_an_end_token_is_split_all_the_same(void **state) {
+    static const char json[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    const char *tokens_path = path_of("tokenizer.json"), *text_path = path_of("halves.txt");
+    char text[100];
+    memset(text, 'a', 60);
+    memset(text + 60, 'b', 40); /* these are kept for evaluation */
+    write_bytes(tokens_path, json, sizeof json - 1);
+    write_bytes(text_path, text, sizeof text);
+    for (int pack = 0; pack < 2; pack++) {
+        dataset *d = open_data((data_options){.source = text_path,
+                                              .tokenizer = tokens_path,
+                                              .seq_len = 8,
+                                              .pack = pack,
+                                              .eval_fraction = 0.4,
+                                              .seed = 1});
+        for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) {
+            int64_t n_targets = 0;
+            data_report report;
+            dataset_report(d, which, &report);
+            for (uint64_t i = 0; i < report.rows_per_epoch; i++) {
+                row r;
+                get_row(d, which, i, &r);
+                for (int k = 0; k < 8; k++) {
+                    n_targets += r.targets[k] >= 0;
+                    if (r.targets[k] >= 0) assert_int_equal(r.targets[k], which);
+                    if (r.targets[k] >= 0) assert_int_equal(r.tokens[k], which);
+                }
+            }
+            assert_int_equal(n_targets, which == SPLIT_TRAIN ? 59 : 39);
+        }
+        dataset_close(d);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_survive_the_tokenizer),
@@ -728,6 +763,7 @@ int main(void) {
         cmocka_unit_test(loaders_close_at_any_moment),
         cmocka_unit_test(rows_and_batches_allocate_nothing),
         cmocka_unit_test(text_goes_through_a_file_tokenizer),
+        cmocka_unit_test(text_without_an_end_token_is_split_all_the_same),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

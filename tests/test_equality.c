@@ -2,7 +2,8 @@
  * steps have the same bits as those of the plain run, whatever was offloaded where, and every tier uses exactly the bytes
  * that were planned for it.
  *
- * `make test` runs a part of the matrix that meets every pair of choices; RALO_MATRIX=full (`make matrix`) runs all. */
+ * `make test` runs a part of the matrix that meets every pair of choices; RALO_MATRIX=large (`make matrix`) runs thousands
+ * of cells and more steps of each. */
 #include "training.h"
 
 #include <setjmp.h>
@@ -18,6 +19,8 @@ enum { STEPS = 10, SHORT_STEPS = 3 };
 static const char *const models[] = {"test-gpt2", "test-qwen3"};
 static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
 static const char *const homes[] = {"none", "host", "nvme"};
+static const char *const rungs[] = {"none", "norms", "selective", "full", "every:2"};
+static const char *const places[] = {"none", "embed=cpu:0, layers.0=cpu:1, layers.1=cpu:0, head=cpu:2"};
 
 typedef struct cell {
     size_t model, precision;
@@ -25,6 +28,7 @@ typedef struct cell {
     size_t params, grads, states, activations; /* index into homes */
     int prefetch;
     bool small_bucket;
+    size_t rung, place;
 } cell;
 
 typedef struct matrix {
@@ -36,18 +40,20 @@ typedef struct matrix {
 } matrix;
 
 static void run_cell(const matrix *m, const cell *c, train_result *out) {
-    char params[64], grads[64], states[64], activations[64], prefetch[64], path[600];
+    char params[64], grads[64], states[64], activations[64], prefetch[64], rung[64], place[128], path[600];
     snprintf(params, sizeof params, "memory.offload.params=%s", homes[c->params]);
     snprintf(grads, sizeof grads, "memory.offload.grads=%s", homes[c->grads]);
     snprintf(states, sizeof states, "memory.offload.states=%s", homes[c->states]);
     snprintf(activations, sizeof activations, "memory.offload.activations=%s", homes[c->activations]);
     snprintf(prefetch, sizeof prefetch, "memory.prefetch=%d", c->prefetch);
+    snprintf(rung, sizeof rung, "memory.recompute=%s", rungs[c->rung]);
+    snprintf(place, sizeof place, "memory.place=%s", places[c->place]);
     snprintf(path, sizeof path, "memory.nvme_path=%s", m->dir);
     training t = {.preset = models[c->model],
                   .precision = precisions[c->precision],
                   .accumulation = c->accumulation,
                   .steps = m->steps,
-                  .more = SETTINGS(params, grads, states, activations, prefetch, path,
+                  .more = SETTINGS(params, grads, states, activations, prefetch, rung, place, path,
                                    c->small_bucket ? "memory.bucket=256K" : "memory.bucket=16M")};
     training_must(training_run(&t, out));
 }
@@ -61,11 +67,12 @@ static void check_cell(matrix *m, const cell *c) {
         m->known[c->model][c->precision][many] = true;
     }
     run_cell(m, c, &r);
-    char name[256];
-    snprintf(name, sizeof name, "%s %s accumulation %d params %s grads %s states %s activations %s prefetch %d%s",
+    char name[400];
+    snprintf(name, sizeof name,
+             "%s %s accumulation %d params %s grads %s states %s activations %s prefetch %d%s recompute %s place %s",
              models[c->model], precision_name(precisions[c->precision]), c->accumulation, homes[c->params],
              homes[c->grads], homes[c->states], homes[c->activations], c->prefetch,
-             c->small_bucket ? " small slices" : "");
+             c->small_bucket ? " small slices" : "", rungs[c->rung], places[c->place]);
     if (r.param_hash != plain->param_hash || r.last_loss != plain->last_loss)
         fail_msg("%s: param_hash %016llx, plain %016llx", name, (unsigned long long)r.param_hash,
                  (unsigned long long)plain->param_hash);
@@ -89,24 +96,46 @@ static cell cell_at(uint64_t index) {
     c.states = index % 3, index /= 3;
     c.activations = index % 3, index /= 3;
     c.prefetch = (int)(index % 4), index /= 4;
-    c.small_bucket = index % 2;
+    c.small_bucket = index % 2, index /= 2;
+    c.rung = index % 5, index /= 5;
+    c.place = index % 2;
     return c;
 }
-#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2)
+#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * 5 * 2)
 
 static void every_cell_ends_with_the_same_bits(void **state) {
     (void)state;
     const char *asked = getenv("RALO_MATRIX");
-    bool full = asked && strcmp(asked, "full") == 0;
-    matrix m = {.dir = training_dir(), .steps = full ? STEPS : SHORT_STEPS};
+    bool large = asked && strcmp(asked, "large") == 0;
+    matrix m = {.dir = training_dir(), .steps = large ? STEPS : SHORT_STEPS};
     /* A stride prime to every factor of the matrix walks through all combinations of any two choices. */
-    uint64_t stride = full ? 1 : SANITIZED ? 331 : 31;
+    uint64_t stride = large ? 13 : SANITIZED ? 3301 : 307;
     for (uint64_t i = 0; i < CELLS; i += stride) {
         cell c = cell_at(i);
         check_cell(&m, &c);
     }
     print_message("%d cells of %d: equal bits, planned == used in every tier\n", m.n, CELLS);
     training_dir_remove(m.dir); /* fails if something was left in it that is not ours to remove */
+}
+
+/* What the plan chooses by itself keeps the bits too: a model that needs many times the device trains inside it. */
+static void a_model_many_times_the_device_trains_the_same_bits(void **state) {
+    (void)state;
+    static const char *const limits[] = {"memory.device=1G", "memory.device=5700K", "memory.device=1300K"};
+    train_result r[ARRAY_LENGTH(limits)];
+    for (size_t i = 0; i < ARRAY_LENGTH(limits); i++) {
+        training t = {
+            .preset = "test-llama", .seq_len = 32, .steps = STEPS, .more = SETTINGS("model.layers=24", limits[i])};
+        training_must(training_run(&t, &r[i]));
+        assert_int_equal(r[i].memory.planned[TIER_DEVICE], r[i].memory.peak[TIER_DEVICE]);
+        assert_int_equal(r[i].memory.planned[TIER_HOST], r[i].memory.peak[TIER_HOST]);
+        print_message("%s: %llu bytes on the device, %llu on the host\n", limits[i],
+                      (unsigned long long)r[i].memory.peak[TIER_DEVICE],
+                      (unsigned long long)r[i].memory.peak[TIER_HOST]);
+    }
+    assert_true(r[0].memory.peak[TIER_DEVICE] > 4 * (5700ull << 10)); /* everything resident needs that much more */
+    assert_true(r[1].memory.peak[TIER_DEVICE] <= 5700ull << 10 && r[2].memory.peak[TIER_DEVICE] <= 1300ull << 10);
+    assert_true(r[1].param_hash == r[0].param_hash && r[2].param_hash == r[0].param_hash);
 }
 
 /* Nothing of the nvme tier has a name in its directory, also while it is used. */
@@ -124,6 +153,7 @@ static void nvme_leaves_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cell_ends_with_the_same_bits),
+        cmocka_unit_test(a_model_many_times_the_device_trains_the_same_bits),
         cmocka_unit_test(nvme_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

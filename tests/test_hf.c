@@ -644,7 +644,43 @@ static void a_path_says_all_about_its_model(void **state) {
 
 /* ---- as a program ------------------------------------------------------------------------------------------------ */
 
-static status run_directory(const char *dir, const char *in, const char *out) {
+/* Gradients of the sum of all losses, each under its Hugging Face name, rows as ralo keeps them. */
+static status write_gradients(const char *dir, const char *out, const int32_t *tokens, const int32_t *targets,
+                              int64_t rows, int64_t T) {
+    hf_model m;
+    TRY(hf_open(&m, dir, PRECISION_FP32, rows, T));
+    TRY(weights_load_dir(m.e, &m.plan, dir));
+    hf_backward(&m, tokens, targets);
+    const model *built = &m.plan.model;
+    safetensors_entry *entries = mem_alloc(3 * built->n_params * sizeof *entries);
+    size_t n = 0;
+    for (size_t i = 0; i < built->n_params; i++)
+        for (int k = 0; k < built->params[i].n_parts; k++) {
+            const param_part *part = &built->params[i].parts[k];
+            shape s = program_get(&m.plan.program, built->params[i].value)->shape;
+            s.dim[0] = part->n_rows;
+            entries[n++] = (safetensors_entry){part->file_name, DTYPE_F32, s};
+        }
+    safetensors_writer w;
+    TRY(safetensors_writer_open(&w, out, entries, n, NULL));
+    n = 0;
+    for (size_t i = 0; i < built->n_params; i++)
+        for (int k = 0; k < built->params[i].n_parts; k++, n++) {
+            const shape *whole = &program_get(&m.plan.program, built->params[i].value)->shape;
+            size_t row_bytes = (size_t)(shape_count(whole) / whole->dim[0]) * sizeof(float);
+            size_t n_bytes = (size_t)shape_count(&entries[n].shape) * sizeof(float);
+            void *bytes = mem_alloc(n_bytes);
+            exec_read(m.e, m.plan.passes.grads[i], (size_t)built->params[i].parts[k].first_row * row_bytes, bytes,
+                      n_bytes);
+            TRY(safetensors_writer_put(&w, n, 0, bytes, n_bytes));
+            free(bytes);
+        }
+    free(entries);
+    hf_close(&m);
+    return safetensors_writer_close(&w);
+}
+
+static status run_directory(const char *dir, const char *in, const char *out, const char *gradients) {
     safetensors st;
     hf_model m;
     TRY(safetensors_open(&st, in));
@@ -675,13 +711,15 @@ static status run_directory(const char *dir, const char *in, const char *out) {
     free(row);
     free(losses);
     hf_close(&m);
+    TRY(safetensors_writer_close(&w));
+    if (gradients) TRY(write_gradients(dir, gradients, tokens->data, targets->data, rows, T));
     safetensors_close(&st);
-    return safetensors_writer_close(&w);
+    return OK;
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4) {
-        status rc = run_directory(argv[1], argv[2], argv[3]);
+    if (argc == 4 || argc == 5) {
+        status rc = run_directory(argv[1], argv[2], argv[3], argv[4]);
         if (rc != OK) error_print(stderr);
         return error_exit_code(rc);
     }

@@ -304,6 +304,7 @@ static void wrong_files_are_refused_with_their_place(void **state) {
         {"{" MODEL("{\"a\":1.5}", "[]") "}", "model.vocab|an id"},
         {"{" MODEL("{\"a\":01}", "[]") "}", "model.vocab|an id"},
         {"{" MODEL("{\"a\":99999999999999999999}", "[]") "}", "an id from 0 to 16777215"},
+        {"{" MODEL("{\"a\":16777215}", "[]") "}", "the id 16777215 among 1 tokens|below 1048576"},
         {"{" MODEL("{\"a\":\"x\"}", "[]") "}", "model.vocab|an id"},
         {"{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", "model.vocab|'a' twice"},
         {"{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", "the id 0 for 'a' and for 'b'"},
@@ -390,6 +391,12 @@ static void deep_nesting_is_refused(void **state) {
     strbuf_add(&text, "," MODEL(AB, "[]") "}");
     write_text(path_of("deep.json"), text.text, text.length);
     expect_error(tokenizer_open(&t, path_of("deep.json")), ERR_INPUT, "normalizers[0]|deeper than 8");
+    text.length = 0;
+    strbuf_add(&text, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Whitespace\"}");
+    for (int i = 0; i < 100000; i++) strbuf_add(&text, ",{\"type\":\"Whitespace\"}");
+    strbuf_add(&text, "]}," MODEL(AB, "[]") "}");
+    write_text(path_of("deep.json"), text.text, text.length);
+    expect_error(tokenizer_open(&t, path_of("deep.json")), ERR_INPUT, "pretokenizers[32]|more than 32 components");
     strbuf_fini(&text);
 }
 
@@ -471,7 +478,8 @@ static void unknown_characters_without_their_token_are_an_error(void **state) {
 /* ---- texts that are hard ------------------------------------------------------------------------------------- */
 
 static void catastrophic_patterns_end_in_an_error(void **state) {
-    static const char *const patterns[] = {"(x+x+)+[yz]", "(?:x*)*[yz]", "(x|xx)+[yz]"};
+    static const char *const patterns[] = {"(x+x+)+[yz]", "(?:x*)*[yz]", "(x|xx)+[yz]",
+                                           "(?:x?){18}x{18}y|."}; /* slow at each place, but not too slow at any */
     char text[200];
     memset(text, 'x', sizeof text);
     for (size_t i = 0; i < ARRAY_LENGTH(patterns); i++) {
@@ -489,6 +497,35 @@ static void catastrophic_patterns_end_in_an_error(void **state) {
         print_message("%s: gave up after %.2f s\n", patterns[i], clock_s() - start);
         free(out.id);
         strbuf_fini(&file);
+        tokenizer_close(t);
+    }
+}
+
+/* Thirty steps that double a text would make a gigabyte of one letter. */
+static void texts_that_grow_and_grow_are_an_error(void **state) {
+    static const char replace[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}";
+    static const char bytes[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
+    static const struct {
+        const char *key, *children, *component, *error;
+    } chains[] = {{"normalizer", "normalizers", replace, "grow.json: normalizer.normalizers[|grows beyond"},
+                  {"pre_tokenizer", "pretokenizers", bytes, "grow.json: pre_tokenizer|ByteLevel after ByteLevel"},
+                  {"decoder", "decoders", replace, "grow.json: decoder|grows on its way"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(chains); i++) {
+        tokenizer *t;
+        strbuf text;
+        ids out = {0};
+        strbuf_init(&text);
+        strbuf_printf(&text, "{\"%s\":{\"type\":\"Sequence\",\"%s\":[", chains[i].key, chains[i].children);
+        for (int k = 0; k < 30; k++) strbuf_printf(&text, "%s%s", k ? "," : "", chains[i].component);
+        strbuf_add(&text, "]}," MODEL(AB, "[]") "}");
+        write_text(path_of("grow.json"), text.text, text.length);
+        text.length = 0;
+        assert_int_equal(tokenizer_open(&t, path_of("grow.json")), OK);
+        status rc = tokenizer_encode(t, "a\xc3\xa9", 3, &out.id, &out.n, &out.capacity);
+        if (rc == OK) rc = tokenizer_decode(t, &(int32_t){0}, 1, &text);
+        expect_error(rc, ERR_INPUT, chains[i].error);
+        free(out.id);
+        strbuf_fini(&text);
         tokenizer_close(t);
     }
 }
@@ -520,6 +557,31 @@ static void long_words_take_no_square_time(void **state) {
         }
         tokenizer_close(t);
     }
+}
+
+static void many_tokens_among_spaces_take_no_square_time(void **state) {
+    static const char *const sides[] = {"\"lstrip\":true,\"rstrip\":false", "\"lstrip\":false,\"rstrip\":true"};
+    strbuf spaces, file;
+    strbuf_init(&spaces);
+    strbuf_init(&file);
+    for (int i = 0; i < 1000000; i++) strbuf_add(&spaces, " ");
+    for (size_t i = 0; i < ARRAY_LENGTH(sides); i++) {
+        tokenizer *t;
+        ids out = {0};
+        file.length = 0;
+        strbuf_printf(&file,
+                      "{\"added_tokens\":[{\"id\":3,\"content\":\" \",\"single_word\":false,\"normalized\":false,"
+                      "\"special\":true,%s}]," MODEL(AB, "[]") "}",
+                      sides[i]);
+        write_text(path_of("spaces.json"), file.text, file.length);
+        assert_int_equal(tokenizer_open(&t, path_of("spaces.json")), OK);
+        encode(t, spaces.text, spaces.length, 0, &out);
+        assert_int_equal(out.n, spaces.length); /* the reference, too, finds every one of them */
+        free(out.id);
+        tokenizer_close(t);
+    }
+    strbuf_fini(&spaces);
+    strbuf_fini(&file);
 }
 
 static void marks_in_any_number_are_ordered_quickly(void **state) {
@@ -702,7 +764,9 @@ int main(void) {
         cmocka_unit_test(merges_may_stand_before_the_vocabulary),
         cmocka_unit_test(unknown_characters_without_their_token_are_an_error),
         cmocka_unit_test(catastrophic_patterns_end_in_an_error),
+        cmocka_unit_test(texts_that_grow_and_grow_are_an_error),
         cmocka_unit_test(long_words_take_no_square_time),
+        cmocka_unit_test(many_tokens_among_spaces_take_no_square_time),
         cmocka_unit_test(marks_in_any_number_are_ordered_quickly),
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(ill_formed_bytes_are_cut_as_the_standard_says),

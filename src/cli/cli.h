@@ -3,6 +3,7 @@
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "cli/config.h"
+#include "cli/foreign.h"
 #include "cli/setting.h"
 
 enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
@@ -14,6 +15,8 @@ typedef struct command_line {
     const command *command;
     const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
+    const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
+    foreign foreign;                      /* what was translated from files of other programs, if any */
     bool help, json, program, show_config;
     const char *trace;
     int dtype; /* into the row's list; -1: as trained */
@@ -87,6 +90,7 @@ void completion_print_zsh(FILE *out);
 
 /* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
 void config_settle(config *c);
+status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */

@@ -32,7 +32,12 @@ static status show(const command_line *l, const plan *p) {
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
     status rc = plan_check_fit(p);
-    if (l->json) print_json(plan_json(p, rungs));
+    if (l->json) {
+        json_t *root = plan_json(p, rungs);
+        if (foreign_was_read(&l->foreign))
+            json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
+        print_json(root);
+    }
     return rc;
 }
 

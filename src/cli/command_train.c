@@ -73,7 +73,31 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static void print_json(const plan *p, const train_request *r, const train_result *t, const char *run_dir) {
+static json_t *breakdown_json(const train_result *t) {
+    json_t *times = json_object();
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (t->busy_seconds[k] > 0) json_object_set_new(times, op_name(k), json_real(t->busy_seconds[k]));
+    return times;
+}
+
+/* Where the time went, longest first. */
+static void print_breakdown(const train_result *t) {
+    double sum = 0, longest;
+    bool shown[OP_COUNT] = {0};
+    for (op_kind k = 0; k < OP_COUNT; k++) sum += t->busy_seconds[k];
+    fprintf(stderr, "time      %.3f s in kernels, evaluation included\n", sum);
+    do {
+        op_kind best = 0;
+        longest = 0;
+        for (op_kind k = 0; k < OP_COUNT; k++)
+            if (!shown[k] && t->busy_seconds[k] > longest) longest = t->busy_seconds[best = k];
+        shown[best] = true;
+        if (longest > 0) fprintf(stderr, "    %-20s %10.3f s  %5.1f %%\n", op_name(best), longest, 100 * longest / sum);
+    } while (longest > 0);
+}
+
+static void print_json(const command_line *o, const plan *p, const train_request *r, const train_result *t,
+                       const char *run_dir) {
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_string(run_dir));
     if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
@@ -102,6 +126,8 @@ static void print_json(const plan *p, const train_request *r, const train_result
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
+    if (o->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
+    if (foreign_was_read(&o->foreign)) json_object_set_new(root, "translated", foreign_json(&o->foreign, &o->config));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(root);
@@ -182,6 +208,7 @@ status command_train(command_line *o) {
     job j;
     char run_dir[4096];
     listener l = {.c = c, .run_dir = run_dir};
+    TRY(foreign_check_train(&o->foreign));
     TRY(job_init(&j, c, o->hardware));
     train_request *r = &j.request;
     const plan *p = &j.plan;
@@ -208,7 +235,8 @@ status command_train(command_line *o) {
     track_close(l.t);
     if (rc == OK) {
         print_summary(p, &result, run_dir);
-        if (o->json) print_json(p, r, &result, run_dir);
+        if (c->run.breakdown) print_breakdown(&result);
+        if (o->json) print_json(o, p, r, &result, run_dir);
     }
 done:
     job_close(&j);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_COMMAND } origin;
+typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FOREIGN, ORIGIN_FILE, ORIGIN_COMMAND } origin;
 
 static const setting settings[] = {
 #define SETTING(key, field, type, range, initial, word, aliases, help) \
@@ -146,7 +146,10 @@ static void setting_expected(const setting *s, strbuf *out) {
     case TYPE_INT: strbuf_printf(out, "a whole number in %s", s->range); break;
     case TYPE_REAL: strbuf_printf(out, "a number in %s", s->range); break;
     case TYPE_BYTES: strbuf_printf(out, "bytes in %s, such as 512M", s->range); break;
-    case TYPE_TEXT: strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text"); break;
+    case TYPE_TEXT:
+        if (strcmp(s->range, "pairs") == 0) strbuf_add(out, "a map, or its pairs as text: name=value, name=value");
+        else strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text");
+        break;
     case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
     case TYPE_FORM: form_expected(s->range, out); break;
     case TYPE_CHOICE:
@@ -410,6 +413,18 @@ static const char *list_text(const yaml_node *list, arena *memory) {
     return arena_format(memory, "[%s, %s]", a->text, b->text);
 }
 
+static bool takes_pairs(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "pairs") == 0; }
+
+/* A map of scalars as the text "a=b, c=d". */
+static const char *map_text(const yaml_node *map, arena *memory) {
+    const char *text = "";
+    for (const yaml_node *n = map->first_child; n; n = n->next) {
+        if (n->kind != YAML_SCALAR || strpbrk(n->key, "=,") || strpbrk(n->text, "=,")) return NULL;
+        text = arena_format(memory, "%s%s%s=%s", text, *text ? ", " : "", n->key, n->text);
+    }
+    return *text ? text : NULL;
+}
+
 static status file_assign(file_reader *r, const setting *s, int element, const yaml_node *n, const char *key) {
     const char *where = arena_format(r->memory, "%s:%d", r->path, n->line), *text = n->text;
     int *line = r->line[s - settings];
@@ -421,6 +436,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     }
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
+    } else if (n->kind == YAML_MAP && takes_pairs(s)) {
+        if (!(text = map_text(n, r->memory))) return setting_refuse(s, where, key, "a map with something else than text");
     } else if (n->kind == YAML_MAP && s->type == TYPE_FORM) {
         if (!(text = form_from_map(n, r->memory)))
             return setting_refuse(s, where, key, "a map that does not have exactly one entry with a value or a list");
@@ -450,20 +467,30 @@ static status file_walk(file_reader *r, const yaml_node *map, const char *prefix
     return OK;
 }
 
+status config_read_tree(config *c, const yaml_node *root, const char *path) {
+    arena memory;
+    status rc;
+    if (root->kind != YAML_MAP)
+        return ERR(ERR_INPUT, "%s:%d: found %s, expected a map of settings", path, root->line,
+                   root->kind == YAML_LIST ? "a list" : "a single value");
+    arena_init(&memory);
+    file_reader *r = mem_alloc(sizeof *r);
+    *r = (file_reader){.c = c, .path = path, .memory = &memory};
+    rc = file_walk(r, root, "");
+    if (rc != OK) error_trail(rc, __FILE__, __LINE__, __func__);
+    free(r);
+    arena_fini(&memory);
+    return rc;
+}
+
 status config_read_file(config *c, const char *path) {
     arena memory;
     yaml_node *root;
     status rc;
     arena_init(&memory);
-    file_reader *r = mem_alloc(sizeof *r);
-    *r = (file_reader){.c = c, .path = path, .memory = &memory};
     TRY_GOTO(rc, yaml_read_file(path, &memory, &root), done);
-    if (root->kind != YAML_MAP)
-        rc = ERR(ERR_INPUT, "%s:%d: found %s, expected a map of settings", path, root->line,
-                 root->kind == YAML_LIST ? "a list" : "a single value");
-    else TRY_GOTO(rc, file_walk(r, root, ""), done);
+    TRY_GOTO(rc, config_read_tree(c, root, path), done);
 done:
-    free(r);
     arena_fini(&memory);
     return rc;
 }
@@ -501,6 +528,49 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
     return OK;
 }
 
+status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
+                    config_offer_result *out) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    config alone; /* a value that gives way must be in range too, and it may say the same in other words */
+    strbuf ours, theirs;
+    config_init(&alone);
+    strbuf_init(&ours);
+    strbuf_init(&theirs);
+    status rc;
+    TRY_GOTO(rc, setting_assign(&alone, s, element, text, false, where, name, ORIGIN_FOREIGN), done);
+    if (c->origin[s - settings] == ORIGIN_DEFAULT) {
+        TRY_GOTO(rc, setting_assign(c, s, element, text, false, where, name, ORIGIN_FOREIGN), done);
+        *out = OFFER_TAKEN;
+    } else {
+        value_write(c, s, false, &ours);
+        value_write(&alone, s, false, &theirs);
+        *out = strcmp(ours.text, theirs.text) == 0 ? OFFER_SAME : OFFER_REFUSED;
+    }
+done:
+    strbuf_fini(&ours);
+    strbuf_fini(&theirs);
+    config_fini(&alone);
+    return rc;
+}
+
+bool config_knows(const char *key) {
+    int element;
+    return setting_find(key, &element) || group_exists(key);
+}
+
+const char *config_said_by(const config *c, const char *key) {
+    static const char *const names[] = {[ORIGIN_DEFAULT] = "the default",
+                                        [ORIGIN_FOREIGN] = "another file",
+                                        [ORIGIN_FILE] = "the config file",
+                                        [ORIGIN_COMMAND] = "the command line"};
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    return names[c->origin[s - settings]];
+}
+
 /* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
 
 /* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
@@ -533,8 +603,13 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.loss_scale_window", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.hysteresis", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
+    bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
+    warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
+    warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
+    warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
     warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
     warn_if_given(c, "data.difficulty", strcmp(c->data.source, "builtin:arithmetic") == 0,
                   "data.source is not builtin:arithmetic");
@@ -579,14 +654,22 @@ static status check_model(const config *c) {
 status config_check(const config *c) {
     const train_options *t = &c->train;
     TRY(check_model(c));
-    if (t->warmup > 0 && t->warmup >= t->steps && t->schedule != SCHEDULE_CONSTANT)
+    int64_t end = t->schedule_steps ? t->schedule_steps : t->steps;
+    const char *end_key = t->schedule_steps ? "train.schedule_steps" : "train.steps";
+    if (t->warmup > 0 && t->warmup >= end && t->schedule != SCHEDULE_CONSTANT)
         return ERR(ERR_INPUT,
-                   "train.warmup is %lld and train.steps is %lld: nothing would be left for the schedule; "
+                   "train.warmup is %lld and %s is %lld: nothing would be left for the schedule; "
                    "lower train.warmup to less than %lld",
-                   (long long)t->warmup, (long long)t->steps, (long long)t->steps);
-    if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)t->steps > (double)t->steps)
+                   (long long)t->warmup, end_key, (long long)end, (long long)end);
+    if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)end > (double)end)
         return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",
-                   (long long)t->warmup, t->decay_share, (long long)t->steps);
+                   (long long)t->warmup, t->decay_share, (long long)end);
+    if (t->schedule == SCHEDULE_WSD && t->style == STYLE_DEEPSPEED)
+        return ERR(ERR_INPUT,
+                   "train.schedule is wsd and train.schedule_style is deepspeed, which has no such schedule; "
+                   "use constant, linear or cosine");
+    if (t->warmup_min_lr > t->lr)
+        return ERR(ERR_INPUT, "train.warmup_min_lr is %g, above train.lr (%g); lower it", t->warmup_min_lr, t->lr);
     if (c->precision == PRECISION_FP16 && t->loss_scale == 0 &&
         t->min_loss_scale > ldexp(1, (int)t->initial_scale_power))
         return ERR(ERR_INPUT,

@@ -41,6 +41,7 @@ typedef struct config {
         int prefetch;
         int64_t bucket;        /* bytes */
         const char *nvme_path; /* "": the run directory */
+        const char *place;     /* as place_parse reads it; "": everything on the first device */
         state_format states;
     } memory;
     struct {
@@ -50,6 +51,7 @@ typedef struct config {
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */
         bool bind;
+        bool breakdown; /* show the time of each kind of op at the end */
     } run;
     arena memory_of_strings;
     unsigned char origin[256]; /* per row of config.def: default, file, command line */
@@ -59,8 +61,16 @@ void config_init(config *c); /* every default */
 void config_fini(config *c);
 void config_copy(config *out, const config *from);    /* with strings of its own; into storage that holds nothing */
 status config_read_file(config *c, const char *path); /* YAML or JSON */
+status config_read_tree(config *c, const yaml_node *root, const char *path);
 /* "train.lr=3e-4"; where is named in the message ("--set"). Unknown key: ERR_INPUT with the nearest key. */
 status config_set(config *c, const char *assignment, const char *where);
+/* A value that another program's file gives for a setting: ranges and messages are the setting's own, but `where` and
+ * `name` are that file's place and key. It is taken only where no file, command line or earlier offer said anything. */
+typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } config_offer_result;
+status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
+                    config_offer_result *out);
+bool config_knows(const char *key);                           /* is it a setting or a group of them */
+const char *config_said_by(const config *c, const char *key); /* "the command line", "the default" ... */
 /* Appends the value as config_set takes it; unknown keys are refused as there. */
 status config_get(const config *c, const char *key, strbuf *out, const char *where);
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */

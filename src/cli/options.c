@@ -1,8 +1,10 @@
 /* options.c - the command line, read by the rows of commands.def.
  *
- * CONFIG is read before any flag, whatever its place on the line: what is typed wins over what is in a file.
+ * CONFIG is read before any flag, whatever its place on the line: what is typed wins over what is in a file. A file of
+ * another program is translated last, and gives way to both.
  * Refused: flags of other commands (the nearest flag is named), values out of range, arguments too many or too few. */
 #include "cli/cli.h"
+#include "cli/place.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +129,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     *l = (command_line){.command = c};
     arena_init(&l->memory);
     config_init(&l->config);
+    foreign_init(&l->foreign);
     defaults(l);
     size_t most = arguments_most(c), n_given = 0;
     const char *surplus = NULL;
@@ -160,11 +163,14 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         if (l->help) return OK;
         if (pass == 1) break;
         TRY(check_arguments(l, n_given, surplus));
-        if (is_config && l->arguments[0]) TRY(config_read_file(&l->config, l->arguments[0]));
+        if (is_config && l->arguments[0]) TRY(foreign_read_config(&l->foreign, &l->config, l->arguments[0]));
     }
     TRY(check_needed(l));
     if (!takes_settings(c)) return OK;
+    if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
+    TRY(foreign_apply(&l->foreign, &l->config));
     config_settle(&l->config);
+    foreign_print(&l->foreign, &l->config, stderr);
     return config_check(&l->config);
 }
 
@@ -175,6 +181,7 @@ void command_line_fini(command_line *l) {
             free(list->items);
             *list = (text_list){0};
         }
+    foreign_fini(&l->foreign);
     config_fini(&l->config);
     arena_fini(&l->memory);
 }
@@ -204,7 +211,7 @@ void config_settle(config *c) {
         c->data.tokenizer = c->model.path;
 }
 
-static status model_from_config(const config *c, model_config *out) {
+status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) return model_config_read(out, c->model.path);
     const model_config *preset = model_preset_find(name);
@@ -303,6 +310,7 @@ status request_from_config(const config *c, train_request *out) {
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
     p->device_limit = c->memory.device;

@@ -3,13 +3,13 @@
 
 #include <stdlib.h>
 
-enum { NOT_SET = -1, PART_BYTES = 64 };
+enum { NOT_SET = 255, PART_BYTES = 64 };
 
 static status bad_part(const char *part, const char *expected) {
     return ERR(ERR_INPUT, "memory.place: found '%.64s', expected %s", part, expected);
 }
 
-/* A number that ends at `end`. */
+/* A number; *s then stands behind it. */
 static bool read_number(const char **s, int64_t *out) {
     char *end;
     if (**s < '0' || **s > '9') return false;
@@ -31,15 +31,20 @@ static status read_device(const char *text, int *out) {
     return OK;
 }
 
-static status set_once(int *at, int device, const char *part) {
+static status set_once(uint8_t *at, int device, const char *part) {
     if (*at != NOT_SET) return ERR(ERR_INPUT, "memory.place: '%.64s' is placed twice", part);
-    *at = device;
+    *at = (uint8_t)device;
     return OK;
 }
 
-static status set_part(const char *part, int device, int *layers, int64_t n_layers, place_options *out) {
-    if (strcmp(part, "embed") == 0) return set_once(&out->embed, device, part);
-    if (strcmp(part, "head") == 0) return set_once(&out->head, device, part);
+/* Where each part goes; NOT_SET: nobody said. */
+typedef struct parts {
+    uint8_t embed, head, layers[PLACE_LAYERS_MAX];
+} parts;
+
+static status set_part(parts *p, const char *part, int device, int64_t n_layers) {
+    if (strcmp(part, "embed") == 0) return set_once(&p->embed, device, part);
+    if (strcmp(part, "head") == 0) return set_once(&p->head, device, part);
     const char *s = part + strlen("layers.");
     int64_t first = 0, last = 0;
     if (!str_starts_with(part, "layers.") || !read_number(&s, &first))
@@ -50,7 +55,7 @@ static status set_part(const char *part, int device, int *layers, int64_t n_laye
     if (last >= n_layers)
         return ERR(ERR_INPUT, "memory.place: found '%.64s', expected layers 0 to %lld of this model", part,
                    (long long)n_layers - 1);
-    for (int64_t i = first; i <= last; i++) TRY(set_once(&layers[i], device, part));
+    for (int64_t i = first; i <= last; i++) TRY(set_once(&p->layers[i], device, part));
     return OK;
 }
 
@@ -69,21 +74,24 @@ static const char *read_entry(const char *s, char part[PART_BYTES], char device[
     return *s ? s + 1 : s;
 }
 
-status place_parse(const char *text, int64_t n_layers, arena *memory, place_options *out) {
-    *out = (place_options){.embed = NOT_SET, .head = NOT_SET, .n_devices = 1};
-    int *layers = arena_array(memory, int, n_layers);
-    for (int64_t i = 0; i < n_layers; i++) layers[i] = NOT_SET;
+status place_parse(const char *text, int64_t n_layers, place_options *out) {
+    parts p;
+    *out = (place_options){.n_devices = 1};
+    memset(&p, NOT_SET, sizeof p);
+    if (*text && n_layers > PLACE_LAYERS_MAX)
+        return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d", (long long)n_layers,
+                   PLACE_LAYERS_MAX);
     for (const char *s = text; *s;) {
         char part[PART_BYTES], device[PART_BYTES];
         int index = 0;
         s = read_entry(s, part, device);
         TRY(read_device(device, &index));
-        TRY(set_part(part, index, layers, n_layers, out));
+        TRY(set_part(&p, part, index, n_layers));
         out->n_devices = MAX(out->n_devices, index + 1);
     }
-    out->embed = MAX(out->embed, 0);
-    out->head = MAX(out->head, 0);
-    for (int64_t i = 0; i < n_layers; i++) layers[i] = MAX(layers[i], 0);
-    out->layers = layers;
+    if (p.embed != NOT_SET) out->embed = p.embed;
+    if (p.head != NOT_SET) out->head = p.head;
+    for (int64_t i = 0; i < n_layers && i < PLACE_LAYERS_MAX; i++)
+        if (p.layers[i] != NOT_SET) out->layers[i] = p.layers[i];
     return OK;
 }

@@ -7,5 +7,5 @@
  * On a command line the same as text: embed=cpu:0,layers.0-11=cpu:1. Parts that are not named stay on the first device. */
 #include "pass/pass.h"
 
-/* out->layers is taken from memory. ERR_INPUT names the part: unknown, twice, outside the model, no such device. */
-status place_parse(const char *text, int64_t n_layers, arena *memory, place_options *out);
+/* ERR_INPUT names the part: unknown, twice, outside the model, no such device. */
+status place_parse(const char *text, int64_t n_layers, place_options *out);

@@ -271,7 +271,7 @@ static void merge_long(const bpe *b, bpe_scratch *s) {
 
 static void add_ids(id_list *out, const int32_t *ids, size_t n) {
     if (*out->n + n > *out->capacity) *out->ids = array_grow(*out->ids, out->capacity, *out->n + n, sizeof **out->ids);
-    memcpy(*out->ids + *out->n, ids, n * sizeof *ids);
+    if (n) memcpy(*out->ids + *out->n, ids, n * sizeof *ids);
     *out->n += n;
 }
 

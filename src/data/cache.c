@@ -94,7 +94,7 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     if (h->header_hash != hash_of(h)) return "has a damaged header";
     if (!hash128_equal(h->key, c->key)) return "belongs to other data";
     if ((h->width != 1 && h->width != 2 && h->width != 4) || h->n_tokens > (uint64_t)1 << 56 ||
-        h->n_documents > (uint64_t)1 << 48)
+        h->n_documents > (uint64_t)1 << 48 || (h->is_text && (h->n_documents != 1 || h->has_prompts)))
         return "has impossible counts";
     if (file_bytes != HEADER_BYTES + payload_bytes(h, &documents_at)) return "is cut off or has bytes behind its end";
     return NULL;
@@ -106,13 +106,23 @@ static const char *find_payload_damage(const token_store *s, const cache_header 
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
     int32_t largest = 0;
+    uint64_t document = 0, n_trained = 0, n_miscounted = 0;
     for (uint64_t at = 0; at < s->n_tokens;) {
         uint64_t end = MIN(at + CHECKED_TOKENS, s->n_tokens);
         const char *bytes = (const char *)s->tokens + at * s->width;
         ASSERT(XXH3_128bits_update(state, bytes, (end - at) * s->width) == XXH_OK);
-        for (; at < end; at++) {
-            int32_t id = store_token(s, at);
-            largest = MAX(largest, id);
+        while (at < end) { /* document by document; whether they are in order is asked below */
+            const store_document *d = document < s->n_documents ? &s->documents[document] : NULL;
+            uint64_t stop = d && d->end > at ? MIN(d->end, end) : end;
+            for (; at < stop; at++) {
+                int32_t id = store_token(s, at);
+                largest = MAX(largest, id);
+                n_trained += store_trained(s, at);
+            }
+            if (!d || at != d->end) continue;
+            n_miscounted += n_trained != d->n_trained;
+            n_trained = 0;
+            document++;
         }
         madvise(s->map, s->map_bytes, MADV_DONTNEED);
     }
@@ -122,9 +132,9 @@ static const char *find_payload_damage(const token_store *s, const cache_header 
     if (!hash128_equal((hash128){got.low64, got.high64}, h->payload_hash)) return "is damaged (its checksum differs)";
     if (largest >= vocab) return "holds tokens beyond the vocabulary";
     for (uint64_t i = 0; i < s->n_documents; i++)
-        if (s->documents[i].end <= store_document_begin(s, i) || s->documents[i].n_trained > s->n_tokens)
-            return "has documents out of order";
+        if (s->documents[i].end <= store_document_begin(s, i)) return "has documents out of order";
     if (s->n_documents == 0 || s->documents[s->n_documents - 1].end != s->n_tokens) return "has tokens of no document";
+    if (n_miscounted) return "has documents with other counts than their tokens";
     return NULL;
 }
 

@@ -222,7 +222,7 @@ void chat_tokens_free(chat_tokens *t) {
 /* Everything behind the first `from` tokens has just been added. */
 static void mark(chat_tokens *out, size_t from, bool trained) {
     out->trained = array_grow(out->trained, &out->trained_capacity, out->n, 1);
-    memset(out->trained + from, trained, out->n - from);
+    if (out->n > from) memset(out->trained + from, trained, out->n - from);
 }
 
 static void add_id(chat_tokens *out, int32_t id, bool trained) {

@@ -69,8 +69,9 @@ enum {
     ENCODE_SPECIALS_AS_TEXT = 2, /* "<|im_end|>" in a text is ten characters, not a token */
 };
 /* Appends to tokens (grown with array_grow rules). The plain one adds nothing around the text and takes special tokens
- * in it as such. Any bytes can be encoded; what can fail is a file: an expression that needs too many steps, or an
- * unknown token that its vocabulary lacks. Then nothing is appended. */
+ * in it as such. Any bytes can be encoded; what can fail is a file: an expression that needs too many steps, a chain
+ * of them that makes a text grow beyond 64 bytes for each it had, an unknown token that its vocabulary lacks. Then nothing
+ * is appended. */
 status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
 status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
@@ -84,7 +85,8 @@ status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span 
                                   encoded_document *documents);
 
 enum { DECODE_KEEP_SPECIALS = 1 }; /* special tokens as their text; else they are left out */
-/* Appends. Ids that stand for nothing become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). */
+/* Appends. Ids that stand for nothing become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). What
+ * can fail is the file, as above. */
 status tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out);
 status tokenizer_decode_with(const tokenizer *t, const int32_t *tokens, size_t n, unsigned flags, strbuf *out);
 /* Token by token: each push appends what no later token can change (never part of a character), the end the rest. All

@@ -24,6 +24,7 @@ struct decode_chain {
     matcher matcher;
     stage *stages;
     size_t n_stages, n_tokens;
+    size_t n_passed, n_passed_most; /* bytes handed on in this stream, and how many may be */
     strbuf *out;
 };
 
@@ -204,6 +205,11 @@ done:
 /* ---- the chain ----------------------------------------------------------------------------------------------- */
 
 static status feed(decode_chain *c, size_t k, const char *text, size_t length) {
+    c->n_passed += length;
+    if (c->n_passed > c->n_passed_most)
+        return ERR(ERR_INPUT,
+                   "%s: decoder: a token grows on its way through %zu decoders, expected at most 64 bytes for each",
+                   c->t->file.path, c->n_stages);
     if (k == c->n_stages) {
         strbuf_add_bytes(c->out, text, length);
         return OK;
@@ -290,11 +296,15 @@ status decode_chain_push(decode_chain *c, int32_t id, bool keep_specials, strbuf
     }
     if (!t->file.has_decoder && c->n_tokens > 0) strbuf_add(out, " ");
     c->n_tokens++;
+    matcher_allow(&c->matcher, token.length);
+    c->n_passed_most += growth_most(token.length) * (c->n_stages + 1);
     return feed_token(c, 0, token.text, token.length);
 }
 
 status decode_chain_end(decode_chain *c, strbuf *out) {
     c->out = out;
-    c->n_tokens = 0;
-    return end_stream(c, 0);
+    status rc = end_stream(c, 0);
+    c->n_tokens = c->n_passed = c->n_passed_most = 0;
+    matcher_begin(&c->matcher);
+    return rc;
 }

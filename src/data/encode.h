@@ -23,6 +23,10 @@ typedef struct piece {
     bool at_start;
 } piece;
 
+/* Steps that put text in multiply it, and steps follow each other: a file of 2 KB could make gigabytes of one letter.
+ * No step of published files makes more than 33 bytes of 3. */
+static inline size_t growth_most(size_t n_bytes) { return 4096 + 64 * n_bytes; }
+
 /* The part [from, to) of a piece. */
 static inline piece piece_part(const piece *p, size_t from, size_t to) {
     bool at_start = p->at_start && from < p->n_start;
@@ -61,6 +65,7 @@ typedef struct matcher { /* one per encoder */
     pcre2_match_context *context;
     pcre2_match_data *data;
     pcre2_jit_stack *stack;
+    uint64_t n_steps_left; /* for matches that need many */
 } matcher;
 /* The places where a pattern matches in one text, from left to right, as the reference finds them. */
 typedef struct pattern_walk {
@@ -75,6 +80,9 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
 void pattern_close(pattern *p);
 void matcher_open(matcher *m);
 void matcher_close(matcher *m);
+/* What may be spent on matching: for a new text, and more for each of its bytes. */
+void matcher_begin(matcher *m);
+void matcher_allow(matcher *m, size_t n_bytes);
 void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length);
 void pattern_end(pattern_walk *w);
 status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found);
@@ -149,7 +157,8 @@ typedef struct encoder {
     matcher matcher;
     bpe_scratch *bpe;
     strbuf valid, normal[2];
-    strbuf *stage; /* one per pre-tokenizer, for those that change text */
+    strbuf *stage;         /* one per pre-tokenizer, for those that change text */
+    size_t n_written_left; /* bytes that ByteLevel may still write out in this call */
 } encoder;
 typedef struct decoder {
     const tokenizer_decoder *source;

@@ -148,8 +148,9 @@ static bool stands_alone(const piece *p, size_t start, size_t end) {
            !(end < p->length && char_is_word(char_decode(p->text + end)));
 }
 
-static size_t spaces_before(const piece *p, size_t start) {
-    while (start > 0) {
+/* Not back beyond `from`: many tokens in one run of spaces would each walk through all of it. */
+static size_t spaces_before(const piece *p, size_t from, size_t start) {
+    while (start > from) {
         size_t before = char_before(p->text, start);
         if (!char_is_space(char_decode(p->text + before))) break;
         start = before;
@@ -185,8 +186,9 @@ static status cut_added(const passage *g, const added_set *set, const piece *p,
         at = end;
         if (g->specials_as_text && a->special) continue;
         if (a->single_word && !stands_alone(p, start, end)) continue;
-        if (a->lstrip) start = MAX(spaces_before(p, start), from);
-        if (a->rstrip) end = spaces_behind(p, end);
+        if (a->lstrip) start = MAX(spaces_before(p, from, start), from);
+        /* A match may lie in the spaces that the token before it took: those end at `from`. */
+        if (a->rstrip) end = spaces_behind(p, MAX(end, from));
         if (from < start) {
             piece part = piece_part(p, from, start);
             TRY(rest(g, &part));
@@ -212,6 +214,9 @@ static status encode_plain(const passage *g, const piece *p) {
 status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
                              bool specials_as_text, id_list *out) {
     if (n_bytes == 0) return OK;
+    e->n_written_left = growth_most(n_bytes);
+    matcher_begin(&e->matcher);
+    matcher_allow(&e->matcher, n_bytes);
     if (utf8_check(text, n_bytes).n_bad) {
         e->valid.length = 0;
         text_make_valid(text, n_bytes, &e->valid);

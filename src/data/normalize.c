@@ -188,8 +188,8 @@ static void prepend(piece *p, const span *content, strbuf *out) {
     *p = (piece){out->text, out->length, p->n_start ? p->n_start + content->length : 0, p->at_start};
 }
 
-/* What is put in belongs to the last character that it replaces. */
-static status replace(piece *p, const pattern *pattern, matcher *m, const span *content, strbuf *out) {
+/* What is put in belongs to the last character that it replaces. n_most: how long the text may become. */
+static status replace(piece *p, const pattern *pattern, matcher *m, const span *content, size_t n_most, strbuf *out) {
     status rc;
     pattern_walk w;
     size_t start, end, from = 0, n_start = 0;
@@ -206,6 +206,11 @@ static status replace(piece *p, const pattern *pattern, matcher *m, const span *
         strbuf_add_bytes(out, content->text, content->length);
         if (open) n_start = out->length;
         from = end;
+        if (out->length > n_most) {
+            rc = ERR(ERR_INPUT, "%s: %s: a text grows beyond %zu bytes, expected at most 64 for each that it had",
+                     pattern->file, pattern->where, n_most);
+            break;
+        }
     }
     pattern_end(&w);
     if (rc != OK) return rc;
@@ -216,6 +221,7 @@ static status replace(piece *p, const pattern *pattern, matcher *m, const span *
 }
 
 status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buffers[2], piece *p) {
+    size_t n_most = growth_most(p->length);
     for (size_t i = 0; i < n_steps && p->length > 0; i++) {
         const tokenizer_normalizer *s = steps[i].source;
         const strbuf *b = &buffers[0]; /* where the piece lies must not be written to; Strip may leave it inside */
@@ -228,7 +234,7 @@ status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buf
         case NORMALIZE_NFKD: to_normal_form(p, s->kind, out); break;
         case NORMALIZE_LOWERCASE: to_lower(p, out); break;
         case NORMALIZE_PREPEND: prepend(p, &s->content, out); break;
-        case NORMALIZE_REPLACE: TRY(replace(p, &steps[i].pattern, m, &s->content, out)); break;
+        case NORMALIZE_REPLACE: TRY(replace(p, &steps[i].pattern, m, &s->content, n_most, out)); break;
         case NORMALIZE_STRIP: strip_space(p, s->left, s->right); break;
         case NORMALIZE_STRIP_ACCENTS: strip_marks(p, out); break;
         }

@@ -7,7 +7,9 @@
  * a copy in which U+200B stands for it, which has the same category and the same number of bytes.
  *
  * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
- * into a bound is an error that names it, not a program that hangs. */
+ * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text has
+ * as many matches as it has letters: PCRE2 does not say how many steps a match took, so each is tried with few steps
+ * first, and those that need more draw on what is allowed for the whole text. */
 #define _GNU_SOURCE 1 /* memmem */
 #include "data/encode.h"
 
@@ -16,6 +18,9 @@
 #define PATTERN_MAX_BYTES 65536
 #define PATTERN_MAX_DEPTH 64
 #define MATCH_LIMIT 10000000u /* a tenth of a second; patterns in use need a few steps for each match */
+static const uint32_t match_limits[] = {1000, 100000, MATCH_LIMIT}; /* tried one after the other */
+#define STEPS_ALWAYS (2 * (uint64_t)MATCH_LIMIT)                    /* for a text, in matches above the first limit */
+#define STEPS_PER_BYTE 2000u
 #define HEAP_LIMIT_KIB (256u << 10)
 #define STACK_MIN_BYTES (32u << 10)
 #define STACK_MAX_BYTES (16u << 20) /* address space; touched only as far as it is needed */
@@ -252,10 +257,14 @@ void matcher_open(matcher *m) {
     m->data = pcre2_match_data_create(1, NULL);
     m->stack = pcre2_jit_stack_create(STACK_MIN_BYTES, STACK_MAX_BYTES, NULL); /* NULL where there is no JIT */
     ASSERT(m->context && m->data);
-    pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    matcher_begin(m);
     pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
     if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
 }
+
+void matcher_begin(matcher *m) { m->n_steps_left = STEPS_ALWAYS; }
+
+void matcher_allow(matcher *m, size_t n_bytes) { m->n_steps_left += STEPS_PER_BYTE * (uint64_t)n_bytes; }
 
 void matcher_close(matcher *m) {
     pcre2_jit_stack_free(m->stack);
@@ -302,6 +311,18 @@ static const char *find_literal(const span *literal, const char *text, const cha
     return NULL;
 }
 
+static int match_bounded(const pattern_walk *w, uint32_t n_steps) {
+    const pattern *p = w->p;
+    PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    pcre2_set_match_limit(w->m->context, n_steps);
+    if (p->has_jit) rc = pcre2_jit_match(p->code, subject, w->length, w->from, 0, w->m->data, w->m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
+        rc = pcre2_match(p->code, subject, w->length, w->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
+                         w->m->context);
+    return rc;
+}
+
 static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *found) {
     const pattern *p = w->p;
     if (!p->code) {
@@ -310,12 +331,12 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         if (at) *start = (size_t)(at - w->text), *end = *start + p->literal.length;
         return OK;
     }
-    PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
-    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (p->has_jit) rc = pcre2_jit_match(p->code, subject, w->length, w->from, 0, w->m->data, w->m->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-        rc = pcre2_match(p->code, subject, w->length, w->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
-                         w->m->context);
+    int rc = match_bounded(w, match_limits[0]);
+    for (size_t i = 1; i < ARRAY_LENGTH(match_limits) && rc == PCRE2_ERROR_MATCHLIMIT; i++) {
+        if (w->m->n_steps_left < match_limits[i]) break;
+        w->m->n_steps_left -= match_limits[i];
+        rc = match_bounded(w, match_limits[i]);
+    }
     *found = rc >= 0;
     if (rc == PCRE2_ERROR_NOMATCH) return OK;
     if (rc < 0) return match_failed(w, rc);

@@ -162,6 +162,11 @@ static status metaspace(const pretokenizer *self, splitter *s) {
 static status write_bytes(const file_tokenizer *t, encoder *e, size_t stage, const piece *p, id_list *out) {
     strbuf written;
     size_t n_start = 0;
+    if (2 * p->length > e->n_written_left) /* a byte becomes a character of one or two */
+        return ERR(ERR_INPUT,
+                   "%s: pre_tokenizer: ByteLevel after ByteLevel makes more than 64 bytes of each, expected less",
+                   t->file.path);
+    e->n_written_left -= 2 * p->length;
     strbuf_init(&written);
     for (size_t i = 0; i < p->length; i++) {
         char u[4];

@@ -46,7 +46,7 @@ typedef struct document {
 } document;
 
 static document document_of(const segment *s, uint64_t i) {
-    if (s->adds_eos) return (document){s->store, s->begin, s->n_tokens, true};
+    if (s->store->is_text) return (document){s->store, s->begin, s->n_tokens, s->adds_eos};
     uint64_t k = s->first_document + i, begin = store_document_begin(s->store, k);
     return (document){s->store, begin, s->store->documents[k].end - begin, false};
 }
@@ -72,7 +72,7 @@ static size_t last_not_above(const uint64_t *first, size_t stride, size_t n, uin
 
 /* The document of a segment that holds the token `offset` of it. */
 static uint64_t document_at(const segment *s, uint64_t offset) {
-    if (s->adds_eos) return 0;
+    if (s->store->is_text) return 0;
     const store_document *d = s->store->documents + s->first_document;
     uint64_t at = s->begin + offset;
     if (at < d[0].end) return 0;

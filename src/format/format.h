@@ -204,7 +204,9 @@ typedef struct tokenizer_file {
     size_t n_slots;
     arena memory;
 } tokenizer_file;
-/* Refuses models other than BPE, components it does not know by name, ids above 2^24, merges of unknown tokens.
+/* Refuses models other than BPE, components it does not know by name, ids above 2^24 (above 2^20 where there are more
+ * than 16 ids for each token), merges of unknown tokens, chains of more than 32 components, added tokens of more than
+ * 1024 bytes.
  * `truncation` and `padding` belong to one call of the library that wrote the file and are not read. */
 status tokenizer_file_open(tokenizer_file *f, const char *path);
 void tokenizer_file_close(tokenizer_file *f);

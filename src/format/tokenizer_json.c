@@ -7,7 +7,8 @@
  *
  * Nothing in the file is trusted: UTF-8 is checked before the scan, nesting is bounded, every id is bounded and given
  * once, and an error names the file and the place in it (model.merges[17]). Refused: models other than BPE, dropout,
- * continuing_subword_prefix and end_of_word_suffix (unless empty), duplicate keys, tokens that share an id. */
+ * continuing_subword_prefix and end_of_word_suffix (unless empty), duplicate keys, tokens that share an id, ids far
+ * beyond the number of tokens. */
 #include "format/tokenizer_json.h"
 
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 #define TOKENIZER_MAX_BYTES ((size_t)256 << 20)
 #define TOKENIZER_MAX_ID ((1 << 24) - 1)
 #define SCAN_MAX_DEPTH 64
+#define SPARSE_ALWAYS (1 << 20) /* ids below this may be as rare as they like: their tables take 40 MB */
+#define SPARSE_MOST 16          /* beyond it, how many ids there may be for each token */
 
 /* ---- the vocabulary's hash table ----------------------------------------------------------------------------- */
 
@@ -265,6 +268,12 @@ static status read_vocab(scanner *s, tokenizer_file *f) {
             rc = scan_error(s, "',' or '}'");
             goto done;
         }
+    }
+    /* Tables by id follow the largest one, and a line of text must not make hundreds of megabytes. */
+    if (f->n_ids > SPARSE_ALWAYS && (size_t)f->n_ids > n * SPARSE_MOST) {
+        rc = ERR(ERR_INPUT, "%s: model.vocab: found the id %d among %zu tokens, expected ids below %zu", s->path,
+                 f->n_ids - 1, n, MAX(n * SPARSE_MOST, (size_t)SPARSE_ALWAYS));
+        goto done;
     }
     TRY_GOTO(rc, index_vocab(f, arena_copy(&f->memory, pool.text, pool.length), entries, n), done);
 done:

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 
 #define PARTS_MAX_DEPTH 8
-#define ADDED_MAX_BYTES 65536
+#define PARTS_MOST 32 /* components of a chain: text goes through them by recursion. Published files have up to 5 */
+#define ADDED_MAX_BYTES 1024 /* where a text nearly matches at every place, each place costs that many steps */
 
 /* ---- members of objects -------------------------------------------------------------------------------------- */
 
@@ -159,6 +160,9 @@ static status read_component(const place *p, chain *c, int depth) {
     if (strcmp(type, "Sequence") == 0) return read_sequence(p, c, depth);
     for (size_t i = 0; i < c->n_kinds; i++) {
         if (strcmp(type, c->kinds[i].type) != 0) continue;
+        if (c->n == PARTS_MOST)
+            return ERR(ERR_INPUT, "%s: %s: found more than %d components in %s, expected at most that", p->f->path,
+                       p->where, PARTS_MOST, c->key);
         c->items = array_grow(c->items, &c->capacity, c->n + 1, c->item_bytes);
         char *item = (char *)c->items + c->n++ * c->item_bytes;
         memcpy(item, &c->kinds[i].kind, sizeof(int));
@@ -425,7 +429,7 @@ static status read_added(const place *p, tokenizer_added *out) {
         return bad(p, "id", "an id, 0 or more");
     out->id = (int32_t)json_integer_value(id);
     TRY(get_span(p, "content", &out->content));
-    if (out->content.length > ADDED_MAX_BYTES) return bad(p, "content", "a text of at most 65536 bytes");
+    if (out->content.length > ADDED_MAX_BYTES) return bad(p, "content", "a text of at most 1024 bytes");
     TRY(get_bool(p, "single_word", REQUIRED, &out->single_word));
     TRY(get_bool(p, "lstrip", REQUIRED, &out->lstrip));
     TRY(get_bool(p, "rstrip", REQUIRED, &out->rstrip));

@@ -77,10 +77,11 @@ bool offload_any(const offload_options *o);
 int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 
 /* Which device a part of the model runs on; devices are numbered from 0. */
+enum { PLACE_LAYERS_MAX = 1024 };
 typedef struct place_options {
-    int n_devices;     /* 0 or 1: everything on the first */
-    int embed, head;   /* device of the embedding; of the last norm, the unembedding and the loss */
-    const int *layers; /* n_layers of them; NULL: all on the first */
+    int n_devices;   /* 0 or 1: everything on the first */
+    int embed, head; /* device of the embedding; of the last norm, the unembedding and the loss */
+    uint8_t layers[PLACE_LAYERS_MAX];
 } place_options;
 
 typedef struct pass_context {

@@ -14,7 +14,7 @@ static bool is_embedding_op(op_kind k) {
 
 static tier op_place(const op *o, const place_options *l) {
     if (o->section == SECTION_START) return TIER_DEVICE;
-    if (o->layer >= 0) return tier_of_device(l->layers ? l->layers[o->layer] : 0);
+    if (o->layer >= 0) return tier_of_device(l->layers[o->layer]);
     return tier_of_device(is_embedding_op(o->kind) ? l->embed : l->head);
 }
 
@@ -46,6 +46,9 @@ status pass_place(program *p, pass_context *c) {
     if (l->n_devices <= 1) return OK;
     if (l->n_devices > DEVICES_MAX)
         return ERR(ERR_INPUT, "memory.place: found %d devices, expected at most %d", l->n_devices, DEVICES_MAX);
+    if (c->model->config.n_layers > PLACE_LAYERS_MAX)
+        return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d",
+                   (long long)c->model->config.n_layers, PLACE_LAYERS_MAX);
     for (size_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], l);
     settle_params(p, c);

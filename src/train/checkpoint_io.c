@@ -530,7 +530,7 @@ static status find_tensor(reader *r, const char *name, const json_t *entry) {
     if (n > 1) qsort(first, n, sizeof *first, by_row);
     int64_t row = 0;
     uint64_t at = 0;
-    for (i = 0; i < n && first[i].row == row; i++) {
+    for (i = 0; i < n && first[i].row == row && first[i].n_rows <= row_count(&whole) - row; i++) {
         first[i].byte_offset = at;
         at += first[i].n_bytes;
         row += first[i].n_rows;

@@ -4,22 +4,53 @@
 
 #include <math.h>
 
+static int64_t schedule_end(const train_options *o) { return o->schedule_steps ? o->schedule_steps : o->steps; }
+
 /* Share of the way from warmup's end to the last step: 0 right after warmup, 1 at the last step. */
 static double progress(const train_options *o, int64_t step, int64_t from) {
-    if (step >= o->steps) return 1;
-    int64_t span = o->steps - from;
+    int64_t end = schedule_end(o), span = end - from;
+    if (step >= end) return 1;
     return span <= 0 ? 1 : (double)(step - from) / (double)span;
 }
 
+static double warm(const train_options *o, double part, double whole) {
+    return o->warmup_min_lr + (o->lr - o->warmup_min_lr) * part / whole;
+}
+
+static double cosine(const train_options *o, double share) {
+    return o->lr * (o->min_lr_ratio + (1 - o->min_lr_ratio) * 0.5 * (1 + cos(M_PI * share)));
+}
+
+static double deepspeed_lr(const train_options *o, int64_t step) {
+    int64_t i = step - 2, w = MAX(o->warmup, (int64_t)2), span = MAX(schedule_end(o) - w, (int64_t)1);
+    if (i < 0) return o->schedule == SCHEDULE_COSINE ? 0 : o->warmup_min_lr;
+    if (i < w && o->warmup_kind == WARMUP_LOG) return warm(o, log((double)(i + 1)), log((double)w));
+    if (i < w) return warm(o, (double)i, (double)w);
+    switch (o->schedule) {
+    case SCHEDULE_COSINE: return cosine(o, fmin(1, (double)(i - w + 1) / (double)span));
+    case SCHEDULE_LINEAR: {
+        double left = fmax(0, (double)(schedule_end(o) - i) / (double)span);
+        return o->lr * (o->min_lr_ratio + (1 - o->min_lr_ratio) * left);
+    }
+    case SCHEDULE_WSD: /* DeepSpeed has none; the settings refuse the pair */
+    case SCHEDULE_CONSTANT:
+    case SCHEDULE_COUNT: break;
+    }
+    return o->lr;
+}
+
 double schedule_lr(const train_options *o, int64_t step) {
-    if (step <= o->warmup) return o->lr * (double)step / (double)o->warmup;
+    if (o->style == STYLE_DEEPSPEED) return deepspeed_lr(o, step);
+    if (step <= o->warmup && o->warmup_kind == WARMUP_LOG)
+        return warm(o, log((double)(step + 1)), log((double)(o->warmup + 1)));
+    if (step <= o->warmup) return warm(o, (double)step, (double)o->warmup);
     double floor = o->min_lr_ratio, share = progress(o, step, o->warmup);
     switch (o->schedule) {
-    case SCHEDULE_COSINE: return o->lr * (floor + (1 - floor) * 0.5 * (1 + cos(M_PI * share)));
+    case SCHEDULE_COSINE: return cosine(o, share);
     case SCHEDULE_LINEAR: return o->lr * (1 - (1 - floor) * share);
     case SCHEDULE_WSD: { /* warm up, stay, decay linearly over the last decay_share of the steps, at least the last one */
-        int64_t n_decay = (int64_t)llround(o->decay_share * (double)o->steps),
-                decay_from = o->steps - MAX(n_decay, (int64_t)1);
+        int64_t end = schedule_end(o), n_decay = (int64_t)llround(o->decay_share * (double)end),
+                decay_from = end - MAX(n_decay, (int64_t)1);
         if (decay_from < o->warmup) decay_from = o->warmup;
         if (step <= decay_from) return o->lr;
         return o->lr * (1 - (1 - floor) * progress(o, step, decay_from));
@@ -52,6 +83,7 @@ status scaler_update(loss_scaler *s, const train_options *o, bool overflow) {
         s->scale = fmax(s->scale / 2, o->min_loss_scale);
         return OK;
     }
+    if (o->consecutive_hysteresis) s->hysteresis_left = o->hysteresis;
     if (++s->clean_steps % o->loss_scale_window == 0) {
         s->scale *= 2;
         s->hysteresis_left = o->hysteresis;

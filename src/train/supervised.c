@@ -369,6 +369,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     if (rc == OK && r->export_dir) rc = export_model(t);
     out->param_hash = trainer_param_hash(t);
     exec_ledger(t->e, &out->memory);
+    for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t->e, k);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +

@@ -17,6 +17,8 @@ typedef enum schedule_kind {
     SCHEDULE_WSD,
     SCHEDULE_COUNT
 } schedule_kind;
+typedef enum warmup_kind { WARMUP_LINEAR, WARMUP_LOG, WARMUP_KIND_COUNT } warmup_kind;
+typedef enum schedule_style { STYLE_RALO, STYLE_DEEPSPEED, STYLE_COUNT } schedule_style;
 typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT } nonfinite_policy;
 
 typedef struct train_options {
@@ -24,7 +26,11 @@ typedef struct train_options {
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
-    int64_t warmup;     /* steps */
+    schedule_style style;
+    int64_t schedule_steps; /* the schedule ends here; 0 = steps */
+    int64_t warmup;         /* steps */
+    warmup_kind warmup_kind;
+    double warmup_min_lr;
     double decay_share; /* wsd: share of the steps spent decaying at the end */
     double beta1, beta2, eps, weight_decay, clip;
     uint64_t seed;
@@ -35,10 +41,18 @@ typedef struct train_options {
     /* fp16 */
     double loss_scale; /* > 0: static */
     int64_t initial_scale_power, loss_scale_window, hysteresis;
+    bool consecutive_hysteresis; /* every clean step refills hysteresis, not only a whole window of them */
     double min_loss_scale;
 } train_options;
 
-/* Learning rate of step 1..steps: linear from lr / warmup at step 1, then the schedule; the last step reaches lr * min_lr_ratio. */
+/* Learning rate of step 1..steps. Warmup rises from warmup_min_lr by g = step / warmup (linear) or
+ * ln(step + 1) / ln(warmup + 1) (log) of the way to lr, then comes the schedule; step schedule_steps and all after it have
+ * lr * min_lr_ratio.
+ *
+ * STYLE_DEEPSPEED gives the rates of DeepSpeed's WarmupLR (constant), WarmupDecayLR (linear) and WarmupCosineLR (cosine),
+ * whose scheduler is advanced after the optimizer: step s uses i = s - 2, and step 1 the rate from before the first advance.
+ * With W = max(2, warmup) and T = schedule_steps: i < W rises by i / W or ln(i + 1) / ln(W); then linear has
+ * (T - i) / max(1, T - W) left of the fall and cosine has fallen (i - W + 1) / max(1, T - W) of its half wave. */
 double schedule_lr(const train_options *o, int64_t step);
 
 /* ---- fp16 loss scale, as ALGORITHMS section 2 ------------------------------------------------------------------ */
@@ -171,6 +185,7 @@ typedef struct train_result {
     ledger memory;
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;
+    double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
 } train_result;
 
 /* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */

@@ -1,0 +1,127 @@
+/* fuzz_jsonl.c - a file of JSON lines, as records and as rows to train on.
+ *
+ * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"}), then the file.
+ * Of a file that is accepted: the promises of records.h hold for every record, each becomes tokens of the vocabulary, and
+ * so do the rows of a data set made of it. */
+#include "data/data.h"
+#include "fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROW = 16, ROWS_MOST = 64, RECORDS_MOST = 256 };
+
+typedef struct request {
+    char *prompt, *response; /* owned; NULL: none */
+    data_options data;
+} request;
+
+static char *column(const json_t *o, const char *key) {
+    const char *text = json_string_value(json_object_get(o, key));
+    return text ? strdup(text) : NULL;
+}
+
+static void request_read(request *q, const span *section) {
+    json_t *o = json_loadb(section->text, section->length, 0, NULL);
+    *q = (request){.prompt = column(o, "prompt_column"), .response = column(o, "response_column")};
+    q->data = (data_options){.tokenizer = "byte",
+                             .seq_len = ROW,
+                             .pack = json_is_true(json_object_get(o, "pack")),
+                             .eval_fraction = json_is_true(json_object_get(o, "all")) ? 0 : 0.25,
+                             .format = FORMAT_JSONL,
+                             .train_on = json_is_true(json_object_get(o, "all")) ? TRAIN_ON_ALL : TRAIN_ON_RESPONSE,
+                             .chat = CHAT_NONE,
+                             .n_threads = 1};
+    q->data.records =
+        (record_options){.prompt_column = q->prompt,
+                         .response_column = q->response,
+                         .on_error = json_is_true(json_object_get(o, "skip")) ? RECORDS_SKIP : RECORDS_STOP,
+                         .max_line = (uint64_t)json_integer_value(json_object_get(o, "max_line"))};
+    json_decref(o);
+}
+
+static void check_span(const span *s) { ASSERT(s->length == 0 || utf8_check(s->text, s->length).n_bad == 0); }
+
+static void check_record(const data_record *r) {
+    bool answered = r->kind != RECORD_MESSAGES;
+    check_span(&r->text);
+    check_span(&r->prompt);
+    check_span(&r->response);
+    if (r->kind == RECORD_TEXT) ASSERT(r->text.length > 0);
+    if (r->kind == RECORD_PAIR) ASSERT(r->response.length > 0);
+    for (size_t i = 0; i < r->n_messages; i++) {
+        check_span(&r->messages[i].content);
+        ASSERT(r->messages[i].role < TURN_COUNT);
+        answered |= r->messages[i].role == TURN_ASSISTANT && r->messages[i].content.length > 0;
+    }
+    ASSERT(answered);
+}
+
+static void check_tokens(const tokenizer *t, const chat *c, const data_record *r) {
+    chat_tokens out = {0};
+    status rc = chat_encode(c, r, TRAIN_ON_RESPONSE, &out);
+    if (rc != OK) fuzz_refused(rc);
+    for (size_t i = 0; i < out.n; i++)
+        ASSERT(out.ids[i] >= 0 && out.ids[i] < tokenizer_vocab(t) && out.trained[i] <= 1);
+    chat_tokens_free(&out);
+}
+
+static void check_records(const char *path, const record_options *o) {
+    records *r;
+    tokenizer *t;
+    chat *c;
+    uint64_t line = 0;
+    status rc = records_open(&r, path, o);
+    if (rc != OK) {
+        fuzz_refused(rc);
+        return;
+    }
+    ASSERT(tokenizer_open(&t, "byte") == OK && chat_open(&c, t, "byte", CHAT_NONE) == OK);
+    ASSERT(records_count(r) > 0);
+    ASSERT(o->on_error == RECORDS_SKIP || records_skipped(r) == 0);
+    for (uint64_t i = 0; i < MIN(records_count(r), (uint64_t)RECORDS_MOST); i++) {
+        data_record q;
+        ASSERT(records_get(r, i, &q) == OK); /* it was parsed when the file was opened */
+        ASSERT(q.line > line);
+        line = q.line;
+        check_record(&q);
+        check_tokens(t, c, &q);
+    }
+    records_close(r);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
+static void check_rows(const data_options *o) {
+    dataset *d;
+    status rc = dataset_open(&d, o);
+    if (rc != OK) {
+        fuzz_refused(rc);
+        return;
+    }
+    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) {
+        data_report report;
+        dataset_report(d, which, &report);
+        for (uint64_t i = 0; i < MIN(report.rows_per_epoch, (uint64_t)ROWS_MOST); i++) {
+            int32_t tokens[ROW], targets[ROW], doc[ROW];
+            dataset_row(d, which, i, tokens, targets, doc);
+            for (int k = 0; k < ROW; k++) {
+                ASSERT(tokens[k] >= 0 && tokens[k] < BYTE_VOCAB && targets[k] >= -1 && targets[k] < BYTE_VOCAB);
+                ASSERT(doc[k] >= 0 && doc[k] <= k && doc[doc[k]] == doc[k]);
+            }
+        }
+    }
+    dataset_close(d);
+}
+
+void fuzz_one(const uint8_t *data, size_t size) {
+    fuzz_input in = {data, size};
+    span options = fuzz_section(&in), file = fuzz_rest(&in);
+    request q;
+    request_read(&q, &options);
+    q.data.source = fuzz_file(0, file.text, file.length);
+    check_records(q.data.source, &q.data.records);
+    check_rows(&q.data);
+    free(q.prompt);
+    free(q.response);
+}

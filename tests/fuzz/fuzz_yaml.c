@@ -1,0 +1,58 @@
+/* fuzz_yaml.c - a configuration file, and assignments of the command line.
+ *
+ * Sections: the file, then one --set after the other.
+ * Of settings that are accepted: written out they are read again, and then written out the same. */
+#include "cli/config.h"
+#include "fuzz/fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SETS_MOST = 16 };
+
+static void write_out(const config *c, strbuf *out) {
+    char *text;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    ASSERT(f);
+    config_write_yaml(c, f, false);
+    ASSERT(fclose(f) == 0);
+    strbuf_add_bytes(out, text, n);
+    free(text);
+}
+
+static void check_round_trip(const config *c) {
+    config again;
+    strbuf first, second;
+    strbuf_init(&first);
+    strbuf_init(&second);
+    write_out(c, &first);
+    config_init(&again);
+    ASSERT(config_read_file(&again, fuzz_file(1, first.text, first.length)) == OK);
+    write_out(&again, &second);
+    ASSERT(first.length == second.length && memcmp(first.text, second.text, first.length) == 0);
+    config_fini(&again);
+    strbuf_fini(&first);
+    strbuf_fini(&second);
+}
+
+void fuzz_one(const uint8_t *data, size_t size) {
+    fuzz_input in = {data, size};
+    span file = fuzz_section(&in);
+    config c;
+    config_init(&c);
+    status rc = config_read_file(&c, fuzz_file(0, file.text, file.length));
+    if (rc != OK) fuzz_refused(rc);
+    for (int i = 0; i < SETS_MOST && in.n_left && rc == OK; i++) {
+        span section = fuzz_section(&in);
+        char *assignment = fuzz_text(&section);
+        status set = config_set(&c, assignment, "--set");
+        if (set != OK) fuzz_refused(set);
+        free(assignment);
+    }
+    if (rc == OK) {
+        check_round_trip(&c);
+        if (config_check(&c) != OK) fuzz_refused(error_code());
+    }
+    config_fini(&c);
+}

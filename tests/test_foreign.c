@@ -1,0 +1,713 @@
+/* test_foreign.c - files of others: each key becomes the setting it means, or is reported, or is refused by name.
+ *
+ * The rates of DeepSpeed's schedulers are checked against its definitions, written here once more as what they are: an
+ * object that is moved after each optimizer step. Numbers in the tables were worked out from those definitions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/foreign.h"
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* One translation: a CONFIG (or NULL), a --deepspeed file (or NULL), then --set, then apply. */
+typedef struct request {
+    const char *config_name, *config_text, *deepspeed_text;
+    const char *set[6];
+} request;
+
+typedef struct outcome {
+    config c;
+    foreign f;
+    status rc;
+} outcome;
+
+static void translate(outcome *o, const request *q) {
+    config_init(&o->c);
+    foreign_init(&o->f);
+    o->rc = OK;
+    if (q->config_text) {
+        write_file(q->config_name, q->config_text);
+        o->rc = foreign_read_config(&o->f, &o->c, q->config_name);
+        unlink(q->config_name);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(q->set) && q->set[i] && o->rc == OK; i++)
+        assert_int_equal(config_set(&o->c, q->set[i], "--set"), OK);
+    if (q->deepspeed_text && o->rc == OK) {
+        write_file("ds.json", q->deepspeed_text);
+        o->rc = foreign_read_deepspeed(&o->f, "ds.json");
+        unlink("ds.json");
+    }
+    if (o->rc == OK) o->rc = foreign_apply(&o->f, &o->c);
+}
+
+static void outcome_fini(outcome *o) {
+    foreign_fini(&o->f);
+    config_fini(&o->c);
+}
+
+static void assert_value(const config *c, const char *key, const char *expected) {
+    strbuf b;
+    strbuf_init(&b);
+    assert_int_equal(config_get(c, key, &b, "test"), OK);
+    if (strcmp(b.text, expected) != 0) fail_msg("%s is %s, expected %s", key, b.text, expected);
+    strbuf_fini(&b);
+}
+
+static char *printed(const outcome *o) {
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    assert_non_null(out);
+    foreign_print(&o->f, &o->c, out);
+    fclose(out);
+    return text;
+}
+
+static void assert_in(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("'%s' is not in: %s", part, text);
+}
+
+/* expected: setting, value, ... , NULL. */
+static void gives(const request *q, const char *const *expected) {
+    outcome o;
+    translate(&o, q);
+    if (o.rc != OK) fail_msg("refused: %s", error_message());
+    for (; *expected; expected += 2) assert_value(&o.c, expected[0], expected[1]);
+    outcome_fini(&o);
+}
+#define GIVES(q, ...) gives(&(q), (const char *const[]){__VA_ARGS__, NULL})
+#define DS(text) ((request){.deepspeed_text = (text)})
+#define RALO(text) ((request){.config_name = "old.yaml", .config_text = (text), .set = {"model.preset=test-llama"}})
+
+static void refused(const request *q, const char *const *parts) {
+    outcome o;
+    translate(&o, q);
+    if (o.rc != ERR_INPUT) fail_msg("not refused: %s", q->deepspeed_text ? q->deepspeed_text : q->config_text);
+    for (; *parts; parts++) assert_in(error_message(), *parts);
+    outcome_fini(&o);
+}
+#define REFUSED(q, ...) refused(&(q), (const char *const[]){__VA_ARGS__, NULL})
+
+/* parts of the printed report */
+static void reports(const request *q, const char *const *parts) {
+    outcome o;
+    translate(&o, q);
+    if (o.rc != OK) fail_msg("refused: %s", error_message());
+    char *text = printed(&o);
+    for (; *parts; parts++) assert_in(text, *parts);
+    free(text);
+    outcome_fini(&o);
+}
+#define REPORTS(q, ...) reports(&(q), (const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- DeepSpeed --------------------------------------------------------------------------------------------------- */
+
+static const char zero2[] =
+    "{\n"
+    " \"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4,\n"
+    " \"gradient_clipping\": 0.5, \"steps_per_print\": 7, \"wall_clock_breakdown\": true,\n"
+    " \"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"initial_scale_power\": 12,\n"
+    "   \"loss_scale_window\": 500, \"hysteresis\": 3, \"consecutive_hysteresis\": true,\n"
+    "   \"min_loss_scale\": 2},\n"
+    " \"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true, \"reduce_bucket_size\": 5e8,\n"
+    "   \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}}\n"
+    "}\n";
+
+static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
+    GIVES(DS(zero2), "train.micro_batch", "4", "train.accumulation", "8", "train.clip", "0.5", "train.log_every", "7",
+          "run.breakdown", "true", "precision", "fp16", "train.fp16.loss_scale", "dynamic",
+          "train.fp16.initial_scale_power", "12", "train.fp16.loss_scale_window", "500", "train.fp16.hysteresis", "3",
+          "train.fp16.consecutive_hysteresis", "true", "train.fp16.min_loss_scale", "2", "memory.strategy", "manual",
+          "memory.offload.states", "host", "memory.offload.grads", "host", "memory.offload.params", "auto",
+          "memory.recompute", "auto");
+    REPORTS(DS(zero2), "from      ds.json (DeepSpeed)", "train_batch_size = 32", "-> train.accumulation = 8",
+            "32 = 4 x 8 x 1 rank", "-> memory.offload.states = host", "-> memory.offload.grads = host",
+            "zero_optimization.stage = 2", "parallel.zero comes with several ranks",
+            "zero_optimization.{overlap_comm, reduce_bucket_size}", "no effect here: on one rank");
+    GIVES(DS("{\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}}"),
+          "memory.offload.states", "host", "memory.offload.grads", "auto");
+    GIVES(DS("{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"none\"}}}"),
+          "memory.offload.states", "none", "memory.offload.grads", "none");
+}
+
+static void test_stage_3_with_nvme(void **state) {
+    static const char text[] =
+        "{\"bf16\": {\"enabled\": true}, \"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3,\n"
+        " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/local nvme\", \"buffer_count\": 4},\n"
+        " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/local nvme\", \"buffer_size\": 1e6},\n"
+        " \"stage3_prefetch_bucket_size\": 20000},\n"
+        " \"aio\": {\"block_size\": 262144, \"queue_depth\": 8}}";
+    request q = DS(text);
+    q.set[0] = "model.preset=llama2-7b";
+    GIVES(q, "precision", "bf16", "memory.offload.states", "nvme", "memory.offload.grads", "nvme",
+          "memory.offload.params", "nvme", "memory.nvme_path", "/local nvme", "memory.bucket", "2000000",
+          "memory.prefetch", "1");
+    REPORTS(q, "1e6 elements of 2 bytes", "blocks of 202.4M elements, rounded up", "aio.{block_size, queue_depth}",
+            "memory.bucket");
+    /* A prefetch of no elements is none, one of many blocks is the most there is. */
+    GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": 0}}"),
+          "memory.prefetch", "0", "memory.offload.params", "host");
+    GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": "
+             "9e15}}"),
+          "memory.prefetch", "16");
+    GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}"), "memory.offload.params", "nvme",
+          "memory.nvme_path", "auto");
+    REFUSED(DS("{\"zero_optimization\": {\n\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a\"},\n"
+               "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/b\"}}}"),
+            "ds.json:3", "/a", "/b", "one directory");
+    REFUSED(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"gpu\"}}}"), "offload_param.device", "'gpu'",
+            "none, cpu or nvme");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 4}}"), "zero_optimization.stage", "found 4", "0, 1, 2 or 3");
+}
+
+static void test_the_batch_triangle(void **state) {
+    static const struct {
+        const char *text, *set, *micro, *accumulation;
+    } right[] = {
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 8}", NULL,
+         "4", "8"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", NULL, "4", "8"},
+        {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 4}", NULL, "8", "4"},
+        {"{\"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 3}", NULL, "4", "3"},
+        {"{\"train_batch_size\": 32}", NULL, "32", "1"},
+        {"{\"train_micro_batch_size_per_gpu\": 5}", NULL, "5", "1"},
+        /* "auto" and silence leave it to the rest of the configuration */
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": \"auto\"}", NULL, "32", "1"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": \"auto\"}", "train.micro_batch=4", "4", "8"},
+        {"{\"train_batch_size\": 32}", "train.accumulation=4", "8", "4"},
+        {"{\"train_micro_batch_size_per_gpu\": 4}", "train.accumulation=6", "4", "6"},
+        {"{\"gradient_accumulation_steps\": 4}", "train.micro_batch=6", "6", "4"},
+        {"{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\"}", NULL, "16", "1"},
+        /* what the configuration says wins */
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "train.micro_batch=2", "2", "8"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
+        request q = DS(right[i].text);
+        q.set[0] = right[i].set;
+        GIVES(q, "train.micro_batch", right[i].micro, "train.accumulation", right[i].accumulation);
+    }
+    request open = DS("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}");
+    open.set[0] = "train.micro_batch=auto"; /* the plan cuts the step */
+    GIVES(open, "train.batch", "32", "train.micro_batch", "auto", "train.accumulation", "1");
+    open.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
+    GIVES(open, "train.batch", "12", "train.micro_batch", "auto");
+    open.deepspeed_text = "{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": 3}";
+    GIVES(open, "train.batch", "auto", "train.micro_batch", "auto");
+    REFUSED(
+        DS("{\n\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 4}"),
+        "ds.json:2", "train_batch_size is 32", "4 x gradient_accumulation_steps 4 x 1 rank = 16");
+    REFUSED(DS("{\"train_batch_size\": 10, \"train_micro_batch_size_per_gpu\": 4}"), "train_batch_size 10",
+            "train_micro_batch_size_per_gpu 4", "4 x 2 x 1 rank = 8");
+    REFUSED(DS("{\"gradient_accumulation_steps\": 4}"), "alone", "train_micro_batch_size_per_gpu");
+    REFUSED(DS("{\"train_batch_size\": 0}"), "train_batch_size", "found 0");
+    REFUSED(DS("{\"train_batch_size\": 2.5}"), "train_batch_size", "'2.5'", "whole number");
+    REFUSED(DS("{\"train_micro_batch_size_per_gpu\": 1e6}"), "ds.json:1", "train_micro_batch_size_per_gpu",
+            "[1, 65536]");
+}
+
+static void test_keys_that_are_wrong(void **state) {
+    REFUSED(DS("{\"zero_optimization\": {\n\"stage\": 2,\n\"ofload_optimizer\": {\"device\": \"cpu\"}}}"), "ds.json:3",
+            "unknown DeepSpeed key 'zero_optimization.ofload_optimizer'",
+            "did you mean 'zero_optimization.offload_optimizer'");
+    REFUSED(DS("{\"train_batch_sise\": 8}"), "did you mean 'train_batch_size'");
+    REFUSED(DS("{\"zero_optimizaton\": {\"stage\": 2}}"), "did you mean 'zero_optimization'");
+    REFUSED(DS("{\"activation_checkpointing\": {\"cpu_checkpoint\": true}}"),
+            "did you mean 'activation_checkpointing.cpu_checkpointing'");
+    REFUSED(DS("{\"stage\": 2}"), "did you mean 'zero_optimization.stage'");
+    REFUSED(DS("{\"completely_other\": 2}"), "unknown DeepSpeed key 'completely_other'; remove it");
+    REFUSED(DS("{\"zero_optimization.stage\": 2}"), "unknown DeepSpeed key 'zero_optimization.stage'");
+    REFUSED(DS("{\"\": 2}"), "unknown DeepSpeed key ''");
+    REFUSED(DS("{\"fp16\": true}"), "'fp16' is a group of keys", "expected a map");
+    REFUSED(DS("{\"fp16\": {\"enabled\": {}}}"), "fp16.enabled", "a map", "true or false");
+    REFUSED(DS("{\"fp16\": {\"enabled\": \"maybe\"}}"), "fp16.enabled", "'maybe'", "true or false");
+    REFUSED(DS("{\"gradient_clipping\": -1}"), "ds.json:1: gradient_clipping: found '-1'", "(0, 1e30]");
+    REFUSED(DS("{\"gradient_clipping\": [1]}"), "gradient_clipping", "a list", "a number");
+    REFUSED(DS("{\"zero_optimization\": {\"overlap_comm\": 3}}"), "overlap_comm", "'3'", "true or false");
+    REFUSED(DS("{\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}}"), "ds.json:1", "fp16.enabled",
+            "line 2");
+    REFUSED(DS("{\"fp16\": {\"fp16_master_weights_and_grads\": true}}"), "fp16_master_weights_and_grads", "bf16");
+    REFUSED(DS("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}"), "bf16_master_weights_and_grads");
+    REFUSED(DS("{\"optimizer\": {\"type\": \"Lamb\"}}"), "optimizer.type", "'Lamb'", "AdamW");
+    REFUSED(DS("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"weight_decay\": 0.1}}}"),
+            "adam_w_mode", "L2");
+    REFUSED(DS("{\"scheduler\": {\"type\": \"OneCycle\"}}"), "scheduler.type", "'OneCycle'", "WarmupCosineLR");
+    REFUSED(DS("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}"), "total_num_steps");
+    REFUSED(DS("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 9}}}"), "total_num_steps",
+            "WarmupLR does not have it");
+    REFUSED(DS("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"cubic\"}}}"),
+            "scheduler.params.warmup_type: found 'cubic'", "linear, log");
+    REFUSED(DS("{\"activation_checkpointing\": {\"number_checkpoints\": 0}}"), "number_checkpoints", "from 1");
+    REFUSED(DS("{\"sparse_attention\": {\"mode\": \"fixed\"}}"), "sparse_attention", "leave it out");
+    REFUSED(DS("{\"sparse_gradients\": true}"), "sparse_gradients", "found true");
+    REFUSED(DS("[1]"), "expected an object");
+}
+
+static void test_text_that_is_not_json(void **state) {
+    REFUSED(DS("{\n  // the stage\n  \"zero_optimization\": {}\n}"), "ds.json:2", "comment", "remove it");
+    REFUSED(DS("{\n  \"train_batch_size\": 8 # rows\n}"), "ds.json:2", "comment");
+    REFUSED(DS("{\n  \"train_batch_size\": 8 /* rows */\n}"), "ds.json:2", "comment");
+    REFUSED(DS("{\n  \"train_batch_size\": 8,\n\n}"), "ds.json:2", "trailing commas");
+    REFUSED(DS("{\"optimizer\": {\"params\": {\n\"betas\": [0.9, 0.99,\n]}}}"), "ds.json:2", "trailing commas");
+    REFUSED(DS("{\n\"train_batch_size\": 8,\n\"train_batch_size\": 9}"), "ds.json:3", "duplicate");
+    REFUSED(DS("{\"train_batch_size\": 8"), "ds.json:1");
+    REFUSED(DS("{\"train_batch_size\": NaN}"), "ds.json:1");
+    REFUSED(DS(""), "ds.json:1");
+    REFUSED(DS("{\"train_batch_size\": 1e999}"), "ds.json:1");
+    /* The same file as CONFIG: by its name, or by its shape whatever its name is. */
+    request named = {.config_name = "a.json", .config_text = "{\n // no\n\"train_batch_size\": 8}"};
+    REFUSED(named, "a.json:2", "comment");
+    request shaped = {.config_name = "a.conf", .config_text = "{\n\"train_batch_size\": 8,\n}"};
+    REFUSED(shaped, "a.conf:2", "trailing commas");
+    GIVES(DS("\t{\"train_batch_size\":8,\r\n\t\"fp16\":{\"enabled\":true}}\n"), "train.micro_batch", "8", "precision",
+          "fp16");
+}
+
+static void test_a_config_is_known_by_its_shape(void **state) {
+    request ds = {.config_name = "c.json", .config_text = "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}}"};
+    GIVES(ds, "train.micro_batch", "8", "precision", "bf16");
+    request ours = {.config_name = "c.json",
+                    .config_text = "{\"train\": {\"micro_batch\": 3}, \"precision\": \"bf16\"}"};
+    GIVES(ours, "train.micro_batch", "3", "precision", "bf16");
+    request yaml = {.config_name = "c.yaml", .config_text = "train: {lr: 0.5}\nfp16: {enabled: true}\n"};
+    REFUSED(yaml, "c.yaml:2", "unknown setting 'fp16.enabled'"); /* DeepSpeed's files are JSON */
+    request mixed = {.config_name = "c.json",
+                     .config_text = "{\"precision\": \"bf16\", \"fp16\": {\"enabled\": true}}"};
+    REFUSED(mixed, "c.json:1", "unknown setting 'fp16.enabled'"); /* a file is ours or theirs, never both */
+    request twice = ds;
+    twice.deepspeed_text = "{}";
+    REFUSED(twice, "c.json", "ds.json", "keep one");
+    outcome o;
+    translate(&o, &ours);
+    assert_false(foreign_was_read(&o.f));
+    char *text = printed(&o);
+    assert_string_equal(text, "");
+    free(text);
+    outcome_fini(&o);
+}
+
+static void test_auto_is_what_the_rest_says(void **state) {
+    static const char text[] =
+        "{\"gradient_clipping\": \"auto\", \"fp16\": {\"enabled\": \"auto\"}, \"bf16\": {\"enabled\": \"auto\"},\n"
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\","
+        " \"weight_decay\": \"auto\"}},\n"
+        "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": \"auto\", \"warmup_max_lr\": "
+        "\"auto\","
+        " \"warmup_num_steps\": \"auto\", \"total_num_steps\": \"auto\", \"warmup_type\": \"auto\"}},\n"
+        "\"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+        " \"stage3_param_persistence_threshold\": \"auto\"}, \"activation_checkpointing\": {\"number_checkpoints\": "
+        "\"auto\"}}";
+    request q = DS(text);
+    const char *const set[] = {"train.lr=0.25", "precision=bf16", "train.clip=none", "train.steps=77",
+                               "train.betas=[0.1, 0.2]"};
+    memcpy(q.set, set, sizeof set);
+    GIVES(q, "train.lr", "0.25", "precision", "bf16", "train.clip", "none", "train.steps", "77", "train.betas",
+          "[0.1, 0.2]", "train.weight_decay", "0.1", "train.warmup", "50", "train.warmup_kind", "linear",
+          "train.schedule", "linear", "memory.recompute", "full");
+    REPORTS(q, "optimizer.params.lr = auto", "-> train.lr = 0.25  (auto)", "-> precision = bf16  (auto)",
+            "-> train.clip = none  (auto)", "-> train.steps = 77  (auto)");
+}
+
+static void test_what_was_said_wins_and_is_shown(void **state) {
+    request q = {.config_name = "mine.yaml",
+                 .config_text = "train: {clip: 2, log_every: 5, steps: 50}\n",
+                 .deepspeed_text =
+                     "{\"gradient_clipping\": 1.0, \"steps_per_print\": 5, \"scheduler\": {\"type\": "
+                     "\"WarmupCosineLR\", \"params\": {\"total_num_steps\": 200, \"warmup_num_steps\": 9}}}",
+                 .set = {"train.warmup=3"}};
+    GIVES(q, "train.clip", "2", "train.log_every", "5", "train.steps", "50", "train.schedule_steps", "200",
+          "train.warmup", "3", "train.schedule", "cosine", "train.schedule_style", "deepspeed", "train.min_lr_ratio",
+          "0.0001");
+    REPORTS(q, "-> train.clip = 2  (conflict: the config file says so, ds.json would give 1.0)",
+            "-> train.log_every = 5\n",
+            "-> train.warmup = 3  (conflict: the command line says so, ds.json would give 9)");
+    q.set[0] = NULL;
+    q.deepspeed_text = "{\"gradient_clipping\": -3}"; /* what gives way has to be in range too */
+    REFUSED(q, "gradient_clipping", "'-3'");
+}
+
+static void test_optimizer_and_scheduler(void **state) {
+    GIVES(DS("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 2e-5, \"betas\": [0.8, 0.999], \"eps\": 1e-6, "
+             "\"weight_decay\": 3e-7}}}"),
+          "train.lr", "2e-05", "train.betas", "[0.8, 0.999]", "train.eps", "1e-06", "train.weight_decay", "3e-07",
+          "train.schedule", "cosine", "train.schedule_style", "ralo");
+    GIVES(DS("{\"optimizer\": {\"type\": \"Adam\"}}"), "train.lr", "0.001", "train.betas", "[0.9, 0.999]",
+          "train.weight_decay", "0");
+    GIVES(DS("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 5e-4}}, \"scheduler\": {\"type\": "
+             "\"WarmupLR\"}}"),
+          "train.lr", "0.0005", "train.schedule", "constant", "train.warmup", "1000", "train.warmup_kind", "log",
+          "train.warmup_min_lr", "0", "train.schedule_style", "deepspeed");
+    GIVES(
+        DS("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 5e-4}}, \"scheduler\": {\"type\": "
+           "\"WarmupDecayLR\", "
+           "\"params\": {\"warmup_min_lr\": 1e-5, \"warmup_max_lr\": 1e-3, \"warmup_num_steps\": 10, \"warmup_type\": "
+           "\"linear\", \"total_num_steps\": 100}}}"),
+        "train.lr", "0.001", "train.schedule", "linear", "train.warmup", "10", "train.warmup_kind", "linear",
+        "train.warmup_min_lr", "1e-05", "train.min_lr_ratio", "0.01", "train.steps", "100", "train.schedule_steps",
+        "auto");
+    GIVES(DS("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 5e-4}}, \"scheduler\": {\"type\": "
+             "\"WarmupCosineLR\", "
+             "\"params\": {\"warmup_min_ratio\": 0.5, \"cos_min_ratio\": 0.25, \"total_num_steps\": 2000}}}"),
+          "train.lr", "0.0005", "train.schedule", "cosine", "train.warmup_min_lr", "0.00025", "train.min_lr_ratio",
+          "0.25", "train.steps", "2000");
+    REPORTS(DS("{\"optimizer\": {\"params\": {\"lr\": 5e-4}}, \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+               "{\"warmup_max_lr\": 1e-3}}}"),
+            "optimizer.params.lr = 5e-4", "no effect here: the scheduler's warmup_max_lr", "-> train.lr = 0.001");
+}
+
+static void test_precision(void **state) {
+    GIVES(DS("{\"fp16\": {\"enabled\": false, \"loss_scale\": 0}}"), "precision", "fp32");
+    GIVES(DS("{\"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}"), "precision", "bf16", "train.nonfinite",
+          "skip", "memory.states", "auto");
+    GIVES(
+        DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true}}"),
+        "precision", "bf16_sr", "memory.states", "bf16");
+    GIVES(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}}"), "precision", "bf16_sr",
+          "memory.states", "fp32");
+    GIVES(DS("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}"), "precision", "fp16", "train.fp16.loss_scale",
+          "128");
+}
+
+static void test_activation_checkpointing_alone_recomputes(void **state) {
+    GIVES(DS("{\"activation_checkpointing\": {}}"), "memory.recompute", "full", "memory.strategy", "manual");
+    GIVES(DS("{\"activation_checkpointing\": null}"), "memory.recompute", "auto", "memory.strategy", "auto");
+    GIVES(DS("{\"activation_checkpointing\": {\"partition_activations\": false}}"), "memory.recompute", "full");
+    GIVES(DS("{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}"), "memory.recompute", "full",
+          "memory.offload.activations", "host");
+    GIVES(DS("{\"activation_checkpointing\": {\"cpu_checkpointing\": false}}"), "memory.offload.activations", "none");
+    request q = DS("{\"activation_checkpointing\": {\"number_checkpoints\": 8}}");
+    q.set[0] = "model.preset=llama2-7b"; /* 32 layers */
+    GIVES(q, "memory.recompute", "{every: 4}");
+    q.deepspeed_text = "{\"activation_checkpointing\": {\"number_checkpoints\": 5}}";
+    GIVES(q, "memory.recompute", "{every: 7}");
+    q.deepspeed_text = "{\"activation_checkpointing\": {\"number_checkpoints\": 1000}}";
+    GIVES(q, "memory.recompute", "{every: 1}");
+}
+
+/* Llama-2 7B: 6,738,415,616 parameters, none of its tensors above 2e8 elements, its largest (32000, 4096). */
+static void test_a_threshold_that_defeats_itself(void **state) {
+    request q = DS("{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 2e8}}");
+    q.set[0] = "model.preset=llama2-7b";
+    REPORTS(q, "stage3_param_persistence_threshold = 2e8", "6.7B of 6.7B parameters (100 %) whole on every rank");
+    /* 1e5 keeps the norms: 65 x 4096 = 266,240 */
+    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 1e5}}";
+    REPORTS(q, "266.2K of 6.7B parameters (0 %)");
+    /* q, k, v, o of 4096 x 4096 stay whole, the MLP (4096 x 11008) does not: 64 per block of 16,777,216 ... = 2.1B */
+    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 16777216}}";
+    REPORTS(q, "2.1B of 6.7B parameters (32 %)");
+    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 16777215}}";
+    REPORTS(q, "266.2K of 6.7B parameters");
+    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 2e8, "
+                       "\"stage3_model_persistence_threshold\": 1000000}}";
+    REPORTS(q, "1.0M of 6.7B parameters (0 %)");
+}
+
+static void test_the_report_as_json(void **state) {
+    request q = DS(zero2);
+    outcome o;
+    translate(&o, &q);
+    assert_int_equal(o.rc, OK);
+    json_t *list = foreign_json(&o.f, &o.c);
+    bool clip = false, stage = false;
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one) {
+        const char *key = json_string_value(json_object_get(one, "key"));
+        bool set = json_object_get(one, "setting") != NULL;
+        assert_true(set == (json_object_get(one, "value") != NULL));
+        assert_true(set != (json_object_get(one, "no_effect") != NULL));
+        if (!key) continue;
+        if (strcmp(key, "gradient_clipping") == 0) {
+            clip = true;
+            assert_string_equal(json_string_value(json_object_get(one, "setting")), "train.clip");
+            assert_string_equal(json_string_value(json_object_get(one, "value")), "0.5");
+            assert_string_equal(json_string_value(json_object_get(one, "given")), "0.5");
+            assert_int_equal(json_integer_value(json_object_get(one, "line")), 3);
+        }
+        stage |= strcmp(key, "zero_optimization.stage") == 0 && !set;
+    }
+    assert_true(clip && stage);
+    json_decref(list);
+    outcome_fini(&o);
+}
+
+/* Text of a file does not steer the terminal, and a long one does not flood it. */
+static void test_the_report_is_safe_to_print(void **state) {
+    char text[600];
+    snprintf(text, sizeof text, "{\"communication_data_type\": \"\\u001b[31m%0300d\"}", 0);
+    request q = DS(text);
+    outcome o;
+    translate(&o, &q);
+    if (o.rc != OK) fail_msg("%s", error_message());
+    char *shown = printed(&o);
+    assert_null(strchr(shown, 27));
+    assert_in(shown, "?[31m000");
+    assert_in(shown, "...");
+    assert_true(strlen(shown) < 300);
+    free(shown);
+    outcome_fini(&o);
+}
+
+/* ---- RALO -------------------------------------------------------------------------------------------------------- */
+
+static void test_old_ralo_files_keep_their_meaning(void **state) {
+    GIVES(RALO("lr: 1.0e-6\nupdate_steps: 16\ntrainer:\n  algorithm: treepo\n  params:\n    train_batch_size: 2\n"
+               "    accum_steps: 64\n    lr: 5.0e-6\n    grad_offload: true\n    gradient_checkpointing_ratio: 1.0\n"),
+          "train.micro_batch", "2", "train.accumulation", "1024", "train.lr", "1e-06", "memory.offload.grads", "host",
+          "memory.offload.states", "host", "memory.recompute", "full", "memory.strategy", "auto", "precision", "bf16",
+          "train.betas", "[0.9, 0.999]", "train.weight_decay", "0", "train.schedule", "constant", "train.warmup", "0");
+    GIVES(RALO("trainer: {params: {accum_steps: 8, lr: 2e-6, grad_offload: false, gradient_checkpointing_ratio: 0.5}}"),
+          "train.accumulation", "8", "train.lr", "2e-06", "memory.offload.grads", "none", "memory.offload.states",
+          "auto", "memory.recompute", "{ratio: 0.5}");
+    GIVES(RALO("trainer: {params: {gradient_checkpointing_ratio: 0}}"), "memory.recompute", "none");
+    GIVES(RALO("trainer: {params: {}}"), "memory.recompute", "auto", "memory.strategy", "auto", "memory.offload.grads",
+          "auto");
+    GIVES(RALO("trainer: {params: {auto_memory_strategy: false}}"), "memory.strategy", "manual", "memory.recompute",
+          "full");
+    GIVES(RALO("trainer: {params: {auto_memory_strategy: true}}"), "memory.strategy", "auto", "memory.recompute",
+          "auto");
+    GIVES(RALO("trainer: {params: {selective_checkpointing: true}}"), "memory.recompute", "selective");
+    GIVES(RALO("trainer: {params: {selective_checkpointing: true, gradient_checkpointing_ratio: 1.0}}"),
+          "memory.recompute", "selective");
+    GIVES(RALO("trainer: {params: {selective_checkpointing: false, gradient_checkpointing_ratio: 1.0}}"),
+          "memory.recompute", "full");
+    REPORTS(RALO("trainer: {params: {selective_checkpointing: true, gradient_checkpointing_ratio: 0.5, "
+                 "zero2_gradient_sharding: true, sequence_parallelism: false, rollout_num: 8}}\norchestrator: "
+                 "{queue_size: 3}\n"
+                 "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
+            "-> memory.recompute = {ratio: 0.5}", "trainer.params.selective_checkpointing = true",
+            "no effect here: gradient_checkpointing_ratio names the layers",
+            "trainer.params.{zero2_gradient_sharding, sequence_parallelism}", "no effect here: on one rank",
+            "trainer.params.rollout_num", "orchestrator.queue_size", "sampler.{algorithm, params}",
+            "data.source says what is trained on", "(RALO itself)");
+}
+
+static void test_wrong_ralo_files(void **state) {
+    REFUSED(RALO("trainer:\n  params:\n    grad_ofload: true\n"), "old.yaml:3",
+            "unknown RALO key 'trainer.params.grad_ofload'", "did you mean 'trainer.params.grad_offload'");
+    REFUSED(RALO("trainer: {params: {}}\ntrain: {steps: 3}\n"), "old.yaml:2", "unknown RALO key 'train'", "'trainer'");
+    REFUSED(RALO("trainer: {params: {gradient_checkpointing_ratio: 1.5}}"), "gradient_checkpointing_ratio", "1.5",
+            "[0, 1]");
+    REFUSED(RALO("trainer: {params: {grad_offload: perhaps}}"), "grad_offload", "'perhaps'", "true or false");
+    REFUSED(RALO("trainer: {params: {accum_steps: 0}}"), "accum_steps", "from 1");
+    REFUSED(RALO("update_steps: 8192\ntrainer: {params: {accum_steps: 8192}}"), "old.yaml:2", "accum_steps",
+            "'67108864'", "[1, 65536]");
+    REFUSED(RALO("update_steps: 9000000000000000000\ntrainer: {params: {accum_steps: 9}}"), "accum_steps",
+            "[1, 65536]");
+    REFUSED(RALO("lr: fast\ntrainer: {params: {}}"), "old.yaml:1", "lr", "'fast'", "a number");
+}
+
+static void test_ralo_models(void **state) {
+    static const char text[] = "model_path: Qwen/Qwen2.5-7B\ntrainer: {params: {}}\n";
+    request q = {.config_name = "old.yaml", .config_text = text};
+    outcome o;
+    translate(&o, &q);
+    assert_int_equal(o.rc, OK);
+    assert_value(&o.c, "model.preset", "qwen2.5-7b");
+    assert_int_equal(foreign_check_train(&o.f), ERR_INPUT); /* planned, but not trained from random weights */
+    assert_in(error_message(), "no directory 'Qwen/Qwen2.5-7B'");
+    assert_in(error_message(), "--preset qwen2.5-7b");
+    outcome_fini(&o);
+
+    q.set[0] = "model.preset=test-llama";
+    translate(&o, &q);
+    assert_int_equal(o.rc, OK);
+    assert_value(&o.c, "model.preset", "test-llama");
+    assert_int_equal(foreign_check_train(&o.f), OK);
+    outcome_fini(&o);
+
+    request here = {.config_name = "old.yaml", .config_text = "model_path: .\ntrainer: {params: {}}\n"};
+    GIVES(here, "model.path", ".");
+    request nowhere = {.config_name = "old.yaml", .config_text = "model_path: Org/No-Such\ntrainer: {params: {}}\n"};
+    REFUSED(nowhere, "old.yaml:1", "Org/No-Such", "'no-such'", "model.path");
+}
+
+/* Both at once: the CONFIG wins over --deepspeed. */
+static void test_ralo_and_deepspeed_together(void **state) {
+    request q = RALO("trainer: {params: {train_batch_size: 3, accum_steps: 2}}");
+    q.deepspeed_text = "{\"train_micro_batch_size_per_gpu\": 5, \"steps_per_print\": 4}";
+    GIVES(q, "train.micro_batch", "3", "train.accumulation", "2", "train.log_every", "4");
+    REPORTS(q, "from      old.yaml (RALO)", "from      ds.json (DeepSpeed)", "conflict: another file says so");
+}
+
+/* ---- rates ------------------------------------------------------------------------------------------------------- */
+
+typedef struct rates {
+    schedule_kind schedule;
+    warmup_kind rise;
+    double at[13];
+} rates;
+/* warmup 10, total 100, rate 1e-3, lowest 1e-5 (cosine: warmup_min_ratio 0.01, cos_min_ratio 1e-4) */
+static const int64_t steps_at[13] = {1, 2, 3, 6, 11, 12, 13, 50, 100, 101, 102, 103, 200};
+static const rates golden[] = {
+    {SCHEDULE_CONSTANT,
+     WARMUP_LOG,
+     {1e-5, 1e-5, 0.000308019695707, 0.000701980304293, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}},
+    {SCHEDULE_CONSTANT,
+     WARMUP_LINEAR,
+     {1e-5, 1e-5, 0.000109, 0.000406, 0.000901, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}},
+    {SCHEDULE_LINEAR,
+     WARMUP_LOG,
+     {1e-5, 1e-5, 0.000308019695707, 0.000701980304293, 1e-3, 1e-3, 0.000989, 0.000582, 3.2e-5, 2.1e-5, 1e-5, 1e-5,
+      1e-5}},
+    {SCHEDULE_LINEAR,
+     WARMUP_LINEAR,
+     {1e-5, 1e-5, 0.000109, 0.000406, 0.000901, 1e-3, 0.000989, 0.000582, 3.2e-5, 2.1e-5, 1e-5, 1e-5, 1e-5}},
+    {SCHEDULE_COSINE,
+     WARMUP_LOG,
+     {0, 1e-5, 0.000308019695707, 0.000701980304293, 1e-3, 0.000999695443968, 0.000998782146927, 0.000603995449824,
+      4.04556031803e-07, 1e-7, 1e-7, 1e-7, 1e-7}},
+    {SCHEDULE_COSINE,
+     WARMUP_LINEAR,
+     {0, 1e-5, 0.000109, 0.000406, 0.000901, 0.000999695443968, 0.000998782146927, 0.000603995449824, 4.04556031803e-07,
+      1e-7, 1e-7, 1e-7, 1e-7}},
+};
+
+static void assert_rate(const train_options *o, int64_t step, double expected) {
+    double got = schedule_lr(o, step);
+    if (!(fabs(got - expected) <= 1e-11 * fabs(expected) + 1e-18)) /* the table has 12 digits */
+        fail_msg("schedule %d, step %lld: %.17g, expected %.17g", (int)o->schedule, (long long)step, got, expected);
+}
+
+static void test_rates_are_those_of_deepspeed(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(golden); i++) {
+        train_options o = {.steps = 200,
+                           .schedule_steps = 100,
+                           .lr = 1e-3,
+                           .warmup_min_lr = 1e-5,
+                           .warmup = 10,
+                           .style = STYLE_DEEPSPEED,
+                           .schedule = golden[i].schedule,
+                           .warmup_kind = golden[i].rise,
+                           .min_lr_ratio = golden[i].schedule == SCHEDULE_COSINE ? 1e-4 : 1e-2};
+        for (size_t k = 0; k < ARRAY_LENGTH(steps_at); k++) assert_rate(&o, steps_at[k], golden[i].at[k]);
+    }
+}
+
+/* A scheduler as DeepSpeed has it: its count starts at -1 and is moved after each optimizer step. */
+static double moved(const train_options *o, int64_t i) {
+    int64_t w = o->warmup > 2 ? o->warmup : 2, t = o->schedule_steps;
+    double low = o->warmup_min_lr, high = o->lr;
+    if (i < 0) return o->schedule == SCHEDULE_COSINE ? 0 : low;
+    double g = o->warmup_kind == WARMUP_LOG ? log((double)(i + 1)) * (1 / log((double)w)) : (double)i / (double)w;
+    if (i < w) return low + (high - low) * g;
+    double span = (double)(t - w > 1 ? t - w : 1);
+    if (o->schedule == SCHEDULE_CONSTANT) return high;
+    if (o->schedule == SCHEDULE_LINEAR) return low + (high - low) * fmax(0, (double)(t - i) / span);
+    double c = o->min_lr_ratio, share = fmin(1, (double)(i - w + 1) / span);
+    return high * fmax(0, c + (1 - c) * (1 + cos(M_PI * share)) / 2);
+}
+
+static void test_rates_of_odd_lengths(void **state) {
+    static const int64_t warmups[] = {0, 1, 2, 3, 7, 40}, ends[] = {1, 2, 3, 9, 40, 41, 60};
+    for (size_t a = 0; a < ARRAY_LENGTH(warmups); a++)
+        for (size_t b = 0; b < ARRAY_LENGTH(ends); b++)
+            for (schedule_kind k = SCHEDULE_COSINE; k <= SCHEDULE_CONSTANT; k++)
+                for (warmup_kind rise = 0; rise < WARMUP_KIND_COUNT; rise++) {
+                    train_options o = {.steps = 60,
+                                       .schedule_steps = ends[b],
+                                       .lr = 0.5,
+                                       .warmup_min_lr = 0.125,
+                                       .warmup = warmups[a],
+                                       .style = STYLE_DEEPSPEED,
+                                       .schedule = k,
+                                       .warmup_kind = rise,
+                                       .min_lr_ratio = k == SCHEDULE_LINEAR ? 0.25 : 0.1};
+                    int64_t i = -1;
+                    for (int64_t step = 1; step <= o.steps; step++, i++) assert_rate(&o, step, moved(&o, i));
+                }
+}
+
+static void test_own_warmup_by_logarithm(void **state) {
+    train_options o = {.steps = 100, .lr = 1, .warmup = 7, .warmup_kind = WARMUP_LOG, .schedule = SCHEDULE_CONSTANT};
+    assert_rate(&o, 1, 1.0 / 3); /* ln 2 / ln 8 */
+    assert_rate(&o, 3, 2.0 / 3);
+    assert_rate(&o, 7, 1);
+    assert_rate(&o, 8, 1);
+    o.warmup_min_lr = 0.25;
+    assert_rate(&o, 1, 0.5);
+    o.warmup_kind = WARMUP_LINEAR;
+    assert_rate(&o, 1, 0.25 + 0.75 / 7);
+    o = (train_options){.steps = 100, .schedule_steps = 50, .lr = 1, .schedule = SCHEDULE_LINEAR, .min_lr_ratio = 0.1};
+    assert_rate(&o, 25, 0.55); /* a run that is longer than its schedule stays at the end of it */
+    assert_rate(&o, 50, 0.1);
+    assert_rate(&o, 100, 0.1);
+    o.schedule = SCHEDULE_WSD;
+    o.decay_share = 0.2;
+    assert_rate(&o, 40, 1);
+    assert_rate(&o, 45, 0.55);
+    assert_rate(&o, 60, 0.1);
+}
+
+static void test_consecutive_hysteresis(void **state) {
+    train_options o = {.initial_scale_power = 4, .loss_scale_window = 100, .hysteresis = 2, .min_loss_scale = 1};
+    for (int consecutive = 0; consecutive < 2; consecutive++) {
+        loss_scaler s;
+        o.consecutive_hysteresis = consecutive;
+        scaler_init(&s, &o);
+        assert_int_equal(scaler_update(&s, &o, true), OK); /* the first overflow is forgiven */
+        assert_true(s.scale == 16);
+        assert_int_equal(scaler_update(&s, &o, false), OK);
+        assert_int_equal(scaler_update(&s, &o, true), OK);
+        assert_true(s.scale == (consecutive ? 16 : 8)); /* a clean step in between forgives again, if asked */
+    }
+}
+
+static void test_settings_that_do_not_go_together(void **state) {
+    static const struct {
+        const char *set[3], *says;
+    } wrong[] = {
+        {{"train.schedule=wsd", "train.schedule_style=deepspeed"}, "train.schedule_style"},
+        {{"train.warmup_min_lr=0.5", "train.lr=0.1"}, "train.warmup_min_lr"},
+        {{"train.schedule_steps=20", "train.warmup=30"}, "train.schedule_steps"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        config c;
+        config_init(&c);
+        for (size_t k = 0; k < 3 && wrong[i].set[k]; k++)
+            assert_int_equal(config_set(&c, wrong[i].set[k], "--set"), OK);
+        assert_int_equal(config_check(&c), ERR_INPUT);
+        assert_in(error_message(), wrong[i].says);
+        config_fini(&c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stage_2_with_cpu_offload_and_fp16),
+        cmocka_unit_test(test_stage_3_with_nvme),
+        cmocka_unit_test(test_the_batch_triangle),
+        cmocka_unit_test(test_keys_that_are_wrong),
+        cmocka_unit_test(test_text_that_is_not_json),
+        cmocka_unit_test(test_a_config_is_known_by_its_shape),
+        cmocka_unit_test(test_auto_is_what_the_rest_says),
+        cmocka_unit_test(test_what_was_said_wins_and_is_shown),
+        cmocka_unit_test(test_optimizer_and_scheduler),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_activation_checkpointing_alone_recomputes),
+        cmocka_unit_test(test_a_threshold_that_defeats_itself),
+        cmocka_unit_test(test_the_report_as_json),
+        cmocka_unit_test(test_the_report_is_safe_to_print),
+        cmocka_unit_test(test_old_ralo_files_keep_their_meaning),
+        cmocka_unit_test(test_wrong_ralo_files),
+        cmocka_unit_test(test_ralo_models),
+        cmocka_unit_test(test_ralo_and_deepspeed_together),
+        cmocka_unit_test(test_rates_are_those_of_deepspeed),
+        cmocka_unit_test(test_rates_of_odd_lengths),
+        cmocka_unit_test(test_own_warmup_by_logarithm),
+        cmocka_unit_test(test_consecutive_hysteresis),
+        cmocka_unit_test(test_settings_that_do_not_go_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
