@@ -179,7 +179,7 @@ static status write_turns(writer *w, const question *q, chat_tokens *out) {
     if ((int64_t)out->n >= generator_context(w->g))
         return ERR(ERR_INPUT,
                    "%s:%llu: the prompt has %zu tokens, the context holds %lld with at least one new token; raise "
-                   "--context, or leave such records out with --on-error skip",
+                   "--context, or shorten it",
                    r.path, (unsigned long long)r.line, out->n, (long long)generator_context(w->g));
     return OK;
 }
