@@ -41,21 +41,21 @@ static void print_kinds(const cost *c, FILE *out) {
 static void print_prediction(const plan *p, FILE *out) {
     const cost *c = &p->cost;
     const hardware *h = p->request.hardware;
-    char a[32];
+    char a[32], b[32];
     int n_lanes = 0;
     if (c->missing) {
         fprintf(out, "predicted nothing: %s does not say %s\n", h->name, c->missing);
         return;
     }
-    fprintf(out, "predicted %.4g ms per step, %s tokens/s on %s\n", 1e3 * c->step_s,
+    fprintf(out, "predicted %s per step, %s tokens/s on %s\n", str_format_seconds(b, c->step_s),
             str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
     fprintf(out, "    machine: %s\n", *h->source ? h->source : "described by a file");
     print_kinds(c, out);
     for (int l = 0; l < COST_LANES; l++) n_lanes += c->busy_s[l] > 0;
     for (int l = 0; l < COST_LANES && n_lanes > 1; l++)
         if (c->busy_s[l] > 0)
-            fprintf(out, "    %-8s busy %.4g ms, %.0f %% of the step\n", cost_lane_name(l), 1e3 * c->busy_s[l],
-                    100 * c->busy_s[l] / c->step_s);
+            fprintf(out, "    %-8s busy %s, %.0f %% of the step\n", cost_lane_name(l),
+                    str_format_seconds(a, c->busy_s[l]), 100 * c->busy_s[l] / c->step_s);
 }
 
 static void print_generation(const plan *p, FILE *out) {
