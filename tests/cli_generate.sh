@@ -1,11 +1,11 @@
 #!/bin/bash
-# cli_generate.sh - `ralo generate` and `ralo eval` on a model that was just trained: what goes to stdout, what is refused.
-# RALO names the program.
+# cli_generate.sh - `ralo generate` and `ralo eval` on models that were just trained: what goes to stdout, what is refused, and
+# that records are asked as they were trained. RALO names the program.
 set -u
 # Leaks are looked for in the C tests; here they would cost seconds per process.
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
+: "${RALO:?path of the ralo program}" "${TEST_FIXTURES:?directory of the fixtures}"
 work=$(mktemp -d) && cd "$work" || exit 1
 trap 'rm -rf "$work"' EXIT
 failures=0
@@ -89,12 +89,124 @@ run 0 eval --model run --data text.txt --last 0.5 --seq-len 16 --json
 holds 'r["tokens"] == r["bytes"] and r["seq_len"] == 16 and 0 < r["loss"] < 20 and r["perplexity"] > 1'
 holds 'r["memory"]["device"]["planned"] == r["memory"]["device"]["peak"]'
 printf '{"question": "3+4=", "answer": "is 7"}\n{"prompt": "1+1=", "completion": "2"}\n' >q.jsonl
+cp q.jsonl q.ndjson
+run 0 eval --model run --data q.ndjson --max-new 4 --json
+holds 'r["problems"] == 2 and r["chat"] == "none" and r["skipped"] == 0'
 run 0 eval --model run --data q.jsonl --answer-regex '\d+' --max-new 4 --json
 holds 'r["problems"] == 2 and 0 <= r["exact_match"] <= 1'
 run 0 eval --model run --data q.jsonl --samples 4 --k 2 --temperature 1 --max-new 4 --json
 holds 'r["samples"] == 4 and r["exact_match"] <= r["pass_at_k"] <= 1'
 
+# ---- every shape that trains is asked as it was trained: a model that knows its answers gives them back
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json # has the control tokens of chatml
+cat >chat.jsonl <<'END'
+{"question": "dog", "answer": "wow"}
+{"prompt": "cat", "completion": "mew"}
+{"instruction": "say", "input": "two", "output": "2 2"}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
+{"messages": [{"role": "system", "content": "loud"}, {"role": "user", "content": "cat"}, {"role": "assistant", "content": "MEW"}]}
+END
+for i in $(seq 40); do cat chat.jsonl; done >train.jsonl
+export XDG_CACHE_HOME=$work/home
+learn() {
+    run 0 train --preset test-llama --set model.vocab=352 --set data.tokenizer=tokenizer --set data.seq_len=48 \
+        --set train.micro_batch=8 --set train.steps=120 --set train.lr=0.01 --set train.warmup=0 --set train.eval_rows=2 \
+        --set train.problems=0 "$@"
+}
+learn --set data.source=train.jsonl --set run.dir=talk
+grep -q "trained on, chat chatml" err || fail "not trained as chatml: $(grep '^data' err)"
+run 0 export talk talk-model
+for model in talk talk-model; do
+    run 0 eval --model $model --data chat.jsonl --max-new 8 --json
+    holds 'r["problems"] == 5 and r["chat"] == "chatml" and r["exact_match"] == 1'
+    grep -q "chat.jsonl: 5, chat chatml, skipped: 0 lines" err || fail "the counts are not told: $(cat err)"
+done
+run 0 eval --model talk --data chat.jsonl --max-new 8 --json --limit 2
+holds 'r["problems"] == 2 and r["exact_match"] == 1'
+# What stands behind the last answer is not asked.
+printf '%s\n' '{"messages": [{"role": "user", "content": "dog"}, {"role": "assistant", "content": "wow"}, {"role": "user", "content": "?"}]}' >more.jsonl
+run 0 eval --model talk --data more.jsonl --max-new 8 --json
+holds 'r["problems"] == 1 and r["exact_match"] == 1'
+printf '{"q": "dog", "a": "wow", "text": "x"}\n' >columns.jsonl
+run 0 eval --model talk --data columns.jsonl --prompt-column q --response-column a --max-new 8 --json
+holds 'r["problems"] == 1 and r["exact_match"] == 1'
+run 0 eval --model talk --data chat.jsonl --chat llama3 --limit 1 --max-new 8 --json
+holds 'r["chat"] == "llama3"'
+
+# ---- prompts: records in turns, plain texts as they are unless --chat says so; the end of a turn ends a completion
+im_start=342 im_end=343
+printf '{"question": "dog"}\n{"instruction": "say", "input": "two"}\n{"messages": [{"role": "user", "content": "cat"}]}\n' >ask.jsonl
+run 0 generate --model talk --prompt-file ask.jsonl --max-new 8 --json
+holds '[c["text"] for c in r["completions"]] == ["wow", "2 2", "mew"] and r["chat"] == "chatml"'
+holds 'all(c["stop"] == "eos" and c["tokens"][-1] == '$im_end' for c in r["completions"])'
+holds 'all(c["prompt_tokens"][0] == '$im_start' for c in r["completions"])'
+holds '[c["prompt"] for c in r["completions"]] == ["dog", "say\ntwo", "cat"]'
+run 0 generate --model talk --prompt dog --chat auto --max-new 8
+[ "$(cat out)" = wow ] || fail "a plain prompt with --chat auto: $(cat out)"
+run 0 generate --model talk --prompt dog --max-new 2 --json
+holds 'r["completions"][0]["prompt_tokens"][0] != '$im_start' and "chat" not in r'
+run 0 generate --model talk --prompt dog --prompt-file ask.jsonl --max-new 2 --json
+holds '[c["prompt_tokens"][0] == '$im_start' for c in r["completions"]] == [False, True, True, True]'
+run 0 generate --model talk --prompt dog --chat auto --max-new 8 --ignore-eos --json
+holds 'len(r["completions"][0]["tokens"]) == 8 and '$im_end' in r["completions"][0]["tokens"]'
+printf '{"key": "dog"}\n' >key.jsonl
+run 0 generate --model talk --prompt-file key.jsonl --prompt-column key --max-new 8
+[ "$(cat out)" = wow ] || fail "--prompt-column: $(cat out)"
+printf '{"text": "<|im_start|>user\\ndog<|im_end|>\\n<|im_start|>assistant\\n"}\n' >text.jsonl
+run 0 generate --model talk --prompt-file text.jsonl --max-new 8
+[ "$(cat out)" = wow ] || fail "a text with a template in it: $(cat out)"
+
+# ---- a system turn, for conversations that have none
+run 0 generate --model talk --prompt cat --chat chatml --system loud --max-new 8 --json
+holds 'r["completions"][0]["text"] == "MEW" and r["completions"][0]["prompt"] == "cat"'
+printf '{"prompt": "cat", "completion": "MEW"}\n' >cat.jsonl
+run 0 eval --model talk --data cat.jsonl --system loud --max-new 8 --json
+holds 'r["exact_match"] == 1'
+run 0 eval --model talk --data cat.jsonl --max-new 8 --json
+holds 'r["exact_match"] == 0'
+tail -n 1 chat.jsonl >own.jsonl
+run 0 eval --model talk --data own.jsonl --system other --max-new 8 --json
+holds 'r["exact_match"] == 1'
+
+# ---- a run remembers how it was trained, whatever its tokenizer says
+head -n 120 train.jsonl | grep -v messages >plain.jsonl
+learn --set data.source=plain.jsonl --set data.chat=none --set run.dir=plain
+run 0 generate --model plain --prompt-file ask.jsonl --on-error skip --max-new 8 --json
+holds 'r["chat"] == "none" and r["skipped"] == 1 and [c["text"] for c in r["completions"]] == ["wow", "2 2"]'
+holds 'all('$im_start' not in c["prompt_tokens"] and c["stop"] == "eos" for c in r["completions"])'
+run 0 generate --model plain --prompt-file ask.jsonl --chat chatml --max-new 2 --json
+holds 'r["chat"] == "chatml" and all(c["prompt_tokens"][0] == '$im_start' for c in r["completions"])'
+refused "ask.jsonl:3" generate --model plain --prompt-file ask.jsonl
+refused "not written as turns" eval --model plain --data cat.jsonl --system loud
+
+# ---- what cannot be asked: named, or left out and counted
+{ echo '{"question": "half'; head -n 1 chat.jsonl; echo '{"text": "no question"}'; echo '{"question": "dog"}'
+  echo '{"messages": [{"role": "assistant", "content": "alone"}]}'; sed -n 2p chat.jsonl; } >mixed.jsonl
+refused "mixed.jsonl:1:" eval --model talk --data mixed.jsonl
+run 0 eval --model talk --data mixed.jsonl --on-error skip --max-new 8 --json
+holds 'r["problems"] == 2 and r["skipped"] == 4 and r["exact_match"] == 1'
+[ "$(grep -c '^warning: mixed.jsonl:[134]: .*; left out' err)" = 3 ] || fail "the first lines left out are not named: $(cat err)"
+sed -n 3p mixed.jsonl >text-only.jsonl
+refused "text-only.jsonl:1: found a text without a question" eval --model talk --data text-only.jsonl
+refused "found nothing to ask (1 lines were left out)" eval --model talk --data text-only.jsonl --on-error skip
+python3 -c "print('{\"prompt\": \"' + 'x' * 300 + '\", \"completion\": \"y\"}')" >long.jsonl
+cat chat.jsonl >>long.jsonl
+refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --context 64
+run 0 eval --model talk --data long.jsonl --context 64 --on-error skip --max-new 8 --json
+holds 'r["problems"] == 5 and r["skipped"] == 1 and r["exact_match"] == 1'
+
 # ---- refusals
+refused "--system" generate --model talk --prompt x --system loud
+refused "text.jsonl:1: found a text without turns" generate --model talk --prompt-file text.jsonl --system loud
+refused "no token '<|im_start|>'" generate --model run --prompt x --chat chatml
+refused "is not UTF-8" generate --model talk --prompt $'a\xff' --chat chatml
+refused "is not UTF-8" generate --model talk --prompt a --chat chatml --system $'a\xff'
+refused "--chat: found 'jinja'" generate --model talk --prompt x --chat jinja
+refused "--on-error is for" generate --model talk --prompt x --on-error skip
+refused "--prompt-column is for" generate --model run --prompt-file prompts.txt --prompt-column x
+refused "--chat is for questions" eval --model run --data text.txt --chat none
+refused "response_column" eval --model talk --data chat.jsonl --prompt-column question
 refused "--model is missing" generate --prompt x
 refused "found no prompt" generate --model run
 refused "config.json" generate --model . --prompt x

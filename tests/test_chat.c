@@ -347,6 +347,51 @@ static void llama2_turns_alternate(void **state) {
     tokenizer_close(t);
 }
 
+/* Everything before the last response is asked, an earlier turn of the assistant too; and what is asked is what was
+ * trained, up to the first token of that response. */
+static void the_last_response_alone_is_left_to_the_model(void **state) {
+    tokenizer *t = tokenizer_of(template_of("qwen2.5"));
+    chat *c = open_chat(t, CHAT_AUTO);
+    record_parser p = {0};
+    chat_tokens whole = {0}, asked = {0};
+    data_record r = parse(&p, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+                              "\"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"c\"}]}");
+    assert_int_equal(chat_encode(c, &r, TRAIN_ON_RESPONSE, &whole), OK);
+    assert_int_equal(chat_encode_prompt(c, &r, &asked), OK);
+    assert_true(asked.n < whole.n);
+    assert_memory_equal(asked.ids, whole.ids, asked.n * sizeof *asked.ids);
+    size_t last = whole.n;
+    while (!whole.trained[last - 1]) last--; /* behind the end of the last turn */
+    while (whole.trained[last - 1]) last--;
+    assert_int_equal(asked.n, last);
+    chat_tokens_free(&whole);
+    chat_tokens_free(&asked);
+    record_parser_close(&p);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
+static void a_response_ends_with_the_end_of_its_turn(void **state) {
+    static const char *const templates[] = {"qwen2.5", "qwen3", "llama3", "llama2"};
+    for (size_t k = 0; k < ARRAY_LENGTH(templates); k++) {
+        tokenizer *t = tokenizer_of(template_of(templates[k]));
+        for (int format = CHAT_AUTO; format <= CHAT_NONE; format++) {
+            chat *c = open_chat(t, (chat_format)format);
+            record_parser p = {0};
+            chat_tokens out = {0};
+            data_record r = parse(&p, "{\"prompt\": \"p\", \"completion\": \"c\"}");
+            assert_int_equal(chat_encode(c, &r, TRAIN_ON_RESPONSE, &out), OK);
+            size_t n = out.n;
+            while (!out.trained[n - 1]) n--;
+            assert_int_equal(out.ids[n - 1], chat_end_of_turn(c));
+            chat_tokens_free(&out);
+            record_parser_close(&p);
+            chat_close(c);
+        }
+        tokenizer_close(t);
+    }
+}
+
 static int setup(void **state) {
     snprintf(dir, sizeof dir, "/tmp/ralo-chat-XXXXXX");
     return mkdtemp(dir) && json_read_file(TEST_FIXTURES "/chat/cases.json", 1 << 24, &fixtures) == OK ? 0 : -1;
@@ -366,6 +411,8 @@ int main(void) {
         cmocka_unit_test(unknown_templates_are_refused_for_messages_only),
         cmocka_unit_test(auto_without_a_template_follows_the_special_tokens),
         cmocka_unit_test(llama2_turns_alternate),
+        cmocka_unit_test(the_last_response_alone_is_left_to_the_model),
+        cmocka_unit_test(a_response_ends_with_the_end_of_its_turn),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

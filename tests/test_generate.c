@@ -326,13 +326,25 @@ static void completions_end_by_eos_stop_string_and_length(void **state) {
         strbuf_fini(&h.text[i]);
     }
     completions_free(c, 4);
+    /* The sixth token ends a completion where the request says so, and does not where ends are to be passed over. */
+    int32_t end = full[0].tokens[5];
+    s.n_stops = 0;
+    s.ends = &end;
+    s.n_ends = 1;
+    for (int ignored = 0; ignored < 2; ignored++) {
+        s.ignore_eos = ignored;
+        training_must(generator_run(g, prompts->list, 1, &s, NULL, &c, &r));
+        assert_int_equal(c[0].stop, ignored ? STOP_LENGTH : STOP_EOS);
+        assert_true(ignored ? c[0].n_tokens == NEW : c[0].n_tokens <= 6 && c[0].tokens[c[0].n_tokens - 1] == end);
+        completions_free(c, 1);
+    }
+    s.n_ends = 0;
     generator_close(g);
-    /* The sixth token of the first completion becomes one of two end tokens. */
+    /* It becomes one of the model's two end tokens. */
     snprintf(eos, sizeof eos, "[258, %d]", full[0].tokens[5]);
     training_dir_remove(dir);
     dir = training_dir();
     write_model(dir, 1, eos);
-    s.n_stops = 0;
     s.ignore_eos = false;
     g = open_model(dir, (generator_options){.max_sequences = 3});
     assert_int_equal(g->n_eos, 2);

@@ -235,6 +235,49 @@ static void a_file_that_changes_is_noticed(void **state) {
     }
 }
 
+static void prompts_need_no_response_where_they_are_to_be_answered(void **state) {
+    data_record q;
+    records *r;
+    write_text("{\"prompt\": \"p\"}\n"
+               "{\"question\": \"q\", \"answer\": \"a\"}\n"
+               "{\"instruction\": \"do\", \"input\": \"it\"}\n"
+               "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}]}\n"
+               "{\"text\": \"t\"}\n");
+    expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|'prompt'");
+    r = open_records((record_options){.may_lack_response = true});
+    assert_int_equal(records_count(r), 5);
+    q = get(r, 0);
+    assert_int_equal(q.kind, RECORD_PAIR);
+    assert_span(q.prompt, "p");
+    assert_int_equal(q.response.length, 0);
+    q = get(r, 1);
+    assert_span(q.prompt, "q");
+    assert_span(q.response, "a");
+    assert_span(get(r, 2).prompt, "do\nit");
+    q = get(r, 3);
+    assert_int_equal(q.kind, RECORD_MESSAGES);
+    assert_int_equal(q.n_messages, 1);
+    assert_int_equal(get(r, 4).kind, RECORD_TEXT);
+    records_close(r);
+
+    write_text("{\"ask\": \"p\"}\n");
+    expect_error(records_open(&r, path, &(record_options){.prompt_column = "ask"}), ERR_INPUT, "data.response_column");
+    r = open_records((record_options){.prompt_column = "ask", .may_lack_response = true});
+    assert_span(get(r, 0).prompt, "p");
+    records_close(r);
+    expect_error(records_open(&r, path, &(record_options){.response_column = "ask", .may_lack_response = true}),
+                 ERR_INPUT, "data.prompt_column");
+
+    /* What is there must still be right. */
+    static const char *const wrong[] = {"{\"prompt\": 3}", "{\"prompt\": \"p\", \"completion\": \"\"}",
+                                        "{\"prompt\": \"p\", \"completion\": null}", "{\"messages\": []}", "{}"};
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        write_text(wrong[i]);
+        expect_error(records_open(&r, path, &(record_options){.may_lack_response = true}), ERR_INPUT,
+                     "records.jsonl:1:");
+    }
+}
+
 static int setup(void **state) {
     snprintf(dir, sizeof dir, "/tmp/ralo-records-XXXXXX");
     if (!mkdtemp(dir)) return -1;
@@ -245,10 +288,14 @@ static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape_is_recognised),       cmocka_unit_test(columns_can_be_named),
-        cmocka_unit_test(a_bad_line_is_named_or_counted),  cmocka_unit_test(the_line_number_is_that_of_the_file),
-        cmocka_unit_test(long_lines_work_up_to_the_limit), cmocka_unit_test(files_without_records_are_refused),
+        cmocka_unit_test(every_shape_is_recognised),
+        cmocka_unit_test(columns_can_be_named),
+        cmocka_unit_test(a_bad_line_is_named_or_counted),
+        cmocka_unit_test(the_line_number_is_that_of_the_file),
+        cmocka_unit_test(long_lines_work_up_to_the_limit),
+        cmocka_unit_test(files_without_records_are_refused),
         cmocka_unit_test(a_file_that_changes_is_noticed),
+        cmocka_unit_test(prompts_need_no_response_where_they_are_to_be_answered),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -24,7 +24,9 @@ typedef struct command_line {
     generator_options generation;
     sampling_options sampling;
     text_list prompts, stops;
-    const char *prompt_file, *data, *answer_regex;
+    const char *prompt_file, *data, *answer_regex, *system;
+    record_options records; /* of prompt_file or data, where that holds JSON lines */
+    int chat;               /* chat_format; -1: auto for JSON lines, none for other prompts */
     double last;
     int64_t seq_len, samples, k, limit;
     int precision; /* into the row's list */

@@ -11,20 +11,37 @@
 /* Flags that say nothing for this kind of file are refused: they would be taken for done. */
 static status refuse_idle(const command_line *l, bool questions) {
     static const char *const for_text[] = {"last", "seq-len"};
-    static const char *const for_questions[] = {"answer-regex",       "samples", "k",       "limit", "max-new",
-                                                "temperature",        "top-k",   "top-p",   "min-p", "seed",
-                                                "repetition-penalty", "stop",    "context", "cache", "page-size"};
+    static const char *const for_questions[] = {"answer-regex",
+                                                "samples",
+                                                "k",
+                                                "limit",
+                                                "max-new",
+                                                "temperature",
+                                                "top-k",
+                                                "top-p",
+                                                "min-p",
+                                                "seed",
+                                                "cache",
+                                                "prompt-column",
+                                                "response-column",
+                                                "on-error",
+                                                "context",
+                                                "repetition-penalty",
+                                                "stop",
+                                                "page-size",
+                                                "chat",
+                                                "system"};
     const char *const *idle = questions ? for_text : for_questions;
     size_t n = questions ? ARRAY_LENGTH(for_text) : ARRAY_LENGTH(for_questions);
     for (size_t i = 0; i < n; i++)
         if (command_line_given(l, idle[i]))
             return ERR(ERR_INPUT, "eval: --%s is for %s", idle[i],
-                       questions ? "texts; a .jsonl holds questions" : "questions in a .jsonl; this is a text");
+                       questions ? "texts; JSON lines hold questions" : "questions in JSON lines; this is a text");
     return OK;
 }
 
 static status check(const command_line *l) {
-    TRY(refuse_idle(l, str_ends_with(l->data, ".jsonl")));
+    TRY(refuse_idle(l, data_is_records(l->data)));
     if (l->k > l->samples)
         return ERR(ERR_INPUT, "eval: --k %lld of --samples %lld: expected at least as many samples", (long long)l->k,
                    (long long)l->samples);
@@ -117,9 +134,9 @@ static status eval_text(const command_line *a) {
 /* ---- questions --------------------------------------------------------------------------------------------------- */
 
 typedef struct question_eval {
-    const questions *q;
+    questions *q;
     const answer_rule *rule;
-    span *references;
+    asked asked;
     int64_t *n_right; /* per question */
     int64_t samples;
     uint64_t done, right;
@@ -131,7 +148,7 @@ static void on_completion(void *context, size_t prompt, size_t index, const comp
     span got;
     char line[96];
     uint64_t all = e->q->n * (uint64_t)e->samples;
-    bool right = answer_find(e->rule, c->text, c->text_bytes, &got) && answer_equal(got, e->references[prompt]);
+    bool right = answer_find(e->rule, c->text, c->text_bytes, &got) && answer_equal(got, e->q->items[prompt].expected);
     e->n_right[prompt] += right;
     e->right += right;
     e->done++;
@@ -141,11 +158,13 @@ static void on_completion(void *context, size_t prompt, size_t index, const comp
 }
 
 /* The answers to compare with, found before anything is asked. */
-static status find_references(question_eval *e, const char *path) {
-    for (size_t i = 0; i < e->q->n; i++)
-        if (!answer_find(e->rule, e->q->items[i].answer, strlen(e->q->items[i].answer), &e->references[i]))
-            return ERR(ERR_INPUT, "%s:%zu: the answer has nothing that --answer-regex matches: '%.80s'", path,
-                       e->q->items[i].line, e->q->items[i].answer);
+static status find_references(questions *q, const answer_rule *rule) {
+    for (size_t i = 0; i < q->n; i++) {
+        question *item = &q->items[i];
+        if (!answer_find(rule, item->answer.text, item->answer.length, &item->expected))
+            return ERR(ERR_INPUT, "%s:%llu: the answer has nothing that --answer-regex matches: '%.80s'",
+                       item->record.path, (unsigned long long)item->record.line, item->answer.text);
+    }
     return OK;
 }
 
@@ -160,18 +179,23 @@ static void print_questions(const command_line *a, const generator *g, const que
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
     char x[32], y[32];
-    fprintf(stderr, "questions %s: %zu, %lld sample%s each, %.1f tokens/s\nright     exact match %.2f %%", a->data,
-            e->q->n, (long long)e->samples, e->samples == 1 ? "" : "s", rate, 100 * exact);
+    unsigned long long skipped = (unsigned long long)e->q->skips.n;
+    fprintf(stderr,
+            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %.1f tokens/s\n"
+            "right     exact match %.2f %%",
+            a->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
+            e->samples == 1 ? "" : "s", rate, 100 * exact);
     if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)a->k, 100 * mean_pass(e, a->k));
     fprintf(stderr, "\nmemory    device %s planned, %s used\n",
             str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!a->json) return;
     json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", a->generation.source, "data", a->data,
-                  "problems", (json_int_t)e->q->n, "samples", (json_int_t)e->samples, "exact_match", exact, "k",
-                  (json_int_t)a->k, "pass_at_k", mean_pass(e, a->k), "tokens", (json_int_t)r->new_tokens,
-                  "tokens_per_second", rate, "memory", memory_json(generator_plan(g), &r->memory));
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", a->generation.source, "data",
+                  a->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
+                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "exact_match", exact, "k", (json_int_t)a->k,
+                  "pass_at_k", mean_pass(e, a->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second", rate,
+                  "memory", memory_json(generator_plan(g), &r->memory));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     putchar('\n');
     json_decref(root);
@@ -186,13 +210,15 @@ static status ask(command_line *a, question_eval *e) {
     generation_observer observer = {.context = e, .on_completion = on_completion};
     if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
     TRY(generator_open(&g, &a->generation));
-    prompt *prompts = mem_alloc(e->q->n * sizeof *prompts);
-    TRY_GOTO(rc, questions_encode(e->q, g, prompts), done);
-    TRY_GOTO(rc, generator_run(g, prompts, e->q->n, &a->sampling, &observer, &c, &r), done);
+    TRY_GOTO(rc, questions_encode(e->q, g, a, &e->asked), done);
+    n = e->q->n * (size_t)e->samples; /* some may have been left out */
+    e->n_right = mem_alloc(e->q->n * sizeof *e->n_right);
+    TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &a->sampling, &observer, &c, &r), done);
     print_questions(a, g, e, &r);
 done:
     completions_free(c, n);
-    questions_free_prompts(prompts, e->q->n);
+    asked_fini(&e->asked);
+    free(e->n_right);
     generator_close(g);
     return rc;
 }
@@ -204,16 +230,11 @@ static status eval_questions(command_line *a) {
     question_eval e = {.q = &q, .samples = a->samples, .progress.terminal = isatty(STDERR_FILENO)};
     questions_init(&q);
     TRY_GOTO(rc, answer_rule_open(&rule, a->answer_regex), done);
-    TRY_GOTO(rc, questions_read(&q, a->data, true), done);
-    if (a->limit) q.n = MIN(q.n, (size_t)a->limit);
+    TRY_GOTO(rc, questions_read(&q, a->data, &a->records, true, (size_t)a->limit), done);
     e.rule = rule;
-    e.references = mem_alloc(q.n * sizeof *e.references);
-    e.n_right = mem_alloc(q.n * sizeof *e.n_right);
-    TRY_GOTO(rc, find_references(&e, a->data), done);
+    TRY_GOTO(rc, find_references(&q, rule), done);
     rc = ask(a, &e);
 done:
-    free(e.references);
-    free(e.n_right);
     answer_rule_close(rule);
     questions_fini(&q);
     return rc;
@@ -224,5 +245,5 @@ status command_eval(command_line *l) {
     command_line_settle_generation(l);
     l->sampling.n_completions = l->samples;
     TRY(sampling_check(&l->sampling));
-    return str_ends_with(l->data, ".jsonl") ? eval_questions(l) : eval_text(l);
+    return data_is_records(l->data) ? eval_questions(l) : eval_text(l);
 }

@@ -7,6 +7,17 @@
 
 #define STDIN_MOST ((size_t)256 << 20)
 
+/* Flags that say nothing for these prompts are refused: they would be taken for done. */
+static status refuse_idle(const command_line *l) {
+    static const char *const for_records[] = {"prompt-column", "on-error"};
+    if (l->prompt_file && data_is_records(l->prompt_file)) return OK;
+    for (size_t i = 0; i < ARRAY_LENGTH(for_records); i++)
+        if (command_line_given(l, for_records[i]))
+            return ERR(ERR_INPUT, "generate: --%s is for a --prompt-file of JSON lines (.jsonl, .json, .ndjson)",
+                       for_records[i]);
+    return OK;
+}
+
 static status check(const command_line *l) {
     const sampling_options *s = &l->sampling;
     const char *from = l->arguments[0];
@@ -18,7 +29,7 @@ static status check(const command_line *l) {
     if (s->n_completions > 1 && s->temperature == 0)
         return ERR(ERR_INPUT, "generate: -n %lld greedy completions are all the same; give a --temperature above 0",
                    (long long)s->n_completions);
-    return OK;
+    return refuse_idle(l);
 }
 
 static status add_prompt(questions *q, const char *text) {
@@ -37,7 +48,7 @@ static status add_prompt(questions *q, const char *text) {
 static status collect_prompts(const command_line *l, questions *q) {
     for (size_t i = 0; i < l->prompts.n; i++) TRY(add_prompt(q, l->prompts.items[i]));
     if (l->arguments[0]) TRY(add_prompt(q, l->arguments[0]));
-    if (l->prompt_file) TRY(questions_read(q, l->prompt_file, false));
+    if (l->prompt_file) TRY(questions_read(q, l->prompt_file, &l->records, false, 0));
     return OK;
 }
 
@@ -64,19 +75,21 @@ static json_t *ids_json(const int32_t *ids, size_t n) {
     return list;
 }
 
-static void print_json(const generator *g, const questions *q, const prompt *prompts, const completion *c,
-                       int64_t n_each, const generation_report *r) {
+static void print_json(const generator *g, const questions *q, const asked *a, const completion *c, int64_t n_each,
+                       const generation_report *r) {
     json_t *root = json_object(), *list = json_array();
     for (size_t i = 0; i < q->n * (size_t)n_each; i++) {
         size_t p = i / (size_t)n_each;
-        json_array_append_new(list, json_pack("{s:o, s:o, s:o, s:o, s:s, s:f}", "prompt",
-                                              json_text(q->items[p].prompt, q->items[p].n_prompt), "prompt_tokens",
-                                              ids_json(prompts[p].tokens, prompts[p].n_tokens), "tokens",
-                                              ids_json(c[i].tokens, c[i].n_tokens), "text",
-                                              json_text(c[i].text, c[i].text_bytes), "stop",
-                                              stop_reason_name(c[i].stop), "log_probability", c[i].log_probability));
+        span text = question_text(&q->items[p]);
+        json_array_append_new(
+            list, json_pack("{s:o, s:o, s:o, s:o, s:s, s:f}", "prompt", json_text(text.text, text.length),
+                            "prompt_tokens", ids_json(a->prompts[p].tokens, a->prompts[p].n_tokens), "tokens",
+                            ids_json(c[i].tokens, c[i].n_tokens), "text", json_text(c[i].text, c[i].text_bytes), "stop",
+                            stop_reason_name(c[i].stop), "log_probability", c[i].log_probability));
     }
     json_object_set_new(root, "completions", list);
+    if (a->chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(a->chat)));
+    json_object_set_new(root, "skipped", json_integer((json_int_t)q->skips.n));
     double seconds = r->prefill_seconds + r->decode_seconds;
     json_object_set_new(root, "tokens_per_second", json_real(seconds > 0 ? (double)r->new_tokens / seconds : 0));
     json_object_set_new(root, "prefill_seconds", json_real(r->prefill_seconds));
@@ -89,9 +102,12 @@ static void print_json(const generator *g, const questions *q, const prompt *pro
     json_decref(root);
 }
 
-static void print_summary(const generator *g, const generation_report *r) {
+static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r) {
     char a[32], b[32];
     double seconds = r->prefill_seconds + r->decode_seconds;
+    if (asked->chat != CHAT_AUTO)
+        fprintf(stderr, "prompts   %zu, chat %s; skipped: %llu lines\n", q->n, chat_format_name(asked->chat),
+                (unsigned long long)q->skips.n);
     fprintf(stderr,
             "generated %llu tokens after %llu of prompts (%llu of them shared) in %.2f s: %.1f tokens/s\n"
             "memory    device %s planned, %s used\n",
@@ -103,28 +119,29 @@ static void print_summary(const generator *g, const generation_report *r) {
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
 
-static status generate(command_line *a, const questions *q) {
+static status generate(command_line *a, questions *q) {
     status rc = OK;
+    asked asked = {0};
     generator *g = NULL;
     completion *c = NULL;
     generation_report r;
     int64_t n_each = a->sampling.n_completions;
     size_t n = q->n * (size_t)n_each;
-    bool streams = n == 1 && !a->json;
     if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
     TRY(generator_open(&g, &a->generation));
-    prompt *prompts = mem_alloc(q->n * sizeof *prompts);
+    TRY_GOTO(rc, questions_encode(q, g, a, &asked), done);
+    n = q->n * (size_t)n_each; /* some may have been left out */
+    bool streams = n == 1 && !a->json;
     generation_observer observer = {.on_text = streams ? stream_text : NULL};
-    TRY_GOTO(rc, questions_encode(q, g, prompts), done);
-    TRY_GOTO(rc, generator_run(g, prompts, q->n, &a->sampling, &observer, &c, &r), done);
-    if (a->json) print_json(g, q, prompts, c, n_each, &r);
+    TRY_GOTO(rc, generator_run(g, asked.prompts, q->n, &a->sampling, &observer, &c, &r), done);
+    if (a->json) print_json(g, q, &asked, c, n_each, &r);
     else if (!streams) print_texts(c, q->n, n_each);
     else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
     fflush(stdout);
-    print_summary(g, &r);
+    print_summary(g, q, &asked, &r);
 done:
     completions_free(c, n);
-    questions_free_prompts(prompts, q->n);
+    asked_fini(&asked);
     generator_close(g);
     return rc;
 }

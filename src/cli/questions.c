@@ -1,4 +1,7 @@
-/* questions.c - prompts from files of lines. What a line holds is decided in read_object alone. */
+/* questions.c - collect what is asked, and write it as the model was trained to read it.
+ *
+ * Records are read and checked by the data room and copied here, because its views end with the next record. Which of them
+ * become turns, and in which format, is decided in questions_encode alone: it needs the tokenizer, hence the open model. */
 #include "cli/questions.h"
 
 #include <stdlib.h>
@@ -17,96 +20,241 @@ void questions_fini(questions *q) {
     *q = (questions){0};
 }
 
-static question *add(questions *q, size_t line) {
+span question_text(const question *q) {
+    const data_record *r = &q->record;
+    if (r->kind == RECORD_TEXT) return r->text;
+    return r->kind == RECORD_PAIR ? r->prompt : r->messages[r->n_messages - 1].content;
+}
+
+/* ---- collecting -------------------------------------------------------------------------------------------------- */
+
+static span keep(questions *q, span s) {
+    char *copy = arena_alloc(&q->memory, s.length + 1);
+    if (s.length > 0) memcpy(copy, s.text, s.length);
+    return (span){copy, s.length};
+}
+
+static question *add(questions *q, const char *path, uint64_t line) {
     q->items = array_grow(q->items, &q->capacity, q->n + 1, sizeof *q->items);
     question *item = &q->items[q->n++];
-    *item = (question){.line = line};
+    *item = (question){.record = {.kind = RECORD_PAIR, .path = path, .line = line}};
     return item;
 }
 
-static const char *keep(questions *q, const char *text, size_t n) {
-    char *copy = arena_alloc(&q->memory, n + 1);
-    memcpy(copy, text, n);
-    return copy;
+static void add_plain(questions *q, const char *path, uint64_t line, span text) {
+    question *item = add(q, path, line);
+    item->is_plain = true;
+    item->record.prompt = keep(q, text);
 }
 
-void questions_add(questions *q, const char *prompt, size_t n_bytes) {
-    question *item = add(q, 0);
-    item->prompt = keep(q, prompt, n_bytes);
-    item->n_prompt = n_bytes;
+void questions_add(questions *q, const char *text, size_t n_bytes) {
+    add_plain(q, "--prompt", q->n + 1, (span){text, n_bytes});
 }
 
-static status read_object(questions *q, const char *path, size_t line, const json_t *root, bool with_answers) {
-    static const char *const pairs[][2] = {{"prompt", "completion"}, {"question", "answer"}, {"prompt", "answer"}};
-    const json_t *prompt = NULL, *answer = NULL;
-    for (size_t i = 0; i < ARRAY_LENGTH(pairs) && !answer; i++) {
-        if (!json_is_string(json_object_get(root, pairs[i][0]))) continue;
-        prompt = json_object_get(root, pairs[i][0]);
-        answer = json_object_get(root, pairs[i][1]);
+/* What is asked of a conversation ends with the answer to it, which chat_encode_prompt leaves out again. */
+static void add_messages(questions *q, const data_record *r, const char *path, bool with_answers) {
+    size_t n = r->n_messages;
+    while (with_answers && r->messages[n - 1].role != TURN_ASSISTANT) n--;
+    record_message *copy = arena_array(&q->memory, record_message, n);
+    for (size_t i = 0; i < n; i++) copy[i] = (record_message){r->messages[i].role, keep(q, r->messages[i].content)};
+    question *item = add(q, path, r->line);
+    item->record.kind = RECORD_MESSAGES;
+    item->record.messages = copy;
+    item->record.n_messages = n;
+    if (with_answers) item->answer = copy[n - 1].content;
+}
+
+static status add_record(questions *q, const data_record *r, const char *path, bool with_answers) {
+    if (with_answers && r->kind == RECORD_TEXT)
+        return ERR(ERR_INPUT, "%s:%llu: found a text without a question, expected a record with an answer", path,
+                   (unsigned long long)r->line);
+    if (r->kind == RECORD_MESSAGES) {
+        add_messages(q, r, path, with_answers);
+        return OK;
     }
-    if (!prompt && json_object_get(root, "messages"))
-        return ERR(ERR_INPUT, "%s:%zu: found 'messages', which need the model's chat template; expected 'prompt'", path,
-                   line);
-    if (!prompt) return ERR(ERR_INPUT, "%s:%zu: found no text under 'prompt' or 'question', expected one", path, line);
-    if (with_answers && !json_is_string(answer))
-        return ERR(ERR_INPUT, "%s:%zu: found no text under 'completion' or 'answer', expected the right answer", path,
-                   line);
-    question *item = add(q, line);
-    item->n_prompt = json_string_length(prompt);
-    item->prompt = keep(q, json_string_value(prompt), item->n_prompt);
-    if (json_is_string(answer)) item->answer = keep(q, json_string_value(answer), json_string_length(answer));
+    question *item = add(q, path, r->line);
+    item->record.kind = r->kind;
+    if (r->kind == RECORD_TEXT) item->record.text = keep(q, r->text);
+    else item->record.prompt = keep(q, r->prompt);
+    if (with_answers) item->answer = keep(q, r->response);
     return OK;
 }
 
-static status read_line(questions *q, const char *path, size_t line, const char *text, size_t n, bool is_jsonl,
-                        bool with_answers) {
-    if (!is_jsonl) {
-        question *item = add(q, line);
-        item->prompt = keep(q, text, n);
-        item->n_prompt = n;
-        return OK;
+/* OK where the record may be left out instead: it is counted. */
+static status skip_or_stop(questions *q, status rc, record_policy policy) {
+    if (rc != ERR_INPUT || policy == RECORDS_STOP) return rc;
+    record_skips_add(&q->skips);
+    return OK;
+}
+
+static status read_records(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit) {
+    status rc = OK;
+    records *r;
+    record_options own = *o;
+    own.may_lack_response = !with_answers;
+    TRY(records_open(&r, path, &own));
+    q->skips.n += records_skipped(r);
+    for (uint64_t i = 0, n = 0; i < records_count(r) && rc == OK && (!limit || n < limit); i++) {
+        data_record record;
+        rc = records_get(r, i, &record);
+        if (rc != OK) break;
+        rc = add_record(q, &record, path, with_answers);
+        n += rc == OK;
+        if (rc != OK) rc = skip_or_stop(q, rc, o->on_error);
     }
-    json_error_t why;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    if (!root) return ERR(ERR_INPUT, "%s:%zu: %s, expected one JSON object per line", path, line, why.text);
-    status rc = read_object(q, path, line, root, with_answers);
-    json_decref(root);
+    records_close(r);
     return rc;
 }
 
-status questions_read(questions *q, const char *path, bool with_answers) {
+static status read_lines(questions *q, const char *path) {
     char *text;
     size_t n, line = 1;
-    status rc = OK;
-    bool is_jsonl = str_ends_with(path, ".jsonl");
-    if (with_answers && !is_jsonl)
-        return ERR(ERR_INPUT, "%s: answers are read from .jsonl files, one object per line", path);
     TRY(file_read_all(path, FILE_MOST, &text, &n));
-    for (size_t at = 0; at < n && rc == OK; line++) {
+    for (size_t at = 0; at < n; line++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t next = end ? (size_t)(end - text) + 1 : n, length = (end ? next - 1 : n) - at;
         while (length > 0 && text[at + length - 1] == '\r') length--;
-        if (length > 0) rc = read_line(q, path, line, text + at, length, is_jsonl, with_answers);
+        if (length > 0) add_plain(q, path, line, (span){text + at, length});
         at = next;
     }
     free(text);
-    TRY(rc);
-    if (q->n == 0) return ERR(ERR_INPUT, "%s: found no prompt, expected one per line", path);
     return OK;
 }
 
-status questions_encode(const questions *q, const generator *g, prompt *prompts) {
-    for (size_t i = 0; i < q->n; i++) {
-        int32_t *tokens = NULL;
-        size_t n = 0, capacity = 0;
-        status rc = generator_encode(g, q->items[i].prompt, q->items[i].n_prompt, &tokens, &n, &capacity);
-        prompts[i] = (prompt){tokens, n};
-        TRY(rc);
+status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit) {
+    size_t before = q->n;
+    const char *name = arena_string(&q->memory, path);
+    if (data_is_records(path)) TRY(read_records(q, name, o, with_answers, limit));
+    else TRY(read_lines(q, name));
+    if (q->n == before)
+        return ERR(ERR_INPUT, "%s: found nothing to ask (%llu lines were left out), expected one question per line",
+                   path, (unsigned long long)q->skips.n);
+    return OK;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    const generator *g;
+    chat *chat;  /* NULL: everything is plain */
+    span system; /* text NULL: none was given */
+    bool plain_as_turns;
+    arena memory; /* of turns that are put together */
+} writer;
+
+static status check_utf8(span text, const char *where, uint64_t line) {
+    utf8_scan s = utf8_check(text.text, text.length);
+    if (s.n_bad == 0) return OK;
+    return ERR(ERR_INPUT, "%s:%llu: byte %zu is not UTF-8, expected that where turns are written", where,
+               (unsigned long long)line, s.n_valid + 1);
+}
+
+/* The record with the given system turn before it, where it has none. */
+static status add_system(writer *w, data_record *r) {
+    bool pair = r->kind == RECORD_PAIR;
+    size_t n = pair ? 1 : r->n_messages;
+    if (r->kind == RECORD_TEXT)
+        return ERR(ERR_INPUT, "%s:%llu: found a text without turns, expected a conversation where --system is given",
+                   r->path, (unsigned long long)r->line);
+    if (!pair && r->messages[0].role == TURN_SYSTEM) return OK;
+    record_message *turns = arena_array(&w->memory, record_message, n + 1);
+    turns[0] = (record_message){TURN_SYSTEM, w->system};
+    if (pair) turns[1] = (record_message){TURN_USER, r->prompt};
+    else memcpy(turns + 1, r->messages, n * sizeof *turns);
+    r->kind = RECORD_MESSAGES;
+    r->messages = turns;
+    r->n_messages = n + 1;
+    return OK;
+}
+
+static status write_turns(writer *w, const question *q, chat_tokens *out) {
+    data_record r = q->record;
+    if (q->is_plain) TRY(check_utf8(r.prompt, r.path, r.line));
+    if (w->system.text) TRY(add_system(w, &r));
+    TRY(chat_encode_prompt(w->chat, &r, out));
+    if (q->is_plain) return OK; /* the generator refuses it by its number */
+    if (out->n == 0)
+        return ERR(ERR_INPUT, "%s:%llu: found an empty prompt, expected at least one token", r.path,
+                   (unsigned long long)r.line);
+    if ((int64_t)out->n >= generator_context(w->g))
+        return ERR(ERR_INPUT,
+                   "%s:%llu: the prompt has %zu tokens, the context holds %lld with at least one new token; raise "
+                   "--context, or leave such records out with --on-error skip",
+                   r.path, (unsigned long long)r.line, out->n, (long long)generator_context(w->g));
+    return OK;
+}
+
+static status write_question(writer *w, const question *q, prompt *out) {
+    chat_tokens tokens = {0};
+    status rc;
+    if (q->is_plain && !w->plain_as_turns)
+        rc = generator_encode(w->g, q->record.prompt.text, q->record.prompt.length, &tokens.ids, &tokens.n,
+                              &tokens.capacity);
+    else rc = write_turns(w, q, &tokens);
+    free(tokens.trained);
+    *out = (prompt){tokens.ids, tokens.n};
+    return rc;
+}
+
+static status open_chat(writer *w, const questions *q, const command_line *l, asked *out) {
+    bool any_plain = false, any_record = false;
+    for (size_t i = 0; i < q->n; i++) *(q->items[i].is_plain ? &any_plain : &any_record) = true;
+    out->chat = CHAT_AUTO;
+    out->end = -1;
+    if (any_record || l->chat >= 0) {
+        TRY(generator_chat(w->g, l->chat < 0 ? CHAT_AUTO : (chat_format)l->chat, &w->chat));
+        out->chat = chat_format_of(w->chat);
+        out->end = chat_end_of_turn(w->chat);
+        w->plain_as_turns = l->chat >= 0 && out->chat != CHAT_NONE;
+        if (chat_unknown_template(w->chat))
+            log_warn("the chat template in %s is not chatml, llama3 or llama2: prompts are written without one; --chat "
+                     "chooses another way",
+                     chat_unknown_template(w->chat));
     }
-    return OK;
+    if (!l->system) return OK;
+    if (out->chat == CHAT_AUTO || out->chat == CHAT_NONE || (any_plain && !w->plain_as_turns))
+        return ERR(ERR_INPUT,
+                   "--system: found prompts that are not written as turns, expected a chat format; give --chat "
+                   "chatml, llama3 or llama2 where the tokenizer has its control tokens");
+    w->system = (span){l->system, strlen(l->system)};
+    return check_utf8(w->system, "--system", 1);
 }
 
-void questions_free_prompts(prompt *prompts, size_t n) {
-    for (size_t i = 0; prompts && i < n; i++) free((void *)prompts[i].tokens);
-    free(prompts);
+status questions_encode(questions *q, const generator *g, command_line *l, asked *out) {
+    status rc = OK;
+    size_t n = q->n;
+    writer w = {.g = g};
+    arena_init(&w.memory);
+    *out = (asked){.prompts = mem_alloc(n * sizeof *out->prompts)};
+    TRY_GOTO(rc, open_chat(&w, q, l, out), done);
+    q->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        prompt *p = &out->prompts[out->n];
+        rc = write_question(&w, &q->items[i], p);
+        if (rc == OK) {
+            q->items[q->n++] = q->items[i];
+            out->n++;
+            continue;
+        }
+        free((void *)p->tokens);
+        *p = (prompt){0};
+        if (!q->items[i].is_plain) rc = skip_or_stop(q, rc, l->records.on_error);
+        if (rc != OK) goto done;
+    }
+    if (q->n == 0)
+        rc = ERR(ERR_INPUT, "found nothing to ask: all %llu records were left out", (unsigned long long)q->skips.n);
+    if (out->end >= 0) {
+        l->sampling.ends = &out->end;
+        l->sampling.n_ends = 1;
+    }
+done:
+    chat_close(w.chat);
+    arena_fini(&w.memory);
+    return rc;
+}
+
+void asked_fini(asked *a) {
+    for (size_t i = 0; i < a->n; i++) free((void *)a->prompts[i].tokens);
+    free(a->prompts);
+    *a = (asked){0};
 }

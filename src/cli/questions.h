@@ -1,25 +1,40 @@
 #pragma once
-/* questions.h - private to cli: prompts, and answers where there are any, from a file. */
+/* questions.h - private to cli: what a model is asked, from the command line or a file, and how it is written as tokens.
+ *
+ * Records of JSON lines are asked as training shows them (data/records.h, chat_encode_prompt). A plain text is gone on with
+ * as it is, unless --chat makes it a user's turn. */
 #include "cli/cli.h"
 
 typedef struct question {
-    const char *prompt; /* n_prompt bytes, NUL behind them */
-    size_t n_prompt;
-    const char *answer; /* NULL: the file has none */
-    size_t line;
+    data_record record; /* a plain text is its prompt. All views lie in the list's memory, a NUL behind each */
+    bool is_plain;
+    span answer;   /* the right one; text NULL: there is none */
+    span expected; /* what counts of it: whoever compares fills it in */
 } question;
 typedef struct questions {
     question *items;
     size_t n, capacity;
+    record_skips skips; /* lines that were left out, with --on-error skip */
     arena memory;
 } questions;
 
-/* .jsonl: one object per line, {"prompt", "completion"}, {"question", "answer"} or {"prompt"}; any other file: one prompt
- * per line. Empty lines are passed over. with_answers: a line without one is an error. */
-status questions_read(questions *q, const char *path, bool with_answers);
 void questions_init(questions *q);
-void questions_add(questions *q, const char *prompt, size_t n_bytes);
 void questions_fini(questions *q);
-/* Prompts as tokens; free_prompts also after an error. prompts comes zeroed, q->n of them, from mem_alloc. */
-status questions_encode(const questions *q, const generator *g, prompt *prompts);
-void questions_free_prompts(prompt *prompts, size_t n);
+void questions_add(questions *q, const char *text, size_t n_bytes); /* a plain text */
+/* A file by its name: records, or one plain text per line; empty lines are passed over. with_answers: only records, and
+ * each must have one; of messages it is the assistant's last turn, and what stands before it is asked. limit: only so many,
+ * 0: all. */
+status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit);
+span question_text(const question *q); /* of messages: what was said last */
+
+/* The questions as tokens. fini also after an error. */
+typedef struct asked {
+    prompt *prompts; /* as many as there are questions */
+    size_t n;
+    chat_format chat; /* of those that are written as turns; CHAT_AUTO: none is */
+    int32_t end;      /* the token that ends an answer to them; -1: none */
+} asked;
+/* Writes them as --chat and --system say, and makes l->sampling stop at the end of a turn. A record that cannot be asked (no
+ * template, too long for the context) is an error, or with --on-error skip leaves the list. */
+status questions_encode(questions *q, const generator *g, command_line *l, asked *out);
+void asked_fini(asked *a);

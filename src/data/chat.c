@@ -35,6 +35,7 @@ static const char *const format_names[CHAT_COUNT] = {"auto", "none", "chatml", "
 const char *chat_format_name(chat_format f) { return format_names[f]; }
 chat_format chat_format_of(const chat *c) { return c->format; }
 int32_t chat_document_bos(const chat *c) { return c->bos; }
+int32_t chat_end_of_turn(const chat *c) { return c->end >= 0 ? c->end : c->eos; }
 const char *chat_unknown_template(const chat *c) { return c->unknown.length ? c->unknown.text : NULL; }
 
 /* ---- which format -------------------------------------------------------------------------------------------- */
@@ -529,7 +530,7 @@ static status encode_record(const chat *c, const data_record *r, bool open, chat
     if (r->kind == RECORD_MESSAGES) {
         t.messages = r->messages;
         t.n = r->n_messages;
-        while (open && t.n > 0 && t.messages[t.n - 1].role == TURN_ASSISTANT) t.n--;
+        if (open && t.messages[t.n - 1].role == TURN_ASSISTANT) t.n--;
         if (t.n == 0)
             return ERR(ERR_INPUT, "%s:%llu: found messages of the assistant alone, expected something to answer",
                        r->path, (unsigned long long)r->line);

@@ -16,6 +16,7 @@
 #include "data/records.h"
 
 typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL } data_format; /* auto: by the end of the name */
+bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .json, .ndjson */
 typedef enum data_train_on { TRAIN_ON_RESPONSE, TRAIN_ON_ALL } data_train_on;
 typedef enum chat_format {
     CHAT_AUTO, /* the tokenizer's own template where it is known, else what its special tokens say, else none */
@@ -113,6 +114,9 @@ status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, cha
 void chat_close(chat *c);
 chat_format chat_format_of(const chat *c); /* never CHAT_AUTO */
 const char *chat_format_name(chat_format f);
+int32_t chat_end_of_turn(const chat *c); /* the token behind a response; -1: none */
+/* The file with the tokenizer's own template, where CHAT_AUTO did not know it; NULL: no such. */
+const char *chat_unknown_template(const chat *c);
 void chat_describe(const chat *c, strbuf *out); /* everything that the tokens depend on beside tokenizer and record */
 /* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt, response
  * and EOS. Trained are the responses with the token that ends them; everything with TRAIN_ON_ALL; a text as a whole. */

@@ -184,9 +184,12 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
 
 /* ---- opening ------------------------------------------------------------------------------------------------- */
 
+bool data_is_records(const char *path) {
+    return str_ends_with(path, ".jsonl") || str_ends_with(path, ".json") || str_ends_with(path, ".ndjson");
+}
+
 static bool is_text_file(const data_options *o, const char *path) {
-    if (o->format != FORMAT_AUTO) return o->format == FORMAT_TEXT;
-    return !str_ends_with(path, ".jsonl") && !str_ends_with(path, ".json") && !str_ends_with(path, ".ndjson");
+    return o->format == FORMAT_AUTO ? !data_is_records(path) : o->format == FORMAT_TEXT;
 }
 
 static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { NAMED_SKIPS = 3 };
-#define SKIP_HINT "; repair the line, or leave such records out with data.on_error=skip"
+#define SKIP_HINT "; repair the line, or leave such records out (data.on_error=skip, --on-error skip)"
 
 static const char *const role_names[TURN_COUNT] = {"system", "user", "assistant"};
 const char *turn_role_name(turn_role r) { return role_names[r]; }
@@ -70,12 +70,12 @@ static status read_message(const json_t *m, size_t index, place at, record_messa
     return OK;
 }
 
-static status read_messages(record_parser *p, const json_t *list, place at, data_record *out) {
+static status read_messages(record_parser *p, const json_t *list, const record_options *o, place at, data_record *out) {
     if (!json_is_array(list) || json_array_size(list) == 0)
         return ERR(ERR_INPUT, "%s:%llu: key 'messages': found %s, expected a list of {\"role\", \"content\"}" SKIP_HINT,
                    at.path, at.line, json_is_array(list) ? "an empty list" : kind_of(list));
     size_t n = json_array_size(list);
-    bool answered = false;
+    bool answered = o->may_lack_response;
     p->messages = array_grow(p->messages, &p->capacity, n, sizeof *p->messages);
     for (size_t i = 0; i < n; i++) {
         TRY(read_message(json_array_get(list, i), i, at, &p->messages[i]));
@@ -90,17 +90,23 @@ static status read_messages(record_parser *p, const json_t *list, place at, data
     return OK;
 }
 
-static status read_pair(const json_t *root, const char *prompt, const char *response, place at, data_record *out) {
+static bool has(const json_t *object, const char *key) { return json_object_get(object, key) != NULL; }
+
+/* response: NULL where no column has it. */
+static status read_pair(const json_t *root, const char *prompt, const char *response, const record_options *o, place at,
+                        data_record *out) {
     out->kind = RECORD_PAIR;
     TRY(get_string(root, prompt, at, true, &out->prompt));
+    if (o->may_lack_response && (!response || !*response || !has(root, response))) return OK;
     TRY(get_string(root, response, at, false, &out->response));
     return OK;
 }
 
 /* "input" belongs to the prompt, on a line of its own. */
-static status read_instruction(record_parser *p, const json_t *root, place at, data_record *out) {
+static status read_instruction(record_parser *p, const json_t *root, const record_options *o, place at,
+                               data_record *out) {
     const json_t *input = json_object_get(root, "input");
-    TRY(read_pair(root, "instruction", "output", at, out));
+    TRY(read_pair(root, "instruction", "output", o, at, out));
     if (!input || json_is_null(input)) return OK;
     span more = {0};
     TRY(get_string(root, "input", at, true, &more));
@@ -112,8 +118,6 @@ static status read_instruction(record_parser *p, const json_t *root, place at, d
     out->prompt = (span){p->joined.text, p->joined.length};
     return OK;
 }
-
-static bool has(const json_t *object, const char *key) { return json_object_get(object, key) != NULL; }
 
 static status unknown_shape(const json_t *root, place at) {
     strbuf keys;
@@ -135,11 +139,14 @@ static status unknown_shape(const json_t *root, place at) {
 
 static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     const json_t *root = p->root;
-    if (o->prompt_column && *o->prompt_column) return read_pair(root, o->prompt_column, o->response_column, at, out);
-    if (has(root, "messages")) return read_messages(p, json_object_get(root, "messages"), at, out);
-    if (has(root, "prompt") && has(root, "completion")) return read_pair(root, "prompt", "completion", at, out);
-    if (has(root, "question") && has(root, "answer")) return read_pair(root, "question", "answer", at, out);
-    if (has(root, "instruction") && has(root, "output")) return read_instruction(p, root, at, out);
+    bool open = o->may_lack_response;
+    if (o->prompt_column && *o->prompt_column) return read_pair(root, o->prompt_column, o->response_column, o, at, out);
+    if (has(root, "messages")) return read_messages(p, json_object_get(root, "messages"), o, at, out);
+    if (has(root, "prompt") && (open || has(root, "completion")))
+        return read_pair(root, "prompt", "completion", o, at, out);
+    if (has(root, "question") && (open || has(root, "answer")))
+        return read_pair(root, "question", "answer", o, at, out);
+    if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
     if (!has(root, "text")) return unknown_shape(root, at);
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);
@@ -174,7 +181,7 @@ void record_parser_close(record_parser *p) {
 
 status record_options_check(const record_options *o) {
     bool prompt = o->prompt_column && *o->prompt_column, response = o->response_column && *o->response_column;
-    if (prompt != response)
+    if (prompt != response && !(prompt && o->may_lack_response))
         return ERR(ERR_INPUT,
                    "data: found data.%s_column alone, expected data.prompt_column and data.response_column "
                    "together or none of them",

@@ -7,7 +7,8 @@
  * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
  *
  * Promises
- *   - A record that is handed out is whole: every string is UTF-8, no response is empty, roles are known.
+ *   - A record that is handed out is whole: every string is UTF-8, no response is empty (see may_lack_response), roles
+ *     are known.
  *   - Every other line is an error that names file:line, what was found and what was expected (RECORDS_STOP), or is
  *     counted, and the first few are named in the log (RECORDS_SKIP). Nothing is guessed and nothing is passed over
  *     silently.
@@ -29,6 +30,9 @@ typedef struct record_options {
     const char *prompt_column, *response_column; /* NULL or "": by the keys above; both or none */
     record_policy on_error;
     uint64_t max_line; /* bytes; 0: RECORD_MAX_LINE */
+    /* Prompts for a model to answer: {"prompt"}, {"question"}, {"instruction"}, messages without the assistant's, and a
+     * prompt column alone are records too. A response that is missing is empty. */
+    bool may_lack_response;
 } record_options;
 #define RECORD_MAX_LINE ((uint64_t)64 << 20)
 

@@ -40,8 +40,6 @@ status file_list_parse(const char *source, file_entry **out, size_t *n);
 void file_list_free(file_entry *entries, size_t n);
 
 int32_t chat_document_bos(const chat *c); /* what stands before a document; -1: nothing */
-/* The file with the tokenizer's own template, where CHAT_AUTO did not know it; NULL: no such. */
-const char *chat_unknown_template(const chat *c);
 
 /* Whole documents to rows of T places: best fit, largest first, so that rows are nearly full. */
 typedef struct row_packing {

@@ -73,6 +73,9 @@ status export_describe(const train_request *r, const dataset *d, char **out) {
         rc = ERR(ERR_INPUT, "data.tokenizer: the path '%s' is not UTF-8, expected that", tokenizer);
         goto done;
     }
+    data_report data = {.chat = CHAT_AUTO};
+    if (d) dataset_report(d, SPLIT_TRAIN, &data);
+    if (data.chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(data.chat)));
     *out = json_dumps(root, JSON_COMPACT);
     ASSERT(*out);
 done:

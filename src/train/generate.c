@@ -108,6 +108,8 @@ static void make_buffers(generator *g) {
 static status open_from(generator *g, const model_source *s, const generator_options *o) {
     plan_request r;
     TRY(tokenizer_open(&g->tokenizer, s->tokenizer));
+    g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
+    g->chat = s->chat;
     if (tokenizer_vocab(g->tokenizer) > s->config.vocab)
         return ERR(ERR_INPUT, "%s: the tokenizer %s has %lld tokens, the model only %lld", s->dir, s->tokenizer,
                    (long long)tokenizer_vocab(g->tokenizer), (long long)s->config.vocab);
@@ -164,6 +166,10 @@ status generator_encode(const generator *g, const char *text, size_t n_bytes, in
     /* Bytes were trained on without a BOS; a tokenizer.json says itself what stands before a text. */
     unsigned flags = tokenizer_is_byte(g->tokenizer) ? 0 : ENCODE_ADD_SPECIALS;
     return tokenizer_encode_with(g->tokenizer, text, n_bytes, flags, tokens, n, capacity);
+}
+
+status generator_chat(const generator *g, chat_format wanted, chat **out) {
+    return chat_open(out, g->tokenizer, g->tokenizer_name, wanted == CHAT_AUTO ? g->chat : wanted);
 }
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,9 @@ typedef struct sampling_options {
     int64_t n_completions;    /* per prompt */
     const char *const *stops; /* strings that end a completion, left out of its text; they may begin inside a token */
     size_t n_stops;
-    bool ignore_eos;
+    const int32_t *ends; /* tokens that end a completion beside the model's own end of text: the end of a turn */
+    size_t n_ends;
+    bool ignore_eos; /* go on after all of these */
 } sampling_options;
 /* Greedy, 128 tokens, one completion, nothing filtered. A struct of zeros is no request: top_p 0 would keep nothing. */
 #define SAMPLING_DEFAULTS ((sampling_options){.max_new = 128, .top_p = 1, .repetition_penalty = 1, .n_completions = 1})
@@ -100,6 +102,9 @@ int64_t generator_context(const generator *g);
  * tokenizer_encode does. */
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
+/* How the model's turns are written; CHAT_AUTO: as the run was trained where its checkpoint says, else as the tokenizer
+ * says. The caller closes it, before the generator. */
+status generator_chat(const generator *g, chat_format wanted, chat **out);
 status sampling_check(const sampling_options *s); /* ranges, named */
 /* n_prompts * n_completions of them, those of one prompt together, in the order of the prompts. After an error there are
  * none. observer may be NULL. */

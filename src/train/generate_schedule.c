@@ -178,8 +178,12 @@ static void sample_task(void *context, int64_t row, int thread) {
 }
 
 static bool is_eos(const scheduler *s, int32_t token) {
-    for (size_t i = 0; i < s->g->n_eos && !s->options->ignore_eos; i++)
+    const sampling_options *o = s->options;
+    if (o->ignore_eos) return false;
+    for (size_t i = 0; i < s->g->n_eos; i++)
         if (s->g->eos[i] == token) return true;
+    for (size_t i = 0; i < o->n_ends; i++)
+        if (o->ends[i] == token) return true;
     return false;
 }
 

@@ -8,6 +8,8 @@ struct generator {
     plan plan;
     exec *e;
     tokenizer *tokenizer;
+    const char *tokenizer_name;
+    chat_format chat; /* CHAT_AUTO: as the tokenizer says */
     int32_t *eos;
     size_t n_eos;
     page_pool pages;

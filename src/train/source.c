@@ -33,6 +33,14 @@ static status open_directory(model_source *s, const char *path) {
     return OK;
 }
 
+/* A name that a later ralo knows is as good as none: the tokenizer says how turns are written. */
+static chat_format find_chat(const char *name, const char *dir) {
+    for (chat_format f = CHAT_NONE; name && f < CHAT_COUNT; f++)
+        if (strcmp(name, chat_format_name(f)) == 0) return f;
+    if (name) log_warn("%s: the chat format '%.50s' is not known here; the tokenizer's is taken", dir, name);
+    return CHAT_AUTO;
+}
+
 static status open_checkpoint(model_source *s, const char *path) {
     const json_t *description;
     TRY(checkpoint_locate("a model", path, "a directory with config.json, a run or a checkpoint", s->dir,
@@ -43,6 +51,7 @@ static status open_checkpoint(model_source *s, const char *path) {
     const char *tokenizer = json_string_value(json_object_get(description, "tokenizer"));
     s->tokenizer = tokenizer ? arena_string(&s->memory, tokenizer) : "byte";
     s->generation = json_incref(json_object_get(description, "generation"));
+    s->chat = find_chat(json_string_value(json_object_get(description, "chat")), s->dir);
     return OK;
 }
 

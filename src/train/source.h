@@ -6,6 +6,7 @@ typedef struct model_source {
     char dir[4096]; /* the Hugging Face directory or the checkpoint */
     model_config config;
     const char *tokenizer;     /* for tokenizer_open */
+    chat_format chat;          /* its turns were trained in; CHAT_AUTO: nobody says */
     json_t *generation;        /* generation_config.json; NULL: there is none */
     checkpoint_reader *reader; /* NULL: a Hugging Face directory */
     arena memory;
