@@ -15,7 +15,7 @@ typedef struct command_line {
     const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
     bool help, json, program, show_config;
-    const char *trace;
+    const char *trace, *timeline;
     int dtype; /* into the row's list; -1: as trained */
     /* generate and eval */
     generator_options generation;
