@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 enum {
-    WIDTH = 1080,
+    WIDTH = 1120,
     LEFT = 84,
-    PLOT_WIDTH = 760,
-    LEGEND = 862, /* left edge; the numbers end at LEGEND_END */
-    LEGEND_END = 1064,
+    PLOT_WIDTH = 800,
+    LEGEND = 902, /* left edge; the numbers end at LEGEND_END */
+    LEGEND_END = 1104,
     PLOT_TOP = 88,
     PLOT_HEIGHT = 320,
     PANEL_GAP = 62, /* between the plots: the names of the parts */
