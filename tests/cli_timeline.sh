@@ -30,7 +30,8 @@ whole() { [ "$(head -c 5 "$1")" = "<svg " ] && [ "$(tail -n 1 "$1")" = "</svg>" 
 tiny=(--preset test-llama --set data.seq_len=32 --set train.micro_batch=2)
 check 0 a.svg '"timeline": "a.svg"' -- plan "${tiny[@]}" --timeline a.svg --json && whole a.svg
 grep -q "recompute none; nothing offloaded" a.svg || fail "a.svg does not name the strategy"
-check 0 a.svg -- plan "${tiny[@]}" --timeline a.svg --set memory.recompute=full --set memory.offload.states=host && whole a.svg
+check 0 a.svg -- plan "${tiny[@]}" --timeline a.svg --set memory.strategy=manual --set memory.recompute=full \
+    --set memory.offload.states=host && whole a.svg
 grep -q "recompute full; states on host" a.svg || fail "a.svg does not name what was set"
 check 3 a.svg "does not fit" -- plan "${tiny[@]}" --timeline a.svg --device-memory 8K && whole a.svg
 check 2 - "'a.png'" ".svg" -- plan "${tiny[@]}" --timeline a.png

@@ -349,30 +349,36 @@ static void what_is_drawn_is_the_columns(void **state) {
         }
 }
 
-static void long_programs_stay_small(void **state) {
-    (void)state;
+static void check_long(int64_t n_layers, const offload_options *o, size_t n_ops) {
     plan_request r = request("test-qwen3");
     plan p;
-    r.model.n_layers = 400;
+    plan_timeline t;
+    size_t n_at_peak = 0;
+    r.model.n_layers = n_layers;
     r.recompute.kind = RECOMPUTE_FULL;
-    r.offload = offloads[2];
+    r.offload = *o;
     r.verify = false;
     training_must(plan_compile(&p, &r));
-    assert_true(p.program.n_ops > 20000);
+    assert_true(p.program.n_ops > n_ops);
     check_parts(&p);
     check_picture(&p);
     char *picture = drawn(&p);
     assert_true(strlen(picture) < 60000);
     free(picture);
-    plan_timeline t;
     plan_timeline_init(&t, &p);
-    size_t n_at_peak = 0;
+    assert_true(t.n_columns > TIMELINE_COLUMNS / 2);
     for (size_t i = 0; i < t.n_columns; i++)
         n_at_peak +=
             t.columns[i].op == p.peak_op && memcmp(t.columns[i].device.by_role, p.by_role, sizeof p.by_role) == 0;
     assert_int_equal(n_at_peak, 1);
     plan_timeline_fini(&t);
     plan_close(&p);
+}
+
+static void long_programs_stay_small(void **state) {
+    (void)state;
+    check_long(400, &offloads[0], 20000);
+    check_long(40, &offloads[2], 4000);
 }
 
 static size_t count(const char *text, const char *what) {
