@@ -47,9 +47,21 @@ static void emit_copy(program *p, value_id x, value_id y, stream s) {
     o->stream = s;
 }
 
-static double ms_of(const program *p, const hardware *h, double *busy) {
-    double none[COST_LANES] = {0};
+/* As layout does it, but for bytes that a test has shared out itself: every value has its own. */
+static void give_addresses(program *p) {
+    for (value_id v = 1; v < p->n_values; v++) {
+        value *a = &p->values[v];
+        if (a->offset != VALUE_NOT_PLACED) continue;
+        a->offset = p->arena_bytes[a->tier];
+        p->arena_bytes[a->tier] += (value_bytes(a) + 4095) / 4096 * 4096;
+    }
+}
+
+static double ms_of(program *p, const hardware *h, double *busy) {
+    double none[STREAM_COUNT] = {0};
     const char *missing = NULL;
+    give_addresses(p);
+    assert_int_equal(pass_waits(p, NULL), OK);
     double s = cost_section(p, SECTION_MICRO, h, busy ? busy : none, &missing);
     assert_null(missing);
     return s * 1e3;
@@ -80,12 +92,14 @@ static void independent_streams_overlap(void **state) {
     value_id far = add_value(&p, "far", TIER_HOST), near = add_value(&p, "near", TIER_DEVICE);
     emit_copy(&p, far, near, STREAM_H2D);
     emit_add(&p, a, b, c);
-    double busy[COST_LANES] = {0};
+    double busy[STREAM_COUNT] = {0};
     assert_float_equal(ms_of(&p, &h, busy), 3, 1e-9);
     assert_float_equal(busy[STREAM_H2D], 1e-3, 1e-12);
     assert_float_equal(busy[STREAM_COMPUTE], 3e-3, 1e-12);
     h.overlap = false; /* the same program where one thing happens at a time */
-    assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9);
+    double alone[STREAM_COUNT] = {0};
+    assert_float_equal(ms_of(&p, &h, alone), 4, 1e-9);
+    assert_memory_equal(alone, busy, sizeof busy);
     program_fini(&p);
 }
 
@@ -117,7 +131,6 @@ static void overwriting_waits_for_the_last_reader(void **state) {
     emit_add(&p, near1, near1, y);
     emit_copy(&p, far2, near2, STREAM_H2D);
     assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9); /* bytes of their own: the second copy hides behind the ADD */
-    p.arena_bytes[TIER_DEVICE] = 2 * (size_t)MB;
     p.values[near1].offset = p.values[near2].offset = 0;
     p.values[y].offset = (size_t)MB;
     assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
@@ -144,7 +157,28 @@ static void copies_both_ways_share_the_wire(void **state) {
     program_fini(&p);
 }
 
-static void adamw_runs_where_its_state_lives(void **state) {
+/* Further devices are devices: their copies cross the same wire, and one device reaches another by the link. */
+static void further_devices_are_devices(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    value_id far = add_value(&p, "far", TIER_HOST), a = add_value(&p, "a", TIER_DEVICE),
+             b = add_value(&p, "b", TIER_DEVICE_1), c = add_value(&p, "c", TIER_DEVICE_1);
+    h.copy_to_device = 0.5e9;
+    emit_copy(&p, far, b, STREAM_H2D);
+    assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9);
+    emit_copy(&p, a, c, STREAM_H2D); /* no link: through the host, as slow as the slower half */
+    assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9);
+    h.link_bandwidth = 4e9;
+    assert_float_equal(ms_of(&p, &h, NULL), 2.25, 1e-9);
+    emit_copy(&p, b, c, STREAM_COMPUTE); /* inside one: read and written there */
+    h.device_bandwidth = 8e9;
+    assert_float_equal(ms_of(&p, &h, NULL), 2.5, 1e-9);
+    program_fini(&p);
+}
+
+static void adamw_runs_where_its_op_says(void **state) {
     (void)state;
     program p;
     program_init(&p);
@@ -156,16 +190,18 @@ static void adamw_runs_where_its_state_lives(void **state) {
     op *o = program_emit(&p, OP_ADAMW, SECTION_MICRO);
     op_in(o, 0, v[0]), op_in(o, 1, clip), op_in(o, 2, scalars);
     op_out(o, 0, v[1]), op_out(o, 2, v[2]), op_out(o, 3, v[3]);
-    assert_int_equal(cost_op_lane(&p, &p.ops[0], &h), COST_LANE_HOST);
+    o->at = TIER_HOST;
+    o->stream = STREAM_HOST;
+    h.device_bandwidth = 0.1e9;                               /* it has nothing to do with the device */
     double small = (4.0 * CLIP_COUNT + 64) / 1e6;             /* ms */
     assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9); /* reads g p m v, writes p m v */
     h.host_adamw = 0.1e9;                                     /* parameters/s, of 30 bytes each: 3 GB/s */
     assert_float_equal(ms_of(&p, &h, NULL), (7 + small) / 3, 1e-9);
     value_id x = add_value(&p, "x", TIER_DEVICE), y = add_value(&p, "y", TIER_DEVICE);
     emit_add(&p, x, x, y); /* beside it on the device */
-    assert_float_equal(ms_of(&p, &h, NULL), 3, 1e-9);
-    p.values[v[2]].tier = TIER_DEVICE;
-    assert_int_equal(cost_op_lane(&p, &p.ops[0], &h), STREAM_COMPUTE);
+    double busy[STREAM_COUNT] = {0};
+    assert_float_equal(ms_of(&p, &h, busy), 30, 1e-9);
+    assert_float_equal(busy[STREAM_HOST], (7 + small) / 3e3, 1e-12);
     program_fini(&p);
 }
 
@@ -175,9 +211,10 @@ static void a_rate_that_is_not_there_is_named(void **state) {
     program_init(&p);
     hardware h = machine();
     value_id disk = add_value(&p, "disk", TIER_NVME), near = add_value(&p, "near", TIER_HOST);
-    emit_copy(&p, disk, near, STREAM_H2D);
+    emit_copy(&p, disk, near, STREAM_READ);
     assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9); /* 0.5 GB/s */
-    emit_copy(&p, near, disk, STREAM_D2H);
+    emit_copy(&p, near, disk, STREAM_WRITE);
+    assert_int_equal(pass_waits(&p, NULL), OK);
     cost c;
     cost_program(&c, &p, &h, 1);
     assert_true(isinf(c.step_s));
@@ -208,22 +245,22 @@ static size_t accesses(const program *p, const op *o, access *out) {
     return n;
 }
 
-/* Without contention an op starts when its lane is free and every earlier op that it conflicts with has ended. */
+/* Without contention an op starts when its stream is free and every earlier op that it conflicts with has ended. */
 static double slow_walk(const program *p, const hardware *h) {
-    double *end = calloc(p->n_ops, sizeof *end), free_at[COST_LANES] = {0}, last = 0;
+    double *end = calloc(p->n_ops, sizeof *end), free_at[STREAM_COUNT] = {0}, last = 0;
     for (size_t i = 0; i < p->n_ops; i++) {
         access a[OP_MAX_IN + 1], b[OP_MAX_IN + 1];
         const char *missing = NULL;
         size_t na = accesses(p, &p->ops[i], a);
-        int lane = cost_op_lane(p, &p->ops[i], h);
-        double start = free_at[lane];
+        stream mine = p->ops[i].stream;
+        double start = free_at[mine];
         for (size_t j = 0; j < i; j++) {
             size_t nb = accesses(p, &p->ops[j], b);
             for (size_t x = 0; x < na; x++)
                 for (size_t y = 0; y < nb; y++)
                     if (conflict(&a[x], &b[y])) start = fmax(start, end[j]);
         }
-        end[i] = free_at[lane] = start + cost_op_seconds(p, &p->ops[i], h, &missing);
+        end[i] = free_at[mine] = start + cost_op_seconds(p, &p->ops[i], h, &missing);
         last = fmax(last, end[i]);
     }
     free(end);
@@ -243,16 +280,16 @@ static void random_programs_end_when_the_slow_walk_ends(void **state) {
             value_id v = add_value(&p, name, i < 9 ? TIER_DEVICE : TIER_HOST);
             p.values[v].offset = rng_below(key, k++, 24) * ((size_t)MB / 4); /* they overlap as they like */
         }
-        p.arena_bytes[TIER_DEVICE] = p.arena_bytes[TIER_HOST] = 8 * (size_t)MB;
         for (int i = 0; i < 40; i++) {
             value_id device[3] = {1 + (value_id)rng_below(key, k, 9), 1 + (value_id)rng_below(key, k + 1, 9),
                                   1 + (value_id)rng_below(key, k + 2, 9)};
             value_id host = 10 + (value_id)rng_below(key, k + 3, 5);
-            uint64_t which = rng_below(key, k + 4, 4);
+            uint64_t which = rng_below(key, k + 4, 5);
             k += 5;
             if (which == 0) emit_copy(&p, host, device[0], STREAM_H2D);
             else if (which == 1) emit_copy(&p, device[0], host, STREAM_D2H);
             else if (which == 2) emit_copy(&p, device[0], device[1], STREAM_COMM);
+            else if (which == 3) emit_copy(&p, host, 10 + device[1] % 5, STREAM_HOST);
             else emit_add(&p, device[0], device[1], device[2]);
         }
         assert_float_equal(ms_of(&p, &h, NULL), 1e3 * slow_walk(&p, &h), 1e-6);
@@ -406,7 +443,8 @@ int main(void) {
         cmocka_unit_test(a_chain_across_streams_waits),
         cmocka_unit_test(overwriting_waits_for_the_last_reader),
         cmocka_unit_test(copies_both_ways_share_the_wire),
-        cmocka_unit_test(adamw_runs_where_its_state_lives),
+        cmocka_unit_test(further_devices_are_devices),
+        cmocka_unit_test(adamw_runs_where_its_op_says),
         cmocka_unit_test(a_rate_that_is_not_there_is_named),
         cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
         cmocka_unit_test(small_products_are_slower),

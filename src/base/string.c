@@ -135,6 +135,14 @@ char *str_format_bytes(char buf[32], uint64_t n_bytes) {
     return buf;
 }
 
+char *str_format_seconds(char buf[32], double s) {
+    if (s < 10) snprintf(buf, 32, "%.4g ms", 1e3 * s);
+    else if (s < 600) snprintf(buf, 32, "%.1f s", s);
+    else if (s < 36000) snprintf(buf, 32, "%.1f min", s / 60);
+    else snprintf(buf, 32, "%.1f h", s / 3600);
+    return buf;
+}
+
 char *str_format_count(char buf[32], double n) {
     static const char *const units[] = {"", "K", "M", "B", "T"};
     double value = n;

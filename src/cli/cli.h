@@ -18,7 +18,7 @@ typedef struct command_line {
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
     bool help, json, program, show_config;
-    const char *trace;
+    const char *trace, *timeline;
     int dtype; /* into the row's list; -1: as trained */
     /* generate and eval */
     generator_options generation;

@@ -26,6 +26,9 @@ static status check(const command_line *l) {
                    from);
     if (l->prompts.n == 0 && !l->prompt_file && !from && !l->plan)
         return ERR(ERR_INPUT, "generate: found no prompt, expected --prompt TEXT, --prompt-file FILE, or - for stdin");
+    if (l->timeline && !l->plan)
+        return ERR(ERR_INPUT, "generate: --timeline %.200s draws a plan; add --plan", l->timeline);
+    if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (s->n_completions > 1 && s->temperature == 0)
         return ERR(ERR_INPUT, "generate: -n %lld greedy completions are all the same; give a --temperature above 0",
                    (long long)s->n_completions);
@@ -150,10 +153,12 @@ static status show_plan(const command_line *a) {
     plan p;
     TRY(generator_plan_compile(&p, &a->generation));
     plan_print(&p, stderr);
-    status rc = plan_check_fit(&p);
+    status rc = a->timeline ? plan_timeline_write(&p, a->timeline) : OK;
+    if (rc == OK) rc = plan_check_fit(&p);
     if (a->json) {
         json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
                                  "memory", plan_memory_json(&p));
+        if (a->timeline) json_object_set_new(root, "timeline", json_text(a->timeline, strlen(a->timeline)));
         json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
         putchar('\n');
         json_decref(root);

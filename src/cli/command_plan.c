@@ -1,5 +1,5 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
-#include "cli/cli.h"
+#include "cli/output.h"
 
 static void print_json(json_t *root) {
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
@@ -31,11 +31,13 @@ static status show(const command_line *l, const plan *p) {
     plan_print(p, stderr);
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
+    if (l->timeline) TRY(plan_timeline_write(p, l->timeline)); /* also of what does not fit: there it is wanted most */
     status rc = plan_check_fit(p);
     if (l->json) {
         json_t *root = plan_json(p, rungs);
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
+        if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         print_json(root);
     }
     return rc;
@@ -45,6 +47,9 @@ status command_plan(command_line *l) {
     train_request r;
     hardware machine;
     plan p = {0};
+    if (l->timeline && l->world)
+        return ERR(ERR_INPUT, "plan: --timeline draws one plan, --world %d prints tables of many; leave one out", l->world);
+    if (l->timeline) TRY(plan_timeline_check(l->timeline));
     TRY(request_from_config(&l->config, &r));
     TRY(machine_describe(l->hardware, r.n_threads, &machine));
     r.plan.hardware = &machine;

@@ -227,7 +227,7 @@ static status settle_batch(foreign_reader *r) {
                 "%lld x 1 rank = %lld; change one of the three",
                 foreign_where(r, train_item), (long long)train, (long long)micro, (long long)steps, (long long)product);
     }
-    if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch == 0)
+    if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch < 0)
         return settle_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
                                  train ? train : micro * steps);
     if (train && micro && steps) { /* as they stand */

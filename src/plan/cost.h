@@ -2,8 +2,8 @@
 /* cost.h - how long a step takes on a machine that is only described.
  *
  * The scheduled program is walked as the executor walks it: ops of one stream in order, streams beside each other, an op
- * waiting for what it reads and for the last user of the bytes it overwrites. Times of single ops come from shapes and
- * rates; nothing is measured here.
+ * waiting for as many ops of other streams as op.wait says. On a machine without overlap one op runs at a time. Times of
+ * single ops come from shapes and rates; nothing is measured here.
  *
  *     cost c;
  *     cost_program(&c, &plan.program, &hardware, accumulation);
@@ -11,11 +11,6 @@
  */
 #include "plan/hardware.h"
 #include "program/program.h"
-
-/* A lane is what runs one op at a time: a stream, or the host's own cores (work whose operands all live on the host). */
-#define COST_LANE_HOST STREAM_COUNT
-#define COST_LANES (STREAM_COUNT + 1)
-const char *cost_lane_name(int lane);
 
 typedef struct cost_kind {
     double seconds; /* of one step, as if nothing overlapped */
@@ -25,14 +20,14 @@ typedef struct cost_kind {
 typedef struct cost {
     double micro_s, update_s; /* one run of each section */
     double step_s;            /* accumulation x micro + update */
-    double busy_s[COST_LANES];
+    double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */
 } cost;
 
 /* One op alone. *missing is set when a needed rate is not there, and the result is then INFINITY. */
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing);
-int cost_op_lane(const program *p, const op *o, const hardware *h);
-/* One run of a section, from its first op's start to its last op's end; busy_s (COST_LANES) is added to. */
+/* One run of a section that the waits pass has seen, from its first op's start to its last op's end; busy_s
+ * (STREAM_COUNT) is added to. */
 double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing);
 void cost_program(cost *out, const program *p, const hardware *h, int64_t accumulation);

@@ -5,6 +5,7 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct sized_value {
     size_t n_bytes;
@@ -25,43 +26,22 @@ static void sort_by_size(const program *g, value_id *ids, size_t n) {
     free(list);
 }
 
-/* A value computed in place lives in the bytes of the one it took over: one block, alive as long as either. */
-static void merge_lifetimes(const program *g, lifetime *life) {
-    layout_lifetimes(g, life);
-    for (value_id v = 1; v < g->n_values; v++) {
-        value_id owner = g->values[v].in_place_of;
-        if (owner == NO_VALUE || life[v].first > life[v].last) continue;
-        life[owner].first = MIN(life[owner].first, life[v].first);
-        life[owner].last = MAX(life[owner].last, life[v].last);
-        life[v] = (lifetime){SIZE_MAX, 0};
-    }
-}
-
 static void find_peak(plan *p) {
     const program *g = &p->program;
     lifetime *life = mem_alloc(g->n_values * sizeof *life);
-    double *alive = mem_alloc((g->n_ops + 1) * sizeof *alive), sum = 0, most = -1;
-    merge_lifetimes(g, life);
-    for (value_id v = 1; v < g->n_values; v++) {
-        const value *a = &g->values[v];
-        if (a->view_of || a->tier != TIER_DEVICE || a->persistent || life[v].first > life[v].last) continue;
-        alive[life[v].first] += (double)value_bytes(a);
-        alive[life[v].last + 1] -= (double)value_bytes(a);
-    }
-    for (size_t i = 0; i < g->n_ops; i++) {
-        sum += alive[i];
-        if (sum > most) most = sum, p->peak_op = i;
-    }
+    plan_alive *alive = plan_alive_at_ops(g, TIER_DEVICE);
+    uint64_t most = 0;
+    for (size_t i = 0; i < g->n_ops; i++)
+        if (plan_alive_sum(&alive[i]) > most) most = plan_alive_sum(&alive[i]), p->peak_op = i;
+    memcpy(p->by_role, alive[p->peak_op].by_role, sizeof p->by_role);
+    p->gap_bytes = p->planned[TIER_DEVICE] - plan_alive_sum(&alive[p->peak_op]);
     p->at_peak = mem_alloc(g->n_values * sizeof *p->at_peak);
-    uint64_t total = 0;
+    plan_lifetimes(g, life);
     for (value_id v = 1; v < g->n_values; v++) {
         const value *a = &g->values[v];
         if (a->view_of || a->tier != TIER_DEVICE || life[v].first > p->peak_op || life[v].last < p->peak_op) continue;
         p->at_peak[p->n_at_peak++] = v;
-        p->by_role[a->role] += value_bytes(a);
-        total += value_bytes(a);
     }
-    p->gap_bytes = p->planned[TIER_DEVICE] - total;
     sort_by_size(g, p->at_peak, p->n_at_peak);
     free(alive);
     free(life);

@@ -41,21 +41,21 @@ static void print_kinds(const cost *c, FILE *out) {
 static void print_prediction(const plan *p, FILE *out) {
     const cost *c = &p->cost;
     const hardware *h = p->request.hardware;
-    char a[32];
-    int n_lanes = 0;
+    char a[32], b[32];
+    int n_streams = 0;
     if (c->missing) {
         fprintf(out, "predicted nothing: %s does not say %s\n", h->name, c->missing);
         return;
     }
-    fprintf(out, "predicted %.4g ms per step, %s tokens/s on %s\n", 1e3 * c->step_s,
+    fprintf(out, "predicted %s per step, %s tokens/s on %s\n", str_format_seconds(b, c->step_s),
             str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
     fprintf(out, "    machine: %s\n", *h->source ? h->source : "described by a file");
     print_kinds(c, out);
-    for (int l = 0; l < COST_LANES; l++) n_lanes += c->busy_s[l] > 0;
-    for (int l = 0; l < COST_LANES && n_lanes > 1; l++)
+    for (stream l = 0; l < STREAM_COUNT; l++) n_streams += c->busy_s[l] > 0;
+    for (stream l = 0; l < STREAM_COUNT && n_streams > 1; l++)
         if (c->busy_s[l] > 0)
-            fprintf(out, "    %-8s busy %.4g ms, %.0f %% of the step\n", cost_lane_name(l), 1e3 * c->busy_s[l],
-                    100 * c->busy_s[l] / c->step_s);
+            fprintf(out, "    %-8s busy %s, %.0f %% of the step\n", stream_name(l),
+                    str_format_seconds(a, c->busy_s[l]), 100 * c->busy_s[l] / c->step_s);
 }
 
 static void print_generation(const plan *p, FILE *out) {
@@ -122,8 +122,8 @@ json_t *plan_prediction_json(const plan *p) {
     json_object_set_new(j, "source", json_string(p->request.hardware->source));
     if (c->missing) json_object_set_new(j, "missing", json_string(c->missing));
     else json_object_set_new(j, "tokens_per_second", json_real((double)plan_tokens_per_step(p) / c->step_s));
-    for (int l = 0; l < COST_LANES && !c->missing; l++)
-        if (c->busy_s[l] > 0) json_object_set_new(busy, cost_lane_name(l), json_real(1e3 * c->busy_s[l]));
+    for (stream l = 0; l < STREAM_COUNT && !c->missing; l++)
+        if (c->busy_s[l] > 0) json_object_set_new(busy, stream_name(l), json_real(1e3 * c->busy_s[l]));
     for (int k = 0; k < OP_COUNT && !c->missing; k++)
         if (c->kinds[k].n) json_object_set_new(ops, op_name((op_kind)k), json_real(1e3 * c->kinds[k].seconds));
     json_object_set_new(j, "busy_ms", busy);

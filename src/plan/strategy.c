@@ -296,7 +296,7 @@ void plan_print_candidates(const plan *p, FILE *out) {
         fprintf(out, "  %zu. %s\n     device %s, host %s", i + 1, text.text,
                 str_format_bytes(a, c->planned[TIER_DEVICE]), str_format_bytes(b, c->planned[TIER_HOST]));
         if (c->planned[TIER_NVME]) fprintf(out, ", nvme %s", str_format_bytes(a, c->planned[TIER_NVME]));
-        if (isfinite(c->step_s)) fprintf(out, ", predicted %.4g ms", 1e3 * c->step_s);
+        if (isfinite(c->step_s)) fprintf(out, ", predicted %s", str_format_seconds(a, c->step_s));
         if (i > 0 && isfinite(c->step_s) && best->step_s > 0)
             fprintf(out, " (%+.1f %%)", 100 * (c->step_s / best->step_s - 1));
         fputs(c->fits ? "\n" : ", does not fit\n", out);

@@ -1,0 +1,130 @@
+/* timeline.c - how many bytes are alive at every op, by role and tier.
+ *
+ * The peak of a plan and its picture are read from the same rows, so that the highest column is the peak by
+ * construction. A program can have tens of thousands of ops: a timeline has at most TIMELINE_COLUMNS columns, and a column
+ * that stands for several ops shows the fullest of them whole. (The largest of each role would be a sum that is never
+ * alive.) */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+void plan_lifetimes(const program *g, lifetime *life) {
+    layout_lifetimes(g, life);
+    for (value_id v = 1; v < g->n_values; v++) {
+        value_id owner = g->values[v].in_place_of;
+        if (owner == NO_VALUE || life[v].first > life[v].last) continue;
+        life[owner].first = MIN(life[owner].first, life[v].first);
+        life[owner].last = MAX(life[owner].last, life[v].last);
+        life[v] = (lifetime){SIZE_MAX, 0};
+    }
+}
+
+plan_alive *plan_alive_at_ops(const program *g, tier t) {
+    lifetime *life = mem_alloc(g->n_values * sizeof *life);
+    plan_alive *alive = mem_alloc((g->n_ops + 2) * sizeof *alive);
+    plan_lifetimes(g, life);
+    for (value_id v = 1; v < g->n_values; v++) { /* what begins and what ends ... */
+        const value *a = &g->values[v];
+        if (a->view_of || a->tier != t || life[v].first > life[v].last) continue;
+        alive[life[v].first].by_role[a->role] += value_bytes(a);
+        alive[life[v].last + 1].by_role[a->role] -= value_bytes(a);
+    }
+    for (size_t i = 1; i < g->n_ops; i++) /* ... adds up; unsigned wrap-around gives the true sum */
+        for (role r = 0; r < ROLE_COUNT; r++) alive[i].by_role[r] += alive[i - 1].by_role[r];
+    free(life);
+    return alive;
+}
+
+uint64_t plan_alive_sum(const plan_alive *a) {
+    uint64_t sum = 0;
+    for (role r = 0; r < ROLE_COUNT; r++) sum += a->by_role[r];
+    return sum;
+}
+
+/* ---- parts of the step ---------------------------------------------------------------------------------------------- */
+
+static void add_part(plan_timeline *t, const char *name, size_t first_op, size_t end_op) {
+    if (first_op >= end_op) return;
+    ASSERT(t->n_parts < TIMELINE_PARTS);
+    t->parts[t->n_parts++] = (plan_timeline_part){.name = name, .first_op = first_op, .end_op = end_op};
+}
+
+/* The loss makes the first gradient in the same op, so the backward begins with it. */
+static void add_micro(plan_timeline *t, const program *g) {
+    size_t first, end, backward;
+    program_section(g, SECTION_MICRO, &first, &end);
+    for (backward = first; backward < end && g->ops[backward].kind != OP_UNEMBED_LOSS_GRAD;) backward++;
+    add_part(t, "forward", first, backward);
+    add_part(t, "backward", backward, end);
+}
+
+static void add_section(plan_timeline *t, const program *g, section s, const char *name) {
+    size_t first, end;
+    program_section(g, s, &first, &end);
+    add_part(t, name, first, end);
+}
+
+static void find_parts(plan_timeline *t, const plan *p) {
+    const program *g = &p->program;
+    section peak = g->n_ops ? g->ops[p->peak_op].section : SECTION_MICRO;
+    if (peak == SECTION_START) add_section(t, g, SECTION_START, "start");
+    add_micro(t, g);
+    add_section(t, g, SECTION_UPDATE, "update");
+    if (peak == SECTION_EVAL) add_section(t, g, SECTION_EVAL, "evaluation");
+    add_section(t, g, SECTION_PREFILL, "prefill");
+    add_section(t, g, SECTION_DECODE, "decode");
+}
+
+/* ---- columns -------------------------------------------------------------------------------------------------------- */
+
+/* A column never stands for ops of two parts, and every part has at least one. */
+static void cut_columns(plan_timeline *t) {
+    size_t n_ops = 0;
+    for (size_t i = 0; i < t->n_parts; i++) n_ops += t->parts[i].end_op - t->parts[i].first_op;
+    t->columns = mem_alloc((TIMELINE_COLUMNS + 1) * sizeof *t->columns);
+    for (size_t i = 0; i < t->n_parts; i++) {
+        plan_timeline_part *part = &t->parts[i];
+        size_t n = part->end_op - part->first_op, n_columns = n;
+        if (n_ops > TIMELINE_COLUMNS) n_columns = MAX(n * (TIMELINE_COLUMNS - TIMELINE_PARTS) / n_ops, (size_t)1);
+        part->first_column = t->n_columns;
+        for (size_t k = 0; k < n_columns; k++)
+            t->columns[t->n_columns++] = (plan_column){.first_op = part->first_op + k * n / n_columns,
+                                                       .end_op = part->first_op + (k + 1) * n / n_columns};
+        part->end_column = t->n_columns;
+    }
+}
+
+static void fill_device(plan_timeline *t, const plan_alive *alive) {
+    for (size_t i = 0; i < t->n_columns; i++) {
+        plan_column *c = &t->columns[i];
+        c->op = c->first_op;
+        for (size_t k = c->first_op; k < c->end_op; k++)
+            if (plan_alive_sum(&alive[k]) > plan_alive_sum(&alive[c->op])) c->op = k;
+        c->device = alive[c->op];
+    }
+}
+
+static void fill_other(plan_timeline *t, tier at, const plan_alive *alive) {
+    for (size_t i = 0; i < t->n_columns; i++) {
+        plan_column *c = &t->columns[i];
+        for (size_t k = c->first_op; k < c->end_op; k++) c->others[at] = MAX(c->others[at], plan_alive_sum(&alive[k]));
+    }
+}
+
+void plan_timeline_init(plan_timeline *t, const plan *p) {
+    *t = (plan_timeline){0};
+    find_parts(t, p);
+    cut_columns(t);
+    for (tier at = 0; at < TIER_COUNT; at++) {
+        if (at != TIER_DEVICE && !p->program.arena_bytes[at]) continue;
+        plan_alive *alive = plan_alive_at_ops(&p->program, at);
+        if (at == TIER_DEVICE) fill_device(t, alive);
+        else fill_other(t, at, alive);
+        free(alive);
+    }
+}
+
+void plan_timeline_fini(plan_timeline *t) {
+    free(t->columns);
+    *t = (plan_timeline){0};
+}

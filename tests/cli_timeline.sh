@@ -1,0 +1,48 @@
+#!/bin/bash
+# cli_timeline.sh - plan --timeline and generate --plan --timeline: the picture, its name in --json, and what is refused.
+# RALO names the program.
+set -u
+# Leaks are looked for in the C tests; here they would cost seconds per process.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+: "${RALO:?path of the ralo program}"
+work=$(mktemp -d) && cd "$work" || exit 1
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+# check CODE FILE TEXT... -- ARGUMENTS: exit code, is FILE there afterwards (-: none), and texts in stderr or stdout
+check() {
+    local code=$1 file=$2 texts=()
+    shift 2
+    while [ "$1" != -- ]; do texts+=("$1") && shift; done
+    shift
+    rm -f ./*.svg
+    "$RALO" "$@" >out 2>err
+    local got=$?
+    [ $got = "$code" ] || fail "ralo $*: exit code $got, expected $code: $(tail -n 1 err)"
+    [ "$(ls | grep svg | paste -sd ' ')" = "${file#-}" ] || fail "ralo $*: left $(ls | grep svg), expected '$file'"
+    for text in "${texts[@]}"; do cat out err | grep -qF -- "$text" || fail "ralo $*: '$text' is not in: $(tail -n 1 err)"; done
+}
+whole() { [ "$(head -c 5 "$1")" = "<svg " ] && [ "$(tail -n 1 "$1")" = "</svg>" ] || fail "$1 is not one SVG"; }
+
+tiny=(--preset test-llama --set data.seq_len=32 --set train.micro_batch=2)
+check 0 a.svg '"timeline": "a.svg"' -- plan "${tiny[@]}" --timeline a.svg --json && whole a.svg
+grep -q "recompute none; nothing offloaded" a.svg || fail "a.svg does not name the strategy"
+check 0 a.svg -- plan "${tiny[@]}" --timeline a.svg --set memory.strategy=manual --set memory.recompute=full \
+    --set memory.offload.states=host && whole a.svg
+grep -q "recompute full; states on host" a.svg || fail "a.svg does not name what was set"
+check 3 a.svg "does not fit" -- plan "${tiny[@]}" --timeline a.svg --device-memory 8K && whole a.svg
+check 2 - "'a.png'" ".svg" -- plan "${tiny[@]}" --timeline a.png
+check 2 - "none/a.svg" "No such file" -- plan "${tiny[@]}" --timeline none/a.svg
+check 2 - "--timeline" "found ''" -- plan "${tiny[@]}" --timeline=
+check 2 - "--timeline" "--world 4" -- plan "${tiny[@]}" --timeline a.svg --world 4
+check 2 - "add --plan" -- generate --model run --prompt x --timeline a.svg
+
+"$RALO" train "${tiny[@]}" --set train.steps=1 --set train.eval_rows=0 --set train.problems=0 --set run.dir=run \
+    >out 2>err || fail "train: $(tail -n 1 err)"
+check 0 a.svg '"timeline": "a.svg"' -- generate --model run --plan --batch 4 --context 64 --timeline a.svg --json && whole a.svg
+for part in prefill decode cache; do grep -q "$part" a.svg || fail "the picture of a generation has no $part"; done
+
+[ $failures = 0 ]
