@@ -258,6 +258,13 @@ static void add_parts(strbuf *b, const plan_timeline *t, int bottom) {
     strbuf_fini(&caption);
 }
 
+/* A line across the bands, with a white edge because it may cross any of them. */
+static void add_level(strbuf *b, uint64_t bytes, double top, const char *style) {
+    int y = PLOT_TOP + PLOT_HEIGHT - scaled(bytes, top, PLOT_HEIGHT);
+    add_line(b, LEFT, y, LEFT + PLOT_WIDTH, y, "stroke=\"#fff\" stroke-width=\"4\"");
+    add_line(b, LEFT, y, LEFT + PLOT_WIDTH, y, style);
+}
+
 static void add_marker(strbuf *b, const plan *p, const plan_timeline *t, double top) {
     for (size_t i = 0; i < t->n_columns; i++) {
         const plan_column *c = &t->columns[i];
@@ -367,12 +374,8 @@ void plan_timeline_draw(const plan *p, strbuf *b) {
     if (panel) add_panel(b, p, &t, panel_top);
     add_cuts(b, &t, PLOT_TOP, PLOT_HEIGHT);
     add_parts(b, &t, bottom);
-    int at = floor - scaled(planned, top, PLOT_HEIGHT);
-    add_line(b, LEFT, at, LEFT + PLOT_WIDTH, at, PLANNED);
-    if (limit) {
-        at = floor - scaled(limit, top, PLOT_HEIGHT);
-        add_line(b, LEFT, at, LEFT + PLOT_WIDTH, at, LIMIT);
-    }
+    add_level(b, planned, top, PLANNED);
+    if (limit) add_level(b, limit, top, LIMIT);
     add_marker(b, p, &t, top);
     add_legend(b, p, &t);
     strbuf_add(b, "</svg>\n");
