@@ -228,6 +228,12 @@ static void a_drive_works_beside_busy_cores(void **state) {
     assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9);
     h.disk_read = 0.25e9; /* a slow one is waited for */
     assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
+    value_id other = add_value(&p, "other", TIER_HOST), home = add_value(&p, "home", TIER_NVME);
+    h.disk_write = 1e9;
+    emit_copy(&p, other, home, STREAM_WRITE); /* and one that reads and writes at once does half of each */
+    double both[STREAM_COUNT] = {0};
+    assert_float_equal(ms_of(&p, &h, both), 6, 1e-9);
+    assert_float_equal(both[STREAM_WRITE], 2e-3, 1e-12);
     program_fini(&p);
 }
 

@@ -2,7 +2,7 @@
  *
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
  * products (less for small ones), attention, and arithmetic on single elements. A copy between tiers takes its bytes over
- * the slowest thing on its way; while copies run both ways, both are slower.
+ * the slowest thing on its way; while copies run both ways, both are slower, and so is a drive that reads and writes.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
  * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The walk itself is
@@ -152,20 +152,20 @@ static bool on_host_wire(const walker *w, const lane *l) {
 
 static bool is_disk(stream s) { return s == STREAM_READ || s == STREAM_WRITE; }
 
-/* How fast the running op of a stream goes. Copies that meet on the way are slower. Where nothing overlaps, kernels and
- * copies share the cores, so that whatever runs beside another takes as long as one after the other; only a drive works
- * without them. */
+/* How fast the running op of a stream goes. A drive that reads and writes at once does half of each, and needs no cores.
+ * Where nothing overlaps, kernels and copies share the cores: beside each other takes as long as one after the other.
+ * Elsewhere only copies that meet on the way are slower. */
 static double speed_of(const walker *w, const lane *lanes, stream s) {
     const hardware *h = w->h;
-    if (h->overlap) {
-        bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
-        return meet && (s == STREAM_H2D || s == STREAM_D2H)
-                   ? fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host))
-                   : 1;
+    if (is_disk(s)) return lanes[STREAM_READ].running && lanes[STREAM_WRITE].running ? 0.5 : 1;
+    if (!h->overlap) {
+        int n = 0;
+        for (stream k = 0; k < STREAM_COUNT; k++) n += lanes[k].running && !is_disk(k);
+        return 1.0 / n;
     }
-    int n = 0;
-    for (stream k = 0; k < STREAM_COUNT; k++) n += lanes[k].running && !is_disk(k);
-    return is_disk(s) ? 1 : 1.0 / n;
+    bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
+    if (!meet || (s != STREAM_H2D && s != STREAM_D2H)) return 1;
+    return fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host));
 }
 
 static double run(const walker *w, double *busy_s) {
@@ -195,7 +195,7 @@ static double run(const walker *w, double *busy_s) {
         for (stream s = 0; s < STREAM_COUNT; s++) {
             lane *l = &lanes[s];
             if (!l->running) continue;
-            busy_s[s] += w->h->overlap ? soonest : soonest * speed[s]; /* its share of the cores */
+            busy_s[s] += w->h->overlap || is_disk(s) ? soonest : soonest * speed[s]; /* its share of the cores */
             if (l->remaining / speed[s] <= soonest) {
                 l->running = false;
                 l->n_done++;
