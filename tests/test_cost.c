@@ -99,7 +99,7 @@ static void independent_streams_overlap(void **state) {
     h.overlap = false; /* the same program where one thing happens at a time */
     double alone[STREAM_COUNT] = {0};
     assert_float_equal(ms_of(&p, &h, alone), 4, 1e-9);
-    assert_memory_equal(alone, busy, sizeof busy);
+    for (stream s = 0; s < STREAM_COUNT; s++) assert_float_equal(alone[s], busy[s], 1e-12);
     program_fini(&p);
 }
 
@@ -192,16 +192,48 @@ static void adamw_runs_where_its_op_says(void **state) {
     op_out(o, 0, v[1]), op_out(o, 2, v[2]), op_out(o, 3, v[3]);
     o->at = TIER_HOST;
     o->stream = STREAM_HOST;
-    h.device_bandwidth = 0.1e9;                               /* it has nothing to do with the device */
-    double small = (4.0 * CLIP_COUNT + 64) / 1e6;             /* ms */
-    assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9); /* reads g p m v, writes p m v */
-    h.host_adamw = 0.1e9;                                     /* parameters/s, of 30 bytes each: 3 GB/s */
-    assert_float_equal(ms_of(&p, &h, NULL), (7 + small) / 3, 1e-9);
+    h.device_bandwidth = 0.1e9;                                     /* it has nothing to do with the device */
+    double small = (4.0 * CLIP_COUNT + 64) / 1e6;                   /* ms */
+    assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9);       /* reads g p m v, writes p m v */
+    h.host_adamw = 0.1e9;                                           /* parameters/s */
+    assert_float_equal(ms_of(&p, &h, NULL), 1e3 * N / 0.1e9, 1e-9); /* fewer bytes, but as much arithmetic */
     value_id x = add_value(&p, "x", TIER_DEVICE), y = add_value(&p, "y", TIER_DEVICE);
     emit_add(&p, x, x, y); /* beside it on the device */
     double busy[STREAM_COUNT] = {0};
     assert_float_equal(ms_of(&p, &h, busy), 30, 1e-9);
-    assert_float_equal(busy[STREAM_HOST], (7 + small) / 3e3, 1e-12);
+    assert_float_equal(busy[STREAM_HOST], N / 0.1e9, 1e-12);
+    p.ops[0].at = TIER_DEVICE; /* by its own memory ... */
+    p.ops[0].stream = STREAM_COMPUTE;
+    assert_float_equal(ms_of(&p, &h, NULL), 30 + 10 * (7 + small), 1e-9);
+    h.overlap = false; /* ... unless its cores are the host's */
+    assert_float_equal(ms_of(&p, &h, NULL), 30 + 1e3 * N / 0.1e9, 1e-9);
+    program_fini(&p);
+}
+
+/* A drive needs no cores: it reads beside kernels even where copies cannot run beside them. */
+static void a_drive_works_beside_busy_cores(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    hardware h = machine();
+    h.overlap = false;
+    value_id disk = add_value(&p, "disk", TIER_NVME), near = add_value(&p, "near", TIER_HOST);
+    value_id x = add_value(&p, "x", TIER_DEVICE), y = add_value(&p, "y", TIER_DEVICE);
+    emit_copy(&p, disk, near, STREAM_READ); /* 2 ms */
+    emit_add(&p, y, y, y);                  /* 3 ms */
+    double busy[STREAM_COUNT] = {0};
+    assert_float_equal(ms_of(&p, &h, busy), 3, 1e-9);
+    assert_float_equal(busy[STREAM_READ], 2e-3, 1e-12);
+    emit_copy(&p, near, x, STREAM_H2D); /* from 2 ms on it and the kernel share the cores */
+    assert_float_equal(ms_of(&p, &h, NULL), 4, 1e-9);
+    h.disk_read = 0.25e9; /* a slow one is waited for */
+    assert_float_equal(ms_of(&p, &h, NULL), 5, 1e-9);
+    value_id other = add_value(&p, "other", TIER_HOST), home = add_value(&p, "home", TIER_NVME);
+    h.disk_write = 1e9;
+    emit_copy(&p, other, home, STREAM_WRITE); /* and one that reads and writes at once does half of each */
+    double both[STREAM_COUNT] = {0};
+    assert_float_equal(ms_of(&p, &h, both), 6, 1e-9);
+    assert_float_equal(both[STREAM_WRITE], 2e-3, 1e-12);
     program_fini(&p);
 }
 
@@ -293,6 +325,13 @@ static void random_programs_end_when_the_slow_walk_ends(void **state) {
             else emit_add(&p, device[0], device[1], device[2]);
         }
         assert_float_equal(ms_of(&p, &h, NULL), 1e3 * slow_walk(&p, &h), 1e-6);
+        hardware cores = h; /* the same on cores that do everything: however it overlaps, the sum */
+        cores.overlap = false;
+        double sum = 0, busy[STREAM_COUNT] = {0}, all_busy = 0;
+        for (size_t i = 0; i < p.n_ops; i++) sum += cost_op_seconds(&p, &p.ops[i], &cores, &(const char *){NULL});
+        assert_float_equal(ms_of(&p, &cores, busy), 1e3 * sum, 1e-6);
+        for (stream s = 0; s < STREAM_COUNT; s++) all_busy += busy[s];
+        assert_float_equal(all_busy, sum, 1e-9);
         program_fini(&p);
     }
 }
@@ -358,6 +397,7 @@ static void bytes_are_those_that_move(void **state) {
     op_in(o, 0, g), op_out(o, 0, w), op_out(o, 1, s[0]), op_out(o, 2, s[1]), op_out(o, 3, s[2]);
     assert_float_equal(op_bytes(&p, &p.ops[2]), HARDWARE_ADAMW_BYTES * V, 0);
     double rounded_to_nearest = op_flops(&p, &p.ops[2]);
+    assert_float_equal(rounded_to_nearest, HARDWARE_ADAMW_FLOPS * V, 0);
     p.ops[2].out[1] = NO_VALUE; /* without a master the bf16 parameter is rounded with noise, which is work */
     assert_true(op_flops(&p, &p.ops[2]) > rounded_to_nearest);
     program_fini(&p);
@@ -445,6 +485,7 @@ int main(void) {
         cmocka_unit_test(copies_both_ways_share_the_wire),
         cmocka_unit_test(further_devices_are_devices),
         cmocka_unit_test(adamw_runs_where_its_op_says),
+        cmocka_unit_test(a_drive_works_beside_busy_cores),
         cmocka_unit_test(a_rate_that_is_not_there_is_named),
         cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
         cmocka_unit_test(small_products_are_slower),

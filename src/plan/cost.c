@@ -2,7 +2,7 @@
  *
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
  * products (less for small ones), attention, and arithmetic on single elements. A copy between tiers takes its bytes over
- * the slowest thing on its way; while copies run both ways, both are slower.
+ * the slowest thing on its way; while copies run both ways, both are slower, and so is a drive that reads and writes.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
  * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The walk itself is
@@ -75,12 +75,11 @@ static double copy_seconds(const program *p, const op *o, const hardware *h, con
     return s;
 }
 
-static double host_seconds(const program *p, const op *o, const hardware *h) {
-    double bytes = op_bytes(p, o);
-    if (o->kind != OP_ADAMW) return bytes / h->host_bandwidth;
-    /* The rate is of the common case, bf16 with a master; other states move other bytes. */
-    double usual = hardware_adamw_rate(h) * HARDWARE_ADAMW_BYTES;
-    return bytes / usual;
+/* The rate is of the common case, bf16 with a master; other states move other bytes, and rounding noise is work. A rate
+ * that was not measured is memory's alone. */
+static double adamw_seconds(const program *p, const op *o, const hardware *h) {
+    double bytes = op_bytes(p, o) / HARDWARE_ADAMW_BYTES, work = op_flops(p, o) / HARDWARE_ADAMW_FLOPS;
+    return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
 }
 
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
@@ -109,7 +108,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_ATTENTION:
     case OP_ATTENTION_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
     default:
-        if (o->at == TIER_HOST) return host_seconds(p, o, h) + h->launch_s;
+        /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
+        if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
+        if (o->at == TIER_HOST) return op_bytes(p, o) / h->host_bandwidth + h->launch_s;
         return fmax(flops / h->vector[t], memory) + h->launch_s;
     }
 }
@@ -149,14 +150,25 @@ static bool on_host_wire(const walker *w, const lane *l) {
     return program_tier(w->p, o->in[0]) == TIER_HOST || program_tier(w->p, o->out[0]) == TIER_HOST;
 }
 
-/* How fast the running op of a stream goes: 1, or less for copies that meet each other on the way. */
+static bool is_disk(stream s) { return s == STREAM_READ || s == STREAM_WRITE; }
+
+/* How fast the running op of a stream goes. A drive that reads and writes at once does half of each, and needs no cores.
+ * Where nothing overlaps, kernels and copies share the cores: beside each other takes as long as one after the other.
+ * Elsewhere only copies that meet on the way are slower. */
 static double speed_of(const walker *w, const lane *lanes, stream s) {
-    if (s != STREAM_H2D && s != STREAM_D2H) return 1;
-    if (!on_host_wire(w, &lanes[STREAM_H2D]) || !on_host_wire(w, &lanes[STREAM_D2H])) return 1;
-    return fmin(1, w->h->copy_both / (w->h->copy_to_device + w->h->copy_to_host));
+    const hardware *h = w->h;
+    if (is_disk(s)) return lanes[STREAM_READ].running && lanes[STREAM_WRITE].running ? 0.5 : 1;
+    if (!h->overlap) {
+        int n = 0;
+        for (stream k = 0; k < STREAM_COUNT; k++) n += lanes[k].running && !is_disk(k);
+        return 1.0 / n;
+    }
+    bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
+    if (!meet || (s != STREAM_H2D && s != STREAM_D2H)) return 1;
+    return fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host));
 }
 
-static double run_beside(const walker *w, double *busy_s) {
+static double run(const walker *w, double *busy_s) {
     lane lanes[STREAM_COUNT];
     double now = 0, speed[STREAM_COUNT];
     for (stream s = 0; s < STREAM_COUNT; s++) lanes[s] = (lane){.next = next_of_stream(w, s, 0)};
@@ -183,7 +195,7 @@ static double run_beside(const walker *w, double *busy_s) {
         for (stream s = 0; s < STREAM_COUNT; s++) {
             lane *l = &lanes[s];
             if (!l->running) continue;
-            busy_s[s] += soonest;
+            busy_s[s] += w->h->overlap || is_disk(s) ? soonest : soonest * speed[s]; /* its share of the cores */
             if (l->remaining / speed[s] <= soonest) {
                 l->running = false;
                 l->n_done++;
@@ -196,16 +208,6 @@ static double run_beside(const walker *w, double *busy_s) {
     }
 }
 
-/* Kernels and copies on the same cores: what one gains the other loses. */
-static double run_in_turn(const walker *w, double *busy_s) {
-    double sum = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        busy_s[op_at(w, i)->stream] += w->seconds[i];
-        sum += w->seconds[i];
-    }
-    return sum;
-}
-
 double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing) {
     walker w = {.p = p, .h = h};
     size_t end;
@@ -213,7 +215,7 @@ double cost_section(const program *p, section s, const hardware *h, double *busy
     w.n = end - w.first;
     w.seconds = mem_alloc((w.n + 1) * sizeof *w.seconds);
     for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, missing);
-    double seconds = h->overlap ? run_beside(&w, busy_s) : run_in_turn(&w, busy_s);
+    double seconds = run(&w, busy_s);
     free(w.seconds);
     return seconds;
 }

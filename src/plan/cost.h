@@ -2,8 +2,9 @@
 /* cost.h - how long a step takes on a machine that is only described.
  *
  * The scheduled program is walked as the executor walks it: ops of one stream in order, streams beside each other, an op
- * waiting for as many ops of other streams as op.wait says. On a machine without overlap one op runs at a time. Times of
- * single ops come from shapes and rates; nothing is measured here.
+ * waiting for as many ops of other streams as op.wait says. On a machine without overlap everything but the drive shares
+ * the cores, and a section takes the sum of its ops. Times of single ops come from shapes and rates; nothing is measured
+ * here.
  *
  *     cost c;
  *     cost_program(&c, &plan.program, &hardware, accumulation);
