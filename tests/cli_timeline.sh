@@ -44,5 +44,7 @@ check 2 - "add --plan" -- generate --model run --prompt x --timeline a.svg
     >out 2>err || fail "train: $(tail -n 1 err)"
 check 0 a.svg '"timeline": "a.svg"' -- generate --model run --plan --batch 4 --context 64 --timeline a.svg --json && whole a.svg
 for part in prefill decode cache; do grep -q "$part" a.svg || fail "the picture of a generation has no $part"; done
+check 2 - "none/a.svg" "No such file" -- generate --model run --plan --timeline none/a.svg --json
+[ -s out ] && fail "a picture that was not written is named in --json: $(cat out)"
 
 [ $failures = 0 ]

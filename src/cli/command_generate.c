@@ -153,8 +153,9 @@ static status show_plan(const command_line *a) {
     plan p;
     TRY(generator_plan_compile(&p, &a->generation));
     plan_print(&p, stderr);
-    status rc = a->timeline ? plan_timeline_write(&p, a->timeline) : OK;
-    if (rc == OK) rc = plan_check_fit(&p);
+    status rc = OK;
+    if (a->timeline) TRY_GOTO(rc, plan_timeline_write(&p, a->timeline), done);
+    rc = plan_check_fit(&p);
     if (a->json) {
         json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
                                  "memory", plan_memory_json(&p));
@@ -163,6 +164,7 @@ static status show_plan(const command_line *a) {
         putchar('\n');
         json_decref(root);
     }
+done:
     plan_close(&p);
     return rc;
 }

@@ -162,9 +162,9 @@ void plan_timeline_fini(plan_timeline *t);
 
 /* ---- timeline_svg.c: the same as a picture ----------------------------------------------------------------------- */
 
-void plan_timeline_draw(const plan *p, strbuf *out);              /* SVG */
-status plan_timeline_check(const char *path);                     /* can it be the name of such a file? */
-status plan_timeline_write(const plan *p, const char *path);      /* whole or not at all */
+void plan_timeline_draw(const plan *p, strbuf *out);         /* SVG */
+status plan_timeline_check(const char *path);                /* can it be the name of such a file? */
+status plan_timeline_write(const plan *p, const char *path); /* whole or not at all */
 
 /* ---- many ranks that are not here ------------------------------------------------------------------------------ */
 
