@@ -32,11 +32,11 @@ typedef struct plan_request {
     recompute_policy recompute;
     offload_options offload;
     plan_open open;
-    bool manual;              /* memory.strategy: nothing is open, but with auto this would be ... */
+    bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
     bool left_open_recompute; /* ... and recompute */
-    bool compare;  /* cost every candidate, also where the plain one fits: for `ralo plan` */
-    bool may_nvme; /* the user named a directory for it */
+    bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
+    bool may_nvme;            /* the user named a directory for it */
     place_options place;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
