@@ -1,35 +1,8 @@
 #!/bin/bash
 # cli_data.sh - ralo train on files of JSON lines: counts on the data line, the token cache, mixtures, resume that
 # notices other data, and bad input that is refused with file and line. RALO names the program.
-set -u
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-: "${RALO:?path of the ralo program}" "${TEST_FIXTURES:?directory of the fixtures}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/check.sh"
 export XDG_CACHE_HOME=$work/home
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-# check CODE TEXT... -- ARGUMENTS: exit code, and every TEXT on stderr (!TEXT: not).
-check() {
-    local code=$1 rc text texts=()
-    shift
-    while [ "$1" != -- ]; do texts+=("$1") && shift; done
-    shift
-    timeout 60 "$RALO" "$@" >out 2>err </dev/null
-    rc=$?
-    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
-    for text in ${texts[@]+"${texts[@]}"}; do
-        if [ "${text:0:1}" = ! ]; then
-            ! grep -qF -- "${text:1}" err || fail "ralo $*: '${text:1}' is in: $(grep -F -- "${text:1}" err | head -n 1)"
-        else
-            grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(grep -E '^(data|error|warning)' err | tail -n 3)"
-        fi
-    done
-}
 hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
 
 mkdir tokenizer
@@ -115,5 +88,4 @@ check 0 "data.chat has no effect" -- train "${tiny[@]}" --set data.source=builti
     --set data.chat=none --set run.dir=builtin
 [ ! -e never ] || fail "a refused run made its directory"
 
-[ $failures = 0 ] && echo "all passed"
-exit $((failures > 0))
+finish "all passed"

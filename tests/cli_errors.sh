@@ -1,34 +1,8 @@
 #!/bin/bash
 # cli_errors.sh - a wrong request is refused with exit code 2 (3 when it does not fit), says which key, which line and
 # what to do, and changes no file. RALO names the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-# check CODE TEXT... -- ARGUMENTS: exit code and every TEXT on stderr; stdout is empty or ends in one JSON object.
-check() {
-    local code=$1 rc text texts=()
-    shift
-    while [ "$1" != -- ]; do texts+=("$1") && shift; done
-    shift
-    timeout 30 "$RALO" "$@" >out 2>err </dev/null
-    rc=$?
-    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
-    for text in ${texts[@]+"${texts[@]}"}; do
-        grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 2 err)"
-    done
-    [ "$code" != 2 ] || [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"
-    [ "$code" != 2 ] || [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
-}
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
 file() { printf -- "$2" >"$1"; }
 tiny=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=3 --set train.warmup=0
     --set train.eval_rows=2 --set train.problems=0)
@@ -223,5 +197,4 @@ check 0 -- train run/config.yaml --set run.dir=again # the saved settings are se
 touch plain
 check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "all refused as they should be"
+finish "all refused as they should be"

@@ -1,34 +1,9 @@
 #!/bin/bash
 # cli_foreign.sh - files of others through the program: what they become is printed once and is in --json, the examples in
 # configs/examples give what they say, a run from a DeepSpeed file is the run of the settings it became. RALO: the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
-examples=$(cd "$(dirname "$0")/../configs/examples" && pwd) || exit 1
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-
-# check CODE TEXT... -- ARGUMENTS: exit code and every TEXT on stderr.
-check() {
-    local code=$1 rc text texts=()
-    shift
-    while [ "$1" != -- ]; do texts+=("$1") && shift; done
-    shift
-    timeout 60 "$RALO" "$@" >out 2>err </dev/null
-    rc=$?
-    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
-    for text in ${texts[@]+"${texts[@]}"}; do
-        grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 3 err)"
-    done
-    [ "$code" != 2 ] || [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
-}
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
+examples=$project/configs/examples
 
 # became KEY=VALUE... -- ARGUMENTS: the resolved settings, as --show-config writes them.
 became() {
@@ -154,5 +129,4 @@ check 0 -- plan <(printf 'train: {micro_batch: 3}\n') "${tiny[@]}" # a pipe can 
 check 0 -- plan --preset test-llama <(cat ds.json)
 grep -qF "train.clip = 0.5" err || fail "a DeepSpeed file from a pipe: $(tail -n 2 err)"
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "all became what they should"
+finish "all became what they should"

@@ -1,40 +1,10 @@
 #!/bin/bash
 # cli_generate.sh - `ralo generate` and `ralo eval` on models that were just trained: what goes to stdout, what is refused, and
 # that records are asked as they were trained. RALO names the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}" "${TEST_FIXTURES:?directory of the fixtures}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-# run CODE ARGUMENTS: stdout in out, stderr in err
-run() {
-    local code=$1 rc
-    shift
-    timeout 120 "$RALO" "$@" >out 2>err
-    rc=$?
-    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
-}
-# refused TEXT ARGUMENTS: exit code 2, one error that says TEXT, nothing on stdout
-refused() {
-    local text=$1
-    shift
-    run 2 "$@" </dev/null
-    grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 2 err)"
-    [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"
-    [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
-}
-# holds EXPRESSION: true of the last line of out as `r`
-holds() {
-    python3 -c "import json, sys; r = json.loads(open('out', 'rb').read().splitlines()[-1]); sys.exit(not ($1))" ||
-        fail "not true: $1 in $(tail -c 600 out)"
-}
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
+# refused TEXT ARGUMENTS
+refused() { check 2 "$1" -- "${@:2}"; }
 
 run 0 train --preset test-llama --set model.vocab=260 --set data.seq_len=24 --set train.micro_batch=4 --set train.steps=30 \
     --set train.warmup=0 --set train.eval_rows=2 --set train.problems=0 --set run.dir=run
@@ -228,5 +198,4 @@ refused "--samples is for questions" eval --model run --data text.txt --samples 
 refused "--k 3 of --samples 2" eval --model run --data q.jsonl --samples 2 --k 3 --temperature 1
 refused "--answer-regex" eval --model run --data q.jsonl --answer-regex '('
 refused "q.jsonl:1" eval --model run --data q.jsonl --answer-regex 'x(\d)'
-[ $failures = 0 ] && echo "all right"
-exit $((failures > 0))
+finish "all right"

@@ -1,55 +1,33 @@
 #!/bin/bash
 # cli_hardware.sh - predictions from the command line: the machine is chosen, measured, named in the plan, or refused.
 # RALO names the program.
-set -u
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
 export XDG_CACHE_HOME="$work/cache"
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-# refuse TEXT... -- ARGUMENTS: exit code 2, every TEXT on stderr, nothing on stdout.
-refuse() {
-    local texts=()
-    while [ "$1" != -- ]; do texts+=("$1") && shift; done
-    shift
-    "$RALO" "$@" >out 2>err </dev/null
-    local rc=$?
-    [ $rc = 2 ] || fail "ralo $*: exit code $rc, expected 2: $(tail -n 2 err)"
-    for text in "${texts[@]}"; do grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 2 err)"; done
-    [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
-}
-# json EXPRESSION: true of the last line of out, as j.
-json() { python3 -c "import json, sys; j = json.loads(open('out').read().splitlines()[-1]); sys.exit(not ($1))" || fail "not so: $1"; }
 tiny=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2)
 
-refuse "'h300'" "h200, h100" -- plan "${tiny[@]}" --hardware h300
-refuse missing.yaml -- plan "${tiny[@]}" --hardware missing.yaml
+check 2 "'h300'" "h200, h100" -- plan "${tiny[@]}" --hardware h300
+check 2 missing.yaml -- plan "${tiny[@]}" --hardware missing.yaml
 printf 'base: h200\ndevice.memroy: 1G\n' >wrong.yaml
-refuse wrong.yaml:2 "did you mean 'device.memory'" -- plan "${tiny[@]}" --hardware wrong.yaml
-refuse --world "'1'" -- plan "${tiny[@]}" --world 1
-refuse --world "'many'" -- plan "${tiny[@]}" --world many
-refuse --world "'4x'" -- plan "${tiny[@]}" --world 4x
-refuse "takes no value" -- plan "${tiny[@]}" --program=yes
-refuse no-such-dir --path -- devices --measure here.yaml --path no-such-dir
+check 2 wrong.yaml:2 "did you mean 'device.memory'" -- plan "${tiny[@]}" --hardware wrong.yaml
+check 2 --world "'1'" -- plan "${tiny[@]}" --world 1
+check 2 --world "'many'" -- plan "${tiny[@]}" --world many
+check 2 --world "'4x'" -- plan "${tiny[@]}" --world 4x
+check 2 "takes no value" -- plan "${tiny[@]}" --program=yes
+check 2 no-such-dir --path -- devices --measure here.yaml --path no-such-dir
 [ ! -e here.yaml ] || fail "a refused measurement left a file"
 
 # The estimate, then a description of another machine: its memory is the limit.
 "$RALO" plan "${tiny[@]}" --json >out 2>err || fail "plan: $(tail -n 1 err)"
-json 'j["step_ms"] > 0 and "estimated" in j["prediction"]["source"]'
+holds 'r["step_ms"] > 0 and "estimated" in r["prediction"]["source"]'
 grep -q '^predicted ' err || fail "plan does not print its prediction"
 "$RALO" plan "${tiny[@]}" --hardware h200 --json >out 2>err || fail "plan --hardware h200: $(tail -n 1 err)"
-json 'j["prediction"]["hardware"] == "h200" and abs(sum(j["prediction"]["op_ms"].values()) - j["step_ms"]) < 1e-6'
+holds 'r["prediction"]["hardware"] == "h200" and abs(sum(r["prediction"]["op_ms"].values()) - r["step_ms"]) < 1e-6'
 "$RALO" devices --hardware h200 >mine.yaml || fail "devices --hardware"
 sed -i 's/^device.memory: .*/device.memory: 1M/; s/^name: .*/name: mine/' mine.yaml
 "$RALO" plan "${tiny[@]}" --hardware mine.yaml --json >out 2>err
 [ $? = 3 ] || fail "a device of 1 MiB is large enough: $(tail -n 1 err)"
-json 'j["prediction"]["hardware"] == "mine" and not j["fits"]'
+holds 'r["prediction"]["hardware"] == "mine" and not r["fits"]'
 
 # A measurement in the cache is used when it is of this machine and this number of threads, and only then.
 "$RALO" devices --json >out 2>err || fail "devices: $(tail -n 1 err)"
@@ -57,23 +35,22 @@ name=$(python3 -c 'import json; print(json.loads(open("out").read().splitlines()
 mkdir -p cache/ralo
 { printf 'base: cpu-2\nsource: from a test\n'; python3 -c 'import json, sys; print("name:", json.dumps(sys.argv[1][:40] + ", 3 threads"))' "$name"; } >cache/ralo/hardware.yaml
 "$RALO" plan "${tiny[@]}" --set run.threads=3 --json >out 2>err || fail "plan with a measurement: $(tail -n 1 err)"
-json 'j["prediction"]["source"] == "from a test"'
+holds 'r["prediction"]["source"] == "from a test"'
 "$RALO" plan "${tiny[@]}" --set run.threads=2 --json >out 2>err || fail "plan with other threads: $(tail -n 1 err)"
-json '"estimated" in j["prediction"]["source"]'
+holds '"estimated" in r["prediction"]["source"]'
 echo 'nonsense: 1' >cache/ralo/hardware.yaml
 "$RALO" plan "${tiny[@]}" --json >out 2>err || fail "an unreadable measurement stopped plan"
 grep -q 'not used.*nonsense' err || fail "an unreadable measurement is not named: $(tail -n 1 err)"
-json '"estimated" in j["prediction"]["source"]'
+holds '"estimated" in r["prediction"]["source"]'
 
 # Tables for many ranks, and the prediction beside the measured time of a run.
 "$RALO" plan --preset llama2-7b --world 8 --hardware h100 --set data.seq_len=512 --set train.micro_batch=1 --json >out 2>err ||
     fail "plan --world: $(tail -n 1 err)"
-json '[l["name"] for l in j["world"]["layouts"]] == ["DP8", "TP4 PP2", "TP2 PP4", "TP2 PP2 SP2"] and j["precision"] == "bf16"'
+holds '[l["name"] for l in r["world"]["layouts"]] == ["DP8", "TP4 PP2", "TP2 PP4", "TP2 PP2 SP2"] and r["precision"] == "bf16"'
 grep -q 'does not fit' err && grep -q ' fits' err || fail "the tables do not say what fits"
 "$RALO" train "${tiny[@]}" --set train.steps=2 --set train.problems=0 --set train.eval_rows=0 --set run.dir=run --hardware cpu-2 --json >out 2>err ||
     fail "train: $(tail -n 1 err)"
-json 'j["predicted_step_ms"] > 0 and j["step_ms"] > 0'
+holds 'r["predicted_step_ms"] > 0 and r["step_ms"] > 0'
 grep -q 'measured, .* predicted .* for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
 
-[ $failures = 0 ] && echo "all is as it should be"
-exit $((failures > 0))
+finish "all is as it should be"

@@ -1,17 +1,7 @@
 #!/bin/bash
 # cli_help.sh - help, man page and completions say what the parser takes: every command, every flag, every setting. RALO
 # names the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-: "${RALO:?path of the ralo program}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
+. "$(dirname "$0")/check.sh"
 
 # ---- help: on stdout, exit code 0, and each flag it lists is a flag that the parser knows
 "$RALO" --help >all 2>err && [ ! -s err ] || fail "ralo --help: $(cat err)"
@@ -146,5 +136,4 @@ else
     echo "zsh not found: its completion was not checked"
 fi
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "help, man page and completions name every command, flag and setting"
+finish "help, man page and completions name every command, flag and setting"

@@ -2,25 +2,11 @@
 # cli_install.sh - what `make install` leaves is enough: examples/ are built against it alone, with pkg-config, shared and
 # static, and do what the program does; only ralo_* is visible; uninstall leaves nothing. RALO_BUILD is the build
 # directory, RALO_SOURCE the source's, CC the compiler.
-set -u
 : "${RALO_BUILD:?}" "${RALO_SOURCE:?}"
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+RALO=$RALO_BUILD/ralo
+. "$(dirname "$0")/check.sh"
 CC=${CC:-cc}
-for tool in cmake pkg-config nm "$CC"; do
-    command -v "$tool" >/dev/null || { echo "$tool not found"; exit 77; }
-done
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
-failures=0
-fail() {
-    echo "FAILED: $*"
-    failures=$((failures + 1))
-}
-die() {
-    echo "FAILED: $*"
-    exit 1
-}
+for tool in cmake pkg-config nm "$CC"; do need "$tool"; done
 sanitize=${RALO_SANITIZE:+-fsanitize=$RALO_SANITIZE}
 
 # ---- install under a DESTDIR, then move the tree: nothing in it knows where it was meant to lie
@@ -162,5 +148,4 @@ DESTDIR=$work/again cmake -DLIST="$RALO_BUILD/installed.txt" -DPREFIX=/opt/ralo 
     fail "uninstall: $(cat log)"
 [ "$(find again ! -type d)" = again/opt/ralo/bin/other ] || fail "after uninstall: $(find again ! -type d)"
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "installed, linked, run and removed"
+finish "installed, linked, run and removed"

@@ -2,19 +2,9 @@
 # cli_kill_saving.sh - kill -9 at random moments of a run that saves after every step: the newest whole checkpoint always
 # loads, no step that was on disk is lost, and the run ends with the parameters of one that was never killed.
 # RALO names the program, RALO_KILLS the number of kills (10).
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
 kills=${RALO_KILLS:-10}
-work=$(mktemp -d) && cd "$work" || exit 1
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-fail() {
-    echo "FAILED: $*"
-    exit 1
-}
 # A constant learning rate: the parameters after n steps do not depend on how many were planned.
 settings=(--preset test-gpt2 --set precision=bf16 --set data.seq_len=16 --set train.micro_batch=1 --set train.warmup=0
     --set train.schedule=constant --set train.eval_rows=0 --set train.problems=0 --set train.log_every=1)
@@ -29,7 +19,7 @@ while [ $done_kills -lt "$kills" ] || { [ $hits = 0 ] && [ $done_kills -lt $((3 
         >/dev/null 2>log &
     pid=$!
     until grep -q 'step [0-9]*/' log; do
-        kill -0 $pid 2>/dev/null || fail "kill $done_kills: the next run ended by itself: $(tail -n 3 log)"
+        kill -0 $pid 2>/dev/null || die "kill $done_kills: the next run ended by itself: $(tail -n 3 log)"
         sleep 0.02
     done
     sleep "0.$(printf %03d $((RANDOM % 300)))"
@@ -39,20 +29,20 @@ while [ $done_kills -lt "$kills" ] || { [ $hits = 0 ] && [ $done_kills -lt $((3 
     done_kills=$((done_kills + 1))
     if [ "$last" -gt 0 ]; then
         from=$(sed -n 's/^.*resumed from .*: step \([0-9]*\),.*/\1/p' log)
-        [ "$from" = "$last" ] || fail "kill $done_kills: step $last was on disk, the run went on from step '$from'"
+        [ "$from" = "$last" ] || die "kill $done_kills: step $last was on disk, the run went on from step '$from'"
     fi
     [ -z "$(find run/checkpoints -maxdepth 1 -name '.tmp-step-*')" ] || hits=$((hits + 1))
     now=$(newest)
-    [ "${now:-0}" -ge "$last" ] || fail "kill $done_kills: step $last was on disk and is gone, newest is '${now:-none}'"
+    [ "${now:-0}" -ge "$last" ] || die "kill $done_kills: step $last was on disk and is gone, newest is '${now:-none}'"
     last=${now:-0}
 done
-[ $hits -gt 0 ] || fail "none of $done_kills kills came in the middle of a write"
+[ $hits -gt 0 ] || die "none of $done_kills kills came in the middle of a write"
 
 end=$((last + 3))
 "$RALO" train "${settings[@]}" --set train.steps=$end --set run.dir=run --resume auto --json >run.json 2>log ||
-    fail "the last part: $(tail -n 1 log)"
+    die "the last part: $(tail -n 1 log)"
 "$RALO" train "${settings[@]}" --set train.steps=$end --set run.dir=whole --json >whole.json 2>log ||
-    fail "the run without kills: $(tail -n 1 log)"
-[ "$(hash_of <run.json)" = "$(hash_of <whole.json)" ] || fail "after $done_kills kills and $end steps the parameters differ"
-[ -z "$(find run/checkpoints -maxdepth 1 -name '.tmp-*')" ] || fail "what the killed writers left is still there"
+    die "the run without kills: $(tail -n 1 log)"
+[ "$(hash_of <run.json)" = "$(hash_of <whole.json)" ] || die "after $done_kills kills and $end steps the parameters differ"
+[ -z "$(find run/checkpoints -maxdepth 1 -name '.tmp-*')" ] || die "what the killed writers left is still there"
 echo "$done_kills kills, $hits in the middle of a write, $end steps: same parameters as without"

@@ -2,13 +2,8 @@
 # cli_memory.sh - the memory of the whole process is the plan plus little: what the operating system counted at the peak is
 # within 5 % + 64 MiB of the planned device and host bytes. 64 MiB: program, libraries, stacks, OpenBLAS' buffers, and the
 # arena's rounding to huge pages. RALO names the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
-work=$(mktemp -d) && cd "$work" || exit 1
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
 if nm "$RALO" 2>/dev/null | grep -qE '__[at]san_init'; then
     echo "built with a sanitizer, which keeps memory of its own"
     exit 77

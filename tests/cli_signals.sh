@@ -1,24 +1,14 @@
 #!/bin/bash
 # cli_signals.sh - SIGINT and SIGTERM stop a run after a checkpoint with exit code 130, and the resumed run ends with the
 # parameters of the run that was left alone. RALO names the program.
-set -u
-# Leaks are looked for in the C tests; here they would cost seconds per process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-command -v python3 >/dev/null || { echo "python3 not found: it reads the JSON output"; exit 77; }
-: "${RALO:?path of the ralo program}"
-work=$(mktemp -d) && cd "$work" || exit 1
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-fail() {
-    echo "FAILED: $*"
-    exit 1
-}
+. "$(dirname "$0")/check.sh"
+need python3 "it reads the JSON output"
 steps=150
 settings=(--preset test-qwen3 --set data.seq_len=48 --set train.micro_batch=6 --set train.steps=$steps --set train.warmup=10
     --set train.log_every=1 --set train.eval_rows=2 --set train.problems=0 --json)
 hash_of() { python3 -c 'import json, sys; print(json.load(sys.stdin)["param_hash"])'; }
 
-"$RALO" train "${settings[@]}" --set run.dir=whole >whole.json 2>whole.log || fail "the whole run: $(tail -n 1 whole.log)"
+"$RALO" train "${settings[@]}" --set run.dir=whole >whole.json 2>whole.log || die "the whole run: $(tail -n 1 whole.log)"
 whole=$(hash_of <whole.json)
 
 # stop SIGNAL DIRECTORY LINES MORE...: a signal once LINES progress lines are there
@@ -29,25 +19,25 @@ stop() {
     "$RALO" train "${settings[@]}" --set run.dir="$dir" "$@" >"$dir.json" 2>"$dir.log" &
     pid=$!
     while [ "$(grep -c 'step [0-9]*/' "$dir.log")" -lt "$lines" ]; do
-        kill -0 $pid 2>/dev/null || fail "$signal: the run ended by itself: $(tail -n 1 "$dir.log")"
+        kill -0 $pid 2>/dev/null || die "$signal: the run ended by itself: $(tail -n 1 "$dir.log")"
         sleep 0.02
     done
     kill -"$signal" $pid
     wait $pid
     rc=$?
     pid=
-    [ $rc = 130 ] || fail "$signal: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
-    [ ! -s "$dir.json" ] || fail "$signal: an interrupted run printed a result"
+    [ $rc = 130 ] || die "$signal: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
+    [ ! -s "$dir.json" ] || die "$signal: an interrupted run printed a result"
     step=$(sed -n 's/^error: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
-    [ -n "$step" ] || fail "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"
-    [ "$step" -lt $steps ] || fail "$signal: came too late to prove anything"
-    [ -f "$dir/checkpoints/step-$(printf %08d "$step")/checkpoint.json" ] || fail "$signal: no checkpoint of step $step"
+    [ -n "$step" ] || die "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"
+    [ "$step" -lt $steps ] || die "$signal: came too late to prove anything"
+    [ -f "$dir/checkpoints/step-$(printf %08d "$step")/checkpoint.json" ] || die "$signal: no checkpoint of step $step"
     echo "$signal: stopped after step $step"
 }
 resume() {
-    "$RALO" train "${settings[@]}" --set run.dir="$1" --resume auto >"$1.json" 2>"$1.log" || fail "resume: $(tail -n 1 "$1.log")"
-    grep -q "resumed from .*: step $step," "$1.log" || fail "$1 did not resume from step $step"
-    [ "$(hash_of <"$1.json")" = "$whole" ] || fail "$1 ends with other parameters than the whole run"
+    "$RALO" train "${settings[@]}" --set run.dir="$1" --resume auto >"$1.json" 2>"$1.log" || die "resume: $(tail -n 1 "$1.log")"
+    grep -q "resumed from .*: step $step," "$1.log" || die "$1 did not resume from step $step"
+    [ "$(hash_of <"$1.json")" = "$whole" ] || die "$1 ends with other parameters than the whole run"
 }
 
 stop INT first 12
@@ -55,6 +45,6 @@ resume first
 stop TERM second 25 --set train.save_every=10 # now with a writer in the background
 before=$step
 stop INT second 8 --resume auto --set train.save_every=10 # stopped again
-[ "$step" -gt "$before" ] || fail "the second part made no step"
+[ "$step" -gt "$before" ] || die "the second part made no step"
 resume second
 echo "resumed runs end with $whole, as the whole run does"

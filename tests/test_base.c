@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -395,35 +396,11 @@ static void test_format_bytes_and_counts(void **state) {
 
 /* ---- files --------------------------------------------------------------------------------------------------- */
 
-static char scratch[64]; /* a fresh directory per test */
-
-static int scratch_open(void **state) {
-    strcpy(scratch, "/tmp/ralo_test_base_XXXXXX");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int scratch_close(void **state) { return dir_remove_all(scratch) == OK ? 0 : -1; }
-
-static const char *in_scratch(const char *name) {
-    static char paths[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(paths[turn], sizeof paths[turn], "%s/%s", scratch, name);
-    return paths[turn];
-}
-
-static void write_file(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void test_file_read_all(void **state) {
     char *text;
     size_t n;
-    const char *path = in_scratch("a.txt");
-    write_file(path, "ab\0cd", 5);
+    const char *path = path_of("a.txt");
+    write_bytes(path, "ab\0cd", 5);
     assert_int_equal(file_read_all(path, 5, &text, &n), OK);
     assert_int_equal(n, 5);
     assert_memory_equal(text, "ab\0cd", 6); /* the sixth is the NUL that was added */
@@ -434,7 +411,7 @@ static void test_file_read_all(void **state) {
     assert_non_null(strstr(error_message(), path));
     assert_non_null(strstr(error_message(), "5 bytes"));
 
-    write_file(path, "", 0);
+    write_bytes(path, "", 0);
     assert_int_equal(file_read_all(path, 0, &text, &n), OK);
     assert_int_equal(n, 0);
     assert_string_equal(text, "");
@@ -442,17 +419,17 @@ static void test_file_read_all(void **state) {
 
     char *big = mem_alloc(300000);
     for (size_t i = 0; i < 300000; i++) big[i] = (char)(rng_u64(5, i) & 0xff);
-    write_file(path, big, 300000);
+    write_bytes(path, big, 300000);
     assert_int_equal(file_read_all(path, 1 << 20, &text, &n), OK);
     assert_int_equal(n, 300000);
     assert_memory_equal(text, big, 300000);
     free(text);
     free(big);
 
-    assert_int_equal(file_read_all(in_scratch("absent"), 10, &text, &n), ERR_IO);
+    assert_int_equal(file_read_all(path_of("absent"), 10, &text, &n), ERR_IO);
     assert_non_null(strstr(error_message(), "absent"));
     assert_non_null(strstr(error_message(), "No such file"));
-    assert_int_equal(file_read_all(scratch, 10, &text, &n), ERR_INPUT);
+    assert_int_equal(file_read_all(test_dir, 10, &text, &n), ERR_INPUT);
     assert_non_null(strstr(error_message(), "directory"));
 }
 
@@ -469,43 +446,43 @@ static void test_file_read_all_bounds_files_that_hide_their_size(void **state) {
 
 static void test_dir_make_makes_parents(void **state) {
     struct stat st;
-    assert_int_equal(dir_make(in_scratch("a/b//c/")), OK);
-    assert_int_equal(stat(in_scratch("a/b/c"), &st), 0);
+    assert_int_equal(dir_make(path_of("a/b//c/")), OK);
+    assert_int_equal(stat(path_of("a/b/c"), &st), 0);
     assert_true(S_ISDIR(st.st_mode));
-    assert_int_equal(dir_make(in_scratch("a/b")), OK);
-    write_file(in_scratch("a/file"), "x", 1);
-    assert_int_equal(dir_make(in_scratch("a/file")), ERR_IO);
-    assert_int_equal(dir_make(in_scratch("a/file/below")), ERR_IO);
+    assert_int_equal(dir_make(path_of("a/b")), OK);
+    write_bytes(path_of("a/file"), "x", 1);
+    assert_int_equal(dir_make(path_of("a/file")), ERR_IO);
+    assert_int_equal(dir_make(path_of("a/file/below")), ERR_IO);
     assert_non_null(strstr(error_message(), "a/file"));
     assert_int_equal(dir_make(""), ERR_INPUT);
 }
 
 static void test_dir_remove_all_does_not_follow_links(void **state) {
     struct stat st;
-    assert_int_equal(dir_make(in_scratch("kept")), OK);
-    write_file(in_scratch("kept/precious"), "x", 1);
-    assert_int_equal(dir_make(in_scratch("gone/deep/er")), OK);
+    assert_int_equal(dir_make(path_of("kept")), OK);
+    write_bytes(path_of("kept/precious"), "x", 1);
+    assert_int_equal(dir_make(path_of("gone/deep/er")), OK);
     char name[64];
     for (int i = 0; i < 300; i++) {
         snprintf(name, sizeof name, "gone/deep/f%d", i);
-        write_file(in_scratch(name), "x", 1);
+        write_bytes(path_of(name), "x", 1);
     }
-    assert_int_equal(symlink(in_scratch("kept"), in_scratch("gone/deep/link")), 0);
-    assert_int_equal(symlink("nowhere", in_scratch("gone/dangling")), 0);
-    assert_int_equal(dir_remove_all(in_scratch("gone")), OK);
-    assert_int_equal(lstat(in_scratch("gone"), &st), -1);
-    assert_int_equal(stat(in_scratch("kept/precious"), &st), 0);
+    assert_int_equal(symlink(path_of("kept"), path_of("gone/deep/link")), 0);
+    assert_int_equal(symlink("nowhere", path_of("gone/dangling")), 0);
+    assert_int_equal(dir_remove_all(path_of("gone")), OK);
+    assert_int_equal(lstat(path_of("gone"), &st), -1);
+    assert_int_equal(stat(path_of("kept/precious"), &st), 0);
 
     /* A link itself is removed, also when it is written as a directory. */
-    assert_int_equal(symlink("kept", in_scratch("link")), 0);
-    assert_int_equal(dir_remove_all(in_scratch("link/")), OK);
-    assert_int_equal(lstat(in_scratch("link"), &st), -1);
-    assert_int_equal(stat(in_scratch("kept/precious"), &st), 0);
+    assert_int_equal(symlink("kept", path_of("link")), 0);
+    assert_int_equal(dir_remove_all(path_of("link/")), OK);
+    assert_int_equal(lstat(path_of("link"), &st), -1);
+    assert_int_equal(stat(path_of("kept/precious"), &st), 0);
 
-    assert_int_equal(dir_remove_all(in_scratch("absent")), OK);
-    assert_int_equal(dir_remove_all(in_scratch("absent/too")), OK);
-    assert_int_equal(dir_remove_all(in_scratch("kept/precious")), OK); /* a file */
-    assert_int_equal(stat(in_scratch("kept"), &st), 0);
+    assert_int_equal(dir_remove_all(path_of("absent")), OK);
+    assert_int_equal(dir_remove_all(path_of("absent/too")), OK);
+    assert_int_equal(dir_remove_all(path_of("kept/precious")), OK); /* a file */
+    assert_int_equal(stat(path_of("kept"), &st), 0);
     static const char *const refused[] = {"", "/", "//", ".", "..", "/tmp/..", "/tmp/./"};
     for (size_t i = 0; i < ARRAY_LENGTH(refused); i++) assert_int_equal(dir_remove_all(refused[i]), ERR_INPUT);
 }
@@ -764,10 +741,10 @@ int main(void) {
         cmocka_unit_test(test_parse_bytes_accepts),
         cmocka_unit_test(test_parse_bytes_refuses),
         cmocka_unit_test(test_format_bytes_and_counts),
-        cmocka_unit_test_setup_teardown(test_file_read_all, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(test_file_read_all, test_dir_open, test_dir_close),
         cmocka_unit_test(test_file_read_all_bounds_files_that_hide_their_size),
-        cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, scratch_open, scratch_close),
-        cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, test_dir_open, test_dir_close),
+        cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, test_dir_open, test_dir_close),
         cmocka_unit_test(test_clock_does_not_go_back),
         cmocka_unit_test(test_machine_is_described),
         cmocka_unit_test(test_pool_runs_every_task_once),

@@ -1,6 +1,7 @@
 /* test_cache.c - tokens on disk: read back bit for bit, and never from a file that is damaged, cut off, foreign or of a
  * text that has changed; several processes at once and full disks do no harm. */
 #include "data/store.h"
+#include "files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,28 +16,12 @@
 #include <cmocka.h>
 
 enum { T = 64 };
-static char dir[64], cache[80], source[80], tokens[80];
-
-static void write_bytes(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
+static char cache[80], source[80], tokens[80];
 
 static char *read_bytes(const char *path, size_t *n) {
     char *text = NULL;
     assert_int_equal(file_read_all(path, 1 << 26, &text, n), OK);
     return text;
-}
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
 }
 
 static data_options options(void) {
@@ -90,7 +75,7 @@ static void write_source(uint64_t seed, const char *kind) {
 
 static void fresh(const char *kind) {
     assert_int_equal(dir_remove_all(cache), OK);
-    snprintf(source, sizeof source, "%s/source.%s", dir, strcmp(kind, "text") == 0 ? "txt" : "jsonl");
+    snprintf(source, sizeof source, "%s/source.%s", test_dir, strcmp(kind, "text") == 0 ? "txt" : "jsonl");
     write_source(1, kind);
 }
 
@@ -292,10 +277,10 @@ static void a_directory_that_cannot_be_written_is_an_error_or_no_cache(void **st
     o.cache = "auto";
     assert_int_equal(digest(&o, &n_cached, NULL), good);
     assert_int_equal(setenv("XDG_CACHE_HOME", "relative", 1), 0); /* counts as not set */
-    assert_int_equal(setenv("HOME", dir, 1), 0);
+    assert_int_equal(setenv("HOME", test_dir, 1), 0);
     assert_int_equal(digest(&o, &n_cached, NULL), good);
     char name[160];
-    snprintf(name, sizeof name, "%s/.cache/ralo", dir);
+    snprintf(name, sizeof name, "%s/.cache/ralo", test_dir);
     assert_int_equal(access(name, F_OK), 0);
     unsetenv("HOME");
     assert_int_equal(digest(&o, &n_cached, NULL), good);
@@ -374,17 +359,15 @@ static void files_of_dead_writers_are_removed(void **state) {
 static int setup(void **state) {
     char path[512], *text;
     size_t n;
-    snprintf(dir, sizeof dir, "/tmp/ralo-cache-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(cache, sizeof cache, "%s/cache", dir);
-    snprintf(tokens, sizeof tokens, "%s/tokenizer.json", dir);
+    if (test_dir_open(state) != 0) return -1;
+    snprintf(cache, sizeof cache, "%s/cache", test_dir);
+    snprintf(tokens, sizeof tokens, "%s/tokenizer.json", test_dir);
     snprintf(path, sizeof path, "%s/chat/bytes.json", TEST_FIXTURES);
     if (file_read_all(path, 1 << 20, &text, &n) != OK) return -1;
     write_bytes(tokens, text, n);
     free(text);
     return 0;
 }
-static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -399,5 +382,5 @@ int main(void) {
         cmocka_unit_test(processes_that_build_at_once_do_no_harm),
         cmocka_unit_test(files_of_dead_writers_are_removed),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, test_dir_close);
 }

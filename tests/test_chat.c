@@ -1,32 +1,14 @@
 /* test_chat.c - conversations give the ids of transformers' apply_chat_template, answers alone are trained on, and no
  * content can write a control token. Fixtures come from tools/make_chat_fixtures.py. */
 #include "data/data.h"
+#include "files.h"
 
 #include <stdlib.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
 
-static char dir[64];
 static json_t *fixtures;
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-}
-
-static void write_file(const char *name, const char *text, size_t n) {
-    char path[160];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
 
 /* The directory of a tokenizer: a fixture, and a tokenizer_config.json or none. */
 static tokenizer *open_tokenizer(const char *fixture, const json_t *config) {
@@ -35,22 +17,22 @@ static tokenizer *open_tokenizer(const char *fixture, const json_t *config) {
     tokenizer *t;
     snprintf(path, sizeof path, "%s/chat/%s", TEST_FIXTURES, fixture);
     assert_int_equal(file_read_all(path, 1 << 20, &text, &n), OK);
-    assert_int_equal(dir_remove_all(dir), OK);
-    assert_int_equal(dir_make(dir), OK);
-    write_file("tokenizer.json", text, n);
+    assert_int_equal(dir_remove_all(test_dir), OK);
+    assert_int_equal(dir_make(test_dir), OK);
+    write_bytes(path_of("tokenizer.json"), text, n);
     free(text);
     if (config) {
         text = json_dumps(config, 0);
-        write_file("tokenizer_config.json", text, strlen(text));
+        write_bytes(path_of("tokenizer_config.json"), text, strlen(text));
         free(text);
     }
-    if (tokenizer_open(&t, dir) != OK) fail_msg("%s", error_message());
+    if (tokenizer_open(&t, test_dir) != OK) fail_msg("%s", error_message());
     return t;
 }
 
 static chat *open_chat(const tokenizer *t, chat_format wanted) {
     chat *c;
-    if (chat_open(&c, t, dir, wanted) != OK) fail_msg("%s", error_message());
+    if (chat_open(&c, t, test_dir, wanted) != OK) fail_msg("%s", error_message());
     return c;
 }
 
@@ -308,7 +290,7 @@ static void auto_without_a_template_follows_the_special_tokens(void **state) {
     chat_close(c);
     /* a file of its own comes before tokenizer_config.json, and a list of templates has a default */
     const char *own = "{{ '<|start_header_id|>' }}{{ '<|eot_id|>' }}";
-    write_file("chat_template.jinja", own, strlen(own));
+    write_bytes(path_of("chat_template.jinja"), own, strlen(own));
     c = open_chat(t, CHAT_AUTO);
     assert_int_equal(chat_format_of(c), CHAT_LLAMA3);
     chat_close(c);
@@ -323,7 +305,7 @@ static void auto_without_a_template_follows_the_special_tokens(void **state) {
     json_decref(config);
     t = open_tokenizer("pieces.json", NULL);
     chat *none;
-    expect_error(chat_open(&none, t, dir, CHAT_LLAMA3), ERR_INPUT, "data.chat=llama3|<|start_header_id|>");
+    expect_error(chat_open(&none, t, test_dir, CHAT_LLAMA3), ERR_INPUT, "data.chat=llama3|<|start_header_id|>");
     tokenizer_close(t);
 }
 
@@ -393,12 +375,12 @@ static void a_response_ends_with_the_end_of_its_turn(void **state) {
 }
 
 static int setup(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/ralo-chat-XXXXXX");
-    return mkdtemp(dir) && json_read_file(TEST_FIXTURES "/chat/cases.json", 1 << 24, &fixtures) == OK ? 0 : -1;
+    if (test_dir_open(state) != 0) return -1;
+    return json_read_file(TEST_FIXTURES "/chat/cases.json", 1 << 24, &fixtures) == OK ? 0 : -1;
 }
 static int teardown(void **state) {
     json_decref(fixtures);
-    return dir_remove_all(dir) == OK ? 0 : -1;
+    return test_dir_close(state);
 }
 
 int main(void) {

@@ -2,6 +2,7 @@
  * the loader hands out exactly the rows it says, in order, from any position. */
 #include "data/data.h"
 #include "exec/exec.h"
+#include "files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,32 +15,6 @@ enum { T_MAX = 512 };
 typedef struct row {
     int32_t tokens[T_MAX], targets[T_MAX], doc[T_MAX];
 } row;
-
-static char dir[64];
-
-static const char *path_of(const char *name) {
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s", dir, name);
-    return path;
-}
-
-static void write_bytes(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-}
 
 static dataset *open_data(data_options o) {
     dataset *d;
@@ -500,7 +475,7 @@ static void text_that_cannot_be_trained_on_is_refused(void **state) {
     expect_error(dataset_open(&d, &o), ERR_INPUT, "empty.txt|empty file");
     o = (data_options){.source = path_of("absent.txt"), .seq_len = 64, .pack = true};
     expect_error(dataset_open(&d, &o), ERR_IO, "absent.txt|No such file");
-    o = (data_options){.source = dir, .seq_len = 64, .pack = true};
+    o = (data_options){.source = test_dir, .seq_len = 64, .pack = true};
     expect_error(dataset_open(&d, &o), ERR_INPUT, "directory");
     snprintf(two, 600, "%s,,%s", path_of("small.txt"), path_of("small.txt"));
     o = (data_options){.source = two, .seq_len = 64, .pack = true};
@@ -675,13 +650,6 @@ static void rows_and_batches_allocate_nothing(void **state) {
     }
 }
 
-static int setup(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/ralo-data-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
-
 /* A tokenizer of four letters, one merge and an end of text: "abab" is two tokens. */
 static void text_goes_through_a_file_tokenizer(void **state) {
     static const char json[] =
@@ -765,5 +733,5 @@ int main(void) {
         cmocka_unit_test(text_goes_through_a_file_tokenizer),
         cmocka_unit_test(text_without_an_end_token_is_split_all_the_same),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }

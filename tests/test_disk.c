@@ -1,5 +1,6 @@
 /* test_disk.c - the file behind the nvme tier: bytes go and come back, errors are named, nothing is left behind. */
 #include "exec/disk.h"
+#include "files.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -7,7 +8,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -23,15 +23,6 @@ static uint8_t *staging_alloc(void) {
 
 static void fill(uint8_t *bytes, size_t n, uint64_t key) {
     for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(rng_u64(key, i / 8) >> (i % 8 * 8));
-}
-
-static int files_in(const char *dir) {
-    int n = 0;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2; /* . and .. */
 }
 
 static void transfers_of_any_length_come_back(void **state) {

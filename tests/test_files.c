@@ -1,6 +1,7 @@
 /* test_files.c - files as rows: records stand whole in one row and train their responses, mixtures keep their shares
  * exactly, blocks of a text give the ids of the whole, and what is left out is counted. */
 #include "data/rows.h"
+#include "files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,33 +14,6 @@ enum { T_MAX = 256 };
 typedef struct row {
     int32_t tokens[T_MAX], targets[T_MAX], doc[T_MAX];
 } row;
-
-static char dir[64];
-
-static const char *path_of(const char *name) {
-    static char paths[4][256];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s", dir, name);
-    return path;
-}
-
-static void write_bytes(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-static void write_text(const char *path, const char *text) { write_bytes(path, text, strlen(text)); }
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-}
 
 static dataset *open_data(data_options o) {
     dataset *d;
@@ -568,12 +542,6 @@ static void a_file_that_changes_while_it_is_read_is_an_error(void **state) {
     }
 }
 
-static int setup(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/ralo-files-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_stand_whole_in_one_row_and_train_their_response),
@@ -589,5 +557,5 @@ int main(void) {
         cmocka_unit_test(text_that_is_not_utf8_is_named_or_replaced),
         cmocka_unit_test(a_file_that_changes_while_it_is_read_is_an_error),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }

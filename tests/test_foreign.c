@@ -10,16 +10,10 @@
 #include <cmocka.h>
 
 #include "cli/foreign.h"
+#include "files.h"
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-static void write_file(const char *path, const char *text) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
 
 /* One translation: a CONFIG (or NULL), a --deepspeed file (or NULL), then --set, then apply. */
 typedef struct request {
@@ -38,14 +32,14 @@ static void translate(outcome *o, const request *q) {
     foreign_init(&o->f);
     o->rc = OK;
     if (q->config_text) {
-        write_file(q->config_name, q->config_text);
+        write_text(q->config_name, q->config_text);
         o->rc = foreign_read_config(&o->f, &o->c, q->config_name);
         unlink(q->config_name);
     }
     for (size_t i = 0; i < ARRAY_LENGTH(q->set) && q->set[i] && o->rc == OK; i++)
         assert_int_equal(config_set(&o->c, q->set[i], "--set"), OK);
     if (q->deepspeed_text && o->rc == OK) {
-        write_file("ds.json", q->deepspeed_text);
+        write_text("ds.json", q->deepspeed_text);
         o->rc = foreign_read_deepspeed(&o->f, "ds.json");
         unlink("ds.json");
     }

@@ -1,8 +1,8 @@
 /* test_format.c - files that lie: every reader answers with a message that names file, place, found and expected,
  * and never with a crash, a hang or a view outside the file. Writers leave a whole file or none. */
 #include "format/format.h"
+#include "files.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -11,41 +11,6 @@
 
 #include <setjmp.h>
 #include <cmocka.h>
-
-static char dir[64];
-
-static const char *path_of(const char *name) {
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void write_bytes(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-static int files_in_dir(void) {
-    int n = 0;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
-    closedir(d);
-    return n;
-}
-
-/* The last error has this code and its message holds every fragment (separated by '|'). */
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save)) {
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-    }
-}
 
 static char *repeated(const char *unit, size_t times, const char *tail, size_t *n_bytes) {
     size_t n = strlen(unit);
@@ -89,7 +54,7 @@ static void json_refuses_bad_files_with_their_place(void **state) {
     free(deep);
     expect_error(json_read_file(path, 1 << 20, &root), ERR_INPUT, "bad.json:1:|depth");
     expect_error(json_read_file(path, 1000, &root), ERR_INPUT, "bad.json|1000000|1000");
-    expect_error(json_read_file(dir, 1000, &root), ERR_INPUT, "directory");
+    expect_error(json_read_file(test_dir, 1000, &root), ERR_INPUT, "directory");
     unlink(path);
     expect_error(json_read_file(path, 1000, &root), ERR_IO, "bad.json|No such file");
 }
@@ -129,7 +94,7 @@ static void json_written_is_read_back_to_the_same_bits(void **state) {
     assert_int_equal(json_read_file(path, 4096, &again), OK);
     assert_true(json_equal(root, again));
     json_decref(again);
-    assert_int_equal(files_in_dir(), 1); /* no temporary file stayed */
+    assert_int_equal(files_in(test_dir), 1); /* no temporary file stayed */
     json_t *scalar = json_integer(3);
     expect_error(json_write_file(path, scalar), ERR_INPUT, "round.json|an integer");
     json_decref(scalar);
@@ -155,7 +120,7 @@ static void json_write_that_fails_keeps_the_old_file(void **state) {
     expect_error(rc, ERR_IO, "kept.json|write|File too large");
     assert_int_equal(json_read_file(path, 4096, &again), OK);
     assert_int_equal(json_integer_value(json_object_get(again, "old")), 1);
-    assert_int_equal(files_in_dir(), 1);
+    assert_int_equal(files_in(test_dir), 1);
     json_decref(again);
     json_decref(big);
     unlink(path);
@@ -182,8 +147,8 @@ static void json_writer_killed_leaves_a_whole_file(void **state) {
         json_decref(again);
     }
     json_decref(big);
-    assert_int_equal(dir_remove_all(dir), OK); /* a killed writer may leave its temporary file */
-    assert_int_equal(dir_make(dir), OK);
+    assert_int_equal(dir_remove_all(test_dir), OK); /* a killed writer may leave its temporary file */
+    assert_int_equal(dir_make(test_dir), OK);
 }
 
 /* ---- YAML ---------------------------------------------------------------------------------------------------- */
@@ -473,7 +438,7 @@ static void safetensors_refuses_lengths_that_lie(void **state) {
     expect_error(safetensors_open(&st, path), ERR_INPUT, "length.safetensors|100000001|2 to 100000000|100001024");
     unlink(path);
     expect_error(safetensors_open(&st, path), ERR_IO, "length.safetensors|No such file");
-    expect_error(safetensors_open(&st, dir), ERR_INPUT, "not a regular file");
+    expect_error(safetensors_open(&st, test_dir), ERR_INPUT, "not a regular file");
 }
 
 /* Every truncation and every single-byte change of a good file: refused with a message, or views inside the file. */
@@ -567,7 +532,7 @@ static void safetensors_writer_leaves_nothing_half_done(void **state) {
     expect_error(safetensors_writer_open(&w, path, huge, 2, NULL), ERR_INPUT, "half.safetensors|2^62");
     expect_error(safetensors_writer_open(&w, path, one, 1, bad_metadata), ERR_INPUT, "metadata 'k'|UTF-8");
     expect_error(safetensors_writer_open(&w, "/nonexistent/w", one, 1, NULL), ERR_IO, "/nonexistent/w|No such file");
-    assert_int_equal(files_in_dir(), 0);
+    assert_int_equal(files_in(test_dir), 0);
 
     /* A full disk is found when the file is reserved, and nothing stays. */
     struct rlimit before, small;
@@ -578,13 +543,13 @@ static void safetensors_writer_leaves_nothing_half_done(void **state) {
     status rc = safetensors_writer_open(&w, path, one, 1, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     expect_error(rc, ERR_IO, "half.safetensors|16|File too large");
-    assert_int_equal(files_in_dir(), 0);
+    assert_int_equal(files_in(test_dir), 0);
 
     assert_int_equal(safetensors_writer_open(&w, path, one, 1, NULL), OK);
     assert_int_equal(safetensors_writer_put(&w, 0, 0, &(float){1}, 4), OK);
     safetensors_writer_abort(&w);
     safetensors_writer_abort(&w); /* harmless */
-    assert_int_equal(files_in_dir(), 0);
+    assert_int_equal(files_in(test_dir), 0);
 
     /* A writer that dies leaves a file that no reader takes. */
     pid_t child = fork();
@@ -621,13 +586,6 @@ static void safetensors_views_survive_a_rewrite(void **state) {
     unlink(path);
 }
 
-static int setup(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/ralo-format-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_refuses_bad_files_with_their_place),
@@ -647,5 +605,5 @@ int main(void) {
         cmocka_unit_test(safetensors_writer_leaves_nothing_half_done),
         cmocka_unit_test(safetensors_views_survive_a_rewrite),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }

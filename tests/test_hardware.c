@@ -5,19 +5,13 @@
 #include <cmocka.h>
 
 #include "exec/exec.h"
+#include "files.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static void write_text(const char *path, const char *text) {
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
 
 static void written_descriptions_read_back_to_the_same_bits(void **state) {
     (void)state;

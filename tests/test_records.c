@@ -1,5 +1,6 @@
 /* test_records.c - JSON lines become records, and every line that is none is named with its number, or counted. */
 #include "data/data.h"
+#include "files.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,24 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-static char dir[64], path[128];
-
-static void write_file(const char *text, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-static void write_text(const char *text) { write_file(text, strlen(text)); }
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-}
+static char path[128];
 
 static records *open_records(record_options o) {
     records *r;
@@ -46,7 +30,8 @@ static data_record get(records *r, uint64_t i) {
 }
 
 static void every_shape_is_recognised(void **state) {
-    write_text("\xef\xbb\xbf{\"text\": \"plain \\u00e9\", \"id\": 123456789012345678901234567890}\r\n"
+    write_text(path,
+               "\xef\xbb\xbf{\"text\": \"plain \\u00e9\", \"id\": 123456789012345678901234567890}\r\n"
                "\n"
                "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
                "   \t\r\n"
@@ -90,7 +75,7 @@ static void every_shape_is_recognised(void **state) {
 }
 
 static void columns_can_be_named(void **state) {
-    write_text("{\"src\": \"a\", \"dst\": \"b\", \"prompt\": 1, \"completion\": 2}\n");
+    write_text(path, "{\"src\": \"a\", \"dst\": \"b\", \"prompt\": 1, \"completion\": 2}\n");
     records *r = open_records((record_options){.prompt_column = "src", .response_column = "dst"}), *none;
     data_record q = get(r, 0);
     assert_span(q.prompt, "a");
@@ -139,7 +124,7 @@ static void a_bad_line_is_named_or_counted(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) {
         char text[1024];
         snprintf(text, sizeof text, "{\"text\": \"one\"}\n%s\n{\"text\": \"three\"}\n", bad[i].line);
-        write_text(text);
+        write_text(path, text);
         records *r;
         expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, bad[i].fragments);
         expect_error(ERR_INPUT, ERR_INPUT, "data.on_error=skip");
@@ -161,7 +146,7 @@ static void the_line_number_is_that_of_the_file(void **state) {
     records *r;
     strbuf_init(&b);
     for (int i = 1; i <= 13000; i++) strbuf_add(&b, i == 12345 ? "{\"text\": \n" : "{\"text\": \"x\"}\n");
-    write_file(b.text, b.length);
+    write_bytes(path, b.text, b.length);
     expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, ":12345:");
     strbuf_fini(&b);
 }
@@ -172,7 +157,7 @@ static void long_lines_work_up_to_the_limit(void **state) {
     int head = sprintf(text, "{\"text\": \"one\"}\n{\"text\": \"");
     memset(text + head, 'x', N);
     size_t n = (size_t)(head + N + sprintf(text + head + N, "\"}\n{\"text\": \"z\"}\n"));
-    write_file(text, n);
+    write_bytes(path, text, n);
     records *r = open_records((record_options){0});
     assert_int_equal(records_count(r), 3);
     assert_int_equal(get(r, 1).text.length, N);
@@ -196,16 +181,16 @@ static void long_lines_work_up_to_the_limit(void **state) {
 
 static void files_without_records_are_refused(void **state) {
     records *r;
-    write_text("");
+    write_text(path, "");
     expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "no record");
-    write_text("\xef\xbb\xbf\n\r\n  \n");
+    write_text(path, "\xef\xbb\xbf\n\r\n  \n");
     expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "no record");
-    write_text("x\ny\n");
+    write_text(path, "x\ny\n");
     log_set_level(LOG_ERROR);
     expect_error(records_open(&r, path, &(record_options){.on_error = RECORDS_SKIP}), ERR_INPUT, "no record|2 lines");
     log_set_level(LOG_INFO);
     expect_error(records_open(&r, "/nowhere/x.jsonl", &(record_options){0}), ERR_IO, "/nowhere/x.jsonl");
-    expect_error(records_open(&r, dir, &(record_options){0}), ERR_INPUT, "directory");
+    expect_error(records_open(&r, test_dir, &(record_options){0}), ERR_INPUT, "directory");
     expect_error(records_open(&r, "/dev/null", &(record_options){0}), ERR_INPUT, "/dev/null|by number");
 }
 
@@ -213,7 +198,7 @@ static void a_file_that_changes_is_noticed(void **state) {
     static const char text[] = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
     data_record q;
     for (int k = 0; k < 3; k++) {
-        write_text(text);
+        write_text(path, text);
         records *r = open_records((record_options){0});
         assert_span(get(r, 1).text, "two");
         if (k == 0) { /* grows */
@@ -224,7 +209,7 @@ static void a_file_that_changes_is_noticed(void **state) {
             char other[160];
             snprintf(other, sizeof other, "%s.new", path);
             assert_int_equal(rename(path, other), 0);
-            write_text(text);
+            write_text(path, text);
             unlink(other);
         } else { /* the same size, another time */
             struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
@@ -238,11 +223,11 @@ static void a_file_that_changes_is_noticed(void **state) {
 static void prompts_need_no_response_where_they_are_to_be_answered(void **state) {
     data_record q;
     records *r;
-    write_text("{\"prompt\": \"p\"}\n"
-               "{\"question\": \"q\", \"answer\": \"a\"}\n"
-               "{\"instruction\": \"do\", \"input\": \"it\"}\n"
-               "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}]}\n"
-               "{\"text\": \"t\"}\n");
+    write_text(path, "{\"prompt\": \"p\"}\n"
+                     "{\"question\": \"q\", \"answer\": \"a\"}\n"
+                     "{\"instruction\": \"do\", \"input\": \"it\"}\n"
+                     "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}]}\n"
+                     "{\"text\": \"t\"}\n");
     expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|'prompt'");
     r = open_records((record_options){.may_lack_response = true});
     assert_int_equal(records_count(r), 5);
@@ -260,7 +245,7 @@ static void prompts_need_no_response_where_they_are_to_be_answered(void **state)
     assert_int_equal(get(r, 4).kind, RECORD_TEXT);
     records_close(r);
 
-    write_text("{\"ask\": \"p\"}\n");
+    write_text(path, "{\"ask\": \"p\"}\n");
     expect_error(records_open(&r, path, &(record_options){.prompt_column = "ask"}), ERR_INPUT, "data.response_column");
     r = open_records((record_options){.prompt_column = "ask", .may_lack_response = true});
     assert_span(get(r, 0).prompt, "p");
@@ -272,19 +257,17 @@ static void prompts_need_no_response_where_they_are_to_be_answered(void **state)
     static const char *const wrong[] = {"{\"prompt\": 3}", "{\"prompt\": \"p\", \"completion\": \"\"}",
                                         "{\"prompt\": \"p\", \"completion\": null}", "{\"messages\": []}", "{}"};
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
-        write_text(wrong[i]);
+        write_text(path, wrong[i]);
         expect_error(records_open(&r, path, &(record_options){.may_lack_response = true}), ERR_INPUT,
                      "records.jsonl:1:");
     }
 }
 
 static int setup(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/ralo-records-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    if (test_dir_open(state) != 0) return -1;
+    snprintf(path, sizeof path, "%s/records.jsonl", test_dir);
     return 0;
 }
-static int teardown(void **state) { return dir_remove_all(dir) == OK ? 0 : -1; }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -297,5 +280,5 @@ int main(void) {
         cmocka_unit_test(a_file_that_changes_is_noticed),
         cmocka_unit_test(prompts_need_no_response_where_they_are_to_be_answered),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, test_dir_close);
 }

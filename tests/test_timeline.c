@@ -1,6 +1,7 @@
 /* test_timeline.c - the picture of a plan: every column equals a slower count of what is alive at its op, the highest is
  * the planned peak, and the file is well-formed whatever a model is called. */
 #include "plan/plan.h"
+#include "files.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -8,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -433,15 +433,6 @@ static void hostile_names_stay_text(void **state) {
         plan_close(&p);
     }
     free(endless);
-}
-
-static size_t files_in(const char *dir) {
-    size_t n = 0;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
-    closedir(d);
-    return n;
 }
 
 static void a_file_is_whole_or_not_there(void **state) {

@@ -4,6 +4,7 @@
  * The numbers to compare with are in fixtures/tokenizer_cases.json (tools/make_tokenizer_fixtures.py made it). Published
  * tokenizers and data are looked for in ../shared, beside the project; where they are not, that test says so. */
 #include "data/encode.h"
+#include "files.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -12,34 +13,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-static char dir[64];
 static json_t *fixture;
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
-
-static const char *path_of(const char *name) {
-    static char paths[4][160];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
-    return path;
-}
-
-static void write_text(const char *path, const char *text, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void expect_error(status rc, status code, const char *fragments) {
-    char wanted[512];
-    if (rc != code) print_error("got status %d: %s\n", rc, error_message());
-    assert_int_equal(rc, code);
-    snprintf(wanted, sizeof wanted, "%s", fragments);
-    for (char *save, *f = strtok_r(wanted, "|", &save); f; f = strtok_r(NULL, "|", &save))
-        if (!strstr(error_message(), f)) fail_msg("'%s' is not in: %s", f, error_message());
-}
 
 static uint32_t fnv(uint32_t h, uint32_t n) { return (h ^ n) * 0x01000193u; }
 
@@ -111,7 +87,7 @@ static json_t *compose(const json_t *variant) {
 static void write_json(const char *path, const json_t *root) {
     char *text = json_dumps(root, 0);
     assert_non_null(text);
-    write_text(path, text, strlen(text));
+    write_bytes(path, text, strlen(text));
     free(text);
 }
 
@@ -255,7 +231,7 @@ static void bos_and_eos_come_from_the_config_beside_the_file(void **state) {
     tokenizer_close(t);
     static const char config[] = "{\"model_max_length\": 1000000000000000019884624838656, \"bos_token\": null,"
                                  " \"eos_token\": {\"content\": \"<unk>\", \"lstrip\": false}}";
-    write_text(path_of("model/tokenizer_config.json"), config, sizeof config - 1);
+    write_bytes(path_of("model/tokenizer_config.json"), config, sizeof config - 1);
     assert_int_equal(tokenizer_open(&t, path_of("model/")), OK);
     assert_int_equal(tokenizer_bos(t), -1);
     assert_int_equal(tokenizer_eos(t), 0);
@@ -268,7 +244,7 @@ static void bos_and_eos_come_from_the_config_beside_the_file(void **state) {
         {"{\"eos_token\": ", "tokenizer_config.json:1:"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) {
-        write_text(path_of("model/tokenizer_config.json"), bad[i].text, strlen(bad[i].text));
+        write_bytes(path_of("model/tokenizer_config.json"), bad[i].text, strlen(bad[i].text));
         expect_error(tokenizer_open(&t, path_of("model")), ERR_INPUT, bad[i].error);
         assert_null(t);
     }
@@ -367,7 +343,7 @@ static void wrong_files_are_refused_with_their_place(void **state) {
     };
     for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) {
         tokenizer *t;
-        write_text(path_of("bad.json"), bad[i].text, strlen(bad[i].text));
+        write_bytes(path_of("bad.json"), bad[i].text, strlen(bad[i].text));
         char wanted[400];
         snprintf(wanted, sizeof wanted, "bad.json|%s", bad[i].error);
         expect_error(tokenizer_open(&t, path_of("bad.json")), ERR_INPUT, wanted);
@@ -381,7 +357,7 @@ static void deep_nesting_is_refused(void **state) {
     strbuf_init(&text);
     strbuf_add(&text, "{\"x\":");
     for (int i = 0; i < 100000; i++) strbuf_add(&text, "[");
-    write_text(path_of("deep.json"), text.text, text.length);
+    write_bytes(path_of("deep.json"), text.text, text.length);
     expect_error(tokenizer_open(&t, path_of("deep.json")), ERR_INPUT, "nesting");
     text.length = 0;
     strbuf_add(&text, "{\"normalizer\":");
@@ -389,13 +365,13 @@ static void deep_nesting_is_refused(void **state) {
     strbuf_add(&text, "{\"type\":\"NFC\"}");
     for (int i = 0; i < 20; i++) strbuf_add(&text, "]}");
     strbuf_add(&text, "," MODEL(AB, "[]") "}");
-    write_text(path_of("deep.json"), text.text, text.length);
+    write_bytes(path_of("deep.json"), text.text, text.length);
     expect_error(tokenizer_open(&t, path_of("deep.json")), ERR_INPUT, "normalizers[0]|deeper than 8");
     text.length = 0;
     strbuf_add(&text, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Whitespace\"}");
     for (int i = 0; i < 100000; i++) strbuf_add(&text, ",{\"type\":\"Whitespace\"}");
     strbuf_add(&text, "]}," MODEL(AB, "[]") "}");
-    write_text(path_of("deep.json"), text.text, text.length);
+    write_bytes(path_of("deep.json"), text.text, text.length);
     expect_error(tokenizer_open(&t, path_of("deep.json")), ERR_INPUT, "pretokenizers[32]|more than 32 components");
     strbuf_fini(&text);
 }
@@ -414,7 +390,7 @@ static void damaged_files_do_no_harm(void **state) {
             size_t at = rng_below(7, 3 * i, i % 3 ? MIN(n_settings, n) : n);
             copy[at] = pieces[rng_below(7, 3 * i + 1, sizeof pieces - 1)];
             size_t length = i % 10 ? n : rng_below(7, 3 * i + 2, n); /* some are cut short */
-            write_text(path_of("damaged.json"), copy, length);
+            write_bytes(path_of("damaged.json"), copy, length);
             tokenizer *t;
             if (tokenizer_open(&t, path_of("damaged.json")) != OK) {
                 assert_non_null(strstr(error_message(), "damaged.json"));
@@ -448,7 +424,7 @@ static void merges_may_stand_before_the_vocabulary(void **state) {
     ids out = {0};
     strbuf back;
     strbuf_init(&back);
-    write_text(path_of("order.json"), text, sizeof text - 1);
+    write_bytes(path_of("order.json"), text, sizeof text - 1);
     assert_int_equal(tokenizer_open(&t, path_of("order.json")), OK);
     encode(t, "abaxb", 5, 0, &out); /* x is unknown and, without an unk_token, left out: its neighbours meet */
     assert_int_equal(out.n, 2);
@@ -464,7 +440,7 @@ static void unknown_characters_without_their_token_are_an_error(void **state) {
     static const char text[] = "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":" AB ",\"merges\":[]}}";
     tokenizer *t;
     ids out = {0};
-    write_text(path_of("unk.json"), text, sizeof text - 1);
+    write_bytes(path_of("unk.json"), text, sizeof text - 1);
     assert_int_equal(tokenizer_open(&t, path_of("unk.json")), OK);
     encode(t, "ab", 2, 0, &out);
     assert_int_equal(out.n, 2);
@@ -488,7 +464,7 @@ static void catastrophic_patterns_end_in_an_error(void **state) {
         strbuf file;
         strbuf_init(&file);
         strbuf_printf(&file, SPLIT_WITH("%s"), patterns[i]);
-        write_text(path_of("slow.json"), file.text, file.length);
+        write_bytes(path_of("slow.json"), file.text, file.length);
         assert_int_equal(tokenizer_open(&t, path_of("slow.json")), OK);
         double start = clock_s();
         status rc = tokenizer_encode(t, text, sizeof text, &out.id, &out.n, &out.capacity);
@@ -518,7 +494,7 @@ static void texts_that_grow_and_grow_are_an_error(void **state) {
         strbuf_printf(&text, "{\"%s\":{\"type\":\"Sequence\",\"%s\":[", chains[i].key, chains[i].children);
         for (int k = 0; k < 30; k++) strbuf_printf(&text, "%s%s", k ? "," : "", chains[i].component);
         strbuf_add(&text, "]}," MODEL(AB, "[]") "}");
-        write_text(path_of("grow.json"), text.text, text.length);
+        write_bytes(path_of("grow.json"), text.text, text.length);
         text.length = 0;
         assert_int_equal(tokenizer_open(&t, path_of("grow.json")), OK);
         status rc = tokenizer_encode(t, "a\xc3\xa9", 3, &out.id, &out.n, &out.capacity);
@@ -573,7 +549,7 @@ static void many_tokens_among_spaces_take_no_square_time(void **state) {
                       "{\"added_tokens\":[{\"id\":3,\"content\":\" \",\"single_word\":false,\"normalized\":false,"
                       "\"special\":true,%s}]," MODEL(AB, "[]") "}",
                       sides[i]);
-        write_text(path_of("spaces.json"), file.text, file.length);
+        write_bytes(path_of("spaces.json"), file.text, file.length);
         assert_int_equal(tokenizer_open(&t, path_of("spaces.json")), OK);
         encode(t, spaces.text, spaces.length, 0, &out);
         assert_int_equal(out.n, spaces.length); /* the reference, too, finds every one of them */
@@ -630,7 +606,7 @@ static void threads_share_a_tokenizer(void **state) {
     tokenizer_close(t);
     /* One text that fails: the first error by number, and nothing to free. */
     static const char file[] = "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":" AB ",\"merges\":[]}}";
-    write_text(path_of("unk.json"), file, sizeof file - 1);
+    write_bytes(path_of("unk.json"), file, sizeof file - 1);
     assert_int_equal(tokenizer_open(&t, path_of("unk.json")), OK);
     for (size_t i = 0; i < TEXTS; i++)
         views[i] = i == 100 ? (span){"z", 1} : i > 150 ? (span){"y", 1} : (span){"ab", 2};
@@ -774,16 +750,13 @@ int main(void) {
         cmocka_unit_test(published_tokenizers_give_the_ids_of_the_reference),
     };
     json_error_t error;
-    snprintf(dir, sizeof dir, "/tmp/test_tokenizer.XXXXXX");
-    if (!mkdtemp(dir)) return 1;
     log_set_level(LOG_ERROR); /* damaged files warn of ids that moved */
     fixture = json_load_file(TEST_FIXTURES "/tokenizer_cases.json", JSON_ALLOW_NUL, &error);
     if (!fixture) {
         fprintf(stderr, "%s: %s\n", TEST_FIXTURES "/tokenizer_cases.json", error.text);
         return 1;
     }
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    int rc = cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
     json_decref(fixture);
-    if (dir_remove_all(dir) != OK) error_print(stderr);
     return rc;
 }

@@ -1,0 +1,65 @@
+# check.sh - what the tests of the program share. Each sources it first: `. "$(dirname "$0")/check.sh"`.
+#
+# The test then stands in an empty directory, $work, which goes when it ends. RALO names the program, TEST_FIXTURES the
+# fixtures; by hand: RALO=build/ralo bash tests/cli_help.sh
+set -u
+# Leaks are looked for in the C tests; here they would cost seconds per process.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+RALO=$(realpath -- "${RALO:?path of the ralo program}") || exit 1
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
+TEST_FIXTURES=${TEST_FIXTURES:-$project/tests/fixtures}
+work=$(mktemp -d) && cd "$work" || exit 1
+pid= # of a program in the background, which must not outlive the test
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+
+# need TOOL [WHY]: without it the test is skipped.
+need() { command -v "$1" >/dev/null || { echo "$1 not found${2:+: $2}"; exit 77; }; }
+
+failures=0
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+die() {
+    echo "FAILED: $*"
+    exit 1
+}
+# finish TEXT: the end of a test that may have failed on the way.
+finish() {
+    [ $failures = 0 ] || { echo "$failures failures"; exit 1; }
+    echo "$*"
+}
+
+# run CODE ARGUMENTS: exit code; stdout in out, stderr in err.
+run() {
+    local code=$1 rc
+    shift
+    timeout 120 "$RALO" "$@" >out 2>err
+    rc=$?
+    [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
+}
+
+# check CODE TEXT... -- ARGUMENTS: exit code, and every TEXT on stderr (!TEXT: not). A refused request (2) says one error
+# and nothing on stdout.
+check() {
+    local code=$1 text texts=()
+    shift
+    while [ "$1" != -- ]; do texts+=("$1") && shift; done
+    shift
+    run "$code" "$@" </dev/null
+    for text in ${texts[@]+"${texts[@]}"}; do
+        if [ "${text:0:1}" = ! ]; then
+            ! grep -qF -- "${text:1}" err || fail "ralo $*: '${text:1}' is in: $(grep -F -- "${text:1}" err | head -n 1)"
+        else
+            grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 3 err)"
+        fi
+    done
+    [ "$code" != 2 ] || [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"
+    [ "$code" != 2 ] || [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
+}
+
+# holds EXPRESSION: true of the last line of out, read as JSON, as `r`.
+holds() {
+    python3 -c "import json, sys; r = json.loads(open('out', 'rb').read().splitlines()[-1]); sys.exit(not ($1))" ||
+        fail "not true: $1 in $(tail -c 600 out)"
+}
