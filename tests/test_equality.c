@@ -113,6 +113,7 @@ static void every_cell_ends_with_the_same_bits(void **state) {
     for (uint64_t i = 0; i < CELLS; i += stride) {
         cell c = cell_at(i);
         check_cell(&m, &c);
+        if (large && m.n % 500 == 0) print_message("%d cells so far\n", m.n);
     }
     print_message("%d cells of %d: equal bits, planned == used in every tier\n", m.n, CELLS);
     training_dir_remove(m.dir); /* fails if something was left in it that is not ours to remove */
