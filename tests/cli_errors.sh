@@ -175,6 +175,12 @@ best, others = value['candidates'][0], value['candidates'][1:]
 assert best['fits'] and best['memory']['device'] <= 600 << 20 and len(others) > 20, value
 assert all(c['step_ms'] >= best['step_ms'] for c in others if c['fits']), value
 assert value['strategy']['offload'] == best['offload'], value" <out || fail "plan --json: candidates"
+# What changes the numbers of a run is chosen only where it was asked for, and the rows of a step stay.
+check 0 "micro-batch " -- plan --preset test-llama --set train.batch=24 --set train.micro_batch=auto --set precision=auto --json
+python3 -c "$last_object
+assert len({c['precision'] for c in value['candidates']}) == 2, value
+assert {c['micro_batch'] * c['accumulation'] for c in value['candidates']} == {24}, value" <out || fail "plan --json: what is open"
+check 0 -- plan --preset test-llama --set train.batch=65521 --set train.micro_batch=auto # a prime: all at once, or one by one
 [ ! -e never ] || fail "a run that does not fit made its directory"
 
 # ---- runs: nothing is written over

@@ -17,7 +17,7 @@ enum { STAGING = 5 << 20, FILE_BYTES = (9 << 20) + 100 };
 
 static uint8_t *staging_alloc(void) {
     void *memory = NULL;
-    assert_int_equal(posix_memalign(&memory, DISK_SECTOR, STAGING), 0);
+    assert_int_equal(posix_memalign(&memory, NVME_SECTOR, STAGING), 0);
     return memory;
 }
 
@@ -37,9 +37,9 @@ static void transfers_of_any_length_come_back(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(lengths); i++) {
         fill(expected, lengths[i], i);
         memcpy(memory, expected, lengths[i]);
-        training_must(disk_write(d, DISK_WRITER, memory, i * DISK_SECTOR, lengths[i]));
+        training_must(disk_write(d, DISK_WRITER, memory, i * NVME_SECTOR, lengths[i]));
         memset(memory, 0, STAGING);
-        training_must(disk_read(d, DISK_READER, memory, i * DISK_SECTOR, lengths[i]));
+        training_must(disk_read(d, DISK_READER, memory, i * NVME_SECTOR, lengths[i]));
         assert_memory_equal(memory, expected, lengths[i]);
     }
     disk_close(d);

@@ -31,6 +31,7 @@ typedef struct piece {
 struct disk {
     int fd;
     uint64_t n_bytes;
+    bool direct;
     char *dir;
     char method[96];
     char *bounce; /* for transfers that are not in sectors */
@@ -43,8 +44,6 @@ struct disk {
     piece pieces[DISK_LANES][QUEUE];
 #endif
 };
-
-static uint64_t round_up(uint64_t n) { return (n + DISK_SECTOR - 1) / DISK_SECTOR * DISK_SECTOR; }
 
 /* ---- open ---------------------------------------------------------------------------------------------------- */
 
@@ -72,7 +71,7 @@ static status take_space(const disk *d, uint64_t n_bytes) {
 }
 
 /* O_DIRECT may be accepted at open and refused at the first transfer. */
-static bool direct_works(const disk *d) { return pread(d->fd, d->bounce, DISK_SECTOR, 0) == DISK_SECTOR; }
+static bool direct_works(const disk *d) { return pread(d->fd, d->bounce, NVME_SECTOR, 0) == NVME_SECTOR; }
 
 static int open_unnamed(const char *dir, int flags) {
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
@@ -123,23 +122,23 @@ static void open_rings(disk *d, void *staging, size_t staging_bytes) {
 status disk_open(disk **out, const char *dir, uint64_t n_bytes, void *staging, size_t staging_bytes) {
     status rc = OK;
     disk *d = mem_alloc(sizeof *d);
-    bool direct = true, ring = false, registered = false;
+    bool ring = false, registered = false;
     *out = NULL;
     d->fd = -1;
     d->dir = strdup(dir);
-    d->n_bytes = round_up(n_bytes);
+    d->n_bytes = sectors_up(n_bytes);
     pthread_mutex_init(&d->bounce_lock, NULL);
-    if (posix_memalign((void **)&d->bounce, DISK_SECTOR, BOUNCE_BYTES) != 0) d->bounce = NULL;
+    if (posix_memalign((void **)&d->bounce, NVME_SECTOR, BOUNCE_BYTES) != 0) d->bounce = NULL;
     ASSERT(d->bounce);
     TRY_GOTO(rc, check_space(dir, d->n_bytes), fail);
-    TRY_GOTO(rc, open_file(d, d->n_bytes, &direct), fail);
+    TRY_GOTO(rc, open_file(d, d->n_bytes, &d->direct), fail);
 #ifdef HAVE_LIBURING
     open_rings(d, staging, staging_bytes);
     ring = d->has_ring;
     registered = d->registered != NULL;
 #endif
     snprintf(d->method, sizeof d->method, "%s, %s%s", ring ? "io_uring" : "pread and pwrite",
-             direct ? "O_DIRECT" : "page cache (no O_DIRECT on this file system)",
+             d->direct ? "O_DIRECT" : "page cache (no O_DIRECT on this file system)",
              registered ? ", registered buffers" : "");
     *out = d;
     return OK;
@@ -161,6 +160,13 @@ void disk_close(disk *d) {
 }
 
 const char *disk_method(const disk *d) { return d->method; }
+bool disk_is_direct(const disk *d) { return d->direct; }
+
+status disk_flush(disk *d) {
+    if (fsync(d->fd) != 0) return ERR(ERR_IO, "memory.nvme_path %s: fsync: %s", d->dir, strerror(errno));
+    posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED); /* advice */
+    return OK;
+}
 
 /* ---- transfer ------------------------------------------------------------------------------------------------- */
 
@@ -242,8 +248,8 @@ static status transfer_ring(disk *d, disk_lane lane, bool write, char *memory, u
 #endif
 
 static status transfer(disk *d, disk_lane lane, bool write, char *memory, uint64_t offset, size_t n_bytes) {
-    n_bytes = (size_t)round_up(n_bytes);
-    ASSERT(offset % DISK_SECTOR == 0 && (uintptr_t)memory % DISK_SECTOR == 0 && offset + n_bytes <= d->n_bytes);
+    n_bytes = sectors_up(n_bytes);
+    ASSERT(offset % NVME_SECTOR == 0 && (uintptr_t)memory % NVME_SECTOR == 0 && offset + n_bytes <= d->n_bytes);
 #ifdef HAVE_LIBURING
     if (d->has_ring) return transfer_ring(d, lane, write, memory, offset, n_bytes);
 #endif
@@ -263,9 +269,9 @@ status disk_write(disk *d, disk_lane lane, const void *memory, uint64_t offset, 
 /* Through the bounce buffer, sector by sector: a part of a sector is read, changed and written back. */
 static status bytes_locked(disk *d, bool write, char *memory, uint64_t offset, size_t n_bytes) {
     while (n_bytes > 0) {
-        uint64_t first = offset / DISK_SECTOR * DISK_SECTOR;
+        uint64_t first = offset / NVME_SECTOR * NVME_SECTOR;
         size_t inside = (size_t)(offset - first), n = MIN(n_bytes, BOUNCE_BYTES - inside);
-        size_t whole = (size_t)round_up(inside + n);
+        size_t whole = sectors_up(inside + n);
         bool partial = inside != 0 || whole != inside + n;
         if (!write || partial) TRY(transfer_plain(d, false, d->bounce, first, whole));
         if (write) {

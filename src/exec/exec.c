@@ -64,7 +64,7 @@ static status resolve_operand(exec *e, size_t index, const char *operand, value_
     }
     uint64_t n_bytes = value_bytes(v);
     if (t == TIER_HOST && (p->ops[index].stream == STREAM_READ || p->ops[index].stream == STREAM_WRITE))
-        n_bytes = (n_bytes + DISK_SECTOR - 1) / DISK_SECTOR * DISK_SECTOR; /* files move in whole sectors */
+        n_bytes = sectors_up(n_bytes); /* files move in whole sectors */
     e->reach[index][t] = MAX(e->reach[index][t], offset + n_bytes);
     if (t == TIER_NVME) {
         if (p->ops[index].kind != OP_COPY || p->ops[index].stream == STREAM_COMPUTE || e->disk_offsets[index])

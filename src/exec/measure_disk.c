@@ -1,92 +1,53 @@
-/* measure_disk.c - how fast large blocks go to a directory's disk and come back.
- *
- * O_DIRECT, because a tier that is larger than memory cannot live in the page cache; where a file system refuses that
- * (tmpfs), through the cache, flushed and dropped as far as the system lets us, and the result says so. The file has no
- * name once it is open: nothing is left behind, however the program ends. */
-#define _GNU_SOURCE /* O_DIRECT */
+/* measure_disk.c - how fast large blocks go to a directory's disk and come back, on the way that the nvme tier takes. */
 #include "exec/exec_state.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
-#define BLOCK ((size_t)4 << 20)
-#define MOST_BLOCKS 64
-#define LEAST_BLOCKS 4
+#define BLOCK ((size_t)16 << 20)
+#define MOST_BLOCKS 16
 #define MOST_SECONDS 2.0
-#define PAGE 4096
 
-/* A file of this process alone, without a name. */
-static status open_nameless(const char *dir, int *fd, bool *direct) {
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/.ralo-measure-XXXXXX", dir);
-    status rc = OK;
-    int plain = mkstemp(path.text);
-    if (plain < 0) {
-        rc = ERR(ERR_IO, "cannot write in %s to measure its disk: %s; name another directory with --path", dir,
-                 strerror(errno));
-        goto done;
-    }
-    *fd = open(path.text, O_RDWR | O_DIRECT | O_CLOEXEC);
-    *direct = *fd >= 0;
-    if (*direct) close(plain);
-    else *fd = plain;
-    unlink(path.text);
-done:
-    strbuf_fini(&path);
-    return rc;
-}
-
-static status move_blocks(int fd, const char *dir, bool writes, void *buffer, int n_blocks, int *n_done,
-                          double *seconds) {
+static status move_blocks(disk *d, bool writes, void *buffer, int n_blocks, int *n_done, double *bytes_per_s) {
     uint64_t begin = clock_ns();
     int i = 0;
     for (; i < n_blocks && (double)(clock_ns() - begin) * 1e-9 < MOST_SECONDS; i++) {
-        size_t at = 0;
-        while (at < BLOCK) {
-            off_t where = (off_t)((size_t)i * BLOCK + at);
-            char *part = (char *)buffer + at;
-            ssize_t n = writes ? pwrite(fd, part, BLOCK - at, where) : pread(fd, part, BLOCK - at, where);
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0)
-                return ERR(ERR_IO, "measuring the disk of %s: %s: %s", dir, writes ? "write" : "read",
-                           n < 0 ? strerror(errno) : "the file is shorter than what was written");
-            at += (size_t)n;
-        }
+        uint64_t at = (uint64_t)i * BLOCK;
+        if (writes) TRY(disk_write(d, DISK_WRITER, buffer, at, BLOCK));
+        else TRY(disk_read(d, DISK_READER, buffer, at, BLOCK));
     }
-    if (writes && fsync(fd) != 0) return ERR(ERR_IO, "measuring the disk of %s: fsync: %s", dir, strerror(errno));
-    *seconds = (double)(clock_ns() - begin) * 1e-9;
+    if (writes) TRY(disk_flush(d));
+    *bytes_per_s = (double)i * (double)BLOCK / ((double)(clock_ns() - begin) * 1e-9);
     *n_done = i;
     return OK;
 }
 
-status measure_disk(const char *dir, hardware *h, bool *direct) {
+/* As many blocks as a quarter of what is free holds: most of it is left alone. */
+static int count_blocks(const char *dir) {
     struct statvfs space;
-    status rc;
-    int fd = -1, n_written, n_read;
-    double seconds;
-    if (statvfs(dir, &space) != 0)
-        return ERR(ERR_IO, "cannot measure the disk of %s: %s; name another directory with --path", dir,
-                   strerror(errno));
-    double room = (double)space.f_bavail * (double)space.f_frsize / 4; /* leave most of what is free alone */
-    int n_blocks = (int)MIN(room / (double)BLOCK, (double)MOST_BLOCKS);
-    if (n_blocks < LEAST_BLOCKS)
-        return ERR(ERR_IO, "%s has %.0f MiB free, measuring its disk needs %zu; name another directory with --path",
-                   dir, room * 4 / (1 << 20), 4 * LEAST_BLOCKS * (BLOCK >> 20));
+    if (statvfs(dir, &space) != 0 || space.f_blocks == 0) return MOST_BLOCKS; /* disk_open says what is wrong */
+    double room = (double)space.f_bavail * (double)space.f_frsize / 4;
+    return (int)MAX(1, MIN(room / (double)BLOCK, (double)MOST_BLOCKS));
+}
+
+status measure_disk(const char *dir, hardware *h, bool *direct) {
+    int n_blocks = count_blocks(dir), n_written = 0, n_read = 0;
     void *buffer = NULL;
-    if (posix_memalign(&buffer, PAGE, BLOCK) != 0) return ERR(ERR_FIT, "no memory for a block of %zu bytes", BLOCK);
+    disk *d = NULL;
+    status rc = OK;
+    if (posix_memalign(&buffer, NVME_SECTOR, BLOCK) != 0) return ERR(ERR_FIT, "no memory for %zu bytes", BLOCK);
     rng_normal_fill(1, 0, buffer, BLOCK / sizeof(float), 0, 1); /* zeros may be stored as nothing */
-    TRY_GOTO(rc, open_nameless(dir, &fd, direct), done);
-    TRY_GOTO(rc, move_blocks(fd, dir, true, buffer, n_blocks, &n_written, &seconds), done);
-    h->disk_write = (double)n_written * (double)BLOCK / seconds;
-    if (!*direct) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* advice: what stays cached makes reads look fast */
-    TRY_GOTO(rc, move_blocks(fd, dir, false, buffer, n_written, &n_read, &seconds), done);
-    h->disk_read = (double)n_read * (double)BLOCK / seconds;
+    TRY_GOTO(rc, disk_open(&d, dir, (uint64_t)n_blocks * BLOCK, buffer, BLOCK), done);
+    *direct = disk_is_direct(d);
+    TRY_GOTO(rc, move_blocks(d, true, buffer, n_blocks, &n_written, &h->disk_write), done);
+    TRY_GOTO(rc, move_blocks(d, false, buffer, n_written, &n_read, &h->disk_read), done);
 done:
-    if (fd >= 0) close(fd);
+    if (rc != OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", error_message());
+        rc = ERR(ERR_IO, "cannot measure the disk of %s (%s); name another directory with --path", dir, why);
+    }
+    disk_close(d);
     free(buffer);
     return rc;
 }

@@ -85,10 +85,8 @@ static void share_in_place(packer *k) {
     }
 }
 
-/* A file is read and written in whole sectors. */
-#define SECTOR 4096
 static size_t alignment_of(const packer *k, const value *v) {
-    return MAX(k->alignment, v->tier == TIER_NVME ? (size_t)SECTOR : v->alignment);
+    return MAX(k->alignment, v->tier == TIER_NVME ? (size_t)NVME_SECTOR : v->alignment);
 }
 
 static void make_blocks(packer *k) {

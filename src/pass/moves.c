@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-enum { SECTOR = 4096 };
-
 struct pending_copy {
     size_t key, sequence;
     bool second; /* half of a store through staging */
@@ -83,11 +81,11 @@ static value_id add_staging(moves *m, value_id like) {
     value v = p->values[like];
     char name[256];
     snprintf(name, sizeof name, "sectors.%zu.%.180s", p->n_values, v.name);
-    size_t n = (value_bytes(&v) + SECTOR - 1) / SECTOR * SECTOR;
+    size_t n = sectors_up(value_bytes(&v));
     value_id bytes = program_value(p, name, DTYPE_U8, SHAPE((int64_t)n), v.role, m->section);
     p->values[bytes].tier = TIER_HOST;
     p->values[bytes].layer = v.layer;
-    p->values[bytes].alignment = SECTOR;
+    p->values[bytes].alignment = NVME_SECTOR;
     snprintf(name, sizeof name, "staged.%zu.%.180s", p->n_values, v.name);
     value_id id = program_view(p, name, bytes, 0, v.shape);
     p->values[id].type = v.type;

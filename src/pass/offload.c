@@ -165,14 +165,14 @@ static void spill_section(program *p, const offload_options *o, op *ops, size_t 
 }
 
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
-static void defer_host_work(program *p, int blocks, op *ops, size_t n_ops) {
+static void defer_host_work(program *p, const offload_options *o, op *ops, size_t n_ops) {
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
     for (size_t i = 0; i < n_ops; i++) {
         if (ops[i].at != TIER_HOST) program_append(p, &ops[i]);
         bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
-        for (; ends && next <= i && (m.block[next] + (size_t)blocks <= m.block[i] || i + 1 == n_ops); next++)
+        for (; ends && next <= i && (m.block[next] + (size_t)o->prefetch <= m.block[i] || i + 1 == n_ops); next++)
             if (ops[next].at == TIER_HOST) program_append(p, &ops[next]);
     }
     m.n_ops = 0; /* everything is appended already */
@@ -190,17 +190,13 @@ static void rewrite_micro(program *p, const offload_options *o,
     free(ops);
 }
 
-static void defer(program *p, const offload_options *o, op *ops, size_t n_ops) {
-    defer_host_work(p, o->prefetch, ops, n_ops);
-}
-
 status pass_offload(program *p, pass_context *c) {
     const offload_options *o = &c->offload;
     if (!offload_any(o)) return OK;
     assign_homes(p, o);
     choose_places(p, c);
     slice_updates(p, o->bucket_bytes);
-    if (o->grads != TIER_DEVICE) rewrite_micro(p, o, defer);
+    if (o->grads != TIER_DEVICE) rewrite_micro(p, o, defer_host_work);
     if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, o, spill_section);
     return OK;
 }

@@ -24,13 +24,11 @@ typedef struct footprint {
     touched ranges[TOUCHED_MAX];
 } footprint;
 
-#define SECTOR 4096 /* a transfer from or to a file is rounded up to whole ones, in memory too */
-
 static void add_range(footprint *f, const program *p, const op *o, value_id v, bool written) {
     if (v == NO_VALUE) return;
     size_t inside, n_bytes = value_bytes(&p->values[v]);
     const value *root = &p->values[program_root(p, v, &inside)];
-    if (o->stream == STREAM_READ || o->stream == STREAM_WRITE) n_bytes = (n_bytes + SECTOR - 1) / SECTOR * SECTOR;
+    if (o->stream == STREAM_READ || o->stream == STREAM_WRITE) n_bytes = sectors_up(n_bytes);
     f->ranges[f->n++] = (touched){root->tier, written, root->offset + inside, root->offset + inside + n_bytes};
 }
 

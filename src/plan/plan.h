@@ -91,6 +91,7 @@ int64_t plan_tokens_per_step(const plan *p);
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
+json_t *plan_homes_json(const offload_options *o); /* where each kind of value lives, by name */
 
 bool plan_fits(const plan *p); /* in every tier that has a limit */
 

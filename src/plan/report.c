@@ -54,8 +54,8 @@ static void print_prediction(const plan *p, FILE *out) {
     for (stream l = 0; l < STREAM_COUNT; l++) n_streams += c->busy_s[l] > 0;
     for (stream l = 0; l < STREAM_COUNT && n_streams > 1; l++)
         if (c->busy_s[l] > 0)
-            fprintf(out, "    %-8s busy %s, %.0f %% of the step\n", stream_name(l),
-                    str_format_seconds(a, c->busy_s[l]), 100 * c->busy_s[l] / c->step_s);
+            fprintf(out, "    %-8s busy %s, %.0f %% of the step\n", stream_name(l), str_format_seconds(a, c->busy_s[l]),
+                    100 * c->busy_s[l] / c->step_s);
 }
 
 static void print_generation(const plan *p, FILE *out) {
@@ -146,6 +146,11 @@ json_t *plan_memory_json(const plan *p) {
     return memory;
 }
 
+json_t *plan_homes_json(const offload_options *o) {
+    return json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads), "states",
+                     tier_name(o->states), "activations", tier_name(o->activations));
+}
+
 json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
@@ -171,9 +176,7 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "recompute", json_string(policy.text));
     strbuf_fini(&policy);
     const offload_options *o = &p->passes.offload;
-    json_object_set_new(s, "offload",
-                        json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads),
-                                  "states", tier_name(o->states), "activations", tier_name(o->activations)));
+    json_object_set_new(s, "offload", plan_homes_json(o));
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     return s;

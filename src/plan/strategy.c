@@ -5,14 +5,14 @@
  * Time comes from the cost model; without a machine to cost on, the order of the ladder stands for it.
  *
  * A deep model is one block many times over. Its candidates are compiled with a few layers, twice, and continued as
- * straight lines, which is quick; the winner is then compiled for real, so that what is chosen fits to the byte. Where the plain way fits and nothing but memory is open there is nothing to search: every technique costs
- * time. */
+ * straight lines, which is quick; the winner is then compiled for real, so that what is chosen fits to the byte. Where
+ * the plain way fits and nothing but memory is open there is nothing to search: every technique costs time. */
 #include "plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, RUNNERS_UP = 2, BATCHES_MAX = 6 };
+enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, RUNNERS_UP = 2, BATCHES_MAX = 6, FACTOR_MAX = 65536 };
 
 bool plan_is_open(const plan_request *r) {
     const plan_open *o = &r->open;
@@ -86,17 +86,19 @@ static void add_homes(search *s, plan_candidate c) {
     }
 }
 
-/* The largest micro-batch first: fewer, larger products. */
+/* The largest micro-batch first: fewer, larger products. Neither factor goes beyond what its setting may say; where that
+ * leaves no way to cut the rows, they are tried as they are. */
 static void add_batches(search *s, plan_candidate c) {
     int64_t rows = c.micro_batch * c.accumulation;
     int n = 0;
-    for (int64_t batch = rows; batch >= 1 && n < BATCHES_MAX; batch--) {
-        if (rows % batch) continue;
-        c.micro_batch = batch;
-        c.accumulation = rows / batch;
+    for (int64_t times = 1; times <= MIN(rows, (int64_t)FACTOR_MAX) && n < BATCHES_MAX; times++) {
+        if (rows % times || rows / times > FACTOR_MAX) continue;
+        c.micro_batch = rows / times;
+        c.accumulation = times;
         add_homes(s, c);
         n++;
     }
+    if (n == 0) add_homes(s, c);
 }
 
 static void list_candidates(search *s) {
@@ -131,9 +133,12 @@ static void take_numbers(plan_candidate *c, const plan *p) {
     c->estimated = false;
 }
 
-static uint64_t continue_line(uint64_t few, uint64_t more, int64_t layers) {
-    double per_layer = ((double)more - (double)few) / (MORE_LAYERS - FEW_LAYERS);
-    return (uint64_t)fmax(0, (double)few + per_layer * (double)(layers - FEW_LAYERS));
+static double continue_line(double few, double more, int64_t layers) {
+    return few + (more - few) / (MORE_LAYERS - FEW_LAYERS) * (double)(layers - FEW_LAYERS);
+}
+
+static uint64_t continue_bytes(uint64_t few, uint64_t more, int64_t layers) {
+    return (uint64_t)fmax(0, continue_line((double)few, (double)more, layers));
 }
 
 static bool limits_hold(const plan_request *r, const uint64_t planned[TIER_COUNT]) {
@@ -151,16 +156,11 @@ static status estimate(const plan_request *r, plan_candidate *c) {
     q.model.n_layers = MORE_LAYERS;
     status rc = plan_compile(&more, &q);
     if (rc == OK) {
-        for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_line(few.planned[t], more.planned[t], layers);
-        for (role k = 0; k < ROLE_COUNT; k++) c->by_role[k] = continue_line(few.by_role[k], more.by_role[k], layers);
-        double per_layer = (more.cost.step_s - few.cost.step_s) / (MORE_LAYERS - FEW_LAYERS);
-        c->step_s =
-            r->hardware && !few.cost.missing ? few.cost.step_s + per_layer * (double)(layers - FEW_LAYERS) : NAN;
-        double again = few.flops_again + (more.flops_again - few.flops_again) / (MORE_LAYERS - FEW_LAYERS) *
-                                             (double)(layers - FEW_LAYERS);
-        double once = few.flops_per_step + (more.flops_per_step - few.flops_per_step) / (MORE_LAYERS - FEW_LAYERS) *
-                                               (double)(layers - FEW_LAYERS);
-        c->more_flops = again / once;
+        for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], layers);
+        for (role k = 0; k < ROLE_COUNT; k++) c->by_role[k] = continue_bytes(few.by_role[k], more.by_role[k], layers);
+        c->step_s = r->hardware && !few.cost.missing ? continue_line(few.cost.step_s, more.cost.step_s, layers) : NAN;
+        c->more_flops = continue_line(few.flops_again, more.flops_again, layers) /
+                        continue_line(few.flops_per_step, more.flops_per_step, layers);
         c->fits = limits_hold(r, c->planned);
         c->estimated = true;
         plan_close(&more);
@@ -316,10 +316,7 @@ json_t *plan_candidates_json(const plan *p) {
         json_object_set_new(one, "micro_batch", json_integer(c->micro_batch));
         json_object_set_new(one, "accumulation", json_integer(c->accumulation));
         json_object_set_new(one, "recompute", json_string(policy.text));
-        json_object_set_new(one, "offload",
-                            json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(c->offload.params), "grads",
-                                      tier_name(c->offload.grads), "states", tier_name(c->offload.states),
-                                      "activations", tier_name(c->offload.activations)));
+        json_object_set_new(one, "offload", plan_homes_json(&c->offload));
         for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)
             json_object_set_new(memory, tier_name(t), json_integer((json_int_t)c->planned[t]));
         for (role k = 0; k < ROLE_COUNT; k++)
