@@ -9,7 +9,8 @@
 status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
     TRY(request_from_config(c, &j->request));
-    TRY(machine_describe(hardware, j->request.n_threads, &j->machine));
+    if (!j->request.backend) TRY(backend_choose(c->run.device, c->run.gpu, &j->request.backend));
+    TRY(machine_describe(hardware, &j->request, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;
 }
