@@ -58,7 +58,8 @@ typedef struct backend_queues {
      * for, the host those of its own. Set to 0 before a section starts. */
     _Atomic uint32_t *(*counts)(backend_context *c);
     void (*select)(backend_context *c, stream s); /* the queue of what is called next */
-    void (*copy)(backend_context *c, void *dst, const void *src, size_t n_bytes); /* any direction, pinned on the host */
+    void (*copy)(backend_context *c, void *dst, const void *src,
+                 size_t n_bytes); /* any direction, pinned on the host */
     /* The selected queue waits until n ops of stream s are done; on_host: s is one of the host's. */
     void (*wait)(backend_context *c, stream s, uint32_t n, bool on_host);
     /* The op just queued is the n-th of the selected stream; another queue waits for it, or (tell) the host does. */
@@ -66,7 +67,7 @@ typedef struct backend_queues {
     status (*record)(backend_context *c);                /* from here on nothing runs ... */
     status (*record_end)(backend_context *c, section s); /* ... and this is the section */
     void (*start)(backend_context *c, section s);        /* the recorded section, from its first op */
-    bool (*failed)(backend_context *c); /* will it never finish? synchronize says why */
+    bool (*failed)(backend_context *c);                  /* will it never finish? synchronize says why */
     /* For a trace: moment i on the selected queue, and after synchronize its time since moment 0 in ns. */
     void (*stamp)(backend_context *c, size_t i);
     uint64_t (*stamp_ns)(backend_context *c, size_t i);

@@ -102,10 +102,13 @@ static status load_library(void **out) {
     }
     if (!library && !why) library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library && !why)
-        return ERR(ERR_INPUT, "the CUDA backend (" LIBRARY ") is not beside ralo; build it on a machine with nvcc: make");
+        return ERR(ERR_INPUT,
+                   "the CUDA backend (" LIBRARY ") is not beside ralo; build it on a machine with nvcc: make");
     if (!library)
-        return ERR(ERR_INPUT, "the CUDA backend does not load: %s; is the NVIDIA driver (libcuda.so.1) installed, and "
-                              "cuBLAS of the CUDA version it was built with?", why);
+        return ERR(ERR_INPUT,
+                   "the CUDA backend does not load: %s; is the NVIDIA driver (libcuda.so.1) installed, and "
+                   "cuBLAS of the CUDA version it was built with?",
+                   why);
     *out = library;
     return OK;
 }
@@ -120,7 +123,8 @@ static status load(void) {
     plugin_stamp(stamp);
     const backend_plugin *p = hand_over();
     if (strncmp(stamp, p->stamp, sizeof stamp) != 0)
-        return ERR(ERR_INPUT, LIBRARY ": found build '%.127s', expected '%s'; build and install ralo and its plug-in together",
+        return ERR(ERR_INPUT,
+                   LIBRARY ": found build '%.127s', expected '%s'; build and install ralo and its plug-in together",
                    p->stamp, stamp);
     cuda.plugin = p;
     make_face();

@@ -292,6 +292,7 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
+    out->data.vocab = p->model.vocab;
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
     p->open.precision = c->precision < 0;

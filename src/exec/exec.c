@@ -188,8 +188,7 @@ void exec_close(exec *e) {
     if (host_memory && e->backend->unpin) e->backend->unpin(e->context, host_memory);
     if (host_memory) e->host->memory_close(e->host_context, TIER_HOST, host_memory, p->arena_bytes[TIER_HOST]);
     for (tier t = 0; t < TIER_COUNT; t++)
-        if (e->arena[t] && tier_is_device(t))
-            e->backend->memory_close(e->context, t, e->arena[t], p->arena_bytes[t]);
+        if (e->arena[t] && tier_is_device(t)) e->backend->memory_close(e->context, t, e->arena[t], p->arena_bytes[t]);
     if (e->host_context && e->host_context != e->context) e->host->close(e->host_context);
     if (e->context) e->backend->close(e->context);
     free(e->marks);

@@ -66,12 +66,13 @@ typedef struct exec_fault {
 void exec_find_fault(exec *e, section s, exec_fault *out);
 
 /* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
-status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second);
+status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second);
 
 /* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
 typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
+    gpu_options gpu;
     const char *disk_path; /* a directory on the disk in question */
     double try_s;          /* time for each number; 0: enough for a good one */
 } measure_options;

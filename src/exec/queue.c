@@ -12,9 +12,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MARK_QUEUE = 1, MARK_HOST = 2 };               /* another queue, or the host, waits for this op */
-enum { POLLS_AWAKE = 2000, POLL_SLEEP_NS = 20 * 1000, /* then with naps in between ... */
-       POLLS_PER_CHECK = 5000 };                      /* ... and a look whether the device still works */
+enum { MARK_QUEUE = 1, MARK_HOST = 2 }; /* another queue, or the host, waits for this op */
+enum {
+    POLLS_AWAKE = 2000,
+    POLL_SLEEP_NS = 20 * 1000, /* then with naps in between ... */
+    POLLS_PER_CHECK = 5000
+}; /* ... and a look whether the device still works */
 
 /* ---- who waits for what ------------------------------------------------------------------------------------------ */
 

@@ -25,10 +25,11 @@ static status check_driver(device_info *out) {
         return ERR(ERR_INPUT, "no NVIDIA driver is running here; install one, or set run.device to cpu");
     /* Within one major version an older driver runs newer runtimes. */
     if (out->driver / 1000 < out->runtime / 1000)
-        return ERR(ERR_INPUT,
-                   "the NVIDIA driver serves CUDA %d.%d, ralo's CUDA backend was built with %d.%d; update the driver, or "
-                   "build ralo with an older toolkit, or set run.device to cpu",
-                   out->driver / 1000, out->driver % 1000 / 10, out->runtime / 1000, out->runtime % 1000 / 10);
+        return ERR(
+            ERR_INPUT,
+            "the NVIDIA driver serves CUDA %d.%d, ralo's CUDA backend was built with %d.%d; update the driver, or "
+            "build ralo with an older toolkit, or set run.device to cpu",
+            out->driver / 1000, out->driver % 1000 / 10, out->runtime / 1000, out->runtime % 1000 / 10);
     return OK;
 }
 
@@ -40,7 +41,8 @@ static status cuda_describe(int device, device_info *out) {
     TRY(check_driver(out));
     cudaError_t counted = cudaGetDeviceCount(&n);
     if (counted == cudaErrorNoDevice || (counted == cudaSuccess && n == 0))
-        return ERR(ERR_INPUT, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); set run.device to cpu");
+        return ERR(ERR_INPUT,
+                   "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); set run.device to cpu");
     CUDA_TRY(counted);
     if (device < 0 || device >= n)
         return ERR(ERR_INPUT, "run.gpu: found %d, expected 0 to %d: this machine shows %d GPU%s", device, n - 1, n,
@@ -102,16 +104,18 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
     size_t free_bytes = 0, total_bytes = 0;
     char need[32], have[32], all[32];
     if (t != TIER_DEVICE)
-        return ERR(ERR_INPUT, "memory.place: one process drives one GPU; found a second device, expected cuda with all layers "
-                              "on device 0 (several GPUs: one rank each)");
+        return ERR(ERR_INPUT,
+                   "memory.place: one process drives one GPU; found a second device, expected cuda with all layers "
+                   "on device 0 (several GPUs: one rank each)");
     cudaError_t e = cudaMalloc(out, n_bytes);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-        return ERR(ERR_FIT,
-                   "the plan needs %s of GPU memory and %s of %s are free; another process may hold the rest (nvidia-smi "
-                   "names it): end it, or set memory.device to what is free",
-                   str_format_bytes(need, n_bytes), str_format_bytes(have, free_bytes), str_format_bytes(all, total_bytes));
+        return ERR(
+            ERR_FIT,
+            "the plan needs %s of GPU memory and %s of %s are free; another process may hold the rest (nvidia-smi "
+            "names it): end it, or set memory.device to what is free",
+            str_format_bytes(need, n_bytes), str_format_bytes(have, free_bytes), str_format_bytes(all, total_bytes));
     }
     CUDA_TRY(e);
     c->arena_bytes += n_bytes;
@@ -128,8 +132,9 @@ static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
     cudaError_t e = cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (e == cudaSuccess) return OK;
     cudaGetLastError();
-    return ERR(ERR_FIT, "%s of host memory cannot be pinned for the GPU: %s; the limit on locked memory (ulimit -l) or the "
-                        "memory of this machine is too small",
+    return ERR(ERR_FIT,
+               "%s of host memory cannot be pinned for the GPU: %s; the limit on locked memory (ulimit -l) or the "
+               "memory of this machine is too small",
                str_format_bytes(size, n_bytes), cudaGetErrorString(e));
 }
 

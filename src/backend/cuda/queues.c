@@ -136,8 +136,8 @@ static void queues_copy(backend_context *c, void *dst, const void *src, size_t n
 static status try_wait(backend_context *c, stream s, uint32_t n, bool on_host) {
     struct queues *q = c->queues;
     if (on_host) {
-        CUDA_DRIVER_TRY(cuStreamWaitValue32(c->stream, q->counts_on_device + s * sizeof(uint32_t), n,
-                                            CU_STREAM_WAIT_VALUE_GEQ));
+        CUDA_DRIVER_TRY(
+            cuStreamWaitValue32(c->stream, q->counts_on_device + s * sizeof(uint32_t), n, CU_STREAM_WAIT_VALUE_GEQ));
         return OK;
     }
     cudaEvent_t event;
