@@ -3,3 +3,4 @@
 #include "backend/backend.h"
 
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads);
+size_t cuda_attention_work_bytes(const program *p, const op *o);
