@@ -3,3 +3,5 @@
 #include "backend/backend.h"
 
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads);
+size_t cuda_norm_work_bytes(const program *p, const op *o);  /* *NORM_BWD, BIAS_GRAD */
+size_t cuda_embed_work_bytes(const program *p, const op *o); /* EMBED_BWD*, POSITION_BWD */
