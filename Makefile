@@ -28,7 +28,7 @@ FUZZ_TARGET ?=
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
-	@cmake --build $(BUILD) --parallel $(JOBS) --target ralo
+	@cmake --build $(BUILD) --parallel $(JOBS) --target program
 
 run: packages build ## install missing packages, build, train the built-in default
 	$(BUILD)/ralo train
@@ -38,7 +38,7 @@ test: packages configure ## install missing packages, build, run all tests
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS) -LE gpu
 
 test-gpu: packages configure ## build, run the tests that prove the GPU
-	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
+	@cmake --build $(BUILD) --parallel $(JOBS) --target tests program
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L gpu
 
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)

@@ -140,7 +140,7 @@ static status try_wait(backend_context *c, stream s, uint32_t n, bool on_host) {
             cuStreamWaitValue32(c->stream, q->counts_on_device + s * sizeof(uint32_t), n, CU_STREAM_WAIT_VALUE_GEQ));
         return OK;
     }
-    cudaEvent_t event;
+    cudaEvent_t event = NULL;
     TRY(event_at(&q->marks[s], n - 1, cudaEventDisableTiming, &event));
     CUDA_TRY(cudaStreamWaitEvent(c->stream, event, 0));
     return OK;
@@ -150,7 +150,7 @@ static void queues_wait(backend_context *c, stream s, uint32_t n, bool on_host) 
 
 static status try_mark(backend_context *c, uint32_t n, bool tell) {
     struct queues *q = c->queues;
-    cudaEvent_t event;
+    cudaEvent_t event = NULL;
     TRY(event_at(&q->marks[c->selected], n - 1, cudaEventDisableTiming, &event));
     CUDA_TRY(cudaEventRecord(event, c->stream));
     if (tell)
@@ -229,7 +229,7 @@ static bool queues_failed(backend_context *c) {
 /* ---- stamps ------------------------------------------------------------------------------------------------------ */
 
 static status try_stamp(backend_context *c, size_t i) {
-    cudaEvent_t event;
+    cudaEvent_t event = NULL;
     TRY(event_at(&c->queues->stamps, i, cudaEventDefault, &event));
     CUDA_TRY(cudaEventRecord(event, c->stream));
     return OK;
