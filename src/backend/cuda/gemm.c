@@ -328,7 +328,7 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     return p;
 }
 
-void gemm_run(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(c, g), g); }
+void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(c, g), g); }
 
 status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us) {
     gemm_plan *p = plan_get(c, g);

@@ -11,7 +11,7 @@
  *     TRY(gemm_open(c, NULL));
  *     TRY(gemm_prepare(c, &call));               // for each op, before the first run
  *     gemm_call g = {.q = linear_product(p, o), .a = x, .b = w, .c = y, .work = work};
- *     gemm_run(c, &g);                           // queues it on c->stream
+ *     gemm_launch(c, &g);                           // queues it on c->stream
  *     gemm_close(c); */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/products.h"
@@ -33,8 +33,8 @@ void gemm_close(backend_context *c);
 status gemm_prepare(backend_context *c, const kernel_call *k);
 
 /* A product that was not prepared gets what the cache says or cuBLASLt's own first choice, unmeasured. */
-void gemm_run(backend_context *c, const gemm_call *g);
+void gemm_launch(backend_context *c, const gemm_call *g);
 
-/* Microseconds of one product as gemm_run runs it: the mean of n_runs back to back, after one that is not counted.
+/* Microseconds of one product as gemm_launch runs it: the mean of n_runs back to back, after one that is not counted.
  * Overwrites C and waits. For benchmarks. */
 status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us);

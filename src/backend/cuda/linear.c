@@ -9,7 +9,7 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     gemm_call g = {
         .q = linear_product(k->program, k->op), .a = k->in[0], .b = k->in[1], .c = k->out[0], .work = k->work};
     if (g.q.bias) g.bias = k->in[2];
-    gemm_run(c, &g);
+    gemm_launch(c, &g);
 }
 
 void cuda_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */

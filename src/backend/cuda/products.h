@@ -5,7 +5,7 @@
  * scratch by the same numbers. Everything follows from shapes and attributes alone.
  *
  *     product q = linear_product(p, o);
- *     size_t n = product_work_bytes(&q);     // what gemm_run wants as scratch for it */
+ *     size_t n = product_work_bytes(&q);     // what gemm_launch wants as scratch for it */
 #include "program/program.h"
 
 /* C (m, n) = A (m, k) B (k, n), row-major, sums in fp32, each element of C rounded once. */

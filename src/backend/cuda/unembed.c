@@ -59,7 +59,7 @@ static unembed_rows rows_from(const unembed_run *u, int64_t first, int64_t n_row
 
 static void product_run(const unembed_run *u, product q, const void *a, const void *b, void *out) {
     gemm_call g = {.q = q, .a = a, .b = b, .c = out, .work = u->work + u->plan.at_products};
-    gemm_run(u->c, &g);
+    gemm_launch(u->c, &g);
 }
 
 static void run_logits(const unembed_run *u, const unembed_rows *r, int64_t first_row) {
@@ -159,5 +159,5 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
                            g.q.k * (int64_t)dtype_bytes(h->type));
         g.a = k->work;
     }
-    gemm_run(c, &g);
+    gemm_launch(c, &g);
 }
