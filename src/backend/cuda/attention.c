@@ -16,11 +16,16 @@ static launch_attention attention_of(const kernel_call *k) {
                               .doc = k->in[1]};
 }
 
+/* Tensor cores serve 16 bits, and heads that are whole fragments; the sizes that models have are compiled. */
+static bool on_tensor_cores(const launch_attention *a) {
+    return a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
+}
+
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(k);
     a.y = k->out[0];
     a.lse = k->out[1];
-    launch_attention_plain(&a, c->stream);
+    (on_tensor_cores(&a) ? launch_attention_mma : launch_attention_plain)(&a, c->stream);
 }
 
 /* dqkv = (written in full) */
@@ -32,5 +37,5 @@ void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     a.dqkv = k->out[0];
     a.delta = k->work;
     launch_attention_delta(&a, c->stream);
-    launch_attention_plain_backward(&a, c->stream);
+    (on_tensor_cores(&a) ? launch_attention_mma_backward : launch_attention_plain_backward)(&a, c->stream);
 }

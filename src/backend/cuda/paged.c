@@ -34,5 +34,6 @@ void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
     a.cache = k->in[1];
     a.y = k->out[0];
     a.partials = k->work;
-    launch_paged_plain(&a, c->stream);
+    bool on_tensor_cores = a.type != LAUNCH_F32 && (a.D == 64 || a.D == 80 || a.D == 96 || a.D == 128);
+    (on_tensor_cores ? launch_paged_mma : launch_paged_plain)(&a, c->stream);
 }
