@@ -282,7 +282,15 @@ static int candidate_named(const candidate *d, int n, uint64_t name) {
     return -1;
 }
 
-/* The choice among n > 0 candidates: what the cache knows, what is measured now if it can be kept, the first guess. */
+/* cuBLASLt names candidates that it then refuses to run. */
+static int first_that_runs(backend_context *c, gemm_plan *p, const gemm_call *g, const candidate *d, int n) {
+    for (int i = 0; i < n; i++)
+        if (run_with(c, p, g, &d[i].algorithm) == CUBLAS_STATUS_SUCCESS) return i;
+    return -1;
+}
+
+/* The choice among n > 0 candidates: what the cache knows, what is measured now if it can be kept, the first guess that
+ * runs; -1: none does. */
 static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n,
                                 int *chosen) {
     struct gemm_plans *all = c->gemms;
@@ -291,8 +299,8 @@ static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_cal
     key_write(key, c, &p->q);
     *chosen = gemm_cache_find(&all->cache, key, &name) ? candidate_named(d, n, name) : -1;
     if (*chosen >= 0) return OK;
-    *chosen = 0;
-    if (!all->measuring || !all->cache.writable) return OK;
+    *chosen = all->measuring ? first_that_runs(c, p, g, d, n) : 0;
+    if (*chosen < 0 || !all->measuring || !all->cache.writable) return OK;
     TRY(candidates_measure(c, p, g, d, n));
     int best = candidates_judge(d, n);
     if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, &name)) return OK;
@@ -317,12 +325,12 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     p = mem_alloc(sizeof *p);
     p->q = g->q;
     int n = candidates_find(c, p, d);
-    p->plain = n == 0;
     if (n > 0) {
         status rc = candidates_choose(c, p, g, d, n, &chosen);
         if (c->gemms->rc == OK) c->gemms->rc = rc;
-        p->algorithm = d[chosen].algorithm;
     }
+    p->plain = n == 0 || chosen < 0;
+    if (!p->plain) p->algorithm = d[chosen].algorithm;
     p->next = c->gemms->first;
     c->gemms->first = p;
     return p;
