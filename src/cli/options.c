@@ -281,8 +281,13 @@ status request_from_config(const config *c, train_request *out) {
     else error_clear();
     int threads = c->run.threads ? c->run.threads : machine.n_cores;
     const train_options *t = &c->train;
-    *out = (train_request){
-        .data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind, .backend = b};
+    *out = (train_request){.data = c->data,
+                           .train = *t,
+                           .keep = c->run.keep,
+                           .no_last_checkpoint = !c->run.save_last,
+                           .n_threads = threads,
+                           .bind = c->run.bind,
+                           .backend = b};
     out->gpu = gpu_settings(c->run.gpu, c->run.tf32);
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;

@@ -332,7 +332,8 @@ static status loop(trainer *t, train_result *out) {
             saved_at = report.step;
         }
     }
-    if (saved_at != t->state.step) TRY(trainer_save(t));
+    bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
+    if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
     if (interrupt_requested && t->state.step < o->steps)
         return ERR(

@@ -168,6 +168,7 @@ typedef struct train_request {
     bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
     const char *export_dir; /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;
+    bool no_last_checkpoint;
     int n_threads;
     bool bind;
     const char *trace_path;
