@@ -124,7 +124,9 @@ static void assert_same_completions(const completion *a, const completion *b, si
         assert_int_equal(a[i].text_bytes, b[i].text_bytes);
         assert_memory_equal(a[i].text, b[i].text, a[i].text_bytes);
         assert_int_equal(a[i].stop, b[i].stop);
-        assert_true(a[i].log_probability == b[i].log_probability);
+        if (backend_under_test()->discrete) /* other shapes, other order of sums */
+            assert_true(fabs(a[i].log_probability - b[i].log_probability) <= 1e-4 * (1 + fabs(a[i].log_probability)));
+        else assert_true(a[i].log_probability == b[i].log_probability);
     }
 }
 
@@ -236,6 +238,20 @@ static void samples_depend_on_seed_prompt_index_and_position_alone(void **state)
 
 /* ---- logits ------------------------------------------------------------------------------------------------------- */
 
+/* The same bits; from a device with other products for other shapes, within what the dtype of the activations gives. */
+static void assert_same_logits(const float *a, const float *b, size_t n, precision q) {
+    if (!backend_under_test()->discrete) {
+        assert_memory_equal(a, b, n * sizeof *a);
+        return;
+    }
+    float largest = 0, bound = q == PRECISION_FP32 ? 1e-5f : q == PRECISION_FP16 ? 1e-2f : 5e-2f;
+    for (size_t i = 0; i < n; i++)
+        if (fabsf(b[i]) > largest) largest = fabsf(b[i]);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= bound * largest))
+            fail_msg("logit %zu in %s: %g and %g, of at most %g", i, precision_name(q), a[i], b[i], largest);
+}
+
 static void prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluation(void **state) {
     enum { N = 77 };
     int32_t tokens[N];
@@ -253,7 +269,7 @@ static void prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluatio
                                                                    .prefill = 128,
                                                                    .precision = q});
                 training_must(generator_logits(g, tokens, N, k == 2, logits[k]));
-                assert_memory_equal(logits[k], logits[0], N * BYTE_VOCAB * sizeof(float));
+                assert_same_logits(logits[k], logits[0], N * BYTE_VOCAB, q);
                 generator_close(g);
             }
             if (q == PRECISION_FP32) {
@@ -546,8 +562,13 @@ static void perplexity_is_that_of_the_logits(void **state) {
     assert_int_equal(fclose(f), 0);
     snprintf(model, sizeof model, "%s/model", dir);
     perplexity_report r;
-    perplexity_options o = {
-        .source = model, .path = path, .last = 0.2, .seq_len = T, .batch = 3, .n_threads = 2, .backend = backend_under_test()};
+    perplexity_options o = {.source = model,
+                            .path = path,
+                            .last = 0.2,
+                            .seq_len = T,
+                            .batch = 3,
+                            .n_threads = 2,
+                            .backend = backend_under_test()};
     training_must(perplexity_measure(&o, NULL, &r));
     assert_int_equal(r.n_tokens, 199);
     assert_int_equal(r.n_predicted, 198);

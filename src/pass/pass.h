@@ -30,6 +30,7 @@ typedef struct target {
     size_t alignment; /* of every value, a power of two */
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
     size_t (*host_work_bytes)(const program *p, const op *o, int n_threads); /* of ops beside host memory; NULL: the same */
+    int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
 } target;
 
 typedef struct optimizer_options {

@@ -17,7 +17,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64 };
+enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, ALIGNMENT_LEAST = 16 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300;
 
 typedef struct gemm_plan {
@@ -153,7 +153,11 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
     int n_found = 0, n = 0;
     /* An address that is aligned as far as is promised and no further: the answer must not depend on the real one. */
     const void *bias = (const void *)(uintptr_t)ALIGNMENT;
-    if (!describe(c, p) || !prefer(&preference, &p->q)) return 0;
+    const product *q = &p->q;
+    uint32_t least =
+        MIN(alignment_of(q->lda, q->type), MIN(alignment_of(q->ldb, q->type), alignment_of(q->ldc, q->c_type)));
+    if (least < ALIGNMENT_LEAST) return 0; /* it accepts such rows and refuses some of the addresses they start at */
+    if (!describe(c, p) || !prefer(&preference, q)) return 0;
     if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return 0;
     if (cublasLtMatmulAlgoGetHeuristic(c->blas, &p->op, &p->b, &p->a, &p->c, &p->c, &preference, CANDIDATES_MOST, found,
                                        &n_found) != CUBLAS_STATUS_SUCCESS)
