@@ -287,15 +287,16 @@ static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_cal
                                 int *chosen) {
     struct gemm_plans *all = c->gemms;
     char key[GEMM_KEY_MOST + 1];
-    uint64_t name;
+    uint64_t known, name;
     key_write(key, c, &p->q);
-    *chosen = gemm_cache_find(&all->cache, key, &name) ? candidate_named(d, n, name) : -1;
+    bool found = gemm_cache_find(&all->cache, key, &known);
+    *chosen = found ? candidate_named(d, n, known) : -1;
     if (*chosen >= 0) return OK;
     *chosen = 0;
     if (!all->measuring || !all->cache.writable) return OK;
     TRY(candidates_measure(c, p, g, d, n));
     int best = candidates_judge(d, n);
-    if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, &name)) return OK;
+    if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, found ? &known : NULL, &name)) return OK;
     best = candidate_named(d, n, name);
     if (best >= 0) *chosen = best;
     log_debug("product %s: %.1f us, candidate %d of %d%s", key, d[*chosen].us, *chosen + 1, n,
