@@ -5,6 +5,7 @@
  * `make test` runs a part of the matrix that meets every pair of choices; RALO_MATRIX=large (`make matrix`) runs thousands
  * of cells and more steps of each. */
 #include "training.h"
+#include "backend_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +48,8 @@ static void run_cell(const matrix *m, const cell *c, train_result *out) {
     snprintf(activations, sizeof activations, "memory.offload.activations=%s", homes[c->activations]);
     snprintf(prefetch, sizeof prefetch, "memory.prefetch=%d", c->prefetch);
     snprintf(rung, sizeof rung, "memory.recompute=%s", rungs[c->rung]);
-    snprintf(place, sizeof place, "memory.place=%s", places[c->place]);
+    bool one_device = backend_under_test()->discrete; /* a process drives one GPU */
+    snprintf(place, sizeof place, "memory.place=%s", places[one_device ? 0 : c->place]);
     snprintf(path, sizeof path, "memory.nvme_path=%s", m->dir);
     training t = {.preset = models[c->model],
                   .precision = precisions[c->precision],

@@ -220,7 +220,8 @@ status command_train(command_line *o) {
     TRY_GOTO(rc, choose_run_dir(c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r->backend, r->n_threads, r->bind, precision_compute(p->request.precision), &peak),
+    TRY_GOTO(rc, exec_measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
+                                   precision_compute(p->request.precision), &peak),
              done);
     track_options to = {.run_dir = run_dir,
                         .out = stderr,

@@ -50,6 +50,9 @@ typedef struct config {
         int64_t keep;           /* 0: all */
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */
+        device_kind device;
+        int gpu; /* which */
+        bool tf32;
         bool bind;
         bool breakdown; /* show the time of each kind of op at the end */
     } run;

@@ -29,6 +29,7 @@ typedef struct target {
     int n_threads;
     size_t alignment; /* of every value, a power of two */
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
+    size_t (*host_work_bytes)(const program *p, const op *o, int n_threads); /* of ops beside host memory; NULL: the same */
 } target;
 
 typedef struct optimizer_options {

@@ -25,7 +25,8 @@ status pass_schedule(program *p, pass_context *c) {
 status pass_workspace(program *p, pass_context *c) {
     if (!c->target->work_bytes) return OK;
     for (size_t i = 0; i < p->n_ops; i++) {
-        size_t n = c->target->work_bytes(p, &p->ops[i], c->target->n_threads);
+        bool on_host = p->ops[i].at == TIER_HOST && c->target->host_work_bytes;
+        size_t n = (on_host ? c->target->host_work_bytes : c->target->work_bytes)(p, &p->ops[i], c->target->n_threads);
         if (n == 0) continue;
         char name[64];
         snprintf(name, sizeof name, "work.%zu.%s", i, op_name(p->ops[i].kind));

@@ -169,6 +169,7 @@ typedef struct step_scalars {
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
 #define NORM_BLOCK 65536 /* elements per fp64 partial sum of the global norm */
+#define CLIP_LANES 1024  /* sums that CLIP adds the partial sums in, before it folds them in halves */
 #define STATE_BLOCK 256  /* elements per scale of 8-bit optimizer states */
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };

@@ -246,6 +246,7 @@ static status open_parts(trainer *t) {
     exec_options eo = {.backend = r->backend,
                        .n_threads = r->n_threads,
                        .bind = r->bind,
+                       .gpu = r->gpu,
                        .trace_path = r->trace_path,
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir};
     TRY(exec_open(&t->e, &t->p->program, &eo));

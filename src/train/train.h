@@ -173,6 +173,7 @@ typedef struct train_request {
     const char *trace_path;
     const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
+    gpu_options gpu;
 } train_request;
 
 typedef struct train_result {
