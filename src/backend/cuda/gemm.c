@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, ALIGNMENT_LEAST = 16 };
-static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300;
+static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 
 typedef struct gemm_plan {
     product q;
@@ -34,6 +34,7 @@ struct gemm_plans {
     gemm_cache cache;
     cudaEvent_t start, stop;
     bool measuring; /* inside gemm_prepare */
+    bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
 };
 
@@ -287,27 +288,31 @@ static int candidate_named(const candidate *d, int n, uint64_t name) {
 }
 
 /* cuBLASLt names candidates that it then refuses to run. */
-static int first_that_runs(backend_context *c, gemm_plan *p, const gemm_call *g, const candidate *d, int n) {
-    for (int i = 0; i < n; i++)
-        if (run_with(c, p, g, &d[i].algorithm) == CUBLAS_STATUS_SUCCESS) return i;
-    return -1;
+static bool runs(backend_context *c, gemm_plan *p, const gemm_call *g, const candidate *d) {
+    return run_with(c, p, g, &d->algorithm) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* The choice among n > 0 candidates: what the cache knows, what is measured now if it can be kept, the first guess that
- * runs; -1: none does. */
+ * runs; -1: none does. Outside gemm_prepare C must not be written for a trial. */
 static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n,
                                 int *chosen) {
     struct gemm_plans *all = c->gemms;
     char key[GEMM_KEY_MOST + 1];
-    uint64_t name;
+    uint64_t known, name;
     key_write(key, c, &p->q);
-    *chosen = gemm_cache_find(&all->cache, key, &name) ? candidate_named(d, n, name) : -1;
-    if (*chosen >= 0) return OK;
-    *chosen = all->measuring ? first_that_runs(c, p, g, d, n) : 0;
-    if (*chosen < 0 || !all->measuring || !all->cache.writable) return OK;
+    bool found = gemm_cache_find(&all->cache, key, &known);
+    *chosen = found ? candidate_named(d, n, known) : -1;
+    if (*chosen >= 0 && (!all->measuring || runs(c, p, g, &d[*chosen]))) return OK;
+    *chosen = 0;
+    if (!all->measuring) return OK;
+    while (*chosen < n && !runs(c, p, g, &d[*chosen])) ++*chosen;
+    if (*chosen == n) *chosen = -1;
+    if (*chosen < 0 || !all->cache.writable) return OK;
+    if (!all->said) log_info("measuring matrix products, once for each shape; kept in %s", all->cache.path);
+    all->said = true;
     TRY(candidates_measure(c, p, g, d, n));
     int best = candidates_judge(d, n);
-    if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, &name)) return OK;
+    if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, found ? &known : NULL, &name)) return OK;
     best = candidate_named(d, n, name);
     if (best >= 0) *chosen = best;
     log_debug("product %s: %.1f us, candidate %d of %d%s", key, d[*chosen].us, *chosen + 1, n,
@@ -319,6 +324,16 @@ static gemm_plan *plan_find(const backend_context *c, const product *q) {
     gemm_plan *p = c->gemms->first;
     while (p && !product_equal(&p->q, q)) p = p->next;
     return p;
+}
+
+/* Small ones are nobody's loss. */
+static void plain_say(const backend_context *c, const product *q) {
+    char key[GEMM_KEY_MOST + 1];
+    if ((double)q->m * (double)q->n * (double)q->k < PLAIN_SILENT) return;
+    key_write(key, c, q);
+    log_warn(
+        "cuBLASLt does not take the product %s; a plain kernel does it, slowly (sizes that are multiples of 8 help)",
+        key);
 }
 
 static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
@@ -335,6 +350,7 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     }
     p->plain = n == 0 || chosen < 0;
     if (!p->plain) p->algorithm = d[chosen].algorithm;
+    else plain_say(c, &p->q);
     p->next = c->gemms->first;
     c->gemms->first = p;
     return p;

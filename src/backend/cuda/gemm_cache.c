@@ -133,11 +133,10 @@ static bool entries_write(const gemm_cache *s) {
     return ok;
 }
 
-bool gemm_cache_keep(gemm_cache *s, const char *key, uint64_t algorithm, uint64_t *kept) {
+bool gemm_cache_keep(gemm_cache *s, const char *key, uint64_t algorithm, const uint64_t *instead_of, uint64_t *kept) {
     ASSERT(key_is_valid(key, strlen(key)));
     if (!s->writable) return false;
-    uint64_t seen = 0, there;
-    bool had = gemm_cache_find(s, key, &seen);
+    uint64_t there;
     int lock = lock_take(s);
     s->writable = lock >= 0;
     if (lock < 0) {
@@ -145,7 +144,7 @@ bool gemm_cache_keep(gemm_cache *s, const char *key, uint64_t algorithm, uint64_
         return false;
     }
     entries_read(s);
-    if (gemm_cache_find(s, key, &there) && !(had && there == seen)) {
+    if (gemm_cache_find(s, key, &there) && !(instead_of && there == *instead_of)) {
         *kept = there;
     } else {
         if (s->n_entries >= ENTRIES_MOST) s->n_entries = 0; /* start again rather than grow for ever */

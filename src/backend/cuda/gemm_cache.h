@@ -8,7 +8,7 @@
  *
  *     gemm_cache_open(&s, directory, "gemm-nvidia-h200-132-130100.txt");
  *     if (!gemm_cache_find(&s, key, &algorithm) && s.writable)
- *         kept = gemm_cache_keep(&s, key, measure(), &algorithm);
+ *         gemm_cache_keep(&s, key, measure(), NULL, &algorithm);
  *     gemm_cache_close(&s); */
 #include "base/base.h"
 
@@ -31,5 +31,5 @@ void gemm_cache_open(gemm_cache *s, const char *directory, const char *file_name
 void gemm_cache_close(gemm_cache *s);
 bool gemm_cache_find(const gemm_cache *s, const char *key, uint64_t *algorithm);
 /* Writes the file again with this answer; *kept is the one that stands there afterwards, this or that of another process.
- * An answer that this process has read before and could not use is replaced. False: the file could not be written. */
-bool gemm_cache_keep(gemm_cache *s, const char *key, uint64_t algorithm, uint64_t *kept);
+ * instead_of: what gemm_cache_find said and was of no use, to be replaced; NULL: nothing. False: it could not be written. */
+bool gemm_cache_keep(gemm_cache *s, const char *key, uint64_t algorithm, const uint64_t *instead_of, uint64_t *kept);

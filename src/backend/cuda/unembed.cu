@@ -169,7 +169,8 @@ static __device__ bool trained(const unembed_rows &r, int64_t row, int32_t *targ
 /* Neither term is negative: nothing cancels, fp32 is enough. */
 static __device__ float loss_of(row_part p, float logit) { return (p.max - logit) + logf(p.sum); }
 
-template <bool ARGMAX> static __global__ void __launch_bounds__(THREADS_MOST, 3) loss_kernel(unembed_rows r) {
+template <bool ARGMAX>
+static __global__ void __launch_bounds__(THREADS_MOST, ARGMAX ? 2 : 3) loss_kernel(unembed_rows r) {
     int64_t row = blockIdx.x;
     int32_t target;
     bool train = trained(r, row, &target);
