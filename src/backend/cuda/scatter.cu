@@ -47,8 +47,8 @@ DEVICE void count_piece(const sort_source &s, int64_t first, uint32_t *counts) {
 static __global__ void __launch_bounds__(TILE_THREADS) count_kernel(sort_source s, uint32_t *counts) {
     __shared__ uint32_t by_warp[TILE_WARPS][SCATTER_BINS];
     int warp = threadIdx.x / WARP;
-    for (int i = threadIdx.x; i < TILE_WARPS * SCATTER_BINS; i += TILE_THREADS) by_warp[0][i] = 0;
-    __syncthreads();
+    for (int bin = threadIdx.x % WARP; bin < SCATTER_BINS; bin += WARP) by_warp[warp][bin] = 0;
+    __syncwarp();
     count_piece(s, (int64_t)blockIdx.x * SCATTER_TILE + warp * PIECE, by_warp[warp]);
     __syncthreads();
     for (int bin = threadIdx.x; bin <= s.mask; bin += TILE_THREADS) {
@@ -91,8 +91,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) move_kernel(sort_source s
     __shared__ uint32_t by_warp[TILE_WARPS][SCATTER_BINS];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * SCATTER_TILE + warp * PIECE;
-    for (int i = threadIdx.x; i < TILE_WARPS * SCATTER_BINS; i += TILE_THREADS) by_warp[0][i] = 0;
-    __syncthreads();
+    for (int bin = threadIdx.x % WARP; bin < SCATTER_BINS; bin += WARP) by_warp[warp][bin] = 0;
+    __syncwarp();
     count_piece(s, first, by_warp[warp]);
     __syncthreads();
     for (int bin = threadIdx.x; bin <= s.mask; bin += TILE_THREADS) {
