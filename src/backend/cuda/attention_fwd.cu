@@ -67,17 +67,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
         const uint32_t k_tile = kv_tiles + stage * 2 * tile_bytes<D>(KEYS);
         float s[M][KEYS / 8][4];
         product_of_rows<E, D, M, KEYS>(s, q_tile, row, k_tile, lane);
-        if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) {
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int key = k0 + n * 8 + lane % 4 * 2 + i % 2;
-                        if (key > query[m][i / 2] || key < start[m][i / 2]) s[m][n][i] = -INFINITY;
-                    }
-        }
+        if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) mask_scores<M, KEYS>(s, k0, query, start, lane);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll

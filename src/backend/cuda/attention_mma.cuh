@@ -66,6 +66,14 @@ __device__ void product_of_rows(float (&acc)[M][N / 8][4], uint32_t a_tile, int 
     }
 }
 
+/* Columns 16 step of 16 rows of accumulators, rounded: a left operand. */
+template <typename E, int N> __device__ inline void pack_rows(uint32_t (&a)[4], const float (&w)[N][4], int step) {
+    a[0] = pack<E>(w[2 * step][0], w[2 * step][1]);
+    a[1] = pack<E>(w[2 * step][2], w[2 * step][3]);
+    a[2] = pack<E>(w[2 * step + 1][0], w[2 * step + 1][1]);
+    a[3] = pack<E>(w[2 * step + 1][2], w[2 * step + 1][3]);
+}
+
 /* sum (16 M, D) += W B: W (16 M, N) in accumulators, rounded here; B the first N rows of a tile. */
 template <typename E, int D, int M, int N>
 __device__ void product_with_rows(float (&sum)[M][D / 8][4], const float (&w)[M][N / 8][4], uint32_t b_tile, int lane) {
@@ -73,12 +81,7 @@ __device__ void product_with_rows(float (&sum)[M][D / 8][4], const float (&w)[M]
     for (int step = 0; step < N / 16; step++) {
         uint32_t a[M][4];
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            a[m][0] = pack<E>(w[m][2 * step][0], w[m][2 * step][1]);
-            a[m][1] = pack<E>(w[m][2 * step][2], w[m][2 * step][3]);
-            a[m][2] = pack<E>(w[m][2 * step + 1][0], w[m][2 * step + 1][1]);
-            a[m][3] = pack<E>(w[m][2 * step + 1][2], w[m][2 * step + 1][3]);
-        }
+        for (int m = 0; m < M; m++) pack_rows<E>(a[m], w[m], step);
 #pragma unroll
         for (int n = 0; n < D / 16; n++) {
             uint32_t b[4];
@@ -127,6 +130,21 @@ __device__ inline float quad_max(float x) {
 __device__ inline float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* Keys right of the query or left of its document, in a tile of N keys from k0. */
+template <int M, int N>
+__device__ inline void mask_scores(float (&s)[M][N / 8][4], int k0, const int (&query)[M][2], const int (&start)[M][2],
+                                   int lane) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int key = k0 + n * 8 + lane % 4 * 2 + i % 2;
+                if (key > query[m][i / 2] || key < start[m][i / 2]) s[m][n][i] = -INFINITY;
+            }
 }
 
 /* The running softmax of one row of a warp's scores. Maxima are of raw scores: scale > 0. */

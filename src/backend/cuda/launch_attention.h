@@ -8,6 +8,7 @@
  * None of them holds anything of size T x T, and each gives the same bits on every run. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/launch.h"
+#include <cuda.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,17 +19,20 @@ typedef struct launch_attention {
     int64_t B, T;
     int H, G, D;
     float scale;
-    const void *qkv;    /* (B T, (H + 2G) D) */
-    const int32_t *doc; /* (B T) */
-    void *y;            /* (B T, H D): written forward, read backward */
-    float *lse;         /* (B, H, T): likewise */
-    const void *dy;     /* (B T, H D) */
-    void *dqkv;         /* (B T, (H + 2G) D) = (written in full) */
-    float *delta;       /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    const void *qkv;       /* (B T, (H + 2G) D) */
+    const int32_t *doc;    /* (B T) */
+    void *y;               /* (B T, H D): written forward, read backward */
+    float *lse;            /* (B, H, T): likewise */
+    const void *dy;        /* (B T, H D) */
+    void *dqkv;            /* (B T, (H + 2G) D) = (written in full) */
+    int n_multiprocessors; /* blocks of kernels that stay; changes no bit */
+    float *delta;          /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
 } launch_attention;
 
 void launch_attention_plain(const launch_attention *a, cudaStream_t s);
 void launch_attention_mma(const launch_attention *a, cudaStream_t s);
+/* qkv as a (columns, T, B) tensor, in boxes of ATTENTION_BOX_ROWS x ATTENTION_BOX_COLUMNS swizzled over 128 bytes. */
+void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s);
 
 /* Backward is three launches in this order; each of the last two writes its own columns of dqkv. */
 void launch_attention_delta(const launch_attention *a, cudaStream_t s);
