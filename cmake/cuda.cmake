@@ -1,0 +1,48 @@
+# cuda.cmake - the CUDA backend as a plug-in, libralo-cuda.so: built where nvcc is found, loaded where a GPU is.
+#
+# Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs of
+# base, tensor and program from libralo.a as a copy of its own, hidden.
+#   RALO_CUDA          OFF: do not build it
+#   RALO_CUDA_ARCHS    compute capabilities; the first of these defaults that the toolkit knows: 80 89 90 100
+
+option(RALO_CUDA "build the CUDA backend where nvcc is found" ON)
+set(RALO_CUDA_ARCHS "" CACHE STRING "compute capabilities for the CUDA backend, such as 80;90; empty: those nvcc knows")
+set(CUDA_TEXT "none (no nvcc): the program is built without it")
+find_program(NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+mark_as_advanced(NVCC)
+if(NOT RALO_CUDA)
+    set(CUDA_TEXT "switched off")
+elseif(RALO_SANITIZE OR RALO_FUZZ)
+    set(CUDA_TEXT "not in a build with sanitizers")
+elseif(NVCC)
+    set(CMAKE_CUDA_COMPILER ${NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # written out below
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    if(NOT RALO_CUDA_ARCHS)
+        execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+        foreach(arch 80 89 90 100)
+            if(known MATCHES "sm_${arch}\n")
+                list(APPEND RALO_CUDA_ARCHS ${arch})
+            endif()
+        endforeach()
+    endif()
+    file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/backend/cuda/*.c src/backend/cuda/*.cu)
+    add_library(cuda MODULE ${CUDA_SOURCES})
+    set_target_properties(cuda PROPERTIES OUTPUT_NAME ralo-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+        C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON LINKER_LANGUAGE CUDA
+        CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
+    target_include_directories(cuda PRIVATE src ${CUDAToolkit_INCLUDE_DIRS})
+    # fmad=false: as in C, fma is written where it is meant.
+    set(cuda_flags -fmad=false --expt-relaxed-constexpr -lineinfo)
+    foreach(arch ${RALO_CUDA_ARCHS})
+        list(APPEND cuda_flags "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
+    endforeach()
+    target_compile_options(cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
+    target_link_libraries(cuda PRIVATE libralo CUDA::cublasLt CUDA::cuda_driver)
+    target_link_options(cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
+    add_dependencies(ralo cuda)
+    list(JOIN RALO_CUDA_ARCHS ", " archs)
+    set(CUDA_TEXT "${CUDAToolkit_VERSION}, for compute capabilities ${archs}")
+endif()
+message(STATUS "CUDA backend: ${CUDA_TEXT}")
