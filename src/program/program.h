@@ -53,11 +53,6 @@ typedef enum stream {
     STREAM_COMM,
     STREAM_COUNT
 } stream;
-/* The ranks of a run as a box: every rank has an index on each axis. One rank: sizes 1, indices 0. */
-typedef enum axis { AXIS_DATA, AXIS_TENSOR, AXIS_PIPELINE, AXIS_SEQUENCE, AXIS_COUNT } axis;
-typedef struct mesh {
-    int size[AXIS_COUNT], index[AXIS_COUNT];
-} mesh;
 typedef enum section {
     SECTION_START,
     SECTION_MICRO,
