@@ -92,6 +92,8 @@ void completion_print_zsh(FILE *out);
 void config_settle(config *c);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
+/* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
+status request_use_comm(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
 status machine_describe(const char *asked, int n_threads, hardware *out);

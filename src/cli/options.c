@@ -312,7 +312,12 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
-    p->target = (target){.name = b->name, .n_threads = threads, .alignment = 64, .work_bytes = b->work_bytes};
+    p->shard = c->parallel.shard;
+    p->target = (target){.name = b->name,
+                         .n_threads = threads,
+                         .alignment = 64,
+                         .work_bytes = b->work_bytes,
+                         .comm_bytes = comm_work_bytes};
     p->device_limit = c->memory.device;
     if (!p->device_limit)
         p->device_limit =
@@ -321,5 +326,18 @@ status request_from_config(const config *c, train_request *out) {
     /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
     p->host_limit = machine.memory_available - MIN(machine.memory_available, c->memory.device);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    return OK;
+}
+
+status request_use_comm(train_request *r, const config *c, comm *ranks) {
+    plan_request *p = &r->plan;
+    r->comm = ranks;
+    if (!ranks) return OK;
+    p->mesh = *comm_mesh(ranks);
+    int here = comm_node_size(ranks);
+    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = MAX(r->n_threads / here, 1);
+    if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
+    if (!c->memory.device) p->device_limit /= (uint64_t)here;
+    p->host_limit /= (uint64_t)here;
     return OK;
 }

@@ -82,15 +82,26 @@ static status resolve_scratch(exec *e, size_t index) {
     const op *o = &p->ops[index];
     char label[LABEL_BYTES];
     int n_threads = e->backend->threads(e->context);
-    size_t needed = e->backend->work_bytes(p, o, n_threads);
+    bool is_message = op_is_comm(o->kind);
+    size_t needed = is_message ? comm_work_bytes(p, o) : e->backend->work_bytes(p, o, n_threads);
     if (o->work) TRY(resolve_operand(e, index, "work", o->work, &e->calls[index].work));
     size_t given = o->work ? value_bytes(program_get(p, o->work)) : 0;
     if (given < needed)
-        return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, the %s kernel needs %zu with %d threads",
-                   op_label(label, p, index), given, e->backend->name, needed, n_threads);
+        return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, %s needs %zu with %d threads",
+                   op_label(label, p, index), given, is_message ? "comm" : e->backend->name, needed, n_threads);
     if ((uintptr_t)e->calls[index].work % SCRATCH_ALIGNMENT)
         return ERR(ERR_BUG, "%s: its scratch '%s' is not aligned to %d bytes", op_label(label, p, index),
                    program_get(p, o->work)->name, SCRATCH_ALIGNMENT);
+    return OK;
+}
+
+static status resolve_message(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    char label[LABEL_BYTES];
+    int n = e->comm ? mesh_size(comm_mesh(e->comm), o->attr.axis) : 1;
+    if (o->attr.group_size != n)
+        return ERR(ERR_BUG, "%s: planned for %d ranks of the %s axis, there are %d", op_label(label, e->program, index),
+                   o->attr.group_size, axis_name(o->attr.axis), n);
     return OK;
 }
 
@@ -102,7 +113,8 @@ static status resolve_op(exec *e, size_t index) {
     call->program = p;
     call->op = o;
     e->kernels[index] = e->backend->kernels[o->kind];
-    if (!e->kernels[index])
+    if (op_is_comm(o->kind)) TRY(resolve_message(e, index));
+    else if (!e->kernels[index])
         return ERR(ERR_BUG, "%s: the %s backend has no kernel for it", op_label(label, p, index), e->backend->name);
     for (int i = 0; i < op_input_count(o->kind); i++) {
         if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
@@ -123,9 +135,13 @@ static status resolve_op(exec *e, size_t index) {
 
 static status open_arenas(exec *e, const char *nvme_dir) {
     const program *p = e->program;
-    for (tier t = 0; t < TIER_COUNT; t++)
-        if (t != TIER_NVME && p->arena_bytes[t] > 0)
-            TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+    for (size_t i = 0; i < p->n_ops && e->comm && comm_shares_memory(e->comm); i++)
+        if (op_is_comm(p->ops[i].kind)) e->arena_shared[p->ops[i].at] = true;
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        if (t == TIER_NVME || p->arena_bytes[t] == 0) continue;
+        if (e->arena_shared[t]) TRY(comm_memory_open(e->comm, p->arena_bytes[t], &e->arena[t]));
+        else TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+    }
     if (p->arena_bytes[TIER_NVME] == 0) return OK;
     if (!nvme_dir)
         return ERR(ERR_INPUT, "the plan puts %zu bytes on nvme; set memory.nvme_path to a directory on that drive",
@@ -139,6 +155,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     *out = NULL;
     e->program = p;
     e->backend = o->backend;
+    e->comm = o->comm;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->moved, NULL);
     TRY_GOTO(rc, e->backend->open(&e->context, &(backend_options){.n_threads = o->n_threads, .bind = o->bind}), fail);
@@ -170,7 +187,8 @@ void exec_close(exec *e) {
     disk_close(e->disk);
     if (e->context) {
         for (tier t = 0; t < TIER_COUNT; t++)
-            if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
+            if (e->arena[t] && e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t]);
+            else if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
         e->backend->close(e->context);
     }
     free(e->calls);

@@ -1,20 +1,20 @@
-/* run.c - run a section: kernels on the caller's thread, copies between tiers on a thread per stream.
+/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream.
  *
- * The caller's thread runs the compute, host and communication streams in list order, which is always a valid order. A
- * copy stream in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
+ * The caller's thread runs the compute and host streams in list order, which is always a valid order. A stream of copies
+ * or messages that is in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
  * streams have finished as many ops as the program says (op.wait); after it, it counts its own. All waits point back in
  * the list, so the oldest unfinished op can always run.
  *
- * A transfer that fails does not stop the section, which would leave other threads waiting: the section goes on, and
+ * A transfer or message that fails does not stop the section, which would leave other threads waiting: the section goes on, and
  * exec_run returns the first error. */
 #include "exec/exec_state.h"
 
 #include <signal.h>
 #include <stdlib.h>
 
-static bool is_lane(stream s) { return s == STREAM_H2D || s == STREAM_D2H || s == STREAM_READ || s == STREAM_WRITE; }
+static bool is_lane(stream s) { return s != STREAM_COMPUTE && s != STREAM_HOST; }
 
-/* ---- errors of the disk ------------------------------------------------------------------------------------------ */
+/* ---- errors of disk and ranks ------------------------------------------------------------------------------------------ */
 
 void exec_note_failure(exec *e, status rc) {
     if (rc == OK) return;
@@ -47,10 +47,17 @@ static void run_copy(exec *e, size_t index) {
     exec_note_failure(e, rc);
 }
 
+static void run_message(exec *e, size_t index) {
+    int was = guard_suspend();
+    exec_note_failure(e, comm_run(e->comm, &e->calls[index]));
+    guard_resume(was);
+}
+
 void exec_run_op(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
     uint64_t start = clock_ns();
-    if (is_lane(o->stream)) run_copy(e, index);
+    if (op_is_comm(o->kind)) run_message(e, index);
+    else if (is_lane(o->stream)) run_copy(e, index);
     else e->kernels[index](e->context, &e->calls[index]);
     uint64_t end = clock_ns();
     for (tier t = 0; t < TIER_COUNT; t++)

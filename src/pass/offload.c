@@ -166,16 +166,19 @@ static void spill_section(program *p, const offload_options *o, op *ops, size_t 
     moves_close(&m);
 }
 
+/* Messages through host memory stay where they are: their results are for the device. */
+static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
+
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
 static void defer_host_work(program *p, const offload_options *o, op *ops, size_t n_ops) {
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
     for (size_t i = 0; i < n_ops; i++) {
-        if (ops[i].at != TIER_HOST) program_append(p, &ops[i]);
+        if (!may_wait(&ops[i])) program_append(p, &ops[i]);
         bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
         for (; ends && next <= i && (m.block[next] + (size_t)o->prefetch <= m.block[i] || i + 1 == n_ops); next++)
-            if (ops[next].at == TIER_HOST) program_append(p, &ops[next]);
+            if (may_wait(&ops[next])) program_append(p, &ops[next]);
     }
     m.n_ops = 0; /* everything is appended already */
     moves_close(&m);

@@ -106,6 +106,8 @@ status plan_compile(plan *p, const plan_request *r) {
                                .recompute = r->recompute,
                                .offload = r->offload,
                                .place = r->place,
+                               .mesh = r->mesh,
+                               .shard = r->shard,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
@@ -139,5 +141,6 @@ bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
 
 int64_t plan_tokens_per_step(const plan *p) {
     if (plan_generates(&p->request)) return p->request.generation.slots;
-    return p->request.micro_batch * p->request.accumulation * p->request.seq_len;
+    return p->request.micro_batch * p->request.accumulation * p->request.seq_len *
+           mesh_size(&p->request.mesh, AXIS_DATA);
 }

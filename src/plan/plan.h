@@ -38,6 +38,8 @@ typedef struct plan_request {
     bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
+    mesh mesh; /* of all ranks, and this one's place on it */
+    shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
@@ -87,7 +89,7 @@ typedef struct plan {
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
-int64_t plan_tokens_per_step(const plan *p);
+int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);

@@ -5,6 +5,8 @@
  *   - Loss and gradients of a step are divided once by the valid tokens of the whole step: accumulation 8 x 1 equals 1 x 8.
  *   - Stop anywhere, resume anywhere: the parameters end with the same bits as the run that never stopped.
  *   - A checkpoint directory is either whole and checksummed or is not taken for one.
+ *   - On many ranks every call of a trainer is collective, and what it returns is the same on all of them. Micro-batch j of
+ *     rank r of n holds the rows that one rank would see in micro-batch j n + r.
  */
 #include "data/data.h"
 #include "exec/exec.h"
@@ -173,6 +175,7 @@ typedef struct train_request {
     const char *trace_path;
     const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
+    comm *comm; /* the other ranks, borrowed; plan.mesh is its mesh. NULL: there are none */
 } train_request;
 
 typedef struct train_result {
