@@ -240,24 +240,31 @@ status model_from_config(const config *c, model_config *out) {
 /* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
 #define HOST_RESERVE (512ull << 20)
 
-/* Rows of a step, rows at once, how often: any two give the third. */
+/* Rows of a step of all ranks, rows at once, how often: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
+    int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
     p->micro_batch = t->micro_batch;
     p->accumulation = t->accumulation;
     if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     if (!t->batch) return OK;
+    if (t->batch % ranks)
+        return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
+                   (long long)t->batch, (long long)ranks);
+    int64_t batch = t->batch / ranks;
     if (t->micro_batch < 0) {
         p->open.micro_batch = true;
-        p->micro_batch = t->batch;
+        p->micro_batch = batch;
         p->accumulation = 1;
         return OK;
     }
-    if (!config_was_given(c, "train.accumulation")) p->accumulation = t->batch / t->micro_batch;
-    if (p->micro_batch * p->accumulation != t->batch)
-        return ERR(ERR_INPUT, "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld",
-                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation);
+    if (!config_was_given(c, "train.accumulation")) p->accumulation = batch / t->micro_batch;
+    if (p->micro_batch * p->accumulation != batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
+                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation,
+                   ranks > 1 ? " on each rank" : "");
     return OK;
 }
 
@@ -334,6 +341,7 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     r->comm = ranks;
     if (!ranks) return OK;
     p->mesh = *comm_mesh(ranks);
+    TRY(batch_from_config(c, p));
     int here = comm_node_size(ranks);
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = MAX(r->n_threads / here, 1);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */

@@ -187,7 +187,7 @@ void exec_close(exec *e) {
     disk_close(e->disk);
     if (e->context) {
         for (tier t = 0; t < TIER_COUNT; t++)
-            if (e->arena[t] && e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t]);
+            if (e->arena[t] && e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t], e->program->arena_bytes[t]);
             else if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
         e->backend->close(e->context);
     }

@@ -55,6 +55,7 @@ static void count_work(plan *p) {
         if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
+        p->sent_per_step += times * op_sent(g, &g->ops[i]);
     }
 }
 
@@ -137,6 +138,20 @@ bool plan_fits(const plan *p) {
     }
     return true;
 }
+/* Each message of a step in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
+double plan_volume(const plan *p) {
+    const program *g = &p->program;
+    double n = 0;
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const op *o = &g->ops[i];
+        if (!op_is_comm(o->kind) || (o->section != SECTION_MICRO && o->section != SECTION_UPDATE)) continue;
+        dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
+        if (t != DTYPE_F64)
+            n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) / (double)dtype_bytes(t);
+    }
+    return n / (double)model_param_count(&p->request.model);
+}
+
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
 
 int64_t plan_tokens_per_step(const plan *p) {

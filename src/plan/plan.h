@@ -82,6 +82,7 @@ typedef struct plan {
     double flops_per_step;      /* what the model needs for one optimizer step, all micro-batches */
     double flops_again;         /* and what recompute adds to it */
     double bytes_per_step;      /* of everything that runs */
+    double sent_per_step;       /* bytes that this rank sends to others */
     cost cost;                  /* predicted; all 0 without request.hardware */
     plan_candidate *candidates; /* what was compared, this plan first, then by time; those that do not fit last */
     size_t n_candidates;        /* 0: nothing was open */
@@ -90,6 +91,7 @@ typedef struct plan {
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
+double plan_volume(const plan *p); /* parameters and gradients that this rank sends per step, over all parameters */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
