@@ -32,9 +32,9 @@ typedef enum transport {
 
 typedef struct comm_options {
     transport transport;
-    int size[AXIS_COUNT];  /* of the mesh; 0: 1, and for the data axis what the others leave of the world */
-    double timeout_s;      /* longest wait for another rank; 0: COMM_TIMEOUT_S */
-    bool messages_only;    /* ranks of one node do not read each other's memory */
+    int size[AXIS_COUNT]; /* of the mesh; 0: 1, and for the data axis what the others leave of the world */
+    double timeout_s;     /* longest wait for another rank; 0: COMM_TIMEOUT_S */
+    bool messages_only;   /* ranks of one node do not read each other's memory */
     void (*on_failure)(void *context, const char *cause); /* another rank failed first; on a thread of comm's */
     void (*on_overdue)(void *context);                    /* COMM_GRACE_S later this rank has still not closed */
     void *context;
@@ -52,10 +52,10 @@ void comm_close(comm *c);
 int comm_rank(const comm *c); /* in the world */
 int comm_size(const comm *c);
 const mesh *comm_mesh(const comm *c);
-int comm_rank_at(const comm *c, axis a, int index);    /* world rank of a member of this rank's group */
-const char *comm_host(const comm *c, int rank);        /* the node's name */
-int comm_node_size(const comm *c);                     /* ranks on this node */
-const char *comm_transport_name(const comm *c);        /* "self", "mpi": for people */
+int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
+const char *comm_host(const comm *c, int rank);     /* the node's name */
+int comm_node_size(const comm *c);                  /* ranks on this node */
+const char *comm_transport_name(const comm *c);     /* "self", "mpi": for people */
 
 /* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
 
@@ -71,14 +71,13 @@ status comm_agree(comm *c, const char *what, const char *text);
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Memory that the ranks of this node read directly, so that collectives need no copy of it. Collective over the node; the
- * sizes may differ. Where ranks do not share memory (false), arenas stay the backend's. */
+/* Memory that the ranks of this node read directly, so that collectives need no copy of it; fresh pages, zero. Opened and
+ * closed by all ranks in the same order, sizes may differ, 0 takes part and gets NULL. Only where ranks share memory. */
 bool comm_shares_memory(const comm *c);
 status comm_memory_open(comm *c, size_t n_bytes, void **out);
-void comm_memory_close(comm *c, void *memory);
+void comm_memory_close(comm *c, void *memory, size_t n_bytes);
 
-bool comm_has(op_kind k); /* is it an op of this room */
-/* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan. */
+/* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
 size_t comm_work_bytes(const program *p, const op *o);
 /* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SEND or RECV of host memory; from one thread, in the order of
  * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
