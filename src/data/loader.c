@@ -78,8 +78,13 @@ status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_pe
         return ERR(ERR_INPUT, "data: found micro-batches of %lld rows, expected 1 to %lld with rows of %lld tokens",
                    (long long)rows_per_batch, (long long)(INT32_MAX / seq_len), (long long)seq_len);
     loader *l = mem_alloc(sizeof *l);
-    *l = (loader){.data = d, .which = s, .rows_per_batch = rows_per_batch, .seq_len = seq_len, .first_row = first_row,
-                  .part = (uint64_t)part, .n_parts = (uint64_t)n_parts};
+    *l = (loader){.data = d,
+                  .which = s,
+                  .rows_per_batch = rows_per_batch,
+                  .seq_len = seq_len,
+                  .first_row = first_row,
+                  .part = (uint64_t)part,
+                  .n_parts = (uint64_t)n_parts};
     size_t n = (size_t)(rows_per_batch * seq_len);
     l->memory = mem_alloc((size_t)loader_host_bytes(rows_per_batch, seq_len));
     for (size_t i = 0; i < RING; i++) {

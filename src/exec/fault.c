@@ -95,7 +95,8 @@ void exec_find_fault(exec *e, section s, exec_fault *out) {
     *out = (exec_fault){0};
     for (size_t i = e->first_op[s]; i < e->end_op[s] && (e->comm || !out->found); i++) {
         const op *o = &p->ops[i];
-        bool look = !op_is_comm(o->kind); /* buckets have padding that nobody wrote; who sent a fault finds it himself */
+        bool look =
+            !op_is_comm(o->kind); /* buckets have padding that nobody wrote; who sent a fault finds it himself */
         for (int k = 0; k < op_input_count(o->kind) && look && !out->found; k++) {
             if (!o->in[k] || known[o->in[k]]) continue;
             known[o->in[k]] = true;

@@ -40,6 +40,24 @@ size_t *bucket_order(const program *p, const model *m) {
     return order;
 }
 
+flat_place *bucket_places(const program *p, const model *m) {
+    placed *list = place_params(p, m);
+    flat_place *places = mem_alloc(m->n_params * sizeof *places);
+    for (size_t i = 0; i < m->n_params; i++) {
+        const placed *before = i && list[i - 1].unit == list[i].unit ? &list[i - 1] : NULL;
+        int64_t at = before ? places[before->param].offset + norm_blocks(before->count) * NORM_BLOCK : 0;
+        places[list[i].param] = (flat_place){list[i].unit, at};
+    }
+    free(list);
+    return places;
+}
+
+uint64_t bucket_noise_key(int unit) {
+    char name[24];
+    snprintf(name, sizeof name, "unit %d", unit);
+    return rng_key(1, name);
+}
+
 /* Most elements of a bucket by the two settings, each in the bytes of what it sends; INT64_MAX: a whole unit. */
 static int64_t largest_bucket(const pass_context *c) {
     const shard_options *o = &c->shard;
@@ -66,7 +84,10 @@ void buckets_init(buckets *b, const program *p, const pass_context *c) {
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
             b->list[b->n] = (bucket){.first = i, .unit = q->unit, .small = small};
-            if (last && last->unit == q->unit) b->list[b->n].part = last->part + 1;
+            if (last && last->unit == q->unit) {
+                b->list[b->n].part = last->part + 1;
+                b->list[b->n].offset = last->offset + last->n_blocks * NORM_BLOCK;
+            }
             last = &b->list[b->n++];
         }
         b->order[i] = q->param;

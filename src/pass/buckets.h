@@ -12,6 +12,7 @@ typedef struct bucket {
     size_t first, n;  /* parameters, as places in the order */
     int unit;         /* 0: embedding, 1 + l: block l, then the head */
     int part;         /* of its unit */
+    int64_t offset;   /* of its first parameter in the unit, in elements */
     bool small;       /* ZeRO-3: of parameters that stay whole */
     int64_t n_blocks; /* of NORM_BLOCK elements, before it is filled up */
     int64_t per_rank; /* elements that each rank owns */
@@ -28,6 +29,14 @@ typedef struct buckets {
 int64_t norm_blocks(int64_t n_elements);
 /* The order alone, for the optimizer. The caller frees. */
 size_t *bucket_order(const program *p, const model *m);
+/* Where each parameter lies in its unit, whatever the cut: rounding noise of gradients goes by it, so that a bucket is
+ * rounded as its parameters are. The caller frees. */
+typedef struct flat_place {
+    int unit;
+    int64_t offset; /* elements */
+} flat_place;
+flat_place *bucket_places(const program *p, const model *m);
+uint64_t bucket_noise_key(int unit);
 void buckets_init(buckets *b, const program *p, const pass_context *c);
 void buckets_fini(buckets *b);
 /* "layers.3", "embed.1": into buf, which it returns. */

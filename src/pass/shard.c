@@ -4,7 +4,8 @@
  * arithmetic on every element. Parameters and gradients become runs of flat buckets (buckets.h):
  *
  *              parameters    gradients                         states and update
- *     ZeRO 0   as they were  whole; ALL_REDUCE                 whole, on every rank
+ *     ZeRO 0   as they were  whole; REDUCE_SCATTER and then    whole, on every rank
+ *                            ALL_GATHER, both in place
  *     ZeRO 1   whole         whole; REDUCE_SCATTER in place    own part, then ALL_GATHER of the parameters
  *     ZeRO 2   whole         own part; REDUCE_SCATTER per      own part, then ALL_GATHER of the parameters
  *                            micro-batch from a passing bucket
@@ -141,12 +142,15 @@ static void lay_grads(sharder *s, size_t b) {
     bool own = zero(s) >= 2;
     s->grads[b] =
         add_flat(s, "grads", b, precision_grad(s->c->precision), own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
+    bool any = !own;
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
         value_id g = s->c->grads[i];
+        any |= s->c->updated[i].n > 0;
         if (own) vanish(&s->p->values[g]); /* written into a passing bucket, added to the part */
         else become_view(s, g, s->grads[b], s->b.offset[i]);
     }
+    if (!any) s->p->values[s->grads[b]].role = ROLE_COMM; /* padding, which nobody reads */
 }
 
 static void cut_states(sharder *s, size_t i) {
@@ -193,20 +197,24 @@ static op message(const sharder *s, op_kind k, section where, int layer) {
     return o;
 }
 
-/* Of a step's gradients as they have been added up here. */
-static op reduce_once(sharder *s, size_t b, section where) {
-    op o = message(s, zero(s) == 0 ? OP_ALL_REDUCE : OP_REDUCE_SCATTER, where, layer_of(s, b));
-    o.in[0] = s->grads[b];
-    o.out[0] = zero(s) == 0 ? s->grads[b] : own_part(s, s->grads[b], b);
+/* Gradients of a micro-batch are added to what this rank has of the step, and rounded as ACCUMULATE rounds them; the sum of
+ * several is a number of its own. */
+static op reduction(const sharder *s, section where, size_t b, value_id from, value_id to) {
+    const bucket *k = &s->b.list[b];
+    op o = message(s, OP_REDUCE_SCATTER, where, layer_of(s, b));
+    o.attr.noise_key = bucket_noise_key(k->unit);
+    o.attr.first_element = k->offset + s->rank * k->per_rank;
+    o.in[0] = from;
+    if (zero(s) >= 2 || s->c->accumulation == 1) o.in[1] = s->c->model->scalars;
+    o.out[0] = to;
     return o;
 }
 
-/* Of one micro-batch's gradients, added to this rank's part. */
-static op reduce_micro(sharder *s, size_t b, value_id fresh) {
-    op o = message(s, OP_REDUCE_SCATTER, SECTION_MICRO, layer_of(s, b));
-    o.in[0] = fresh;
-    o.in[1] = s->c->model->scalars;
-    o.out[0] = s->grads[b];
+/* A bucket that is whole here takes what the others made of their parts. */
+static op gathering(sharder *s, section where, size_t b, value_id whole) {
+    op o = message(s, OP_ALL_GATHER, where, layer_of(s, b));
+    o.in[0] = own_part(s, whole, b);
+    o.out[0] = whole;
     return o;
 }
 
@@ -283,8 +291,12 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     finished *list = find_finished(s, roots, m->ops, m->n_ops);
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
-        op o = fresh ? reduce_micro(s, b, fresh[b]) : reduce_once(s, b, SECTION_MICRO);
         if (fresh && s->c->shard.overlap) key = k + 1 < s->b.n ? 2 * list[k + 1].op + 1 : 2 * m->n_ops;
+        value_id to = fresh ? s->grads[b] : own_part(s, s->grads[b], b);
+        op o = reduction(s, SECTION_MICRO, b, roots[b], to);
+        moves_add(m, key, &o);
+        if (zero(s) > 0) continue;
+        o = gathering(s, SECTION_MICRO, b, s->grads[b]);
         moves_add(m, key, &o);
     }
     free(list);
@@ -371,7 +383,8 @@ static value_id write_norm(sharder *s) {
         char name[200], of[BUCKET_NAME_BYTES];
         snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->c->model->config.n_layers));
         int64_t n_own = k->per_rank / NORM_BLOCK;
-        value_id own = program_value(p, name, DTYPE_F64, SHAPE(n_own), ROLE_WORK, SECTION_UPDATE);
+        /* Persistent, because a rank that owns nothing but padding never writes it. */
+        value_id own = program_persistent(p, name, DTYPE_F64, SHAPE(n_own), ROLE_WORK);
         for (size_t j = 0; j < k->n; j++) {
             size_t i = s->b.order[k->first + j];
             param_share share = s->c->updated[i];
@@ -427,15 +440,16 @@ static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
         program_append(s->p, &o);
     }
     if (is_cut(s, b)) return;
-    op o = message(s, OP_ALL_GATHER, SECTION_UPDATE, layer_of(s, b));
-    o.in[0] = own_part(s, s->params[b], b);
-    o.out[0] = s->params[b];
+    op o = gathering(s, SECTION_UPDATE, b, s->params[b]);
     program_append(s->p, &o);
 }
 
 static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
-        op o = reduce_once(s, b, SECTION_UPDATE);
+        op o = reduction(s, SECTION_UPDATE, b, s->grads[b], own_part(s, s->grads[b], b));
+        program_append(s->p, &o);
+        if (zero(s) > 0) continue;
+        o = gathering(s, SECTION_UPDATE, b, s->grads[b]);
         program_append(s->p, &o);
     }
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;

@@ -147,7 +147,8 @@ double plan_volume(const plan *p) {
         if (!op_is_comm(o->kind) || (o->section != SECTION_MICRO && o->section != SECTION_UPDATE)) continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
-            n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) / (double)dtype_bytes(t);
+            n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) /
+                 (double)dtype_bytes(t);
     }
     return n / (double)model_param_count(&p->request.model);
 }

@@ -53,7 +53,8 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
         for (f.first = 0; f.first < total; f.first += FILL_CHUNK) {
             f.n = MIN(total - f.first, (int64_t)FILL_CHUNK);
             exec_parallel(e, fill_task, &f, (f.n + FILL_TASK - 1) / FILL_TASK);
-            params_write(e, p, f.param->value, p->passes.held[i], f.first, f.n, f.type == DTYPE_F32 ? (void *)f.wide : f.narrow);
+            params_write(e, p, f.param->value, p->passes.held[i], f.first, f.n,
+                         f.type == DTYPE_F32 ? (void *)f.wide : f.narrow);
             if (p->passes.masters[i])
                 params_write(e, p, p->passes.masters[i], p->passes.updated[i], f.first, f.n, f.wide);
         }

@@ -5,7 +5,7 @@
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
 /* Elements [first, first + n) of a parameter to the value that holds `held` of it: what they have in common. */
 void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n, const void *from);
-void params_clear_states(exec *e, const plan *p);              /* zeros to the optimizer state */
+void params_clear_states(exec *e, const plan *p); /* zeros to the optimizer state */
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. */
 uint64_t params_hash(exec *e, const plan *p);
 /* The same hash where each rank holds a part of them. Collective; 0 after an error, which comm_check tells. */
