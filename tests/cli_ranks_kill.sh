@@ -18,7 +18,7 @@ settings=(--preset test-gpt2 --set data.seq_len=16 --set train.micro_batch=1 --s
 hash_of() { python3 -c 'import json, sys; print(json.load(sys.stdin)["param_hash"])'; }
 newest() { ls run/checkpoints 2>/dev/null | sed -n 's/^step-0*\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
 # The ranks of the run whose guardian is $pid, in the order they were started.
-ranks_of_run() { pgrep -P "$(pgrep -P $pid -x mpirun)" -x ralo | sort -n; }
+ranks_of_run() { pgrep -P "$(pgrep -P $pid -x mpirun)" | sort -n; }
 start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when it steps
     : >log # the shell empties it only when the run starts, a moment after the next lines
     "$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=run --resume auto "$@" >/dev/null 2>log &
