@@ -334,6 +334,6 @@ status command_train(command_line *o) {
     TRY(foreign_check_train(&o->foreign));
     if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
-    TRY(ranks_open(&ranks, o));
-    return ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL));
+    status rc = ranks_open(&ranks, o);
+    return rc == OK ? ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL)) : rc;
 }
