@@ -130,15 +130,12 @@ endif()
 # Only tests need it: their targets say so when it is missing.
 find_dependency(cmocka cmocka cmocka.h cmocka)
 
-# Looked for, not used yet.
-find_program(MPICC mpicc)
-mark_as_advanced(MPICC)
-if(MPICC)
-    execute_process(COMMAND ${MPICC} --showme:version OUTPUT_VARIABLE text ERROR_VARIABLE text)
-    string(REGEX MATCH "Open MPI [0-9.]+[0-9]" version "${text}")
-    report(MPI "found, unused so far: ${version} ${MPICC}")
+# Many ranks; mpirun is asked for at run time. Open MPI by name: another MPI's mpi.h may answer to the plain one.
+find_dependency(mpi ompi-c mpi.h mpi)
+if(mpi_FOUND)
+    report(MPI "Open MPI ${mpi_VERSION}, ${mpi_LIBRARY}")
 else()
-    report(MPI "not found")
+    report(MPI "not found: one rank only (libopenmpi-dev, openmpi-bin)")
 endif()
 find_program(NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
 mark_as_advanced(NVCC)

@@ -36,8 +36,11 @@ typedef struct command_line {
     bool plan;
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    int ranks;                            /* to be started here; 0: those that a launcher started, or one */
     int world;                            /* ranks that are not here; 0: none asked for */
     bool given[MAX_FLAGS];                /* by row of commands.def */
+    int argc;                             /* as it was typed, the command first */
+    char **argv;
     arena memory;
 } command_line;
 
@@ -95,6 +98,8 @@ void completion_print_zsh(FILE *out);
 void config_settle(config *c);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
+/* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
+status request_use_comm(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
 status machine_describe(const char *asked, const train_request *r, hardware *out);

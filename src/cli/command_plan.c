@@ -48,7 +48,8 @@ status command_plan(command_line *l) {
     hardware machine;
     plan p = {0};
     if (l->timeline && l->world)
-        return ERR(ERR_INPUT, "plan: --timeline draws one plan, --world %d prints tables of many; leave one out", l->world);
+        return ERR(ERR_INPUT, "plan: --timeline draws one plan, --world %d prints tables of many; leave one out",
+                   l->world);
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     TRY(request_from_config(&l->config, &r));
     TRY(machine_describe(l->hardware, &r, &machine));

@@ -126,7 +126,7 @@ static bool takes_settings(const command *c) {
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
-    *l = (command_line){.command = c};
+    *l = (command_line){.command = c, .argc = argc, .argv = argv};
     arena_init(&l->memory);
     config_init(&l->config);
     foreign_init(&l->foreign);
@@ -247,24 +247,31 @@ status model_from_config(const config *c, model_config *out) {
     return model_config_check(out);
 }
 
-/* Rows of a step, rows at once, how often: any two give the third. */
+/* Rows of a step of all ranks, rows at once, how often: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
+    int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
     p->micro_batch = t->micro_batch;
     p->accumulation = t->accumulation;
     if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     if (!t->batch) return OK;
+    if (t->batch % ranks)
+        return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
+                   (long long)t->batch, (long long)ranks);
+    int64_t batch = t->batch / ranks;
     if (t->micro_batch < 0) {
         p->open.micro_batch = true;
-        p->micro_batch = t->batch;
+        p->micro_batch = batch;
         p->accumulation = 1;
         return OK;
     }
-    if (!config_was_given(c, "train.accumulation")) p->accumulation = t->batch / t->micro_batch;
-    if (p->micro_batch * p->accumulation != t->batch)
-        return ERR(ERR_INPUT, "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld",
-                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation);
+    if (!config_was_given(c, "train.accumulation")) p->accumulation = batch / t->micro_batch;
+    if (p->micro_batch * p->accumulation != batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
+                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation,
+                   ranks > 1 ? " on each rank" : "");
     return OK;
 }
 
@@ -330,7 +337,10 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
+    p->shard = c->parallel.shard;
     p->target = backend_target(kind, threads);
+    p->target.comm_bytes = comm_work_bytes;
+    if (kind != DEVICE_CPU) p->target.comm_at = TIER_HOST; /* MPI moves host memory */
     p->device_limit = c->memory.device;
     if (!p->device_limit && b) TRY(backend_memory_limit(b, c->run.gpu, &p->device_limit));
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
@@ -338,5 +348,19 @@ status request_from_config(const config *c, train_request *out) {
     uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
     p->host_limit = machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    return OK;
+}
+
+status request_use_comm(train_request *r, const config *c, comm *ranks) {
+    plan_request *p = &r->plan;
+    r->comm = ranks;
+    if (!ranks) return OK;
+    p->mesh = *comm_mesh(ranks);
+    TRY(batch_from_config(c, p));
+    int here = comm_node_size(ranks);
+    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
+    if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
+    if (!c->memory.device) p->device_limit /= (uint64_t)here;
+    p->host_limit /= (uint64_t)here;
     return OK;
 }

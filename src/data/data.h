@@ -173,8 +173,12 @@ typedef struct batch {
 } batch;
 typedef struct loader loader;
 status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row);
+/* Of several that take batches in turn, number `part`: together they hand out what one would. */
+status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
+                        int n_parts);
 void loader_close(loader *l);
 /* The next micro-batch, borrowed until the next call; allocates nothing. */
 const batch *loader_next(loader *l);
 uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* what its ring holds: part of the plan */
-uint64_t loader_position(const loader *l); /* the row after the last batch handed out: what a checkpoint stores */
+/* The row after the last batch handed out, by all parts when each has handed out as many: what a checkpoint stores. */
+uint64_t loader_position(const loader *l);

@@ -83,15 +83,26 @@ static status resolve_scratch(exec *e, size_t index) {
     char label[LABEL_BYTES];
     const backend *b = o->at == TIER_HOST ? e->host : e->backend;
     int n_threads = e->host->threads(e->host_context);
-    size_t needed = b->work_bytes(p, o, n_threads);
+    bool is_message = op_is_comm(o->kind);
+    size_t needed = is_message ? comm_work_bytes(p, o) : b->work_bytes(p, o, n_threads);
     if (o->work) TRY(resolve_operand(e, index, "work", o->work, &e->calls[index].work));
     size_t given = o->work ? value_bytes(program_get(p, o->work)) : 0;
     if (given < needed)
-        return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, the %s kernel needs %zu with %d threads",
-                   op_label(label, p, index), given, b->name, needed, n_threads);
+        return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, %s needs %zu with %d threads",
+                   op_label(label, p, index), given, is_message ? "comm" : b->name, needed, n_threads);
     if ((uintptr_t)e->calls[index].work % SCRATCH_ALIGNMENT)
         return ERR(ERR_BUG, "%s: its scratch '%s' is not aligned to %d bytes", op_label(label, p, index),
                    program_get(p, o->work)->name, SCRATCH_ALIGNMENT);
+    return OK;
+}
+
+static status resolve_message(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    char label[LABEL_BYTES];
+    int n = e->comm ? mesh_size(comm_mesh(e->comm), o->attr.axis) : 1;
+    if (o->attr.group_size != n)
+        return ERR(ERR_BUG, "%s: planned for %d ranks of the %s axis, there are %d", op_label(label, e->program, index),
+                   o->attr.group_size, axis_name(o->attr.axis), n);
     return OK;
 }
 
@@ -104,7 +115,8 @@ static status resolve_op(exec *e, size_t index) {
     call->op = o;
     const backend *b = o->at == TIER_HOST ? e->host : e->backend;
     e->kernels[index] = b->kernels[o->kind];
-    if (!e->kernels[index])
+    if (op_is_comm(o->kind)) TRY(resolve_message(e, index));
+    else if (!e->kernels[index])
         return ERR(ERR_BUG, "%s: the %s backend has no kernel for it", op_label(label, p, index), b->name);
     for (int i = 0; i < op_input_count(o->kind); i++) {
         if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
@@ -123,14 +135,36 @@ static status resolve_op(exec *e, size_t index) {
     return OK;
 }
 
+/* First touch, by all threads: otherwise it lands in the first step, at a gigabyte per second and thread. */
+enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096 };
+typedef struct touch {
+    uint8_t *memory;
+    size_t n_bytes;
+} touch;
+static void touch_pages(void *context, int64_t task, int thread) {
+    const touch *t = context;
+    size_t begin = (size_t)task * TOUCH_BYTES, end = MIN(begin + TOUCH_BYTES, t->n_bytes);
+    for (size_t i = begin; i < end; i += PAGE_BYTES) *(volatile uint8_t *)(t->memory + i) = 0;
+}
+
+static status open_shared(exec *e, tier t) {
+    size_t n_bytes = e->program->arena_bytes[t];
+    TRY(comm_memory_open(e->comm, n_bytes, &e->arena[t]));
+    touch all = {e->arena[t], n_bytes};
+    exec_parallel(e, touch_pages, &all, (int64_t)((n_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES));
+    return OK;
+}
+
 static status open_arenas(exec *e, const char *nvme_dir) {
     const program *p = e->program;
-    for (tier t = 0; t < TIER_COUNT; t++)
-        if (tier_is_device(t) && p->arena_bytes[t] > 0)
-            TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
-    if (p->arena_bytes[TIER_HOST] > 0) {
-        TRY(e->host->memory_open(e->host_context, TIER_HOST, p->arena_bytes[TIER_HOST], &e->arena[TIER_HOST]));
-        if (e->backend->pin) TRY(e->backend->pin(e->context, e->arena[TIER_HOST], p->arena_bytes[TIER_HOST]));
+    for (size_t i = 0; i < p->n_ops && e->comm && comm_shares_memory(e->comm); i++)
+        if (op_is_comm(p->ops[i].kind)) e->arena_shared[p->ops[i].at] = true;
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        if (t == TIER_NVME || p->arena_bytes[t] == 0) continue;
+        if (e->arena_shared[t]) TRY(open_shared(e, t));
+        else if (t == TIER_HOST) TRY(e->host->memory_open(e->host_context, t, p->arena_bytes[t], &e->arena[t]));
+        else TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+        if (t == TIER_HOST && e->backend->pin) TRY(e->backend->pin(e->context, e->arena[t], p->arena_bytes[t]));
     }
     if (p->arena_bytes[TIER_NVME] == 0) return OK;
     if (!nvme_dir)
@@ -147,6 +181,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     e->backend = o->backend;
     e->host = o->backend->discrete ? backend_cpu() : o->backend;
     e->done = e->own_done;
+    e->comm = o->comm;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->moved, NULL);
     backend_options wished = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
@@ -184,11 +219,13 @@ void exec_close(exec *e) {
     trace_close(e->trace);
     disk_close(e->disk);
     const program *p = e->program;
-    void *host_memory = e->arena[TIER_HOST];
-    if (host_memory && e->backend->unpin) e->backend->unpin(e->context, host_memory);
-    if (host_memory) e->host->memory_close(e->host_context, TIER_HOST, host_memory, p->arena_bytes[TIER_HOST]);
-    for (tier t = 0; t < TIER_COUNT; t++)
-        if (e->arena[t] && tier_is_device(t)) e->backend->memory_close(e->context, t, e->arena[t], p->arena_bytes[t]);
+    if (e->arena[TIER_HOST] && e->backend->unpin) e->backend->unpin(e->context, e->arena[TIER_HOST]);
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        if (!e->arena[t]) continue;
+        if (e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t], p->arena_bytes[t]);
+        else if (t == TIER_HOST) e->host->memory_close(e->host_context, t, e->arena[t], p->arena_bytes[t]);
+        else e->backend->memory_close(e->context, t, e->arena[t], p->arena_bytes[t]);
+    }
     if (e->host_context && e->host_context != e->context) e->host->close(e->host_context);
     if (e->context) e->backend->close(e->context);
     free(e->marks);

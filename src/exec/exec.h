@@ -5,7 +5,8 @@
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
- *   - Copies between tiers run on threads of their own, or on queues of the device, beside the kernels, and wait where the
+ *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the
+ *     kernels, and wait where the
  *     program says so.
  *
  *     exec *e;
@@ -16,6 +17,7 @@
  *     exec_close(e);
  */
 #include "backend/backend.h"
+#include "comm/comm.h"
 #include "plan/plan.h"
 
 typedef struct exec exec;
@@ -26,6 +28,7 @@ typedef struct exec_options {
     gpu_options gpu;
     const char *trace_path; /* Chrome trace format; NULL = none */
     const char *nvme_path;  /* directory for the nvme tier; NULL: the program must not use it */
+    comm *comm;             /* the other ranks, borrowed; NULL: the program must not send */
 } exec_options;
 
 typedef struct ledger {
@@ -37,8 +40,8 @@ typedef struct ledger {
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and then what the section
- * wrote is worth nothing. */
+/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may another rank; then
+ * what the section wrote is worth nothing. */
 status exec_run(exec *e, section s);
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
@@ -84,6 +87,9 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out);
  * linked into the ralo program and the tests, not into the library: a library must not replace its host's malloc. */
 void guard_arm(void);
 void guard_disarm(void);
+/* Around what is not ours: a transport between ranks allocates as it likes. */
+int guard_suspend(void);
+void guard_resume(int was);
 void guard_note(size_t n_bytes); /* called by the interposer */
 uint64_t guard_count(void);
 bool guard_present(void); /* is an interposer linked in */

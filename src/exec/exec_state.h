@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A stream whose ops a thread of its own runs: the copies between tiers. */
+/* A stream whose ops a thread of its own runs: the copies between tiers, the messages between ranks. */
 typedef struct lane {
     exec *e;
     stream stream;
@@ -23,11 +23,13 @@ struct exec {
     backend_context *context;
     const backend *host; /* runs what stands beside host memory; the same as the device's on a CPU */
     backend_context *host_context;
+    comm *comm;                    /* NULL: this rank is alone */
     void *arena[TIER_COUNT];       /* NULL for nvme */
+    bool arena_shared[TIER_COUNT]; /* of comm and not of the backend: other ranks read it */
     disk *disk;                    /* the nvme tier; NULL: nothing lives there */
     kernel_call *calls;            /* one per op, every pointer final; NULL where an operand lies on disk */
     uint64_t *disk_offsets;        /* per op: where in the file its operand on disk lies */
-    kernel_fn *kernels;            /* one per op */
+    kernel_fn *kernels;            /* one per op; NULL for messages */
     uint64_t (*reach)[TIER_COUNT]; /* per op: the end of the last byte it may touch, from each arena's start */
     size_t first_op[SECTION_COUNT], end_op[SECTION_COUNT];
     _Atomic uint64_t busy_ns[OP_COUNT];

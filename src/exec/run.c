@@ -1,12 +1,12 @@
-/* run.c - run a section: kernels on the caller's thread, copies between tiers on a thread per stream; what belongs to a
- * device with queues of its own is started as a whole (queue.c) and runs beside both.
+/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream; what
+ * belongs to a device with queues of its own is started as a whole (queue.c) and runs beside both.
  *
- * The caller's thread runs the compute, host and communication streams in list order, which is always a valid order. A
- * copy stream in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
+ * The caller's thread runs the compute and host streams in list order, which is always a valid order. A stream of copies
+ * or messages that is in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
  * streams have finished as many ops as the program says (op.wait); after it, it counts its own. All waits point back in
  * the list, so the oldest unfinished op can always run.
  *
- * A transfer that fails does not stop the section, which would leave other threads waiting: the section goes on, and
+ * A transfer or message that fails does not stop the section, which would leave other threads waiting: the section goes on, and
  * exec_run returns the first error. */
 #include "exec/exec_state.h"
 
@@ -14,11 +14,10 @@
 #include <stdlib.h>
 
 static bool is_lane(const exec *e, stream s) {
-    if (exec_is_queued(e, s)) return false;
-    return s == STREAM_H2D || s == STREAM_D2H || s == STREAM_READ || s == STREAM_WRITE;
+    return s != STREAM_COMPUTE && s != STREAM_HOST && !exec_is_queued(e, s);
 }
 
-/* ---- errors of the disk ------------------------------------------------------------------------------------------ */
+/* ---- errors of disk and ranks ------------------------------------------------------------------------------------------ */
 
 void exec_note_failure(exec *e, status rc) {
     if (rc == OK) return;
@@ -51,6 +50,12 @@ static void run_copy(exec *e, size_t index) {
     exec_note_failure(e, rc);
 }
 
+static void run_message(exec *e, size_t index) {
+    int was = guard_suspend();
+    exec_note_failure(e, comm_run(e->comm, &e->calls[index]));
+    guard_resume(was);
+}
+
 void exec_count_reach(exec *e, size_t index) {
     for (tier t = 0; t < TIER_COUNT; t++)
         if (e->reach[index][t]) exec_raise_peak(e, t, e->reach[index][t]);
@@ -63,7 +68,9 @@ void exec_run_op(exec *e, size_t index) {
         return;
     }
     uint64_t start = clock_ns();
-    if (is_lane(e, o->stream)) run_copy(e, index);
+    if (e->comm && o->stream == STREAM_COMPUTE) comm_note_op(e->comm, o);
+    if (op_is_comm(o->kind)) run_message(e, index);
+    else if (is_lane(e, o->stream)) run_copy(e, index);
     else e->kernels[index](e->host_context, &e->calls[index]);
     uint64_t end = clock_ns();
     exec_count_reach(e, index);

@@ -114,6 +114,7 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
 
 static const kernel_fn cpu_kernels[OP_COUNT] = {
 #define OP(id, in, out, inplace, doc) [OP_##id] = cpu_kernel_##id,
+#define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
 };
