@@ -1,6 +1,7 @@
 /* test_optimizer_parts.c - an optimizer op on the parts of a parameter gives the bits of the op on the whole.
  *
- * Offloading and sharding update a parameter slice by slice. Every cut at multiples of NORM_BLOCK is tried, for
+ * Offloading and sharding update a parameter slice by slice. Cuts at multiples of NORM_BLOCK are tried, inside and
+ * across blocks of noise, for
  * ACCUMULATE, GRAD_SUMSQ and ADAMW in every combination of dtypes: each part is a program of its own on buffers of its
  * own, as it would be in a ring of staging buffers or on another rank. */
 #include "op_check.h"
@@ -9,7 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { BLOCKS = 4, N = 3 * NORM_BLOCK + 777, MAX_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
+enum { PARTS = 4, N = RNG_NOISE_BLOCK + 9 * NORM_BLOCK + 777, MAX_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
+static const int64_t ends[PARTS] = {NORM_BLOCK, RNG_NOISE_BLOCK - 5 * NORM_BLOCK, RNG_NOISE_BLOCK + 3 * NORM_BLOCK, N};
 
 /* One operand, as bytes of the whole parameter; elements_per = how many elements of the parameter one of it serves. */
 typedef struct operand {
@@ -65,7 +67,7 @@ static void run_part(const backend *b, backend_context *c, const whole *w, int64
     program_fini(&p);
 }
 
-/* Cuts: bit i of the mask set = a part ends after block i. The last one is the whole. */
+/* Cuts: bit i of the mask set = a part ends at ends[i]. The first one is the whole. */
 static void check_all_cuts(const whole *w, const char *what) {
     const backend *b = backend_cpu();
     backend_context *c;
@@ -80,14 +82,13 @@ static void check_all_cuts(const whole *w, const char *what) {
         want[i] = mem_alloc(n_bytes[i]);
         memcpy(before[i], a->bytes, n_bytes[i]);
     }
-    for (unsigned cuts = 0; cuts < 1u << (BLOCKS - 1); cuts++) {
+    for (unsigned cuts = 0; cuts < 1u << (PARTS - 1); cuts++) {
         for (int i = 0; i < w->n_operands; i++)
             if (w->operands[i].output) memcpy(w->operands[i].bytes, before[i], n_bytes[i]);
-        for (int64_t first = 0, block = 0; block < BLOCKS; block++) {
-            int64_t end = MIN((block + 1) * NORM_BLOCK, (int64_t)N);
-            if (block < BLOCKS - 1 && !(cuts >> block & 1)) continue;
-            run_part(b, c, w, first, end - first);
-            first = end;
+        for (int64_t first = 0, part = 0; part < PARTS; part++) {
+            if (part < PARTS - 1 && !(cuts >> part & 1)) continue;
+            run_part(b, c, w, first, ends[part] - first);
+            first = ends[part];
         }
         for (int i = 0; i < w->n_operands; i++) {
             const operand *a = &w->operands[i];
@@ -152,7 +153,8 @@ static void test_grad_sumsq_in_parts(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(check_types); i++) {
         whole w = {.kind = OP_GRAD_SUMSQ};
         add(&w, false, 0, "g", check_types[i], 1, numbers(&w.memory, check_types[i], N, 1, false, 1));
-        add(&w, true, 0, "partials", DTYPE_F64, NORM_BLOCK, arena_alloc(&w.memory, BLOCKS * sizeof(double)));
+        add(&w, true, 0, "partials", DTYPE_F64, NORM_BLOCK,
+            arena_alloc(&w.memory, (N / NORM_BLOCK + 1) * sizeof(double)));
         check_all_cuts(&w, dtype_name(check_types[i]));
         arena_fini(&w.memory);
     }

@@ -21,6 +21,7 @@ typedef struct training {
     const char *resume;      /* NULL, "auto" or a checkpoint directory */
     const backend *backend;  /* NULL: cpu */
     const train_observer *observer;
+    comm *comm; /* NULL: one rank */
 } training;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true /* everything takes thirty times as long: long tests do less of the same */

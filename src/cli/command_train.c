@@ -1,5 +1,6 @@
 /* command_train.c - ralo train: plan, show, run, report. */
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "track/track.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ static void catch_signals(void) {
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL); /* what mpirun hands on to its ranks */
 }
 
 typedef struct listener {
@@ -27,6 +29,11 @@ typedef struct listener {
     const char *run_dir;
     int n_examples;
 } listener;
+
+/* What every rank planned and used, for the report of the first. */
+typedef struct rank_memory {
+    uint64_t planned[TIER_COUNT], peak[TIER_COUNT], by_role[ROLE_COUNT], n_allocations;
+} rank_memory;
 
 static void on_step(void *context, const train_step_report *r) {
     track_step(((listener *)context)->t, r, r->device_bytes);
@@ -96,8 +103,41 @@ static void print_breakdown(const train_result *t) {
     } while (longest > 0);
 }
 
+static json_t *ranks_json(const rank_memory *all, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *one = json_object(), *roles = json_object();
+        for (tier t = 0; t < TIER_COUNT; t++)
+            if (t <= TIER_NVME || all[i].planned[t])
+                json_object_set_new(one, tier_name(t),
+                                    json_pack("{s:I, s:I}", "planned", (json_int_t)all[i].planned[t], "peak",
+                                              (json_int_t)all[i].peak[t]));
+        for (role k = 0; k < ROLE_COUNT; k++)
+            json_object_set_new(roles, role_name(k), json_integer((json_int_t)all[i].by_role[k]));
+        json_object_set_new(one, "by_role", roles);
+        json_object_set_new(one, "allocations_in_steps", json_integer((json_int_t)all[i].n_allocations));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+/* Arenas only: planned and used of every rank. The caller frees; one of them where this rank is alone. */
+static status gather_memory(comm *ranks, const plan *p, const train_result *t, rank_memory **all) {
+    rank_memory mine = {.n_allocations = t->memory.n_allocations};
+    memcpy(mine.planned, t->memory.planned, sizeof mine.planned);
+    memcpy(mine.peak, t->memory.peak, sizeof mine.peak);
+    memcpy(mine.by_role, p->by_role, sizeof mine.by_role);
+    *all = mem_alloc((size_t)(ranks ? comm_size(ranks) : 1) * sizeof **all);
+    **all = mine;
+    if (!ranks) return OK;
+    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, *all);
+    if (rc != OK) free(*all), *all = NULL;
+    return rc;
+}
+
 static void print_json(const command_line *o, const plan *p, const train_request *r, const train_result *t,
-                       const char *run_dir) {
+                       const char *run_dir, const rank_memory *all) {
+    int n_ranks = mesh_world(&p->request.mesh);
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_string(run_dir));
     if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
@@ -116,7 +156,12 @@ static void print_json(const command_line *o, const plan *p, const train_request
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->param_hash);
     json_object_set_new(root, "param_hash", json_string(hash));
-    json_object_set_new(root, "world", json_integer(1));
+    json_object_set_new(root, "world", json_integer(n_ranks));
+    if (n_ranks > 1) {
+        json_object_set_new(root, "ranks", ranks_json(all, n_ranks));
+        json_object_set_new(root, "sent_per_step", json_integer((json_int_t)p->sent_per_step));
+        json_object_set_new(root, "volume_params", json_real(plan_volume(p)));
+    }
     uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
                                   t->memory.peak[TIER_NVME]};
     for (tier i = TIER_DEVICE_1; i < TIER_COUNT; i++) peaks[i] = t->memory.peak[i];
@@ -198,47 +243,98 @@ static void print_data(const dataset *d, const config *c, double seconds) {
     }
 }
 
+/* Every rank must mean the same run before the first message of a step. */
+static status agree_on_settings(comm *ranks, const config *c) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return ERR(ERR_RUN, "no memory for the settings");
+    config_write_yaml(c, f, false);
+    fclose(f);
+    status rc = comm_agree(ranks, "settings", text);
+    free(text);
+    return rc;
+}
+
+static status agree_on_program(comm *ranks, const plan *p) {
+    char text[64];
+    snprintf(text, sizeof text, "messages of a step %016llx", (unsigned long long)program_comm_hash(&p->program));
+    return comm_agree(ranks, "program", text);
+}
+
+/* One name for all: it may have the time in it. */
+static status agree_on_dir(comm *ranks, const config *c, const train_request *r, char *dir, size_t n) {
+    if (!ranks || comm_rank(ranks) == 0) TRY(choose_run_dir(c, r, dir, n));
+    return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
+}
+
+static status run(command_line *o, job *j, const char *run_dir) {
+    const config *c = &o->config;
+    const train_request *r = &j->request;
+    const plan *p = &j->plan;
+    bool speaks = !r->comm || comm_rank(r->comm) == 0;
+    status rc = OK;
+    double peak = 0;
+    listener l = {.c = c, .run_dir = run_dir};
+    train_observer observer = {0};
+    train_result result;
+    rank_memory *all = NULL;
+    if (speaks) {
+        TRY(exec_measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
+                              precision_compute(p->request.precision), &peak));
+        track_options to = {.run_dir = run_dir,
+                            .out = stderr,
+                            .peak_flops = peak,
+                            .memory_planned = p->planned[TIER_DEVICE],
+                            .log_every = r->train.log_every};
+        TRY(track_open(&l.t, &to));
+        observer = (train_observer){&l, on_step, on_eval, on_example, on_message, on_start};
+    }
+    catch_signals();
+    rc = train_run(r, p, j->data, &observer, &result);
+    if (speaks) track_close(l.t);
+    if (rc == OK) rc = gather_memory(r->comm, p, &result, &all);
+    if (rc == OK && speaks) {
+        print_summary(p, &result, run_dir);
+        if (c->run.breakdown) print_breakdown(&result);
+        if (o->json) print_json(o, p, r, &result, run_dir, all);
+    }
+    free(all);
+    return rc;
+}
+
+static status train(command_line *o, comm *ranks) {
+    const config *c = &o->config;
+    status rc;
+    job j;
+    char run_dir[4096];
+    if (ranks) TRY(agree_on_settings(ranks, c));
+    TRY(job_init(&j, c, o->hardware));
+    train_request *r = &j.request;
+    r->trace_path = o->trace;
+    TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
+    TRY_GOTO(rc, job_open(&j), done);
+    if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
+    TRY_GOTO(rc, job_check(&j), done);
+    if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
+    if (!ranks || comm_rank(ranks) == 0) print_data(j.data, c, j.read_seconds);
+    TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
+    TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
+    rc = run(o, &j, run_dir);
+done:
+    job_close(&j);
+    return rc;
+}
+
 status command_train(command_line *o) {
     const config *c = &o->config;
     if (o->show_config) {
         config_write_yaml(c, stdout, true);
         return OK;
     }
-    status rc;
-    job j;
-    char run_dir[4096];
-    listener l = {.c = c, .run_dir = run_dir};
     TRY(foreign_check_train(&o->foreign));
-    TRY(job_init(&j, c, o->hardware));
-    train_request *r = &j.request;
-    const plan *p = &j.plan;
-    r->trace_path = o->trace;
-    TRY_GOTO(rc, job_open(&j), done);
-    plan_print(p, stderr);
-    TRY_GOTO(rc, job_check(&j), done);
-    print_data(j.data, c, j.read_seconds);
-    TRY_GOTO(rc, choose_run_dir(c, r, run_dir, sizeof run_dir), done);
-    TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
-    double peak = 0;
-    TRY_GOTO(rc, exec_measure_peak(r->backend, r->n_threads, r->bind, precision_compute(p->request.precision), &peak),
-             done);
-    track_options to = {.run_dir = run_dir,
-                        .out = stderr,
-                        .peak_flops = peak,
-                        .memory_planned = p->planned[TIER_DEVICE],
-                        .log_every = r->train.log_every};
-    TRY_GOTO(rc, track_open(&l.t, &to), done);
-    catch_signals();
-    train_observer observer = {&l, on_step, on_eval, on_example, on_message, on_start};
-    train_result result;
-    rc = train_run(r, p, j.data, &observer, &result);
-    track_close(l.t);
-    if (rc == OK) {
-        print_summary(p, &result, run_dir);
-        if (c->run.breakdown) print_breakdown(&result);
-        if (o->json) print_json(o, p, r, &result, run_dir);
-    }
-done:
-    job_close(&j);
-    return rc;
+    if (ranks_wanted(o)) return ranks_launch(o);
+    comm *ranks;
+    status rc = ranks_open(&ranks, o);
+    return rc == OK ? ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL)) : rc;
 }

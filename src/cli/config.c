@@ -437,7 +437,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
     } else if (n->kind == YAML_MAP && takes_pairs(s)) {
-        if (!(text = map_text(n, r->memory))) return setting_refuse(s, where, key, "a map with something else than text");
+        if (!(text = map_text(n, r->memory)))
+            return setting_refuse(s, where, key, "a map with something else than text");
     } else if (n->kind == YAML_MAP && s->type == TYPE_FORM) {
         if (!(text = form_from_map(n, r->memory)))
             return setting_refuse(s, where, key, "a map that does not have exactly one entry with a value or a list");

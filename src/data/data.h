@@ -28,7 +28,7 @@ typedef enum chat_format {
 } chat_format;
 
 typedef struct data_options {
-    /* builtin:arithmetic | builtin:grammar | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
+    /* builtin:arithmetic | builtin:grammar | builtin:random | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
      * the first; without weights files count by their size. A backslash takes the character behind it as it is: a file
      * called "x:1" is written "x\:1". */
     const char *source;
@@ -36,6 +36,7 @@ typedef struct data_options {
     int64_t seq_len;
     bool pack;            /* several documents per row; false: one document per row, padded */
     int64_t difficulty;   /* builtin:arithmetic: digits of the operands, 1..6 */
+    int64_t vocab;        /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction; /* of a file's tail kept for evaluation */
     data_format format;
     record_options records;
@@ -172,8 +173,12 @@ typedef struct batch {
 } batch;
 typedef struct loader loader;
 status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row);
+/* Of several that take batches in turn, number `part`: together they hand out what one would. */
+status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
+                        int n_parts);
 void loader_close(loader *l);
 /* The next micro-batch, borrowed until the next call; allocates nothing. */
 const batch *loader_next(loader *l);
 uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* what its ring holds: part of the plan */
-uint64_t loader_position(const loader *l); /* the row after the last batch handed out: what a checkpoint stores */
+/* The row after the last batch handed out, by all parts when each has handed out as many: what a checkpoint stores. */
+uint64_t loader_position(const loader *l);

@@ -1,8 +1,8 @@
 /* loader.c - micro-batches made ahead of the step, on one thread of their own.
  *
  * A ring of three batches, all memory taken at loader_open: one is lent to the caller, the others are filled
- * meanwhile. Batch k always holds rows first_row + k * rows_per_batch and on, so the position is a product, not a
- * state: what was filled ahead but never handed out costs a resumed run nothing.
+ * meanwhile. Batch k of part p of n always holds rows first_row + (k n + p) * rows_per_batch and on, so the position is
+ * a product, not a state: what was filled ahead but never handed out costs a resumed run nothing.
  * The thread sleeps when the ring is full and takes no signals: those belong to the thread that trains. */
 #include "data/source.h"
 
@@ -17,6 +17,7 @@ struct loader {
     split which;
     int64_t rows_per_batch, seq_len;
     uint64_t first_row;
+    uint64_t part, n_parts;
     batch ring[RING];
     int32_t *memory;
     pthread_t thread;
@@ -33,7 +34,7 @@ uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
 
 static void fill_batch(const loader *l, uint64_t number, batch *b) {
     int64_t T = l->seq_len;
-    b->first_row = l->first_row + number * (uint64_t)l->rows_per_batch;
+    b->first_row = l->first_row + (number * l->n_parts + l->part) * (uint64_t)l->rows_per_batch;
     b->n_valid = 0;
     for (int64_t r = 0; r < l->rows_per_batch; r++) {
         int64_t at = r * T;
@@ -61,8 +62,10 @@ static void *loader_main(void *argument) {
     return NULL;
 }
 
-status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row) {
+status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
+                        int n_parts) {
     *out = NULL;
+    ASSERT(part >= 0 && part < n_parts);
     data_report report;
     dataset_report(d, s, &report);
     if (report.fill == 0)
@@ -75,7 +78,13 @@ status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_bat
         return ERR(ERR_INPUT, "data: found micro-batches of %lld rows, expected 1 to %lld with rows of %lld tokens",
                    (long long)rows_per_batch, (long long)(INT32_MAX / seq_len), (long long)seq_len);
     loader *l = mem_alloc(sizeof *l);
-    *l = (loader){.data = d, .which = s, .rows_per_batch = rows_per_batch, .seq_len = seq_len, .first_row = first_row};
+    *l = (loader){.data = d,
+                  .which = s,
+                  .rows_per_batch = rows_per_batch,
+                  .seq_len = seq_len,
+                  .first_row = first_row,
+                  .part = (uint64_t)part,
+                  .n_parts = (uint64_t)n_parts};
     size_t n = (size_t)(rows_per_batch * seq_len);
     l->memory = mem_alloc((size_t)loader_host_bytes(rows_per_batch, seq_len));
     for (size_t i = 0; i < RING; i++) {
@@ -97,6 +106,10 @@ status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_bat
     }
     *out = l;
     return OK;
+}
+
+status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row) {
+    return loader_open_part(out, d, s, rows_per_batch, first_row, 0, 1);
 }
 
 void loader_close(loader *l) {
@@ -124,5 +137,5 @@ const batch *loader_next(loader *l) {
 
 uint64_t loader_position(const loader *l) {
     /* Only the caller's own thread changes n_handed. */
-    return l->first_row + l->n_handed * (uint64_t)l->rows_per_batch;
+    return l->first_row + l->n_handed * l->n_parts * (uint64_t)l->rows_per_batch;
 }

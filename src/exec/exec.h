@@ -5,7 +5,9 @@
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
- *   - Copies between tiers run on threads of their own, beside the kernels, and wait where the program says so.
+ *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the
+ *     kernels, and wait where the
+ *     program says so.
  *
  *     exec *e;
  *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = backend_cpu(), .n_threads = 2}));
@@ -15,6 +17,7 @@
  *     exec_close(e);
  */
 #include "backend/backend.h"
+#include "comm/comm.h"
 #include "plan/plan.h"
 
 typedef struct exec exec;
@@ -22,8 +25,10 @@ typedef struct exec_options {
     const backend *backend;
     int n_threads; /* 0: one per core */
     bool bind;
+    gpu_options gpu;
     const char *trace_path; /* Chrome trace format; NULL = none */
     const char *nvme_path;  /* directory for the nvme tier; NULL: the program must not use it */
+    comm *comm;             /* the other ranks, borrowed; NULL: the program must not send */
 } exec_options;
 
 typedef struct ledger {
@@ -35,8 +40,8 @@ typedef struct ledger {
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and then what the section
- * wrote is worth nothing. */
+/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may another rank; then
+ * what the section wrote is worth nothing. */
 status exec_run(exec *e, section s);
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
@@ -47,7 +52,9 @@ int exec_threads(const exec *e);
 /* Host work (initial values, hashing, checks) on the backend's threads. */
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks);
 void exec_ledger(const exec *e, ledger *out);
-double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far */
+uint64_t exec_context_bytes(const exec *e); /* what the device's own software took, beside the arenas */
+double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far; of a device with
+                                                     * queues only while it is traced */
 uint64_t exec_hash(exec *e, value_id v);            /* XXH3 of a value's bytes */
 
 /* After a loss that is not finite: runs the section again on the same inputs and names the first op whose output is
@@ -62,12 +69,13 @@ typedef struct exec_fault {
 void exec_find_fault(exec *e, section s, exec_fault *out);
 
 /* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
-status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second);
+status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second);
 
 /* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
 typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
+    gpu_options gpu;
     const char *disk_path; /* a directory on the disk in question */
     double try_s;          /* time for each number; 0: enough for a good one */
 } measure_options;
@@ -79,6 +87,9 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out);
  * linked into the ralo program and the tests, not into the library: a library must not replace its host's malloc. */
 void guard_arm(void);
 void guard_disarm(void);
+/* Around what is not ours: a transport between ranks allocates as it likes. */
+int guard_suspend(void);
+void guard_resume(int was);
 void guard_note(size_t n_bytes); /* called by the interposer */
 uint64_t guard_count(void);
 bool guard_present(void); /* is an interposer linked in */

@@ -5,6 +5,8 @@
  * before the first op that reads them, so a broken parameter is named itself and not the op that stumbled over it.
  * Scratch is never scanned: it may hold anything.
  *
+ * On many ranks it runs to its end, whatever was found: the others would wait for its messages.
+ *
  * The section really runs again, so outputs that are updated in place (sums, accumulated gradients) count it twice: the
  * caller gives up on this step afterwards. */
 #include "exec/exec_state.h"
@@ -91,17 +93,18 @@ void exec_find_fault(exec *e, section s, exec_fault *out) {
     const program *p = e->program;
     bool *known = mem_alloc(p->n_values * sizeof *known); /* scanned, or written in this section */
     *out = (exec_fault){0};
-    for (size_t i = e->first_op[s]; i < e->end_op[s] && !out->found; i++) {
+    for (size_t i = e->first_op[s]; i < e->end_op[s] && (e->comm || !out->found); i++) {
         const op *o = &p->ops[i];
-        for (int k = 0; k < op_input_count(o->kind) && !out->found; k++) {
+        bool look =
+            !op_is_comm(o->kind); /* buckets have padding that nobody wrote; who sent a fault finds it himself */
+        for (int k = 0; k < op_input_count(o->kind) && look && !out->found; k++) {
             if (!o->in[k] || known[o->in[k]]) continue;
             known[o->in[k]] = true;
             scan_value(e, o->in[k], i, out);
         }
-        if (out->found) break;
         exec_run_op(e, i);
-        e->backend->synchronize(e->context);
-        for (int k = 0; k < op_output_count(o->kind) && !out->found; k++) {
+        exec_note_failure(e, e->backend->synchronize(e->context));
+        for (int k = 0; k < op_output_count(o->kind) && look && !out->found; k++) {
             if (!o->out[k]) continue;
             known[o->out[k]] = true;
             scan_value(e, o->out[k], i, out);

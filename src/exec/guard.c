@@ -20,6 +20,14 @@ void guard_disarm(void) {
     armed--;
 }
 
+int guard_suspend(void) {
+    int was = armed;
+    armed = 0;
+    return was;
+}
+
+void guard_resume(int was) { armed = was; }
+
 void guard_note(size_t n_bytes) {
     if (armed) atomic_fetch_add_explicit(&n_noted, 1, memory_order_relaxed);
 }

@@ -35,6 +35,7 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
     model_param *p = &m->params[m->n_params++];
     *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
+    p->shape = s;
     p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
     return p;

@@ -57,6 +57,7 @@ typedef struct param_part {
 } param_part;
 typedef struct model_param {
     value_id value;
+    shape shape; /* of the whole, whatever a rank holds of it in `value` */
     const char *name;
     param_init init;
     float init_std;

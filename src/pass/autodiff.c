@@ -9,7 +9,7 @@
  * (V, C) lives through the whole backward: the price of that equality, shown in the plan.
  *
  * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
-#include "pass/pass.h"
+#include "pass/buckets.h"
 
 #include <stdlib.h>
 
@@ -18,6 +18,7 @@ typedef struct differ {
     pass_context *c;
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
+    flat_place *places; /* of each parameter */
 } differ;
 
 static value_id grad_value(differ *d, value_id of) {
@@ -81,7 +82,8 @@ static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = param_index(d, v);
     if (d->c->accumulation == 1 || d->pending[i] == NO_VALUE) return;
     op *o = emit(d, OP_ACCUMULATE, forward);
-    o->attr.noise_key = rng_key(1, d->c->model->params[i].name);
+    o->attr.noise_key = bucket_noise_key(d->places[i].unit);
+    o->attr.first_element = d->places[i].offset;
     op_in(o, 0, d->pending[i]), op_in(o, 1, d->c->model->scalars);
     op_out(o, 0, d->c->grads[i]);
     d->pending[i] = NO_VALUE;
@@ -247,6 +249,7 @@ status pass_autodiff(program *p, pass_context *c) {
     differ d = {.p = p, .c = c};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
     d.pending = mem_alloc(c->model->n_params * sizeof *d.pending);
+    d.places = bucket_places(p, c->model);
     size_t i = 0, first = 0, end = 0;
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
@@ -261,6 +264,7 @@ status pass_autodiff(program *p, pass_context *c) {
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
     free(d.pending);
+    free(d.places);
     free(ops);
     return rc;
 }

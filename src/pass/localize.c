@@ -159,6 +159,7 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
 status pass_localize(program *p, pass_context *c) {
     bool local = true;
     for (value_id v = 1; v < p->n_values && local; v++) local = p->values[v].tier == TIER_DEVICE;
+    for (size_t i = 0; i < p->n_ops && local; i++) local = p->ops[i].at == TIER_DEVICE;
     if (local) return OK;
     localizer l = {.p = p, .n_roots = p->n_values};
     l.head = mem_alloc(p->n_values * sizeof *l.head);

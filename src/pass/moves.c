@@ -55,13 +55,17 @@ size_t moves_store_key(const moves *m, size_t block, int distance) {
     return next < m->n_blocks ? 2 * m->block_first[next] - 1 : 2 * m->n_ops;
 }
 
-static void add_copy(moves *m, size_t key, value_id from, value_id to) {
+void moves_add(moves *m, size_t key, const op *o) {
     m->copies = array_grow(m->copies, &m->capacity, m->n_copies + 1, sizeof *m->copies);
+    m->copies[m->n_copies] = (struct pending_copy){.key = key, .sequence = m->n_copies, .op = *o};
+    m->n_copies++;
+}
+
+static void add_copy(moves *m, size_t key, value_id from, value_id to) {
     op o = {.kind = OP_COPY, .section = m->section, .layer = m->p->values[to].layer};
     o.in[0] = from;
     o.out[0] = to;
-    m->copies[m->n_copies] = (struct pending_copy){.key = key, .sequence = m->n_copies, .op = o};
-    m->n_copies++;
+    moves_add(m, key, &o);
 }
 
 static value_id add_like(moves *m, const char *why, value_id like, tier where) {

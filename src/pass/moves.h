@@ -24,6 +24,7 @@ typedef struct moves {
 
 /* Blocks are runs of ops of one layer; in the update every op is its own. Work on host memory joins the block it is in. */
 void moves_open(moves *m, program *p, section s, const op *ops, size_t n_ops, int prefetch);
+void moves_add(moves *m, size_t key, const op *o); /* any op, at that place */
 /* Appends the section with its copies to the program. */
 void moves_close(moves *m);
 

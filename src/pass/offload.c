@@ -7,7 +7,7 @@
  *   states       AdamW runs on the host over host memory; what it needs of the device comes, the parameter goes back
  *   activations  leave behind their last forward use and come back before the first backward use
  * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices
- * are cut at multiples of NORM_BLOCK: no rounding and no partial sum changes.
+ * are cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
  *
  * A value that would come back before it has left stays: the last layers before the loss keep their activations. */
 #include "pass/moves.h"
@@ -17,6 +17,8 @@
 /* Small enough to be nothing beside a layer, large enough that a step of a large model is not made of slices alone. */
 #define BUCKET_LEAST (16ll << 20)
 #define SLICES_MOST 1024
+enum { SLICE = 65536 }; /* elements; every slice but the last is so many, or a multiple */
+_Static_assert(SLICE % NORM_BLOCK == 0, "a slice is whole blocks of the norm");
 
 int64_t offload_bucket(uint64_t n_params) {
     return MAX(BUCKET_LEAST, (int64_t)(n_params * sizeof(float) / SLICES_MOST));
@@ -91,7 +93,7 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
     for (int64_t first = 0; first < total; first += slice) {
         int64_t n = MIN(slice, total - first);
         op part = *o;
-        part.attr.first_element = first;
+        part.attr.first_element += first;
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (!is_whole_input(o, k)) part.in[k] = slice_of(p, o->in[k], total, first, n);
         for (int k = 0; k < op_output_count(o->kind); k++) part.out[k] = slice_of(p, o->out[k], total, first, n);
@@ -100,7 +102,7 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
 }
 
 static void slice_updates(program *p, int64_t bucket_bytes) {
-    int64_t slice = MAX(bucket_bytes / (int64_t)sizeof(float) / NORM_BLOCK, 1) * NORM_BLOCK;
+    int64_t slice = MAX(bucket_bytes / (int64_t)sizeof(float) / SLICE, 1) * SLICE;
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
     for (size_t i = 0; i < n_ops; i++) append_sliced(p, &ops[i], slice);
@@ -164,16 +166,19 @@ static void spill_section(program *p, const offload_options *o, op *ops, size_t 
     moves_close(&m);
 }
 
+/* Messages through host memory stay where they are: their results are for the device. */
+static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
+
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
 static void defer_host_work(program *p, const offload_options *o, op *ops, size_t n_ops) {
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
     for (size_t i = 0; i < n_ops; i++) {
-        if (ops[i].at != TIER_HOST) program_append(p, &ops[i]);
+        if (!may_wait(&ops[i])) program_append(p, &ops[i]);
         bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
         for (; ends && next <= i && (m.block[next] + (size_t)o->prefetch <= m.block[i] || i + 1 == n_ops); next++)
-            if (ops[next].at == TIER_HOST) program_append(p, &ops[next]);
+            if (may_wait(&ops[next])) program_append(p, &ops[next]);
     }
     m.n_ops = 0; /* everything is appended already */
     moves_close(&m);

@@ -6,7 +6,9 @@
  *
  * 8-bit states are for what is large. Norms and biases are a thousandth of a model, act on every token and have few
  * elements to average a rounding error over: under SMALL elements they keep fp32. */
-#include "pass/pass.h"
+#include "pass/buckets.h"
+
+#include <stdlib.h>
 
 enum { SMALL = 4096 };
 
@@ -36,10 +38,6 @@ static void add_states(program *p, pass_context *c, size_t i) {
     c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
-static int64_t norm_blocks(const program *p, value_id g) {
-    return (shape_count(&program_get(p, g)->shape) + NORM_BLOCK - 1) / NORM_BLOCK;
-}
-
 status pass_optimizer(program *p, pass_context *c) {
     const model *m = c->model;
     size_t n = m->n_params;
@@ -53,14 +51,16 @@ status pass_optimizer(program *p, pass_context *c) {
     int64_t n_blocks = 0;
     for (size_t i = 0; i < n; i++) {
         add_states(p, c, i);
-        n_blocks += norm_blocks(p, c->grads[i]);
+        n_blocks += norm_blocks(shape_count(&m->params[i].shape));
     }
     c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     c->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
     int64_t at = 0;
-    for (size_t i = 0; i < n; i++) {
+    size_t *order = bucket_order(p, m); /* of the sum, on one rank as on many */
+    for (size_t k = 0; k < n; k++) {
         char name[160];
-        int64_t blocks = norm_blocks(p, c->grads[i]);
+        size_t i = order[k];
+        int64_t blocks = norm_blocks(shape_count(&m->params[i].shape));
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
         value_id part = program_view(p, name, c->norm_partials, (size_t)at * sizeof(double), SHAPE(blocks));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
@@ -68,6 +68,7 @@ status pass_optimizer(program *p, pass_context *c) {
         op_out(o, 0, part);
         at += blocks;
     }
+    free(order);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = c->optimizer.clip;
     o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;

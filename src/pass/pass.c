@@ -7,6 +7,7 @@ static const pass_row pipeline[] = {
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
+    {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
     {"place", pass_place, "chosen layers on chosen devices"},
     {"offload", pass_offload, "homes on host or nvme"},
     {"localize", pass_localize, "copies to where an op runs"},
@@ -23,7 +24,7 @@ status pass_run(program *p, pass_context *c) {
     for (const pass_row *row = pipeline; row->name; row++) {
         TRY(row->run(p, c));
         /* Between these, values already have their homes and ops do not have their copies yet. */
-        if (!c->verify || row->run == pass_place || row->run == pass_offload) continue;
+        if (!c->verify || row->run == pass_shard || row->run == pass_place || row->run == pass_offload) continue;
         if (program_verify(p) != OK) {
             char was[512];
             snprintf(was, sizeof was, "%s", error_message());

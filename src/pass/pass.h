@@ -29,6 +29,10 @@ typedef struct target {
     int n_threads;
     size_t alignment; /* of every value, a power of two */
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
+    size_t (*host_work_bytes)(const program *p, const op *o, int n_threads); /* of ops beside host memory; NULL: the same */
+    int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
+    size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
+    tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
 } target;
 
 typedef struct optimizer_options {
@@ -84,6 +88,30 @@ typedef struct place_options {
     uint8_t layers[PLACE_LAYERS_MAX];
 } place_options;
 
+/* Data parallelism: every rank of the data axis has rows of its own, and a share of everything else. What is cut, is cut
+ * into equal runs of blocks of NORM_BLOCK elements (buckets.h).
+ *   0  parameters, gradients and states whole on every rank; gradients are summed once per step
+ *   1  states are cut: each rank updates its share of the parameters and hands it to the others
+ *   2  gradients too: each micro-batch's are added to the owner's share as soon as a block's backward is done
+ *   3  parameters too: a block's are gathered before it runs, forward and backward, and dropped behind it
+ * With one micro-batch per rank all four give the bits of one rank that takes the same micro-batches in turn; 2 and 3 also
+ * with more, because they add in that very order. */
+typedef struct shard_options {
+    int zero;
+    int64_t reduce_bucket; /* bytes of gradients that one message reduces, and ... */
+    int64_t
+        allgather_bucket; /* ... of parameters that one gathers, at most; larger blocks are cut between parameters. 0: a
+                                 block, whatever its size */
+    bool overlap;         /* gradients are summed beside the next bucket's backward, not before it */
+    int prefetch;         /* 3: buckets ahead of its use that one is gathered */
+    int64_t persist_below; /* 3: parameters of fewer elements stay whole */
+} shard_options;
+
+/* A run of a parameter's elements. */
+typedef struct param_share {
+    int64_t first, n;
+} param_share;
+
 typedef struct pass_context {
     const target *target;
     const model *model;
@@ -94,17 +122,24 @@ typedef struct pass_context {
     recompute_policy recompute;
     offload_options offload;
     place_options place;
+    mesh mesh;
+    shard_options shard;
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
+    /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */
+    param_share *held;                      /* per parameter: what its own value holds here */
+    param_share *updated;                   /* ... and its gradient and states: what this rank updates */
+    int64_t *shard_offset, *shard_elements; /* ... its place in a bucket, and each rank's run of that; 0: not cut */
 } pass_context;
 
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
+status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */
 status pass_offload(program *p, pass_context *c);   /* homes on host or nvme; large updates sliced */
 status pass_localize(program *p, pass_context *c);  /* copies, so that every op finds its operands where it runs */
@@ -112,6 +147,12 @@ status pass_workspace(program *p, pass_context *c); /* scratch of every op becom
 status pass_schedule(program *p, pass_context *c);  /* streams; gradients consumed where they are made */
 status pass_layout(program *p, pass_context *c);    /* an offset for every value, the peak of every tier */
 status pass_waits(program *p, pass_context *c);     /* what each stream must wait for, from the bytes ops touch */
+
+/* What rank `index` of the data axis updates of a parameter. */
+param_share shard_share(const pass_context *c, size_t param, int index);
+/* What of a parameter, and of all that belongs to it, this rank writes to a checkpoint: what it updates, and where every
+ * rank updates everything, each parameter by one of them. */
+param_share shard_saved(const pass_context *c, size_t param);
 
 typedef struct pass_row {
     const char *name;

@@ -1,11 +1,12 @@
 /* schedule.c - give every op its stream and its scratch.
  *
- * Copies run on the stream of their direction, kernels on the compute stream, or on the host's where they run there. On
+ * Copies run on the stream of their direction, messages between ranks on one of their own, kernels on the compute stream, or on the host's where they run there. On
  * a machine with one stream the list order is the schedule; autodiff already writes each gradient's consumer right behind
  * its producer. */
 #include "pass/pass.h"
 
 static stream stream_of(const program *p, const op *o) {
+    if (op_is_comm(o->kind)) return STREAM_COMM;
     if (o->kind != OP_COPY) return o->at == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
     tier from = program_tier(p, o->in[0]), to = program_tier(p, o->out[0]);
     if (from == to) return to == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
@@ -23,15 +24,20 @@ status pass_schedule(program *p, pass_context *c) {
 /* What a kernel needs beside its operands depends on the machine (threads, tiles), so the target says it and the plan
  * counts it like any other value. */
 status pass_workspace(program *p, pass_context *c) {
-    if (!c->target->work_bytes) return OK;
+    const target *t = c->target;
     for (size_t i = 0; i < p->n_ops; i++) {
-        size_t n = c->target->work_bytes(p, &p->ops[i], c->target->n_threads);
+        const op *o = &p->ops[i];
+        bool on_host = o->at == TIER_HOST && t->host_work_bytes;
+        size_t n = 0;
+        if (op_is_comm(o->kind)) n = t->comm_bytes ? t->comm_bytes(p, o) : 0;
+        else if (t->work_bytes) n = (on_host ? t->host_work_bytes : t->work_bytes)(p, o, t->n_threads);
         if (n == 0) continue;
         char name[64];
-        snprintf(name, sizeof name, "work.%zu.%s", i, op_name(p->ops[i].kind));
-        p->current_layer = p->ops[i].layer;
-        value_id w = program_value(p, name, DTYPE_U8, SHAPE((int64_t)n), ROLE_WORK, p->ops[i].section);
-        p->values[w].tier = p->ops[i].at;
+        snprintf(name, sizeof name, "work.%zu.%s", i, op_name(o->kind));
+        p->current_layer = o->layer;
+        role r = op_is_comm(o->kind) ? ROLE_COMM : ROLE_WORK;
+        value_id w = program_value(p, name, DTYPE_U8, SHAPE((int64_t)n), r, o->section);
+        p->values[w].tier = o->at;
         p->ops[i].work = w;
     }
     p->current_layer = -1;

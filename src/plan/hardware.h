@@ -47,5 +47,5 @@ void hardware_cache_path(char *out, size_t n);
 double hardware_product_rate(const hardware *h, dtype t, double m, double n, double k);
 /* bf16 with an fp32 master: reads gradient, master, m, v, writes master, m, v and the parameter. */
 #define HARDWARE_ADAMW_BYTES 30.0
-#define HARDWARE_ADAMW_FLOPS 14.0 /* as op_flops counts them */
+#define HARDWARE_ADAMW_FLOPS 14.0              /* as op_flops counts them */
 double hardware_adamw_rate(const hardware *h); /* parameters per second on the host */

@@ -55,26 +55,35 @@ static void count_work(plan *p) {
         if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
+        p->sent_per_step += times * op_sent(g, &g->ops[i]);
     }
 }
 
+/* Of parameters and states, as much as this rank writes to a checkpoint. */
 static uint64_t state_bytes(const plan *p) {
+    const pass_context *c = &p->passes;
+    const value_id *states[] = {c->masters, c->moments, c->variances, c->moment_scales, c->variance_scales};
     uint64_t n = 0;
-    for (value_id v = 1; v < p->program.n_values; v++) {
-        const value *a = &p->program.values[v];
-        if ((a->role == ROLE_PARAM || a->role == ROLE_STATE) && !a->view_of) n += value_bytes(a);
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        param_share share = shard_saved(c, i);
+        if (share.n == 0) continue;
+        n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.precision));
+        for (size_t k = 0; k < ARRAY_LENGTH(states); k++)
+            if (states[k][i]) n += value_bytes(&p->program.values[states[k][i]]);
     }
     return n;
 }
 
 /* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP.
- * 384 rows keep that under an eighth of the time on the fastest CPU measured; less than 4 MiB saves nothing. */
+ * 384 rows keep that under an eighth of the time on the fastest CPU measured; a device names its own number. Less than
+ * 4 MiB saves nothing. Never from the memory there is: the chunks are part of the order of a sum. */
 #define CHUNK_ROWS 384
 #define CHUNK_MIN (4ll << 20)
 
 static int64_t logits_chunk(const plan_request *r) {
+    int64_t rows = r->target.logits_rows ? r->target.logits_rows : CHUNK_ROWS;
     return r->logits_chunk_bytes ? r->logits_chunk_bytes
-                                 : MAX(CHUNK_ROWS * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
+                                 : MAX(rows * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
 status plan_compile(plan *p, const plan_request *r) {
@@ -106,6 +115,8 @@ status plan_compile(plan *p, const plan_request *r) {
                                .recompute = r->recompute,
                                .offload = r->offload,
                                .place = r->place,
+                               .mesh = r->mesh,
+                               .shard = r->shard,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
@@ -135,9 +146,25 @@ bool plan_fits(const plan *p) {
     }
     return true;
 }
+/* Each message of a step in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
+double plan_volume(const plan *p) {
+    const program *g = &p->program;
+    double n = 0;
+    for (size_t i = 0; i < g->n_ops; i++) {
+        const op *o = &g->ops[i];
+        if (!op_is_comm(o->kind) || (o->section != SECTION_MICRO && o->section != SECTION_UPDATE)) continue;
+        dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
+        if (t != DTYPE_F64)
+            n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) /
+                 (double)dtype_bytes(t);
+    }
+    return n / (double)model_param_count(&p->request.model);
+}
+
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
 
 int64_t plan_tokens_per_step(const plan *p) {
     if (plan_generates(&p->request)) return p->request.generation.slots;
-    return p->request.micro_batch * p->request.accumulation * p->request.seq_len;
+    return p->request.micro_batch * p->request.accumulation * p->request.seq_len *
+           mesh_size(&p->request.mesh, AXIS_DATA);
 }

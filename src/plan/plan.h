@@ -38,6 +38,8 @@ typedef struct plan_request {
     bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
+    mesh mesh; /* of all ranks, and this one's place on it */
+    shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
@@ -80,6 +82,7 @@ typedef struct plan {
     double flops_per_step;      /* what the model needs for one optimizer step, all micro-batches */
     double flops_again;         /* and what recompute adds to it */
     double bytes_per_step;      /* of everything that runs */
+    double sent_per_step;       /* bytes that this rank sends to others */
     cost cost;                  /* predicted; all 0 without request.hardware */
     plan_candidate *candidates; /* what was compared, this plan first, then by time; those that do not fit last */
     size_t n_candidates;        /* 0: nothing was open */
@@ -87,7 +90,8 @@ typedef struct plan {
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
-int64_t plan_tokens_per_step(const plan *p);
+int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
+double plan_volume(const plan *p); /* parameters and gradients that this rank sends per step, over all parameters */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
@@ -169,11 +173,11 @@ status plan_timeline_write(const plan *p, const char *path); /* whole or not at 
 
 /* ---- many ranks that are not here ------------------------------------------------------------------------------ */
 
-/* What one rank of N holds, in bytes, from plans of its own shapes: nothing is measured and no rank is started. */
+/* What one rank of N holds, in bytes, from plans of its own: nothing is measured and no rank is started. */
 enum { WORLD_STAGES = 4, WORLD_LAYOUTS = 4, WORLD_RUNGS = 5 };
 typedef struct plan_world_share { /* the fullest rank */
     uint64_t params, grads, states;
-    uint64_t window;      /* ZeRO-3: gathered parameters, one unit in use and one on its way */
+    uint64_t window;      /* gathered parameters, gradients on their way, scratch of messages: at the peak */
     uint64_t activations; /* and scratch: whatever lives inside a step */
     uint64_t total;
 } plan_world_share;
@@ -181,7 +185,7 @@ typedef struct plan_world_stage {
     const char *name;
     plan_world_share bytes;
     uint64_t textbook;           /* params, grads and states without the fp32 master; 0 where there is no master */
-    double volume;               /* parameters sent and received per rank and step, in P; times (N - 1) / N */
+    double volume;               /* parameters and gradients sent per rank and step, in P (N - 1) / N */
     double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
 } plan_world_stage;
 typedef struct plan_world_layout {
@@ -194,7 +198,7 @@ typedef struct plan_world_layout {
 typedef struct plan_world_rung {
     char name[96];
     uint64_t bytes;
-    double step_s; /* predicted, sending not counted; NAN without hardware */
+    double step_s; /* predicted; NAN without hardware */
 } plan_world_rung;
 typedef struct plan_world {
     int n_ranks;

@@ -69,6 +69,14 @@ static void print_generation(const plan *p, FILE *out) {
                 b, generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.precision))));
 }
 
+static void print_ranks(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    char a[32];
+    fprintf(out, "ranks     %d, this is rank %d; zero %d; each sends %s per step, %.3g times the parameters\n",
+            mesh_world(&r->mesh), mesh_rank(&r->mesh), r->shard.zero, str_format_bytes(a, (uint64_t)p->sent_per_step),
+            plan_volume(p));
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -85,6 +93,7 @@ void plan_print(const plan *p, FILE *out) {
                 (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
                 str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
                 str_format_count(b, p->flops_per_step));
+    if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
@@ -179,6 +188,10 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "offload", plan_homes_json(o));
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
+    if (mesh_world(&r->mesh) > 1) {
+        json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));
+        json_object_set_new(s, "zero", json_integer(r->shard.zero));
+    }
     return s;
 }
 

@@ -8,10 +8,12 @@
 
 typedef struct op_row {
     const char *name, *in, *out, *in_place, *doc;
+    bool comm;
 } op_row;
 
 static const op_row rows[OP_COUNT] = {
-#define OP(id, in, out, inplace, doc) {#id, in, out, inplace, doc},
+#define OP(id, in, out, inplace, doc) {#id, in, out, inplace, doc, false},
+#define COMM_OP(id, in, out, inplace, doc) {#id, in, out, inplace, doc, true},
 #include "program/ops.def"
 #undef OP
 };
@@ -85,9 +87,11 @@ bool op_output_optional(op_kind k, int i) { return outputs[k].optional[i]; }
 bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
 bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_ADAMW && i == 0 && o->out[1]) return false; /* the parameter is the rounded master */
+    if (o->kind == OP_REDUCE_SCATTER && !o->in[1]) return false;  /* nothing to add to */
     return op_output_updates(o->kind, i);
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
+bool op_is_comm(op_kind k) { return rows[k].comm; }
 
 static double count_of(const program *p, value_id v) { return v ? (double)shape_count(&program_get(p, v)->shape) : 0; }
 
@@ -112,6 +116,18 @@ double op_bytes(const program *p, const op *o) {
     case OP_ADAMW: /* beside a master the parameter is written, not read */
         return o->out[1] ? n - (double)value_bytes(program_get(p, o->out[0])) : n;
     default: return n;
+    }
+}
+
+double op_sent(const program *p, const op *o) {
+    double n = o->attr.group_size, others = n > 1 ? (n - 1) / n : 0;
+    switch (o->kind) {
+    case OP_ALL_GATHER: return others * (double)value_bytes(program_get(p, o->out[0]));
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_TO_ALL: return others * (double)value_bytes(program_get(p, o->in[0]));
+    case OP_ALL_REDUCE: return 2 * others * (double)value_bytes(program_get(p, o->in[0])); /* there and back */
+    case OP_SEND: return (double)value_bytes(program_get(p, o->in[0]));
+    default: return 0;
     }
 }
 

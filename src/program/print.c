@@ -34,12 +34,27 @@ static uint64_t mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 33);
 }
 
+static uint64_t mix_comm(uint64_t h, const program *p, const op *o) {
+    const value *v = program_get(p, o->in[0] ? o->in[0] : o->out[0]);
+    h = mix(h, (uint64_t)o->kind << 32 | (uint64_t)o->attr.axis << 16 | (uint64_t)v->type << 8 | o->section);
+    h = mix(h, (uint64_t)o->attr.group_size << 32 | (uint32_t)o->attr.tag);
+    return mix(h, (uint64_t)shape_count(&v->shape));
+}
+
+uint64_t program_comm_hash(const program *p) {
+    uint64_t h = 0;
+    for (size_t i = 0; i < p->n_ops; i++)
+        if (op_is_comm(p->ops[i].kind)) h = mix_comm(h, p, &p->ops[i]);
+    return h;
+}
+
 uint64_t program_hash(const program *p) {
     uint64_t h = p->n_ops;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         h = mix(h, (uint64_t)o->kind << 16 | (uint64_t)o->at << 8 | o->section);
         h = mix(h, (uint64_t)o->attr.first_element);
+        if (op_is_comm(o->kind)) h = mix_comm(h, p, o);
         if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);

@@ -19,6 +19,23 @@ tier tier_of_device(int index) { return index == 0 ? TIER_DEVICE : (tier)(TIER_D
 const char *stream_name(stream s) { return stream_names[s]; }
 const char *section_name(section s) { return section_names[s]; }
 
+static const char *const axis_names[AXIS_COUNT] = {"data", "tensor", "pipeline", "sequence"};
+
+const char *axis_name(axis a) { return axis_names[a]; }
+int mesh_size(const mesh *m, axis a) { return m->size[a] > 0 ? m->size[a] : 1; }
+
+int mesh_world(const mesh *m) {
+    int n = 1;
+    for (axis a = 0; a < AXIS_COUNT; a++) n *= mesh_size(m, a);
+    return n;
+}
+
+int mesh_rank(const mesh *m) {
+    int r = m->index[AXIS_PIPELINE] * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA];
+    return (r * mesh_size(m, AXIS_SEQUENCE) + m->index[AXIS_SEQUENCE]) * mesh_size(m, AXIS_TENSOR) +
+           m->index[AXIS_TENSOR];
+}
+
 void program_init(program *p) {
     *p = (program){.current_layer = -1};
     arena_init(&p->memory);

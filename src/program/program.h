@@ -96,6 +96,17 @@ typedef struct value {
 } value;
 #define VALUE_NOT_PLACED SIZE_MAX
 
+/* Many ranks work on one step, in four directions: every rank has its place on a mesh, and a group is the ranks that differ
+ * in one direction only. World rank = ((pipeline * D + data) * S + sequence) * T + tensor, with the sizes D, S, T. */
+typedef enum axis { AXIS_DATA, AXIS_TENSOR, AXIS_PIPELINE, AXIS_SEQUENCE, AXIS_COUNT } axis;
+typedef struct mesh {
+    int size[AXIS_COUNT], index[AXIS_COUNT]; /* sizes of 0 are 1: a zeroed mesh is one rank alone */
+} mesh;
+const char *axis_name(axis a);
+int mesh_size(const mesh *m, axis a);
+int mesh_world(const mesh *m); /* ranks in all */
+int mesh_rank(const mesh *m);  /* of this index in the world */
+
 /* How positions turn into angles; type llama3 stretches low frequencies as Llama 3.1 does. */
 typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR } rope_type;
 typedef struct rope_options {
@@ -121,6 +132,9 @@ typedef struct op_attr {
     int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
     float clip;                        /* clip: largest global norm, 0 = never */
     bool normalize_by_weights;         /* clip: divide by the sum of weights instead of valid tokens */
+    axis axis;                         /* communication: the group */
+    int group_size;                    /* ... and how many ranks it has */
+    int peer, tag;                     /* send, recv: rank in the group; which of several messages */
 } op_attr;
 
 #define OP_MAX_IN 8
@@ -168,8 +182,10 @@ typedef struct step_scalars {
 } step_scalars;
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
-#define NORM_BLOCK 65536 /* elements per fp64 partial sum of the global norm */
-#define STATE_BLOCK 256  /* elements per scale of 8-bit optimizer states */
+#define NORM_BLOCK 2048 /* elements per fp64 partial sum of the global norm; where parameters may be cut */
+#define CLIP_LANES 1024 /* sums that CLIP adds the partial sums in, before it folds them in halves */
+#define STATE_BLOCK 256 /* elements per scale of 8-bit optimizer states */
+_Static_assert(NORM_BLOCK * 2 % NVME_SECTOR == 0, "16-bit numbers too are cut where a sector begins");
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
 
@@ -204,9 +220,11 @@ bool op_output_updates(op_kind k, int i); /* '+': read and written */
 bool op_reads_output(const op *o,
                      int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
+bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
+double op_sent(const program *p, const op *o);  /* bytes that this rank sends to others; 0 where there are none */
 /* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
 int64_t op_logits_rows(const program *p, const op *o);
 
@@ -214,3 +232,5 @@ status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);
 /* A short hash of ops, shapes and dtypes: equal programs give equal hashes. */
 uint64_t program_hash(const program *p);
+/* Of what is said between ranks, in order: ranks of one group whose hashes differ would wait for each other forever. */
+uint64_t program_comm_hash(const program *p);

@@ -177,6 +177,33 @@ static status check_adamw(const checker *c) {
     return OK;
 }
 
+/* Groups of one rank are none: such an op is not written. */
+static status check_comm(const checker *c) {
+    const op *o = c->o;
+    int64_t n = o->attr.group_size;
+    REQUIRE(n > 1 && o->attr.axis < AXIS_COUNT, "communication needs a group of two ranks or more", IN(0));
+    switch (o->kind) {
+    case OP_SEND:
+    case OP_RECV:
+        REQUIRE(o->attr.peer >= 0 && o->attr.peer < n, "the peer is no rank of the group", NO_VALUE);
+        return OK;
+    case OP_ALL_GATHER:
+        REQUIRE(shape_count(sh(c, OUT(0))) == n * shape_count(sh(c, IN(0))), "expected one part per rank", OUT(0));
+        break;
+    case OP_REDUCE_SCATTER:
+        if (IN(1)) TRY(check_scalars(c, IN(1)));
+        REQUIRE(shape_count(sh(c, IN(0))) == n * shape_count(sh(c, OUT(0))), "expected one part per rank", IN(0));
+        break;
+    default:
+        REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
+        REQUIRE(o->kind != OP_ALL_TO_ALL || shape_count(sh(c, IN(0))) % n == 0, "expected one part per rank", IN(0));
+    }
+    REQUIRE(same_type(c, IN(0), OUT(0)), "dtypes differ", OUT(0));
+    bool sums = o->kind == OP_REDUCE_SCATTER || o->kind == OP_ALL_REDUCE;
+    REQUIRE(!sums || is_compute(c, IN(0)) || has_type(c, IN(0), DTYPE_F64), "sums are of floats", IN(0));
+    return OK;
+}
+
 static status check_op(const checker *c) {
     const op *o = c->o;
     switch (o->kind) {
@@ -363,6 +390,12 @@ static status check_op(const checker *c) {
         REQUIRE(is_compute(c, IN(0)) && is_compute(c, OUT(0)), "cast is for fp32, bf16, fp16", OUT(0));
         return OK;
     case OP_COPY: return check_like(c, IN(0), OUT(0));
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_ALL_TO_ALL:
+    case OP_SEND:
+    case OP_RECV: return check_comm(c);
     case OP_COUNT: break;
     }
     return fail(c, "unknown op", NO_VALUE);

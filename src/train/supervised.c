@@ -86,13 +86,17 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
     int64_t T = q->seq_len;
     exec_fault f = {0};
     evaluator *v = &t->eval; /* its buffers are free between evaluations */
-    for (int64_t micro = 0; micro < q->accumulation && !f.found; micro++) {
+    /* Other ranks look as well and take part in every message: none stops at what it found. */
+    for (int64_t micro = 0; micro < q->accumulation && (t->r->comm || !f.found); micro++) {
+        int64_t batch = micro * mesh_size(&q->mesh, AXIS_DATA) + q->mesh.index[AXIS_DATA];
+        exec_fault found;
         for (int64_t b = 0; b < q->micro_batch; b++)
-            dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(micro * q->micro_batch + b), v->tokens + b * T,
+            dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
         write_batch(t, v->tokens, v->targets, v->doc);
         write_scalars(t, step, (uint32_t)micro);
-        exec_find_fault(t->e, SECTION_MICRO, &f);
+        exec_find_fault(t->e, SECTION_MICRO, &found);
+        if (!f.found) f = found;
     }
     if (!f.found)
         return ERR(ERR_RUN,
@@ -114,6 +118,7 @@ status trainer_step(trainer *t, train_step_report *report) {
     if (t->state.step >= o->steps)
         return ERR(ERR_INPUT, "all %lld steps are done; raise train.steps for more", (long long)o->steps);
     int64_t step = t->state.step + 1;
+    if (t->r->comm) comm_note_step(t->r->comm, step);
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
@@ -208,7 +213,9 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     *resumed = false;
     if (!from) return OK;
     if (strcmp(from, "auto") == 0) {
-        TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
+        comm *ranks = t->r->comm;
+        if (!ranks || comm_rank(ranks) == 0) TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
+        if (ranks) TRY(comm_broadcast(ranks, newest, sizeof newest, 0)); /* the same on all */
         if (!newest[0]) {
             say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
             return OK;
@@ -246,8 +253,10 @@ static status open_parts(trainer *t) {
     exec_options eo = {.backend = r->backend,
                        .n_threads = r->n_threads,
                        .bind = r->bind,
+                       .gpu = r->gpu,
                        .trace_path = r->trace_path,
-                       .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir};
+                       .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
+                       .comm = r->comm};
     TRY(exec_open(&t->e, &t->p->program, &eo));
     if (exec_disk_method(t->e)) say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     evaluator_init(&t->eval, t->e, t->p, t->d);
@@ -264,10 +273,13 @@ static status open_parts(trainer *t) {
                                  .keep = r->keep,
                                  .identity = id,
                                  .model = t->description,
-                                 .background = r->train.save_every > 0};
+                                 .background = r->train.save_every > 0,
+                                 .comm = r->comm};
         TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
     }
-    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row);
+    const mesh *m = &t->p->request.mesh;
+    return loader_open_part(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
+                            mesh_size(m, AXIS_DATA));
 }
 
 status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o) {
@@ -302,11 +314,21 @@ status trainer_save(trainer *t) { return t->checkpoints ? checkpointer_save(t->c
 
 status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
 
+/* Many ranks hold parts: the first of them exports what they saved together. */
+static status export_saved(trainer *t, const export_options *o, export_report *out) {
+    if (!t->r->run_dir) return ERR(ERR_INPUT, "export on many ranks goes through a checkpoint: set run.dir");
+    TRY(trainer_wait(t));
+    if (comm_rank(t->r->comm) == 0) TRY(export_checkpoint(t->r->run_dir, o, out));
+    TRY(comm_barrier(t->r->comm));
+    return comm_broadcast(t->r->comm, out, sizeof *out, 0);
+}
+
 status trainer_export(trainer *t, const export_options *o, export_report *out) {
+    if (t->r->comm) return export_saved(t, o, out);
     return export_running(t->e, t->p, t->description, o, out);
 }
 
-uint64_t trainer_param_hash(trainer *t) { return params_hash(t->e, t->p); }
+uint64_t trainer_param_hash(trainer *t) { return params_hash_all(t->e, t->p, t->r->comm); }
 
 static status export_model(trainer *t) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
@@ -320,10 +342,14 @@ static status export_model(trainer *t) {
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
-    while (t->state.step < o->steps && !interrupt_requested) {
+    while (t->state.step < o->steps) {
+        bool stop = interrupt_requested; /* a signal reaches one rank or all; they stop at one step */
+        if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
+        if (stop) break;
         train_step_report report;
         TRY(trainer_step(t, &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
+        if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         bool last = report.step == o->steps;
         if (o->eval_every && report.step % o->eval_every == 0 && !last) trainer_evaluate(t, &out->eval);
         if (o->save_every && report.step % o->save_every == 0) {
@@ -331,9 +357,10 @@ static status loop(trainer *t, train_result *out) {
             saved_at = report.step;
         }
     }
-    if (saved_at != t->state.step) TRY(trainer_save(t));
+    bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
+    if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
-    if (interrupt_requested && t->state.step < o->steps)
+    if (t->state.step < o->steps)
         return ERR(
             ERR_INTERRUPTED,
             "interrupted after step %lld of %lld; the state is saved, continue with --resume auto --set run.dir=%s",
@@ -342,7 +369,8 @@ static status loop(trainer *t, train_result *out) {
 }
 
 status train_check(const train_request *r, const plan *p) {
-    if (r->export_dir) TRY(export_check_dir(r->export_dir)); /* now, not after hours of training */
+    if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
+    if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
     return OK;
 }

@@ -21,9 +21,6 @@
 
 #include <math.h>
 
-/* One task, and one block of noise. Long, because the memory controller likes few long streams: 4 Ki elements reach
- * three quarters of the bandwidth that 64 Ki do. */
-enum { TASK_ELEMENTS = NORM_BLOCK };
 /* Formats that are widened work in pieces that stay in L1. */
 enum { PIECE = STATE_BLOCK };
 
@@ -229,7 +226,7 @@ static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
     uint16_t rounded[PIECE];
     bool stochastic = !j->master && j->p_type == DTYPE_BF16;
     for (size_t i = begin; i < end; i += PIECE) {
-        size_t n = MIN((size_t)PIECE, end - i), first = i % NORM_BLOCK;
+        size_t n = MIN((size_t)PIECE, end - i), first = noise_place(j->op, i);
         if (n < PIECE) { /* the rest of a group is computed too, and thrown away */
             memset(&r, 0, sizeof r);
             memset(x_row, 0, sizeof x_row);
@@ -264,7 +261,7 @@ static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
     rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
     uint16_t row[3][PIECE], *const out[3] = {j->p, j->m, j->v};
     for (size_t i = begin; i < end; i += PIECE) {
-        size_t first = i % NORM_BLOCK;
+        size_t first = noise_place(j->op, i);
         vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
         if (i + PIECE <= end) {
             const uint16_t *p = out[0] + i, *m = out[1] + i, *v = out[2] + i, *g = (const uint16_t *)j->g + i;
@@ -304,7 +301,9 @@ static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
 
 static void adamw_task(void *context, int64_t task, int thread) {
     const adamw_job *j = context;
-    size_t begin = (size_t)task * TASK_ELEMENTS, end = MIN(begin + TASK_ELEMENTS, j->n), n = end - begin;
+    size_t begin, end;
+    noise_task(j->op, j->n, task, &begin, &end);
+    size_t n = end - begin;
     if (j->g_type == DTYPE_BF16 && j->state_type == DTYPE_BF16) {
         adamw_all_bf16(j, begin, end);
         return;
@@ -353,5 +352,5 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
         .decay = a->weight_decay * s->bias1 / s2,
         .rate = s->lr * s2 / s->bias1,
     };
-    pool_run(c->threads, adamw_task, &j, (int64_t)((j.n + TASK_ELEMENTS - 1) / TASK_ELEMENTS));
+    pool_run(c->threads, adamw_task, &j, noise_task_count(k->op, j.n));
 }

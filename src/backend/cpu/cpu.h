@@ -24,6 +24,7 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
 
 /* One line per op: cpu_<name> runs it, cpu_<name>_work says how much scratch it needs (or is absent). */
 #define OP(id, in, out, inplace, doc) void cpu_kernel_##id(backend_context *c, const kernel_call *k);
+#define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
 

@@ -6,14 +6,15 @@
  * ACCUMULATE: fp32 sums; a bf16 accumulator is rounded stochastically, with the noise of noise.h.
  *
  * GRAD_SUMSQ: per block of NORM_BLOCK elements 16 fp64 lanes, lane j adds the squares of elements j, j + 16, ... in
- * order, then lanes are folded in halves. Squares of fp32 are exact in fp64. */
+ * order, then lanes are folded in halves. Squares of fp32 are exact in fp64.
+ *
+ * CLIP: the sum of all partial sums in the same way, in CLIP_LANES lanes. */
 #include "backend/cpu/noise.h"
 
 #include <math.h>
 
-/* One task, and one block of noise. Long, because the memory controller likes few long streams: 4 Ki elements reach
- * three quarters of the bandwidth that 64 Ki do. */
-enum { TASK_ELEMENTS = NORM_BLOCK };
+/* Blocks of one task of the norm, which is as long as those of noise.h and for the same reason. */
+enum { TASK_BLOCKS = RNG_NOISE_BLOCK / NORM_BLOCK };
 /* Rounded accumulators work in pieces that stay in L1. */
 enum { PIECE = 1024 };
 
@@ -36,7 +37,8 @@ static void add_row(float *acc, const float *x, size_t n) {
 
 static void accumulate_task(void *context, int64_t task, int thread) {
     const accumulate_job *j = context;
-    size_t begin = (size_t)task * TASK_ELEMENTS, end = MIN(begin + TASK_ELEMENTS, j->n);
+    size_t begin, end;
+    noise_task(j->op, j->n, task, &begin, &end);
     bool restart = j->scalars->micro == 0;
     rng_noise noise = noise_open(j->op, j->scalars, NOISE_ACCUMULATE | j->scalars->micro << 8, begin);
     float sum[PIECE], x[PIECE];
@@ -63,12 +65,10 @@ static void accumulate_task(void *context, int64_t task, int thread) {
             typed_row_load(x, acc, DTYPE_BF16, n);
             add_row(sum, x, n);
         }
-        noise_round_row(rounded, sum, n, noise, i - begin);
+        noise_round_row(rounded, sum, n, noise, noise_place(j->op, i));
         memcpy(acc, rounded, n * sizeof *acc);
     }
 }
-
-static int64_t task_count(size_t n) { return (int64_t)((n + TASK_ELEMENTS - 1) / TASK_ELEMENTS); }
 
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, 0), *acc = call_out(k, 0);
@@ -80,7 +80,7 @@ void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
                         .acc = k->out[0],
                         .n = (size_t)shape_count(&acc->shape)};
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
-    pool_run(c->threads, accumulate_task, &j, task_count(j.n));
+    pool_run(c->threads, accumulate_task, &j, noise_task_count(k->op, j.n));
 }
 
 /* ---- global norm --------------------------------------------------------------------------------------------- */
@@ -131,9 +131,8 @@ static void sumsq_row(double_vec sums[NORM_SUMS], const float *x, size_t n_group
     memcpy(sums, sum, sizeof sum);
 }
 
-static void sumsq_task(void *context, int64_t task, int thread) {
-    const sumsq_job *j = context;
-    size_t begin = (size_t)task * NORM_BLOCK, end = MIN(begin + NORM_BLOCK, j->n);
+static double sumsq_block(const sumsq_job *j, size_t begin) {
+    size_t end = MIN(begin + NORM_BLOCK, j->n);
     double_vec sum[NORM_SUMS];
     memset(sum, 0, sizeof sum);
     float buffer[PIECE];
@@ -153,7 +152,14 @@ static void sumsq_task(void *context, int64_t task, int thread) {
     memcpy(lane, sum, sizeof lane);
     for (int half = NORM_LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    j->partials[task] = lane[0];
+    return lane[0];
+}
+
+static void sumsq_task(void *context, int64_t task, int thread) {
+    const sumsq_job *j = context;
+    size_t first = (size_t)task * TASK_BLOCKS;
+    for (size_t b = first; b < first + TASK_BLOCKS && b * NORM_BLOCK < j->n; b++)
+        j->partials[b] = sumsq_block(j, b * NORM_BLOCK);
 }
 
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
@@ -161,7 +167,7 @@ void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     sumsq_job j = {.g = k->in[0], .type = g->type, .partials = k->out[0], .n = (size_t)shape_count(&g->shape)};
     int64_t n_blocks = (int64_t)((j.n + NORM_BLOCK - 1) / NORM_BLOCK);
     ASSERT(shape_count(&call_out(k, 0)->shape) == n_blocks);
-    pool_run(c->threads, sumsq_task, &j, n_blocks);
+    pool_run(c->threads, sumsq_task, &j, (n_blocks + TASK_BLOCKS - 1) / TASK_BLOCKS);
 }
 
 /* In double to the end: the factor multiplies every gradient of the step. */
@@ -170,10 +176,12 @@ void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {
     const step_scalars *s = k->in[2];
     float *clip = k->out[0];
     int64_t n = shape_count(&call_in(k, 0)->shape);
-    double sum = 0, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
-    for (int64_t i = 0; i < n; i++) sum += partials[i];
+    double lane[CLIP_LANES] = {0}, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
+    for (int64_t i = 0; i < n; i++) lane[i % CLIP_LANES] += partials[i];
+    for (int half = CLIP_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     if (divisor == 0) divisor = 1; /* no token was valid: the gradient is zero, and stays zero */
-    double factor = s->grad_unscale / divisor, norm = sqrt(sum) * factor;
+    double factor = s->grad_unscale / divisor, norm = sqrt(lane[0]) * factor;
     if (k->op->attr.clip > 0) factor *= fmin(1, k->op->attr.clip / (norm + 1e-6));
     bool skip = !isfinite(norm) || !isfinite(sums[SUM_WEIGHTED_LOSS]);
     memset(clip, 0, CLIP_COUNT * sizeof *clip);

@@ -1,0 +1,354 @@
+/* comm.c - a mesh from its options, its set-up calls, and its first cause.
+ *
+ * The first cause is one record per node, in the page that the node's ranks map; whoever fills it sends it to the other
+ * nodes. Everything that waits looks at it, so a failure anywhere ends every wait within milliseconds. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "comm/comm_state.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* What ranks tell each other first. */
+typedef struct identity {
+    char host[HOST_BYTES];
+    int32_t node;
+    int32_t size[AXIS_COUNT];
+    uint64_t cores; /* hash of the set it may use */
+} identity;
+
+enum { SPINS = 4000 }; /* some microseconds */
+
+/* ---- the first cause -------------------------------------------------------------------------------------------------- */
+
+cause *comm_cause(const comm *c) { return c->node.page ? &c->node.page->cause : (cause *)&c->own_cause; }
+
+bool comm_failed(const comm *c) { return atomic_load(&comm_cause(c)->state) != CAUSE_NONE; }
+
+void comm_cause_set(comm *c, int rank, status code, const char *text) {
+    cause *x = comm_cause(c);
+    uint32_t none = CAUSE_NONE;
+    if (!atomic_compare_exchange_strong(&x->state, &none, CAUSE_WRITING)) return;
+    x->rank = rank;
+    x->code = code;
+    snprintf(x->text, sizeof x->text, "%s", text);
+    atomic_store(&x->state, CAUSE_WRITTEN);
+    if (c->transport && rank >= 0) c->transport->tell(c, x);
+}
+
+status comm_check(comm *c) {
+    const cause *x = comm_cause(c);
+    if (!comm_failed(c)) return OK;
+    /* A rank that was killed while it wrote leaves it unfinished; a moment is enough for one that was not. */
+    for (int i = 0; i < 100 && atomic_load(&x->state) == CAUSE_WRITING; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if (atomic_load(&x->state) != CAUSE_WRITTEN) return ERR(ERR_RUN, "a rank of this node ended while it told why");
+    bool known = x->code > OK && x->code <= ERR_BUG;
+    return ERR(known ? (status)x->code : ERR_RUN, "%.*s", CAUSE_BYTES - 1, x->text);
+}
+
+static void add_text(char *out, size_t n, const char *fmt, ...) {
+    size_t length = strlen(out);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(out + length, n - length, fmt, args);
+    va_end(args);
+}
+
+static const char *kind_name(uint32_t noted) {
+    return noted > 0 && noted <= OP_COUNT ? op_name((op_kind)(noted - 1)) : "an op";
+}
+
+/* "rank 2 (pid 71 on a), step 3" */
+static char *name_rank(const comm *c, int rank, char *out, size_t n) {
+    const seat *s = node_seat_of(c, rank);
+    int64_t step = s ? atomic_load(&s->step) : 0;
+    snprintf(out, n, "rank %d (", rank);
+    if (s) add_text(out, n, "pid %d on ", s->pid);
+    add_text(out, n, "%s)", c->hosts[rank]);
+    if (step > 0) add_text(out, n, ", step %lld", (long long)step);
+    return out;
+}
+
+char *comm_describe(const comm *c, int rank, char *out, size_t n) {
+    const seat *s = node_seat_of(c, rank);
+    name_rank(c, rank, out, n);
+    if (!s) return out;
+    uint32_t computing = atomic_load(&s->computing), exchanging = atomic_load(&s->exchanging);
+    int32_t layer = atomic_load(&s->layer), section = atomic_load(&s->section);
+    if (exchanging) add_text(out, n, ", in %s of '%.*s'", kind_name(exchanging), NAME_BYTES - 1, s->tensor);
+    if (computing) add_text(out, n, ", computing %s", kind_name(computing));
+    if (computing && layer >= 0) add_text(out, n, " of layer %d", layer);
+    if (computing && section >= 0 && section < SECTION_COUNT)
+        add_text(out, n, " (%s)", section_name((enum section)section));
+    return out;
+}
+
+void comm_fail(comm *c, status code, const char *message) {
+    char text[CAUSE_BYTES], where[512];
+    if (!c || code == OK) return;
+    if (c->size > 1) snprintf(text, sizeof text, "%s: %s", name_rank(c, c->rank, where, sizeof where), message);
+    else snprintf(text, sizeof text, "%s", message);
+    comm_cause_set(c, c->rank, code, text);
+}
+
+status comm_wait_check(comm *c, const comm_wait *w, int late) {
+    TRY(comm_check(c));
+    double waited_s = (double)(clock_ns() - w->start_ns) * 1e-9;
+    if (waited_s < c->options.timeout_s) return OK;
+    char me[512], other[512], text[CAUSE_BYTES];
+    if (late >= 0) comm_describe(c, late, other, sizeof other);
+    else snprintf(other, sizeof other, "ranks that did not come");
+    snprintf(text, sizeof text, "%s has waited %.0f s (comm.timeout) in %s for %s",
+             name_rank(c, c->rank, me, sizeof me), waited_s, w->what, other);
+    comm_cause_set(c, c->rank, ERR_RUN, text);
+    return comm_check(c);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------------- */
+
+static bool read_count(const char *name, int *out) {
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text) return false;
+    long n = strtol(text, &end, 10);
+    if (*end || n < 0 || n > 1 << 20) return false;
+    *out = (int)n;
+    return true;
+}
+
+bool comm_launched(int *rank, int *size) {
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (read_count(names[i][0], rank) && read_count(names[i][1], size) && *rank < *size) return true;
+    return false;
+}
+
+static status resolve_mesh(comm *c, const identity *all) {
+    mesh *m = &c->mesh;
+    int others = 1, rest = c->rank;
+    for (int r = 0; r < c->size; r++)
+        if (memcmp(all[r].size, all[0].size, sizeof all[0].size) != 0)
+            return ERR(ERR_INPUT,
+                       "rank %d (%s) and rank 0 were given different meshes; every rank needs the same settings", r,
+                       all[r].host);
+    for (axis a = 0; a < AXIS_COUNT; a++) {
+        m->size[a] = MAX(c->options.size[a], 1);
+        if (a != AXIS_DATA) others *= m->size[a];
+    }
+    if (c->options.size[AXIS_DATA] == 0) m->size[AXIS_DATA] = MAX(c->size / others, 1);
+    if (mesh_world(m) != c->size)
+        return ERR(
+            ERR_INPUT,
+            "%d ranks do not make a mesh of data %d x tensor %d x pipeline %d x sequence %d = %d ranks; start as many",
+            c->size, m->size[AXIS_DATA], m->size[AXIS_TENSOR], m->size[AXIS_PIPELINE], m->size[AXIS_SEQUENCE],
+            mesh_world(m));
+    static const axis inner_first[AXIS_COUNT] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_DATA, AXIS_PIPELINE};
+    for (int i = 0; i < AXIS_COUNT; i++) {
+        axis a = inner_first[i];
+        m->index[a] = rest % m->size[a];
+        rest /= m->size[a];
+    }
+    return OK;
+}
+
+static void place_ranks(comm *c, const identity *all) {
+    for (int r = 0, n; r < c->size; r++) {
+        memcpy(c->hosts[r], all[r].host, HOST_BYTES);
+        c->hosts[r][HOST_BYTES - 1] = 0;
+        c->node_of[r] = all[r].node;
+        n = 0;
+        for (int k = 0; k < r; k++) n += all[k].node == all[r].node;
+        c->local_of[r] = n;
+    }
+    sys_info machine;
+    int sharing = 0;
+    sys_info_get(&machine);
+    for (int r = 0; r < c->size; r++) sharing += all[r].node == all[c->rank].node && all[r].cores == all[c->rank].cores;
+    c->n_cores = MAX(machine.n_cores / sharing, 1);
+    c->spins = machine.n_cores >= sharing ? SPINS : 0;
+    for (axis a = 0; a < AXIS_COUNT; a++) {
+        c->group_is_local[a] = true;
+        for (int i = 0; i < c->mesh.size[a]; i++)
+            c->group_is_local[a] &= c->node_of[comm_rank_at(c, a, i)] == c->node_of[c->rank];
+    }
+}
+
+static uint64_t own_cores(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? XXH3_64bits(&set, sizeof set) : 0;
+}
+
+static status open_ranks(comm *c) {
+    identity mine = {.node = c->rank}, *all;
+    status rc;
+    int node;
+    TRY(c->transport->open(c, &node));
+    size_t n = (size_t)c->size;
+    c->node_of = mem_alloc(n * sizeof *c->node_of);
+    c->local_of = mem_alloc(n * sizeof *c->local_of);
+    c->hosts = mem_alloc(n * sizeof *c->hosts);
+    c->messages = mem_alloc(2 * n * sizeof *c->messages);
+    c->parts = mem_alloc(n * sizeof *c->parts);
+    if (gethostname(mine.host, HOST_BYTES - 1) != 0) snprintf(mine.host, HOST_BYTES, "unknown host");
+    mine.node = c->options.messages_only ? c->rank : node;
+    mine.cores = own_cores();
+    for (axis a = 0; a < AXIS_COUNT; a++) mine.size[a] = c->options.size[a];
+    all = mem_alloc(n * sizeof *all);
+    TRY_GOTO(rc, c->transport->gather(c, &mine, sizeof mine, all), done);
+    TRY_GOTO(rc, resolve_mesh(c, all), done);
+    place_ranks(c, all);
+    TRY_GOTO(rc, node_open(c, c->node_of), done);
+    TRY_GOTO(rc, watch_open(c), done);
+done:
+    free(all);
+    return rc;
+}
+
+status comm_open(comm **out, const comm_options *o) {
+    int rank = 0, size = 1;
+    bool launched = comm_launched(&rank, &size);
+    *out = NULL;
+    comm *c = mem_alloc(sizeof *c);
+    c->options = *o;
+    if (c->options.timeout_s <= 0) c->options.timeout_s = COMM_TIMEOUT_S;
+    c->size = 1;
+    c->node.page_fd = c->wake_fd = -1;
+    bool mpi = o->transport == TRANSPORT_MPI || (o->transport == TRANSPORT_AUTO && launched && size > 1);
+    status rc = OK;
+    if (mpi && !(c->transport = comm_mpi())) {
+        rc = ERR(ERR_INPUT,
+                 "%d ranks need MPI, and this ralo was built without: install libopenmpi-dev and build again", size);
+    } else if (mpi) {
+        rc = open_ranks(c);
+    } else {
+        identity alone = {.host = "this host"};
+        c->node_of = mem_alloc(sizeof *c->node_of);
+        c->local_of = mem_alloc(sizeof *c->local_of);
+        c->hosts = mem_alloc(sizeof *c->hosts);
+        c->node.n = 1;
+        for (axis a = 0; a < AXIS_COUNT; a++) alone.size[a] = o->size[a];
+        rc = resolve_mesh(c, &alone);
+        if (rc == OK) place_ranks(c, &alone);
+    }
+    if (rc != OK) {
+        if (c->hosts) comm_fail(c, rc, error_message());
+        error_record record;
+        error_take(&record);
+        comm_close(c);
+        return error_give(&record);
+    }
+    *out = c;
+    return OK;
+}
+
+/* Nobody leaves before all of this node have said what they know: a launcher that sees a rank end kills the others. */
+static void wait_for_leavers(comm *c) {
+    uint64_t start = clock_ns();
+    atomic_store(&node_seat(c, c->node.index)->state, SEAT_LEFT);
+    for (int i = 0; i < c->node.n; i++)
+        while (atomic_load(&node_seat(c, i)->state) != SEAT_LEFT && !node_peer_is_dead(c, i) &&
+               (double)(clock_ns() - start) < COMM_GRACE_S * 1e9)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+void comm_close(comm *c) {
+    if (!c) return;
+    bool failed = comm_failed(c);
+    if (c->transport && !failed && c->watching && comm_barrier(c) != OK) failed = true;
+    atomic_store(&c->closing, true);
+    watch_close(c);
+    if (failed && c->node.page) wait_for_leavers(c);
+    node_close(c);
+    if (c->transport && c->transport_state) c->transport->close(c, failed);
+    free(c->node_of);
+    free(c->local_of);
+    free(c->hosts);
+    free(c->messages);
+    free(c->parts);
+    free(c);
+}
+
+/* ---- who is who ---------------------------------------------------------------------------------------------------------- */
+
+int comm_rank(const comm *c) { return c->rank; }
+int comm_size(const comm *c) { return c->size; }
+const mesh *comm_mesh(const comm *c) { return &c->mesh; }
+const char *comm_host(const comm *c, int rank) { return c->hosts[rank]; }
+int comm_node_size(const comm *c) { return c->node.n; }
+int comm_cores(const comm *c) { return c->n_cores; }
+const char *comm_transport_name(const comm *c) { return c->transport ? c->transport->name : "self"; }
+
+int comm_rank_at(const comm *c, axis a, int index) {
+    mesh m = c->mesh;
+    m.index[a] = index;
+    return mesh_rank(&m);
+}
+
+void comm_note_step(comm *c, int64_t step) {
+    if (c->node.page) atomic_store_explicit(&node_seat(c, c->node.index)->step, step, memory_order_relaxed);
+}
+
+void comm_note_op(comm *c, const op *o) {
+    if (!c->node.page) return;
+    seat *s = node_seat(c, c->node.index);
+    atomic_store_explicit(&s->computing, (uint32_t)o->kind + 1, memory_order_relaxed);
+    atomic_store_explicit(&s->layer, o->layer, memory_order_relaxed);
+    atomic_store_explicit(&s->section, (int32_t)o->section, memory_order_relaxed);
+}
+
+/* ---- set-up --------------------------------------------------------------------------------------------------------------- */
+
+status comm_all_gather_bytes(comm *c, const void *mine, size_t n_bytes, void *all) {
+    TRY(comm_check(c));
+    if (c->transport) return c->transport->gather(c, mine, n_bytes, all);
+    memcpy(all, mine, n_bytes);
+    return OK;
+}
+
+status comm_barrier(comm *c) {
+    uint8_t here = 1, *all = mem_alloc((size_t)c->size);
+    status rc = comm_all_gather_bytes(c, &here, 1, all);
+    free(all);
+    return rc;
+}
+
+status comm_broadcast(comm *c, void *bytes, size_t n_bytes, int from) {
+    ASSERT(from >= 0 && from < c->size);
+    if (!c->transport) return OK;
+    TRY(comm_check(c));
+    comm_wait w = {"a broadcast", clock_ns()};
+    if (c->rank != from) {
+        message m = {bytes, n_bytes, from, COMM_TAG_BROADCAST, true};
+        return c->transport->exchange(c, &w, &m, 1);
+    }
+    int n = 0;
+    for (int r = 0; r < c->size; r++)
+        if (r != from) c->messages[n++] = (message){bytes, n_bytes, r, COMM_TAG_BROADCAST, false};
+    return c->transport->exchange(c, &w, c->messages, n);
+}
+
+status comm_sum_f64(comm *c, double *xs, size_t n) {
+    double *all = mem_alloc(MAX(n, (size_t)1) * (size_t)c->size * sizeof *all);
+    status rc = comm_all_gather_bytes(c, xs, n * sizeof *xs, all);
+    for (size_t i = 0; rc == OK && i < n; i++) {
+        xs[i] = all[i];
+        for (int r = 1; r < c->size; r++) xs[i] += all[(size_t)r * n + i];
+    }
+    free(all);
+    return rc;
+}
+
+status comm_any(comm *c, bool mine, bool *any) {
+    uint8_t flag = mine, *all = mem_alloc((size_t)c->size);
+    status rc = comm_all_gather_bytes(c, &flag, 1, all);
+    *any = false;
+    for (int r = 0; rc == OK && r < c->size; r++) *any |= all[r] != 0;
+    free(all);
+    return rc;
+}

@@ -1,0 +1,100 @@
+#pragma once
+/* comm.h - many ranks as one mesh: collectives as ops, agreement before the first step, and one end for all.
+ *
+ * Promises
+ *   - Sums are made in rank order, in fp32 (fp64 for fp64), and rounded once: the same bits every run, through any
+ *     transport, and the same as one rank that adds the same parts in the same order.
+ *   - Every call can fail and none waits forever. When a rank fails, dies or keeps the others waiting longer than the
+ *     timeout, the first cause is written down once, and every call of every rank returns it from then on.
+ *   - One rank needs no MPI: the mesh of one (`self`) copies.
+ *
+ * World rank = ((pp * DP + dp) * SP + sp) * TP + tp: tensor ranks are nearest to each other. The group of an axis is the
+ * ranks that differ in that index only, in its order.
+ *
+ *     comm *c;
+ *     TRY(comm_open(&c, &(comm_options){.size[AXIS_TENSOR] = 2, .timeout_s = 600}));
+ *     TRY(comm_agree(c, "settings", yaml));
+ *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = b, .comm = c}));
+ *     ...
+ *     if (rc != OK) comm_fail(c, rc, error_message());
+ *     comm_close(c);
+ */
+#include "backend/backend.h"
+
+typedef struct comm comm;
+
+typedef enum transport {
+    TRANSPORT_AUTO, /* mpi where a launcher (mpirun, srun) started this process, else self */
+    TRANSPORT_SELF,
+    TRANSPORT_MPI,
+    TRANSPORT_COUNT
+} transport;
+
+typedef struct comm_options {
+    transport transport;
+    int size[AXIS_COUNT]; /* of the mesh; 0: 1, and for the data axis what the others leave of the world */
+    double timeout_s;     /* longest wait for another rank; 0: COMM_TIMEOUT_S */
+    bool messages_only;   /* ranks of one node do not read each other's memory */
+    void (*on_failure)(void *context, const char *cause); /* another rank failed first; on a thread of comm's */
+    void (*on_overdue)(void *context);                    /* COMM_GRACE_S later this rank has still not closed */
+    void *context;
+} comm_options;
+#define COMM_TIMEOUT_S 600.0
+#define COMM_GRACE_S 5.0
+
+/* What the launcher says of this process, from its environment: false when none started it. */
+bool comm_launched(int *rank, int *size);
+/* Collective. A world that the mesh does not fill is refused (ERR_INPUT). */
+status comm_open(comm **out, const comm_options *o);
+/* After success: waits for the other ranks. After a failure: gives them up to COMM_GRACE_S to hear of it. NULL is allowed. */
+void comm_close(comm *c);
+
+int comm_rank(const comm *c); /* in the world */
+int comm_size(const comm *c);
+const mesh *comm_mesh(const comm *c);
+int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
+const char *comm_host(const comm *c, int rank);     /* the node's name */
+int comm_node_size(const comm *c);                  /* ranks on this node */
+int comm_cores(const comm *c); /* that this rank may use, shared fairly with those who may use the same */
+const char *comm_transport_name(const comm *c); /* "self", "mpi": for people */
+
+/* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
+
+status comm_barrier(comm *c);
+status comm_all_gather_bytes(comm *c, const void *mine, size_t n_bytes, void *all);
+status comm_broadcast(comm *c, void *bytes, size_t n_bytes, int from);
+status comm_sum_f64(comm *c, double *xs, size_t n); /* in rank order */
+/* Is it set on any rank? What a signal asked of one rank becomes what all ranks do at the same step. */
+status comm_any(comm *c, bool mine, bool *any);
+/* The same text on every rank, or ERR_INPUT on all of them, naming the lowest rank that differs from rank 0 and the first
+ * line in which it does. `what` says what the text is: "settings", "program". */
+status comm_agree(comm *c, const char *what, const char *text);
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* Memory that the ranks of this node read directly, so that collectives need no copy of it; fresh pages, zero. Opened and
+ * closed by all ranks in the same order, sizes may differ, 0 takes part and gets NULL. Only where ranks share memory. */
+bool comm_shares_memory(const comm *c);
+status comm_memory_open(comm *c, size_t n_bytes, void **out);
+void comm_memory_close(comm *c, void *memory, size_t n_bytes);
+
+/* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
+size_t comm_work_bytes(const program *p, const op *o);
+/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SEND or RECV of host memory; from one thread, in the order of
+ * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
+ * somebody takes them. */
+status comm_run(comm *c, const kernel_call *k);
+/* Bytes that this rank has taken from others in comm_run so far: out of their memory, and as messages. */
+typedef struct comm_traffic {
+    uint64_t read, received;
+} comm_traffic;
+comm_traffic comm_traffic_so_far(const comm *c);
+/* Where this rank is, for the messages of the others. */
+void comm_note_step(comm *c, int64_t step);
+void comm_note_op(comm *c, const op *o);
+
+/* ---- the end ------------------------------------------------------------------------------------------------------- */
+
+/* Tells the mesh that this rank failed, unless somebody was first. From any thread. */
+void comm_fail(comm *c, status code, const char *message);
+status comm_check(comm *c); /* OK, or the first cause */

@@ -1,0 +1,202 @@
+#pragma once
+/* comm_state.h - private to comm: what a mesh is made of.
+ *
+ * Three layers, each knowing only the one before it:
+ *   node.c        ranks of one node: a page they all map, memory they read of each other, who is alive, the first cause
+ *   transport     bytes between any two ranks: a table, `mpi` or none. A third one (nccl) would bring collectives of its
+ *                 own on device memory and keep everything else
+ *   window.c, messages.c   the collectives, over memory of the node or over the transport
+ * watch.c is the thread that sees deaths and failures while this rank computes. */
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { CAUSE_BYTES = 1536, HOST_BYTES = 64, MAX_REGIONS = 16, NAME_BYTES = 64 };
+
+/* ---- shared by the ranks of a node: only fixed-size fields, no pointers ------------------------------------------- */
+
+typedef enum cause_state { CAUSE_NONE, CAUSE_WRITING, CAUSE_WRITTEN } cause_state;
+typedef struct cause {
+    _Atomic uint32_t state;
+    int32_t rank; /* -1: on another node, the text says where */
+    int32_t code;
+    char text[CAUSE_BYTES];
+} cause;
+
+/* What a rank brings to the collective it is in; read by its group between two meetings. */
+typedef struct offer {
+    uint32_t kind, region; /* region NO_REGION: the bytes are not in shared memory */
+    uint64_t offset;       /* of what the others read */
+    uint64_t n_bytes;      /* of the operand: groups that disagree are stopped before they read */
+} offer;
+#define NO_REGION UINT32_MAX
+enum { OFFER_X, OFFER_Y, OFFER_COUNT };
+
+typedef struct meeting {
+    _Atomic uint32_t n_met;      /* meetings this rank has come to; the others sleep on it */
+    _Atomic uint32_t n_sleepers; /* whether to wake */
+    offer offers[OFFER_COUNT];
+} meeting;
+
+/* A SEND that waits to be taken. */
+typedef struct parcel {
+    _Atomic uint32_t n_posted, n_taken, n_sleepers;
+    _Atomic int32_t to; /* world rank */
+    int32_t tag;
+    offer offer;
+} parcel;
+
+typedef enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LEFT } seat_state;
+typedef struct seat {
+    _Alignas(128) _Atomic uint32_t state;
+    int32_t rank, pid;
+    /* Where it is, for people: read while it is written. */
+    _Atomic int64_t step;
+    _Atomic uint32_t computing, exchanging; /* op kind + 1; 0: nothing */
+    _Atomic int32_t layer, section;         /* of `computing` */
+    _Atomic uint32_t n_setup;               /* set-up calls begun */
+    char tensor[NAME_BYTES];                /* of `exchanging` */
+    meeting meetings[AXIS_COUNT];
+    parcel parcel;
+} seat;
+
+typedef struct node_page {
+    cause cause;
+    seat seats[]; /* by local index */
+} node_page;
+
+/* Memory that a rank opened for the others to read. */
+typedef struct region {
+    bool taken;
+    int fd; /* -1: a rank that has nothing to share */
+    size_t n_bytes;
+    uint8_t *mine;
+} region;
+
+typedef struct node {
+    int n, index; /* ranks here, this one's place among them */
+    int *ranks;   /* world ranks, rising */
+    int page_fd;  /* each rank its own description: locks belong to it */
+    size_t page_bytes;
+    node_page *page;
+    region regions[MAX_REGIONS];
+    const uint8_t *(*peers)[MAX_REGIONS]; /* by local index: where a peer's regions are mapped here */
+    size_t (*peer_bytes)[MAX_REGIONS];
+} node;
+
+/* ---- transport ---------------------------------------------------------------------------------------------------- */
+
+typedef struct message {
+    void *bytes; /* only read where it is sent */
+    size_t n_bytes;
+    int peer, tag; /* world rank */
+    bool receive;
+} message;
+
+/* A wait for other ranks, in words: "ALL_GATHER of 'x'". */
+typedef struct comm_wait {
+    const char *what;
+    uint64_t start_ns;
+} comm_wait;
+
+typedef struct comm_transport {
+    const char *name;
+    status (*open)(comm *c, int *node);  /* rank and size; node: the lowest rank on this one's node */
+    void (*close)(comm *c, bool failed); /* failed: without waiting for anybody */
+    /* All-gather over the world, for set-up. */
+    status (*gather)(comm *c, const void *mine, size_t n_bytes, void *all);
+    /* All at once; returns when all are done. At most 2 * size. */
+    status (*exchange)(comm *c, const comm_wait *w, const message *ms, int n);
+    /* A cause to other nodes, and from them; neither waits. hear: true when one came. */
+    void (*tell)(comm *c, const cause *x);
+    bool (*hear)(comm *c, cause *x);
+} comm_transport;
+/* Tags of messages: collectives have their axis, SEND and RECV AXIS_COUNT + attr.tag. */
+enum { COMM_TAG_BROADCAST = 1 << 20 };
+const comm_transport *comm_mpi(void); /* NULL where it was built without MPI */
+
+/* ---- a mesh --------------------------------------------------------------------------------------------------------- */
+
+struct comm {
+    comm_options options;
+    const comm_transport *transport; /* NULL: self */
+    void *transport_state;
+    int rank, size;
+    mesh mesh;
+    int *node_of;              /* by rank: the lowest rank on its node */
+    int *local_of;             /* by rank: its index on its node */
+    char (*hosts)[HOST_BYTES]; /* by rank */
+    node node;
+    bool group_is_local[AXIS_COUNT];
+    comm_traffic traffic;
+    int n_cores;        /* of this node that are this rank's */
+    int spins;          /* looks before a sleep, where every rank has a core */
+    message *messages;  /* room for 2 * size */
+    const void **parts; /* room for size: where the operands of a group lie */
+    cause own_cause;    /* of a mesh of one, which has no page */
+    pthread_t watcher;
+    bool watching;
+    _Atomic bool closing;
+    int wake_fd; /* ends the watcher's sleep */
+};
+
+/* comm.c */
+cause *comm_cause(const comm *c);
+bool comm_failed(const comm *c);
+/* The first cause, told to the other nodes, unless there is one. rank: whose it is, -1 on another node. */
+void comm_cause_set(comm *c, int rank, status code, const char *text);
+/* In every loop that waits, now and then: the first cause, or the timeout, which then is it. late: who is waited for, -1
+ * when that is not known. */
+status comm_wait_check(comm *c, const comm_wait *w, int late);
+char *comm_describe(const comm *c, int rank, char *out, size_t n); /* "rank 2 (pid 71 on a), last in step 3, ..." */
+
+/* node.c */
+status node_open(comm *c, const int *node_of);
+void node_close(comm *c);
+bool node_peer_is_dead(const comm *c, int local);
+seat *node_seat(const comm *c, int local);
+seat *node_seat_of(const comm *c, int rank);                              /* NULL: on another node */
+const uint8_t *node_peer_bytes(const comm *c, int local, const offer *o); /* NULL: not inside a region */
+void node_offer(const comm *c, const void *bytes, size_t n_bytes, op_kind kind, offer *out);
+void futex_wake_all(_Atomic uint32_t *word);
+void futex_wait_ms(_Atomic uint32_t *word, uint32_t seen, int ms);
+
+/* watch.c */
+status watch_open(comm *c);
+void watch_close(comm *c);
+
+/* sum.c: out[i] = start + parts[0][i] + parts[1][i] + ... in this order, fp32 (fp64 for fp64), rounded once. */
+typedef struct part_sum {
+    const void **parts; /* each begins with the element that is summed first */
+    int n_parts;
+    dtype type;
+    void *out;
+    bool from_out; /* begin with what out holds */
+    /* A bf16 accumulator: its noise, and the op that says whose. NULL: rounded to nearest. */
+    const step_scalars *noise;
+    const op *op;
+} part_sum;
+void part_sum_run(const part_sum *s, size_t first, size_t n); /* elements first .. first + n of out */
+
+/* window.c, messages.c */
+typedef struct collective {
+    op_kind kind;
+    axis axis;
+    int n, index;  /* of the group */
+    int peer, tag; /* world rank; SEND, RECV */
+    const void *x;
+    void *y;
+    size_t x_bytes, y_bytes;
+    dtype type;
+    const step_scalars *scalars; /* REDUCE_SCATTER into an accumulator */
+    const op *op;
+    void *work;
+    size_t work_bytes;
+    comm_wait wait;
+} collective;
+status window_run(comm *c, const collective *k, bool *taken); /* taken false: an operand is not shared, send it */
+status messages_run(comm *c, const collective *k);
+part_sum reduce_sum(comm *c, const collective *k); /* REDUCE_SCATTER of c->parts into y */
+void reduce_slice(const collective *k, int index, size_t *first,
+                  size_t *n); /* elements of ALL_REDUCE that a rank sums */

@@ -1,0 +1,207 @@
+/* mpi.c - bytes between ranks through MPI; nothing else of MPI is used.
+ *
+ * MPI is only started where there is something to talk to: a run of one rank never calls it. Every call is non-blocking and
+ * tested in a loop that also looks for a failed rank and the timeout, because a blocking call to a dead rank never returns.
+ * Between looks the loop sleeps, longer and longer: ranks often outnumber cores, and who waits must not compute.
+ *
+ * Two threads come here, the one that exchanges and the watcher, one at a time under a lock: MPI_THREAD_SERIALIZED. */
+#ifdef HAVE_MPI
+#include "comm/comm_state.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Counts of MPI are ints. */
+#define MESSAGE_MOST ((size_t)1 << 30)
+enum { EAGER_LOOKS = 64, NAP_LEAST_NS = 2000, NAP_MOST_NS = 500000, ASK_WHO_IS_LATE = -2 };
+
+typedef struct mpi_state {
+    MPI_Comm data, setup, alerts; /* apart, so that no message is taken for another's */
+    pthread_mutex_t lock;
+    MPI_Request *requests;    /* room for 2 * size */
+    MPI_Request *alert_sends; /* room for size; left alone once started */
+    cause alert;              /* what they send */
+} mpi_state;
+
+static status mpi_error(const char *what, int rc) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    MPI_Error_string(rc, text, &n);
+    return ERR(ERR_RUN, "%s: %s", what, text);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------------------------- */
+
+static void nap(int look) {
+    if (look < EAGER_LOOKS) return;
+    long ns = (long)NAP_LEAST_NS << MIN((look - EAGER_LOOKS) / 16, 16);
+    nanosleep(&(struct timespec){.tv_nsec = MIN(ns, (long)NAP_MOST_NS)}, NULL);
+}
+
+/* Of the ranks on this node, one that has begun fewer set-up calls than this. */
+static int find_late(const comm *c) {
+    if (!c->node.page) return -1;
+    uint32_t mine = atomic_load(&node_seat(c, c->node.index)->n_setup);
+    for (int i = 0; i < c->node.n; i++)
+        if ((int32_t)(atomic_load(&node_seat(c, i)->n_setup) - mine) < 0) return c->node.ranks[i];
+    return -1;
+}
+
+/* late: who is waited for; -1: several; or whoever has not come to the set-up call */
+static status finish(comm *c, const comm_wait *w, MPI_Request *requests, int n, int late) {
+    mpi_state *m = c->transport_state;
+    for (int look = 0;; look++) {
+        int done = 0;
+        pthread_mutex_lock(&m->lock);
+        int rc = MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE);
+        pthread_mutex_unlock(&m->lock);
+        if (rc != MPI_SUCCESS) {
+            TRY(comm_check(c)); /* a connection that broke is the trace of a rank that failed */
+            return mpi_error(w->what, rc);
+        }
+        if (done) return OK;
+        TRY(comm_wait_check(c, w, late == ASK_WHO_IS_LATE ? find_late(c) : late));
+        nap(look);
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------------------------- */
+
+static status mpi_gather(comm *c, const void *mine, size_t n_bytes, void *all) {
+    mpi_state *m = c->transport_state;
+    MPI_Request request;
+    comm_wait w = {"an exchange between steps", clock_ns()};
+    ASSERT(n_bytes <= MESSAGE_MOST);
+    if (c->node.page) atomic_fetch_add(&node_seat(c, c->node.index)->n_setup, 1);
+    pthread_mutex_lock(&m->lock);
+    int rc = MPI_Iallgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, m->setup, &request);
+    pthread_mutex_unlock(&m->lock);
+    if (rc != MPI_SUCCESS) return mpi_error(w.what, rc);
+    return finish(c, &w, &request, 1, ASK_WHO_IS_LATE);
+}
+
+static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n) {
+    mpi_state *m = c->transport_state;
+    size_t longest = 0;
+    for (int i = 0; i < n; i++) longest = MAX(longest, ms[i].n_bytes);
+    for (size_t at = 0; at < longest; at += MESSAGE_MOST) {
+        int n_requests = 0, rc = MPI_SUCCESS, late = -1;
+        pthread_mutex_lock(&m->lock);
+        for (int receive = 1; receive >= 0; receive--) /* receives first: what arrives finds its place */
+            for (int i = 0; i < n && rc == MPI_SUCCESS; i++) {
+                const message *x = &ms[i];
+                if (x->receive != (bool)receive || at >= x->n_bytes) continue;
+                int length = (int)MIN(x->n_bytes - at, MESSAGE_MOST);
+                char *bytes = (char *)x->bytes + at;
+                MPI_Request *r = &m->requests[n_requests++];
+                rc = receive ? MPI_Irecv(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r)
+                             : MPI_Isend(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r);
+                if (n == 1) late = x->peer;
+            }
+        pthread_mutex_unlock(&m->lock);
+        if (rc != MPI_SUCCESS) return mpi_error(w->what, rc);
+        TRY(finish(c, w, m->requests, n_requests, late));
+    }
+    return OK;
+}
+
+/* To the first rank of every other node; nobody waits for the sends. */
+static void mpi_tell(comm *c, const cause *x) {
+    mpi_state *m = c->transport_state;
+    if (!m || !c->node_of) return;
+    pthread_mutex_lock(&m->lock);
+    m->alert.rank = x->rank;
+    m->alert.code = x->code;
+    memcpy(m->alert.text, x->text, CAUSE_BYTES);
+    for (int r = 0; r < c->size; r++)
+        if (c->node_of[r] == r && c->node_of[c->rank] != r)
+            MPI_Isend(&m->alert, sizeof m->alert, MPI_BYTE, r, 0, m->alerts, &m->alert_sends[r]);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static bool mpi_hear(comm *c, cause *x) {
+    mpi_state *m = c->transport_state;
+    int came = 0;
+    MPI_Status from;
+    if (c->node.index != 0 || c->node.n == c->size) return false;
+    pthread_mutex_lock(&m->lock);
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, m->alerts, &came, &from) != MPI_SUCCESS) came = 0;
+    if (came) came = MPI_Recv(x, sizeof *x, MPI_BYTE, from.MPI_SOURCE, 0, m->alerts, &from) == MPI_SUCCESS;
+    pthread_mutex_unlock(&m->lock);
+    if (came) x->text[CAUSE_BYTES - 1] = 0;
+    return came;
+}
+
+static status mpi_find_node(comm *c, int *node) {
+    MPI_Comm shared;
+    int rc = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &shared);
+    *node = c->rank;
+    if (rc == MPI_SUCCESS) rc = MPI_Bcast(node, 1, MPI_INT, 0, shared);
+    if (rc == MPI_SUCCESS) rc = MPI_Comm_free(&shared);
+    return rc == MPI_SUCCESS ? OK : mpi_error("find the ranks of this node", rc);
+}
+
+/* MPI starts once in a process and cannot be started again, so it ends with the process: there may be another mesh. Not
+ * after a failure: MPI_Finalize waits for everybody. */
+static bool may_finalize;
+static void finalize_at_exit(void) {
+    if (may_finalize) MPI_Finalize();
+}
+
+static status mpi_start(void) {
+    int provided, started = 0;
+    MPI_Initialized(&started);
+    if (started) return OK;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        return ERR(ERR_RUN, "MPI does not start; its own message stands above");
+    atexit(finalize_at_exit);
+    return OK;
+}
+
+static status mpi_open(comm *c, int *node) {
+    int provided, launched_rank, launched_size = 0;
+    TRY(mpi_start());
+    may_finalize = false;
+    if (MPI_Query_thread(&provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
+        return ERR(ERR_INPUT, "this MPI serves one thread only; ralo needs MPI_THREAD_SERIALIZED");
+    MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &c->size);
+    if (comm_launched(&launched_rank, &launched_size) && launched_size != c->size)
+        return ERR(ERR_INPUT,
+                   "the launcher started %d processes and MPI sees %d: it belongs to another MPI than the one ralo "
+                   "was built with",
+                   launched_size, c->size);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    mpi_state *m = mem_alloc(sizeof *m);
+    c->transport_state = m;
+    pthread_mutex_init(&m->lock, NULL);
+    m->requests = mem_alloc(2 * (size_t)c->size * sizeof *m->requests);
+    m->alert_sends = mem_alloc((size_t)c->size * sizeof *m->alert_sends);
+    MPI_Comm *const copies[] = {&m->data, &m->setup, &m->alerts};
+    for (size_t i = 0; i < ARRAY_LENGTH(copies); i++) { /* they inherit the error handler */
+        int rc = MPI_Comm_dup(MPI_COMM_WORLD, copies[i]);
+        if (rc != MPI_SUCCESS) return mpi_error("a communicator for ralo", rc);
+    }
+    return mpi_find_node(c, node);
+}
+
+static void mpi_close(comm *c, bool failed) {
+    mpi_state *m = c->transport_state;
+    if (!failed) {
+        MPI_Comm_free(&m->data);
+        MPI_Comm_free(&m->setup);
+        MPI_Comm_free(&m->alerts);
+    }
+    may_finalize = !failed;
+    pthread_mutex_destroy(&m->lock);
+    free(m->requests);
+    free(m->alert_sends);
+    free(m);
+}
+
+const comm_transport *comm_mpi(void) {
+    static const comm_transport t = {"mpi", mpi_open, mpi_close, mpi_gather, mpi_exchange, mpi_tell, mpi_hear};
+    return &t;
+}
+#endif

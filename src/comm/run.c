@@ -1,0 +1,107 @@
+/* run.c - an op of the program as a collective of its group. */
+#include "comm/comm_state.h"
+
+/* Scratch for parts that arrive as messages: a good part of a megabyte from every rank of a small group, and one element
+ * from every rank of the largest. */
+#define WORK_LEAST ((size_t)64 << 10)
+#define WORK_MOST ((size_t)2 << 20)
+
+size_t comm_work_bytes(const program *p, const op *o) {
+    if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
+    if (o->attr.group_size < 2) return 0;
+    return MIN(MAX(value_bytes(program_get(p, o->in[0])), WORK_LEAST), WORK_MOST);
+}
+
+part_sum reduce_sum(comm *c, const collective *k) {
+    const step_scalars *s = k->scalars;
+    return (part_sum){.parts = c->parts,
+                      .n_parts = k->n,
+                      .type = k->type,
+                      .out = k->y,
+                      .from_out = s && s->micro > 0,
+                      .noise = k->type == DTYPE_BF16 ? s : NULL,
+                      .op = k->op};
+}
+
+void reduce_slice(const collective *k, int index, size_t *first, size_t *n) {
+    size_t count = k->x_bytes / dtype_bytes(k->type), i = (size_t)index, ranks = (size_t)k->n;
+    *first = count / ranks * i + MIN(i, count % ranks);
+    *n = count / ranks + (i < count % ranks);
+}
+
+/* A group of one: what the others bring is nothing. */
+static void run_alone(comm *c, const collective *k) {
+    if (k->kind == OP_REDUCE_SCATTER) {
+        const void *part = k->x;
+        part_sum s = reduce_sum(c, k);
+        s.parts = &part;
+        part_sum_run(&s, 0, k->y_bytes / dtype_bytes(k->type));
+    } else if (k->x != k->y) {
+        memcpy(k->y, k->x, k->y_bytes);
+    }
+}
+
+/* What the other ranks have of the result. */
+static uint64_t bytes_taken(const collective *k) {
+    uint64_t others = (uint64_t)k->n - 1;
+    size_t first, n;
+    switch (k->kind) {
+    case OP_ALL_GATHER: return others * k->x_bytes;
+    case OP_REDUCE_SCATTER: return others * k->y_bytes;
+    case OP_ALL_TO_ALL: return others * (k->x_bytes / (uint64_t)k->n);
+    case OP_ALL_REDUCE:
+        reduce_slice(k, k->index, &first, &n);
+        return others * n * dtype_bytes(k->type) + k->y_bytes - n * dtype_bytes(k->type);
+    default: return k->kind == OP_RECV ? k->y_bytes : 0;
+    }
+}
+
+static status run_among(comm *c, const collective *k) {
+    bool done = false;
+    bool local = k->kind == OP_SEND || k->kind == OP_RECV ? c->node_of[k->peer] == c->node_of[c->rank]
+                                                          : c->group_is_local[k->axis];
+    TRY(comm_check(c));
+    if (local) TRY(window_run(c, k, &done));
+    if (!done) TRY(messages_run(c, k));
+    *(done ? &c->traffic.read : &c->traffic.received) += bytes_taken(k);
+    return OK;
+}
+
+comm_traffic comm_traffic_so_far(const comm *c) { return c->traffic; }
+
+status comm_run(comm *c, const kernel_call *call) {
+    const op *o = call->op;
+    const value *x = o->in[0] ? call_in(call, 0) : NULL, *y = o->out[0] ? call_out(call, 0) : NULL;
+    const char *tensor = y ? y->name : x->name;
+    char what[160];
+    collective k = {.kind = o->kind,
+                    .axis = o->attr.axis,
+                    .n = c->mesh.size[o->attr.axis],
+                    .index = c->mesh.index[o->attr.axis],
+                    .x = call->in[0],
+                    .y = call->out[0],
+                    .x_bytes = x ? value_bytes(x) : 0,
+                    .y_bytes = y ? value_bytes(y) : 0,
+                    .type = (x ? x : y)->type,
+                    .scalars = o->kind == OP_REDUCE_SCATTER ? call->in[1] : NULL,
+                    .op = o,
+                    .work = call->work,
+                    .work_bytes = o->work ? value_bytes(&call->program->values[o->work]) : 0,
+                    .wait = {what, clock_ns()}};
+    snprintf(what, sizeof what, "%s of '%s'", op_name(o->kind), tensor);
+    if (o->attr.group_size != k.n)
+        return ERR(ERR_BUG, "%s: the program is for %d ranks on the %s axis, the mesh has %d", what, o->attr.group_size,
+                   axis_name(k.axis), k.n);
+    if (k.n == 1) {
+        run_alone(c, &k);
+        return OK;
+    }
+    if (o->kind == OP_SEND || o->kind == OP_RECV) k.peer = comm_rank_at(c, k.axis, o->attr.peer), k.tag = o->attr.tag;
+    seat *s = node_seat(c, c->node.index);
+    snprintf(s->tensor, sizeof s->tensor, "%s", tensor);
+    atomic_store_explicit(&s->exchanging, (uint32_t)o->kind + 1, memory_order_relaxed);
+    status rc = run_among(c, &k);
+    atomic_store_explicit(&s->exchanging, 0, memory_order_relaxed);
+    if (rc != OK) comm_fail(c, rc, error_message());
+    return rc;
+}

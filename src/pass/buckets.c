@@ -1,0 +1,119 @@
+/* buckets.c - the flat order of parameters and its cut into buckets. */
+#include "pass/buckets.h"
+
+#include <stdlib.h>
+
+typedef struct placed {
+    int unit;
+    int64_t count;
+    size_t param;
+} placed;
+
+int64_t norm_blocks(int64_t n_elements) { return (n_elements + NORM_BLOCK - 1) / NORM_BLOCK; }
+
+static int by_place(const void *a, const void *b) {
+    const placed *x = a, *y = b;
+    if (x->unit != y->unit) return x->unit < y->unit ? -1 : 1;
+    if (x->count != y->count) return x->count > y->count ? -1 : 1;
+    return x->param < y->param ? -1 : x->param > y->param;
+}
+
+/* Outside the blocks a parameter belongs to the embedding when it stands before them, else to the head. */
+static placed *place_params(const program *p, const model *m) {
+    placed *list = mem_alloc(m->n_params * sizeof *list);
+    int head = 1 + (int)m->config.n_layers;
+    bool behind = false;
+    for (size_t i = 0; i < m->n_params; i++) {
+        int layer = program_get(p, m->params[i].value)->layer;
+        behind |= layer >= 0;
+        list[i] = (placed){layer >= 0 ? 1 + layer : behind ? head : 0, shape_count(&m->params[i].shape), i};
+    }
+    qsort(list, m->n_params, sizeof *list, by_place);
+    return list;
+}
+
+size_t *bucket_order(const program *p, const model *m) {
+    placed *list = place_params(p, m);
+    size_t *order = mem_alloc(m->n_params * sizeof *order);
+    for (size_t i = 0; i < m->n_params; i++) order[i] = list[i].param;
+    free(list);
+    return order;
+}
+
+flat_place *bucket_places(const program *p, const model *m) {
+    placed *list = place_params(p, m);
+    flat_place *places = mem_alloc(m->n_params * sizeof *places);
+    for (size_t i = 0; i < m->n_params; i++) {
+        const placed *before = i && list[i - 1].unit == list[i].unit ? &list[i - 1] : NULL;
+        int64_t at = before ? places[before->param].offset + norm_blocks(before->count) * NORM_BLOCK : 0;
+        places[list[i].param] = (flat_place){list[i].unit, at};
+    }
+    free(list);
+    return places;
+}
+
+uint64_t bucket_noise_key(int unit) {
+    char name[24];
+    snprintf(name, sizeof name, "unit %d", unit);
+    return rng_key(1, name);
+}
+
+/* Most elements of a bucket by the two settings, each in the bytes of what it sends; INT64_MAX: a whole unit. */
+static int64_t largest_bucket(const pass_context *c) {
+    const shard_options *o = &c->shard;
+    int64_t most = INT64_MAX;
+    if (o->reduce_bucket) most = MIN(most, o->reduce_bucket / (int64_t)dtype_bytes(precision_grad(c->precision)));
+    if (o->allgather_bucket)
+        most = MIN(most, o->allgather_bucket / (int64_t)dtype_bytes(precision_compute(c->precision)));
+    return most;
+}
+
+void buckets_init(buckets *b, const program *p, const pass_context *c) {
+    const model *m = c->model;
+    size_t n = m->n_params;
+    int64_t most = largest_bucket(c), ranks = mesh_size(&c->mesh, AXIS_DATA);
+    placed *list = place_params(p, m);
+    *b = (buckets){.order = mem_alloc(n * sizeof *b->order),
+                   .bucket = mem_alloc(n * sizeof *b->bucket),
+                   .offset = mem_alloc(n * sizeof *b->offset),
+                   .list = mem_alloc(n * sizeof *b->list)};
+    for (size_t i = 0; i < n; i++) {
+        const placed *q = &list[i];
+        bucket *last = b->n ? &b->list[b->n - 1] : NULL;
+        bool small = c->shard.zero == 3 && q->count < c->shard.persist_below;
+        int64_t blocks = norm_blocks(q->count);
+        if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
+            b->list[b->n] = (bucket){.first = i, .unit = q->unit, .small = small};
+            if (last && last->unit == q->unit) {
+                b->list[b->n].part = last->part + 1;
+                b->list[b->n].offset = last->offset + last->n_blocks * NORM_BLOCK;
+            }
+            last = &b->list[b->n++];
+        }
+        b->order[i] = q->param;
+        b->bucket[q->param] = b->n - 1;
+        b->offset[q->param] = last->n_blocks * NORM_BLOCK;
+        last->n_blocks += blocks;
+        last->n++;
+    }
+    for (size_t i = 0; i < b->n; i++) b->list[i].per_rank = (b->list[i].n_blocks + ranks - 1) / ranks * NORM_BLOCK;
+    free(list);
+}
+
+void buckets_fini(buckets *b) {
+    free(b->order);
+    free(b->bucket);
+    free(b->offset);
+    free(b->list);
+    *b = (buckets){0};
+}
+
+const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers) {
+    char unit[24];
+    if (b->unit == 0) snprintf(unit, sizeof unit, "embed");
+    else if (b->unit > n_layers) snprintf(unit, sizeof unit, "head");
+    else snprintf(unit, sizeof unit, "layers.%d", b->unit - 1);
+    if (b->part) snprintf(buf, BUCKET_NAME_BYTES, "%s.%d", unit, b->part);
+    else snprintf(buf, BUCKET_NAME_BYTES, "%s", unit);
+    return buf;
+}

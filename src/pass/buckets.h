@@ -1,0 +1,44 @@
+#pragma once
+/* buckets.h - private to pass: parameters laid one behind the other, so that one message carries many and every rank of a
+ * group owns as much as any other.
+ *
+ * A unit is the embedding, a block of the model, or the head. Inside a unit the larger parameters come first, so that
+ * those below any size are its end: that order is the order of the global norm too, on one rank as on many, and it does
+ * not depend on how units are cut. A bucket is a unit or a part of one. In it each parameter begins at a multiple of
+ * NORM_BLOCK elements, and behind the last one it is filled up to as many whole blocks for each rank. */
+#include "pass/pass.h"
+
+typedef struct bucket {
+    size_t first, n;  /* parameters, as places in the order */
+    int unit;         /* 0: embedding, 1 + l: block l, then the head */
+    int part;         /* of its unit */
+    int64_t offset;   /* of its first parameter in the unit, in elements */
+    bool small;       /* ZeRO-3: of parameters that stay whole */
+    int64_t n_blocks; /* of NORM_BLOCK elements, before it is filled up */
+    int64_t per_rank; /* elements that each rank owns */
+} bucket;
+
+typedef struct buckets {
+    size_t *order;   /* parameters of the model in the order of the norm */
+    size_t *bucket;  /* of each parameter */
+    int64_t *offset; /* of each parameter in its bucket, in elements */
+    bucket *list;
+    size_t n;
+} buckets;
+
+int64_t norm_blocks(int64_t n_elements);
+/* The order alone, for the optimizer. The caller frees. */
+size_t *bucket_order(const program *p, const model *m);
+/* Where each parameter lies in its unit, whatever the cut: rounding noise of gradients goes by it, so that a bucket is
+ * rounded as its parameters are. The caller frees. */
+typedef struct flat_place {
+    int unit;
+    int64_t offset; /* elements */
+} flat_place;
+flat_place *bucket_places(const program *p, const model *m);
+uint64_t bucket_noise_key(int unit);
+void buckets_init(buckets *b, const program *p, const pass_context *c);
+void buckets_fini(buckets *b);
+/* "layers.3", "embed.1": into buf, which it returns. */
+enum { BUCKET_NAME_BYTES = 48 };
+const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers);

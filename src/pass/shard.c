@@ -1,0 +1,523 @@
+/* shard.c - ZeRO: what each rank of the data axis keeps, and the messages that make up for the rest.
+ *
+ * In: the program of one rank, forward, backward and update. Out: the program of this rank among n, with the same
+ * arithmetic on every element. Parameters and gradients become runs of flat buckets (buckets.h):
+ *
+ *              parameters    gradients                         states and update
+ *     ZeRO 0   as they were  whole; REDUCE_SCATTER and then    whole, on every rank
+ *                            ALL_GATHER, both in place
+ *     ZeRO 1   whole         whole; REDUCE_SCATTER in place    own part, then ALL_GATHER of the parameters
+ *     ZeRO 2   whole         own part; REDUCE_SCATTER per      own part, then ALL_GATHER of the parameters
+ *                            micro-batch from a passing bucket
+ *     ZeRO 3   own part      as 2                              own part; ALL_GATHER before each use instead
+ *
+ * The norm: every rank sums the squares of its own blocks and gathers those of the others to the places that they have on
+ * one rank, so that CLIP sees the same numbers in the same order. Messages run on a stream of their own. Where they stand
+ * in the list says how long their bytes are taken, and with that what they can run beside (moves.h). */
+#include "pass/buckets.h"
+#include "pass/moves.h"
+
+#include <stdlib.h>
+
+typedef struct sharder {
+    program *p;
+    pass_context *c;
+    buckets b;
+    int n, rank;
+    value_id *params;      /* per bucket: all of it, or this rank's part where is_cut; NO_VALUE in stage 0 */
+    value_id *grads;       /* per bucket: all of it, from stage 2 on this rank's part */
+    value_id *grad_shares; /* per parameter: of what this rank updates; NO_VALUE where that is nothing */
+    size_t *param_of;      /* per value of the old table: 1 + the parameter that it is */
+} sharder;
+
+/* A gathered bucket in use. A run ends where another unit's parameters are read: what comes after is gathered again. */
+typedef struct gather_run {
+    size_t bucket, first_op;
+    value_id value;
+} gather_run;
+
+static int zero(const sharder *s) { return s->c->shard.zero; }
+static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && !s->b.list[b].small; }
+static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
+static const model_param *param_at(const sharder *s, const bucket *b, size_t k) {
+    return &s->c->model->params[s->b.order[b->first + k]];
+}
+
+param_share shard_share(const pass_context *c, size_t param, int index) {
+    int64_t count = shape_count(&c->model->params[param].shape), per = c->shard_elements[param];
+    if (per == 0) return (param_share){0, count};
+    int64_t offset = c->shard_offset[param], begin = MAX(offset, index * per);
+    int64_t end = MIN(offset + count, (index + 1) * per);
+    return begin < end ? (param_share){begin - offset, end - begin} : (param_share){0, 0};
+}
+
+param_share shard_saved(const pass_context *c, size_t param) {
+    int n = mesh_size(&c->mesh, AXIS_DATA);
+    bool mine = c->shard_elements[param] || param % (size_t)n == (size_t)c->mesh.index[AXIS_DATA];
+    return mine ? c->updated[param] : (param_share){0, 0};
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------- */
+
+static int layer_of(const sharder *s, size_t b) {
+    int unit = s->b.list[b].unit;
+    return unit == 0 || unit > s->c->model->config.n_layers ? -1 : unit - 1;
+}
+
+static value_id add_flat(sharder *s, const char *prefix, size_t b, dtype t, int64_t n, role r) {
+    char name[96], of[BUCKET_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", prefix, bucket_name(of, &s->b.list[b], s->c->model->config.n_layers));
+    value_id v = program_persistent(s->p, name, t, SHAPE(n), r);
+    s->p->values[v].layer = layer_of(s, b);
+    return v;
+}
+
+static value_id add_view(sharder *s, const char *name, value_id of, int64_t first, shape shape) {
+    size_t width = dtype_bytes(s->p->values[of].type);
+    value_id v = program_view(s->p, name, of, (size_t)first * width, shape);
+    s->p->values[v].layer = s->p->values[of].layer;
+    return v;
+}
+
+/* This rank's part of a bucket that is whole here. */
+static value_id own_part(sharder *s, value_id whole, size_t b) {
+    char name[128];
+    snprintf(name, sizeof name, "own.%.100s", s->p->values[whole].name);
+    value_id known = program_find(s->p, name);
+    int64_t per = s->b.list[b].per_rank;
+    return known ? known : add_view(s, name, whole, s->rank * per, SHAPE(per));
+}
+
+/* The value stays in the table under its name, without bytes: nothing of it is here. */
+static void vanish(value *v) {
+    v->persistent = false;
+    v->role = ROLE_WORK;
+    v->gradient = NO_VALUE;
+}
+
+static void become_view(sharder *s, value_id v, value_id of, int64_t first) {
+    value *a = &s->p->values[v];
+    a->view_of = of;
+    a->view_offset = (size_t)first * dtype_bytes(a->type);
+}
+
+/* From here on the value is elements [first, first + n) of its tensor, and its name says so. */
+static void become_share(sharder *s, value_id v, param_share share, int64_t per_entry) {
+    value *a = &s->p->values[v];
+    a->name = arena_format(&s->p->memory, "%s[%lld:%lld]", a->name, (long long)share.first,
+                           (long long)(share.first + share.n));
+    a->shape = SHAPE((share.n + per_entry - 1) / per_entry);
+}
+
+/* The elements of parameter i that this rank updates, in a bucket or, where only that is here, in its own part. */
+static value_id share_in(sharder *s, size_t i, const char *kind, value_id bucket_value, bool own) {
+    param_share share = s->c->updated[i];
+    char name[200];
+    snprintf(name, sizeof name, "own.%s.%.100s[%lld:%lld]", kind, s->c->model->params[i].name, (long long)share.first,
+             (long long)(share.first + share.n));
+    int64_t at = s->b.offset[i] + share.first - (own ? s->rank * s->b.list[s->b.bucket[i]].per_rank : 0);
+    return add_view(s, name, bucket_value, at, SHAPE(share.n));
+}
+
+static void lay_params(sharder *s, size_t b) {
+    const bucket *k = &s->b.list[b];
+    dtype t = precision_compute(s->c->precision);
+    bool cut = is_cut(s, b);
+    s->params[b] = add_flat(s, "params", b, t, cut ? k->per_rank : bucket_elements(s, b), ROLE_PARAM);
+    s->p->values[s->params[b]].gradient = s->grads[b];
+    for (size_t j = 0; j < k->n; j++) {
+        size_t i = s->b.order[k->first + j];
+        value_id v = s->c->model->params[i].value;
+        param_share share = s->c->updated[i];
+        if (!cut) {
+            become_view(s, v, s->params[b], s->b.offset[i]);
+            continue;
+        }
+        s->c->held[i] = share;
+        if (share.n == 0) {
+            vanish(&s->p->values[v]);
+            continue;
+        }
+        become_view(s, v, s->params[b], s->b.offset[i] + share.first - s->rank * k->per_rank);
+        become_share(s, v, share, 1);
+    }
+}
+
+static void lay_grads(sharder *s, size_t b) {
+    const bucket *k = &s->b.list[b];
+    bool own = zero(s) >= 2;
+    s->grads[b] =
+        add_flat(s, "grads", b, precision_grad(s->c->precision), own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
+    bool any = !own;
+    for (size_t j = 0; j < k->n; j++) {
+        size_t i = s->b.order[k->first + j];
+        value_id g = s->c->grads[i];
+        any |= s->c->updated[i].n > 0;
+        if (own) vanish(&s->p->values[g]); /* written into a passing bucket, added to the part */
+        else become_view(s, g, s->grads[b], s->b.offset[i]);
+    }
+    if (!any) s->p->values[s->grads[b]].role = ROLE_COMM; /* padding, which nobody reads */
+}
+
+static void cut_states(sharder *s, size_t i) {
+    const struct {
+        value_id *ids;
+        int64_t per_entry;
+    } groups[] = {{s->c->masters, 1},
+                  {s->c->moments, 1},
+                  {s->c->variances, 1},
+                  {s->c->moment_scales, STATE_BLOCK},
+                  {s->c->variance_scales, STATE_BLOCK}};
+    for (size_t k = 0; k < ARRAY_LENGTH(groups); k++) {
+        value_id *v = &groups[k].ids[i];
+        if (*v == NO_VALUE) continue;
+        if (s->c->updated[i].n) {
+            become_share(s, *v, s->c->updated[i], groups[k].per_entry);
+        } else {
+            vanish(&s->p->values[*v]);
+            *v = NO_VALUE;
+        }
+    }
+}
+
+static void lay_out(sharder *s) {
+    pass_context *c = s->c;
+    for (size_t i = 0; i < c->model->n_params && zero(s) >= 1; i++) {
+        c->shard_offset[i] = s->b.offset[i];
+        c->shard_elements[i] = s->b.list[s->b.bucket[i]].per_rank;
+        c->updated[i] = shard_share(c, i, s->rank);
+        cut_states(s, i);
+    }
+    for (size_t b = 0; b < s->b.n; b++) {
+        lay_grads(s, b);
+        if (zero(s) >= 1) lay_params(s, b);
+    }
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------------------ */
+
+static op message(const sharder *s, op_kind k, section where, int layer) {
+    op o = {.kind = k, .section = where, .layer = layer, .at = s->c->target->comm_at};
+    o.attr.axis = AXIS_DATA;
+    o.attr.group_size = s->n;
+    return o;
+}
+
+/* Gradients of a micro-batch are added to what this rank has of the step, and rounded as ACCUMULATE rounds them; the sum of
+ * several is a number of its own. */
+static op reduction(const sharder *s, section where, size_t b, value_id from, value_id to) {
+    const bucket *k = &s->b.list[b];
+    op o = message(s, OP_REDUCE_SCATTER, where, layer_of(s, b));
+    o.attr.noise_key = bucket_noise_key(k->unit);
+    o.attr.first_element = k->offset + s->rank * k->per_rank;
+    o.in[0] = from;
+    if (zero(s) >= 2 || s->c->accumulation == 1) o.in[1] = s->c->model->scalars;
+    o.out[0] = to;
+    return o;
+}
+
+/* A bucket that is whole here takes what the others made of their parts. */
+static op gathering(sharder *s, section where, size_t b, value_id whole) {
+    op o = message(s, OP_ALL_GATHER, where, layer_of(s, b));
+    o.in[0] = own_part(s, whole, b);
+    o.out[0] = whole;
+    return o;
+}
+
+/* Only one micro-batch, so that its gradients are the step's. */
+static bool reduces_in_backward(const sharder *s) {
+    return zero(s) >= 2 || (s->c->accumulation == 1 && s->c->shard.overlap);
+}
+
+/* ---- forward and backward ------------------------------------------------------------------------------------------ */
+
+/* Passing buckets for the gradients of a micro-batch: the backward writes into them and not into the gradients, or what
+ * was to be added to these. Returns them per bucket; the caller frees. Ops that added are gone: *n_ops is what is left. */
+static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
+    const model *m = s->c->model;
+    size_t n_values = s->p->n_values, n = 0;
+    value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
+    value_id *written = mem_alloc(m->n_params * sizeof *written); /* by the backward, for each parameter */
+    for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i];
+    for (size_t k = 0; k < *n_ops; k++) {
+        size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[0]] : 0;
+        if (i) written[i - 1] = ops[k].in[0];
+        else ops[n++] = ops[k];
+    }
+    *n_ops = n;
+    dtype t = precision_grad(s->c->precision);
+    for (size_t b = 0; b < s->b.n; b++) {
+        const bucket *k = &s->b.list[b];
+        char name[160], of[BUCKET_NAME_BYTES];
+        snprintf(name, sizeof name, "fresh.%s", bucket_name(of, k, m->config.n_layers));
+        fresh[b] = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, SECTION_MICRO);
+        s->p->values[fresh[b]].layer = layer_of(s, b);
+        for (size_t j = 0; j < k->n; j++) {
+            size_t i = s->b.order[k->first + j];
+            snprintf(name, sizeof name, "passing.d.%.100s", m->params[i].name);
+            instead[written[i]] = add_view(s, name, fresh[b], s->b.offset[i], m->params[i].shape);
+        }
+    }
+    for (size_t k = 0; k < n; k++)
+        for (int out = 0; out < op_output_count(ops[k].kind); out++) {
+            value_id v = ops[k].out[out];
+            if (v < n_values && instead[v]) ops[k].out[out] = instead[v];
+        }
+    free(written);
+    free(instead);
+    return fresh;
+}
+
+typedef struct finished {
+    size_t bucket, op; /* the last one that writes a gradient of the bucket */
+} finished;
+
+static int by_op(const void *a, const void *b) {
+    const finished *x = a, *y = b;
+    if (x->op != y->op) return x->op < y->op ? -1 : 1;
+    return x->bucket < y->bucket ? -1 : x->bucket > y->bucket;
+}
+
+static finished *find_finished(const sharder *s, const value_id *roots, const op *ops, size_t n_ops) {
+    finished *list = mem_alloc(s->b.n * sizeof *list);
+    for (size_t b = 0; b < s->b.n; b++) {
+        list[b].bucket = b;
+        for (size_t i = 0; i < n_ops; i++)
+            for (int k = 0; k < op_output_count(ops[i].kind); k++)
+                if (ops[i].out[k] && program_root(s->p, ops[i].out[k], NULL) == roots[b]) list[b].op = i;
+    }
+    qsort(list, s->b.n, sizeof *list, by_op);
+    return list;
+}
+
+/* A passing bucket that leaves behind the next one's last gradient is summed while that one fills; without overlap they
+ * may take the same bytes, and the next waits. */
+static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
+    const value_id *roots = fresh ? fresh : s->grads;
+    finished *list = find_finished(s, roots, m->ops, m->n_ops);
+    for (size_t k = 0; k < s->b.n; k++) {
+        size_t b = list[k].bucket, key = 2 * list[k].op + 1;
+        if (fresh && s->c->shard.overlap) key = k + 1 < s->b.n ? 2 * list[k + 1].op + 1 : 2 * m->n_ops;
+        value_id to = fresh ? s->grads[b] : own_part(s, s->grads[b], b);
+        op o = reduction(s, SECTION_MICRO, b, roots[b], to);
+        moves_add(m, key, &o);
+        if (zero(s) > 0) continue;
+        o = gathering(s, SECTION_MICRO, b, s->grads[b]);
+        moves_add(m, key, &o);
+    }
+    free(list);
+}
+
+static value_id gathered_param(sharder *s, const gather_run *run, size_t i, size_t number) {
+    char name[200];
+    snprintf(name, sizeof name, "gathered.%zu.%.100s", number, s->c->model->params[i].name);
+    return add_view(s, name, run->value, s->b.offset[i], s->c->model->params[i].shape);
+}
+
+/* Turns every reader of a cut parameter to a gathered bucket, and writes the gathering some buckets ahead. */
+static void add_gathers(sharder *s, moves *m, section where, op *ops) {
+    size_t n_runs = 0, capacity = 0, old_values = s->p->n_values, n_params = s->c->model->n_params;
+    gather_run *runs = NULL;
+    size_t *run_of = mem_alloc(s->b.n * sizeof *run_of);         /* 1 + the bucket's latest */
+    size_t *started = mem_alloc(s->b.n * sizeof *started);       /* in which visit to its unit */
+    value_id *readable = mem_alloc(n_params * sizeof *readable); /* of each parameter, in that run */
+    size_t visit = 0;
+    int unit = -1;
+    for (size_t i = 0; i < m->n_ops; i++)
+        for (int k = 0; k < op_input_count(ops[i].kind); k++) {
+            size_t param = ops[i].in[k] < old_values ? s->param_of[ops[i].in[k]] : 0;
+            if (!param || ops[i].in[k] != s->c->model->params[param - 1].value) continue;
+            size_t b = s->b.bucket[param - 1];
+            if (!is_cut(s, b)) continue;
+            if (s->b.list[b].unit != unit) unit = s->b.list[b].unit, visit++;
+            if (!run_of[b] || started[b] != visit) {
+                char name[96], of[BUCKET_NAME_BYTES];
+                snprintf(name, sizeof name, "gathered.%zu.bucket.%s.%s", n_runs, section_name(where),
+                         bucket_name(of, &s->b.list[b], s->c->model->config.n_layers));
+                value_id v = program_value(s->p, name, precision_compute(s->c->precision), SHAPE(bucket_elements(s, b)),
+                                           ROLE_COMM, where);
+                s->p->values[v].layer = layer_of(s, b);
+                runs = array_grow(runs, &capacity, n_runs + 1, sizeof *runs);
+                runs[n_runs] = (gather_run){.bucket = b, .first_op = i, .value = v};
+                run_of[b] = ++n_runs;
+                started[b] = visit;
+                for (size_t j = 0; j < s->b.list[b].n; j++) readable[s->b.order[s->b.list[b].first + j]] = NO_VALUE;
+            }
+            if (!readable[param - 1])
+                readable[param - 1] = gathered_param(s, &runs[run_of[b] - 1], param - 1, s->p->n_values);
+            ops[i].in[k] = readable[param - 1];
+        }
+    for (size_t r = 0; r < n_runs; r++) {
+        size_t ahead = (size_t)s->c->shard.prefetch, at = r < ahead ? 0 : runs[r - ahead].first_op;
+        op o = message(s, OP_ALL_GATHER, where, ops[at].layer);
+        o.in[0] = s->params[runs[r].bucket];
+        o.out[0] = runs[r].value;
+        moves_add(m, 2 * at, &o);
+    }
+    free(runs);
+    free(run_of);
+    free(started);
+    free(readable);
+}
+
+static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
+    bool trains = where == SECTION_MICRO;
+    value_id *fresh = trains && zero(s) >= 2 ? pass_gradients(s, ops, &n_ops) : NULL;
+    moves m; /* for its keys: nothing here counts in its blocks */
+    moves_open(&m, s->p, where, ops, n_ops, 0);
+    if (trains && reduces_in_backward(s)) add_reductions(s, &m, fresh);
+    if (zero(s) == 3) add_gathers(s, &m, where, ops);
+    moves_close(&m);
+    free(fresh);
+}
+
+/* ---- update --------------------------------------------------------------------------------------------------------- */
+
+/* Squares of this rank's blocks, to where the others can gather them. The places of the padding at the end of a bucket are
+ * those of the next one's first blocks, which are gathered after it. Returns
+ * the blocks as one rank has them. */
+static value_id write_norm(sharder *s) {
+    program *p = s->p;
+    int64_t total = 0, room = 0;
+    for (size_t b = 0; b < s->b.n; b++) {
+        room = MAX(room, total + bucket_elements(s, b) / NORM_BLOCK);
+        total += s->b.list[b].n_blocks;
+    }
+    p->values[s->c->norm_partials].shape = SHAPE(room);
+    for (size_t b = 0, at = 0; b < s->b.n; at += (size_t)s->b.list[b].n_blocks, b++) {
+        const bucket *k = &s->b.list[b];
+        char name[200], of[BUCKET_NAME_BYTES];
+        snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->c->model->config.n_layers));
+        int64_t n_own = k->per_rank / NORM_BLOCK;
+        /* Persistent, because a rank that owns nothing but padding never writes it. */
+        value_id own = program_persistent(p, name, DTYPE_F64, SHAPE(n_own), ROLE_WORK);
+        for (size_t j = 0; j < k->n; j++) {
+            size_t i = s->b.order[k->first + j];
+            param_share share = s->c->updated[i];
+            if (share.n == 0) continue;
+            s->grad_shares[i] = share_in(s, i, "d", s->grads[b], zero(s) >= 2);
+            int64_t block = (s->b.offset[i] + share.first) / NORM_BLOCK - s->rank * n_own;
+            snprintf(name, sizeof name, "norm.own.%.100s", s->c->model->params[i].name);
+            value_id part = add_view(s, name, own, block, SHAPE(norm_blocks(share.n)));
+            op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
+            o->attr.first_element = share.first;
+            op_in(o, 0, s->grad_shares[i]);
+            op_out(o, 0, part);
+        }
+        snprintf(name, sizeof name, "norm.all.%s", of);
+        value_id all = add_view(s, name, s->c->norm_partials, (int64_t)at, SHAPE(n_own * s->n));
+        op o = message(s, OP_ALL_GATHER, SECTION_UPDATE, -1);
+        o.in[0] = own;
+        o.out[0] = all;
+        program_append(p, &o);
+    }
+    return add_view(s, "norm.blocks", s->c->norm_partials, 0, SHAPE(total));
+}
+
+static value_id write_loss(sharder *s) {
+    value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    op o = message(s, OP_ALL_REDUCE, SECTION_UPDATE, -1);
+    o.in[0] = s->c->loss_sums;
+    o.out[0] = total;
+    program_append(s->p, &o);
+    return total;
+}
+
+static const op *find_adamw(const op *ops, size_t n_ops, value_id param) {
+    for (size_t i = 0; i < n_ops; i++)
+        if (ops[i].kind == OP_ADAMW && ops[i].out[0] == param) return &ops[i];
+    return NULL;
+}
+
+static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
+    const bucket *k = &s->b.list[b];
+    for (size_t j = 0; j < k->n; j++) {
+        size_t i = s->b.order[k->first + j];
+        if (s->c->updated[i].n == 0) continue;
+        const op *whole = find_adamw(ops, n_ops, param_at(s, k, j)->value);
+        ASSERT(whole);
+        op o = *whole;
+        o.attr.first_element = s->c->updated[i].first;
+        o.in[0] = s->grad_shares[i];
+        o.out[0] = share_in(s, i, "p", s->params[b], is_cut(s, b));
+        const value_id states[] = {s->c->masters[i], s->c->moments[i], s->c->variances[i], s->c->moment_scales[i],
+                                   s->c->variance_scales[i]};
+        memcpy(o.out + 1, states, sizeof states);
+        program_append(s->p, &o);
+    }
+    if (is_cut(s, b)) return;
+    op o = gathering(s, SECTION_UPDATE, b, s->params[b]);
+    program_append(s->p, &o);
+}
+
+static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
+    for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
+        op o = reduction(s, SECTION_UPDATE, b, s->grads[b], own_part(s, s->grads[b], b));
+        program_append(s->p, &o);
+        if (zero(s) > 0) continue;
+        o = gathering(s, SECTION_UPDATE, b, s->grads[b]);
+        program_append(s->p, &o);
+    }
+    value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
+    for (size_t i = 0; i < n_ops; i++) {
+        op o = ops[i];
+        if (zero(s) >= 1 && o.kind != OP_CLIP) continue;
+        if (o.kind == OP_CLIP) o.in[0] = blocks, o.in[1] = total;
+        program_append(s->p, &o);
+    }
+    s->c->loss_sums = total;
+    for (size_t b = 0; b < s->b.n && zero(s) >= 1; b++) write_adamw(s, ops, n_ops, b);
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------------------- */
+
+static void share_whole(program *p, pass_context *c) {
+    size_t n = c->model->n_params;
+    c->held = arena_array(&p->memory, param_share, n);
+    c->updated = arena_array(&p->memory, param_share, n);
+    c->shard_offset = arena_array(&p->memory, int64_t, n);
+    c->shard_elements = arena_array(&p->memory, int64_t, n);
+    for (size_t i = 0; i < n; i++)
+        c->held[i] = c->updated[i] = (param_share){0, shape_count(&c->model->params[i].shape)};
+}
+
+static status check(const pass_context *c) {
+    const shard_options *o = &c->shard;
+    if (o->zero < 0 || o->zero > 3) return ERR(ERR_INPUT, "parallel.zero: found %d, expected 0 to 3", o->zero);
+    if (o->prefetch < 0) return ERR(ERR_INPUT, "parallel.prefetch: found %d, expected 0 or more", o->prefetch);
+    if (c->place.n_devices > 1)
+        return ERR(ERR_INPUT, "memory.place: found %d devices in a run of %d ranks, expected one device for each rank",
+                   c->place.n_devices, mesh_world(&c->mesh));
+    return OK;
+}
+
+status pass_shard(program *p, pass_context *c) {
+    share_whole(p, c);
+    int n = mesh_size(&c->mesh, AXIS_DATA);
+    if (n == 1 || !c->grads) return OK;
+    TRY(check(c));
+    sharder s = {.p = p, .c = c, .n = n, .rank = c->mesh.index[AXIS_DATA]};
+    size_t n_ops;
+    op *ops = program_take_ops(p, &n_ops);
+    buckets_init(&s.b, p, c);
+    s.params = mem_alloc(s.b.n * sizeof *s.params);
+    s.grads = mem_alloc(s.b.n * sizeof *s.grads);
+    s.grad_shares = mem_alloc(c->model->n_params * sizeof *s.grad_shares);
+    s.param_of = mem_alloc(p->n_values * sizeof *s.param_of);
+    for (size_t i = 0; i < c->model->n_params; i++)
+        s.param_of[c->model->params[i].value] = s.param_of[c->grads[i]] = i + 1;
+    lay_out(&s);
+    for (size_t first = 0, end; first < n_ops; first = end) {
+        section where = ops[first].section;
+        for (end = first; end < n_ops && ops[end].section == where;) end++;
+        if (where == SECTION_UPDATE) rewrite_update(&s, ops + first, end - first);
+        else rewrite_section(&s, where, ops + first, end - first);
+    }
+    free(s.grad_shares);
+    free(ops);
+    free(s.params);
+    free(s.grads);
+    free(s.param_of);
+    buckets_fini(&s.b);
+    return OK;
+}

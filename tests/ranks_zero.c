@@ -1,0 +1,137 @@
+/* ranks_zero.c - the same bits on any number of ranks: cli_zero.sh runs it under mpirun on 1, 2, 3, 4 and 8.
+ *
+ * The first rank trains alone, with as many micro-batches per step as all ranks take together; then all of them train, in
+ * every stage of ZeRO, with techniques of memory on top. Parameters end with the same bits, and every rank uses exactly the
+ * bytes that were planned for it. */
+#include "training.h"
+
+#include <stdlib.h>
+
+enum { STEPS = 3 };
+
+static int n_failed;
+
+typedef struct cell {
+    const char *preset;
+    precision precision;
+    int accumulation; /* micro-batches of each rank */
+    int zero;
+    const char *const *more;
+} cell;
+
+static void describe(const cell *c, char *out, size_t n) {
+    size_t at = (size_t)snprintf(out, n, "%s %s accumulation %d zero %d", c->preset, precision_name(c->precision),
+                                 c->accumulation, c->zero);
+    for (const char *const *s = c->more; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
+}
+
+static void fail(const comm *ranks, const cell *c, const char *what) {
+    char name[512];
+    describe(c, name, sizeof name);
+    fprintf(stderr, "rank %d: %s: %s\n", comm_rank(ranks), name, what);
+    n_failed++;
+}
+
+static void must(comm *ranks, status rc) {
+    if (rc == OK) return;
+    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
+    comm_fail(ranks, rc, error_message());
+    comm_close(ranks);
+    exit(1);
+}
+
+static bool same_numbers(const char *const *more) {
+    for (const char *const *s = more; s && *s; s++)
+        if (strcmp(*s, "memory.states=int8") == 0) return false;
+    return true;
+}
+
+/* What one rank gets that takes every micro-batch itself. */
+static void run_alone(comm *ranks, const cell *c, train_result *out) {
+    training t = {.preset = c->preset,
+                  .precision = c->precision,
+                  .accumulation = c->accumulation * comm_size(ranks),
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8")};
+    if (comm_rank(ranks) == 0) must(ranks, training_run(&t, out));
+    must(ranks, comm_broadcast(ranks, out, sizeof *out, 0));
+}
+
+static void check_cell(comm *ranks, const cell *c, const train_result *alone) {
+    char zero[32], what[256];
+    const char *more[16] = {zero};
+    snprintf(zero, sizeof zero, "parallel.zero=%d", c->zero);
+    for (int i = 0; c->more && c->more[i]; i++) more[1 + i] = c->more[i];
+    training t = {.preset = c->preset,
+                  .precision = c->precision,
+                  .accumulation = c->accumulation,
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = more,
+                  .comm = ranks};
+    train_result r;
+    must(ranks, training_run(&t, &r));
+    /* Where gradients are added up on each rank first, more than one micro-batch is another order of the same sum. */
+    bool same_order = c->accumulation == 1 || c->zero >= 2;
+    snprintf(what, sizeof what, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g",
+             (unsigned long long)r.param_hash, (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
+    if (same_order && r.param_hash != alone->param_hash) fail(ranks, c, what);
+    for (tier i = 0; i < TIER_COUNT; i++) {
+        snprintf(what, sizeof what, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
+                 (unsigned long long)r.memory.peak[i]);
+        if (r.memory.planned[i] != r.memory.peak[i]) fail(ranks, c, what);
+    }
+    if (r.memory.n_allocations) fail(ranks, c, "allocations in steps");
+}
+
+/* On top of each stage, one technique or several; the first is none. */
+static const char *const *const extras[] = {
+    NULL,
+    SETTINGS("parallel.overlap=false", "parallel.prefetch=0"),
+    SETTINGS("parallel.prefetch=3", "parallel.persist_below=200", "memory.recompute=full"),
+    SETTINGS("parallel.reduce_bucket=64K", "memory.recompute=every:2"),
+    SETTINGS("parallel.allgather_bucket=40K", "memory.offload.states=host"),
+    SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+             "memory.offload.activations=host", "memory.bucket=256K"),
+    SETTINGS("memory.offload.params=nvme", "memory.offload.grads=nvme", "memory.offload.states=nvme",
+             "memory.recompute=selective", "memory.nvme_path=."),
+    SETTINGS("memory.offload.activations=nvme", "memory.nvme_path=.", "memory.states=int8",
+             "parallel.persist_below=5000"),
+};
+
+/* Every stage of one model, precision and accumulation, with each `stride`-th of the extras. */
+static int check_group(comm *ranks, cell c, size_t first, size_t stride) {
+    int n = 0;
+    train_result plain = {0}, other = {0};
+    c.zero = 0;
+    run_alone(ranks, &c, &plain);
+    for (size_t i = first % stride; i < ARRAY_LENGTH(extras); i += stride) {
+        c.more = extras[i];
+        if (!same_numbers(c.more)) run_alone(ranks, &c, &other);
+        for (c.zero = 0; c.zero <= 3; c.zero++, n++) check_cell(ranks, &c, same_numbers(c.more) ? &plain : &other);
+    }
+    return n;
+}
+
+int main(int argc, char **argv) {
+    static const char *const models[] = {"test-gpt2", "test-qwen3"};
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
+    size_t stride = argc > 1 && strcmp(argv[1], "large") == 0 ? 1 : ARRAY_LENGTH(extras) - 1, group = 0;
+    comm *ranks;
+    comm_options o = {.timeout_s = 60};
+    if (comm_open(&ranks, &o) != OK) {
+        fprintf(stderr, "%s\n", error_message());
+        return 1;
+    }
+    int n = 0;
+    for (size_t m = 0; m < ARRAY_LENGTH(models) && comm_size(ranks) > 1; m++)
+        for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++)
+            for (int accumulation = 1; accumulation <= 2; accumulation++)
+                n += check_group(ranks, (cell){models[m], precisions[q], accumulation, 0, NULL}, group++, stride);
+    if (comm_rank(ranks) == 0) printf("%d cells on %d ranks\n", n, comm_size(ranks));
+    bool any;
+    must(ranks, comm_any(ranks, n_failed > 0, &any));
+    comm_close(ranks);
+    return any;
+}
