@@ -1,8 +1,11 @@
-/* attention.c - attention over whole rows: which kernels serve a call, and where their scratch lies. */
+/* attention.c - attention over whole rows: which kernels serve a call, and where their scratch lies.
+ *
+ * The choice is by dtype, head_dim and GPU alone (launch_attention.h lists the kernels), so a shape has one arithmetic on a
+ * machine wherever it stands in a program. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/launch_attention.h"
 
-static launch_attention attention_of(const kernel_call *k) {
+static launch_attention attention_of(const backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     ASSERT(a->head_dim <= ATTENTION_HEAD_DIM_MOST);
     return (launch_attention){.type = launch_type_of(call_in(k, 0)->type),
@@ -12,30 +15,62 @@ static launch_attention attention_of(const kernel_call *k) {
                               .G = a->n_kv_heads,
                               .D = a->head_dim,
                               .scale = a->scale,
+                              .n_multiprocessors = c->n_multiprocessors,
                               .qkv = k->in[0],
                               .doc = k->in[1]};
 }
 
-/* Tensor cores serve 16 bits, and heads that are whole fragments; the sizes that models have are compiled. */
-static bool on_tensor_cores(const launch_attention *a) {
-    return a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
+typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } attention_kernels;
+
+static attention_kernels kernels_for(const backend_context *c, const launch_attention *a) {
+    if (a->type == LAUNCH_F32) return KERNELS_PLAIN;
+#ifdef HAVE_SM90A
+    if (c->capability == 90 && (a->D == 64 || a->D == 128)) return KERNELS_WGMMA;
+#endif
+    return a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128 ? KERNELS_MMA : KERNELS_PLAIN;
+}
+
+/* Rows of a packed tensor as the TMA unit is told of them. The third dimension is the sequence: a tile that ends behind
+ * one is filled with zeros and not with the next one's tokens. */
+static CUtensorMap map_of(const launch_attention *a, const void *rows, int64_t width) {
+    CUtensorMap map;
+    cuuint64_t dims[] = {(cuuint64_t)width, (cuuint64_t)a->T, (cuuint64_t)a->B};
+    cuuint64_t strides[] = {(cuuint64_t)width * 2, (cuuint64_t)(width * a->T) * 2}; /* bytes, of all but the first */
+    cuuint32_t box[] = {ATTENTION_BOX_COLUMNS, ATTENTION_BOX_ROWS, 1}, step[] = {1, 1, 1};
+    CUtensorMapDataType type =
+        a->type == LAUNCH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    CUresult rc = cuTensorMapEncodeTiled(&map, type, 3, (void *)rows, dims, strides, box, step,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    ASSERT(rc == CUDA_SUCCESS);
+    return map;
 }
 
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
-    launch_attention a = attention_of(k);
+    launch_attention a = attention_of(c, k);
     a.y = k->out[0];
     a.lse = k->out[1];
-    (on_tensor_cores(&a) ? launch_attention_mma : launch_attention_plain)(&a, c->stream);
+    attention_kernels kernels = kernels_for(c, &a);
+    if (kernels == KERNELS_PLAIN) launch_attention_plain(&a, c->stream);
+    if (kernels == KERNELS_MMA) launch_attention_mma(&a, c->stream);
+    if (kernels != KERNELS_WGMMA) return;
+    CUtensorMap qkv = map_of(&a, a.qkv, (a.H + 2 * a.G) * a.D);
+    launch_attention_wgmma(&a, &qkv, c->stream);
 }
 
 /* dqkv = (written in full) */
 void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
-    launch_attention a = attention_of(k);
+    launch_attention a = attention_of(c, k);
     a.y = k->in[2];
     a.lse = k->in[3];
     a.dy = k->in[4];
     a.dqkv = k->out[0];
     a.delta = k->work;
     launch_attention_delta(&a, c->stream);
-    (on_tensor_cores(&a) ? launch_attention_mma_backward : launch_attention_plain_backward)(&a, c->stream);
+    attention_kernels kernels = kernels_for(c, &a);
+    if (kernels == KERNELS_PLAIN) launch_attention_plain_backward(&a, c->stream);
+    if (kernels == KERNELS_MMA) launch_attention_mma_backward(&a, c->stream);
+    if (kernels != KERNELS_WGMMA) return;
+    CUtensorMap qkv = map_of(&a, a.qkv, (a.H + 2 * a.G) * a.D), dy = map_of(&a, a.dy, a.H * a.D);
+    launch_attention_wgmma_backward(&a, &qkv, &dy, c->stream);
 }

@@ -72,6 +72,24 @@ template <int STAGES> struct ring_place {
     }
 };
 
+/* The tasks of a block that stays, longest first: rounds go forth and back over the blocks, which evens out their loads. */
+__device__ inline int task_of_round(int round) {
+    const int n = (int)gridDim.x, block = (int)blockIdx.x;
+    return round * n + (round % 2 ? n - 1 - block : block);
+}
+
+/* The key tiles that a tile of queries walks: from the first document's to the diagonal. Every lane of a warp calls. */
+struct key_walk {
+    int first, n;
+};
+template <int QUERIES, int KEYS> __device__ inline key_walk key_walk_of(const int32_t *doc, int q0, int T, int lane) {
+    int least = T;
+#pragma unroll
+    for (int i = 0; i < QUERIES / WARP; i++) least = min(least, document_start(doc, min(q0 + lane + i * WARP, T - 1)));
+    const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
+    return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
+}
+
 } // namespace attention_wgmma
 
 #endif

@@ -26,18 +26,6 @@ static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block
 #if WGMMA_HERE
 using namespace attention_wgmma;
 
-/* The key tiles that a tile of queries walks: from the first document's to the diagonal. Every lane of a warp calls. */
-struct key_walk {
-    int first, n;
-};
-__device__ inline key_walk key_walk_of(const int32_t *doc, int q0, int T, int lane) {
-    int least = T;
-#pragma unroll
-    for (int i = 0; i < QUERIES / WARP; i++) least = min(least, document_start(doc, min(q0 + lane + i * WARP, T - 1)));
-    const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
-    return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
-}
-
 template <int D> struct shared_layout {
     uint32_t q, k, v, y, barriers; /* k, v: (stage) */
     __device__ explicit shared_layout(const void *shared) {
@@ -53,15 +41,14 @@ template <int D> struct shared_layout {
 template <int D>
 __device__ void produce(const launch_attention &a, const CUtensorMap *map, const shared_layout<D> &in, int n_tiles) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP;
-    const int64_t n_tasks = a.B * a.H * n_tiles;
+    const int n_tasks = (int)a.B * a.H * n_tiles;
     ring_place<STAGES> place;
-    uint32_t q_parity = 0;
-    for (int64_t i = blockIdx.x; i < n_tasks; i += gridDim.x, q_parity ^= 1) {
+    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of(a.doc + task.b * a.T, q0, T, lane);
+        const key_walk walk = key_walk_of<QUERIES, KEYS>(a.doc + task.b * a.T, q0, T, lane);
         if (lane == 0) {
-            barrier_wait(in.barrier(Q_EMPTY), q_parity ^ 1);
+            barrier_wait(in.barrier(Q_EMPTY), ~round & 1);
             tile_fetch<D>(in.q, map, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * KEYS, at = place.stage;
@@ -80,19 +67,18 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *map, const
 template <typename E, int D>
 __device__ void consume(const launch_attention &a, const shared_layout<D> &in, int n_tiles, int consumer) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
-    const int64_t n_tasks = a.B * a.H * n_tiles;
+    const int n_tasks = (int)a.B * a.H * n_tiles;
     const float factor = a.scale * LOG2_E;
     auto release = [&](int barrier) { /* by warp: this one has read all it will */
                                       if (lane == 0) barrier_arrive(in.barrier(barrier));
     };
     ring_place<STAGES> k_place, v_place;
-    uint32_t q_parity = 0;
-    for (int64_t i = blockIdx.x; i < n_tasks; i += gridDim.x, q_parity ^= 1) {
+    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int64_t base = task.b * a.T;
         const int32_t *doc = a.doc + base;
         const int tile_q0 = task.tile * QUERIES, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of(doc, tile_q0, T, lane);
+        const key_walk walk = key_walk_of<QUERIES, KEYS>(doc, tile_q0, T, lane);
         int query[1][2], start[1][2];
         row_state state[2];
 #pragma unroll
@@ -131,7 +117,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             for (int step = 0; step < KEYS / 16; step++) pack_rows<E>(p[step], s[0], step);
         };
 
-        barrier_wait(in.barrier(Q_FULL), q_parity);
+        barrier_wait(in.barrier(Q_FULL), round & 1);
         scores();
         wgmma_wait<0>();
         scores_to_weights(walk.first);

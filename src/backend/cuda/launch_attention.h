@@ -38,6 +38,8 @@ void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, c
 void launch_attention_delta(const launch_attention *a, cudaStream_t s);
 void launch_attention_plain_backward(const launch_attention *a, cudaStream_t s);
 void launch_attention_mma_backward(const launch_attention *a, cudaStream_t s);
+void launch_attention_wgmma_backward(const launch_attention *a, const CUtensorMap *qkv, const CUtensorMap *dy,
+                                     cudaStream_t s);
 
 typedef struct launch_paged {
     launch_type type;

@@ -66,10 +66,10 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     };
 
     if (slot < 0) {
-        if (ONE_SPLIT) return; /* joined from nothing */
-        for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS)
-            if (there(i / CHUNKS))
-                *(uint4 *)((E *)a.y + y_row(i / CHUNKS) * D + i % CHUNKS * 8) = make_uint4(0, 0, 0, 0);
+        if (!ONE_SPLIT) /* else joined from nothing */
+            for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS)
+                if (there(i / CHUNKS))
+                    *(uint4 *)((E *)a.y + y_row(i / CHUNKS) * D + i % CHUNKS * 8) = make_uint4(0, 0, 0, 0);
         return;
     }
     int last = 0;
@@ -159,18 +159,20 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
                     total[0][c][i] = fmaf(total[0][c][i], f.total, sum[0][c][i] * f.part);
         }
     }
-    if (ONE_SPLIT) return;
+    if constexpr (!ONE_SPLIT) {
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int c = 0; c < D / 8; c++) {
-            total[0][c][2 * half] /= joined[half].sum;
-            total[0][c][2 * half + 1] /= joined[half].sum;
+            for (int c = 0; c < D / 8; c++) {
+                total[0][c][2 * half] /= joined[half].sum;
+                total[0][c][2 * half + 1] /= joined[half].sum;
+            }
+        stage_sums<E, D, 1>(q_tile, row, total, lane);
+        for (int i = lane; i < MMA_ROWS * CHUNKS; i += WARP) {
+            const int r = row + i / CHUNKS, chunk = i % CHUNKS;
+            if (there(r))
+                *(uint4 *)((E *)a.y + y_row(r) * D + chunk * 8) = load_shared_16(q_tile + tile_at<D>(r, chunk));
         }
-    stage_sums<E, D, 1>(q_tile, row, total, lane);
-    for (int i = lane; i < MMA_ROWS * CHUNKS; i += WARP) {
-        const int r = row + i / CHUNKS, chunk = i % CHUNKS;
-        if (there(r)) *(uint4 *)((E *)a.y + y_row(r) * D + chunk * 8) = load_shared_16(q_tile + tile_at<D>(r, chunk));
     }
 }
 
