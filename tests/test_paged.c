@@ -159,16 +159,16 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
 }
 
 static void paged_attention_equals_a_loop_and_never_sees_its_neighbours(void **state) {
-    static const dims all[] = {{4, 2, 16, 32, 4, 4}, {6, 2, 32, 5, 30, 4}, {3, 3, 20, 1, 70, 4},
-                               {8, 1, 64, 32, 7, 4}, {2, 2, 8, 16, 1, 4},  {2, 1, 144, 33, 2, 4},
+    static const dims all[] = {{4, 2, 16, 32, 4, 4, 0}, {6, 2, 32, 5, 30, 4, 0}, {3, 3, 20, 1, 70, 4, 0},
+                               {8, 1, 64, 32, 7, 4, 0}, {2, 2, 8, 16, 1, 4, 0},  {2, 1, 144, 33, 2, 4, 0},
                                /* positions and tokens beyond what one block of a device takes */
-                               {6, 2, 64, 16, 30, 4, 150}, {2, 1, 128, 33, 15, 4}, {4, 2, 20, 32, 16, 4, 150}};
+                               {6, 2, 64, 16, 30, 4, 150}, {2, 1, 128, 33, 15, 4, 0}, {4, 2, 20, 32, 16, 4, 150}};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
         for (size_t t = 0; t < ARRAY_LENGTH(check_types); t++) check_attention(&all[i], check_types[t], 10 + i);
 }
 
 static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **state) {
-    static const dims all[] = {{4, 2, 16, 32, 4, 4}, {3, 3, 20, 1, 70, 4}, {6, 2, 8, 5, 30, 4}};
+    static const dims all[] = {{4, 2, 16, 32, 4, 4, 0}, {3, 3, 20, 1, 70, 4, 0}, {6, 2, 8, 5, 30, 4, 0}};
     for (size_t n = 0; n < ARRAY_LENGTH(all); n++)
         for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++) {
             const dims *d = &all[n];
@@ -200,7 +200,7 @@ static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **sta
 
 static void logits_of_picked_rows_equal_a_loop(void **state) {
     enum { N = 9, C = 70, V = 133, R = 6 };
-    static const int32_t pick[R] = {8, 0, 3, 3, 7, 0};
+    static const int32_t pick[R] = {8, 0, 3, 3, 7, 0, 0};
     for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++)
         for (int picked = 0; picked < 2; picked++) {
             int rows = picked ? R : N, used = picked ? 4 : N;

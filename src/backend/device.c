@@ -16,7 +16,10 @@ status backend_choose(device_kind wish, int gpu, const backend **out) {
     status rc = backend_cuda(&b);
     if (rc == OK) rc = b->describe(gpu, &info);
     if (rc == OK) *out = b;
-    else if (wish == DEVICE_CUDA) return error_trail(rc, __FILE__, __LINE__, __func__);
+    else if (wish == DEVICE_CUDA) {
+        *out = NULL;
+        return error_trail(rc, __FILE__, __LINE__, __func__);
+    }
     else log_debug("no GPU is used: %s", error_message());
     error_give(&before);
     return OK;
