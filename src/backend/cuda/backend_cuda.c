@@ -140,10 +140,12 @@ static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
 
 static void cuda_unpin(backend_context *c, void *memory) { cudaHostUnregister(memory); }
 
-/* From and to memory that need not be pinned; these wait for themselves and for nothing else. */
+/* From and to memory that need not be pinned; these wait for themselves and for nothing else. A copy from memory that is
+ * not pinned returns when its bytes have left that memory, which is before they have arrived: hence the second wait. */
 static void cuda_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
     cudaSetDevice(c->device);
     cudaMemcpy(device_dst, host_src, n_bytes, cudaMemcpyHostToDevice);
+    cudaStreamSynchronize(cudaStreamLegacy);
 }
 
 static void cuda_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
