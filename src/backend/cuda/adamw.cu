@@ -92,7 +92,7 @@ DEVICE float lanes_max(float x) {
 
 /* S: float, bf16 or uint8_t. MASTER: x is the master and p its rounded copy. */
 template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
-static __global__ void __launch_bounds__(CHUNK_THREADS) adamw_kernel(launch_adamw_args a) {
+static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_adamw_args a) {
     constexpr bool STOCHASTIC = !MASTER && std::is_same_v<P, bf16>, CODES = std::is_same_v<S, uint8_t>;
     constexpr bool NOISY_STATES = !std::is_same_v<S, float>;
     using X = std::conditional_t<MASTER, float, P>;

@@ -9,8 +9,8 @@
 enum { BIAS_WARPS = 8 };
 
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(BIAS_WARPS *WARP) bias_kernel(float *lines, const T *dy, int64_t n_rows,
-                                                                      int64_t C, int64_t block_rows) {
+static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
+    bias_kernel(float *lines, const T *dy, int64_t n_rows, int64_t C, int64_t block_rows) {
     enum { N = pack<T>::N };
     __shared__ float parts[BIAS_WARPS][WARP * N];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -48,8 +48,8 @@ void launch_bias_lines(cudaStream_t s, launch_type t, float *lines, const void *
 
 /* 32 columns to a block; thread (x, y) adds lines y, y + 32, ... of column x, then the 32 sums are folded in halves. */
 template <typename T>
-static __global__ void __launch_bounds__(WARP *WARP) add_lines_kernel(T *out, const float *lines, int64_t n_lines,
-                                                                     int64_t line, int64_t n) {
+static __global__ void __launch_bounds__(WARP *WARP)
+    add_lines_kernel(T *out, const float *lines, int64_t n_lines, int64_t line, int64_t n) {
     __shared__ double sums[WARP][WARP + 1];
     int x = threadIdx.x % WARP, y = threadIdx.x / WARP;
     int64_t column = (int64_t)blockIdx.x * WARP + x;

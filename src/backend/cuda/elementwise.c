@@ -72,8 +72,7 @@ void cuda_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
     for (int first = 0; first < half; first += ROPE_FREQUENCIES) {
         double frequencies[ROPE_FREQUENCIES];
         int n = MIN((int)ROPE_FREQUENCIES, half - first);
-        for (int i = 0; i < n; i++)
-            frequencies[i] = rope_inverse_frequency(&k->op->attr.rope, head_dim, first + i);
+        for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(&k->op->attr.rope, head_dim, first + i);
         launch_rope_table(c->stream, k->out[0], s->dim[0], half, first, n, frequencies);
     }
 }

@@ -48,8 +48,8 @@ struct map_gelu_bwd {
 enum { MAP_PACKS = 2 };
 
 template <typename T, bool VECTOR, typename MAP>
-static __global__ void __launch_bounds__(THREADS) map_kernel(T *y, const T *a, const T *b, int64_t n_rows,
-                                                             int64_t width, const int32_t *rows) {
+static __global__ void __launch_bounds__(THREADS)
+    map_kernel(T *y, const T *a, const T *b, int64_t n_rows, int64_t width, const int32_t *rows) {
     enum { N = pack<T>::N };
     int64_t n = rows_held(rows, n_rows) * width, first = ((int64_t)blockIdx.x * MAP_PACKS * THREADS + threadIdx.x) * N;
     uint4 x[MAP_PACKS], other[MAP_PACKS];
@@ -105,13 +105,11 @@ static dim3 row_grid(int64_t n_rows, int64_t width, int pack) {
     return dim3((unsigned)divide_up(width, (int64_t)THREADS * pack), grid_rows(n_rows));
 }
 
-template <typename T> DEVICE int64_t row_column() {
-    return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * pack<T>::N;
-}
+template <typename T> DEVICE int64_t row_column() { return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * pack<T>::N; }
 
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) add_bias_kernel(T *y, const T *x, const T *bias, int64_t n_rows,
-                                                                  int64_t width, const int32_t *rows) {
+static __global__ void __launch_bounds__(THREADS)
+    add_bias_kernel(T *y, const T *x, const T *bias, int64_t n_rows, int64_t width, const int32_t *rows) {
     int64_t column = row_column<T>(), left = width - column, held = rows_held(rows, n_rows);
     if (left <= 0) return;
     pack<T> b = pack_load<VECTOR>(bias + column, left);
@@ -124,8 +122,8 @@ static __global__ void __launch_bounds__(THREADS) add_bias_kernel(T *y, const T 
 }
 
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) swiglu_kernel(T *y, const T *gu, int64_t n_rows, int64_t F,
-                                                                const int32_t *rows) {
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_kernel(T *y, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
     int64_t column = row_column<T>(), left = F - column, held = rows_held(rows, n_rows);
     if (left <= 0) return;
     for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
@@ -140,8 +138,8 @@ static __global__ void __launch_bounds__(THREADS) swiglu_kernel(T *y, const T *g
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(T *dgu, const T *gu, const T *dy, int64_t n_rows,
-                                                                    int64_t F) {
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_bwd_kernel(T *dgu, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
     int64_t column = row_column<T>(), left = F - column;
     if (left <= 0) return;
     for (int64_t row = blockIdx.y; row < n_rows; row += gridDim.y) {
@@ -200,8 +198,7 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, const void *gu,
 
 /* A thread turns one pack of the first half of a head with its partner in the second half, so that it reads both before
  * it writes one. Blocks along y go over rows; along x over the packs of a row, those of the value heads last. */
-template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
+template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
     enum { N = pack<T>::N };
     int half = a.head_dim / 2, packs = (half + N - 1) / N; /* of half a head */
     int64_t width = (int64_t)(a.n_turned + a.n_kept) * a.head_dim, held = rows_held(a.rows, a.n_rows);
@@ -256,8 +253,8 @@ struct rope_frequencies {
 };
 
 /* In double to the end: at position 100,000 a float angle is off by 0.004. */
-static __global__ void __launch_bounds__(THREADS) rope_table_kernel(float *table, int64_t n_positions, int half,
-                                                                    int first, int n, rope_frequencies frequencies) {
+static __global__ void __launch_bounds__(THREADS)
+    rope_table_kernel(float *table, int64_t n_positions, int half, int first, int n, rope_frequencies frequencies) {
     int64_t position = blockIdx.x;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         double sine, cosine;
@@ -271,7 +268,8 @@ void launch_rope_table(cudaStream_t s, float *table, int64_t n_positions, int ha
                        const double frequencies[ROPE_FREQUENCIES]) {
     rope_frequencies f = {};
     for (int i = 0; i < n; i++) f.f[i] = frequencies[i];
-    launch(rope_table_kernel, dim3((unsigned)n_positions), dim3(block_threads(n, THREADS)), s, table, n_positions, half, first, n, f);
+    launch(rope_table_kernel, dim3((unsigned)n_positions), dim3(block_threads(n, THREADS)), s, table, n_positions, half,
+           first, n, f);
 }
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */

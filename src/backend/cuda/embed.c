@@ -36,6 +36,7 @@ static void scatter_run(backend_context *c, const kernel_call *k, bool add, int6
                              .type = launch_type_of(dy->type),
                              .table_type = launch_type_of(dtable->type),
                              .add = add};
+    ASSERT(dtable->type == DTYPE_F32 || dtable->type == DTYPE_BF16);
     ASSERT(shape_count(&dy->shape) == a.n * a.C && a.n <= INT32_MAX && a.V <= INT32_MAX);
     launch_scatter(c->stream, &a);
 }

@@ -30,11 +30,10 @@ void launch_embed(cudaStream_t s, launch_type t, const launch_embed_args *a) {
         using T = decltype(zero);
         int64_t packs = divide_up(a->C, pack<T>::N);
         unsigned threads = block_threads(packs, THREADS);
-        bool whole =
-            a->C % pack<T>::N == 0 && aligned(a->table, 16) && aligned(a->positions, 16) && aligned(a->x, 16);
+        bool whole = a->C % pack<T>::N == 0 && aligned(a->table, 16) && aligned(a->positions, 16) && aligned(a->x, 16);
         by_flag(whole, [&](auto vector) {
-            launch(embed_kernel<T, decltype(vector)::value>,
-                   dim3((unsigned)divide_up(packs, threads), grid_rows(a->n)), dim3(threads), s, *a);
+            launch(embed_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(packs, threads), grid_rows(a->n)),
+                   dim3(threads), s, *a);
         });
     });
 }

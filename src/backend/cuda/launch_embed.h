@@ -10,7 +10,7 @@ extern "C" {
 /* x (n, C) = table[tokens] (+ positions[row % seq_len - doc[row]]). */
 typedef struct launch_embed_args {
     void *x;
-    const void *table, *positions;     /* (V, C), (n_positions, C) or NULL */
+    const void *table, *positions;      /* (V, C), (n_positions, C) or NULL */
     const int32_t *tokens, *doc, *rows; /* doc NULL: every row of seq_len tokens is one document */
     int64_t n, C, V, n_positions, seq_len;
 } launch_embed_args;
@@ -23,7 +23,7 @@ typedef struct launch_scatter_args {
     const void *dy;
     const int32_t *ids;
     int64_t n, V, C, seq_len;
-    launch_type type, table_type;
+    launch_type type, table_type; /* of dy; of dtable: fp32 or bf16 */
     bool add;
 } launch_scatter_args;
 void launch_scatter(cudaStream_t s, const launch_scatter_args *a);

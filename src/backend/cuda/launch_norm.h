@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 /* Longest row of a norm, longest head of a norm of heads: a block, or a warp, holds it in registers. */
-enum { NORM_ROW_BYTES_MAX = 1 << 17, NORM_HEAD_BYTES_MAX = 2048 };
+enum { NORM_ROW_BYTES_MAX = 1 << 16, NORM_HEAD_BYTES_MAX = 2048 };
 
 /* s = a + b where b is given, else the row is a; y = norm of that row. beta and mean NULL: RMSNorm. */
 typedef struct launch_norm_args {

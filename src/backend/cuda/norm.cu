@@ -10,9 +10,12 @@
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
+enum { ROW_THREADS = 512 };
+static_assert(NORM_ROW_BYTES_MAX == ROW_THREADS * 8 * 16, "by_row_packs knows up to eight packs per thread");
+
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
 template <typename T, bool VECTOR, int PACKS>
-static __global__ void __launch_bounds__(PACKS < 8 ? 512 : 1024) norm_kernel(launch_norm_args n) {
+static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
     int64_t row = blockIdx.x, start = row * n.C;
@@ -108,7 +111,7 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 launch(norm_kernel<T, decltype(vector)::value, PACKS>, dim3((unsigned)a->n_rows),
-                       dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a);
+                       dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
             });
         });
     });

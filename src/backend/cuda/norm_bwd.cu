@@ -47,9 +47,11 @@ DEVICE row_packs<PACKS> row_packs_load(const launch_norm_bwd_args &n, int64_t ro
     return r;
 }
 
+static_assert(NORM_ROW_BYTES_MAX == 1024 * 4 * 16, "four packs per thread are the most");
+
 template <typename T, bool VECTOR, int PACKS, bool CENTERED>
-static __global__ void __launch_bounds__(PACKS < 8 ? 512 : 1024) norm_bwd_kernel(launch_norm_bwd_args n,
-                                                                                  int64_t block_rows) {
+static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
+    norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
     enum { N = pack<T>::N };
     __shared__ row_sums shared[2][WARP];
     int64_t first = blockIdx.x * block_rows, end = min(first + block_rows, n.n_rows);
@@ -124,21 +126,42 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
             by_flag(whole, [&](auto vector) {
                 by_flag(a->mean != NULL, [&](auto centered) {
                     launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value>,
-                           dim3((unsigned)sum_block_count(a->n_rows)), dim3(block_threads(divide_up(packs, PACKS), 1024)), s,
-                           *a, sum_block_rows(a->n_rows));
+                           dim3((unsigned)sum_block_count(a->n_rows)),
+                           dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
                 });
             });
         };
         if (packs <= 512) run(std::integral_constant<int, 1>{});
         else if (packs <= 1024) run(std::integral_constant<int, 2>{});
-        else if (packs <= 2048) run(std::integral_constant<int, 4>{});
-        else run(std::integral_constant<int, 8>{});
+        else run(std::integral_constant<int, 4>{}); /* longer than any row of today: it spills */
     });
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
 enum { HEAD_THREADS = 256 };
+
+/* What a lane holds of one head, as it lies in memory. */
+template <int PACKS> struct head_packs {
+    uint4 x[PACKS], dy[PACKS];
+    float rstd; /* 0 for a value head, which adds nothing to the sums */
+};
+
+/* Head `unit` of the rows that start at `first`, or nothing. */
+template <typename T, bool VECTOR, int LANES, int PACKS>
+DEVICE head_packs<PACKS> head_packs_load(const launch_heads_args &n, int64_t first, int64_t unit, bool there) {
+    int n_normed = n.n_q + n.n_k, n_heads = n_normed + n.n_v, head = (int)(unit % n_heads);
+    int64_t start = (first * n_heads + unit) * n.D;
+    head_packs<PACKS> h;
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int i = (int)(threadIdx.x % LANES + k * LANES) * pack<T>::N;
+        h.x[k] = raw_load<VECTOR>((const T *)n.qkv + start + i, there ? n.D - i : 0);
+        h.dy[k] = raw_load<VECTOR>((const T *)n.dy + start + i, there ? n.D - i : 0);
+    }
+    h.rstd = there && head < n_normed ? n.rstd[(first + unit / n_heads) * n_normed + head] : 0;
+    return h;
+}
 
 /* LANES lanes take one head after another out of the block's rows, whichever they are: the sums for gq and gk are kept
  * apart. At the end the groups of lanes are added in order. */
@@ -148,45 +171,41 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch
     __shared__ float parts[HEAD_THREADS * N];
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int n_normed = n.n_q + n.n_k, n_heads = n_normed + n.n_v;
-    int64_t first = blockIdx.x * block_rows, rows = min(block_rows, n.n_rows - first);
+    int64_t first = blockIdx.x * block_rows, units = min(block_rows, n.n_rows - first) * n_heads;
     float dg[2][PACKS][N] = {};
-    for (int64_t turn = 0; turn < rows * n_heads; turn += GROUPS) {
-        int64_t unit = turn + group, start = (first * n_heads + unit) * n.D;
-        bool there = unit < rows * n_heads; /* the whole warp stays for the sum */
+    head_packs<PACKS> next = head_packs_load<T, VECTOR, LANES, PACKS>(n, first, group, group < units);
+    for (int64_t turn = 0; turn < units; turn += GROUPS) { /* the whole warp stays for the sums */
+        int64_t unit = turn + group;
         int head = (int)(unit % n_heads);
-        uint4 raw_x[PACKS], raw_dy[PACKS];
-        pack<T> g[PACKS];
-        float rstd = there && head < n_normed ? n.rstd[(first + unit / n_heads) * n_normed + head] : 0, axh = 0;
+        head_packs<PACKS> now = next;
+        next = head_packs_load<T, VECTOR, LANES, PACKS>(n, first, unit + GROUPS, unit + GROUPS < units);
+        const T *gain = (const T *)(head < n.n_q ? n.gq : n.gk);
+        float axh = 0;
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
             int i = (lane + k * LANES) * N;
-            raw_x[k] = raw_load<VECTOR>((const T *)n.qkv + start + i, there ? n.D - i : 0);
-            raw_dy[k] = raw_load<VECTOR>((const T *)n.dy + start + i, there ? n.D - i : 0);
-            g[k] = pack_load<VECTOR>((const T *)(head < n.n_q ? n.gq : n.gk) + i, n.D - i);
-        }
-#pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-            pack<T> x = pack_widen<T>(raw_x[k]), dy = pack_widen<T>(raw_dy[k]);
+            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]),
+                    g = pack_load<VECTOR>(gain + i, n.D - i);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float xh = x.v[e] * rstd;
-                axh = fmaf(dy.v[e] * g[k].v[e], xh, axh);
+                float xh = x.v[e] * now.rstd;
+                axh = fmaf(dy.v[e] * g.v[e], xh, axh);
                 if (head < n.n_q) dg[0][k][e] = fmaf(dy.v[e], xh, dg[0][k][e]);
-                else dg[1][k][e] = fmaf(dy.v[e], xh, dg[1][k][e]); /* a value head has rstd 0 here */
+                else dg[1][k][e] = fmaf(dy.v[e], xh, dg[1][k][e]);
             }
         }
         float mean_axh = lanes_sum<LANES>(axh) / (float)n.D;
-        if (!there) continue;
+        if (unit >= units) continue;
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
             int i = (lane + k * LANES) * N;
-            pack<T> x = pack_widen<T>(raw_x[k]), dy = pack_widen<T>(raw_dy[k]);
+            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]);
             if (head < n_normed) {
+                pack<T> g = pack_load<VECTOR>(gain + i, n.D - i);
 #pragma unroll
-                for (int e = 0; e < N; e++)
-                    dy.v[e] = rstd * fmaf(x.v[e] * rstd, -mean_axh, dy.v[e] * g[k].v[e]);
+                for (int e = 0; e < N; e++) dy.v[e] = now.rstd * fmaf(x.v[e] * now.rstd, -mean_axh, dy.v[e] * g.v[e]);
             }
-            pack_store<VECTOR>((T *)n.y + start + i, dy, n.D - i);
+            pack_store<VECTOR>((T *)n.y + (first * n_heads + unit) * n.D + i, dy, n.D - i);
         }
     }
 #pragma unroll

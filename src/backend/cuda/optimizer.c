@@ -3,9 +3,9 @@
 
 #include "backend/cuda/launch_optimizer.h"
 
-#define SAME_FIELD(f)                                                                          \
-    _Static_assert(offsetof(launch_scalars, f) == offsetof(step_scalars, f) &&                 \
-                       sizeof((launch_scalars){0}.f) == sizeof((step_scalars){0}.f),           \
+#define SAME_FIELD(f)                                                                \
+    _Static_assert(offsetof(launch_scalars, f) == offsetof(step_scalars, f) &&       \
+                       sizeof((launch_scalars){0}.f) == sizeof((step_scalars){0}.f), \
                    "launch_scalars is step_scalars")
 SAME_FIELD(lr);
 SAME_FIELD(seed);
@@ -26,14 +26,14 @@ _Static_assert((int)LAUNCH_CLIP_NORM == CLIP_NORM && (int)LAUNCH_CLIP_FACTOR == 
                    (int)LAUNCH_CLIP_SKIP == CLIP_SKIP && (int)LAUNCH_CLIP_LOSS == CLIP_LOSS,
                "the clip value");
 _Static_assert(CLIP_THREADS == CLIP_LANES, "a thread per lane of the sum");
-_Static_assert(NORM_BLOCK % PART_ALIGNMENT == 0 && RNG_NOISE_BLOCK % NOISE_BLOCK_MULTIPLE == 0, "parts are whole tiles");
+_Static_assert(NORM_BLOCK % PART_ALIGNMENT == 0 && RNG_NOISE_BLOCK % NOISE_BLOCK_MULTIPLE == 0,
+               "parts are whole tiles");
 _Static_assert(STATES_8_BLOCK == STATE_BLOCK, "one scale per tile");
 _Static_assert(NORM_BLOCK % 16 == 0, "a block of the norm is whole lanes");
 
 static launch_noise noise_of(const op *o) {
     ASSERT(o->attr.first_element >= 0 && o->attr.first_element % PART_ALIGNMENT == 0);
-    return (launch_noise){
-        .key = o->attr.noise_key, .first_element = o->attr.first_element, .block = RNG_NOISE_BLOCK};
+    return (launch_noise){.key = o->attr.noise_key, .first_element = o->attr.first_element, .block = RNG_NOISE_BLOCK};
 }
 
 void cuda_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {

@@ -8,9 +8,8 @@
 
 /* A bf16 accumulator takes noise, an fp32 one does not. */
 template <typename A, typename X, bool VECTOR>
-static __global__ void __launch_bounds__(CHUNK_THREADS) accumulate_kernel(A *acc, const X *x,
-                                                                          const launch_scalars *scalars,
-                                                                          launch_noise noise, int64_t n) {
+static __global__ void __launch_bounds__(CHUNK_THREADS)
+    accumulate_kernel(A *acc, const X *x, const launch_scalars *scalars, launch_noise noise, int64_t n) {
     constexpr bool ROUNDED = std::is_same_v<A, bf16>;
     __shared__ noise_key shared_key;
     chunk_place chunk = chunk_open(noise);
@@ -57,8 +56,8 @@ void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type,
         by_flag(aligned(acc, 16) && aligned(x, 16), [&](auto vector) {
             dim3 grid(chunk_count(noise, n)), block(CHUNK_THREADS);
             if (acc_type == LAUNCH_F32)
-                launch(accumulate_kernel<float, X, decltype(vector)::value>, grid, block, s, (float *)acc,
-                       (const X *)x, scalars, noise, n);
+                launch(accumulate_kernel<float, X, decltype(vector)::value>, grid, block, s, (float *)acc, (const X *)x,
+                       scalars, noise, n);
             else
                 launch(accumulate_kernel<bf16, X, decltype(vector)::value>, grid, block, s, (bf16 *)acc, (const X *)x,
                        scalars, noise, n);
@@ -73,8 +72,8 @@ void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type,
 enum { SUMSQ_THREADS = 128, SUMSQ_AHEAD = 8 };
 
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(double *partials, const T *g, int64_t n,
-                                                                     int64_t block, int64_t n_blocks) {
+static __global__ void __launch_bounds__(SUMSQ_THREADS)
+    sumsq_kernel(double *partials, const T *g, int64_t n, int64_t block, int64_t n_blocks) {
     int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 4;
     int part = threadIdx.x % 4;
     int64_t begin = b * block, end = min(begin + block, n); /* a thread without a block has nothing, and stays */
@@ -145,9 +144,9 @@ enum { LOSS_THREADS = 1024 };
 
 /* One block, thread t adds tokens t, t + LOSS_THREADS, ... in double. The sums of a micro-batch are finished before they
  * are added to those before: then adding over micro-batches and over ranks is the same sum. */
-static __global__ void __launch_bounds__(LOSS_THREADS) loss_kernel(double *sums, const float *losses,
-                                                                   const int32_t *targets, const float *weights,
-                                                                   const launch_scalars *scalars, int64_t n) {
+static __global__ void __launch_bounds__(LOSS_THREADS)
+    loss_kernel(double *sums, const float *losses, const int32_t *targets, const float *weights,
+                const launch_scalars *scalars, int64_t n) {
     __shared__ double shared[LAUNCH_SUM_COUNT][WARP];
     double part[LAUNCH_SUM_COUNT] = {};
 #pragma unroll 4

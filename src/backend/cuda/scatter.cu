@@ -2,8 +2,8 @@
  * once.
  *
  * The ids are sorted together with their places by a radix sort that keeps the order of equals (lowest bits first, a few
- * passes of SCATTER_BITS). Then a block per run of equal ids adds its rows in fp32, in order, and writes the row of the
- * table once. The sort moves a few hundred kilobytes; the sum reads dy once, wherever the rows lie.
+ * passes of SCATTER_BITS). Then blocks go over the sorted places: a run of equal ids is added in fp32, in order, by one
+ * of them, and the row of the table is written once. The sort moves a few hundred kilobytes; the sum reads dy once, wherever the rows lie.
  *
  * A pass is three kernels: count the bins of every tile, turn the counts into places (bins in order, tiles in order
  * within a bin), move. Inside a tile warps take pieces in order, and within a warp lanes with equal bins find each other
@@ -86,8 +86,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(uint32_t *cou
 }
 
 /* places (bins, tiles): where the first id of a bin in a tile goes. */
-static __global__ void __launch_bounds__(TILE_THREADS) move_kernel(sort_source s, const uint32_t *places,
-                                                                   int32_t *ids_out, int32_t *order_out) {
+static __global__ void __launch_bounds__(TILE_THREADS)
+    move_kernel(sort_source s, const uint32_t *places, int32_t *ids_out, int32_t *order_out) {
     __shared__ uint32_t by_warp[TILE_WARPS][SCATTER_BINS];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * SCATTER_TILE + warp * PIECE;
@@ -121,43 +121,85 @@ static __global__ void __launch_bounds__(TILE_THREADS) move_kernel(sort_source s
 
 /* ---- sum --------------------------------------------------------------------------------------------------------- */
 
-enum { SUM_THREADS = 512, SUM_ROWS = 16 };
+enum { SUM_PLACES = 64, SUM_THREADS = 256 };
 
-/* A block per sorted place; it has work where a run of equal ids begins. Rows are asked for SUM_ROWS at a time, because
- * a frequent id has thousands of them and they must be added one after the other. */
+/* What was added for one id, to its row of the table. */
+template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum[4], int64_t left, bool add) {
+    quad<G> q = {};
+    if (add) q = quad_load<VECTOR>(row, left);
+#pragma unroll
+    for (int e = 0; e < 4; e++) narrow(&q.e[e], add ? widen(q.e[e]) + sum[e] : sum[e]);
+    quad_store<VECTOR>(row, q, left);
+}
+
+/* A block owns the runs of equal ids that begin at its SUM_PLACES sorted places, and follows the last one to its end,
+ * wherever that is. Threads own columns, blocks along y own slabs of them. Rows are asked for ROWS at a time, whatever
+ * runs they belong to: a frequent id has thousands of rows, which must be added one after the other, and then this
+ * block is the one that all wait for. */
 template <typename T, typename G, bool VECTOR>
-static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(G *dtable, const T *dy, const int32_t *ids,
-                                                                 const int32_t *order, int64_t n, int64_t C, bool add) {
-    int64_t begin = blockIdx.x;
-    int32_t id = ids[begin];
-    if (begin > 0 && ids[begin - 1] == id) return;
-    for (int64_t column = threadIdx.x * 4; column < C; column += blockDim.x * 4) {
-        float sum[4] = {};
-        bool more = true;
-        for (int64_t i = begin; more; i += SUM_ROWS) {
-            quad<T> row[SUM_ROWS];
-            bool there[SUM_ROWS];
-#pragma unroll
-            for (int r = 0; r < SUM_ROWS; r++) {
-                there[r] = i + r < n && ids[i + r] == id;
-                if (there[r]) row[r] = quad_load<VECTOR>(dy + (int64_t)order[i + r] * C + column, C - column);
-            }
-#pragma unroll
-            for (int r = 0; r < SUM_ROWS; r++)
-                if (there[r]) {
-#pragma unroll
-                    for (int e = 0; e < 4; e++) /* the first row is taken as it is: 0 + -0 would lose the sign */
-                        sum[e] = i + r == begin ? widen(row[r].e[e]) : sum[e] + widen(row[r].e[e]);
-                }
-            more = there[SUM_ROWS - 1];
+static __global__ void __launch_bounds__(SUM_THREADS)
+    sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t C, bool add) {
+    enum {
+        ROWS = 64 / sizeof(T)
+    }; /* 64 registers of them: two blocks of such threads hold enough under way for an SM */
+    __shared__ int32_t id[ROWS], place[ROWS];
+    int64_t begin = (int64_t)blockIdx.x * SUM_PLACES, end = min(begin + SUM_PLACES, n);
+    int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * 4, left = C - column;
+    int32_t before = begin > 0 ? ids[begin - 1] : -1, last = ids[end - 1];
+    if (last == before) return; /* inside one long run */
+
+    int32_t next_id = -1, next_place = 0;
+    auto fetch = [&](int64_t first) {
+        int64_t i = first + threadIdx.x;
+        next_id = -1;
+        if (threadIdx.x >= ROWS || i >= n) return;
+        int32_t found = ids[i];
+        next_place = order[i];
+        if (found != before && (i < end || found == last)) next_id = found;
+    };
+    fetch(begin);
+    float sum[4] = {};
+    int32_t current = -1;
+    bool more = true;
+    for (int64_t i = begin; more; i += ROWS) {
+        __syncthreads(); /* the rows before are asked for and added */
+        if (threadIdx.x < ROWS) {
+            id[threadIdx.x] = next_id;
+            place[threadIdx.x] = next_place;
         }
-        G *out = dtable + (int64_t)id * C + column;
-        quad<G> q;
-        if (add) q = quad_load<VECTOR>(out, C - column);
+        __syncthreads();
+        fetch(i + ROWS);
+        more = i + ROWS < end || id[ROWS - 1] >= 0;
+        quad<T> row[ROWS];
 #pragma unroll
-        for (int e = 0; e < 4; e++) narrow(&q.e[e], add ? widen(q.e[e]) + sum[e] : sum[e]);
-        quad_store<VECTOR>(out, q, C - column);
+        for (int r = 0; r < ROWS; r++)
+            if (id[r] >= 0) row[r] = quad_load<VECTOR>(dy + (int64_t)place[r] * C + column, left);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (id[r] < 0) continue;
+            bool first = id[r] != current;
+            if (first && current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add);
+            current = id[r];
+#pragma unroll
+            for (int e = 0; e < 4; e++) { /* the first as it is: 0 + -0 would lose the sign */
+                float x = widen(row[r].e[e]);
+                sum[e] = first ? x : sum[e] + x;
+            }
+        }
     }
+    if (current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add);
+}
+
+template <typename T, typename G>
+static void sum_launch(cudaStream_t s, const launch_scatter_args *a, const int32_t *ids, const int32_t *order) {
+    int64_t quads = divide_up(a->C, 4), slabs = divide_up(quads, SUM_THREADS);
+    dim3 grid((unsigned)divide_up(a->n, SUM_PLACES), (unsigned)slabs);
+    bool whole = a->C % 4 == 0 && aligned(a->dy, 4 * sizeof(T)) && aligned(a->dtable, 4 * sizeof(G));
+    by_flag(whole, [&](auto vector) {
+        launch(sum_kernel<T, G, decltype(vector)::value>, grid,
+               dim3(block_threads(divide_up(quads, slabs), SUM_THREADS)), s, (G *)a->dtable, (const T *)a->dy, ids,
+               order, a->n, a->C, a->add);
+    });
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
@@ -190,15 +232,8 @@ void launch_scatter(cudaStream_t s, const launch_scatter_args *a) {
     }
     if (!a->add) cudaMemsetAsync(a->dtable, 0, (size_t)(a->V * a->C) * type_bytes(a->table_type), s);
     by_type(a->type, [&](auto zero) {
-        by_type(a->table_type, [&](auto table_zero) {
-            using T = decltype(zero);
-            using G = decltype(table_zero);
-            bool whole = a->C % 4 == 0 && aligned(a->dy, 4 * sizeof(T)) && aligned(a->dtable, 4 * sizeof(G));
-            by_flag(whole, [&](auto vector) {
-                launch(sum_kernel<T, G, decltype(vector)::value>, dim3((unsigned)a->n),
-                       dim3(block_threads(divide_up(a->C, 4), SUM_THREADS)), s, (G *)a->dtable, (const T *)a->dy,
-                       source.ids, source.order, a->n, a->C, a->add);
-            });
-        });
+        using T = decltype(zero);
+        if (a->table_type == LAUNCH_F32) sum_launch<T, float>(s, a, source.ids, source.order);
+        else sum_launch<T, bf16>(s, a, source.ids, source.order);
     });
 }

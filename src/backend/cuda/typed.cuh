@@ -133,9 +133,7 @@ template <bool VECTOR, typename T> DEVICE void pack_store(T *p, const pack<T> &x
 /* ---- quads: four elements ---------------------------------------------------------------------------------------- */
 
 /* Elements 0 .. n of p as they lie, zeros after them. VECTOR: p is aligned to four elements; n may be anything. */
-template <typename T> struct alignas(4 * sizeof(T)) quad {
-    T e[4];
-};
+template <typename T> struct alignas(4 * sizeof(T)) quad { T e[4]; };
 
 template <bool VECTOR, typename T> DEVICE quad<T> quad_load(const T *p, int64_t n) {
     quad<T> q = {};

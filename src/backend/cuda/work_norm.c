@@ -16,9 +16,7 @@ size_t cuda_norm_work_bytes(const program *p, const op *o) {
         width = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
         line = 2 * (int64_t)o->attr.head_dim;
         break;
-    default:
-        ASSERT(o->kind == OP_BIAS_GRAD);
-        line = width = shape_count(&program_get(p, o->out[0])->shape);
+    default: ASSERT(o->kind == OP_BIAS_GRAD); line = width = shape_count(&program_get(p, o->out[0])->shape);
     }
     return (size_t)(sum_block_count(shape_count(&rows->shape) / width) * line) * sizeof(float);
 }
