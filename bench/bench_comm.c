@@ -16,6 +16,7 @@ typedef struct racer {
     kernel_call gather, scatter;
     float *x, *y; /* x the long operand */
     int64_t part; /* elements */
+    int repeats;  /* in one turn: ranks leave a barrier up to half a millisecond apart */
 } racer;
 
 static void must(status rc) {
@@ -48,6 +49,7 @@ static void racer_open(racer *r, bool messages_only, size_t n_bytes) {
     *r = (racer){0};
     must(comm_open(&r->c, &(comm_options){.messages_only = messages_only}));
     r->part = (int64_t)(n_bytes / sizeof(float)) / comm_size(r->c);
+    r->repeats = (int)MAX(((size_t)16 << 20) / n_bytes, (size_t)1);
     int64_t all = r->part * comm_size(r->c);
     size_t bytes = (size_t)(all + r->part) * sizeof(float);
     if (messages_only) memory = mem_alloc(bytes);
@@ -66,16 +68,17 @@ static void racer_open(racer *r, bool messages_only, size_t n_bytes) {
 static double time_call(racer *r, const kernel_call *k) {
     must(comm_barrier(r->c));
     double start = clock_s();
-    must(comm_run(r->c, k));
-    return clock_s() - start;
+    for (int i = 0; i < r->repeats; i++) must(comm_run(r->c, k));
+    return (clock_s() - start) / r->repeats;
 }
 
 static double time_mpi(racer *r, bool scatter) {
     must(comm_barrier(r->c));
     double start = clock_s();
-    if (scatter) MPI_Reduce_scatter_block(r->x, r->y, (int)r->part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    else MPI_Allgather(r->y, (int)r->part, MPI_FLOAT, r->x, (int)r->part, MPI_FLOAT, MPI_COMM_WORLD);
-    return clock_s() - start;
+    for (int i = 0; i < r->repeats; i++)
+        if (scatter) MPI_Reduce_scatter_block(r->x, r->y, (int)r->part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        else MPI_Allgather(r->y, (int)r->part, MPI_FLOAT, r->x, (int)r->part, MPI_FLOAT, MPI_COMM_WORLD);
+    return (clock_s() - start) / r->repeats;
 }
 
 /* The slowest rank counts. */

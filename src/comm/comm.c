@@ -279,10 +279,8 @@ void comm_close(comm *c) {
 int comm_rank(const comm *c) { return c->rank; }
 int comm_size(const comm *c) { return c->size; }
 const mesh *comm_mesh(const comm *c) { return &c->mesh; }
-const char *comm_host(const comm *c, int rank) { return c->hosts[rank]; }
 int comm_node_size(const comm *c) { return c->node.n; }
 int comm_cores(const comm *c) { return c->n_cores; }
-const char *comm_transport_name(const comm *c) { return c->transport ? c->transport->name : "self"; }
 
 int comm_rank_at(const comm *c, axis a, int index) {
     mesh m = c->mesh;

@@ -27,7 +27,6 @@ typedef enum transport {
     TRANSPORT_AUTO, /* mpi where a launcher (mpirun, srun) started this process, else self */
     TRANSPORT_SELF,
     TRANSPORT_MPI,
-    TRANSPORT_COUNT
 } transport;
 
 typedef struct comm_options {
@@ -53,10 +52,8 @@ int comm_rank(const comm *c); /* in the world */
 int comm_size(const comm *c);
 const mesh *comm_mesh(const comm *c);
 int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
-const char *comm_host(const comm *c, int rank);     /* the node's name */
 int comm_node_size(const comm *c);                  /* ranks on this node */
 int comm_cores(const comm *c); /* that this rank may use, shared fairly with those who may use the same */
-const char *comm_transport_name(const comm *c); /* "self", "mpi": for people */
 
 /* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
 

@@ -101,7 +101,6 @@ typedef struct comm_wait {
 } comm_wait;
 
 typedef struct comm_transport {
-    const char *name;
     status (*open)(comm *c, int *node);  /* rank and size; node: the lowest rank on this one's node */
     void (*close)(comm *c, bool failed); /* failed: without waiting for anybody */
     /* All-gather over the world, for set-up. */

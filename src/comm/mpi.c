@@ -201,7 +201,7 @@ static void mpi_close(comm *c, bool failed) {
 }
 
 const comm_transport *comm_mpi(void) {
-    static const comm_transport t = {"mpi", mpi_open, mpi_close, mpi_gather, mpi_exchange, mpi_tell, mpi_hear};
+    static const comm_transport t = {mpi_open, mpi_close, mpi_gather, mpi_exchange, mpi_tell, mpi_hear};
     return &t;
 }
 #endif

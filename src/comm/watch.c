@@ -66,8 +66,10 @@ status watch_open(comm *c) {
 }
 
 void watch_close(comm *c) {
-    uint64_t one = 1;
-    if (c->watching && write(c->wake_fd, &one, sizeof one) == sizeof one) pthread_join(c->watcher, NULL);
+    if (c->watching) {
+        eventfd_write(c->wake_fd, 1); /* it would wake by itself, a little later */
+        pthread_join(c->watcher, NULL);
+    }
     if (c->wake_fd >= 0) close(c->wake_fd);
     c->watching = false;
     c->wake_fd = -1;
