@@ -12,7 +12,7 @@
 typedef struct dims {
     int H, G, D;
     int64_t page_size, pages_per_slot, slots;
-    int64_t prompt; /* tokens of the longest run in a step; 0: 40 */
+    int64_t prompt; /* tokens of the longest run in a step */
 } dims;
 
 static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
@@ -57,7 +57,7 @@ static void add_token(step *s, int64_t slot, int64_t position) {
 static step mixed_step(const dims *d) {
     step s = {0};
     int64_t most = d->page_size * d->pages_per_slot;
-    for (int64_t i = 0; i < MIN(d->prompt ? d->prompt : 40, most); i++) add_token(&s, 0, i);
+    for (int64_t i = 0; i < MIN(d->prompt, most); i++) add_token(&s, 0, i);
     add_token(&s, -1, 0);
     add_token(&s, 1, most - 1);
     add_token(&s, 2, 0);
@@ -159,16 +159,16 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
 }
 
 static void paged_attention_equals_a_loop_and_never_sees_its_neighbours(void **state) {
-    static const dims all[] = {{4, 2, 16, 32, 4, 4}, {6, 2, 32, 5, 30, 4}, {3, 3, 20, 1, 70, 4},
-                               {8, 1, 64, 32, 7, 4}, {2, 2, 8, 16, 1, 4},  {2, 1, 144, 33, 2, 4},
+    static const dims all[] = {{4, 2, 16, 32, 4, 4, 40}, {6, 2, 32, 5, 30, 4, 40}, {3, 3, 20, 1, 70, 4, 40},
+                               {8, 1, 64, 32, 7, 4, 40}, {2, 2, 8, 16, 1, 4, 40},  {2, 1, 144, 33, 2, 4, 40},
                                /* positions and tokens beyond what one block of a device takes */
-                               {6, 2, 64, 16, 30, 4, 150}, {2, 1, 128, 33, 15, 4}, {4, 2, 20, 32, 16, 4, 150}};
+                               {6, 2, 64, 16, 30, 4, 150}, {2, 1, 128, 33, 15, 4, 40}, {4, 2, 20, 32, 16, 4, 150}};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
         for (size_t t = 0; t < ARRAY_LENGTH(check_types); t++) check_attention(&all[i], check_types[t], 10 + i);
 }
 
 static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **state) {
-    static const dims all[] = {{4, 2, 16, 32, 4, 4}, {3, 3, 20, 1, 70, 4}, {6, 2, 8, 5, 30, 4}};
+    static const dims all[] = {{4, 2, 16, 32, 4, 4, 40}, {3, 3, 20, 1, 70, 4, 40}, {6, 2, 8, 5, 30, 4, 40}};
     for (size_t n = 0; n < ARRAY_LENGTH(all); n++)
         for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++) {
             const dims *d = &all[n];
