@@ -48,6 +48,7 @@ struct exec {
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
     uint64_t n_runs, n_allocations;
+    uint64_t used_at_open; /* of the device, as its driver counts */
     trace *trace;          /* NULL: none asked for */
     uint64_t stamped_from; /* when moment 0 of a device's stamps was */
 };
