@@ -74,8 +74,8 @@ static uint64_t state_bytes(const plan *p) {
 #define CHUNK_MIN (4ll << 20)
 
 static int64_t logits_chunk(const plan_request *r) {
-    return r->logits_chunk_bytes ? r->logits_chunk_bytes
-                                 : MAX(CHUNK_ROWS * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
+    int64_t n = mesh_size(&r->mesh, AXIS_TENSOR), ids = (r->model.vocab + n - 1) / n;
+    return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(CHUNK_ROWS * ids * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
 status plan_compile(plan *p, const plan_request *r) {
@@ -94,6 +94,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval,
                              .no_training = r->no_training,
+                             .mesh = r->mesh,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
@@ -138,19 +139,24 @@ bool plan_fits(const plan *p) {
     }
     return true;
 }
-/* Each message of a step in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
+
+/* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
 double plan_volume(const plan *p) {
     const program *g = &p->program;
     double n = 0;
     for (size_t i = 0; i < g->n_ops; i++) {
         const op *o = &g->ops[i];
-        if (!op_is_comm(o->kind) || (o->section != SECTION_MICRO && o->section != SECTION_UPDATE)) continue;
+        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA ||
+            (o->section != SECTION_MICRO && o->section != SECTION_UPDATE))
+            continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
             n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) /
                  (double)dtype_bytes(t);
     }
-    return n / (double)model_param_count(&p->request.model);
+    double n_params = 0;
+    for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);
+    return n / n_params;
 }
 
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
