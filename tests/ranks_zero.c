@@ -40,13 +40,20 @@ static void must(comm *ranks, status rc) {
     exit(1);
 }
 
+static bool same_numbers(const char *const *more) {
+    for (const char *const *s = more; s && *s; s++)
+        if (strcmp(*s, "memory.states=int8") == 0) return false;
+    return true;
+}
+
 /* What one rank gets that takes every micro-batch itself. */
 static void run_alone(comm *ranks, const cell *c, train_result *out) {
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation * comm_size(ranks),
                   .steps = STEPS,
-                  .threads = 1};
+                  .threads = 1,
+                  .more = same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8")};
     if (comm_rank(ranks) == 0) must(ranks, training_run(&t, out));
     must(ranks, comm_broadcast(ranks, out, sizeof *out, 0));
 }
@@ -71,33 +78,57 @@ static void check_cell(comm *ranks, const cell *c, const train_result *alone) {
              (unsigned long long)r.param_hash, (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
     if (same_order && r.param_hash != alone->param_hash) fail(ranks, c, what);
     for (tier i = 0; i < TIER_COUNT; i++) {
-        snprintf(what, sizeof what, "%s planned %llu, used %llu", tier_name(i),
-                 (unsigned long long)r.memory.planned[i], (unsigned long long)r.memory.peak[i]);
+        snprintf(what, sizeof what, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
+                 (unsigned long long)r.memory.peak[i]);
         if (r.memory.planned[i] != r.memory.peak[i]) fail(ranks, c, what);
     }
     if (r.memory.n_allocations) fail(ranks, c, "allocations in steps");
 }
 
+/* On top of each stage, one technique or several; the first is none. */
+static const char *const *const extras[] = {
+    NULL,
+    SETTINGS("parallel.overlap=false", "parallel.prefetch=0"),
+    SETTINGS("parallel.prefetch=3", "parallel.persist_below=200", "memory.recompute=full"),
+    SETTINGS("parallel.reduce_bucket=64K", "memory.recompute=every:2"),
+    SETTINGS("parallel.allgather_bucket=40K", "memory.offload.states=host"),
+    SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+             "memory.offload.activations=host", "memory.bucket=256K"),
+    SETTINGS("memory.offload.params=nvme", "memory.offload.grads=nvme", "memory.offload.states=nvme",
+             "memory.recompute=selective", "memory.nvme_path=."),
+    SETTINGS("memory.offload.activations=nvme", "memory.nvme_path=.", "memory.states=int8",
+             "parallel.persist_below=5000"),
+};
+
+/* Every stage of one model, precision and accumulation, with each `stride`-th of the extras. */
+static int check_group(comm *ranks, cell c, size_t first, size_t stride) {
+    int n = 0;
+    train_result plain = {0}, other = {0};
+    c.zero = 0;
+    run_alone(ranks, &c, &plain);
+    for (size_t i = first % stride; i < ARRAY_LENGTH(extras); i += stride) {
+        c.more = extras[i];
+        if (!same_numbers(c.more)) run_alone(ranks, &c, &other);
+        for (c.zero = 0; c.zero <= 3; c.zero++, n++) check_cell(ranks, &c, same_numbers(c.more) ? &plain : &other);
+    }
+    return n;
+}
+
 int main(int argc, char **argv) {
-    (void)argc, (void)argv;
     static const char *const models[] = {"test-gpt2", "test-qwen3"};
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
+    size_t stride = argc > 1 && strcmp(argv[1], "large") == 0 ? 1 : ARRAY_LENGTH(extras) - 1, group = 0;
     comm *ranks;
     comm_options o = {.timeout_s = 60};
     if (comm_open(&ranks, &o) != OK) {
         fprintf(stderr, "%s\n", error_message());
         return 1;
     }
-    comm *several = comm_size(ranks) > 1 ? ranks : NULL;
     int n = 0;
-    for (size_t m = 0; m < ARRAY_LENGTH(models); m++)
+    for (size_t m = 0; m < ARRAY_LENGTH(models) && comm_size(ranks) > 1; m++)
         for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++)
-            for (int accumulation = 1; accumulation <= 2; accumulation++) {
-                cell c = {.preset = models[m], .precision = precisions[q], .accumulation = accumulation};
-                train_result alone = {0};
-                run_alone(ranks, &c, &alone);
-                for (c.zero = 0; c.zero <= 3 && several; c.zero++, n++) check_cell(ranks, &c, &alone);
-            }
+            for (int accumulation = 1; accumulation <= 2; accumulation++)
+                n += check_group(ranks, (cell){models[m], precisions[q], accumulation, 0, NULL}, group++, stride);
     if (comm_rank(ranks) == 0) printf("%d cells on %d ranks\n", n, comm_size(ranks));
     bool any;
     must(ranks, comm_any(ranks, n_failed > 0, &any));

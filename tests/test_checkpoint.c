@@ -51,7 +51,8 @@ static void world_init(world *w, int n_threads) {
     program_init(&w->p);
     for (int i = 0; i < N_TENSORS; i++) {
         value_id v = program_persistent(&w->p, rows[i].name, rows[i].type, rows[i].shape, ROLE_STATE);
-        w->tensors[i] = (checkpoint_tensor){rows[i].name, v, rows[i].type, rows[i].shape};
+        param_share all = {0, shape_count(&rows[i].shape)};
+        w->tensors[i] = (checkpoint_tensor){rows[i].name, v, rows[i].type, rows[i].shape, all, all};
     }
     fake_layout(&w->p);
     if (exec_open(&w->e, &w->p, &(exec_options){.backend = fake_backend(), .n_threads = n_threads}) != OK) abort();
@@ -214,7 +215,8 @@ static void pieces_larger_than_a_chunk_come_back(void **state) {
     assert_int_equal(exec_open(&e, &p, &(exec_options){.backend = fake_backend(), .n_threads = 2}), OK);
     uint16_t *numbers = mem_alloc(ROWS * COLUMNS * 2);
     for (int i = 0; i < ROWS * COLUMNS; i++) numbers[i] = (uint16_t)rng_u64(3, (uint64_t)i);
-    checkpoint_tensor t = {"big", v, DTYPE_BF16, SHAPE(ROWS, COLUMNS)};
+    param_share all = {0, ROWS * COLUMNS};
+    checkpoint_tensor t = {"big", v, DTYPE_BF16, SHAPE(ROWS, COLUMNS), all, all};
     for (int way = 0; way < 2; way++) {
         checkpointer *c;
         checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY, .background = way == 1};

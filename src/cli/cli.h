@@ -33,8 +33,11 @@ typedef struct command_line {
     bool plan;
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    int ranks;                            /* to be started here; 0: those that a launcher started, or one */
     int world;                            /* ranks that are not here; 0: none asked for */
     bool given[MAX_FLAGS];                /* by row of commands.def */
+    int argc;                             /* as it was typed, the command first */
+    char **argv;
     arena memory;
 } command_line;
 

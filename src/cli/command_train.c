@@ -1,5 +1,6 @@
 /* command_train.c - ralo train: plan, show, run, report. */
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "track/track.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ static void catch_signals(void) {
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL); /* what mpirun hands on to its ranks */
 }
 
 typedef struct listener {
@@ -330,12 +332,8 @@ status command_train(command_line *o) {
         return OK;
     }
     TRY(foreign_check_train(&o->foreign));
+    if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
-    comm_options options = {0};
-    memcpy(options.size, c->parallel.size, sizeof options.size);
-    TRY(comm_open(&ranks, &options));
-    status rc = train(o, comm_size(ranks) > 1 ? ranks : NULL);
-    if (rc != OK) comm_fail(ranks, rc, error_message());
-    comm_close(ranks);
-    return rc;
+    TRY(ranks_open(&ranks, o));
+    return ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL));
 }

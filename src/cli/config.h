@@ -49,6 +49,10 @@ typedef struct config {
         shard_options shard;
     } parallel;
     struct {
+        double timeout; /* seconds */
+        bool shared_memory;
+    } comm;
+    struct {
         const char *dir;        /* "": to be made from date and preset */
         const char *resume;     /* "none", "auto" or a checkpoint directory */
         int64_t keep;           /* 0: all */

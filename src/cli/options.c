@@ -126,7 +126,7 @@ static bool takes_settings(const command *c) {
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
-    *l = (command_line){.command = c};
+    *l = (command_line){.command = c, .argc = argc, .argv = argv};
     arena_init(&l->memory);
     config_init(&l->config);
     foreign_init(&l->foreign);
@@ -343,7 +343,7 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     p->mesh = *comm_mesh(ranks);
     TRY(batch_from_config(c, p));
     int here = comm_node_size(ranks);
-    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = MAX(r->n_threads / here, 1);
+    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
     if (!c->memory.device) p->device_limit /= (uint64_t)here;
     p->host_limit /= (uint64_t)here;

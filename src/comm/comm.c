@@ -2,18 +2,24 @@
  *
  * The first cause is one record per node, in the page that the node's ranks map; whoever fills it sends it to the other
  * nodes. Everything that waits looks at it, so a failure anywhere ends every wait within milliseconds. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "comm/comm_state.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* What ranks tell each other first. */
 typedef struct identity {
     char host[HOST_BYTES];
     int32_t node;
     int32_t size[AXIS_COUNT];
+    uint64_t cores; /* hash of the set it may use */
 } identity;
+
+enum { SPINS = 4000 }; /* some microseconds */
 
 /* ---- the first cause -------------------------------------------------------------------------------------------------- */
 
@@ -55,16 +61,23 @@ static const char *kind_name(uint32_t noted) {
     return noted > 0 && noted <= OP_COUNT ? op_name((op_kind)(noted - 1)) : "an op";
 }
 
-char *comm_describe(const comm *c, int rank, char *out, size_t n) {
+/* "rank 2 (pid 71 on a), step 3" */
+static char *name_rank(const comm *c, int rank, char *out, size_t n) {
     const seat *s = node_seat_of(c, rank);
+    int64_t step = s ? atomic_load(&s->step) : 0;
     snprintf(out, n, "rank %d (", rank);
     if (s) add_text(out, n, "pid %d on ", s->pid);
     add_text(out, n, "%s)", c->hosts[rank]);
+    if (step > 0) add_text(out, n, ", step %lld", (long long)step);
+    return out;
+}
+
+char *comm_describe(const comm *c, int rank, char *out, size_t n) {
+    const seat *s = node_seat_of(c, rank);
+    name_rank(c, rank, out, n);
     if (!s) return out;
     uint32_t computing = atomic_load(&s->computing), exchanging = atomic_load(&s->exchanging);
-    int64_t step = atomic_load(&s->step);
     int32_t layer = atomic_load(&s->layer), section = atomic_load(&s->section);
-    if (step > 0) add_text(out, n, ", step %lld", (long long)step);
     if (exchanging) add_text(out, n, ", in %s of '%.*s'", kind_name(exchanging), NAME_BYTES - 1, s->tensor);
     if (computing) add_text(out, n, ", computing %s", kind_name(computing));
     if (computing && layer >= 0) add_text(out, n, " of layer %d", layer);
@@ -76,7 +89,7 @@ char *comm_describe(const comm *c, int rank, char *out, size_t n) {
 void comm_fail(comm *c, status code, const char *message) {
     char text[CAUSE_BYTES], where[512];
     if (!c || code == OK) return;
-    if (c->size > 1) snprintf(text, sizeof text, "%s: %s", comm_describe(c, c->rank, where, sizeof where), message);
+    if (c->size > 1) snprintf(text, sizeof text, "%s: %s", name_rank(c, c->rank, where, sizeof where), message);
     else snprintf(text, sizeof text, "%s", message);
     comm_cause_set(c, c->rank, code, text);
 }
@@ -89,7 +102,7 @@ status comm_wait_check(comm *c, const comm_wait *w, int late) {
     if (late >= 0) comm_describe(c, late, other, sizeof other);
     else snprintf(other, sizeof other, "ranks that did not come");
     snprintf(text, sizeof text, "%s has waited %.0f s (comm.timeout) in %s for %s",
-             comm_describe(c, c->rank, me, sizeof me), waited_s, w->what, other);
+             name_rank(c, c->rank, me, sizeof me), waited_s, w->what, other);
     comm_cause_set(c, c->rank, ERR_RUN, text);
     return comm_check(c);
 }
@@ -152,11 +165,23 @@ static void place_ranks(comm *c, const identity *all) {
         for (int k = 0; k < r; k++) n += all[k].node == all[r].node;
         c->local_of[r] = n;
     }
+    sys_info machine;
+    int sharing = 0;
+    sys_info_get(&machine);
+    for (int r = 0; r < c->size; r++) sharing += all[r].node == all[c->rank].node && all[r].cores == all[c->rank].cores;
+    c->n_cores = MAX(machine.n_cores / sharing, 1);
+    c->spins = machine.n_cores >= sharing ? SPINS : 0;
     for (axis a = 0; a < AXIS_COUNT; a++) {
         c->group_is_local[a] = true;
         for (int i = 0; i < c->mesh.size[a]; i++)
             c->group_is_local[a] &= c->node_of[comm_rank_at(c, a, i)] == c->node_of[c->rank];
     }
+}
+
+static uint64_t own_cores(void) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? XXH3_64bits(&set, sizeof set) : 0;
 }
 
 static status open_ranks(comm *c) {
@@ -172,15 +197,13 @@ static status open_ranks(comm *c) {
     c->parts = mem_alloc(n * sizeof *c->parts);
     if (gethostname(mine.host, HOST_BYTES - 1) != 0) snprintf(mine.host, HOST_BYTES, "unknown host");
     mine.node = c->options.messages_only ? c->rank : node;
+    mine.cores = own_cores();
     for (axis a = 0; a < AXIS_COUNT; a++) mine.size[a] = c->options.size[a];
     all = mem_alloc(n * sizeof *all);
     TRY_GOTO(rc, c->transport->gather(c, &mine, sizeof mine, all), done);
     TRY_GOTO(rc, resolve_mesh(c, all), done);
     place_ranks(c, all);
     TRY_GOTO(rc, node_open(c, c->node_of), done);
-    sys_info machine;
-    sys_info_get(&machine);
-    c->spins = c->node.n <= machine.n_cores ? 4000 : 0;
     TRY_GOTO(rc, watch_open(c), done);
 done:
     free(all);
@@ -214,7 +237,7 @@ status comm_open(comm **out, const comm_options *o) {
         if (rc == OK) place_ranks(c, &alone);
     }
     if (rc != OK) {
-        comm_fail(c, rc, error_message());
+        if (c->hosts) comm_fail(c, rc, error_message());
         error_record record;
         error_take(&record);
         comm_close(c);
@@ -258,6 +281,7 @@ int comm_size(const comm *c) { return c->size; }
 const mesh *comm_mesh(const comm *c) { return &c->mesh; }
 const char *comm_host(const comm *c, int rank) { return c->hosts[rank]; }
 int comm_node_size(const comm *c) { return c->node.n; }
+int comm_cores(const comm *c) { return c->n_cores; }
 const char *comm_transport_name(const comm *c) { return c->transport ? c->transport->name : "self"; }
 
 int comm_rank_at(const comm *c, axis a, int index) {

@@ -55,7 +55,8 @@ const mesh *comm_mesh(const comm *c);
 int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
 const char *comm_host(const comm *c, int rank);     /* the node's name */
 int comm_node_size(const comm *c);                  /* ranks on this node */
-const char *comm_transport_name(const comm *c);     /* "self", "mpi": for people */
+int comm_cores(const comm *c); /* that this rank may use, shared fairly with those who may use the same */
+const char *comm_transport_name(const comm *c); /* "self", "mpi": for people */
 
 /* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
 

@@ -2,8 +2,8 @@
  *
  * Twenty times a second it looks whether the next rank of the node still lives (each watches one, the last the first, so
  * every death has a witness), whether another node has sent a cause, and whether the first cause is known. Then it says so
- * at once, because a launcher that sees a rank die kills the others within a second. The rank itself ends where it meets
- * the mesh the next time; one that has not left in time is ended by on_overdue. */
+ * soon, because a launcher that sees a rank die kills the others within a second. The rank itself ends where it meets the
+ * mesh the next time; one that has not left in time is ended by on_overdue. */
 #include "comm/comm_state.h"
 
 #include <errno.h>
@@ -12,7 +12,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 50 };
+/* A rank that does not compute hears of a failure itself and says so: it gets a moment to. */
+enum { LOOK_MS = 50, TELL_MS = 200 };
 
 static void look_at_neighbour(comm *c) {
     int next = (c->node.index + 1) % c->node.n;
@@ -34,19 +35,19 @@ static void look_at_other_nodes(comm *c) {
 static void *watch_main(void *argument) {
     comm *c = argument;
     bool told = false;
-    uint64_t told_ns = 0;
+    uint64_t failed_ns = 0; /* when it was seen */
     struct pollfd wake = {.fd = c->wake_fd, .events = POLLIN};
     while (!atomic_load(&c->closing)) {
         if (!comm_failed(c)) look_at_neighbour(c);
         if (!comm_failed(c)) look_at_other_nodes(c);
-        if (comm_failed(c) && !told) {
+        if (comm_failed(c) && !failed_ns) failed_ns = clock_ns();
+        uint64_t since_ms = failed_ns ? (clock_ns() - failed_ns) / 1000000 : 0;
+        if (since_ms >= TELL_MS && !told) {
             told = true;
-            told_ns = clock_ns();
             bool own = comm_check(c) == OK || comm_cause(c)->rank == c->rank; /* what failed here is told here */
             if (c->options.on_failure && !own) c->options.on_failure(c->options.context, error_message());
         }
-        if (told && (double)(clock_ns() - told_ns) > COMM_GRACE_S * 1e9 && c->options.on_overdue)
-            c->options.on_overdue(c->options.context);
+        if ((double)since_ms > COMM_GRACE_S * 1e3 && c->options.on_overdue) c->options.on_overdue(c->options.context);
         poll(&wake, 1, LOOK_MS);
     }
     return NULL;

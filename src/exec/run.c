@@ -56,6 +56,7 @@ static void run_message(exec *e, size_t index) {
 void exec_run_op(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
     uint64_t start = clock_ns();
+    if (e->comm && o->stream == STREAM_COMPUTE) comm_note_op(e->comm, o);
     if (op_is_comm(o->kind)) run_message(e, index);
     else if (is_lane(o->stream)) run_copy(e, index);
     else e->kernels[index](e->context, &e->calls[index]);

@@ -148,6 +148,9 @@ status pass_waits(program *p, pass_context *c);     /* what each stream must wai
 
 /* What rank `index` of the data axis updates of a parameter. */
 param_share shard_share(const pass_context *c, size_t param, int index);
+/* What of a parameter, and of all that belongs to it, this rank writes to a checkpoint: what it updates, and where every
+ * rank updates everything, each parameter by one of them. */
+param_share shard_saved(const pass_context *c, size_t param);
 
 typedef struct pass_row {
     const char *name;

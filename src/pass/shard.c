@@ -51,6 +51,12 @@ param_share shard_share(const pass_context *c, size_t param, int index) {
     return begin < end ? (param_share){begin - offset, end - begin} : (param_share){0, 0};
 }
 
+param_share shard_saved(const pass_context *c, size_t param) {
+    int n = mesh_size(&c->mesh, AXIS_DATA);
+    bool mine = c->shard_elements[param] || param % (size_t)n == (size_t)c->mesh.index[AXIS_DATA];
+    return mine ? c->updated[param] : (param_share){0, 0};
+}
+
 /* ---- values ------------------------------------------------------------------------------------------------------- */
 
 static int layer_of(const sharder *s, size_t b) {

@@ -59,11 +59,17 @@ static void count_work(plan *p) {
     }
 }
 
+/* Of parameters and states, as much as this rank writes to a checkpoint. */
 static uint64_t state_bytes(const plan *p) {
+    const pass_context *c = &p->passes;
+    const value_id *states[] = {c->masters, c->moments, c->variances, c->moment_scales, c->variance_scales};
     uint64_t n = 0;
-    for (value_id v = 1; v < p->program.n_values; v++) {
-        const value *a = &p->program.values[v];
-        if ((a->role == ROLE_PARAM || a->role == ROLE_STATE) && !a->view_of) n += value_bytes(a);
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        param_share share = shard_saved(c, i);
+        if (share.n == 0) continue;
+        n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.precision));
+        for (size_t k = 0; k < ARRAY_LENGTH(states); k++)
+            if (states[k][i]) n += value_bytes(&p->program.values[states[k][i]]);
     }
     return n;
 }

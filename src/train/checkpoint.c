@@ -10,7 +10,12 @@
  *
  * A writer that dies at any point leaves either no step-00000100 or a whole one. What it left under .tmp- is removed by
  * the next checkpointer_open; a lock keeps a second program from taking the files of a live one for leftovers.
- * A failed write removes what it wrote, leaves earlier checkpoints alone, and is returned by the next save or wait. */
+ * A failed write removes what it wrote, leaves earlier checkpoints alone, and is returned by the next save or wait.
+ *
+ * Many ranks fill one directory, each with its share. The first of them makes it, and when all are done it writes
+ * checkpoint.json and renames. Ranks talk on the thread that trains only: what was written in the background gets its name
+ * at the first step, save or wait that finds all of it written. A rank that fails leaves the directory to the next
+ * checkpointer_open. */
 #define _GNU_SOURCE 1 /* renameat2 */
 #include "train/checkpoint_io.h"
 
@@ -44,6 +49,10 @@ struct checkpointer {
     size_t n_copies;
     uint8_t *staging; /* NULL: not in the background */
     int lock_fd;
+    comm *comm; /* NULL: this rank writes all */
+    int rank, n_ranks;
+    bool shared_pending; /* this rank's share is written or on its way, and the checkpoint has no name yet */
+    train_state shared_state;
 
     pthread_t writer;
     pthread_mutex_t mutex; /* guards what follows; staging belongs to the writer while busy */
@@ -202,30 +211,100 @@ done:
 
 /* ---- the writer ---------------------------------------------------------------------------------------------- */
 
+typedef struct save_names {
+    const char *name, *temporary, *path;
+} save_names;
+
+static save_names names_of(const checkpointer *c, arena *memory, int64_t step) {
+    save_names n = {.name = step_name(memory, step)};
+    n.temporary = arena_format(memory, TEMPORARY_PREFIX "%s", n.name);
+    n.path = arena_format(memory, "%s/%s", c->dir, n.temporary);
+    return n;
+}
+
+static status make_empty(const char *path) {
+    TRY(dir_remove_all(path));
+    return dir_make(path);
+}
+
+static checkpoint_words words_of(const checkpointer *c, const train_state *s) {
+    return (checkpoint_words){c->identity, c->model, s};
+}
+
+/* Everything is in the temporary directory but what `write` still has to: that, then the name. */
+static status finish_directory(const checkpointer *c, const save_names *n, const train_state *s) {
+    TRY(checkpoint_dir_sync(n->path));
+    TRY(checkpoint_publish(c->dir, n->temporary, n->name, true));
+    if (c->keep > 0) prune(c, s->step);
+    return OK;
+}
+
+static status write_alone(const checkpointer *c, const save_names *n, exec *e, const train_state *s) {
+    checkpoint_source source = {.staging = c->staging, .e = e};
+    checkpoint_words w = words_of(c, s);
+    TRY(make_empty(n->path));
+    TRY(checkpoint_write(n->path, &c->layout, &source, &w));
+    return finish_directory(c, n, s);
+}
+
+static status write_share(const checkpointer *c, const save_names *n, exec *e) {
+    checkpoint_source source = {.staging = c->staging, .e = e};
+    return checkpoint_write_part(n->path, &c->layout, &source, c->rank);
+}
+
 static status write_checkpoint(const checkpointer *c, exec *e, const train_state *s) {
-    status rc = OK;
     error_record why;
     arena memory;
     arena_init(&memory);
-    const char *name = step_name(&memory, s->step), *temporary = arena_format(&memory, TEMPORARY_PREFIX "%s", name);
-    const char *path = arena_format(&memory, "%s/%s", c->dir, temporary);
-    TRY_GOTO(rc, dir_remove_all(path), fail);
-    TRY_GOTO(rc, dir_make(path), fail);
-    checkpoint_source source = {.staging = c->staging, .e = e};
-    TRY_GOTO(rc, checkpoint_write(path, &c->layout, &source, c->identity, c->model, s), fail);
-    TRY_GOTO(rc, checkpoint_dir_sync(path), fail);
-    TRY_GOTO(rc, checkpoint_publish(c->dir, temporary, name, true), fail);
-    if (c->keep > 0) prune(c, s->step);
-    goto done;
-fail:
-    rc = ERR(rc, "the checkpoint of step %lld was not written, earlier ones are untouched: %s", (long long)s->step,
-             error_message());
-    error_take(&why);
-    if (dir_remove_all(path) != OK) log_warn("%s", error_message());
-    rc = error_give(&why);
+    save_names n = names_of(c, &memory, s->step);
+    status rc = c->comm ? write_share(c, &n, e) : write_alone(c, &n, e, s);
+    if (rc != OK) {
+        rc = ERR(rc, "the checkpoint of step %lld was not written, earlier ones are untouched: %s", (long long)s->step,
+                 error_message());
+        error_take(&why);
+        if (!c->comm && dir_remove_all(n.path) != OK) log_warn("%s", error_message());
+        rc = error_give(&why);
+    }
+    arena_fini(&memory);
+    return rc;
+}
+
+/* ---- with other ranks ------------------------------------------------------------------------------------------ */
+
+static status begin_shared(checkpointer *c, const train_state *s) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    if (c->rank == 0) rc = make_empty(names_of(c, &memory, s->step).path);
+    arena_fini(&memory);
+    if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
+    TRY(comm_barrier(c->comm));
+    c->shared_pending = true;
+    c->shared_state = *s;
+    return OK;
+}
+
+static status join_shares(const checkpointer *c) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    save_names n = names_of(c, &memory, c->shared_state.step);
+    checkpoint_words w = words_of(c, &c->shared_state);
+    TRY_GOTO(rc, checkpoint_join_parts(n.path, c->n_ranks, &w), done);
+    TRY_GOTO(rc, finish_directory(c, &n, &c->shared_state), done);
 done:
     arena_fini(&memory);
     return rc;
+}
+
+/* This rank's share is on disk. A rank whose share is not does not come here, and its error ends the wait of the others. */
+static status finish_shared(checkpointer *c) {
+    if (!c->shared_pending) return OK;
+    c->shared_pending = false;
+    TRY(comm_barrier(c->comm));
+    if (c->rank == 0) TRY(join_shares(c));
+    TRY(comm_barrier(c->comm));
+    return OK;
 }
 
 static void *writer_main(void *argument) {
@@ -261,11 +340,26 @@ static status settle(checkpointer *c) {
     return rc;
 }
 
-status checkpointer_wait(checkpointer *c) {
+static status wait_for_writer(checkpointer *c) {
     pthread_mutex_lock(&c->mutex);
     status rc = settle(c);
     pthread_mutex_unlock(&c->mutex);
     return rc;
+}
+
+status checkpointer_wait(checkpointer *c) {
+    TRY(wait_for_writer(c));
+    return finish_shared(c);
+}
+
+status checkpointer_poll(checkpointer *c) {
+    if (!c->shared_pending) return OK;
+    bool busy;
+    pthread_mutex_lock(&c->mutex);
+    busy = c->busy;
+    pthread_mutex_unlock(&c->mutex);
+    TRY(comm_any(c->comm, busy, &busy));
+    return busy ? OK : checkpointer_wait(c);
 }
 
 /* ---- the face ------------------------------------------------------------------------------------------------ */
@@ -278,16 +372,18 @@ typedef struct copy_context {
 static void copy_part(void *context, int64_t task, int thread) {
     copy_context *x = context;
     const copy_task *part = &x->c->copies[task];
-    exec_read(x->e, x->c->layout.tensors[part->tensor].value, part->byte_offset,
+    const checkpoint_tensor *t = &x->c->layout.tensors[part->tensor];
+    exec_read(x->e, t->value, checkpoint_saved_offset(t) + part->byte_offset,
               x->c->staging + x->c->layout.staging_offsets[part->tensor] + part->byte_offset, part->n_bytes);
 }
 
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s) {
     TRY(checkpointer_wait(c));
     if (s->step < 0) return ERR(ERR_BUG, "a checkpoint of step %lld was asked for", (long long)s->step);
+    if (c->comm) TRY(begin_shared(c, s));
     if (!c->staging) {
         TRY(write_checkpoint(c, e, s));
-        return OK;
+        return finish_shared(c);
     }
     exec_parallel(e, copy_part, &(copy_context){c, e}, (int64_t)c->n_copies);
     pthread_mutex_lock(&c->mutex);
@@ -304,7 +400,7 @@ static void make_copies(checkpointer *c) {
     for (int pass = 0; pass < 2; pass++) { /* count, then fill */
         size_t n = 0;
         for (size_t i = 0; i < c->layout.n_tensors; i++) {
-            size_t n_bytes = shape_bytes(&c->layout.tensors[i].shape, c->layout.tensors[i].type);
+            size_t n_bytes = checkpoint_saved_bytes(&c->layout.tensors[i]);
             for (size_t at = 0; at < n_bytes; at += COPY_BYTES, n++)
                 if (pass == 1) c->copies[n] = (copy_task){i, at, MIN((size_t)COPY_BYTES, n_bytes - at)};
         }
@@ -313,8 +409,7 @@ static void make_copies(checkpointer *c) {
     }
 }
 
-static status open_dir(checkpointer *c, const checkpoint_options *o) {
-    c->dir = arena_format(&c->memory, "%s/checkpoints", o->run_dir);
+static status open_dir(checkpointer *c) {
     TRY(dir_make(c->dir));
     const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
     if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
@@ -378,10 +473,15 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     pthread_cond_init(&c->changed, NULL);
     c->lock_fd = -1;
     c->keep = o->keep;
+    c->comm = o->comm;
+    c->n_ranks = c->comm ? comm_size(c->comm) : 1;
+    c->rank = c->comm ? comm_rank(c->comm) : 0;
     c->identity = arena_string(&c->memory, o->identity);
     c->model = o->model ? arena_string(&c->memory, o->model) : NULL;
     TRY_GOTO(rc, checkpoint_layout_make(&c->layout, &c->memory, tensors, n, shard_bytes), fail);
-    TRY_GOTO(rc, open_dir(c, o), fail);
+    c->dir = arena_format(&c->memory, "%s/checkpoints", o->run_dir);
+    if (c->rank == 0) TRY_GOTO(rc, open_dir(c), fail);
+    if (c->comm) TRY_GOTO(rc, comm_barrier(c->comm), fail);
     if (o->background) {
         make_copies(c);
         TRY_GOTO(rc, open_staging(c), fail);
@@ -402,7 +502,7 @@ status checkpointer_open(checkpointer **out, const checkpoint_options *o, const 
 void checkpointer_close(checkpointer *c) {
     if (!c) return;
     if (c->staging) {
-        if (checkpointer_wait(c) != OK) log_error("%s", error_message()); /* nobody asked after the last save */
+        if (wait_for_writer(c) != OK) log_error("%s", error_message()); /* nobody asked after the last save */
         pthread_mutex_lock(&c->mutex);
         c->stopping = true;
         pthread_cond_broadcast(&c->changed);

@@ -7,7 +7,8 @@
  *
  * Reading trusts nothing: JSON seal, identity, names, dtypes, shapes, pieces that tile their tensor, and then all
  * checksums on all threads; only after that is the first byte written into the running program.
- * Pieces are cut along the first dimension, which makes each one a run of bytes. Other cuts are refused by name. */
+ * Pieces are cut along the first dimension or between elements, which makes each one a run of bytes. Other cuts are
+ * refused by name. */
 #include "train/checkpoint_io.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@
 #define SEAL_AFTER "\"\n}\n"
 enum {
     FORMAT_VERSION = 1,
+    ALONE = -1, /* in the place of a rank */
     HEX_BYTES = 32,
     SEAL_BYTES = sizeof SEAL_BEFORE - 1 + HEX_BYTES + sizeof SEAL_AFTER - 1,
     JSON_MAX_BYTES = 256 << 20,
@@ -43,6 +45,14 @@ static void checksum_hex(char out[HEX_BYTES + 1], const void *data, size_t n_byt
 /* ---- layout -------------------------------------------------------------------------------------------------- */
 
 static int64_t row_count(const shape *s) { return s->rank > 0 ? s->dim[0] : 1; }
+
+static int64_t element_count(const checkpoint_tensor *t) { return shape_count(&t->shape); }
+
+size_t checkpoint_saved_bytes(const checkpoint_tensor *t) { return (size_t)t->saved.n * dtype_bytes(t->type); }
+
+size_t checkpoint_saved_offset(const checkpoint_tensor *t) {
+    return t->saved.n ? (size_t)(t->saved.first - t->held.first) * dtype_bytes(t->type) : 0;
+}
 
 static status check_names(const checkpoint_tensor *tensors, size_t n) {
     status rc = OK;
@@ -65,7 +75,7 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
     l->staging_offsets = arena_array(memory, uint64_t, n);
     size_t n_pieces = 0;
     for (size_t i = 0; i < n; i++) { /* an upper bound: a piece of a cut tensor is a row or more than half a shard */
-        uint64_t n_bytes = shape_bytes(&tensors[i].shape, tensors[i].type);
+        uint64_t n_bytes = checkpoint_saved_bytes(&tensors[i]);
         n_pieces += n_bytes <= shard_bytes ? 1 : (n_bytes / shard_bytes + 1) * 2;
     }
     l->pieces = arena_array(memory, checkpoint_piece, n_pieces);
@@ -74,10 +84,12 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
     for (size_t i = 0; i < n; i++) {
         checkpoint_tensor *t = &l->tensors[i];
         t->name = arena_string(memory, t->name);
-        int64_t rows = row_count(&t->shape);
-        uint64_t n_bytes = shape_bytes(&t->shape, t->type), row_bytes = rows > 0 ? n_bytes / (uint64_t)rows : 0;
+        bool flat = t->saved.n != element_count(t);
+        int64_t rows = flat ? t->saved.n : row_count(&t->shape);
+        uint64_t n_bytes = checkpoint_saved_bytes(t), row_bytes = rows > 0 ? n_bytes / (uint64_t)rows : 0;
         l->staging_offsets[i] = l->staging_bytes;
         l->staging_bytes += n_bytes;
+        if (flat && rows == 0) continue; /* other ranks write all of it */
         /* A tensor stays whole when a shard can hold it. A larger one is cut, one piece per shard: pieces of a tensor
          * never meet in a file, so each can carry the tensor's own name there. */
         int64_t rows_per_piece = n_bytes <= shard_bytes ? rows : MAX((int64_t)(shard_bytes / row_bytes), 1);
@@ -89,8 +101,9 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
                 in_shard = 0;
             }
             ASSERT(l->n_pieces < n_pieces);
+            int64_t at = t->saved.first + row; /* saved.first is 0 where rows are rows */
             l->pieces[l->n_pieces++] =
-                (checkpoint_piece){i, l->n_shards - 1, row, piece_rows, (uint64_t)row * row_bytes, piece_bytes};
+                (checkpoint_piece){i, l->n_shards - 1, flat, at, piece_rows, (uint64_t)at * row_bytes, piece_bytes};
             in_shard += piece_bytes;
             if (rows == 0) break;
         }
@@ -203,6 +216,7 @@ static status write_sealed(const char *path, const json_t *root) {
 
 static shape piece_shape(const checkpoint_layout *l, const checkpoint_piece *piece) {
     shape s = l->tensors[piece->tensor].shape;
+    if (piece->flat) return SHAPE(piece->n_rows);
     if (s.rank > 0) s.dim[0] = piece->n_rows;
     return s;
 }
@@ -213,7 +227,9 @@ static json_t *json_from_shape(const shape *s) {
     return list;
 }
 
-static const char *shard_name(arena *memory, int shard, int n_shards) {
+static const char *shard_name(arena *memory, int rank, int shard, int n_shards) {
+    if (rank != ALONE)
+        return arena_format(memory, "tensors-rank-%05d-%05d-of-%05d.safetensors", rank, shard + 1, n_shards);
     return arena_format(memory, "tensors-%05d-of-%05d.safetensors", shard + 1, n_shards);
 }
 
@@ -229,13 +245,15 @@ static status write_piece(safetensors_writer *w, size_t entry, const checkpoint_
                           const checkpoint_source *from, const checkpoint_piece *piece, uint8_t *buffer,
                           char hex[HEX_BYTES + 1]) {
     status rc = OK;
+    const checkpoint_tensor *t = &l->tensors[piece->tensor];
+    size_t in_share = (size_t)piece->byte_offset - (size_t)t->saved.first * dtype_bytes(t->type);
     XXH3_state_t *hash = XXH3_createState();
     ASSERT(hash && XXH3_128bits_reset(hash) == XXH_OK);
     for (uint64_t at = 0; at < piece->n_bytes; at += CHUNK_BYTES) {
-        size_t n = (size_t)MIN((uint64_t)CHUNK_BYTES, piece->n_bytes - at), offset = (size_t)(piece->byte_offset + at);
+        size_t n = (size_t)MIN((uint64_t)CHUNK_BYTES, piece->n_bytes - at), offset = in_share + (size_t)at;
         const uint8_t *data = buffer;
         if (from->staging) data = from->staging + l->staging_offsets[piece->tensor] + offset;
-        else exec_read(from->e, l->tensors[piece->tensor].value, offset, buffer, n);
+        else exec_read(from->e, t->value, checkpoint_saved_offset(t) + offset, buffer, n);
         ASSERT(XXH3_128bits_update(hash, data, n) == XXH_OK);
         TRY_GOTO(rc, safetensors_writer_put(w, entry, at, data, n), done);
     }
@@ -254,10 +272,15 @@ static void describe_piece(json_t *tensors, const checkpoint_layout *l, const ch
                           "pieces");
         json_object_set_new(tensors, t->name, entry);
     }
+    json_t *pieces = json_object_get(entry, "pieces");
+    if (piece->flat) {
+        json_array_append_new(pieces, json_pack("{s:i, s:[I, I], s:s}", "file", piece->shard, "elements",
+                                                (json_int_t)piece->row, (json_int_t)piece->n_rows, "xxh3_128", hex));
+        return;
+    }
     shape start = {.rank = t->shape.rank, .dim = {piece->row}}, size = piece_shape(l, piece);
-    json_array_append_new(json_object_get(entry, "pieces"),
-                          json_pack("{s:i, s:o, s:o, s:s}", "file", piece->shard, "start", json_from_shape(&start),
-                                    "size", json_from_shape(&size), "xxh3_128", hex));
+    json_array_append_new(pieces, json_pack("{s:i, s:o, s:o, s:s}", "file", piece->shard, "start",
+                                            json_from_shape(&start), "size", json_from_shape(&size), "xxh3_128", hex));
 }
 
 /* Adds {name, bytes, header checksum} of a finished file. Opening it again also proves that it can be read. */
@@ -273,8 +296,8 @@ static status describe_file(json_t *files, const char *path, const char *name) {
 }
 
 /* Writes pieces first..end-1 as one file. */
-static status write_shard(const char *dir, const checkpoint_layout *l, const checkpoint_source *from, size_t first,
-                          size_t end, json_t *files, json_t *tensors) {
+static status write_shard(const char *dir, const checkpoint_layout *l, const checkpoint_source *from, int rank,
+                          size_t first, size_t end, json_t *files, json_t *tensors) {
     status rc = OK;
     arena memory;
     arena_init(&memory);
@@ -284,7 +307,7 @@ static status write_shard(const char *dir, const checkpoint_layout *l, const che
         entries[i - first] = (safetensors_entry){t->name, t->type, piece_shape(l, &l->pieces[i])};
     }
     uint8_t *buffer = from->staging ? NULL : arena_alloc(&memory, CHUNK_BYTES);
-    const char *name = shard_name(&memory, l->pieces[first].shard, l->n_shards);
+    const char *name = shard_name(&memory, rank, l->pieces[first].shard, l->n_shards);
     const char *path = arena_format(&memory, "%s/%s", dir, name);
     safetensors_writer w;
     TRY_GOTO(rc, safetensors_writer_open(&w, path, entries, end - first, NULL), done);
@@ -303,28 +326,42 @@ done:
     return rc;
 }
 
-status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const char *identity, const char *model, const train_state *s) {
-    status rc = OK;
-    arena memory;
-    arena_init(&memory);
-    json_t *files = json_array(), *tensors = json_object();
-    json_t *root = json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION,
-                             "identity", identity, "state", state_to_json(s), "files", files, "tensors", tensors);
+static status write_shards(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank,
+                           json_t *files, json_t *tensors) {
+    for (size_t first = 0, end; first < l->n_pieces; first = end) {
+        for (end = first; end < l->n_pieces && l->pieces[end].shard == l->pieces[first].shard;) end++;
+        TRY(write_shard(dir, l, source, rank, first, end, files, tensors));
+    }
+    return OK;
+}
+
+/* checkpoint.json: the last file, without which the others are nothing. Takes files and tensors over. */
+static status write_index(const char *dir, const checkpoint_words *w, json_t *files, json_t *tensors) {
+    json_t *root =
+        json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION, "identity",
+                  w->identity, "state", state_to_json(w->state), "files", files, "tensors", tensors);
     ASSERT(root);
-    if (model) {
-        json_t *described = json_loads(model, JSON_REJECT_DUPLICATES, NULL);
+    if (w->model) {
+        json_t *described = json_loads(w->model, JSON_REJECT_DUPLICATES, NULL);
         ASSERT(described); /* checked when the checkpointer was opened */
         json_object_set_new(root, "model", described);
     }
-    for (size_t first = 0, end; first < l->n_pieces; first = end) {
-        for (end = first; end < l->n_pieces && l->pieces[end].shard == l->pieces[first].shard;) end++;
-        TRY_GOTO(rc, write_shard(dir, l, source, first, end, files, tensors), done);
-    }
-    TRY_GOTO(rc, write_sealed(arena_format(&memory, "%s/checkpoint.json", dir), root), done);
-done:
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/checkpoint.json", dir);
+    status rc = write_sealed(path.text, root);
+    strbuf_fini(&path);
     json_decref(root);
-    arena_fini(&memory);
+    return rc;
+}
+
+status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
+                        const checkpoint_words *w) {
+    json_t *files = json_array(), *tensors = json_object();
+    status rc = write_shards(dir, l, source, ALONE, files, tensors);
+    if (rc == OK) return write_index(dir, w, files, tensors);
+    json_decref(files);
+    json_decref(tensors);
     return rc;
 }
 
@@ -360,6 +397,67 @@ done:
     free(text);
     return rc;
 }
+
+/* ---- by many ranks -------------------------------------------------------------------------------------------- */
+
+static const char *part_path(arena *memory, const char *dir, int rank) {
+    return arena_format(memory, "%s/part-%05d.json", dir, rank);
+}
+
+status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank) {
+    arena memory;
+    arena_init(&memory);
+    json_t *files = json_array(), *tensors = json_object();
+    json_t *root = json_pack("{s:o, s:o}", "files", files, "tensors", tensors);
+    status rc = write_shards(dir, l, source, rank, files, tensors);
+    if (rc == OK) rc = write_sealed(part_path(&memory, dir, rank), root);
+    json_decref(root);
+    arena_fini(&memory);
+    return rc;
+}
+
+/* One rank's words behind those of the ranks before it: its files are numbered on. */
+static void join_part(json_t *files, json_t *tensors, json_t *part) {
+    json_int_t first = (json_int_t)json_array_size(files);
+    json_t *entry, *piece;
+    const char *name;
+    size_t i;
+    json_array_extend(files, json_object_get(part, "files"));
+    json_object_foreach(json_object_get(part, "tensors"), name, entry) {
+        json_t *pieces = json_object_get(entry, "pieces"), *known = json_object_get(tensors, name);
+        json_array_foreach(pieces, i, piece) {
+            json_int_t file = json_integer_value(json_object_get(piece, "file"));
+            json_object_set_new(piece, "file", json_integer(first + file));
+        }
+        if (known) json_array_extend(json_object_get(known, "pieces"), pieces);
+        else json_object_set(tensors, name, entry);
+    }
+}
+
+status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w) {
+    status rc = OK;
+    arena memory;
+    arena_init(&memory);
+    json_t *files = json_array(), *tensors = json_object();
+    for (int rank = 0; rank < n_ranks; rank++) {
+        json_t *part;
+        TRY_GOTO(rc, read_sealed(part_path(&memory, dir, rank), &part), fail);
+        join_part(files, tensors, part);
+        json_decref(part);
+    }
+    TRY_GOTO(rc, write_index(dir, w, json_incref(files), json_incref(tensors)), fail);
+    for (int rank = 0; rank < n_ranks && rc == OK; rank++) {
+        const char *path = part_path(&memory, dir, rank);
+        if (unlink(path) != 0) rc = ERR(ERR_IO, "remove %s: %s", path, strerror(errno));
+    }
+fail:
+    json_decref(files);
+    json_decref(tensors);
+    arena_fini(&memory);
+    return rc;
+}
+
+/* ---- reading what is whole ----------------------------------------------------------------------------------------- */
 
 static status check_format(const json_t *root, const char *path) {
     const char *format;
@@ -416,9 +514,10 @@ typedef struct found_piece {
     size_t n_bytes;
     const char *expected; /* hex */
     char found[HEX_BYTES + 1];
-    int64_t row, n_rows;
-    value_id value;       /* NO_VALUE: checked, but not asked for */
-    uint64_t byte_offset; /* in the value */
+    int64_t first, count;                 /* elements of the tensor */
+    uint64_t byte_offset;                 /* in the tensor */
+    const checkpoint_tensor *destination; /* NULL: not asked for */
+    bool needed;                          /* this rank holds some of it, or it was not asked for: to be checked */
 } found_piece;
 
 typedef struct checkpoint_reader {
@@ -429,7 +528,7 @@ typedef struct checkpoint_reader {
     const char **header_hex;
     size_t n_files;
     size_t *pieces_in_file;
-    found_piece *pieces; /* pieces of one tensor together, by row */
+    found_piece *pieces; /* pieces of one tensor together, in order */
     size_t n_pieces;
     exec *e; /* whose threads hash, and where tensors go; NULL for a reader without a program */
     arena memory;
@@ -474,16 +573,35 @@ static status shape_from_json(const json_t *object, const char *key, const char 
     return OK;
 }
 
-/* One piece of the list against the file that holds it. */
-static status find_piece(reader *r, const char *name, dtype type, const shape *whole, const json_t *entry,
-                         found_piece *out) {
-    int64_t file;
-    shape start, size;
+/* Elements of a shape that a file says; false when they are more than can be counted. */
+static bool count_elements(const shape *s, int64_t *out) {
+    *out = 1;
+    for (int i = 0; i < s->rank; i++)
+        if (__builtin_mul_overflow(*out, s->dim[i], out)) return false;
+    return true;
+}
+
+/* A run of elements: its shape in the file, and where it begins. */
+static status piece_elements(const reader *r, const json_t *entry, const char *name, shape *size, int64_t *first) {
+    shape run;
+    TRY(shape_from_json(entry, "elements", name, r->json_path, &run));
+    if (run.rank != 2)
+        return ERR(ERR_INPUT, "%s: tensor '%s': 'elements' has %d numbers, expected the first and how many",
+                   r->json_path, name, run.rank);
+    *first = run.dim[0];
+    *size = SHAPE(run.dim[1]);
+    return OK;
+}
+
+/* A box that spans all but the first dimension: likewise. */
+static status piece_box(const reader *r, const json_t *entry, const char *name, const shape *whole, shape *out,
+                        int64_t *first) {
+    shape start, size, row = *whole;
+    int64_t row_elements;
     char a[64], b[64], c[64];
-    TRY(json_get_int(entry, "file", 0, (int64_t)r->n_files - 1, r->json_path, &file));
     TRY(shape_from_json(entry, "start", name, r->json_path, &start));
     TRY(shape_from_json(entry, "size", name, r->json_path, &size));
-    TRY(json_get_string(entry, "xxh3_128", r->json_path, &out->expected));
+    if (row.rank > 0) row.dim[0] = 1;
     bool fits = start.rank == whole->rank && size.rank == whole->rank;
     for (int i = 1; i < whole->rank && fits; i++) fits = start.dim[i] == 0 && size.dim[i] == whole->dim[i];
     if (!fits)
@@ -491,6 +609,25 @@ static status find_piece(reader *r, const char *name, dtype type, const shape *w
                    "%s: tensor '%s' %s: found a piece of %s at %s; this program reads pieces cut along the first "
                    "dimension",
                    r->json_path, name, shape_format(a, whole), shape_format(b, &size), shape_format(c, &start));
+    *out = size;
+    *first = 0;
+    if (!count_elements(&row, &row_elements) ||
+        (start.rank > 0 && __builtin_mul_overflow(start.dim[0], row_elements, first)))
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: found more elements than can be counted", r->json_path, name,
+                   shape_format(a, whole));
+    return OK;
+}
+
+/* One piece of the list against the file that holds it. */
+static status find_piece(reader *r, const char *name, dtype type, const shape *whole, const json_t *entry,
+                         found_piece *out) {
+    int64_t file;
+    shape size;
+    char a[64], b[64];
+    TRY(json_get_int(entry, "file", 0, (int64_t)r->n_files - 1, r->json_path, &file));
+    TRY(json_get_string(entry, "xxh3_128", r->json_path, &out->expected));
+    if (json_object_get(entry, "elements")) TRY(piece_elements(r, entry, name, &size, &out->first));
+    else TRY(piece_box(r, entry, name, whole, &size, &out->first));
     const safetensor *t = safetensors_find(&r->files[file], name);
     if (!t)
         return ERR(ERR_INPUT, "%s: tensor '%s' is missing, %s expects it here", r->files[file].path, name,
@@ -503,14 +640,14 @@ static status find_piece(reader *r, const char *name, dtype type, const shape *w
     out->file = &r->files[file];
     out->data = t->data;
     out->n_bytes = t->n_bytes;
-    out->row = start.rank > 0 ? start.dim[0] : 0;
-    out->n_rows = row_count(&size);
+    out->count = shape_count(&t->shape);
+    out->needed = true;
     return OK;
 }
 
-static int by_row(const void *a, const void *b) {
+static int by_first(const void *a, const void *b) {
     const found_piece *x = a, *y = b;
-    return (x->row > y->row) - (x->row < y->row);
+    return (x->first > y->first) - (x->first < y->first);
 }
 
 /* All pieces of one tensor: they must tile it, none twice, none missing. */
@@ -527,17 +664,20 @@ static status find_tensor(reader *r, const char *name, const json_t *entry) {
     found_piece *first = &r->pieces[r->n_pieces];
     size_t i, n = json_array_size(list);
     json_array_foreach(list, i, piece) TRY(find_piece(r, name, type, &whole, piece, &first[i]));
-    if (n > 1) qsort(first, n, sizeof *first, by_row);
-    int64_t row = 0;
+    if (n > 1) qsort(first, n, sizeof *first, by_first);
+    int64_t total, element = 0;
     uint64_t at = 0;
-    for (i = 0; i < n && first[i].row == row && first[i].n_rows <= row_count(&whole) - row; i++) {
+    if (!count_elements(&whole, &total))
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: found more elements than can be counted", r->json_path, name,
+                   shape_format(buf, &whole));
+    for (i = 0; i < n && first[i].first == element && first[i].count <= total - element; i++) {
         first[i].byte_offset = at;
         at += first[i].n_bytes;
-        row += first[i].n_rows;
+        element += first[i].count;
     }
-    if (n == 0 || i < n || row != row_count(&whole))
-        return ERR(ERR_INPUT, "%s: tensor '%s' %s: its pieces cover rows 0 to %lld and then leave a gap or overlap",
-                   r->json_path, name, shape_format(buf, &whole), (long long)row);
+    if (n == 0 || i < n || element != total)
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: its pieces cover elements 0 to %lld and then leave a gap or overlap",
+                   r->json_path, name, shape_format(buf, &whole), (long long)element);
     r->n_pieces += n;
     return OK;
 }
@@ -580,7 +720,12 @@ static status match_wanted(reader *r, const checkpoint_tensor *wanted, size_t n)
             break;
         }
         size_t k = (size_t)json_integer_value(first);
-        for (; k < r->n_pieces && strcmp(r->pieces[k].tensor, name) == 0; k++) r->pieces[k].value = wanted[i].value;
+        for (; k < r->n_pieces && strcmp(r->pieces[k].tensor, name) == 0; k++) {
+            found_piece *piece = &r->pieces[k];
+            piece->destination = &wanted[i];
+            piece->needed = piece->first < wanted[i].held.first + wanted[i].held.n &&
+                            wanted[i].held.first < piece->first + piece->count;
+        }
     }
 done:
     json_decref(index);
@@ -589,6 +734,7 @@ done:
 
 static void hash_piece(void *context, int64_t task, int thread) {
     found_piece *piece = &((reader *)context)->pieces[task];
+    if (!piece->needed) return;
     checksum_hex(piece->found, piece->data, piece->n_bytes);
 }
 
@@ -612,17 +758,22 @@ static status check_piece(const found_piece *piece) {
 static status verify_checksums(reader *r) {
     TRY(verify_headers(r));
     exec_parallel(r->e, hash_piece, r, (int64_t)r->n_pieces);
-    for (size_t i = 0; i < r->n_pieces; i++) TRY(check_piece(&r->pieces[i]));
+    for (size_t i = 0; i < r->n_pieces; i++)
+        if (r->pieces[i].needed) TRY(check_piece(&r->pieces[i]));
     return OK;
 }
 
 static void put_piece(void *context, int64_t task, int thread) {
     reader *r = context;
     const found_piece *piece = &r->pieces[task];
-    if (!piece->value) return;
-    for (size_t at = 0; at < piece->n_bytes; at += CHUNK_BYTES)
-        exec_write(r->e, piece->value, (size_t)piece->byte_offset + at, piece->data + at,
-                   MIN((size_t)CHUNK_BYTES, piece->n_bytes - at));
+    const checkpoint_tensor *t = piece->destination;
+    if (!t || !piece->needed) return;
+    int64_t begin = MAX(piece->first, t->held.first), end = MIN(piece->first + piece->count, t->held.first + t->held.n);
+    size_t width = dtype_bytes(t->type), n_bytes = (size_t)(end - begin) * width;
+    const uint8_t *from = piece->data + (size_t)(begin - piece->first) * width;
+    size_t to = (size_t)(begin - t->held.first) * width;
+    for (size_t at = 0; at < n_bytes; at += CHUNK_BYTES)
+        exec_write(r->e, t->value, to + at, from + at, MIN((size_t)CHUNK_BYTES, n_bytes - at));
 }
 
 static void reader_fini(reader *r) {

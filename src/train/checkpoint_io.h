@@ -6,7 +6,11 @@
  *         tensors-00002-of-00002.safetensors
  *         checkpoint.json                        identity, model, state, files, and for each tensor dtype, shape, pieces
  *
- * A piece is {file, start, size, checksum}: the box of the tensor that this file holds. Readers find tensors by name
+ * Ranks that write together put their own number into the names of their files, and each says in part-00003.json what it
+ * wrote, until the first of them makes one checkpoint.json of all.
+ *
+ * A piece is {file, start, size, checksum}: the box of the tensor that this file holds; or {file, elements, checksum}, a run
+ * of its elements, as ranks share them. Readers find tensors by name
  * and put the pieces together, so who wrote which piece does not matter to them. */
 #include "train/train.h"
 
@@ -15,10 +19,14 @@
 typedef struct checkpoint_piece {
     size_t tensor;
     int shard;            /* 0-based */
+    bool flat;            /* rows are single elements */
     int64_t row, n_rows;  /* of the first dimension; a scalar is one row */
     uint64_t byte_offset; /* in the tensor */
     uint64_t n_bytes;
 } checkpoint_piece;
+
+size_t checkpoint_saved_bytes(const checkpoint_tensor *t);  /* of this rank's share */
+size_t checkpoint_saved_offset(const checkpoint_tensor *t); /* of it in the value, in bytes */
 
 /* Which tensor goes where, in a file and in the staging copy. */
 typedef struct checkpoint_layout {
@@ -39,10 +47,17 @@ typedef struct checkpoint_source {
     const uint8_t *staging; /* NULL: read from e, a little at a time */
     exec *e;
 } checkpoint_source;
+/* What is said beside the tensors. model: checkpoint_options.model, may be NULL. */
+typedef struct checkpoint_words {
+    const char *identity, *model;
+    const train_state *state;
+} checkpoint_words;
 /* Fills the existing, empty directory `dir`; on success every file in it is on disk. The directory itself is not. */
-/* model: checkpoint_options.model, may be NULL. */
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const char *identity, const char *model, const train_state *s);
+                        const checkpoint_words *w);
+/* The same by many ranks: each writes its share, and when all have, one of them joins what they say of it. */
+status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank);
+status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
 /* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
 status checkpoint_check(const char *dir);
 

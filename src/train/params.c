@@ -127,26 +127,41 @@ uint64_t params_hash_all(exec *e, const plan *p, comm *c) {
     return rc == OK ? h : 0;
 }
 
+static int64_t entries(int64_t n_elements, int64_t per) { return (n_elements + per - 1) / per; }
+
+/* Shares begin at whole blocks, so their entries are their own. */
+static param_share in_entries(param_share share, int64_t per) {
+    return (param_share){share.first / per, entries(share.n, per)};
+}
+
 checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_t *n) {
+    const pass_context *c = &p->passes;
     const struct {
         const char *kind;
-        const value_id *values;
-    } groups[] = {{"param", NULL},
-                  {"master", p->passes.masters},
-                  {"m", p->passes.moments},
-                  {"v", p->passes.variances},
-                  {"m_scale", p->passes.moment_scales},
-                  {"v_scale", p->passes.variance_scales}};
+        const value_id *values; /* NULL: the parameters themselves */
+        int64_t per_entry;      /* elements of the parameter that one entry serves */
+    } groups[] = {{"param", NULL, 1},
+                  {"master", c->masters, 1},
+                  {"m", c->moments, 1},
+                  {"v", c->variances, 1},
+                  {"m_scale", c->moment_scales, STATE_BLOCK},
+                  {"v_scale", c->variance_scales, STATE_BLOCK}};
     checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->model.n_params * sizeof *list);
     *n = 0;
     for (size_t i = 0; i < p->model.n_params; i++)
         for (size_t k = 0; k < ARRAY_LENGTH(groups); k++) {
             const model_param *param = &p->model.params[i];
+            int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
-            if (v == NO_VALUE) continue;
-            const value *a = program_get(&p->program, v);
+            param_share held = groups[k].values ? c->updated[i] : c->held[i];
+            if (v == NO_VALUE || held.n == 0) continue;
             list[(*n)++] =
-                (checkpoint_tensor){arena_format(memory, "%s/%s", groups[k].kind, param->name), v, a->type, a->shape};
+                (checkpoint_tensor){.name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
+                                    .value = v,
+                                    .type = program_get(&p->program, v)->type,
+                                    .shape = per == 1 ? param->shape : SHAPE(entries(shape_count(&param->shape), per)),
+                                    .held = in_entries(held, per),
+                                    .saved = in_entries(shard_saved(c, i), per)};
         }
     return list;
 }

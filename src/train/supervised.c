@@ -213,7 +213,9 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     *resumed = false;
     if (!from) return OK;
     if (strcmp(from, "auto") == 0) {
-        TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
+        comm *ranks = t->r->comm;
+        if (!ranks || comm_rank(ranks) == 0) TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
+        if (ranks) TRY(comm_broadcast(ranks, newest, sizeof newest, 0)); /* the same on all */
         if (!newest[0]) {
             say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
             return OK;
@@ -270,7 +272,8 @@ static status open_parts(trainer *t) {
                                  .keep = r->keep,
                                  .identity = id,
                                  .model = t->description,
-                                 .background = r->train.save_every > 0};
+                                 .background = r->train.save_every > 0,
+                                 .comm = r->comm};
         TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
     }
     const mesh *m = &t->p->request.mesh;
@@ -310,7 +313,17 @@ status trainer_save(trainer *t) { return t->checkpoints ? checkpointer_save(t->c
 
 status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
 
+/* Many ranks hold parts: the first of them exports what they saved together. */
+static status export_saved(trainer *t, const export_options *o, export_report *out) {
+    if (!t->r->run_dir) return ERR(ERR_INPUT, "export on many ranks goes through a checkpoint: set run.dir");
+    TRY(trainer_wait(t));
+    if (comm_rank(t->r->comm) == 0) TRY(export_checkpoint(t->r->run_dir, o, out));
+    TRY(comm_barrier(t->r->comm));
+    return comm_broadcast(t->r->comm, out, sizeof *out, 0);
+}
+
 status trainer_export(trainer *t, const export_options *o, export_report *out) {
+    if (t->r->comm) return export_saved(t, o, out);
     return export_running(t->e, t->p, t->description, o, out);
 }
 
@@ -335,6 +348,7 @@ static status loop(trainer *t, train_result *out) {
         train_step_report report;
         TRY(trainer_step(t, &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
+        if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         bool last = report.step == o->steps;
         if (o->eval_every && report.step % o->eval_every == 0 && !last) trainer_evaluate(t, &out->eval);
         if (o->save_every && report.step % o->save_every == 0) {
@@ -353,7 +367,8 @@ static status loop(trainer *t, train_result *out) {
 }
 
 status train_check(const train_request *r, const plan *p) {
-    if (r->export_dir) TRY(export_check_dir(r->export_dir)); /* now, not after hours of training */
+    if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
+    if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
     return OK;
 }

@@ -82,12 +82,14 @@ typedef struct train_state {
 } train_state;
 
 /* One named tensor of a checkpoint and where it lives in the running program. Packed parameters are stored under their
- * own name and slice; readers address by name, never by position. */
+ * own name and slice; readers address by name, never by position. On many ranks each holds a run of the tensor's elements,
+ * or all of them, and writes its share: the shares of all ranks are the tensor. */
 typedef struct checkpoint_tensor {
     const char *name; /* "param/layers.0.attn.qkv", "master/...", "m/...", "v/..." */
     value_id value;
     dtype type;
-    shape shape;
+    shape shape;             /* of the whole tensor */
+    param_share held, saved; /* elements that the value holds, and those of them that this rank writes */
 } checkpoint_tensor;
 
 typedef struct checkpointer checkpointer;
@@ -97,12 +99,16 @@ typedef struct checkpoint_options {
     const char *identity; /* model and precision in words: resuming another model is refused */
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
+    comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
 } checkpoint_options;
+/* open, save, wait and poll are collective where there are ranks; close is not. */
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
 /* Background: copies the state (the only part the step waits for), then writes while training goes on. A save still under
  * way is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
 status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
+/* Between steps: ranks that wrote in the background find out whether all are done, and give the checkpoint its name. */
+status checkpointer_poll(checkpointer *c);
 void checkpointer_close(checkpointer *c);
 uint64_t
 checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
@@ -215,6 +221,7 @@ void trainer_evaluate(trainer *t, train_eval_report *out);  /* the plan was made
 /* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
 status trainer_save(trainer *t);
 status trainer_wait(trainer *t); /* until the last save is on disk */
+/* On many ranks: of the last save. */
 status trainer_export(trainer *t, const export_options *o, export_report *out);
 uint64_t trainer_param_hash(trainer *t);
 

@@ -6,6 +6,7 @@
  * pages behind the reader are given back, so loading a model takes hardly more memory than the model.
  * Views into a file have no alignment, so elements are copied out before they are converted. */
 #include "train/weights.h"
+#include "train/params.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -174,7 +175,7 @@ static const safetensor *find(const matcher *m, const char *name) {
 }
 
 static shape part_shape(const plan *p, const model_param *q, const param_part *part) {
-    const shape *s = &program_get(&p->program, q->value)->shape;
+    const shape *s = &q->shape;
     if (s->rank == 1) return SHAPE(part->n_rows);
     return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
 }
@@ -257,8 +258,10 @@ static status match(const plan *p, const safetensors *files, size_t n_files, con
 
 typedef struct mover {
     exec *e;
+    const plan *p;
     value_id param, master;
-    dtype type; /* of the parameter */
+    param_share held, updated; /* elements that these two hold here */
+    dtype type;                /* of the parameter */
     const safetensor *source;
     bool turned;           /* the file is (columns, rows) */
     int64_t rows, columns; /* of the part */
@@ -318,9 +321,8 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
         if (m->turned) exec_parallel(m->e, turned_task, m, (m->n + TURN_ROWS - 1) / TURN_ROWS);
         else exec_parallel(m->e, straight_task, m, (n + TASK_ELEMENTS - 1) / TASK_ELEMENTS);
-        size_t bytes = dtype_bytes(m->type);
-        exec_write(m->e, m->param, (size_t)at * bytes, m->narrow ? m->narrow : (void *)m->wide, (size_t)n * bytes);
-        if (m->master) exec_write(m->e, m->master, (size_t)at * sizeof(float), m->wide, (size_t)n * sizeof(float));
+        params_write(m->e, m->p, m->param, m->held, at, n, m->narrow ? m->narrow : (void *)m->wide);
+        if (m->master) params_write(m->e, m->p, m->master, m->updated, at, n, m->wide);
         if (!m->turned)
             forget(m->source, (size_t)(m->row * m->columns) * width, (size_t)((m->row + m->n) * m->columns) * width);
     }
@@ -331,7 +333,7 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
 static int64_t block_elements(const plan *p) {
     int64_t largest = 0, widest = 0;
     for (size_t i = 0; i < p->model.n_params; i++) {
-        const shape *s = &program_get(&p->program, p->model.params[i].value)->shape;
+        const shape *s = &p->model.params[i].shape;
         largest = MAX(largest, shape_count(s));
         widest = MAX(widest, s->rank == 2 ? s->dim[1] : 1);
     }
@@ -347,12 +349,15 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
         const value *v = program_get(&p->program, q->value);
         mover m = {.e = e,
                    .param = q->value,
+                   .p = p,
                    .master = p->passes.masters[i],
+                   .held = p->passes.held[i],
+                   .updated = p->passes.updated[i],
                    .type = v->type,
                    .wide = wide,
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow,
-                   .columns = v->shape.rank == 2 ? v->shape.dim[1] : 1};
-        m.turned = q->transposed && v->shape.rank == 2;
+                   .columns = q->shape.rank == 2 ? q->shape.dim[1] : 1};
+        m.turned = q->transposed && q->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
             m.source = *sources++;
             m.rows = q->parts[k].n_rows;

@@ -1,0 +1,12 @@
+#pragma once
+/* ranks.h - private to cli: starting many ranks, being one of them, and their one end. */
+#include "cli/cli.h"
+
+/* Does this command line ask for ranks that nobody has started yet? */
+bool ranks_wanted(const command_line *l);
+/* Starts them with mpirun, waits, and returns how it went; they have said why. */
+status ranks_launch(const command_line *l);
+/* The mesh that this process is a rank of, from the settings; a mesh of one where it is alone. */
+status ranks_open(comm **out, const command_line *l);
+/* The end of a run that returned rc: the others are told, and this rank says once why it ends. */
+status ranks_close(comm *ranks, status rc);
