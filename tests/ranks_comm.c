@@ -133,7 +133,14 @@ static void check_guard(const operands *o, const char *what) {
 static void run(ranks *r, call *t, const operands *o) {
     t->k.in[0] = t->o->in[0] ? o->x : NULL;
     t->k.out[0] = t->o->out[0] ? o->y : NULL;
+    comm_traffic before = comm_traffic_so_far(r->c), after;
     CHECK_OK(comm_run(r->c, &t->k));
+    after = comm_traffic_so_far(r->c);
+    bool takes = t->o->attr.group_size > 1 && t->o->kind != OP_SEND;
+    bool shared = r->shared && o->y >= r->shared && o->y < r->shared + ARENA_BYTES;
+    bool few = shape_count(&t->p.values[1].shape) < t->o->attr.group_size; /* a slice of ALL_REDUCE may be empty */
+    CHECK(few || (after.read > before.read) == (takes && shared), "read of the others' memory");
+    CHECK(few || (after.received > before.received) == (takes && !shared), "messages");
 }
 
 static void check_bytes(const void *got, const void *expected, size_t n_bytes, const char *what, dtype type, size_t n) {

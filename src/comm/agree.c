@@ -49,6 +49,11 @@ static status tell_difference(comm *c, const char *what, const char *text, int r
     rc = ERR(ERR_INPUT,
              "ranks differ in their %s: rank %d (%s) has '%.*s', rank 0 (%s) has '%.*s'; give every rank the same",
              what, rank, c->hosts[rank], LINE_BYTES - 1, d->mine, c->hosts[0], LINE_BYTES - 1, d->zero);
+    /* All have the same message now; nobody goes on and fails before the others know theirs. */
+    error_record record;
+    error_take(&record);
+    comm_barrier(c);
+    rc = error_give(&record);
 done:
     free(zero);
     free(all);

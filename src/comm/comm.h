@@ -84,6 +84,11 @@ size_t comm_work_bytes(const program *p, const op *o);
  * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
  * somebody takes them. */
 status comm_run(comm *c, const kernel_call *k);
+/* Bytes that this rank has taken from others in comm_run so far: out of their memory, and as messages. */
+typedef struct comm_traffic {
+    uint64_t read, received;
+} comm_traffic;
+comm_traffic comm_traffic_so_far(const comm *c);
 /* Where this rank is, for the messages of the others. */
 void comm_note_step(comm *c, int64_t step);
 void comm_note_op(comm *c, const op *o);

@@ -128,6 +128,7 @@ struct comm {
     char (*hosts)[HOST_BYTES]; /* by rank */
     node node;
     bool group_is_local[AXIS_COUNT];
+    comm_traffic traffic;
     int n_cores;        /* of this node that are this rank's */
     int spins;          /* looks before a sleep, where every rank has a core */
     message *messages;  /* room for 2 * size */

@@ -49,7 +49,10 @@ static void slice_of(const collective *k, int index, size_t *first, size_t *n) {
 /* s sums into out elements that begin with `begin`. Chunks are counted alike on every rank: slices differ by an element. */
 static status sum_slices(comm *c, const collective *k, part_sum *s, size_t begin) {
     size_t element = dtype_bytes(k->type), most = 0, mine_first, mine_n;
-    size_t chunk = MAX(k->work_bytes / (size_t)k->n / element, (size_t)1);
+    size_t chunk = k->work_bytes / (size_t)k->n / element;
+    if (chunk == 0)
+        return ERR(ERR_BUG, "%s: %zu bytes of scratch, expected room for an element of each of %d ranks", k->wait.what,
+                   k->work_bytes, k->n);
     slice_of(k, k->index, &mine_first, &mine_n);
     for (int i = 0; i < k->n; i++) {
         size_t first, n;

@@ -242,6 +242,8 @@ status comm_memory_open(comm *c, size_t n_bytes, void **out) {
         region_close(n, slot);
         return rc;
     }
+    n->peers[n->index][slot] = g->mine;
+    n->peer_bytes[n->index][slot] = g->n_bytes;
     *out = g->mine;
     return OK;
 }

@@ -41,6 +41,21 @@ static void run_alone(comm *c, const collective *k) {
     }
 }
 
+/* What the other ranks have of the result. */
+static uint64_t bytes_taken(const collective *k) {
+    uint64_t others = (uint64_t)k->n - 1;
+    size_t first, n;
+    switch (k->kind) {
+    case OP_ALL_GATHER: return others * k->x_bytes;
+    case OP_REDUCE_SCATTER: return others * k->y_bytes;
+    case OP_ALL_TO_ALL: return others * (k->x_bytes / (uint64_t)k->n);
+    case OP_ALL_REDUCE:
+        reduce_slice(k, k->index, &first, &n);
+        return others * n * dtype_bytes(k->type) + k->y_bytes - n * dtype_bytes(k->type);
+    default: return k->kind == OP_RECV ? k->y_bytes : 0;
+    }
+}
+
 static status run_among(comm *c, const collective *k) {
     bool done = false;
     bool local = k->kind == OP_SEND || k->kind == OP_RECV ? c->node_of[k->peer] == c->node_of[c->rank]
@@ -48,8 +63,11 @@ static status run_among(comm *c, const collective *k) {
     TRY(comm_check(c));
     if (local) TRY(window_run(c, k, &done));
     if (!done) TRY(messages_run(c, k));
+    *(done ? &c->traffic.read : &c->traffic.received) += bytes_taken(k);
     return OK;
 }
+
+comm_traffic comm_traffic_so_far(const comm *c) { return c->traffic; }
 
 status comm_run(comm *c, const kernel_call *call) {
     const op *o = call->op;

@@ -82,12 +82,30 @@ static double adamw_seconds(const program *p, const op *o, const hardware *h) {
     return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
 }
 
+/* Between the ranks of a group: over the links of a node while all of them fit there, else over the network; once around
+ * for the bytes, and a latency for each doubling of the group. Ranks on a CPU whose links nobody described are processes
+ * that read each other's memory. */
+static double message_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
+    bool near = o->attr.group_size <= h->devices_per_node;
+    double bandwidth = near ? h->link_bandwidth : h->network_bandwidth;
+    double latency = near ? h->link_latency : h->network_latency;
+    if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
+    const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
+    return over(op_sent(p, o), bandwidth, key, missing) + latency * ceil(log2(o->attr.group_size));
+}
+
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
     const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL, *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
     switch (o->kind) {
     case OP_COPY: return copy_seconds(p, o, h, missing) + h->launch_s;
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+    case OP_ALL_REDUCE:
+    case OP_ALL_TO_ALL:
+    case OP_SEND:
+    case OP_RECV: return message_seconds(p, o, h, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);

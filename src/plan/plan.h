@@ -173,11 +173,11 @@ status plan_timeline_write(const plan *p, const char *path); /* whole or not at 
 
 /* ---- many ranks that are not here ------------------------------------------------------------------------------ */
 
-/* What one rank of N holds, in bytes, from plans of its own shapes: nothing is measured and no rank is started. */
+/* What one rank of N holds, in bytes, from plans of its own: nothing is measured and no rank is started. */
 enum { WORLD_STAGES = 4, WORLD_LAYOUTS = 4, WORLD_RUNGS = 5 };
 typedef struct plan_world_share { /* the fullest rank */
     uint64_t params, grads, states;
-    uint64_t window;      /* ZeRO-3: gathered parameters, one unit in use and one on its way */
+    uint64_t window;      /* gathered parameters, gradients on their way, scratch of messages: at the peak */
     uint64_t activations; /* and scratch: whatever lives inside a step */
     uint64_t total;
 } plan_world_share;
@@ -185,7 +185,7 @@ typedef struct plan_world_stage {
     const char *name;
     plan_world_share bytes;
     uint64_t textbook;           /* params, grads and states without the fp32 master; 0 where there is no master */
-    double volume;               /* parameters sent and received per rank and step, in P; times (N - 1) / N */
+    double volume;               /* parameters and gradients sent per rank and step, in P (N - 1) / N */
     double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
 } plan_world_stage;
 typedef struct plan_world_layout {
@@ -198,7 +198,7 @@ typedef struct plan_world_layout {
 typedef struct plan_world_rung {
     char name[96];
     uint64_t bytes;
-    double step_s; /* predicted, sending not counted; NAN without hardware */
+    double step_s; /* predicted; NAN without hardware */
 } plan_world_rung;
 typedef struct plan_world {
     int n_ranks;

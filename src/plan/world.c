@@ -1,7 +1,7 @@
 /* world.c - the same step on N ranks that are not here: who holds how many bytes, and what has to be sent.
  *
- * Parameters, gradients and states are counted in compiled plans. ZeRO cuts them evenly. A rank of a tensor, pipeline or
- * sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
+ * Parameters, gradients and states are counted in compiled plans. For ZeRO that is the very program that a rank would run,
+ * and what it sends is counted in its messages. A rank of a tensor, pipeline or sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
  * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
  * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
  * though a stage has at most one of them: its scratch for logits is a little too much there. */
@@ -64,25 +64,11 @@ static void look_into(const plan *p, contents *out) {
     free(blocks);
 }
 
-/* A tensor is cut between elements; where a parameter has no whole number of bytes (8-bit states with scales per block),
- * evenly. */
-static uint64_t shard(uint64_t n_bytes, uint64_t n_params, uint64_t n) {
-    if (n_bytes % n_params) return (n_bytes + n - 1) / n;
-    return (n_params + n - 1) / n * (n_bytes / n_params);
-}
-
 static uint64_t sum_of(const plan_world_share *b) {
     return b->params + b->grads + b->states + b->window + b->activations;
 }
 
 /* ---- ZeRO -------------------------------------------------------------------------------------------------------- */
-
-/* Seconds to send so much from each rank: over the links of one node while all ranks fit there, else over the network. */
-static double comm_seconds(const hardware *h, int n_ranks, double n_bytes) {
-    if (!h) return NAN;
-    double bandwidth = n_ranks <= h->devices_per_node ? h->link_bandwidth : h->network_bandwidth;
-    return bandwidth > 0 ? n_bytes / bandwidth : NAN;
-}
 
 /* The textbook's 14 bytes: 16-bit parameter, fp32 gradient, fp32 m and v, and no fp32 master. */
 static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
@@ -92,38 +78,39 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
     return n;
 }
 
-static void fill_stages(plan_world *w, const contents *c) {
-    static const struct {
-        const char *name;
-        bool params, grads, states;      /* what is cut */
-        double reduces, gathers;         /* passes of gradients and of parameters, in P, per step ... */
-        bool every_reduce, every_gather; /* ... or per micro-batch */
-    } kinds[WORLD_STAGES] = {{"DDP", false, false, false, 2, 0, false, false}, /* all-reduce: there and back */
-                             {"ZeRO-1", false, false, true, 1, 1, false, false},
-                             {"ZeRO-2", false, true, true, 1, 1, true, false},
-                             {"ZeRO-3", true, true, true, 1, 2, true, true}}; /* gathered forward and backward */
-    const plan_request *r = &w->request;
-    uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
-    double grad_bytes = (double)dtype_bytes(precision_grad(r->precision));
-    double param_bytes = (double)dtype_bytes(precision_compute(r->precision));
-    for (int i = 0; i < WORLD_STAGES; i++) {
-        plan_world_stage *s = &w->stages[i];
-        uint64_t cut[3] = {kinds[i].params ? N : 1, kinds[i].grads ? N : 1, kinds[i].states ? N : 1};
-        *s = (plan_world_stage){.name = kinds[i].name,
-                                .bytes = {.params = shard(c->params, P, cut[0]),
-                                          .grads = shard(c->grads, P, cut[1]),
-                                          .states = shard(c->states, P, cut[2]),
-                                          .window = kinds[i].params ? 2 * c->largest_unit : 0,
-                                          .activations = c->inside}};
-        s->bytes.total = sum_of(&s->bytes);
-        if (precision_master(r->precision)) s->textbook = textbook_bytes(P, cut);
-        double reduces = kinds[i].reduces * (kinds[i].every_reduce ? (double)r->accumulation : 1);
-        double gathers = kinds[i].gathers * (kinds[i].every_gather ? (double)r->accumulation : 1);
-        double sent = (double)P * (double)(N - 1) / (double)N;
-        s->volume = reduces + gathers;
-        s->volume_bytes = sent * (reduces * grad_bytes + gathers * param_bytes);
-        s->comm_s = comm_seconds(r->hardware, w->n_ranks, s->volume_bytes);
-    }
+static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
+
+/* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
+static status compile_stage(const plan_world *w, int zero, plan *p) {
+    plan_request r = w->request;
+    r.device_limit = 0;
+    r.mesh = (mesh){.size[AXIS_DATA] = w->n_ranks};
+    r.shard.zero = zero;
+    return plan_compile(p, &r);
+}
+
+static status fill_stage(plan_world *w, int zero) {
+    static const char *const names[WORLD_STAGES] = {"DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"};
+    plan p;
+    contents in;
+    uint64_t N = (uint64_t)w->n_ranks;
+    const uint64_t cut[3] = {zero >= 3 ? N : 1, zero >= 2 ? N : 1, zero >= 1 ? N : 1};
+    TRY(compile_stage(w, zero, &p));
+    look_into(&p, &in);
+    plan_world_stage *s = &w->stages[zero];
+    *s = (plan_world_stage){.name = names[zero],
+                            .bytes = {.params = in.params,
+                                      .grads = in.grads,
+                                      .states = in.states,
+                                      .window = p.by_role[ROLE_COMM],
+                                      .activations = in.inside - p.by_role[ROLE_COMM],
+                                      .total = p.planned[TIER_DEVICE]},
+                            .volume = plan_volume(&p) * (double)N / (double)(N - 1),
+                            .volume_bytes = p.sent_per_step,
+                            .comm_s = isfinite(predicted(&p)) ? p.cost.busy_s[STREAM_COMM] : NAN};
+    if (precision_master(p.request.precision)) s->textbook = textbook_bytes(w->n_params, cut);
+    plan_close(&p);
+    return OK;
 }
 
 /* ---- tensor, pipeline, sequence ---------------------------------------------------------------------------------- */
@@ -154,6 +141,10 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
     plan_request r = w->request;
     r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
     if (why_not(&r, l)) return OK;
+    if (l->data == w->n_ranks) { /* that is the first stage */
+        l->bytes = w->stages[0].bytes;
+        return OK;
+    }
     model_config *c = &r.model;
     c->n_heads /= l->tensor;
     c->n_kv_heads /= l->tensor;
@@ -215,12 +206,9 @@ static status fill_layouts(plan_world *w) {
 
 /* ---- the ladder -------------------------------------------------------------------------------------------------- */
 
-static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
-
 static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
-    contents c;
     int64_t rows = r.micro_batch * r.accumulation;
     const struct {
         const char *name;
@@ -237,18 +225,17 @@ static status fill_ladder(plan_world *w) {
         r.accumulation = rows / r.micro_batch;
         r.recompute = (recompute_policy){.kind = compiled[i].recompute};
         TRY(plan_compile(&p, &r));
-        look_into(&p, &c);
         w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
         snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
                  (long long)r.micro_batch, (long long)r.accumulation);
         plan_close(&p);
     }
-    uint64_t P = w->n_params, N = (uint64_t)w->n_ranks;
-    const plan_world_rung *last = &w->rungs[WORLD_RUNGS - 2];
     plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
-    *sharded =
-        (plan_world_rung){.bytes = last->bytes - c.grads - c.states + shard(c.grads, P, N) + shard(c.states, P, N),
-                          .step_s = last->step_s};
+    plan_world of = *w;
+    of.request = r;
+    TRY(compile_stage(&of, 2, &p));
+    *sharded = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+    plan_close(&p);
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
 }
@@ -261,6 +248,7 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     ASSERT(n_ranks >= 2);
     *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
     w->request.device_limit = 0; /* compiled whatever its size; the tables show what fits */
+    w->request.compare = false;  /* as asked: the tables compare */
     TRY(plan_compile(&p, &w->request));
     look_into(&p, &c);
     plan_close(&p);
@@ -270,7 +258,7 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->precision)) == 2)
         w->formula_per_layer_token =
             12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;
-    fill_stages(w, &c);
+    for (int zero = 0; zero < WORLD_STAGES; zero++) TRY(fill_stage(w, zero));
     TRY(fill_layouts(w));
     return fill_ladder(w);
 }

@@ -30,17 +30,16 @@ static void print_stages(const plan_world *w, FILE *out) {
         fprintf(out, "  %-18s", s->name);
         print_share(&s->bytes, true, out);
         if (textbook) fprintf(out, "  %8s", gb(t, s->textbook));
-        fprintf(out, "  %gP = %s GB", s->volume, gb(t, (uint64_t)s->volume_bytes));
+        fprintf(out, "  %.3gP = %s GB", s->volume, gb(t, (uint64_t)s->volume_bytes));
         if (isfinite(s->comm_s)) fprintf(out, ", %.4g ms", 1e3 * s->comm_s);
         fprintf(out, "%s\n", verdict(w, s->bytes.total));
     }
-    fprintf(out, "  P: %llu parameters; a rank sends (N - 1) / N of each pass\n", (unsigned long long)w->n_params);
+    fprintf(out, "  P: %llu parameters; a rank sends (N - 1) / N of what is given\n", (unsigned long long)w->n_params);
     if (textbook)
         fputs("  textbook: 14 bytes per parameter (2 + 4 + 8), without the fp32 master copy that mixed precision "
               "needs; with it 18.\n  It counts no activations and no window either.\n",
               out);
-    if (w->stages[3].bytes.window)
-        fputs("  window: gathered parameters of the block in use and of the next one\n", out);
+    fputs("  window: gathered parameters, gradients on their way and scratch of messages, at the peak\n", out);
 }
 
 static void print_layouts(const plan_world *w, FILE *out) {
@@ -73,7 +72,7 @@ static void print_ladder(const plan_world *w, FILE *out) {
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
         fprintf(out, "%s\n", verdict(w, g->bytes));
     }
-    fputs("  sending is not in the time\n", out);
+    fputs("  the last one sends: that is in its time\n", out);
 }
 
 void plan_world_print(const plan_world *w, FILE *out) {

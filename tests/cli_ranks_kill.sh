@@ -1,0 +1,87 @@
+#!/bin/bash
+# cli_ranks_kill.sh - kill -9 of a random rank at a random moment of a run that saves after every step: the run ends within
+# ten seconds and names the rank, no step that was on disk is lost, and the run ends with the parameters of one that was
+# never killed. A rank that is stopped, one with other settings, and Ctrl-C, likewise.
+# RALO names the program, RALO_KILLS the number of kills (6), RALO_KILL_RANKS the number of ranks (3).
+. "$(dirname "$0")/check.sh"
+need mpirun "install openmpi-bin"
+need python3 "it reads the JSON output"
+kills=${RALO_KILLS:-6} n=${RALO_KILL_RANKS:-3}
+# A constant learning rate: the parameters after some steps do not depend on how many were planned.
+settings=(--preset test-gpt2 --set data.seq_len=16 --set train.micro_batch=1 --set train.warmup=0
+    --set train.schedule=constant --set train.eval_rows=0 --set train.problems=0 --set train.log_every=1
+    --set parallel.zero=2 --set comm.timeout=3)
+"$RALO" train "${settings[@]}" --ranks $n --set train.steps=1 --set run.dir=probe >/dev/null 2>log || {
+    grep -q 'built without' log && { echo "this ralo was built without MPI"; exit 77; }
+    die "$n ranks do not run: $(tail -n 3 log)"
+}
+hash_of() { python3 -c 'import json, sys; print(json.load(sys.stdin)["param_hash"])'; }
+newest() { ls run/checkpoints 2>/dev/null | sed -n 's/^step-0*\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
+# The ranks of the run whose guardian is $pid, in the order they were started.
+ranks_of_run() { pgrep -P "$(pgrep -P $pid -x mpirun)" -x ralo | sort -n; }
+start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when it steps
+    : >log # the shell empties it only when the run starts, a moment after the next lines
+    "$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=run --resume auto "$@" >/dev/null 2>log &
+    pid=$!
+    until grep -q 'step [0-9]*/' log; do
+        kill -0 $pid 2>/dev/null || die "the run ended by itself: $(tail -n 3 log)"
+        sleep 0.02
+    done
+}
+# ends CODE SECONDS WHAT: the run ends by itself in time.
+ends() {
+    local start=$SECONDS rc
+    while kill -0 $pid 2>/dev/null && [ $((SECONDS - start)) -le "$2" ]; do sleep 0.02; done
+    kill -0 $pid 2>/dev/null && die "$3: still there after $2 s: $(tail -n 5 log)"
+    { wait $pid; } 2>/dev/null
+    rc=$?
+    pid=
+    [ $rc = "$1" ] || die "$3: exit code $rc, expected $1: $(tail -n 5 log)"
+}
+
+last=0
+for ((i = 1; i <= kills; i++)); do
+    start_run --set train.save_every=1
+    [ "$last" = 0 ] || grep -q "resumed from .*: step $last," log ||
+        die "kill $i: step $last was on disk: $(grep resumed log || tail -n 3 log)"
+    sleep "0.$(printf %03d $((RANDOM % 400)))"
+    victims=($(ranks_of_run))
+    [ ${#victims[@]} = $n ] || die "kill $i: found ${#victims[@]} of $n ranks"
+    victim=${victims[$((RANDOM % n))]}
+    kill -9 "$victim"
+    ends 1 10 "kill $i"
+    grep -q "error: .*rank [0-9]* (pid $victim on .*), step [0-9]*.* died" log || die "kill $i: nobody names pid $victim: $(tail -n 5 log)"
+    now=$(newest)
+    [ "${now:-0}" -ge "$last" ] || die "kill $i: step $last was on disk and is gone, newest is '${now:-none}'"
+    last=${now:-0}
+done
+
+start_run
+victims=($(ranks_of_run))
+kill -STOP "${victims[1]}"
+ends 1 15 "a rank that stands still" # a timeout of 3 s, a grace of 5, and mpirun's second
+grep -q "waited 3 s (comm.timeout) in .* for rank 1 (pid ${victims[1]} on" log || fail "stopped: nobody names it: $(tail -n 5 log)"
+
+start_run
+kill -INT $pid
+ends 130 10 "Ctrl-C"
+grep -q 'the state is saved' log || fail "Ctrl-C: $(tail -n 3 log)"
+last=$(newest)
+
+root=
+[ "$(id -u)" != 0 ] || root=--allow-run-as-root
+one=("$RALO" train "${settings[@]}" --set run.dir=other --set train.steps=2)
+timeout 60 mpirun -q $root --oversubscribe -n 2 "${one[@]}" : -n 1 "${one[@]}" --set train.lr=0.5 >/dev/null 2>log </dev/null
+rc=$?
+[ $rc = 2 ] || fail "different settings: exit code $rc: $(tail -n 3 log)"
+grep -q "ranks differ in their settings: rank 2 (.*) has 'lr: 0.5', rank 0 (.*) has 'lr: " log || fail "different settings: $(cat log)"
+[ "$(grep -c '^error' log)" = 1 ] || fail "different settings: said more than once: $(cat log)"
+[ ! -e other ] || fail "different settings: a run was begun"
+
+end=$((last + 3))
+"$RALO" train "${settings[@]}" --ranks $n --set train.steps=$end --set run.dir=run --resume auto --json >run.json 2>log ||
+    die "the last part: $(tail -n 1 log)"
+"$RALO" train "${settings[@]}" --ranks $n --set train.steps=$end --set run.dir=whole --json >whole.json 2>log ||
+    die "the run without kills: $(tail -n 1 log)"
+[ "$(hash_of <run.json)" = "$(hash_of <whole.json)" ] || die "after $kills kills and $end steps the parameters differ"
+finish "$kills kills of one of $n ranks, $end steps: every death named, same parameters as without"
