@@ -77,7 +77,7 @@ static float *read_gradient(const micro *m, size_t i) {
 static void compare_gradient(const char *preset, const model_param *q, const float *mine, const float *whole) {
     double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
     for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
-        int64_t from = model_param_whole(q, at, &n);
+        int64_t from = param_cut_place(&q->cut, at, &n);
         for (int64_t k = 0; k < n; k++) {
             double x = mine[at + k], y = from < 0 ? 0 : whole[from + k];
             dot += x * y, a += x * x, b += y * y;
@@ -160,12 +160,8 @@ static void on_step(void *context, const train_step_report *r) {
 /* Micro-batches of the data ranks, one after the other, on one. */
 static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
     train_observer o = {.context = out, .on_step = on_step};
-    training t = {.preset = preset,
-                  .precision = p,
-                  .accumulation = accumulation,
-                  .steps = STEPS,
-                  .threads = 1,
-                  .observer = &o};
+    training t = {
+        .preset = preset, .precision = p, .accumulation = accumulation, .steps = STEPS, .threads = 1, .observer = &o};
     train_result r;
     must(training_run(&t, &r));
 }
@@ -200,8 +196,77 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
     if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
 }
 
+/* ---- out of the program and back ------------------------------------------------------------------------------------ */
+
+/* One name for all ranks. */
+static char *shared_dir(void) {
+    char *dir = mem_alloc(512);
+    if (comm_rank(ranks) == 0) {
+        char *made = training_dir();
+        snprintf(dir, 512, "%s", made);
+        free(made);
+    }
+    must(comm_broadcast(ranks, dir, 512, 0));
+    return dir;
+}
+
+static void remove_dir(char *dir) {
+    must(comm_barrier(ranks));
+    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
+    free(dir);
+}
+
+static uint64_t run_in(const char *preset, const char *dir, int steps, const char *const *more, bool alone) {
+    training t = {.preset = preset,
+                  .precision = PRECISION_BF16,
+                  .steps = steps,
+                  .threads = 1,
+                  .dir = dir,
+                  .resume = "auto",
+                  .more = more,
+                  .comm = alone ? NULL : ranks};
+    train_result r = {0};
+    must(comm_barrier(ranks));
+    if (!alone || comm_rank(ranks) == 0) must(training_run(&t, &r));
+    must(comm_broadcast(ranks, &r, sizeof r, 0));
+    return r.param_hash;
+}
+
+/* Saved by all and loaded by one: the same bits; trained on by one and loaded by all: likewise; and what one exports from
+ * either are the same weights, which all ranks start from as one does. */
+static void check_files(const char *preset, int tensor, int zero) {
+    char *dir = shared_dir(), *exported = shared_dir(), setting[32], stage[32], path[600], set_path[640];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    snprintf(stage, sizeof stage, "parallel.zero=%d", zero);
+    const char *const more[] = {setting, stage, NULL}, *const none[] = {NULL};
+    uint64_t saved = run_in(preset, dir, 3, more, false), loaded = run_in(preset, dir, 3, none, true);
+    if (saved != loaded)
+        FAIL("%s: saved by %d ranks with hash %016llx, loaded by one with %016llx", preset, comm_size(ranks),
+             (unsigned long long)saved, (unsigned long long)loaded);
+    saved = run_in(preset, dir, 5, none, true), loaded = run_in(preset, dir, 5, more, false);
+    if (saved != loaded)
+        FAIL("%s: saved by one rank with hash %016llx, loaded by %d with %016llx", preset, (unsigned long long)saved,
+             comm_size(ranks), (unsigned long long)loaded);
+    snprintf(path, sizeof path, "%s/model", exported);
+    if (comm_rank(ranks) == 0) { /* the last to save were all ranks */
+        export_report report;
+        must(export_checkpoint(dir, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
+    }
+    snprintf(set_path, sizeof set_path, "model.path=%s", path);
+    const char *const started[] = {
+        set_path, setting, stage, "model.preset=auto", "train.lr=1e-30", "data.tokenizer=byte", NULL};
+    const char *const started_alone[] = {set_path, "model.preset=auto", "train.lr=1e-30", "data.tokenizer=byte", NULL};
+    loaded = run_in(preset, NULL, 1, started, false);
+    uint64_t alone = run_in(preset, NULL, 1, started_alone, true);
+    if (loaded != saved || alone != saved)
+        FAIL("%s: weights with hash %016llx were loaded by all ranks as %016llx, by one as %016llx", preset,
+             (unsigned long long)saved, (unsigned long long)loaded, (unsigned long long)alone);
+    remove_dir(exported);
+    remove_dir(dir);
+}
+
 static void open_mesh(int tensor) {
-    comm_options o = {.timeout_s = 60, .size[AXIS_TENSOR] = tensor};
+    comm_options o = {.timeout_s = 30, .size[AXIS_TENSOR] = tensor};
     if (comm_open(&ranks, &o) == OK) return;
     fprintf(stderr, "%s\n", error_message());
     exit(1);
@@ -240,6 +305,8 @@ static void check_techniques(int tensor, int data) {
     /* 16-bit parts of a sum are rounded before they are added: 2^-8 of a logit, averaged over the tokens. */
     run_alone("test-gpt2", PRECISION_BF16, data, &alone);
     run_shared("test-gpt2", PRECISION_BF16, 1, SETTINGS(setting, zero), &alone, 2e-2);
+    check_files("test-gpt2", tensor, data > 1 ? 3 : 0);
+    check_files("test-qwen2", tensor, data > 1 ? 2 : 0);
 }
 
 int main(int argc, char **argv) {

@@ -40,8 +40,8 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
     model_param *p = &m->params[m->n_params++];
     *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
-    p->shape = p->whole = s;
-    p->cut = -1;
+    p->shape = s;
+    p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
     p->n_holders = b->n_ranks;
     p->shared_from = b->n_ranks > 1 ? 0 : shape_count(&s);
     p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
@@ -50,16 +50,14 @@ static model_param *add_param(builder *b, const char *name, shape s) {
 }
 
 /* One that the ranks share: slices of the whole along a dimension, one behind the other. */
-static model_param *add_cut_param(builder *b, const char *name, shape whole, int cut, const param_slice *slices,
+static model_param *add_cut_param(builder *b, const char *name, shape whole, int dim, const param_slice *slices,
                                   int n) {
     shape here = whole;
     if (b->n_ranks == 1) return add_param(b, name, whole);
-    here.dim[cut] = slices[n - 1].at + slices[n - 1].n;
+    here.dim[dim] = slices[n - 1].at + slices[n - 1].n;
     model_param *p = add_param(b, name, here);
-    p->whole = whole;
-    p->cut = cut;
-    p->n_slices = n;
-    memcpy(p->slices, slices, (size_t)n * sizeof *slices);
+    p->cut = (param_cut){.here = here, .whole = whole, .dim = dim, .n_slices = n};
+    memcpy(p->cut.slices, slices, (size_t)n * sizeof *slices);
     p->shared_from = shape_count(&here);
     p->first_holder = b->rank;
     p->n_holders = 1;
@@ -396,7 +394,7 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
     const param_slice own = {0, b->first_id, n};
     model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
-    p->slices[0].n = b->n_ids;
+    if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
     add_part(b, p, file_name, c->vocab);
     return p;
 }

@@ -28,44 +28,55 @@ status model_cut_check(const model_config *c, int ranks) {
     return OK;
 }
 
-int64_t model_param_whole(const model_param *p, int64_t first, int64_t *n) {
-    int64_t columns = p->shape.rank == 2 ? p->shape.dim[1] : 1, row = first / columns, column = first % columns;
-    if (p->cut < 0) {
-        *n = shape_count(&p->shape) - first;
-        return first;
-    }
-    int64_t place = p->cut == 0 ? row : column;
-    for (int i = 0; i < p->n_slices; i++) {
-        const param_slice *s = &p->slices[i];
+int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n) {
+    int64_t columns = c->here.rank == 2 ? c->here.dim[1] : 1, row = at / columns, column = at % columns;
+    *n = shape_count(&c->here) - at;
+    if (c->dim < 0) return at;
+    int64_t place = c->dim == 0 ? row : column;
+    for (int i = 0; i < c->n_slices; i++) {
+        const param_slice *s = &c->slices[i];
         if (place < s->at || place >= s->at + s->n) continue;
-        if (p->cut == 1) {
+        if (c->dim == 1) {
             *n = s->at + s->n - column;
-            return row * p->whole.dim[1] + s->from + column - s->at;
+            return row * c->whole.dim[1] + s->from + column - s->at;
         }
         *n = (s->at + s->n - row) * columns - column;
         return (s->from + row - s->at) * columns + column;
     }
-    *n = shape_count(&p->shape) - first; /* nothing but padding follows */
-    return -1;
+    return -1; /* and nothing but padding follows */
 }
 
-bool model_param_counts(const model_param *p, int64_t element, int tensor_index) {
-    return element < p->shared_from || tensor_index == p->first_holder;
-}
-
-static void initial_run(const model_param *p, uint64_t seed, int64_t whole, int64_t n, float *out) {
-    if (p->init == INIT_NORMAL && whole >= 0) {
-        rng_normal_fill(rng_key(seed, p->name), (uint64_t)whole, out, (size_t)n, 0.0f, p->init_std);
-        return;
+bool param_cut_next(const param_cut *c, int64_t begin, int64_t end, param_run *run) {
+    int64_t at = run->here + run->n, count = shape_count(&c->here);
+    if (c->dim == 1) at = MAX(at, begin / c->whole.dim[1] * c->here.dim[1]); /* rows before are not in it */
+    for (int64_t n; at < count; at += n) {
+        int64_t whole = param_cut_place(c, at, &n);
+        int64_t first = MAX(whole, begin), last = MIN(whole + n, end);
+        if (whole >= 0 && first < last) {
+            *run = (param_run){at + first - whole, first, last - first};
+            return true;
+        }
+        if (c->dim == 1 && whole >= end) break;
     }
-    float fill = p->init == INIT_ONE && whole >= 0 ? 1.0f : 0.0f;
-    for (int64_t i = 0; i < n; i++) out[i] = fill;
+    return false;
+}
+
+int64_t model_param_counted(const model_param *p, int tensor_index) {
+    const param_cut *c = &p->cut;
+    int64_t count = shape_count(&p->shape), valid = count;
+    if (c->dim == 0) /* without padding */
+        valid = count / c->here.dim[0] * (c->slices[c->n_slices - 1].at + c->slices[c->n_slices - 1].n);
+    return tensor_index == p->first_holder ? valid : MIN(valid, p->shared_from);
 }
 
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = 0; /* padding stays so */
     for (int64_t at = 0, run; at < n; at += run) {
-        int64_t whole = model_param_whole(p, first + at, &run);
+        int64_t whole = param_cut_place(&p->cut, first + at, &run);
         run = MIN(run, n - at);
-        initial_run(p, seed, whole, run, out + at);
+        if (whole < 0 || p->init == INIT_ZERO) continue;
+        if (p->init == INIT_ONE)
+            for (int64_t i = at; i < at + run; i++) out[i] = 1;
+        else rng_normal_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, 0.0f, p->init_std);
     }
 }

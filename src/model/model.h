@@ -63,17 +63,22 @@ typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
     int64_t first_row, n_rows; /* rows of the packed parameter it fills, in the model */
 } param_part;
-/* Rows (columns) [at, at + n) of what a tensor rank has are [from, from + n) of the model's. */
+/* What a tensor rank has of a parameter: slices of the model's along one dimension, one behind the other, and behind the
+ * last of them perhaps rows of padding, which are zero for ever. Rows (columns) [at, at + n) are [from, from + n) of the
+ * whole. */
 typedef struct param_slice {
     int64_t at, from, n;
 } param_slice;
+typedef struct param_cut {
+    shape here, whole;
+    int dim; /* of the slices; -1: there are none, here is the whole */
+    int n_slices;
+    param_slice slices[3];
+} param_cut;
 typedef struct model_param {
     value_id value;
-    shape shape; /* of what this tensor rank has, whatever a data rank holds of it in `value` */
-    shape whole; /* in the model */
-    int cut;     /* dimension of the slices; -1: there are none, the rank has the whole */
-    int n_slices;
-    param_slice slices[3]; /* rows behind the last slice are padding: zero for ever */
+    shape shape; /* cut.here, whatever a data rank holds of it in `value` */
+    param_cut cut;
     /* Elements from shared_from on (of those the rank has) are held by n_holders tensor ranks, each of which sees a part of
      * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
     int64_t shared_from;
@@ -136,7 +141,12 @@ void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int
 
 /* Can `ranks` tensor ranks share this model? ERR_INPUT names what cannot be cut. */
 status model_cut_check(const model_config *c, int ranks);
-/* Where element `first` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are one run. */
-int64_t model_param_whole(const model_param *p, int64_t first, int64_t *n);
-/* Does this tensor rank count for the element? */
-bool model_param_counts(const model_param *p, int64_t element, int tensor_index);
+/* Where element `at` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are a run. */
+int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n);
+typedef struct param_run {
+    int64_t here, whole, n; /* elements [here, here + n) of what the rank has are [whole, whole + n) of the model's */
+} param_run;
+/* Walks the runs that lie in [begin, end) of the whole. Start with an empty run; false: there is none left. */
+bool param_cut_next(const param_cut *c, int64_t begin, int64_t end, param_run *run);
+/* How many of its leading elements a tensor rank counts for: each element of the model has one rank that does. */
+int64_t model_param_counted(const model_param *p, int tensor_index);

@@ -39,10 +39,8 @@ static void add_states(program *p, pass_context *c, size_t i) {
 }
 
 void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
-    int64_t count = shape_count(&q->shape);
-    if (q->shared_from == count || m->index[AXIS_TENSOR] == q->first_holder) return;
-    sumsq->attr.counts_part = true;
-    sumsq->attr.counted = q->shared_from;
+    sumsq->attr.counted = model_param_counted(q, m->index[AXIS_TENSOR]);
+    sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
 }
 
 /* What CLIP adds up: the partial sums of this rank, or one sum of each tensor rank. */
@@ -70,6 +68,11 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variances = arena_array(&p->memory, value_id, n);
     c->moment_scales = arena_array(&p->memory, value_id, n);
     c->variance_scales = arena_array(&p->memory, value_id, n);
+    if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT,
+                   "optimizer.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
+                   "ranks; set fp32 or bf16",
+                   mesh_size(&c->mesh, AXIS_TENSOR));
     if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks = 0;

@@ -52,9 +52,12 @@ param_share shard_share(const pass_context *c, size_t param, int index) {
 }
 
 param_share shard_saved(const pass_context *c, size_t param) {
-    int n = mesh_size(&c->mesh, AXIS_DATA);
-    bool mine = c->shard_elements[param] || param % (size_t)n == (size_t)c->mesh.index[AXIS_DATA];
-    return mine ? c->updated[param] : (param_share){0, 0};
+    const mesh *m = &c->mesh;
+    bool mine = c->shard_elements[param] || param % (size_t)mesh_size(m, AXIS_DATA) == (size_t)m->index[AXIS_DATA];
+    param_share share = c->updated[param];
+    int64_t counted = model_param_counted(&c->model->params[param], m->index[AXIS_TENSOR]);
+    share.n = MIN(share.n, counted - share.first);
+    return mine && m->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------- */

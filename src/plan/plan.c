@@ -68,8 +68,11 @@ static uint64_t state_bytes(const plan *p) {
         param_share share = shard_saved(c, i);
         if (share.n == 0) continue;
         n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.precision));
-        for (size_t k = 0; k < ARRAY_LENGTH(states); k++)
-            if (states[k][i]) n += value_bytes(&p->program.values[states[k][i]]);
+        for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
+            int64_t per = states[k] == c->moment_scales || states[k] == c->variance_scales ? STATE_BLOCK : 1;
+            if (states[k][i])
+                n += (uint64_t)((share.n + per - 1) / per) * dtype_bytes(p->program.values[states[k][i]].type);
+        }
     }
     return n;
 }
