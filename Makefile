@@ -41,8 +41,9 @@ fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
 
 matrix: configure ## thousands of combinations of memory techniques against the plain run
-	@cmake --build $(BUILD) --parallel $(JOBS) --target test_equality
+	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
 	@RALO_MATRIX=large $(BUILD)/tests/test_equality
+	@RALO_MATRIX=large RALO=$(abspath $(BUILD))/ralo RALO_BUILD=$(abspath $(BUILD)) bash tests/cli_zero.sh
 
 bench: configure ## build and run the benchmarks
 	@cmake --build $(BUILD) --parallel $(JOBS) --target bench

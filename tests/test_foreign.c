@@ -124,11 +124,11 @@ static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
           "run.breakdown", "true", "precision", "fp16", "train.fp16.loss_scale", "dynamic",
           "train.fp16.initial_scale_power", "12", "train.fp16.loss_scale_window", "500", "train.fp16.hysteresis", "3",
           "train.fp16.consecutive_hysteresis", "true", "train.fp16.min_loss_scale", "2", "memory.strategy", "manual",
-          "memory.offload.states", "host", "memory.offload.grads", "host", "memory.offload.params", "auto",
-          "memory.recompute", "auto");
+          "parallel.zero", "2", "memory.offload.states", "host", "memory.offload.grads", "host",
+          "memory.offload.params", "auto", "memory.recompute", "auto");
     REPORTS(DS(zero2), "from      ds.json (DeepSpeed)", "train_batch_size = 32", "-> train.accumulation = 8",
             "32 = 4 x 8 x 1 rank", "-> memory.offload.states = host", "-> memory.offload.grads = host",
-            "zero_optimization.stage = 2", "parallel.zero comes with several ranks",
+            "zero_optimization.stage = 2", "-> parallel.zero = 2",
             "zero_optimization.{overlap_comm, reduce_bucket_size}", "no effect here: on one rank");
     GIVES(DS("{\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}}"),
           "memory.offload.states", "host", "memory.offload.grads", "auto");

@@ -2,8 +2,8 @@
  *
  * The table below names every key of DeepSpeed's configuration that we know; what several keys say together (the batch
  * triangle, precision, optimizer and scheduler, offload, recompute) is in the settle functions behind it.
- * ralo runs on one rank here: what DeepSpeed does between ranks (stages, buckets, overlap, persistence) has nothing to act on
- * and is reported as such. Unlike DeepSpeed, activation_checkpointing alone turns recompute on, a typing error is an error,
+ * The stage of ZeRO goes to parallel.zero; how DeepSpeed sends between ranks (buckets, overlap, persistence) is not taken over and
+ * reported as such. Unlike DeepSpeed, activation_checkpointing alone turns recompute on, a typing error is an error,
  * and a threshold that defeats the stage it belongs to is called so, with the number.
  * Refused: what would silently be something else here (other optimizers and schedulers, fp16 masters, L2 decay). */
 #include "cli/cli.h"
@@ -558,11 +558,7 @@ static status settle_zero(foreign_reader *r) {
     if (stage < 0 || stage > 3)
         return ERR(ERR_INPUT, "%s: zero_optimization.stage: found %s, expected 0, 1, 2 or 3",
                    foreign_where(r, stage_item), stage_item->text);
-    if (stage_item)
-        foreign_say_idle(
-            r, stage_item,
-            "on one rank every ZeRO stage is the same program; the setting parallel.zero comes with several "
-            "ranks");
+    if (stage_item) TRY(whole_offer(r, stage_item, "parallel.zero", stage, "on one rank every stage is the same"));
     TRY(device_tier(r, states_item, &states));
     TRY(device_tier(r, params_item, &params));
     if (states_item && !states) foreign_say_set(r, states_item, "memory.offload.states", "auto");

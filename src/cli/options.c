@@ -268,6 +268,14 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
+static status check_axes(const config *c) {
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        if (a != AXIS_DATA && c->parallel.size[a] > 1)
+            return ERR(ERR_INPUT, "parallel.%s: found %d, expected 1: so far ranks share rows (parallel.data) alone",
+                       axis_name(a), c->parallel.size[a]);
+    return OK;
+}
+
 /* The names of the setting stand in the order of the tiers. */
 static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
 
@@ -320,6 +328,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
+    TRY(check_axes(c));
     p->target = (target){.name = b->name,
                          .n_threads = threads,
                          .alignment = 64,

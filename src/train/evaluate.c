@@ -174,7 +174,7 @@ void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
         strbuf got;
         strbuf_init(&got);
         strbuf_add(&got, "");
-        if (tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
+        if (o->on_example && tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
             o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
         strbuf_fini(&got);
         problem_drop(&q);

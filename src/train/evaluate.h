@@ -1,5 +1,6 @@
 #pragma once
-/* evaluate.h - private to train: held-out loss and held-out problems on the running parameters. */
+/* evaluate.h - private to train: held-out loss and held-out problems on the running parameters. On many ranks each of them
+ * evaluates all of it, so that the numbers are those of one rank. */
 #include "train/train.h"
 
 typedef struct evaluator {
@@ -17,5 +18,5 @@ double evaluator_loss(evaluator *v, int64_t n_rows);
 /* Share of the first n problems whose whole answer greedy decoding would give. An answer is produced greedily exactly
  * when, fed the right answer, the most likely token is right at every place: one forward pass tells. NaN without problems. */
 double evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done);
-/* Solves a problem token by token and hands out prompt, expected and produced answer. */
+/* Solves a problem token by token and hands out prompt, expected and produced answer, where somebody takes them. */
 void evaluator_examples(evaluator *v, int64_t n, const train_observer *o);

@@ -390,7 +390,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     }
     if (rc == OK && p->request.with_eval) {
         trainer_evaluate(t, &out->eval);
-        if (o->on_example && r->train.problems > 0) evaluator_examples(&t->eval, EXAMPLES, o);
+        /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
+        if ((o->on_example || r->comm) && r->train.problems > 0) evaluator_examples(&t->eval, EXAMPLES, o);
     }
     if (rc == OK && r->export_dir) rc = export_model(t);
     out->param_hash = trainer_param_hash(t);
