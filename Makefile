@@ -24,18 +24,22 @@ FUZZ_BUILD ?= build-fuzz
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 
-.PHONY: build run test matrix fuzz bench format includes deps packages configure install uninstall clean help
+.PHONY: build run test test-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
-	@cmake --build $(BUILD) --parallel $(JOBS) --target ralo
+	@cmake --build $(BUILD) --parallel $(JOBS) --target program
 
 run: packages build ## install missing packages, build, train the built-in default
 	$(BUILD)/ralo train
 
 test: packages configure ## install missing packages, build, run all tests
 	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS) -LE gpu
+
+test-gpu: packages configure ## build, run the tests that prove the GPU
+	@cmake --build $(BUILD) --parallel $(JOBS) --target tests program
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L gpu
 
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)

@@ -63,3 +63,24 @@ holds() {
     python3 -c "import json, sys; r = json.loads(open('out', 'rb').read().splitlines()[-1]); sys.exit(not ($1))" ||
         fail "not true: $1 in $(tail -c 600 out)"
 }
+
+# need_ranks: without mpirun, or in a build without MPI, the test is skipped. Sets mpirun as ralo --ranks would start it.
+need_ranks() {
+    need mpirun "install openmpi-bin"
+    mpirun=(mpirun --quiet --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none)
+    [ "$(id -u)" != 0 ] || mpirun+=(--allow-run-as-root)
+    # MPI was not built for the thread sanitizer, which sees races in it where there are none.
+    printf '%s:%s\n' called_from_lib libmpi.so called_from_lib libopen-pal called_from_lib libopen-rte \
+        called_from_lib libpmix deadlock mca_ >"$work/tsan.supp"
+    export TSAN_OPTIONS="${TSAN_OPTIONS:+$TSAN_OPTIONS:}suppressions=$work/tsan.supp:ignore_noninstrumented_modules=1"
+    timeout 60 "$RALO" train --ranks 2 --preset test-gpt2 --set train.steps=1 --set run.dir=need_ranks \
+        --set train.eval_rows=0 --set train.problems=0 >/dev/null 2>log </dev/null && rm -r need_ranks && return
+    ! grep -q 'built without' log || { echo "this ralo was built without MPI"; exit 77; }
+    die "two ranks do not run: $(tail -n 3 log)"
+}
+# under_mpirun N PROGRAM ARGUMENTS: output in log.
+under_mpirun() {
+    local n=$1
+    shift
+    timeout 200 "${mpirun[@]}" -n "$n" "$@" >log 2>&1 </dev/null
+}

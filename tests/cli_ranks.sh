@@ -1,22 +1,10 @@
 #!/bin/bash
 # cli_ranks.sh - many ranks under mpirun: collectives on 1, 2, 3, 4 and 8 of them, ranks that are killed, crash or stop, and
-# `ralo train --ranks`. RALO names the program, RALO_BUILD the build directory.
+# the face of `ralo train --ranks`. RALO names the program, RALO_BUILD the build directory.
 . "$(dirname "$0")/check.sh"
-need mpirun "install openmpi-bin"
+need_ranks
 ranks_comm=${RALO_BUILD:?the build directory}/tests/ranks_comm
 [ -x "$ranks_comm" ] || { echo "ranks_comm was not built: cmocka is missing"; exit 77; }
-"$RALO" train --ranks 2 --show-config >/dev/null || die "--show-config with --ranks"
-export OMPI_MCA_btl_vader_single_copy_mechanism=none # as ralo sets it: refused in many containers, with a warning
-under_mpirun() { # N PROGRAM ARGUMENTS: output in log
-    local n=$1 root=
-    shift
-    [ "$(id -u)" != 0 ] || root=--allow-run-as-root
-    timeout 120 mpirun --quiet --oversubscribe --bind-to none $root -n "$n" "$@" >log 2>&1 </dev/null
-}
-if ! under_mpirun 2 "$ranks_comm" probe; then
-    grep -q 'built without' log && { echo "this ralo was built without MPI"; exit 77; }
-    die "two ranks do not meet: $(tail -n 3 log)"
-fi
 
 for n in 1 2 3 4 8; do
     under_mpirun $n "$ranks_comm" || fail "$n ranks: $(tail -n 5 log)"
@@ -35,4 +23,14 @@ for how in kill crash busy stop; do
     done
 done
 grep -q 'waited 2 s (comm.timeout) in all_reduce of '"'y'" log || fail "stop: the watchdog does not say for what: $(cat log)"
+
+# The face: one JSON object, what was typed wrong is said once, and the launcher's count is the count.
+small=(--preset test-gpt2 --set train.steps=2 --set train.eval_rows=0 --set train.problems=0)
+run 0 train --ranks 2 "${small[@]}" --set run.dir=a --json
+[ "$(wc -l <out)" = 1 ] || fail "not one line of JSON: $(cat out)"
+holds 'r["world"] == 2 and r["steps"] == 2'
+check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
+check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
+under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
+grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
 finish "collectives on 1 to 8 ranks; killed, crashed, busy and stopped ranks are named"

@@ -34,7 +34,7 @@ static status fake_memory_open(backend_context *c, tier t, size_t n_bytes, void 
 
 static void fake_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) { free(memory); }
 static void fake_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
-static void fake_synchronize(backend_context *c) {}
+static status fake_synchronize(backend_context *c) { return OK; }
 static int fake_threads(const backend_context *c) { return pool_threads(c->threads); }
 
 static void fake_parallel(backend_context *c, pool_fn fn, void *context, int64_t n_tasks) {

@@ -1,10 +1,11 @@
 /* hf.c - open a Hugging Face directory as training would, and look at what it computes. */
 #include "hf.h"
+#include "backend_choice.h"
 
 #include <stdlib.h>
 
 status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len) {
-    const backend *b = backend_cpu();
+    const backend *b = backend_under_test();
     *m = (hf_model){.batch = batch, .seq_len = seq_len};
     TRY(model_config_read(&m->config, dir));
     plan_request r = {.model = m->config,
@@ -15,7 +16,7 @@ status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t
                       .with_eval = true,
                       .verify = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
-                      .target = {b->name, 2, 64, b->work_bytes}};
+                      .target = backend_target(backend_kind(b), 2)};
     TRY(plan_compile(&m->plan, &r));
     status rc = exec_open(&m->e, &m->plan.program, &(exec_options){.backend = b, .n_threads = 2});
     if (rc != OK) plan_close(&m->plan);

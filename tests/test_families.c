@@ -4,6 +4,7 @@
  * their metadata holds the shapes and the versions that made them. The comparison goes through the whole house: config ->
  * model -> passes -> layout -> exec -> CPU kernels. */
 #include "train/weights.h"
+#include "backend_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -85,7 +86,7 @@ static void family_open(family *f, const char *name, precision q) {
     read_config(f);
     const safetensor *tokens = get(f, "tokens");
     f->n_tokens = shape_count(&tokens->shape);
-    const backend *b = backend_cpu();
+    const backend *b = backend_under_test();
     plan_request r = {
         .model = f->config,
         .micro_batch = tokens->shape.dim[0],
@@ -96,7 +97,7 @@ static void family_open(family *f, const char *name, precision q) {
         .verify = true,
         .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
         .logits_chunk_bytes = 4096, /* several chunks even for these small models */
-        .target = {b->name, 2, 64, b->work_bytes}};
+        .target = backend_target(backend_kind(b), 2)};
     must(plan_compile(&f->plan, &r));
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));

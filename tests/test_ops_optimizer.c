@@ -175,7 +175,7 @@ static void test_clip_skips_a_step_that_is_not_finite(void **state) {
 
 /* ---- AdamW --------------------------------------------------------------------------------------------------- */
 
-typedef enum precision { FP32, BF16_MASTER, FP16_MASTER, BF16_STOCHASTIC, PRECISION_COUNT } precision;
+typedef enum update_mode { FP32, BF16_MASTER, FP16_MASTER, BF16_STOCHASTIC, MODE_COUNT } update_mode;
 typedef struct element {
     float p, master, m, v;
 } element;
@@ -183,7 +183,7 @@ typedef struct element {
 static const op_attr adamw_attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .noise_key = 99};
 
 /* The order of operations at the top of adamw.c, one element at a time. */
-static element adamw_scalar(element e, float g, float factor, const op_attr *a, const step_scalars *s, precision mode,
+static element adamw_scalar(element e, float g, float factor, const op_attr *a, const step_scalars *s, update_mode mode,
                             size_t i) {
     float s2 = sqrtf(s->bias2), rate = s->lr * s2 / s->bias1, eps2 = a->eps * s2,
           decay = a->weight_decay * s->bias1 / s2;
@@ -202,7 +202,7 @@ static element adamw_scalar(element e, float g, float factor, const op_attr *a, 
 }
 
 /* Elements with zeros, tiny and huge numbers among ordinary ones. */
-static element make_element(size_t i, precision mode) {
+static element make_element(size_t i, update_mode mode) {
     float r[3];
     rng_normal_fill(17, 3 * i, r, 3, 0, 1);
     element e = {.p = r[0], .m = 0.01f * r[1], .v = 1e-4f * r[2] * r[2]};
@@ -216,7 +216,7 @@ static element make_element(size_t i, precision mode) {
     return e;
 }
 
-static float make_gradient(size_t i, precision mode) {
+static float make_gradient(size_t i, update_mode mode) {
     float g;
     rng_normal_fill(18, i, &g, 1, 0, 0.1f);
     if (i % 7 == 2) g = 0;
@@ -225,7 +225,7 @@ static float make_gradient(size_t i, precision mode) {
     return mode == BF16_STOCHASTIC ? bf16_to_f32(f32_to_bf16(g)) : g;
 }
 
-static op_case *adamw_open(precision mode, int64_t n, const float clip[CLIP_COUNT], const step_scalars *s,
+static op_case *adamw_open(update_mode mode, int64_t n, const float clip[CLIP_COUNT], const step_scalars *s,
                            const element *e, const float *g) {
     static const dtype p_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_BF16};
     dtype state_type = mode == BF16_STOCHASTIC ? DTYPE_BF16 : DTYPE_F32;
@@ -249,7 +249,7 @@ static op_case *adamw_open(precision mode, int64_t n, const float clip[CLIP_COUN
     return t;
 }
 
-static void same_bits(double got, float want, const char *what, precision mode, size_t i) {
+static void same_bits(double got, float want, const char *what, update_mode mode, size_t i) {
     float f = (float)got;
     if (memcmp(&f, &want, sizeof f) != 0 && !(isnan(f) && isnan(want)))
         fail_msg("%s[%zu] = %.9g, scalar loop %.9g (mode %d)", what, i, got, want, (int)mode);
@@ -258,7 +258,7 @@ static void same_bits(double got, float want, const char *what, precision mode, 
 static void test_adamw_gives_the_bits_of_the_scalar_loop(void **state) {
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.37f};
     step_scalars s = make_scalars();
-    for (precision mode = 0; mode < PRECISION_COUNT; mode++)
+    for (update_mode mode = 0; mode < MODE_COUNT; mode++)
         for (size_t si = 0; si < ARRAY_LENGTH(sizes); si++) {
             size_t n = (size_t)sizes[si];
             element *e = mem_alloc(n * sizeof *e);
@@ -286,7 +286,7 @@ static void test_adamw_keeps_nan_and_infinity(void **state) {
     enum { N = 2100 };
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 1}, g[N] = {0};
     step_scalars s = make_scalars();
-    for (precision mode = 0; mode < PRECISION_COUNT; mode++) {
+    for (update_mode mode = 0; mode < MODE_COUNT; mode++) {
         element e[N];
         for (size_t i = 0; i < N; i++) e[i] = make_element(i, mode);
         uint32_t ones = 0x7fffffffu;
@@ -310,7 +310,7 @@ static void test_adamw_does_nothing_when_the_step_is_skipped(void **state) {
     enum { N = 1031 };
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 1, [CLIP_SKIP] = 1}, g[N];
     step_scalars s = make_scalars();
-    for (precision mode = 0; mode < PRECISION_COUNT; mode++) {
+    for (update_mode mode = 0; mode < MODE_COUNT; mode++) {
         element e[N];
         for (size_t i = 0; i < N; i++) e[i] = make_element(i, mode), g[i] = NAN;
         op_case *t = adamw_open(mode, N, clip, &s, e, g);

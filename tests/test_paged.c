@@ -5,6 +5,7 @@
  * rounded inputs; half a unit in the last place for 16 bits, 64 * 2^-24 for fp32 (scores up to about 16, whose errors the
  * exponential turns into relative ones). Products: k terms of size 1 in fp32, k * 2^-24 of the sum of their sizes. */
 #include "backend/cpu/gemm.h"
+#include "backend_choice.h"
 #include "op_check.h"
 #include <stdlib.h>
 
@@ -220,7 +221,9 @@ static void logits_of_picked_rows_equal_a_loop(void **state) {
                     want[r * V + v] = sum;
                     largest = fmax(largest, size);
                 }
-            check_output(c, 0, DTYPE_F32, want, (size_t)(rows * V), C * U32 * largest, "logits");
+            /* A device may compute the rows that nobody reads. */
+            int compared = backend_under_test()->discrete ? used : rows;
+            check_output(c, 0, DTYPE_F32, want, (size_t)(compared * V), C * U32 * largest, "logits");
             op_case_close(c);
             free(want);
         }
@@ -251,7 +254,7 @@ static void a_product_has_the_same_bits_for_every_number_of_rows(void **state) {
                         bits = mem_alloc((size_t)(MOST * n) * sizeof *bits);
                         memcpy(bits, y, (size_t)(MOST * n) * sizeof *bits);
                     }
-                    for (int64_t e = 0; e < MOST * n; e++) {
+                    for (int64_t e = 0; e < (backend_under_test()->discrete ? rows : MOST) * n; e++) {
                         double want = e < rows * n ? bits[e] : 0;
                         if (memcmp(&y[e], &want, sizeof want) != 0)
                             fail_msg("%s %s (%d, %d): row %d of %d: %.9g, among %d rows %.9g", gemm_kernel_list(i),

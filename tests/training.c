@@ -1,5 +1,6 @@
 /* training.c - drive the whole house from a few settings, as the command line would. */
 #include "training.h"
+#include "backend_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +43,9 @@ static status set_all(config *c, const training *t) {
         TRY(config_set(c, line, "test"));
     }
     TRY(config_set(c, "run.bind=false", "test")); /* tests run side by side: a fixed core may be a busy one */
+    char device[32];
+    snprintf(device, sizeof device, "run.device=%s", backend_under_test()->name);
+    TRY(config_set(c, device, "test"));
     for (const char *const *s = t->more; s && *s; s++) TRY(config_set(c, *s, "test"));
     return config_check(c);
 }

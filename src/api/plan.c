@@ -33,7 +33,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     ralo_plan *p = mem_alloc(sizeof *p);
     TRY_GOTO(rc, api_config(&p->config, s), done);
     TRY_GOTO(rc, request_from_config(&p->config, &r), done);
-    TRY_GOTO(rc, machine_describe(NULL, r.n_threads, &p->machine), done);
+    TRY_GOTO(rc, machine_describe(NULL, &r, &p->machine), done);
     r.plan.hardware = &p->machine;
     r.plan.compare = true; /* as ralo plan does */
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);

@@ -12,14 +12,29 @@
  *     b->kernels[OP_GELU](c, &call);
  *     b->close(c);
  */
-#include "program/program.h"
+#include "pass/pass.h"
 
 typedef struct backend_context backend_context;
+
+typedef struct gpu_options {
+    int index;             /* which of several */
+    bool tf32;             /* fp32 products may be computed with 10 bits of mantissa where the device has such units */
+    const char *cache_dir; /* for what was measured once; NULL: nothing is kept */
+} gpu_options;
 
 typedef struct backend_options {
     int n_threads; /* 0: one per core */
     bool bind;     /* fix threads to cores */
+    gpu_options gpu;
 } backend_options;
+
+typedef struct device_info {
+    char name[64];
+    int capability; /* 90: compute capability 9.0 */
+    int n_multiprocessors;
+    uint64_t memory, free_memory;
+    int driver, runtime; /* versions: 13000 */
+} device_info;
 
 typedef struct kernel_call {
     const program *program;
@@ -35,6 +50,29 @@ static inline const value *call_out(const kernel_call *k, int i) { return &k->pr
 
 typedef void (*kernel_fn)(backend_context *c, const kernel_call *k);
 
+/* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that wait
+ * for each other by counts of finished ops, as op.wait has them. A section is queued once while it is recorded, and after
+ * that started as a whole. Counts of streams that run here are in memory the device can read and wait for. */
+typedef struct backend_queues {
+    /* Finished ops of each stream, STREAM_COUNT of them: the device writes those of its streams that `tell` was asked
+     * for, the host those of its own. Set to 0 before a section starts. */
+    _Atomic uint32_t *(*counts)(backend_context *c);
+    void (*select)(backend_context *c, stream s); /* the queue of what is called next */
+    void (*copy)(backend_context *c, void *dst, const void *src,
+                 size_t n_bytes); /* any direction, pinned on the host */
+    /* The selected queue waits until n ops of stream s are done; on_host: s is one of the host's. */
+    void (*wait)(backend_context *c, stream s, uint32_t n, bool on_host);
+    /* The op just queued is the n-th of the selected stream; another queue waits for it, or (tell) the host does. */
+    void (*mark)(backend_context *c, uint32_t n, bool tell);
+    status (*record)(backend_context *c);                /* from here on nothing runs ... */
+    status (*record_end)(backend_context *c, section s); /* ... and this is the section */
+    void (*start)(backend_context *c, section s);        /* the recorded section, from its first op */
+    bool (*failed)(backend_context *c);                  /* will it never finish? synchronize says why */
+    /* For a trace: moment i on the selected queue, and after synchronize its time since moment 0 in ns. */
+    void (*stamp)(backend_context *c, size_t i);
+    uint64_t (*stamp_ns)(backend_context *c, size_t i);
+} backend_queues;
+
 typedef struct backend {
     const char *name;
     status (*open)(backend_context **out, const backend_options *options);
@@ -44,16 +82,45 @@ typedef struct backend {
     void (*memory_close)(backend_context *c, tier t, void *memory, size_t n_bytes);
     void (*write)(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes);
     void (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
-    void (*synchronize)(backend_context *c);
+    status (*synchronize)(backend_context *c); /* until all is done that was queued; what went wrong with it */
+    const backend_queues *queues;              /* NULL: a kernel has run when it returns */
+    /* Makes memory of the host reachable for the device's copies; NULL where that means nothing. */
+    status (*pin)(backend_context *c, void *memory, size_t n_bytes);
+    void (*unpin)(backend_context *c, void *memory);
+    /* Whatever must be chosen or measured before the op runs for the first time; overwrites its outputs. May be NULL. */
+    status (*prepare)(backend_context *c, const kernel_call *k);
+    /* The rest only where kernels run on host threads. */
     int (*threads)(const backend_context *c);
     /* Runs host work (loading, hashing, scanning) on the backend's threads: one pool in the process. */
     void (*parallel)(backend_context *c, pool_fn fn, void *context, int64_t n_tasks);
     /* Called on each of the backend's worker threads before and after its part of a run; NULL, NULL for none. Between
-     * runs only. The entry itself may be NULL where kernels use no host threads. */
+     * runs only. */
     void (*set_thread_hook)(backend_context *c, void (*enter)(void), void (*leave)(void));
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
     const char *(*kernel_name)(dtype t); /* of the matrix product that serves this dtype here; for people */
     const kernel_fn *kernels;            /* OP_COUNT of them; NULL = this backend lacks the op */
+    size_t alignment;                    /* of every value */
+    bool discrete;                       /* has memory of its own: the host's is another tier for real */
+    /* What the device has and is, where `discrete`; callable without open. ERR_INPUT names what is missing. */
+    status (*describe)(int device, device_info *out);
+    /* Bytes the device's own software took at open, beside the arenas. */
+    uint64_t (*context_bytes)(const backend_context *c);
 } backend;
 
 const backend *backend_cpu(void);
+
+/* The CUDA backend is a library of its own (libralo-cuda.so), looked for beside the program and where the system looks, or
+ * at $RALO_CUDA_PLUGIN (none: it is not looked for). ERR_INPUT says what is missing: the library, a driver, a GPU, or a version that matches. */
+status backend_cuda(const backend **out);
+size_t cuda_work_bytes(const program *p, const op *o, int n_threads); /* for plans, with or without that library */
+enum { CUDA_ALIGNMENT = 256 };
+
+/* ---- device.c: which of them, and what a plan must know of it -------------------------------------------------------- */
+
+typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KINDS, DEVICE_AUTO = -1 } device_kind;
+/* auto: the first GPU where there is one that works, else the CPU. Asked for by name it must be there. */
+status backend_choose(device_kind wish, int gpu, const backend **out);
+target backend_target(device_kind k, int n_threads);
+device_kind backend_kind(const backend *b);
+/* Bytes of a device that a plan may take when the user named no limit: what is free, less what others need. */
+status backend_memory_limit(const backend *b, int gpu, uint64_t *out);

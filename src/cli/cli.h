@@ -30,6 +30,9 @@ typedef struct command_line {
     double last;
     int64_t seq_len, samples, k, limit;
     int precision; /* into the row's list */
+    device_kind device;
+    int gpu;
+    bool tf32;
     bool plan;
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
@@ -81,7 +84,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
 void command_line_fini(command_line *l);
 bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
 /* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
-void command_line_settle_generation(command_line *l);
+status command_line_settle_generation(command_line *l);
 
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);
@@ -99,7 +102,7 @@ status request_from_config(const config *c, train_request *out);
 status request_use_comm(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
-status machine_describe(const char *asked, int n_threads, hardware *out);
+status machine_describe(const char *asked, const train_request *r, hardware *out);
 
 /* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
 typedef struct job {

@@ -6,13 +6,13 @@
 
 static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
-static status print_rates(const backend *b, const config *c, int threads, json_t *rates) {
+static status print_rates(const backend *b, const backend_options *o, json_t *rates) {
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
         double rate = 0;
-        TRY(exec_measure_peak(b, threads, c->run.bind, types[i], &rate));
+        TRY(exec_measure_peak(b, o, types[i], &rate));
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
-        fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s, %d threads)\n", dtype_name(types[i]), rate * 1e-9, kernel,
-                threads);
+        fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
+        fprintf(stderr, b->discrete ? ")\n" : ", %d threads)\n", o->n_threads);
         json_object_set_new(rates, dtype_name(types[i]),
                             json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
     }
@@ -35,7 +35,7 @@ static void print_measured(const hardware *h) {
     fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
-static status measure(const command_line *o, const backend *b, int threads) {
+static status measure(const command_line *o, const backend *b, const backend_options *with) {
     hardware h;
     char path[4096];
     if (o->measure_path && (!*o->measure_path || strlen(o->measure_path) >= sizeof path))
@@ -46,8 +46,9 @@ static status measure(const command_line *o, const backend *b, int threads) {
     if (!*path)
         return ERR(ERR_INPUT, "devices --measure: neither XDG_CACHE_HOME nor HOME is set; name a file: --measure FILE");
     TRY(exec_measure(b,
-                     &(measure_options){.n_threads = threads,
-                                        .bind = o->config.run.bind,
+                     &(measure_options){.n_threads = with->n_threads,
+                                        .bind = with->bind,
+                                        .gpu = with->gpu,
                                         .disk_path = o->disk_path ? o->disk_path : "."},
                      &h));
     print_measured(&h);
@@ -69,26 +70,59 @@ static status show(const command_line *o) {
     return OK;
 }
 
+/* One device: its line, its rates, and the same as JSON. */
+static status show_device(const backend *b, const backend_options *o, const sys_info *m, json_t *devices) {
+    char total[32], free_bytes[32];
+    json_t *rates = json_object();
+    json_t *root = NULL;
+    if (b->discrete) {
+        device_info d;
+        char name[32];
+        status rc = b->describe(o->gpu.index, &d);
+        if (rc != OK) json_decref(rates);
+        TRY(rc);
+        snprintf(name, sizeof name, "cuda:%d", o->gpu.index);
+        fprintf(
+            stderr,
+            "%-9s %s (compute capability %d.%d), %d multiprocessors, %s of memory, %s free; driver for CUDA %d.%d\n",
+            name, d.name, d.capability / 10, d.capability % 10, d.n_multiprocessors, str_format_bytes(total, d.memory),
+            str_format_bytes(free_bytes, d.free_memory), d.driver / 1000, d.driver % 1000 / 10);
+        root = json_pack("{s:s, s:s, s:i, s:i, s:I, s:I, s:o}", "device", name, "name", d.name, "capability",
+                         d.capability, "multiprocessors", d.n_multiprocessors, "memory_total", (json_int_t)d.memory,
+                         "memory_available", (json_int_t)d.free_memory, "matmul", rates);
+    } else {
+        fprintf(stderr, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m->cpu_name, m->arch, m->n_cores,
+                str_format_bytes(total, m->memory_total), str_format_bytes(free_bytes, m->memory_available));
+        root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "device", "cpu:0", "name", m->cpu_name, "arch", m->arch,
+                         "cores", m->n_cores, "memory_total", (json_int_t)m->memory_total, "memory_available",
+                         (json_int_t)m->memory_available, "matmul", rates);
+    }
+    json_array_append_new(devices, root);
+    return print_rates(b, o, rates);
+}
+
 status command_devices(command_line *l) {
     sys_info m;
+    const backend *b;
+    const config *c = &l->config;
     if (l->hardware) return show(l);
     sys_info_get(&m);
-    const backend *b = backend_cpu();
-    int threads = l->config.run.threads ? l->config.run.threads : m.n_cores;
-    json_t *rates = json_object();
-    char a[32], c[32];
-    fprintf(stderr, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m.cpu_name, m.arch, m.n_cores,
-            str_format_bytes(a, m.memory_total), str_format_bytes(c, m.memory_available));
-    status rc = print_rates(b, &l->config, threads, rates);
-    if (rc == OK && command_line_given(l, "measure")) rc = measure(l, b, threads);
+    TRY(backend_choose(c->run.device, c->run.gpu, &b));
+    backend_options o = {.n_threads = c->run.threads ? c->run.threads : m.n_cores,
+                         .bind = c->run.bind,
+                         .gpu = {.index = c->run.gpu, .tf32 = c->run.tf32}};
+    json_t *devices = json_array();
+    status rc = show_device(backend_cpu(), &o, &m, devices);
+    if (rc == OK && b->discrete) rc = show_device(b, &o, &m, devices);
+    if (rc == OK && command_line_given(l, "measure")) rc = measure(l, b, &o);
     if (rc == OK && l->json) {
-        json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:O}", "device", "cpu:0", "name", m.cpu_name, "arch",
-                                 m.arch, "cores", m.n_cores, "memory_total", (json_int_t)m.memory_total,
-                                 "memory_available", (json_int_t)m.memory_available, "matmul", rates);
+        /* What a run would use stands first and open; the list has every device. */
+        json_t *root = json_deep_copy(json_array_get(devices, json_array_size(devices) - 1));
+        json_object_set(root, "devices", devices);
         json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
         putchar('\n');
         json_decref(root);
     }
-    json_decref(rates);
+    json_decref(devices);
     return rc;
 }

@@ -109,7 +109,8 @@ static status eval_text(const command_line *a) {
                             .precision = a->generation.precision,
                             .device_limit = a->generation.device_limit,
                             .n_threads = a->generation.n_threads,
-                            .backend = a->generation.backend};
+                            .backend = a->generation.backend,
+                            .gpu = a->generation.gpu};
     perplexity_observer observer = {&t, on_plan, on_windows};
     perplexity_report r;
     status rc = perplexity_measure(&o, &observer, &r);
@@ -242,7 +243,7 @@ done:
 
 status command_eval(command_line *l) {
     TRY(check(l));
-    command_line_settle_generation(l);
+    TRY(command_line_settle_generation(l));
     l->sampling.n_completions = l->samples;
     TRY(sampling_check(&l->sampling));
     return data_is_records(l->data) ? eval_questions(l) : eval_text(l);

@@ -52,7 +52,11 @@ status command_plan(command_line *l) {
                    l->world);
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     TRY(request_from_config(&l->config, &r));
-    TRY(machine_describe(l->hardware, r.n_threads, &machine));
+    TRY(machine_describe(l->hardware, &r, &machine));
+    /* A machine with devices of their own is planned with their kernels' scratch. */
+    if (l->hardware && l->config.run.device == DEVICE_AUTO)
+        r.plan.target = backend_target(machine.unified ? DEVICE_CPU : DEVICE_CUDA, r.n_threads);
+    if (!l->config.memory.device && !r.backend) r.plan.device_limit = machine.device_bytes;
     r.plan.hardware = &machine;
     r.plan.compare = true;
     if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;

@@ -280,7 +280,8 @@ static status run(command_line *o, job *j, const char *run_dir) {
     train_result result;
     rank_memory *all = NULL;
     if (speaks) {
-        TRY(exec_measure_peak(r->backend, r->n_threads, r->bind, precision_compute(p->request.precision), &peak));
+        TRY(exec_measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
+                              precision_compute(p->request.precision), &peak));
         track_options to = {.run_dir = run_dir,
                             .out = stderr,
                             .peak_flops = peak,
@@ -334,6 +335,6 @@ status command_train(command_line *o) {
     TRY(foreign_check_train(&o->foreign));
     if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
-    TRY(ranks_open(&ranks, o));
-    return ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL));
+    status rc = ranks_open(&ranks, o);
+    return rc == OK ? ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL)) : rc;
 }

@@ -56,8 +56,12 @@ typedef struct config {
         const char *dir;        /* "": to be made from date and preset */
         const char *resume;     /* "none", "auto" or a checkpoint directory */
         int64_t keep;           /* 0: all */
+        bool save_last;
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */
+        device_kind device;
+        int gpu; /* which */
+        bool tf32;
         bool bind;
         bool breakdown; /* show the time of each kind of op at the end */
     } run;

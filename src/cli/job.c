@@ -9,7 +9,8 @@
 status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
     TRY(request_from_config(c, &j->request));
-    TRY(machine_describe(hardware, j->request.n_threads, &j->machine));
+    if (!j->request.backend) TRY(backend_choose(c->run.device, c->run.gpu, &j->request.backend));
+    TRY(machine_describe(hardware, &j->request, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;
 }
@@ -30,6 +31,7 @@ void job_close(job *j) {
 
 /* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
 static status check_vocabulary(const dataset *d, const train_request *r) {
+    if (strcmp(r->data.source, "builtin:random") == 0) return OK; /* draws from the model's own vocabulary */
     long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
     const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
     if (tokens > rows)

@@ -192,13 +192,23 @@ bool command_line_given(const command_line *l, const char *name) {
     return false;
 }
 
-void command_line_settle_generation(command_line *l) {
+/* What was measured once for a GPU is kept beside the description of the machine. */
+static gpu_options gpu_settings(int index, bool tf32) {
+    static char dir[4096];
+    hardware_cache_path(dir, sizeof dir);
+    char *slash = strrchr(dir, '/');
+    if (slash) *slash = 0;
+    return (gpu_options){.index = index, .tf32 = tf32, .cache_dir = slash ? dir : NULL};
+}
+
+status command_line_settle_generation(command_line *l) {
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
     l->generation.precision = precisions[l->precision];
-    l->generation.backend = backend_cpu();
     l->generation.trace_path = l->trace;
     l->sampling.stops = l->stops.items;
     l->sampling.n_stops = l->stops.n;
+    l->generation.gpu = gpu_settings(l->gpu, l->tf32);
+    return backend_choose(l->device, l->gpu, &l->generation.backend);
 }
 
 /* ---- settings to request --------------------------------------------------------------------------------------------- */
@@ -236,9 +246,6 @@ status model_from_config(const config *c, model_config *out) {
     if (c->model.tied >= 0) out->tied = c->model.tied;
     return model_config_check(out);
 }
-
-/* What the operating system and the rest of the process keep of the machine's memory when memory.device is auto. */
-#define HOST_RESERVE (512ull << 20)
 
 /* Rows of a step of all ranks, rows at once, how often: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
@@ -282,11 +289,21 @@ static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
-    const backend *b = backend_cpu();
+    /* A plan can be made for a GPU that is not here; whoever runs it asks backend_choose again and says why it cannot. */
+    const backend *b = NULL;
+    device_kind kind = c->run.device;
+    if (backend_choose(kind, c->run.gpu, &b) == OK) kind = backend_kind(b);
+    else error_clear();
     int threads = c->run.threads ? c->run.threads : machine.n_cores;
     const train_options *t = &c->train;
-    *out = (train_request){
-        .data = c->data, .train = *t, .keep = c->run.keep, .n_threads = threads, .bind = c->run.bind, .backend = b};
+    *out = (train_request){.data = c->data,
+                           .train = *t,
+                           .keep = c->run.keep,
+                           .no_last_checkpoint = !c->run.save_last,
+                           .n_threads = threads,
+                           .bind = c->run.bind,
+                           .backend = b};
+    out->gpu = gpu_settings(c->run.gpu, c->run.tf32);
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
     out->data.n_threads = threads;
@@ -295,6 +312,7 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
+    out->data.vocab = p->model.vocab;
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
     p->open.precision = c->precision < 0;
@@ -329,18 +347,15 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     TRY(check_axes(c));
-    p->target = (target){.name = b->name,
-                         .n_threads = threads,
-                         .alignment = 64,
-                         .work_bytes = b->work_bytes,
-                         .comm_bytes = comm_work_bytes};
+    p->target = backend_target(kind, threads);
+    p->target.comm_bytes = comm_work_bytes;
+    if (kind != DEVICE_CPU) p->target.comm_at = TIER_HOST; /* MPI moves host memory */
     p->device_limit = c->memory.device;
-    if (!p->device_limit)
-        p->device_limit =
-            machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
+    if (!p->device_limit && b) TRY(backend_memory_limit(b, c->run.gpu, &p->device_limit));
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
-    p->host_limit = machine.memory_available - MIN(machine.memory_available, c->memory.device);
+    uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
+    p->host_limit = machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }

@@ -22,8 +22,8 @@ static status read_device(const char *text, int *out) {
     const char *s = strchr(text, ':');
     int64_t index = 0;
     if (str_starts_with(text, "cuda:"))
-        return ERR(ERR_INPUT, "memory.place: found '%.64s', expected cpu:0 to cpu:%d: this ralo has no CUDA backend",
-                   text, DEVICES_MAX - 1);
+        return ERR(ERR_INPUT, "memory.place: found '%.64s', expected cpu:0 to cpu:%d: one process drives one GPU", text,
+                   DEVICES_MAX - 1);
     if (!str_starts_with(text, "cpu:") || (s++, !read_number(&s, &index)) || *s || index >= DEVICES_MAX)
         return ERR(ERR_INPUT, "memory.place: found the device '%.64s', expected cpu:0 to cpu:%d", text,
                    DEVICES_MAX - 1);

@@ -125,7 +125,7 @@ static void on_overdue(void *context) {
     _exit(1); /* deep in a computation or a system call; all has been said */
 }
 
-status ranks_open(comm **out, const command_line *l) {
+static status open_mesh(comm **out, const command_line *l) {
     const config *c = &l->config;
     int size = 1;
     if (comm_launched(&this_rank, &size) && l->ranks && l->ranks != size)
@@ -138,6 +138,13 @@ status ranks_open(comm **out, const command_line *l) {
                       .on_overdue = on_overdue};
     memcpy(o.size, c->parallel.size, sizeof o.size);
     return comm_open(out, &o);
+}
+
+status ranks_open(comm **out, const command_line *l) {
+    status rc = open_mesh(out, l);
+    if (rc == ERR_INPUT && this_rank > 0)
+        error_clear(); /* a request that is wrong is wrong on all ranks: the first says it */
+    return rc;
 }
 
 /* own: why this rank ends; first: why the run ends, which begins with the rank that it began with. */

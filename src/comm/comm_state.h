@@ -42,7 +42,8 @@ typedef struct meeting {
 /* A SEND that waits to be taken. */
 typedef struct parcel {
     _Atomic uint32_t n_posted, n_taken, n_sleepers;
-    int32_t to, tag; /* world rank */
+    _Atomic int32_t to; /* world rank */
+    int32_t tag;
     offer offer;
 } parcel;
 

@@ -132,7 +132,7 @@ static void all_to_all(comm *c, const collective *k) {
 static status send(comm *c, const collective *k, bool *taken) {
     parcel *p = &node_seat(c, c->node.index)->parcel;
     node_offer(c, k->x, k->x_bytes, k->kind, &p->offer);
-    p->to = k->peer;
+    atomic_store(&p->to, k->peer);
     p->tag = k->tag;
     *taken = p->offer.region != NO_REGION;
     uint32_t n = atomic_load_explicit(&p->n_posted, memory_order_relaxed) + 1;
@@ -145,8 +145,7 @@ static status find_parcel(comm *c, const collective *k, parcel *p) {
     for (;;) {
         uint32_t taken = atomic_load(&p->n_taken);
         TRY(wait_for(c, &k->wait, &p->n_posted, &p->n_sleepers, taken + 1, k->peer));
-        bool ours = p->to == c->rank;
-        atomic_thread_fence(memory_order_acquire);
+        bool ours = atomic_load(&p->to) == c->rank;
         if (atomic_load(&p->n_taken) != taken) continue;
         if (ours) return OK;
         TRY(wait_for(c, &k->wait, &p->n_taken, &p->n_sleepers, taken + 1, k->peer));

@@ -28,7 +28,7 @@ typedef enum chat_format {
 } chat_format;
 
 typedef struct data_options {
-    /* builtin:arithmetic | builtin:grammar | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
+    /* builtin:arithmetic | builtin:grammar | builtin:random | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
      * the first; without weights files count by their size. A backslash takes the character behind it as it is: a file
      * called "x:1" is written "x\:1". */
     const char *source;
@@ -36,6 +36,7 @@ typedef struct data_options {
     int64_t seq_len;
     bool pack;            /* several documents per row; false: one document per row, padded */
     int64_t difficulty;   /* builtin:arithmetic: digits of the operands, 1..6 */
+    int64_t vocab;        /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction; /* of a file's tail kept for evaluation */
     data_format format;
     record_options records;

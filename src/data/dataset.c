@@ -20,6 +20,7 @@ static const struct {
 } builtins[] = {
     {"builtin:arithmetic", arithmetic_open},
     {"builtin:grammar", grammar_open},
+    {"builtin:random", random_open},
 };
 
 static status unknown_builtin(const char *name) {

@@ -11,7 +11,8 @@
  *     The answer and its EOS alone are trained on. A tenth of all problems, chosen by a hash of the problem itself, is
  *     never trained on, whatever the seed and the difficulty.
  * builtin:grammar     a chain whose entropy per token is known exactly: no model can get a lower loss, and one that
- *     remembers less than two symbols stays far above it. */
+ *     remembers less than two symbols stays far above it.
+ * builtin:random      tokens from the whole vocabulary, each as likely as any other: nothing to learn, for measuring. */
 #include "data/source.h"
 
 #include <math.h>
@@ -260,6 +261,43 @@ status grammar_open(source **out, const data_options *o) {
         for (uint64_t j = 0; j < N_SYMBOLS; j++)
             for (uint64_t k = 0; k < N_NEXT; k++)
                 s->next[i][j][k] = (char)rng_permute(rng_u64(key, i * N_SYMBOLS + j), k, N_SYMBOLS);
+    *out = &s->base;
+    return OK;
+}
+
+/* ---- random tokens ------------------------------------------------------------------------------------------- */
+
+typedef struct random_tokens {
+    source base;
+    uint64_t key[2];
+    int64_t vocab;
+} random_tokens;
+
+/* A row is one document. */
+static void random_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
+    const random_tokens *s = (const random_tokens *)base;
+    words w = {.key = s->key[which], .row = index};
+    for (int64_t i = 0; i < base->seq_len; i++) {
+        tokens[i] = (int32_t)scaled(words_take(&w), s->vocab);
+        if (i > 0) targets[i - 1] = tokens[i];
+        doc[i] = 0;
+    }
+    targets[base->seq_len - 1] = (int32_t)scaled(words_take(&w), s->vocab);
+}
+
+static void random_report(const source *base, split which, data_report *out) {
+    out->entropy_per_token = log((double)((const random_tokens *)base)->vocab);
+    out->fill = 1;
+}
+
+static void random_close(source *base) { free(base); }
+
+status random_open(source **out, const data_options *o) {
+    static const source_kind kind = {random_row, random_report, NULL, random_close, NULL};
+    random_tokens *s = mem_alloc(sizeof *s);
+    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
+    s->vocab = o->vocab ? o->vocab : BYTE_VOCAB;
+    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) s->key[which] = split_key(o->seed, "random", which);
     *out = &s->base;
     return OK;
 }

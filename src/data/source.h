@@ -27,6 +27,7 @@ struct source {
 
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);
+status random_open(source **out, const data_options *o);
 status files_open(source **out, const data_options *o, const tokenizer *t);
 uint64_t files_host_bytes_at_most(const data_options *o);
 

@@ -81,14 +81,15 @@ static status resolve_scratch(exec *e, size_t index) {
     const program *p = e->program;
     const op *o = &p->ops[index];
     char label[LABEL_BYTES];
-    int n_threads = e->backend->threads(e->context);
+    const backend *b = o->at == TIER_HOST ? e->host : e->backend;
+    int n_threads = e->host->threads(e->host_context);
     bool is_message = op_is_comm(o->kind);
-    size_t needed = is_message ? comm_work_bytes(p, o) : e->backend->work_bytes(p, o, n_threads);
+    size_t needed = is_message ? comm_work_bytes(p, o) : b->work_bytes(p, o, n_threads);
     if (o->work) TRY(resolve_operand(e, index, "work", o->work, &e->calls[index].work));
     size_t given = o->work ? value_bytes(program_get(p, o->work)) : 0;
     if (given < needed)
         return ERR(ERR_BUG, "%s: the plan gives %zu bytes of scratch, %s needs %zu with %d threads",
-                   op_label(label, p, index), given, is_message ? "comm" : e->backend->name, needed, n_threads);
+                   op_label(label, p, index), given, is_message ? "comm" : b->name, needed, n_threads);
     if ((uintptr_t)e->calls[index].work % SCRATCH_ALIGNMENT)
         return ERR(ERR_BUG, "%s: its scratch '%s' is not aligned to %d bytes", op_label(label, p, index),
                    program_get(p, o->work)->name, SCRATCH_ALIGNMENT);
@@ -112,10 +113,14 @@ static status resolve_op(exec *e, size_t index) {
     char label[LABEL_BYTES];
     call->program = p;
     call->op = o;
-    e->kernels[index] = e->backend->kernels[o->kind];
+    const backend *b = o->at == TIER_HOST ? e->host : e->backend;
+    e->kernels[index] = b->kernels[o->kind];
     if (op_is_comm(o->kind)) TRY(resolve_message(e, index));
     else if (!e->kernels[index])
-        return ERR(ERR_BUG, "%s: the %s backend has no kernel for it", op_label(label, p, index), e->backend->name);
+        return ERR(ERR_INPUT,
+                   "%s: the %s backend has no kernel for it; what ranks need to share a model (parallel.tensor, "
+                   "parallel.sequence) the cpu backend has",
+                   op_label(label, p, index), b->name);
     for (int i = 0; i < op_input_count(o->kind); i++) {
         if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
         else if (!op_input_optional(o->kind, i))
@@ -160,7 +165,9 @@ static status open_arenas(exec *e, const char *nvme_dir) {
     for (tier t = 0; t < TIER_COUNT; t++) {
         if (t == TIER_NVME || p->arena_bytes[t] == 0) continue;
         if (e->arena_shared[t]) TRY(open_shared(e, t));
+        else if (t == TIER_HOST) TRY(e->host->memory_open(e->host_context, t, p->arena_bytes[t], &e->arena[t]));
         else TRY(e->backend->memory_open(e->context, t, p->arena_bytes[t], &e->arena[t]));
+        if (t == TIER_HOST && e->backend->pin) TRY(e->backend->pin(e->context, e->arena[t], p->arena_bytes[t]));
     }
     if (p->arena_bytes[TIER_NVME] == 0) return OK;
     if (!nvme_dir)
@@ -175,10 +182,18 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     *out = NULL;
     e->program = p;
     e->backend = o->backend;
+    e->host = o->backend->discrete ? backend_cpu() : o->backend;
+    e->done = e->own_done;
     e->comm = o->comm;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->moved, NULL);
-    TRY_GOTO(rc, e->backend->open(&e->context, &(backend_options){.n_threads = o->n_threads, .bind = o->bind}), fail);
+    backend_options wished = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
+    TRY_GOTO(rc, e->backend->open(&e->context, &wished), fail);
+    e->host_context = e->context;
+    if (e->host != e->backend) {
+        e->host_context = NULL;
+        TRY_GOTO(rc, e->host->open(&e->host_context, &wished), fail);
+    }
     TRY_GOTO(rc, open_arenas(e, o->nvme_path), fail);
     e->calls = mem_alloc(sizeof *e->calls * MAX(p->n_ops, (size_t)1));
     e->kernels = mem_alloc(sizeof *e->kernels * MAX(p->n_ops, (size_t)1));
@@ -192,6 +207,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     }
     if (o->trace_path) TRY_GOTO(rc, trace_open(&e->trace, o->trace_path, p, longest), fail);
     TRY_GOTO(rc, exec_lanes_open(e), fail);
+    if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     *out = e;
     return OK;
@@ -205,12 +221,17 @@ void exec_close(exec *e) {
     exec_lanes_close(e);
     trace_close(e->trace);
     disk_close(e->disk);
-    if (e->context) {
-        for (tier t = 0; t < TIER_COUNT; t++)
-            if (e->arena[t] && e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t], e->program->arena_bytes[t]);
-            else if (e->arena[t]) e->backend->memory_close(e->context, t, e->arena[t], e->program->arena_bytes[t]);
-        e->backend->close(e->context);
+    const program *p = e->program;
+    if (e->arena[TIER_HOST] && e->backend->unpin) e->backend->unpin(e->context, e->arena[TIER_HOST]);
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        if (!e->arena[t]) continue;
+        if (e->arena_shared[t]) comm_memory_close(e->comm, e->arena[t], p->arena_bytes[t]);
+        else if (t == TIER_HOST) e->host->memory_close(e->host_context, t, e->arena[t], p->arena_bytes[t]);
+        else e->backend->memory_close(e->context, t, e->arena[t], p->arena_bytes[t]);
     }
+    if (e->host_context && e->host_context != e->context) e->host->close(e->host_context);
+    if (e->context) e->backend->close(e->context);
+    free(e->marks);
     free(e->calls);
     free(e->kernels);
     free(e->reach);
@@ -234,6 +255,7 @@ void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t
     tier t;
     uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
     if (t == TIER_NVME) exec_note_failure(e, disk_write_bytes(e->disk, src, at, n_bytes));
+    else if (t == TIER_HOST) memcpy((uint8_t *)e->arena[t] + at, src, n_bytes);
     else e->backend->write(e->context, (uint8_t *)e->arena[t] + at, src, n_bytes);
 }
 
@@ -244,6 +266,8 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
         status rc = disk_read_bytes(e->disk, dst, at, n_bytes);
         if (rc != OK) memset(dst, 0, n_bytes);
         exec_note_failure(e, rc);
+    } else if (t == TIER_HOST) {
+        memcpy(dst, (uint8_t *)e->arena[t] + at, n_bytes);
     } else {
         e->backend->read(e->context, dst, (uint8_t *)e->arena[t] + at, n_bytes);
     }
@@ -251,10 +275,10 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
 
 const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }
 
-int exec_threads(const exec *e) { return e->backend->threads(e->context); }
+int exec_threads(const exec *e) { return e->host->threads(e->host_context); }
 
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks) {
-    e->backend->parallel(e->context, fn, context, n_tasks);
+    e->host->parallel(e->host_context, fn, context, n_tasks);
 }
 
 void exec_ledger(const exec *e, ledger *out) {
@@ -263,6 +287,10 @@ void exec_ledger(const exec *e, ledger *out) {
         out->planned[t] = e->program->arena_bytes[t];
         out->peak[t] = atomic_load_explicit(&e->peak[t], memory_order_relaxed);
     }
+}
+
+uint64_t exec_context_bytes(const exec *e) {
+    return e->backend->context_bytes ? e->backend->context_bytes(e->context) : 0;
 }
 
 double exec_busy_seconds(const exec *e, op_kind k) {

@@ -5,7 +5,8 @@
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
- *   - Copies between tiers and messages between ranks run on threads of their own, beside the kernels, and wait where the
+ *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the
+ *     kernels, and wait where the
  *     program says so.
  *
  *     exec *e;
@@ -24,6 +25,7 @@ typedef struct exec_options {
     const backend *backend;
     int n_threads; /* 0: one per core */
     bool bind;
+    gpu_options gpu;
     const char *trace_path; /* Chrome trace format; NULL = none */
     const char *nvme_path;  /* directory for the nvme tier; NULL: the program must not use it */
     comm *comm;             /* the other ranks, borrowed; NULL: the program must not send */
@@ -50,7 +52,9 @@ int exec_threads(const exec *e);
 /* Host work (initial values, hashing, checks) on the backend's threads. */
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks);
 void exec_ledger(const exec *e, ledger *out);
-double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far */
+uint64_t exec_context_bytes(const exec *e); /* what the device's own software took, beside the arenas */
+double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far; of a device with
+                                                     * queues only while it is traced */
 uint64_t exec_hash(exec *e, value_id v);            /* XXH3 of a value's bytes */
 
 /* After a loss that is not finite: runs the section again on the same inputs and names the first op whose output is
@@ -65,12 +69,13 @@ typedef struct exec_fault {
 void exec_find_fault(exec *e, section s, exec_fault *out);
 
 /* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
-status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second);
+status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second);
 
 /* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
 typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
+    gpu_options gpu;
     const char *disk_path; /* a directory on the disk in question */
     double try_s;          /* time for each number; 0: enough for a good one */
 } measure_options;

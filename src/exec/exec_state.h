@@ -19,8 +19,10 @@ typedef struct lane {
 
 struct exec {
     const program *program; /* borrowed: must not change while it runs */
-    const backend *backend;
+    const backend *backend; /* of the device */
     backend_context *context;
+    const backend *host; /* runs what stands beside host memory; the same as the device's on a CPU */
+    backend_context *host_context;
     comm *comm;                    /* NULL: this rank is alone */
     void *arena[TIER_COUNT];       /* NULL for nvme */
     bool arena_shared[TIER_COUNT]; /* of comm and not of the backend: other ranks read it */
@@ -33,7 +35,9 @@ struct exec {
     _Atomic uint64_t busy_ns[OP_COUNT];
     lane lanes[STREAM_COUNT]; /* those in use have ops */
     size_t n_lanes;
-    _Atomic uint32_t done[STREAM_COUNT]; /* ops of each stream finished in the section that runs */
+    _Atomic uint32_t *done;              /* ops of each stream finished in the section that runs: own_done, or ... */
+    _Atomic uint32_t own_done[STREAM_COUNT];
+    uint8_t *marks;                      /* ... where a device has queues; per op: who waits for it (queue.c) */
     _Atomic uint32_t n_waiting;          /* threads asleep until `done` moves on */
     pthread_mutex_t lock;                /* of what follows */
     pthread_cond_t moved;                /* done, or a section to run */
@@ -44,7 +48,8 @@ struct exec {
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
     uint64_t n_runs, n_allocations;
-    trace *trace; /* NULL: none asked for */
+    trace *trace;          /* NULL: none asked for */
+    uint64_t stamped_from; /* when moment 0 of a device's stamps was */
 };
 
 /* Where a value's bytes lie: tier and offset in its arena or file. False when it is not placed inside. */
@@ -52,7 +57,19 @@ bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset);
 void exec_raise_peak(exec *e, tier t, uint64_t end);
 
 /* run.c */
-void exec_run_op(exec *e, size_t index); /* on this thread, now; counted and traced */
+void exec_run_op(exec *e, size_t index); /* on this thread, now, or queued; counted and traced */
+void exec_count_reach(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
+void exec_run_when_ready(exec *e, size_t index);
+
+/* queue.c: a device that works on its own */
+static inline bool exec_is_queued(const exec *e, stream s) {
+    return e->backend->queues && (s == STREAM_COMPUTE || s == STREAM_H2D || s == STREAM_D2H);
+}
+status exec_queues_open(exec *e); /* after all operands are resolved: prepares and records every section */
+status exec_queues_start(exec *e, section s);
+status exec_queues_finish(exec *e, section s);
+void exec_queue_op(exec *e, size_t index);
+void exec_await_queue(exec *e, stream s, uint32_t n); /* until n ops of a queued stream are done */
 status exec_lanes_open(exec *e);
 void exec_lanes_close(exec *e);
 void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */

@@ -103,7 +103,7 @@ void exec_find_fault(exec *e, section s, exec_fault *out) {
             scan_value(e, o->in[k], i, out);
         }
         exec_run_op(e, i);
-        e->backend->synchronize(e->context);
+        exec_note_failure(e, e->backend->synchronize(e->context));
         for (int k = 0; k < op_output_count(o->kind) && look && !out->found; k++) {
             if (!o->out[k]) continue;
             known[o->out[k]] = true;

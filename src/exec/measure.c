@@ -10,14 +10,28 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define PEAK_SIDE 1536 /* large enough to feed many cores, small enough for half a second on two */
-#define SIDE 1024      /* a description is solved for the rate of infinite ones */
-#define THIN 128
 #define LEAST_TRIES 4
 #define USUAL_TRY_S 0.4
-#define STREAM_ELEMENTS ((size_t)16 << 20) /* fp32 arrays of 64 MiB: beyond the caches */
 #define COPY_BYTES ((size_t)64 << 20)
-#define VALUE_ALIGNMENT 64
+#define TRIAD_ELEMENTS ((size_t)16 << 20) /* fp32 arrays of 64 MiB: beyond the caches of a host */
+#define VALUE_ALIGNMENT 256
+
+/* Work that is large for one device is nothing for another. */
+typedef struct work_sizes {
+    int64_t peak_side;                      /* of a product that shows the peak */
+    int64_t side, thin;                     /* a description is solved for the rate of infinite ones */
+    int64_t batch, heads, length, head_dim; /* of attention */
+    int64_t rows, row;                      /* elements that stay in the caches: arithmetic, not memory */
+    int64_t stream;                         /* fp32 elements beyond the caches */
+    double flops;                           /* of one look at the clock */
+} work_sizes;
+
+static const work_sizes *sizes_for(const backend *b) {
+    static const work_sizes cores = {1536, 1024, 128, 2,        8,  512,
+                                     64,   512,  512, 16 << 20, 1e8}; /* half a second on two cores */
+    static const work_sizes gpu = {8192, 8192, 512, 8, 16, 2048, 128, 4096, 2048, 128 << 20, 4e12};
+    return b->discrete ? &gpu : &cores;
+}
 
 /* ---- one op with its operands, placed and filled ----------------------------------------------------------------- */
 
@@ -30,6 +44,8 @@ typedef struct operand {
 typedef struct bench {
     const backend *b;
     backend_context *c;
+    const backend *host; /* whose memory copies come from and go to */
+    backend_context *host_context;
     double try_s;
 } bench;
 
@@ -47,14 +63,21 @@ static size_t aligned(size_t n) { return (n + VALUE_ALIGNMENT - 1) / VALUE_ALIGN
 
 /* Positive numbers of ordinary size: kernels may be faster on zeros, slower on what is not finite. */
 static void fill(probe *r, const operand *o, uint8_t *at) {
-    enum { BLOCK = 4096 };
-    float noise[BLOCK];
-    char rounded[BLOCK * sizeof(double)] = {0}; /* what is no float stays zero: token 0, one document */
+    enum { BLOCK = 1 << 16 };
+    float *noise = mem_alloc(BLOCK * sizeof *noise);
+    char *rounded = mem_alloc(BLOCK * sizeof(double)); /* what is no float stays zero: token 0, one document */
     size_t n = (size_t)shape_count(&o->shape), width = dtype_bytes(o->type);
     rng_normal_fill(1, 0, noise, BLOCK, 0, 0.1f);
     for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
     if (dtype_is_float(o->type)) tensor_convert(rounded, o->type, noise, DTYPE_F32, BLOCK);
     for (size_t i = 0; i < n; i += BLOCK) r->b->write(r->c, at + i * width, rounded, MIN(n - i, BLOCK) * width);
+    free(noise);
+    free(rounded);
+}
+
+static void probe_close(probe *r) {
+    r->b->memory_close(r->c, TIER_DEVICE, r->memory, r->n_bytes);
+    program_fini(&r->p);
 }
 
 static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, const operand *in, int n_in,
@@ -77,7 +100,7 @@ static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *
         r->n_bytes += aligned(shape_bytes(&x->shape, x->type));
     }
     size_t work_at = r->n_bytes;
-    r->n_bytes += b->work_bytes ? b->work_bytes(&r->p, &r->p.ops[0], b->threads(c)) : 0;
+    r->n_bytes += b->work_bytes ? b->work_bytes(&r->p, &r->p.ops[0], b->threads ? b->threads(c) : 1) : 0;
     status rc = b->memory_open(c, TIER_DEVICE, r->n_bytes, &r->memory);
     if (rc != OK) {
         program_fini(&r->p);
@@ -87,12 +110,9 @@ static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *
     r->call = (kernel_call){.program = &r->p, .op = &r->p.ops[0], .work = base + work_at};
     for (int i = 0; i < n_in; i++) fill(r, &in[i], r->call.in[i] = base + at[i]);
     for (int i = 0; i < n_out; i++) fill(r, &out[i], r->call.out[i] = base + at[n_in + i]);
-    return OK;
-}
-
-static void probe_close(probe *r) {
-    r->b->memory_close(r->c, TIER_DEVICE, r->memory, r->n_bytes);
-    program_fini(&r->p);
+    rc = b->prepare ? b->prepare(c, &r->call) : OK;
+    if (rc != OK) probe_close(r);
+    return rc;
 }
 
 static double try_once(probe *r, int times) {
@@ -123,21 +143,23 @@ static double probe_seconds(probe *r, int times) {
 static status product_open(probe *r, const bench *m, dtype t, const int64_t s[3], int *times) {
     operand in[] = {{t, SHAPE(s[0], s[2])}, {t, SHAPE(s[1], s[2])}}, out[] = {{t, SHAPE(s[0], s[1])}};
     TRY(probe_open(r, m, OP_LINEAR, &(op_attr){0}, in, 2, out, 1));
-    *times = (int)fmax(1, 1e8 / op_flops(&r->p, r->call.op)); /* thin ones are over too soon for the clock */
+    *times = (int)fmax(1, sizes_for(m->b)->flops /
+                              op_flops(&r->p, r->call.op)); /* thin ones are over too soon for the clock */
     return OK;
 }
 
 /* rate = R m/(m+hm) n/(n+hn) k/(k+hk): the large product and the thin ones, solved by going round. */
-static void solve_halves(const double rate[4], double *full, double half[3]) {
+static void solve_halves(const work_sizes *w, const double rate[4], double *full, double half[3]) {
+    double side = (double)w->side, thin = (double)w->thin;
     double large[3] = {0, 0, 0};
     *full = rate[0];
     for (int round = 0; round < 50; round++) {
         double all = 1;
-        for (int d = 0; d < 3; d++) all *= 1 + large[d] / SIDE;
+        for (int d = 0; d < 3; d++) all *= 1 + large[d] / side;
         *full = rate[0] * all;
         for (int d = 0; d < 3; d++) {
-            double others = all / (1 + large[d] / SIDE);
-            large[d] = fmin(fmax(THIN * (*full / others / rate[1 + d] - 1), 0), 16 * THIN);
+            double others = all / (1 + large[d] / side);
+            large[d] = fmin(fmax(thin * (*full / others / rate[1 + d] - 1), 0), 16 * thin);
         }
     }
     memcpy(half, large, sizeof large);
@@ -146,8 +168,9 @@ static void solve_halves(const double rate[4], double *full, double half[3]) {
 enum { N_SHAPES = 4 };
 
 static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES]) {
-    static const int64_t shapes[N_SHAPES][3] = {
-        {SIDE, SIDE, SIDE}, {THIN, SIDE, SIDE}, {SIDE, THIN, SIDE}, {SIDE, SIDE, THIN}};
+    int64_t side = sizes_for(m->b)->side, thin = sizes_for(m->b)->thin;
+    const int64_t shapes[N_SHAPES][3] = {
+        {side, side, side}, {thin, side, side}, {side, thin, side}, {side, side, thin}};
     status rc = OK;
     probe r[N_SHAPES];
     int times[N_SHAPES], n = 0;
@@ -165,19 +188,20 @@ static status measure_products(const bench *m, hardware *h) {
     for (int d = 0; d < 3; d++) h->half[d] = 0;
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
         TRY(measure_product_set(m, t, rate));
-        solve_halves(rate, &h->matrix[t], half);
+        solve_halves(sizes_for(m->b), rate, &h->matrix[t], half);
         for (int d = 0; d < 3; d++) h->half[d] += half[d] / HARDWARE_DTYPES;
     }
     return OK;
 }
 
-status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, double *flops_per_second) {
+status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second) {
     backend_context *c;
     probe r;
     int times;
-    TRY(b->open(&c, &(backend_options){.n_threads = n_threads, .bind = bind}));
-    bench m = {b, c, USUAL_TRY_S};
-    status rc = product_open(&r, &m, t, (int64_t[]){PEAK_SIDE, PEAK_SIDE, PEAK_SIDE}, &times);
+    int64_t side = sizes_for(b)->peak_side;
+    TRY(b->open(&c, o));
+    bench m = {.b = b, .c = c, .try_s = USUAL_TRY_S};
+    status rc = product_open(&r, &m, t, (int64_t[]){side, side, side}, &times);
     if (rc == OK) {
         *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
         probe_close(&r);
@@ -188,8 +212,14 @@ status exec_measure_peak(const backend *b, int n_threads, bool bind, dtype t, do
 
 /* Forward and backward together, as a step runs them. */
 static status measure_attention(const bench *m, dtype t, double *flops_per_second) {
-    enum { B = 2, H = 8, T = 512, D = 64, N = B * T };
-    op_attr a = {.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = H, .head_dim = D, .scale = 0.125f};
+    const work_sizes *w = sizes_for(m->b);
+    int64_t B = w->batch, H = w->heads, T = w->length, D = w->head_dim, N = B * T;
+    op_attr a = {.batch = B,
+                 .seq_len = T,
+                 .n_heads = (int)H,
+                 .n_kv_heads = (int)H,
+                 .head_dim = (int)D,
+                 .scale = 1 / sqrtf((float)D)};
     operand qkv = {t, SHAPE(N, 3 * H * D)}, y = {t, SHAPE(N, H * D)}, doc = {DTYPE_I32, SHAPE(N)};
     operand lse = {DTYPE_F32, SHAPE(B, H, T)};
     probe r;
@@ -206,7 +236,8 @@ static status measure_attention(const bench *m, dtype t, double *flops_per_secon
 
 /* SWIGLU and the norm's backward on tensors that stay in the caches: arithmetic, not memory. */
 static status measure_vector(const bench *m, dtype t, double *flops_per_second) {
-    enum { N = 512, F = 512, C = 512, TIMES = 4 };
+    enum { TIMES = 4 };
+    int64_t N = sizes_for(m->b)->rows, F = sizes_for(m->b)->row, C = F;
     probe r;
     TRY(probe_open(&r, m, OP_SWIGLU, &(op_attr){0}, (operand[]){{t, SHAPE(N, 2 * F)}}, 1, (operand[]){{t, SHAPE(N, F)}},
                    1));
@@ -245,7 +276,7 @@ static status measure_launch(const bench *m, hardware *h) {
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static status measure_device_bandwidth(const bench *m, hardware *h) {
-    operand x = {DTYPE_F32, SHAPE((int64_t)STREAM_ELEMENTS)};
+    operand x = {DTYPE_F32, SHAPE(sizes_for(m->b)->stream)};
     probe r;
     TRY(probe_open(&r, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
     h->device_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
@@ -271,14 +302,14 @@ static status measure_host(const bench *m, hardware *h) {
     const backend *b = m->b;
     backend_context *c = m->c;
     void *memory;
-    size_t n_bytes = 3 * STREAM_ELEMENTS * sizeof(float);
+    size_t n_bytes = 3 * TRIAD_ELEMENTS * sizeof(float);
     TRY(b->memory_open(c, TIER_HOST, n_bytes, &memory));
-    triad t = {memory, (float *)memory + STREAM_ELEMENTS, (float *)memory + 2 * STREAM_ELEMENTS};
+    triad t = {memory, (float *)memory + TRIAD_ELEMENTS, (float *)memory + 2 * TRIAD_ELEMENTS};
     double best = INFINITY;
     uint64_t start = clock_ns();
     for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
         uint64_t begin = clock_ns();
-        b->parallel(c, triad_task, &t, (int64_t)(STREAM_ELEMENTS / TRIAD_TASK));
+        b->parallel(c, triad_task, &t, (int64_t)(TRIAD_ELEMENTS / TRIAD_TASK));
         best = fmin(best, (double)(clock_ns() - begin) * 1e-9);
     }
     b->memory_close(c, TIER_HOST, memory, n_bytes);
@@ -307,16 +338,43 @@ typedef struct copier {
     uint8_t *device, *host; /* two blocks each: one for either direction */
 } copier;
 
-static double copy_seconds(const copier *k, bool to_device) {
-    uint64_t begin = clock_ns();
-    if (to_device) k->b->write(k->c, k->device, k->host, COPY_BYTES);
-    else k->b->read(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
-    return (double)(clock_ns() - begin) * 1e-9;
+static void *copy_up(void *context) {
+    const copier *k = context;
+    k->b->write(k->c, k->device, k->host, COPY_BYTES);
+    return NULL;
 }
 
-static void *copy_back(void *context) {
-    copy_seconds(context, false);
+static void *copy_down(void *context) {
+    const copier *k = context;
+    k->b->read(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
     return NULL;
+}
+
+static status copy_on_threads(copier *k, bool up, bool down) {
+    pthread_t other;
+    if (up && down && pthread_create(&other, NULL, copy_down, k) != 0)
+        return ERR(ERR_RUN, "cannot start a thread to measure copies both ways");
+    if (up) copy_up(k);
+    else copy_down(k);
+    if (up && down) pthread_join(other, NULL);
+    return OK;
+}
+
+static status copy_on_queues(const copier *k, bool up, bool down) {
+    const backend_queues *q = k->b->queues;
+    q->select(k->c, STREAM_H2D);
+    if (up) q->copy(k->c, k->device, k->host, COPY_BYTES);
+    q->select(k->c, STREAM_D2H);
+    if (down) q->copy(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
+    q->select(k->c, STREAM_COMPUTE);
+    return k->b->synchronize(k->c);
+}
+
+static status copy_once(copier *k, bool up, bool down, double *best) {
+    uint64_t begin = clock_ns();
+    TRY(k->b->queues ? copy_on_queues(k, up, down) : copy_on_threads(k, up, down));
+    *best = fmin(*best, (double)(clock_ns() - begin) * 1e-9);
+    return OK;
 }
 
 static status measure_copies(const bench *m, hardware *h) {
@@ -326,29 +384,23 @@ static status measure_copies(const bench *m, hardware *h) {
     copier k = {.b = b, .c = c};
     void *device = NULL, *host = NULL;
     TRY_GOTO(rc, b->memory_open(c, TIER_DEVICE, 2 * COPY_BYTES, &device), done);
-    TRY_GOTO(rc, b->memory_open(c, TIER_HOST, 2 * COPY_BYTES, &host), done);
+    TRY_GOTO(rc, m->host->memory_open(m->host_context, TIER_HOST, 2 * COPY_BYTES, &host), done);
+    if (b->pin) TRY_GOTO(rc, b->pin(c, host, 2 * COPY_BYTES), done);
     k.device = device;
     k.host = host;
     double up = INFINITY, down = INFINITY, both = INFINITY;
     uint64_t start = clock_ns();
     for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < 2 * m->try_s; i++) {
-        up = fmin(up, copy_seconds(&k, true));
-        down = fmin(down, copy_seconds(&k, false));
-        pthread_t other;
-        uint64_t begin = clock_ns();
-        if (pthread_create(&other, NULL, copy_back, &k) != 0) {
-            rc = ERR(ERR_RUN, "cannot start a thread to measure copies both ways");
-            goto done;
-        }
-        copy_seconds(&k, true);
-        pthread_join(other, NULL);
-        both = fmin(both, (double)(clock_ns() - begin) * 1e-9);
+        TRY_GOTO(rc, copy_once(&k, true, false, &up), done);
+        TRY_GOTO(rc, copy_once(&k, false, true, &down), done);
+        TRY_GOTO(rc, copy_once(&k, true, true, &both), done);
     }
     h->copy_to_device = COPY_BYTES / up;
     h->copy_to_host = COPY_BYTES / down;
     h->copy_both = fmin(2 * COPY_BYTES / both, h->copy_to_device + h->copy_to_host);
 done:
-    if (host) b->memory_close(c, TIER_HOST, host, 2 * COPY_BYTES);
+    if (host && b->unpin) b->unpin(c, host);
+    if (host) m->host->memory_close(m->host_context, TIER_HOST, host, 2 * COPY_BYTES);
     if (device) b->memory_close(c, TIER_DEVICE, device, 2 * COPY_BYTES);
     return rc;
 }
@@ -381,13 +433,22 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     bool direct = false;
     TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
     sys_info_get(&machine);
-    backend_options threads = {.n_threads = o->n_threads, .bind = o->bind};
-    TRY(b->open(&device.c, &threads));
+    backend_options threads = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
     host.b = backend_cpu();
+    TRY(host.b->open(&host.c, &threads));
+    TRY_GOTO(rc, b->open(&device.c, &threads), done);
+    device.host = host.b;
+    device.host_context = host.c;
     h.unified = b == host.b; /* its device is the host's memory and its kernels are the host's cores */
     h.overlap = !h.unified;
     h.device_bytes = h.host_bytes = machine.memory_total;
-    hardware_machine_name(h.name, &machine, b->threads(m->c));
+    hardware_machine_name(h.name, &machine, host.b->threads(host.c));
+    if (b->describe) {
+        device_info info;
+        TRY_GOTO(rc, b->describe(o->gpu.index, &info), done);
+        h.device_bytes = info.memory;
+        snprintf(h.name, sizeof h.name, "%s", info.name);
+    }
     TRY_GOTO(rc, measure_launch(m, &h), done);
     TRY_GOTO(rc, measure_products(m, &h), done);
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
@@ -396,15 +457,13 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     }
     TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
     TRY_GOTO(rc, measure_copies(m, &h), done);
-    TRY_GOTO(rc, host.b->open(&host.c, &threads), done);
-    rc = measure_host(&host, &h);
-    host.b->close(host.c);
-    if (rc != OK) goto done;
+    TRY_GOTO(rc, measure_host(&host, &h), done);
     snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
              direct ? "" : " through the page cache (O_DIRECT refused)");
     round_numbers(&h);
     *out = h;
 done:
-    b->close(device.c);
+    if (device.c) b->close(device.c);
+    host.b->close(host.c);
     return rc;
 }

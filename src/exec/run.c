@@ -1,4 +1,5 @@
-/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream.
+/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream; what
+ * belongs to a device with queues of its own is started as a whole (queue.c) and runs beside both.
  *
  * The caller's thread runs the compute and host streams in list order, which is always a valid order. A stream of copies
  * or messages that is in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
@@ -12,7 +13,9 @@
 #include <signal.h>
 #include <stdlib.h>
 
-static bool is_lane(stream s) { return s != STREAM_COMPUTE && s != STREAM_HOST; }
+static bool is_lane(const exec *e, stream s) {
+    return s != STREAM_COMPUTE && s != STREAM_HOST && !exec_is_queued(e, s);
+}
 
 /* ---- errors of disk and ranks ------------------------------------------------------------------------------------------ */
 
@@ -53,16 +56,24 @@ static void run_message(exec *e, size_t index) {
     guard_resume(was);
 }
 
+void exec_count_reach(exec *e, size_t index) {
+    for (tier t = 0; t < TIER_COUNT; t++)
+        if (e->reach[index][t]) exec_raise_peak(e, t, e->reach[index][t]);
+}
+
 void exec_run_op(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
+    if (exec_is_queued(e, o->stream)) {
+        exec_queue_op(e, index);
+        return;
+    }
     uint64_t start = clock_ns();
     if (e->comm && o->stream == STREAM_COMPUTE) comm_note_op(e->comm, o);
     if (op_is_comm(o->kind)) run_message(e, index);
-    else if (is_lane(o->stream)) run_copy(e, index);
-    else e->kernels[index](e->context, &e->calls[index]);
+    else if (is_lane(e, o->stream)) run_copy(e, index);
+    else e->kernels[index](e->host_context, &e->calls[index]);
     uint64_t end = clock_ns();
-    for (tier t = 0; t < TIER_COUNT; t++)
-        if (e->reach[index][t]) exec_raise_peak(e, t, e->reach[index][t]);
+    exec_count_reach(e, index);
     atomic_fetch_add_explicit(&e->busy_ns[o->kind], end - start, memory_order_relaxed);
     if (e->trace) trace_add(e->trace, index, start, end);
 }
@@ -71,6 +82,10 @@ void exec_run_op(exec *e, size_t index) {
 
 static void wait_until(exec *e, stream s, uint32_t n) {
     if (atomic_load(&e->done[s]) >= n) return;
+    if (exec_is_queued(e, s)) {
+        exec_await_queue(e, s, n);
+        return;
+    }
     pthread_mutex_lock(&e->lock);
     atomic_fetch_add(&e->n_waiting, 1); /* before looking again: whoever counts after that wakes us */
     while (atomic_load(&e->done[s]) < n) pthread_cond_wait(&e->moved, &e->lock);
@@ -78,7 +93,7 @@ static void wait_until(exec *e, stream s, uint32_t n) {
     pthread_mutex_unlock(&e->lock);
 }
 
-static void run_when_ready(exec *e, size_t index) {
+void exec_run_when_ready(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
     for (stream s = 0; s < STREAM_COUNT; s++)
         if (o->wait[s]) wait_until(e, s, o->wait[s]);
@@ -103,7 +118,7 @@ static void *lane_main(void *argument) {
         pthread_mutex_unlock(&e->lock);
         if (stop) return NULL;
         guard_arm();
-        for (size_t i = l->first[s]; i < l->end[s]; i++) run_when_ready(e, l->ops[i]);
+        for (size_t i = l->first[s]; i < l->end[s]; i++) exec_run_when_ready(e, l->ops[i]);
         guard_disarm();
     }
 }
@@ -113,7 +128,7 @@ status exec_lanes_open(exec *e) {
     sigset_t all, before;
     sigfillset(&all);
     for (stream s = 0; s < STREAM_COUNT; s++) {
-        if (!is_lane(s)) continue;
+        if (!is_lane(e, s)) continue;
         lane l = {.e = e, .stream = s, .ops = mem_alloc((p->n_ops + 1) * sizeof *l.ops)};
         size_t n = 0;
         for (section k = 0; k < SECTION_COUNT; k++) {
@@ -159,7 +174,6 @@ static bool start_lanes(exec *e, section s) {
     bool any = false;
     for (size_t i = 0; i < e->n_lanes; i++) any |= e->lanes[i].first[s] < e->lanes[i].end[s];
     if (!any) return false;
-    for (stream k = 0; k < STREAM_COUNT; k++) atomic_store(&e->done[k], 0);
     pthread_mutex_lock(&e->lock);
     e->running = s;
     e->generation++;
@@ -168,26 +182,37 @@ static bool start_lanes(exec *e, section s) {
     return true;
 }
 
+static bool is_own(const exec *e, stream s) { return !is_lane(e, s) && !exec_is_queued(e, s); }
+
 static void run_beside_lanes(exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
-        if (!is_lane(e->program->ops[i].stream)) run_when_ready(e, i);
+        if (is_own(e, e->program->ops[i].stream)) exec_run_when_ready(e, i);
     for (size_t i = 0; i < e->n_lanes; i++)
         wait_until(e, e->lanes[i].stream, (uint32_t)(e->lanes[i].end[s] - e->lanes[i].first[s]));
 }
 
-status exec_run(exec *e, section s) {
-    uint64_t allocations_before = guard_count();
-    if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
-    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, guard_arm, guard_disarm);
+/* The guard looks at what ralo does here, not at what a driver does while it is called. */
+static void run_guarded(exec *e, section s) {
+    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, guard_arm, guard_disarm);
     guard_arm();
-    if (start_lanes(e, s)) run_beside_lanes(e, s);
+    if (start_lanes(e, s) || e->backend->queues) run_beside_lanes(e, s);
     else
         for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) exec_run_op(e, i);
-    e->backend->synchronize(e->context);
     guard_disarm();
-    if (e->backend->set_thread_hook) e->backend->set_thread_hook(e->context, NULL, NULL);
+    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, NULL, NULL);
+}
+
+status exec_run(exec *e, section s) {
+    status rc = OK;
+    uint64_t allocations_before = guard_count();
+    if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
+    for (stream k = 0; k < STREAM_COUNT; k++) atomic_store(&e->done[k], 0);
+    if (e->backend->queues) TRY(exec_queues_start(e, s));
+    run_guarded(e, s);
+    if (e->backend->queues) rc = exec_queues_finish(e, s);
     e->n_allocations += guard_count() - allocations_before;
     e->n_runs++;
     if (e->trace) trace_flush_if_due(e->trace);
+    TRY(rc);
     return exec_check(e);
 }

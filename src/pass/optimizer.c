@@ -70,7 +70,7 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variance_scales = arena_array(&p->memory, value_id, n);
     if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,
-                   "optimizer.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
+                   "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
                    "ranks; set fp32 or bf16",
                    mesh_size(&c->mesh, AXIS_TENSOR));
     if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */

@@ -29,6 +29,8 @@ typedef struct target {
     int n_threads;
     size_t alignment; /* of every value, a power of two */
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
+    size_t (*host_work_bytes)(const program *p, const op *o, int n_threads); /* of ops beside host memory; NULL: the same */
+    int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
 } target;

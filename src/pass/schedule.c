@@ -27,9 +27,10 @@ status pass_workspace(program *p, pass_context *c) {
     const target *t = c->target;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
+        bool on_host = o->at == TIER_HOST && t->host_work_bytes;
         size_t n = 0;
         if (op_is_comm(o->kind)) n = t->comm_bytes ? t->comm_bytes(p, o) : 0;
-        else if (t->work_bytes) n = t->work_bytes(p, o, t->n_threads);
+        else if (t->work_bytes) n = (on_host ? t->host_work_bytes : t->work_bytes)(p, o, t->n_threads);
         if (n == 0) continue;
         char name[64];
         snprintf(name, sizeof name, "work.%zu.%s", i, op_name(o->kind));

@@ -26,8 +26,10 @@ typedef struct sharder {
     int n, rank;
     value_id *params;      /* per bucket: all of it, or this rank's part where is_cut; NO_VALUE in stage 0 */
     value_id *grads;       /* per bucket: all of it, from stage 2 on this rank's part */
+    value_id *own_grads;   /* per bucket: this rank's part */
     value_id *grad_shares; /* per parameter: of what this rank updates; NO_VALUE where that is nothing */
-    size_t *param_of;      /* per value of the old table: 1 + the parameter that it is */
+    size_t *param_of;      /* per value of the old table: 1 + the parameter that it, or whose gradient it is */
+    size_t n_old;          /* values of that table */
 } sharder;
 
 /* A gathered bucket in use. A run ends where another unit's parameters are read: what comes after is gathered again. */
@@ -39,9 +41,6 @@ typedef struct gather_run {
 static int zero(const sharder *s) { return s->c->shard.zero; }
 static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && !s->b.list[b].small; }
 static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
-static const model_param *param_at(const sharder *s, const bucket *b, size_t k) {
-    return &s->c->model->params[s->b.order[b->first + k]];
-}
 
 param_share shard_share(const pass_context *c, size_t param, int index) {
     int64_t count = shape_count(&c->model->params[param].shape), per = c->shard_elements[param];
@@ -86,9 +85,8 @@ static value_id add_view(sharder *s, const char *name, value_id of, int64_t firs
 static value_id own_part(sharder *s, value_id whole, size_t b) {
     char name[128];
     snprintf(name, sizeof name, "own.%.100s", s->p->values[whole].name);
-    value_id known = program_find(s->p, name);
     int64_t per = s->b.list[b].per_rank;
-    return known ? known : add_view(s, name, whole, s->rank * per, SHAPE(per));
+    return add_view(s, name, whole, s->rank * per, SHAPE(per));
 }
 
 /* The value stays in the table under its name, without bytes: nothing of it is here. */
@@ -159,6 +157,7 @@ static void lay_grads(sharder *s, size_t b) {
         if (own) vanish(&s->p->values[g]); /* written into a passing bucket, added to the part */
         else become_view(s, g, s->grads[b], s->b.offset[i]);
     }
+    s->own_grads[b] = own ? s->grads[b] : own_part(s, s->grads[b], b);
     if (!any) s->p->values[s->grads[b]].role = ROLE_COMM; /* padding, which nobody reads */
 }
 
@@ -208,26 +207,26 @@ static op message(const sharder *s, op_kind k, section where, int layer) {
 
 /* Gradients of a micro-batch are added to what this rank has of the step, and rounded as ACCUMULATE rounds them; the sum of
  * several is a number of its own. */
-static op reduction(const sharder *s, section where, size_t b, value_id from, value_id to) {
+static op reduction(const sharder *s, section where, size_t b, value_id from) {
     const bucket *k = &s->b.list[b];
     op o = message(s, OP_REDUCE_SCATTER, where, layer_of(s, b));
     o.attr.noise_key = bucket_noise_key(k->unit);
     o.attr.first_element = k->offset + s->rank * k->per_rank;
     o.in[0] = from;
     if (zero(s) >= 2 || s->c->accumulation == 1) o.in[1] = s->c->model->scalars;
-    o.out[0] = to;
+    o.out[0] = s->own_grads[b];
     return o;
 }
 
-/* A bucket that is whole here takes what the others made of their parts. */
-static op gathering(sharder *s, section where, size_t b, value_id whole) {
-    op o = message(s, OP_ALL_GATHER, where, layer_of(s, b));
-    o.in[0] = own_part(s, whole, b);
+/* A bucket takes what every rank has of it. */
+static op gathering(const sharder *s, section where, int layer, value_id own, value_id whole) {
+    op o = message(s, OP_ALL_GATHER, where, layer);
+    o.in[0] = own;
     o.out[0] = whole;
     return o;
 }
 
-/* Only one micro-batch, so that its gradients are the step's. */
+/* Each micro-batch by itself, or the only one, whose gradients are the step's. */
 static bool reduces_in_backward(const sharder *s) {
     return zero(s) >= 2 || (s->c->accumulation == 1 && s->c->shard.overlap);
 }
@@ -301,66 +300,77 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
         if (fresh && s->c->shard.overlap) key = k + 1 < s->b.n ? 2 * list[k + 1].op + 1 : 2 * m->n_ops;
-        value_id to = fresh ? s->grads[b] : own_part(s, s->grads[b], b);
-        op o = reduction(s, SECTION_MICRO, b, roots[b], to);
+        op o = reduction(s, SECTION_MICRO, b, roots[b]);
         moves_add(m, key, &o);
         if (zero(s) > 0) continue;
-        o = gathering(s, SECTION_MICRO, b, s->grads[b]);
+        o = gathering(s, SECTION_MICRO, layer_of(s, b), s->own_grads[b], s->grads[b]);
         moves_add(m, key, &o);
     }
     free(list);
 }
 
-static value_id gathered_param(sharder *s, const gather_run *run, size_t i, size_t number) {
+/* The walk over a section: which buckets are gathered, for which of their readers. */
+typedef struct gatherer {
+    section where;
+    gather_run *runs;
+    size_t n_runs, capacity;
+    size_t *run_of;     /* per bucket: 1 + its latest run */
+    size_t *begun;      /* per bucket: in which visit that began */
+    value_id *readable; /* per parameter: in the latest run of its bucket; NO_VALUE until somebody reads it */
+    size_t visit;       /* visits to units so far */
+    int unit;
+} gatherer;
+
+static void begin_run(sharder *s, gatherer *g, size_t b, size_t op_index) {
+    const bucket *k = &s->b.list[b];
+    char name[96], of[BUCKET_NAME_BYTES];
+    snprintf(name, sizeof name, "gathered.%zu.%s.%s", g->n_runs, section_name(g->where),
+             bucket_name(of, k, s->c->model->config.n_layers));
+    dtype t = precision_compute(s->c->precision);
+    value_id v = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, g->where);
+    s->p->values[v].layer = layer_of(s, b);
+    g->runs = array_grow(g->runs, &g->capacity, g->n_runs + 1, sizeof *g->runs);
+    g->runs[g->n_runs++] = (gather_run){.bucket = b, .first_op = op_index, .value = v};
+    g->run_of[b] = g->n_runs;
+    g->begun[b] = g->visit;
+    for (size_t j = 0; j < k->n; j++) g->readable[s->b.order[k->first + j]] = NO_VALUE;
+}
+
+/* What op `op_index` reads in the place of parameter i. */
+static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
+    size_t b = s->b.bucket[i];
+    if (s->b.list[b].unit != g->unit) g->unit = s->b.list[b].unit, g->visit++;
+    if (!g->run_of[b] || g->begun[b] != g->visit) begin_run(s, g, b, op_index);
+    if (g->readable[i]) return g->readable[i];
+    const model_param *q = &s->c->model->params[i];
     char name[200];
-    snprintf(name, sizeof name, "gathered.%zu.%.100s", number, s->c->model->params[i].name);
-    return add_view(s, name, run->value, s->b.offset[i], s->c->model->params[i].shape);
+    snprintf(name, sizeof name, "gathered.%zu.%s.%.100s", g->run_of[b] - 1, section_name(g->where), q->name);
+    return g->readable[i] = add_view(s, name, g->runs[g->run_of[b] - 1].value, s->b.offset[i], q->shape);
 }
 
 /* Turns every reader of a cut parameter to a gathered bucket, and writes the gathering some buckets ahead. */
 static void add_gathers(sharder *s, moves *m, section where, op *ops) {
-    size_t n_runs = 0, capacity = 0, old_values = s->p->n_values, n_params = s->c->model->n_params;
-    gather_run *runs = NULL;
-    size_t *run_of = mem_alloc(s->b.n * sizeof *run_of);         /* 1 + the bucket's latest */
-    size_t *started = mem_alloc(s->b.n * sizeof *started);       /* in which visit to its unit */
-    value_id *readable = mem_alloc(n_params * sizeof *readable); /* of each parameter, in that run */
-    size_t visit = 0;
-    int unit = -1;
+    size_t ahead = (size_t)s->c->shard.prefetch;
+    gatherer g = {.where = where, .unit = -1};
+    g.run_of = mem_alloc(s->b.n * sizeof *g.run_of);
+    g.begun = mem_alloc(s->b.n * sizeof *g.begun);
+    g.readable = mem_alloc(s->c->model->n_params * sizeof *g.readable);
     for (size_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < op_input_count(ops[i].kind); k++) {
-            size_t param = ops[i].in[k] < old_values ? s->param_of[ops[i].in[k]] : 0;
-            if (!param || ops[i].in[k] != s->c->model->params[param - 1].value) continue;
-            size_t b = s->b.bucket[param - 1];
-            if (!is_cut(s, b)) continue;
-            if (s->b.list[b].unit != unit) unit = s->b.list[b].unit, visit++;
-            if (!run_of[b] || started[b] != visit) {
-                char name[96], of[BUCKET_NAME_BYTES];
-                snprintf(name, sizeof name, "gathered.%zu.bucket.%s.%s", n_runs, section_name(where),
-                         bucket_name(of, &s->b.list[b], s->c->model->config.n_layers));
-                value_id v = program_value(s->p, name, precision_compute(s->c->precision), SHAPE(bucket_elements(s, b)),
-                                           ROLE_COMM, where);
-                s->p->values[v].layer = layer_of(s, b);
-                runs = array_grow(runs, &capacity, n_runs + 1, sizeof *runs);
-                runs[n_runs] = (gather_run){.bucket = b, .first_op = i, .value = v};
-                run_of[b] = ++n_runs;
-                started[b] = visit;
-                for (size_t j = 0; j < s->b.list[b].n; j++) readable[s->b.order[s->b.list[b].first + j]] = NO_VALUE;
-            }
-            if (!readable[param - 1])
-                readable[param - 1] = gathered_param(s, &runs[run_of[b] - 1], param - 1, s->p->n_values);
-            ops[i].in[k] = readable[param - 1];
+            value_id v = ops[i].in[k];
+            size_t param = v < s->n_old ? s->param_of[v] : 0;
+            if (!param || v != s->c->model->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1])) continue;
+            ops[i].in[k] = gathered(s, &g, param - 1, i);
         }
-    for (size_t r = 0; r < n_runs; r++) {
-        size_t ahead = (size_t)s->c->shard.prefetch, at = r < ahead ? 0 : runs[r - ahead].first_op;
-        op o = message(s, OP_ALL_GATHER, where, ops[at].layer);
-        o.in[0] = s->params[runs[r].bucket];
-        o.out[0] = runs[r].value;
+    for (size_t r = 0; r < g.n_runs; r++) {
+        size_t at = r < ahead ? 0 : g.runs[r - ahead].first_op;
+        op o = gathering(s, where, ops[at].layer, s->params[g.runs[r].bucket], g.runs[r].value);
         moves_add(m, 2 * at, &o);
     }
-    free(runs);
-    free(run_of);
-    free(started);
-    free(readable);
+    free(g.runs);
+    free(g.run_of);
+    free(g.begun);
+    free(g.readable);
 }
 
 static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
@@ -410,9 +420,7 @@ static value_id write_norm(sharder *s) {
         }
         snprintf(name, sizeof name, "norm.all.%s", of);
         value_id all = add_view(s, name, s->c->norm_partials, (int64_t)at, SHAPE(n_own * s->n));
-        op o = message(s, OP_ALL_GATHER, SECTION_UPDATE, -1);
-        o.in[0] = own;
-        o.out[0] = all;
+        op o = gathering(s, SECTION_UPDATE, -1, own, all);
         program_append(p, &o);
     }
     return add_view(s, "norm.blocks", s->c->norm_partials, 0, SHAPE(total));
@@ -438,7 +446,7 @@ static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
         if (s->c->updated[i].n == 0) continue;
-        const op *whole = find_adamw(ops, n_ops, param_at(s, k, j)->value);
+        const op *whole = find_adamw(ops, n_ops, s->c->model->params[i].value);
         ASSERT(whole);
         op o = *whole;
         o.attr.first_element = s->c->updated[i].first;
@@ -450,16 +458,16 @@ static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
         program_append(s->p, &o);
     }
     if (is_cut(s, b)) return;
-    op o = gathering(s, SECTION_UPDATE, b, s->params[b]);
+    op o = gathering(s, SECTION_UPDATE, layer_of(s, b), own_part(s, s->params[b], b), s->params[b]);
     program_append(s->p, &o);
 }
 
 static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
-        op o = reduction(s, SECTION_UPDATE, b, s->grads[b], own_part(s, s->grads[b], b));
+        op o = reduction(s, SECTION_UPDATE, b, s->grads[b]);
         program_append(s->p, &o);
         if (zero(s) > 0) continue;
-        o = gathering(s, SECTION_UPDATE, b, s->grads[b]);
+        o = gathering(s, SECTION_UPDATE, layer_of(s, b), s->own_grads[b], s->grads[b]);
         program_append(s->p, &o);
     }
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
@@ -510,8 +518,10 @@ status pass_shard(program *p, pass_context *c) {
     buckets_init(&s.b, p, c);
     s.params = mem_alloc(s.b.n * sizeof *s.params);
     s.grads = mem_alloc(s.b.n * sizeof *s.grads);
+    s.own_grads = mem_alloc(s.b.n * sizeof *s.own_grads);
     s.grad_shares = mem_alloc(c->model->n_params * sizeof *s.grad_shares);
-    s.param_of = mem_alloc(p->n_values * sizeof *s.param_of);
+    s.n_old = p->n_values;
+    s.param_of = mem_alloc(s.n_old * sizeof *s.param_of);
     for (size_t i = 0; i < c->model->n_params; i++)
         s.param_of[c->model->params[i].value] = s.param_of[c->grads[i]] = i + 1;
     lay_out(&s);
@@ -525,6 +535,7 @@ status pass_shard(program *p, pass_context *c) {
     free(ops);
     free(s.params);
     free(s.grads);
+    free(s.own_grads);
     free(s.param_of);
     buckets_fini(&s.b);
     return OK;

@@ -192,6 +192,7 @@ typedef struct step_scalars {
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
 #define NORM_BLOCK 2048 /* elements per fp64 partial sum of the global norm; where parameters may be cut */
+#define CLIP_LANES 1024 /* sums that CLIP adds the partial sums in, before it folds them in halves */
 #define STATE_BLOCK 256 /* elements per scale of 8-bit optimizer states */
 _Static_assert(NORM_BLOCK * 2 % NVME_SECTOR == 0, "16-bit numbers too are cut where a sector begins");
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */

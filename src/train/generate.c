@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 enum { SEQUENCES = 16, PAGE_SIZE = 32, PREFILL = 256, CONTEXT_MOST = 4096 };
-#define HOST_RESERVE (512ull << 20) /* of the machine's memory, for the system and the rest of the process */
 
 const char *stop_reason_name(stop_reason r) {
     static const char *const names[STOP_COUNT] = {"eos", "stop", "length"};
@@ -51,11 +50,8 @@ static status request_make(plan_request *r, const model_config *c, const generat
                         .seq_len = 1,
                         .precision = o->precision,
                         .device_limit = o->device_limit};
-    r->target =
-        (target){.name = o->backend->name, .n_threads = threads, .alignment = 64, .work_bytes = o->backend->work_bytes};
-    if (!r->device_limit)
-        r->device_limit =
-            machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
+    r->target = backend_target(backend_kind(o->backend), threads);
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, &r->device_limit));
     generation_shape *g = &r->generation;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
@@ -120,7 +116,7 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     TRY(exec_open(
         &g->e, &g->plan.program,
         &(exec_options){
-            .backend = o->backend, .n_threads = r.target.n_threads, .bind = o->bind, .trace_path = o->trace_path}));
+            .backend = o->backend, .gpu = o->gpu, .n_threads = r.target.n_threads, .bind = o->bind, .trace_path = o->trace_path}));
     TRY(model_source_load(s, g->e, &g->plan));
     make_buffers(g);
     return OK;

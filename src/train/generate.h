@@ -70,6 +70,7 @@ typedef struct generator_options {
     bool bind;
     const char *trace_path;
     const backend *backend;
+    gpu_options gpu;
 } generator_options;
 
 /* Told what a completion's next tokens add to its text, in the order of the steps. What was told is never taken back: a

@@ -7,7 +7,6 @@
 
 enum { SEQ_LEN = 512, BATCH = 8 };
 #define TEXT_MOST ((size_t)16 << 30)
-#define HOST_RESERVE (512ull << 20)
 
 typedef struct text_tokens {
     int32_t *ids;
@@ -47,13 +46,8 @@ static status make_request(plan_request *r, const model_config *c, const perplex
                    (long long)r->seq_len, (long long)c->max_positions);
     /* No more windows at once than there are. */
     r->micro_batch = MIN(r->micro_batch, ((int64_t)n_tokens - 2) / r->seq_len + 1);
-    r->target = (target){.name = o->backend->name,
-                         .n_threads = o->n_threads ? o->n_threads : machine.n_cores,
-                         .alignment = 64,
-                         .work_bytes = o->backend->work_bytes};
-    if (!r->device_limit)
-        r->device_limit =
-            machine.memory_available > HOST_RESERVE ? machine.memory_available - HOST_RESERVE : HOST_RESERVE;
+    r->target = backend_target(backend_kind(o->backend), o->n_threads ? o->n_threads : machine.n_cores);
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, &r->device_limit));
     r->host_bytes =
         (uint64_t)n_tokens * sizeof(int32_t) + 4 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
     return OK;
@@ -124,7 +118,7 @@ static status measure(const perplexity_options *o, const model_source *s, const 
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc,
              exec_open(&e, &p.program,
-                       &(exec_options){.backend = o->backend, .n_threads = r.target.n_threads, .bind = o->bind}),
+                       &(exec_options){.backend = o->backend, .gpu = o->gpu, .n_threads = r.target.n_threads, .bind = o->bind}),
              done);
     TRY_GOTO(rc, model_source_load(s, e, &p), done);
     double start = clock_s();

@@ -20,6 +20,7 @@ typedef struct perplexity_options {
     int n_threads;
     bool bind;
     const backend *backend;
+    gpu_options gpu;
 } perplexity_options;
 
 typedef struct perplexity_report {

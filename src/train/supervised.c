@@ -253,6 +253,7 @@ static status open_parts(trainer *t) {
     exec_options eo = {.backend = r->backend,
                        .n_threads = r->n_threads,
                        .bind = r->bind,
+                       .gpu = r->gpu,
                        .trace_path = r->trace_path,
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
@@ -356,7 +357,8 @@ static status loop(trainer *t, train_result *out) {
             saved_at = report.step;
         }
     }
-    if (saved_at != t->state.step) TRY(trainer_save(t));
+    bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
+    if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
     if (t->state.step < o->steps)
         return ERR(

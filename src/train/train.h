@@ -177,11 +177,13 @@ typedef struct train_request {
     bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
     const char *export_dir; /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;
+    bool no_last_checkpoint;
     int n_threads;
     bool bind;
     const char *trace_path;
     const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
+    gpu_options gpu;
     comm *comm; /* the other ranks, borrowed; plan.mesh is its mesh. NULL: there are none */
 } train_request;
 

@@ -78,7 +78,7 @@ static void cpu_read(backend_context *c, void *host_dst, const void *device_src,
     memcpy(host_dst, device_src, n_bytes);
 }
 
-static void cpu_synchronize(backend_context *c) {}
+static status cpu_synchronize(backend_context *c) { return OK; }
 
 static int cpu_threads(const backend_context *c) { return c->n_threads; }
 
@@ -137,6 +137,7 @@ const backend *backend_cpu(void) {
         .work_bytes = cpu_work_bytes,
         .kernel_name = gemm_kernel_name,
         .kernels = cpu_kernels,
+        .alignment = 64,
     };
     return &b;
 }

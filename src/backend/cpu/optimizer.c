@@ -6,7 +6,9 @@
  * ACCUMULATE: fp32 sums; a bf16 accumulator is rounded stochastically, with the noise of noise.h.
  *
  * GRAD_SUMSQ: per block of NORM_BLOCK elements 16 fp64 lanes, lane j adds the squares of elements j, j + 16, ... in
- * order, then lanes are folded in halves. Squares of fp32 are exact in fp64. */
+ * order, then lanes are folded in halves. Squares of fp32 are exact in fp64.
+ *
+ * CLIP: the sum of all partial sums in the same way, in CLIP_LANES lanes. */
 #include "backend/cpu/noise.h"
 
 #include <math.h>
@@ -226,10 +228,12 @@ void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {
     const step_scalars *s = k->in[2];
     float *clip = k->out[0];
     int64_t n = shape_count(&call_in(k, 0)->shape);
-    double sum = 0, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
-    for (int64_t i = 0; i < n; i++) sum += partials[i];
+    double lane[CLIP_LANES] = {0}, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
+    for (int64_t i = 0; i < n; i++) lane[i % CLIP_LANES] += partials[i];
+    for (int half = CLIP_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     if (divisor == 0) divisor = 1; /* no token was valid: the gradient is zero, and stays zero */
-    double factor = s->grad_unscale / divisor, norm = sqrt(sum) * factor;
+    double factor = s->grad_unscale / divisor, norm = sqrt(lane[0]) * factor;
     if (k->op->attr.clip > 0) factor *= fmin(1, k->op->attr.clip / (norm + 1e-6));
     bool skip = !isfinite(norm) || !isfinite(sums[SUM_WEIGHTED_LOSS]);
     memset(clip, 0, CLIP_COUNT * sizeof *clip);

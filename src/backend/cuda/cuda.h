@@ -13,22 +13,24 @@
 struct gemm_plans;
 
 struct backend_context {
-    cudaStream_t stream;  /* of the kernels called next */
-    stream selected;      /* which of the program's streams that is */
-    int device;           /* CUDA ordinal */
+    cudaStream_t stream; /* of the kernels called next */
+    stream selected;     /* which of the program's streams that is */
+    int device;          /* CUDA ordinal */
     int n_multiprocessors;
-    int capability;       /* 90: compute capability 9.0 */
-    bool tf32;            /* fp32 products may run on tensor cores with 10 bits of mantissa */
+    int capability; /* 90: compute capability 9.0 */
+    bool tf32;      /* fp32 products may run on tensor cores with 10 bits of mantissa */
     cublasLtHandle_t blas;
     struct gemm_plans *gemms; /* gemm.c: what was chosen for each shape */
+    uint64_t arena_bytes;     /* and taken for arenas since */
     struct queues *queues;    /* queues.c: streams, events, recorded sections */
 };
 
 /* The kernels of the table, one per op: unpack and launch. */
+#define COMM_OP(id, in, out, inplace, doc)
+#define SHARE_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
 #define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
 
 launch_type launch_type_of(dtype t);
-

@@ -17,6 +17,8 @@ extern "C" {
 
 typedef enum launch_type { LAUNCH_F32, LAUNCH_BF16, LAUNCH_F16, LAUNCH_TYPE_COUNT } launch_type;
 
+bool launch_supported(void); /* has this build code for the current GPU? */
+
 #ifdef __cplusplus
 }
 #endif

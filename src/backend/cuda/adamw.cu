@@ -1,0 +1,201 @@
+/* adamw.cu - AdamW on a parameter or a part of it, with states in fp32, bf16 or 8 bits.
+ *
+ * The order of operations is the one at the top of the host's adamw.c, the codes of 8-bit states those of its state8.h:
+ * same bits on both sides. Everything is fp32 round to nearest, denormals kept, division and square root IEEE, fma
+ * written where it is meant. noise.cuh says which thread has which elements. */
+#include "backend/cuda/noise.cuh"
+
+#include <float.h>
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+struct adamw_constants {
+    float beta1, gm, beta2, gv, eps2, decay, rate;
+};
+
+DEVICE adamw_constants adamw_prepare(const launch_adamw_args &a) {
+    const launch_scalars &s = *a.scalars;
+    float s2 = __fsqrt_rn(s.bias2), factor = a.clip[LAUNCH_CLIP_FACTOR];
+    adamw_constants k;
+    k.beta1 = a.beta1;
+    k.gm = (1.0f - a.beta1) * factor;
+    k.beta2 = a.beta2;
+    k.gv = __fsqrt_rn(1.0f - a.beta2) * factor;
+    k.eps2 = a.eps * s2;
+    k.decay = __fdiv_rn(a.weight_decay * s.bias1, s2);
+    k.rate = __fdiv_rn(s.lr * s2, s.bias1);
+    return k;
+}
+
+struct moments {
+    float m, v, root; /* root: of v */
+};
+
+DEVICE float adamw_step(const adamw_constants &k, float x, moments *s, float g) {
+    float t = k.gv * g;
+    s->v = fmaf(t, t, k.beta2 * s->v);
+    s->m = fmaf(k.beta1, s->m, k.gm * g);
+    s->root = __fsqrt_rn(s->v);
+    float u = fmaf(k.decay, x, __fdiv_rn(s->m, s->root + k.eps2));
+    return fmaf(-k.rate, u, x);
+}
+
+/* ---- 8-bit states ------------------------------------------------------------------------------------------------ */
+
+#define STATE8_M_LARGEST 61440.0f /* code 127 */
+#define STATE8_M_LEAST 1.125f     /* code 1 */
+#define STATE8_V_LARGEST 63488.0f /* code 255 */
+
+DEVICE float state8_m(uint32_t code, float scale) {
+    uint32_t size = code & 127u, bits = size ? (size << 20) + 0x3f800000u : 0;
+    return __uint_as_float(bits | (code & 128u) << 24) * scale;
+}
+DEVICE float state8_v(uint32_t code, float scale) {
+    float root = __uint_as_float((code << 19) + 0x3f800000u) * scale;
+    return root * root;
+}
+
+struct state8_scale {
+    float scale, inverse;
+};
+DEVICE state8_scale state8_scale_of(float largest, float code_largest) {
+    if (largest > FLT_MAX) largest = FLT_MAX; /* an infinity takes the largest code and no neighbour with it */
+    if (largest < 0x1p-100f) return {0, 0};
+    return {__fdiv_rn(largest, code_largest), __fdiv_rn(code_largest, largest)};
+}
+
+/* Stochastic rounding to the leading bits of a float: `drop` low bits fall, the noise has 16. */
+DEVICE uint32_t state8_round(float x, uint32_t noise, int drop, uint32_t code_largest) {
+    uint32_t code = ((__float_as_uint(x) + (noise << (drop - 16))) >> drop) - (0x3f800000u >> drop);
+    return code <= code_largest ? code : code_largest; /* the rounding of a scale may lift the largest by one */
+}
+DEVICE uint8_t state8_m_code(float m, float inverse, uint32_t noise) {
+    uint32_t bits = __float_as_uint(m), sign = bits >> 24 & 128u;
+    float x = __uint_as_float(bits & 0x7fffffffu) * inverse;
+    /* between 0 and the smallest code: up with the chance x / smallest */
+    if (x < STATE8_M_LEAST) return (uint8_t)(sign | ((float)(int)noise < x * (65536 / STATE8_M_LEAST)));
+    return (uint8_t)(sign | state8_round(x, noise, 20, 127));
+}
+DEVICE uint8_t state8_v_code(float root, float inverse, uint32_t noise) {
+    float x = root * inverse;
+    return (uint8_t)state8_round(x < 1 ? 1.0f : x, noise, 19, 255); /* NaN stays NaN, and takes the largest code */
+}
+
+/* Steps over NaN, as the host's does. */
+DEVICE float lanes_max(float x) {
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* ---- the op ------------------------------------------------------------------------------------------------------ */
+
+/* S: float, bf16 or uint8_t. MASTER: x is the master and p its rounded copy. */
+template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
+static __global__ void __launch_bounds__(CHUNK_THREADS) adamw_kernel(launch_adamw_args a) {
+    constexpr bool STOCHASTIC = !MASTER && std::is_same_v<P, bf16>, CODES = std::is_same_v<S, uint8_t>;
+    constexpr bool NOISY_STATES = !std::is_same_v<S, float>;
+    using X = std::conditional_t<MASTER, float, P>;
+    __shared__ adamw_constants constants;
+    __shared__ noise_key param_key, states_key;
+    if (a.clip[LAUNCH_CLIP_SKIP] != 0) return;
+    chunk_place chunk = chunk_open(a.noise);
+    if (threadIdx.x == 0) constants = adamw_prepare(a);
+    if (STOCHASTIC && threadIdx.x == WARP) param_key = noise_open(a.noise, *a.scalars, NOISE_PARAM, chunk.noise_block);
+    if (NOISY_STATES && threadIdx.x == 2 * WARP)
+        states_key = noise_open(a.noise, *a.scalars, NOISE_STATES, chunk.noise_block);
+    __syncthreads();
+    const adamw_constants k = constants;
+    X *x_data = MASTER ? (X *)a.master : (X *)a.p;
+    for (int turn = 0; turn < CHUNK_TURNS; turn++) {
+        tile_place at = tile_at(chunk, turn);
+        if (at.begin < 0 || at.begin >= a.n) continue; /* the same for all lanes */
+        quad<X> x[2];
+        quad<G> g[2];
+        quad<S> m[2], v[2];
+        float m_scale = 0, v_scale = 0;
+        if (CODES) {
+            m_scale = a.m_scale[at.begin / TILE];
+            v_scale = a.v_scale[at.begin / TILE];
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q, left = a.n - i;
+            x[q] = quad_load<VECTOR>(x_data + i, left);
+            g[q] = quad_load<VECTOR>((const G *)a.g + i, left);
+            m[q] = quad_load<VECTOR>((const S *)a.m + i, left);
+            v[q] = quad_load<VECTOR>((const S *)a.v + i, left);
+        }
+        quad<P> p[2];
+        moments s[2][4];
+        float m_most = 0, root_most = 0;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            uint32_t word = STOCHASTIC ? noise_value_word(param_key, at.r + e) : 0;
+#pragma unroll
+            for (int q = 0; q < 2; q++) {
+                moments &t = s[q][e];
+                if constexpr (CODES) t = {state8_m(m[q].e[e], m_scale), state8_v(v[q].e[e], v_scale), 0};
+                else t = {widen(m[q].e[e]), widen(v[q].e[e]), 0};
+                if (CODES && at.first + 16 * q + e >= a.n) t = {0, 0, 0}; /* a v code of 0 is not 0 */
+                float next = adamw_step(k, widen(x[q].e[e]), &t, widen(g[q].e[e]));
+                if constexpr (MASTER) narrow_exact(&p[q].e[e], next);
+                if constexpr (STOCHASTIC) x[q].e[e] = round_stochastic(next, q ? word >> 16 : word & 0xffffu);
+                else x[q].e[e] = next;
+                m_most = fmaxf(m_most, fabsf(t.m));
+                root_most = fmaxf(root_most, t.root);
+            }
+        }
+        state8_scale m_new = {}, v_new = {};
+        if (CODES) {
+            m_new = state8_scale_of(lanes_max(m_most), STATE8_M_LARGEST);
+            v_new = state8_scale_of(lanes_max(root_most), STATE8_V_LARGEST);
+            if (threadIdx.x % WARP == 0) {
+                a.m_scale[at.begin / TILE] = m_new.scale;
+                a.v_scale[at.begin / TILE] = v_new.scale;
+            }
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                uint32_t word = NOISY_STATES ? noise_word(states_key, at.r + 16 * q + e) : 0;
+                if constexpr (CODES) {
+                    m[q].e[e] = state8_m_code(s[q][e].m, m_new.inverse, word & 0xffffu);
+                    v[q].e[e] = state8_v_code(s[q][e].root, v_new.inverse, word >> 16);
+                } else if constexpr (NOISY_STATES) {
+                    m[q].e[e] = round_stochastic(s[q][e].m, word & 0xffffu);
+                    v[q].e[e] = round_stochastic(s[q][e].v, word >> 16);
+                } else {
+                    m[q].e[e] = s[q][e].m;
+                    v[q].e[e] = s[q][e].v;
+                }
+            }
+            int64_t i = at.first + 16 * q, left = a.n - i;
+            quad_store<VECTOR>(x_data + i, x[q], left);
+            if constexpr (MASTER) quad_store<VECTOR>((P *)a.p + i, p[q], left);
+            quad_store<VECTOR>((S *)a.m + i, m[q], left);
+            quad_store<VECTOR>((S *)a.v + i, v[q], left);
+        }
+    }
+}
+
+template <typename P, typename G, bool MASTER> static void adamw_by_states(cudaStream_t s, const launch_adamw_args *a) {
+    const void *operands[] = {a->p, a->master, a->g, a->m, a->v};
+    bool whole = true;
+    for (const void *p : operands) whole = whole && aligned(p, 16);
+    dim3 grid(chunk_count(a->noise, a->n)), block(CHUNK_THREADS);
+    by_flag(whole, [&](auto vector) {
+        constexpr bool VECTOR = decltype(vector)::value;
+        if (a->states == LAUNCH_STATES_F32) launch(adamw_kernel<P, G, float, MASTER, VECTOR>, grid, block, s, *a);
+        else if (a->states == LAUNCH_STATES_BF16) launch(adamw_kernel<P, G, bf16, MASTER, VECTOR>, grid, block, s, *a);
+        else launch(adamw_kernel<P, G, uint8_t, MASTER, VECTOR>, grid, block, s, *a);
+    });
+}
+
+void launch_adamw(cudaStream_t s, const launch_adamw_args *a) {
+    if (!a->master && a->p_type == LAUNCH_F32) adamw_by_states<float, float, false>(s, a);
+    else if (!a->master) adamw_by_states<bf16, bf16, false>(s, a);
+    else if (a->p_type == LAUNCH_BF16) adamw_by_states<bf16, float, true>(s, a);
+    else adamw_by_states<f16, float, true>(s, a);
+}

@@ -1,0 +1,77 @@
+#pragma once
+/* attention_wgmma.cuh - tiles and products of attention for warp groups (compute capability 9.0).
+ *
+ * A tile is n_rows rows of one head, as boxes of 64 rows and 64 columns: first the left half of the columns of all rows, then
+ * the right half. A row of a half is 128 bytes, its chunks swizzled by the TMA unit the way wgmma reads them.
+ * Both readings of a tile come from the same bytes: by rows (k of q k^T) or by columns (v of p v). */
+#include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+#if WGMMA_HERE
+
+namespace attention_wgmma {
+
+using namespace attention_mma;
+
+enum {
+    GROUP = 128,
+    GROUP_ROWS = 64,
+    BOX_ROWS = ATTENTION_BOX_ROWS,
+    BOX_COLUMNS = ATTENTION_BOX_COLUMNS,
+    ROW_BYTES = 128
+};
+constexpr uint32_t BOX_BYTES = BOX_ROWS * ROW_BYTES;
+
+/* Rows [row, row + n_rows) of the head that begins at `column`; the barrier is told how many bytes. One thread calls. */
+template <int D>
+__device__ void tile_fetch(uint32_t tile, const CUtensorMap *map, int column, int row, int sequence, int n_rows,
+                           uint32_t barrier) {
+    barrier_arrive_expecting(barrier, tile_bytes<D>(n_rows));
+    for (int half = 0; half < D / BOX_COLUMNS; half++)
+        for (int box = 0; box < n_rows / BOX_ROWS; box++)
+            fetch_box(tile + (half * (n_rows / BOX_ROWS) + box) * BOX_BYTES, map, column + half * BOX_COLUMNS,
+                      row + box * BOX_ROWS, sequence, barrier);
+}
+
+/* What wgmma is told of an operand: where it begins, how far apart its blocks of 64 columns and of 8 rows are. */
+__device__ inline uint64_t operand(uint32_t address, uint32_t between_halves) {
+    constexpr uint64_t SWIZZLE_128 = 1;
+    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(between_halves >> 4 & 0x3fff) << 16 |
+           (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE_128 << 62;
+}
+
+/* acc (64, N) = A B^T: A the rows of a tile from a_row on, B the first N rows of another. Queued, not finished. */
+template <typename E, int D, int N>
+__device__ inline void queue_product_of_rows(float (&acc)[N / 8][4], uint32_t a_tile, int a_rows, int a_row,
+                                             uint32_t b_tile) {
+#pragma unroll
+    for (int step = 0; step < D / 16; step++) {
+        const uint32_t half = step / 4, column = step % 4 * 32;
+        wgmma<E, N>::shared(acc, operand(a_tile + (half * a_rows + a_row) * ROW_BYTES + column, 0),
+                            operand(b_tile + half * N * ROW_BYTES + column, 0), step > 0);
+    }
+}
+
+/* sum (64, D) += W B: W (64, N) packed, B a tile of N rows. Queued, not finished. */
+template <typename E, int D, int N>
+__device__ inline void queue_product_with_rows(float (&sum)[D / 8][4], const uint32_t (&w)[N / 16][4],
+                                               uint32_t b_tile) {
+#pragma unroll
+    for (int step = 0; step < N / 16; step++)
+        wgmma<E, D>::registers(sum, w[step], operand(b_tile + step * 16 * ROW_BYTES, N * ROW_BYTES), 1);
+}
+
+/* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
+template <int STAGES> struct ring_place {
+    uint32_t stage = 0, parity = 0;
+    __device__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+} // namespace attention_wgmma
+
+#endif

@@ -1,0 +1,219 @@
+/* attention_wgmma_fwd.cu - causal attention inside documents for compute capability 9.0, bf16 and fp16.
+ *
+ * One block per multiprocessor stays there and takes tiles of 128 queries in turn. Its first warp group fetches: q of a tile,
+ * then k and v of every key tile from the first one that a document of the tile reaches to the diagonal, as far ahead as
+ * there is room, across tiles. The two others have 64 queries each. They queue s = q k^T of the next key tile before p v of
+ * this one, so that the tensor cores work while the exponentials of the next tile are taken.
+ * What a block does depends on the tile alone; which block does it is arithmetic. */
+#include "backend/cuda/attention_wgmma.cuh"
+
+namespace {
+
+enum { CONSUMERS = 2, QUERIES = CONSUMERS * 64, KEYS = 128, STAGES = 2, THREADS = (1 + CONSUMERS) * 128 };
+enum {
+    Q_FULL,
+    Q_EMPTY,
+    K_FULL,
+    K_EMPTY = K_FULL + STAGES,
+    V_FULL = K_EMPTY + STAGES,
+    V_EMPTY = V_FULL + STAGES,
+    N_BARRIERS = V_EMPTY + STAGES
+};
+/* q, k and v stages, y on its way out */
+template <int D> constexpr size_t shared_bytes() { return (2 * QUERIES + 2 * STAGES * KEYS) * D * 2 + N_BARRIERS * 8; }
+static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
+
+#if WGMMA_HERE
+using namespace attention_wgmma;
+
+/* The key tiles that a tile of queries walks: from the first document's to the diagonal. Every lane of a warp calls. */
+struct key_walk {
+    int first, n;
+};
+__device__ inline key_walk key_walk_of(const int32_t *doc, int q0, int T, int lane) {
+    int least = T;
+#pragma unroll
+    for (int i = 0; i < QUERIES / WARP; i++) least = min(least, document_start(doc, min(q0 + lane + i * WARP, T - 1)));
+    const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
+    return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
+}
+
+template <int D> struct shared_layout {
+    uint32_t q, k, v, y, barriers; /* k, v: (stage) */
+    __device__ explicit shared_layout(const void *shared) {
+        q = shared_address(shared);
+        k = q + tile_bytes<D>(QUERIES);
+        v = k + STAGES * tile_bytes<D>(KEYS);
+        y = v + STAGES * tile_bytes<D>(KEYS);
+        barriers = y + tile_bytes<D>(QUERIES);
+    }
+    __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
+};
+
+template <int D>
+__device__ void produce(const launch_attention &a, const CUtensorMap *map, const shared_layout<D> &in, int n_tiles) {
+    const int T = (int)a.T, lane = (int)threadIdx.x % WARP;
+    const int64_t n_tasks = a.B * a.H * n_tiles;
+    ring_place<STAGES> place;
+    uint32_t q_parity = 0;
+    for (int64_t i = blockIdx.x; i < n_tasks; i += gridDim.x, q_parity ^= 1) {
+        const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
+        const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
+        const key_walk walk = key_walk_of(a.doc + task.b * a.T, q0, T, lane);
+        if (lane == 0) {
+            barrier_wait(in.barrier(Q_EMPTY), q_parity ^ 1);
+            tile_fetch<D>(in.q, map, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
+            for (int t = 0; t < walk.n; t++, place.advance()) {
+                const int k0 = walk.first + t * KEYS, at = place.stage;
+                barrier_wait(in.barrier(K_EMPTY + at), place.parity ^ 1);
+                tile_fetch<D>(in.k + at * tile_bytes<D>(KEYS), map, (a.H + g) * D, k0, b, KEYS,
+                              in.barrier(K_FULL + at));
+                barrier_wait(in.barrier(V_EMPTY + at), place.parity ^ 1);
+                tile_fetch<D>(in.v + at * tile_bytes<D>(KEYS), map, (a.H + a.G + g) * D, k0, b, KEYS,
+                              in.barrier(V_FULL + at));
+            }
+        }
+        __syncwarp();
+    }
+}
+
+template <typename E, int D>
+__device__ void consume(const launch_attention &a, const shared_layout<D> &in, int n_tiles, int consumer) {
+    const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
+    const int64_t n_tasks = a.B * a.H * n_tiles;
+    const float factor = a.scale * LOG2_E;
+    auto release = [&](int barrier) { /* by warp: this one has read all it will */
+                                      if (lane == 0) barrier_arrive(in.barrier(barrier));
+    };
+    ring_place<STAGES> k_place, v_place;
+    uint32_t q_parity = 0;
+    for (int64_t i = blockIdx.x; i < n_tasks; i += gridDim.x, q_parity ^= 1) {
+        const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
+        const int64_t base = task.b * a.T;
+        const int32_t *doc = a.doc + base;
+        const int tile_q0 = task.tile * QUERIES, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
+        const key_walk walk = key_walk_of(doc, tile_q0, T, lane);
+        int query[1][2], start[1][2];
+        row_state state[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            query[0][half] = q0 + row + half * 8 + lane / 4;
+            start[0][half] = document_start(doc, min(query[0][half], T - 1));
+            state[half] = {-INFINITY, 0};
+        }
+        const int latest_start = __reduce_max_sync(0xffffffff, max(start[0][0], start[0][1]));
+
+        float s[1][KEYS / 8][4], sum[1][D / 8][4], decay[2];
+        uint32_t p[KEYS / 16][4];
+        auto scores = [&]() {
+            barrier_wait(in.barrier(K_FULL + k_place.stage), k_place.parity);
+            wgmma_begin();
+            queue_product_of_rows<E, D, KEYS>(s[0], in.q, QUERIES, consumer * GROUP_ROWS,
+                                              in.k + k_place.stage * tile_bytes<D>(KEYS));
+            wgmma_commit();
+        };
+        auto values = [&]() {
+            barrier_wait(in.barrier(V_FULL + v_place.stage), v_place.parity);
+            wgmma_begin();
+            queue_product_with_rows<E, D, KEYS>(sum[0], p, in.v + v_place.stage * tile_bytes<D>(KEYS));
+            wgmma_commit();
+        };
+        auto scores_to_weights = [&](int k0) {
+            wgmma_settle(s[0]);
+            release(K_EMPTY + k_place.stage);
+            k_place.advance();
+            if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) mask_scores<1, KEYS>(s, k0, query, start, lane);
+#pragma unroll
+            for (int half = 0; half < 2; half++) decay[half] = softmax_row<1, KEYS>(s, 0, half, state[half], factor);
+        };
+        auto pack_weights = [&]() {
+#pragma unroll
+            for (int step = 0; step < KEYS / 16; step++) pack_rows<E>(p[step], s[0], step);
+        };
+
+        barrier_wait(in.barrier(Q_FULL), q_parity);
+        scores();
+        wgmma_wait<0>();
+        scores_to_weights(walk.first);
+        pack_weights();
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[0][n][e] = 0;
+        for (int t = 1; t < walk.n; t++) {
+            scores();
+            values();
+            wgmma_wait<1>();
+            scores_to_weights(walk.first + t * KEYS);
+            wgmma_wait<0>();
+            wgmma_settle(sum[0]);
+            release(V_EMPTY + v_place.stage);
+            v_place.advance();
+            scale_row<1, D>(sum, 0, 0, decay[0]);
+            scale_row<1, D>(sum, 0, 1, decay[1]);
+            pack_weights();
+        }
+        release(Q_EMPTY);
+        values();
+        wgmma_wait<0>();
+        wgmma_settle(sum[0]);
+        release(V_EMPTY + v_place.stage);
+        v_place.advance();
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float total = quad_sum(state[half].sum);
+            scale_row<1, D>(sum, 0, half, 1 / total);
+            if (lane % 4 == 0 && query[0][half] < T)
+                a.lse[(task.b * a.H + task.head) * a.T + query[0][half]] = fmaf(state[half].max, a.scale, logf(total));
+        }
+        store_sums<E, D, 1>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, T - q0,
+                            in.y + consumer * tile_bytes<D>(GROUP_ROWS), row, sum, lane);
+    }
+}
+#endif
+
+template <typename E, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_wgmma_forward(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap qkv) {
+#if WGMMA_HERE
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const shared_layout<D> in(shared);
+    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, group = (int)threadIdx.x / GROUP;
+    if (threadIdx.x == 0) {
+        constexpr int CONSUMER_WARPS = CONSUMERS * GROUP / WARP;
+        barrier_init(in.barrier(Q_FULL), 1);
+        barrier_init(in.barrier(Q_EMPTY), CONSUMER_WARPS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(in.barrier(K_FULL + i), 1);
+            barrier_init(in.barrier(K_EMPTY + i), CONSUMER_WARPS);
+            barrier_init(in.barrier(V_FULL + i), 1);
+            barrier_init(in.barrier(V_EMPTY + i), CONSUMER_WARPS);
+        }
+        barriers_publish();
+    }
+    __syncthreads();
+    if (group == 0) {
+        registers_give<24>();
+        if (threadIdx.x < WARP) produce<D>(a, &qkv, in, n_tiles);
+    } else {
+        registers_take<240>();
+        consume<E, D>(a, in, n_tiles, group - 1);
+    }
+#else
+    __trap();
+#endif
+}
+
+template <typename E, int D> void forward(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s) {
+    int64_t n_tasks = a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
+    int64_t n_blocks = n_tasks < a->n_multiprocessors ? n_tasks : a->n_multiprocessors;
+    launch_kernel(attention_wgmma_forward<E, D>, n_blocks, THREADS, shared_bytes<D>(), s, *a, *qkv);
+}
+
+} // namespace
+
+extern "C" void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s) {
+    if (a->type == LAUNCH_BF16) (a->D == 64 ? forward<__nv_bfloat16, 64> : forward<__nv_bfloat16, 128>)(a, qkv, s);
+    else (a->D == 64 ? forward<__half, 64> : forward<__half, 128>)(a, qkv, s);
+}

@@ -1,0 +1,200 @@
+/* backend_cuda.c - one NVIDIA GPU as a device: its memory, the table of kernels, and the plug-in's one symbol.
+ *
+ * One context is one GPU of this process. The device arena is one cudaMalloc; memory of the host stays the host's and is
+ * pinned, so that copies run beside kernels. What driver, context and libraries take is measured as the difference in free
+ * memory around opening and first use, because nothing tells it.
+ * Refuses: a driver older than the runtime, a GPU that none of the compiled kernels fits, several devices per process. */
+#include "backend/cuda/check.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/queues.h"
+#include "backend/plugin.h"
+
+#include <stdlib.h>
+
+launch_type launch_type_of(dtype t) {
+    ASSERT(t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16);
+    return t == DTYPE_F32 ? LAUNCH_F32 : t == DTYPE_BF16 ? LAUNCH_BF16 : LAUNCH_F16;
+}
+
+/* ---- which GPU --------------------------------------------------------------------------------------------------- */
+
+static status check_driver(device_info *out) {
+    CUDA_TRY(cudaRuntimeGetVersion(&out->runtime));
+    if (cudaDriverGetVersion(&out->driver) != cudaSuccess || out->driver == 0)
+        return ERR(ERR_INPUT, "no NVIDIA driver is running here; install one, or set run.device to cpu");
+    /* Within one major version an older driver runs newer runtimes. */
+    if (out->driver / 1000 < out->runtime / 1000)
+        return ERR(
+            ERR_INPUT,
+            "the NVIDIA driver serves CUDA %d.%d, ralo's CUDA backend was built with %d.%d; update the driver, or "
+            "build ralo with an older toolkit, or set run.device to cpu",
+            out->driver / 1000, out->driver % 1000 / 10, out->runtime / 1000, out->runtime % 1000 / 10);
+    return OK;
+}
+
+static status cuda_describe(int device, device_info *out) {
+    struct cudaDeviceProp p;
+    int n = 0;
+    size_t free_bytes, total_bytes;
+    *out = (device_info){0};
+    TRY(check_driver(out));
+    cudaError_t counted = cudaGetDeviceCount(&n);
+    if (counted == cudaErrorNoDevice || (counted == cudaSuccess && n == 0))
+        return ERR(ERR_INPUT,
+                   "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); set run.device to cpu");
+    CUDA_TRY(counted);
+    if (device < 0 || device >= n)
+        return ERR(ERR_INPUT, "run.gpu: found %d, expected 0 to %d: this machine shows %d GPU%s", device, n - 1, n,
+                   n == 1 ? "" : "s");
+    CUDA_TRY(cudaGetDeviceProperties(&p, device));
+    out->capability = p.major * 10 + p.minor;
+    out->n_multiprocessors = p.multiProcessorCount;
+    out->memory = p.totalGlobalMem;
+    snprintf(out->name, sizeof out->name, "%.63s", p.name);
+    CUDA_TRY(cudaSetDevice(device));
+    if (!launch_supported())
+        return ERR(ERR_INPUT,
+                   "GPU %d, %s, has compute capability %d.%d, for which this build has no kernels; build with "
+                   "RALO_CUDA_ARCHS=%d, or set run.device to cpu",
+                   device, out->name, p.major, p.minor, out->capability);
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+    out->free_memory = free_bytes;
+    return OK;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
+
+static void cuda_close(backend_context *c) {
+    if (!c) return;
+    cudaSetDevice(c->device);
+    cudaDeviceSynchronize();
+    gemm_close(c);
+    queues_close(c);
+    if (c->blas) cublasLtDestroy(c->blas);
+    free(c);
+}
+
+static status cuda_open(backend_context **out, const backend_options *o) {
+    device_info info;
+    TRY(cuda_describe(o->gpu.index, &info));
+    status rc = OK;
+    backend_context *c = mem_alloc(sizeof *c);
+    *c = (backend_context){.device = o->gpu.index,
+                           .n_multiprocessors = info.n_multiprocessors,
+                           .capability = info.capability,
+                           .tf32 = o->gpu.tf32};
+    cublasStatus_t made = cublasLtCreate(&c->blas);
+    if (made != CUBLAS_STATUS_SUCCESS) {
+        rc = cublas_error(made, "cublasLtCreate", __FILE__, __LINE__, __func__);
+        goto fail;
+    }
+    TRY_GOTO(rc, queues_open(c), fail);
+    TRY_GOTO(rc, gemm_open(c, o->gpu.cache_dir), fail);
+    *out = c;
+    return OK;
+fail:
+    cuda_close(c);
+    return rc;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
+    size_t free_bytes = 0, total_bytes = 0;
+    char need[32], have[32], all[32];
+    if (t != TIER_DEVICE)
+        return ERR(ERR_INPUT,
+                   "memory.place: one process drives one GPU; found a second device, expected cuda with all layers "
+                   "on device 0 (several GPUs: one rank each)");
+    cudaError_t e = cudaMalloc(out, n_bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+        return ERR(
+            ERR_FIT,
+            "the plan needs %s of GPU memory and %s of %s are free; another process may hold the rest (nvidia-smi "
+            "names it): end it, or set memory.device to what is free",
+            str_format_bytes(need, n_bytes), str_format_bytes(have, free_bytes), str_format_bytes(all, total_bytes));
+    }
+    CUDA_TRY(e);
+    c->arena_bytes += n_bytes;
+    return OK;
+}
+
+static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
+    cudaFree(memory);
+    c->arena_bytes -= n_bytes;
+}
+
+static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
+    char size[32];
+    cudaError_t e = cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (e == cudaSuccess) return OK;
+    cudaGetLastError();
+    return ERR(ERR_FIT,
+               "%s of host memory cannot be pinned for the GPU: %s; the limit on locked memory (ulimit -l) or the "
+               "memory of this machine is too small",
+               str_format_bytes(size, n_bytes), cudaGetErrorString(e));
+}
+
+static void cuda_unpin(backend_context *c, void *memory) { cudaHostUnregister(memory); }
+
+/* From and to memory that need not be pinned; these wait for themselves and for nothing else. */
+static void cuda_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
+    cudaSetDevice(c->device);
+    cudaMemcpy(device_dst, host_src, n_bytes, cudaMemcpyHostToDevice);
+}
+
+static void cuda_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
+    cudaSetDevice(c->device);
+    cudaMemcpy(host_dst, device_src, n_bytes, cudaMemcpyDeviceToHost);
+}
+
+static uint64_t cuda_context_bytes(const backend_context *c) {
+    size_t free_bytes, total_bytes;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+    return total_bytes - free_bytes > c->arena_bytes ? total_bytes - free_bytes - c->arena_bytes : 0;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt fp32" : "cuBLASLt tensor cores"; }
+
+static const kernel_fn cuda_kernels[OP_COUNT] = {
+#define COMM_OP(id, in, out, inplace, doc)
+#define SHARE_OP(id, in, out, inplace, doc)
+#define OP(id, in, out, inplace, doc) [OP_##id] = cuda_kernel_##id,
+#include "program/ops.def"
+#undef OP
+};
+
+__attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin(void) {
+    static backend b;
+    static backend_plugin p;
+    b = (backend){
+        .name = "cuda",
+        .open = cuda_open,
+        .close = cuda_close,
+        .memory_open = cuda_memory_open,
+        .memory_close = cuda_memory_close,
+        .write = cuda_write,
+        .read = cuda_read,
+        .synchronize = queues_check,
+        .queues = queues_table(),
+        .pin = cuda_pin,
+        .unpin = cuda_unpin,
+        .prepare = gemm_prepare,
+        .work_bytes = cuda_work_bytes,
+        .kernel_name = cuda_kernel_name,
+        .kernels = cuda_kernels,
+        .alignment = CUDA_ALIGNMENT,
+        .discrete = true,
+        .describe = cuda_describe,
+        .context_bytes = cuda_context_bytes,
+    };
+    plugin_stamp(p.stamp);
+    p.backend = &b;
+    p.take_error = error_take;
+    return &p;
+}

@@ -1,0 +1,93 @@
+/* elementwise.c - the C side of elementwise.cu: takes calls apart, checks what the kernels rely on, launches. */
+#include "backend/cuda/cuda.h"
+
+#include "backend/cuda/launch_elementwise.h"
+
+/* Elements of a row, and rows: of an op that goes over its output element by element. */
+static int64_t row_width(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
+static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_width(v); }
+
+void cuda_kernel_ADD(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, 0);
+    ASSERT(call_in(k, 0)->type == y->type && call_in(k, 1)->type == y->type);
+    launch_add(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], row_count(y), row_width(y), k->rows);
+}
+
+void cuda_kernel_GELU(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, 0);
+    ASSERT(call_in(k, 0)->type == y->type);
+    launch_gelu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], row_count(y), row_width(y), k->rows);
+}
+
+void cuda_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
+    const value *dx = call_out(k, 0);
+    ASSERT(call_in(k, 0)->type == dx->type && call_in(k, 1)->type == dx->type);
+    launch_gelu_bwd(c->stream, launch_type_of(dx->type), k->out[0], k->in[0], k->in[1], shape_count(&dx->shape));
+}
+
+void cuda_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, 0), *b = call_in(k, 1);
+    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type && shape_count(&b->shape) == row_width(y));
+    launch_add_bias(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], row_count(y), row_width(y),
+                    k->rows);
+}
+
+void cuda_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
+    const value *gu = call_in(k, 0), *y = call_out(k, 0);
+    ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
+    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], row_count(y), row_width(y), k->rows);
+}
+
+void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
+    const value *gu = call_in(k, 0), *dy = call_in(k, 1);
+    ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
+    ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
+    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->in[0], k->in[1], row_count(dy), row_width(dy));
+}
+
+void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
+    const value *qkv = call_in(k, 0), *table = call_in(k, 1);
+    const op_attr *a = &k->op->attr;
+    launch_rope_args r = {.y = k->out[0],
+                          .qkv = k->in[0],
+                          .table = k->in[1],
+                          .doc = k->in[2],
+                          .rows = k->rows,
+                          .n_rows = a->batch * a->seq_len,
+                          .seq_len = a->seq_len,
+                          .n_positions = table->shape.dim[0],
+                          .n_turned = a->n_heads + a->n_kv_heads,
+                          .n_kept = a->n_kv_heads,
+                          .head_dim = a->head_dim,
+                          .sign = a->inverse ? -1.0f : 1.0f};
+    ASSERT(call_out(k, 0)->type == qkv->type && a->head_dim % 2 == 0 && r.n_positions >= a->seq_len);
+    ASSERT(shape_count(&qkv->shape) == r.n_rows * (r.n_turned + r.n_kept) * a->head_dim);
+    launch_rope(c->stream, launch_type_of(qkv->type), &r);
+}
+
+/* The frequencies are those of the host, to the bit; the device multiplies and takes sine and cosine. */
+void cuda_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
+    const shape *s = &call_out(k, 0)->shape;
+    int head_dim = (int)s->dim[1], half = head_dim / 2;
+    for (int first = 0; first < half; first += ROPE_FREQUENCIES) {
+        double frequencies[ROPE_FREQUENCIES];
+        int n = MIN((int)ROPE_FREQUENCIES, half - first);
+        for (int i = 0; i < n; i++)
+            frequencies[i] = rope_inverse_frequency(&k->op->attr.rope, head_dim, first + i);
+        launch_rope_table(c->stream, k->out[0], s->dim[0], half, first, n, frequencies);
+    }
+}
+
+void cuda_kernel_CAST(backend_context *c, const kernel_call *k) {
+    const value *x = call_in(k, 0), *y = call_out(k, 0);
+    ASSERT(shape_count(&x->shape) == shape_count(&y->shape));
+    launch_cast(c->stream, launch_type_of(y->type), launch_type_of(x->type), k->out[0], k->in[0],
+                shape_count(&y->shape));
+}
+
+/* Between places of this device. Errors of a queued copy are found where the stream is next waited for. */
+void cuda_kernel_COPY(backend_context *c, const kernel_call *k) {
+    size_t n_bytes = value_bytes(call_out(k, 0));
+    ASSERT(value_bytes(call_in(k, 0)) == n_bytes);
+    cudaMemcpyAsync(k->out[0], k->in[0], n_bytes, cudaMemcpyDeviceToDevice, c->stream);
+}

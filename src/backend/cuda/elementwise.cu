@@ -1,0 +1,313 @@
+/* elementwise.cu - kernels that look at one element, or one pair of elements, at a time.
+ *
+ * All of them are bound by memory: a thread loads all it needs in packs of 16 bytes, then computes, then stores. An
+ * element's result depends on its inputs only, never on its place or on how it was loaded. Everything an element needs is
+ * read by the thread that writes it, so outputs may take the bytes of an input.
+ * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
+#include "backend/cuda/launch_elementwise.h"
+
+#include "backend/cuda/typed.cuh"
+
+enum { THREADS = 256 };
+
+/* ---- maps: y[i] from a[i] and b[i] ------------------------------------------------------------------------------- */
+
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+#define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+
+struct map_add {
+    enum { BINARY = 1 };
+    static __device__ __forceinline__ float run(float a, float b) { return a + b; }
+};
+
+struct map_gelu {
+    enum { BINARY = 0 };
+    static __device__ __forceinline__ float run(float x, float) {
+        float a = x * GELU_SLOPE * fmaf(x * x, GELU_CUBIC, 1.0f);
+        return x / (1.0f + expf(-a));
+    }
+};
+
+/* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
+ * pass, which fminf would not. */
+struct map_gelu_bwd {
+    enum { BINARY = 1 };
+    static __device__ __forceinline__ float run(float x, float dy) {
+        x = x > 30.0f ? 30.0f : x;
+        x = x < -30.0f ? -30.0f : x;
+        float square = x * x, s = sigmoid(x * GELU_SLOPE * fmaf(square, GELU_CUBIC, 1.0f));
+        float slope = GELU_SLOPE * fmaf(square, 3 * GELU_CUBIC, 1.0f);
+        return dy * fmaf(x * s * (1.0f - s), slope, s);
+    }
+};
+
+/* Two packs per thread and operand, all asked for before the first is used. The last pack of an array may be short: it is
+ * left to one thread, element by element. */
+enum { MAP_PACKS = 2 };
+
+template <typename T, bool VECTOR, typename MAP>
+static __global__ void __launch_bounds__(THREADS) map_kernel(T *y, const T *a, const T *b, int64_t n_rows,
+                                                             int64_t width, const int32_t *rows) {
+    enum { N = pack<T>::N };
+    int64_t n = rows_held(rows, n_rows) * width, first = ((int64_t)blockIdx.x * MAP_PACKS * THREADS + threadIdx.x) * N;
+    uint4 x[MAP_PACKS], other[MAP_PACKS];
+#pragma unroll
+    for (int k = 0; k < MAP_PACKS; k++) {
+        int64_t i = first + (int64_t)k * THREADS * N, left = n - i;
+        bool whole = VECTOR && left >= N;
+        x[k] = whole ? raw_load<true>(a + i, left) : raw_load<false>(a + i, left);
+        if (MAP::BINARY) other[k] = whole ? raw_load<true>(b + i, left) : raw_load<false>(b + i, left);
+    }
+#pragma unroll
+    for (int k = 0; k < MAP_PACKS; k++) {
+        int64_t i = first + (int64_t)k * THREADS * N, left = n - i;
+        pack<T> p = pack_widen<T>(x[k]), q = pack_widen<T>(MAP::BINARY ? other[k] : x[k]);
+#pragma unroll
+        for (int e = 0; e < N; e++) p.v[e] = MAP::run(p.v[e], q.v[e]);
+        if (VECTOR && left >= N) pack_store<true>(y + i, p, left);
+        else pack_store<false>(y + i, p, left);
+    }
+}
+
+template <typename MAP>
+static void map_launch(cudaStream_t s, launch_type t, void *y, const void *a, const void *b, int64_t n_rows,
+                       int64_t width, const int32_t *rows) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        int64_t blocks = divide_up(n_rows * width, (int64_t)MAP_PACKS * THREADS * pack<T>::N);
+        by_flag(aligned(y, 16) && aligned(a, 16) && aligned(b, 16), [&](auto vector) {
+            launch(map_kernel<T, decltype(vector)::value, MAP>, dim3((unsigned)blocks), dim3(THREADS), s, (T *)y,
+                   (const T *)a, (const T *)b, n_rows, width, rows);
+        });
+    });
+}
+
+void launch_add(cudaStream_t s, launch_type t, void *y, const void *a, const void *b, int64_t n_rows, int64_t width,
+                const int32_t *rows) {
+    map_launch<map_add>(s, t, y, a, b, n_rows, width, rows);
+}
+void launch_gelu(cudaStream_t s, launch_type t, void *y, const void *x, int64_t n_rows, int64_t width,
+                 const int32_t *rows) {
+    map_launch<map_gelu>(s, t, y, x, NULL, n_rows, width, rows);
+}
+void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, const void *dy, int64_t n) {
+    map_launch<map_gelu_bwd>(s, t, dx, x, dy, 1, n, NULL);
+}
+
+/* ---- rows: bias, swiglu ------------------------------------------------------------------------------------------ */
+
+/* Blocks along x go over the packs of a row, along y over rows: no division finds the place of an element. A row whose
+ * bytes are no multiple of 16 starts unaligned, and then all packs go element by element. */
+
+static dim3 row_grid(int64_t n_rows, int64_t width, int pack) {
+    return dim3((unsigned)divide_up(width, (int64_t)THREADS * pack), grid_rows(n_rows));
+}
+
+template <typename T> DEVICE int64_t row_column() {
+    return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * pack<T>::N;
+}
+
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) add_bias_kernel(T *y, const T *x, const T *bias, int64_t n_rows,
+                                                                  int64_t width, const int32_t *rows) {
+    int64_t column = row_column<T>(), left = width - column, held = rows_held(rows, n_rows);
+    if (left <= 0) return;
+    pack<T> b = pack_load<VECTOR>(bias + column, left);
+    for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
+        pack<T> p = pack_load<VECTOR>(x + row * width + column, left);
+#pragma unroll
+        for (int e = 0; e < pack<T>::N; e++) p.v[e] += b.v[e];
+        pack_store<VECTOR>(y + row * width + column, p, left);
+    }
+}
+
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) swiglu_kernel(T *y, const T *gu, int64_t n_rows, int64_t F,
+                                                                const int32_t *rows) {
+    int64_t column = row_column<T>(), left = F - column, held = rows_held(rows, n_rows);
+    if (left <= 0) return;
+    for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
+        const T *gate = gu + row * 2 * F + column, *up = gate + F;
+        uint4 g_raw = raw_load<VECTOR>(gate, left), u_raw = raw_load<VECTOR>(up, left);
+        pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw);
+#pragma unroll
+        for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] / (1.0f + expf(-g.v[e])) * u.v[e];
+        pack_store<VECTOR>(y + row * F + column, g, left);
+    }
+}
+
+/* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(T *dgu, const T *gu, const T *dy, int64_t n_rows,
+                                                                    int64_t F) {
+    int64_t column = row_column<T>(), left = F - column;
+    if (left <= 0) return;
+    for (int64_t row = blockIdx.y; row < n_rows; row += gridDim.y) {
+        int64_t gate = row * 2 * F + column, up = gate + F;
+        uint4 g_raw = raw_load<VECTOR>(gu + gate, left), u_raw = raw_load<VECTOR>(gu + up, left),
+              d_raw = raw_load<VECTOR>(dy + row * F + column, left);
+        pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du;
+#pragma unroll
+        for (int e = 0; e < pack<T>::N; e++) {
+            float s = sigmoid(g.v[e]);
+            dg.v[e] = d.v[e] * u.v[e] * s * fmaf(g.v[e], 1.0f - s, 1.0f);
+            du.v[e] = d.v[e] * (g.v[e] * s);
+        }
+        pack_store<VECTOR>(dgu + gate, dg, left);
+        pack_store<VECTOR>(dgu + up, du, left);
+    }
+}
+
+void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
+                     int64_t width, const int32_t *rows) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        bool whole = width % pack<T>::N == 0 && aligned(y, 16) && aligned(x, 16) && aligned(bias, 16);
+        by_flag(whole, [&](auto vector) {
+            launch(add_bias_kernel<T, decltype(vector)::value>, row_grid(n_rows, width, pack<T>::N), dim3(THREADS), s,
+                   (T *)y, (const T *)x, (const T *)bias, n_rows, width, rows);
+        });
+    });
+}
+
+void launch_swiglu(cudaStream_t s, launch_type t, void *y, const void *gu, int64_t n_rows, int64_t F,
+                   const int32_t *rows) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        bool whole = F % pack<T>::N == 0 && aligned(y, 16) && aligned(gu, 16);
+        by_flag(whole, [&](auto vector) {
+            launch(swiglu_kernel<T, decltype(vector)::value>, row_grid(n_rows, F, pack<T>::N), dim3(THREADS), s, (T *)y,
+                   (const T *)gu, n_rows, F, rows);
+        });
+    });
+}
+
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, const void *gu, const void *dy, int64_t n_rows,
+                       int64_t F) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16);
+        by_flag(whole, [&](auto vector) {
+            launch(swiglu_bwd_kernel<T, decltype(vector)::value>, row_grid(n_rows, F, pack<T>::N), dim3(THREADS), s,
+                   (T *)dgu, (const T *)gu, (const T *)dy, n_rows, F);
+        });
+    });
+}
+
+/* ---- rope -------------------------------------------------------------------------------------------------------- */
+
+/* A thread turns one pack of the first half of a head with its partner in the second half, so that it reads both before
+ * it writes one. Blocks along y go over rows; along x over the packs of a row, those of the value heads last. */
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
+    enum { N = pack<T>::N };
+    int half = a.head_dim / 2, packs = (half + N - 1) / N; /* of half a head */
+    int64_t width = (int64_t)(a.n_turned + a.n_kept) * a.head_dim, held = rows_held(a.rows, a.n_rows);
+    int item = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = item / packs, i = item % packs * N;
+    if (head >= a.n_turned + (a.y == a.qkv ? 0 : a.n_kept)) return;
+    for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
+        int64_t at = row * width + (int64_t)head * a.head_dim + i;
+        const T *x = (const T *)a.qkv + at;
+        T *y = (T *)a.y + at;
+        uint4 raw_low = raw_load<VECTOR>(x, half - i), raw_high = raw_load<VECTOR>(x + half, half - i);
+        if (head >= a.n_turned) {
+            raw_store<VECTOR>(y, raw_low, half - i);
+            raw_store<VECTOR>(y + half, raw_high, half - i);
+            continue;
+        }
+        int64_t position = row % a.seq_len - a.doc[row];
+        if (position < 0 || position >= a.n_positions) __trap();
+        const float *cosine = a.table + position * a.head_dim + i, *sine = cosine + half;
+        pack<T> low = pack_widen<T>(raw_low), high = pack_widen<T>(raw_high);
+#pragma unroll
+        for (int q = 0; q < N / 4; q++) {
+            pack<float> c = pack_load<VECTOR>(cosine + 4 * q, half - i - 4 * q),
+                        s = pack_load<VECTOR>(sine + 4 * q, half - i - 4 * q);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float l = low.v[4 * q + e], h = high.v[4 * q + e], turn = a.sign * s.v[e];
+                low.v[4 * q + e] = fmaf(l, c.v[e], -(h * turn));
+                high.v[4 * q + e] = fmaf(h, c.v[e], l * turn);
+            }
+        }
+        pack_store<VECTOR>(y, low, half - i);
+        pack_store<VECTOR>(y + half, high, half - i);
+    }
+}
+
+void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        int half = a->head_dim / 2;
+        int64_t items = (a->n_turned + (a->y == a->qkv ? 0 : a->n_kept)) * divide_up(half, pack<T>::N);
+        unsigned threads = block_threads(items, THREADS);
+        bool whole = half % pack<T>::N == 0 && aligned(a->y, 16) && aligned(a->qkv, 16) && aligned(a->table, 16);
+        by_flag(whole, [&](auto vector) {
+            launch(rope_kernel<T, decltype(vector)::value>,
+                   dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), s, *a);
+        });
+    });
+}
+
+struct rope_frequencies {
+    double f[ROPE_FREQUENCIES];
+};
+
+/* In double to the end: at position 100,000 a float angle is off by 0.004. */
+static __global__ void __launch_bounds__(THREADS) rope_table_kernel(float *table, int64_t n_positions, int half,
+                                                                    int first, int n, rope_frequencies frequencies) {
+    int64_t position = blockIdx.x;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        double sine, cosine;
+        sincos((double)position * frequencies.f[i], &sine, &cosine);
+        table[position * 2 * half + first + i] = (float)cosine;
+        table[position * 2 * half + half + first + i] = (float)sine;
+    }
+}
+
+void launch_rope_table(cudaStream_t s, float *table, int64_t n_positions, int half, int first, int n,
+                       const double frequencies[ROPE_FREQUENCIES]) {
+    rope_frequencies f = {};
+    for (int i = 0; i < n; i++) f.f[i] = frequencies[i];
+    launch(rope_table_kernel, dim3((unsigned)n_positions), dim3(block_threads(n, THREADS)), s, table, n_positions, half, first, n, f);
+}
+
+/* ---- cast -------------------------------------------------------------------------------------------------------- */
+
+enum { CAST_QUADS = 4 };
+
+/* The bits of the host, NaN included. */
+template <typename Y, typename X, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) cast_kernel(Y *y, const X *x, int64_t n) {
+    int64_t first = ((int64_t)blockIdx.x * CAST_QUADS * THREADS + threadIdx.x) * 4;
+    quad<X> in[CAST_QUADS];
+#pragma unroll
+    for (int k = 0; k < CAST_QUADS; k++) {
+        int64_t i = first + (int64_t)k * THREADS * 4;
+        in[k] = quad_load<VECTOR>(x + i, n - i);
+    }
+#pragma unroll
+    for (int k = 0; k < CAST_QUADS; k++) {
+        int64_t i = first + (int64_t)k * THREADS * 4;
+        quad<Y> out;
+#pragma unroll
+        for (int e = 0; e < 4; e++) narrow_exact(&out.e[e], widen_exact(in[k].e[e]));
+        quad_store<VECTOR>(y + i, out, n - i);
+    }
+}
+
+void launch_cast(cudaStream_t s, launch_type y_type, launch_type x_type, void *y, const void *x, int64_t n) {
+    by_type(y_type, [&](auto y_zero) {
+        by_type(x_type, [&](auto x_zero) {
+            using Y = decltype(y_zero);
+            using X = decltype(x_zero);
+            by_flag(aligned(y, 4 * sizeof(Y)) && aligned(x, 4 * sizeof(X)), [&](auto vector) {
+                launch(cast_kernel<Y, X, decltype(vector)::value>,
+                       dim3((unsigned)divide_up(n, (int64_t)CAST_QUADS * THREADS * 4)), dim3(THREADS), s, (Y *)y,
+                       (const X *)x, n);
+            });
+        });
+    });
+}

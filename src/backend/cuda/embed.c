@@ -1,0 +1,48 @@
+/* embed.c - the C side of embed.cu and scatter.cu. */
+#include "backend/cuda/cuda.h"
+
+#include "backend/cuda/launch_embed.h"
+
+void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
+    const value *table = call_in(k, 1), *x = call_out(k, 0);
+    launch_embed_args a = {.x = k->out[0],
+                           .tokens = k->in[0],
+                           .table = k->in[1],
+                           .doc = k->in[2],
+                           .positions = k->in[3],
+                           .rows = k->rows,
+                           .n = shape_count(&call_in(k, 0)->shape),
+                           .V = table->shape.dim[0],
+                           .C = table->shape.dim[1],
+                           .seq_len = k->op->attr.seq_len};
+    ASSERT(x->type == table->type && shape_count(&x->shape) == a.n * a.C);
+    if (a.positions) {
+        ASSERT(call_in(k, 3)->type == table->type && a.seq_len > 0);
+        a.n_positions = call_in(k, 3)->shape.dim[0];
+    }
+    launch_embed(c->stream, launch_type_of(table->type), &a);
+}
+
+static void scatter_run(backend_context *c, const kernel_call *k, bool add, int64_t seq_len) {
+    const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
+    launch_scatter_args a = {.dtable = k->out[0],
+                             .work = k->work,
+                             .dy = k->in[1],
+                             .ids = k->in[0],
+                             .n = shape_count(&call_in(k, 0)->shape),
+                             .V = dtable->shape.dim[0],
+                             .C = dtable->shape.dim[1],
+                             .seq_len = seq_len,
+                             .type = launch_type_of(dy->type),
+                             .table_type = launch_type_of(dtable->type),
+                             .add = add};
+    ASSERT(shape_count(&dy->shape) == a.n * a.C && a.n <= INT32_MAX && a.V <= INT32_MAX);
+    launch_scatter(c->stream, &a);
+}
+
+void cuda_kernel_EMBED_BWD(backend_context *c, const kernel_call *k) { scatter_run(c, k, false, 0); }
+void cuda_kernel_EMBED_BWD_ADD(backend_context *c, const kernel_call *k) { scatter_run(c, k, true, 0); }
+void cuda_kernel_POSITION_BWD(backend_context *c, const kernel_call *k) {
+    ASSERT(k->op->attr.seq_len > 0);
+    scatter_run(c, k, false, k->op->attr.seq_len);
+}

@@ -1,0 +1,40 @@
+/* embed.cu - rows out of the token and position tables. A token or position outside its table stops the program. */
+#include "backend/cuda/launch_embed.h"
+
+#include "backend/cuda/typed.cuh"
+
+enum { THREADS = 256 };
+
+template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) embed_kernel(launch_embed_args a) {
+    enum { N = pack<T>::N };
+    int64_t held = rows_held(a.rows, a.n);
+    for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
+        int32_t token = a.tokens[row];
+        if (token < 0 || token >= a.V) __trap();
+        int64_t position = a.positions ? row % a.seq_len - (a.doc ? a.doc[row] : 0) : 0;
+        if (a.positions && (position < 0 || position >= a.n_positions)) __trap();
+        int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, left = a.C - i;
+        uint4 entry = raw_load<VECTOR>((const T *)a.table + token * a.C + i, left);
+        if (a.positions) {
+            pack<T> x = pack_widen<T>(entry), p = pack_load<VECTOR>((const T *)a.positions + position * a.C + i, left);
+#pragma unroll
+            for (int e = 0; e < N; e++) x.v[e] += p.v[e];
+            entry = pack_narrow<T>(x);
+        }
+        raw_store<VECTOR>((T *)a.x + row * a.C + i, entry, left);
+    }
+}
+
+void launch_embed(cudaStream_t s, launch_type t, const launch_embed_args *a) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        int64_t packs = divide_up(a->C, pack<T>::N);
+        unsigned threads = block_threads(packs, THREADS);
+        bool whole =
+            a->C % pack<T>::N == 0 && aligned(a->table, 16) && aligned(a->positions, 16) && aligned(a->x, 16);
+        by_flag(whole, [&](auto vector) {
+            launch(embed_kernel<T, decltype(vector)::value>,
+                   dim3((unsigned)divide_up(packs, threads), grid_rows(a->n)), dim3(threads), s, *a);
+        });
+    });
+}

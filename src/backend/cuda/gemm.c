@@ -1,0 +1,431 @@
+/* gemm.c - descriptors, choice and call of cuBLASLt products.
+ *
+ * cuBLASLt counts columns first, we count rows first: our C (m, n) is its D (n, m), its first operand is our B. So its
+ * three shapes of a linear layer are y = x w^T: TN, dx = dy w: NN, dw = dy^T x: NT.
+ *
+ * The choice. cuBLASLt names its candidates, best guess first; they are timed on the op's own buffers, and the first of
+ * them that is within NEARLY of the fastest is taken, so that noise does not choose between equals. One that cuts k must be
+ * faster by SPLIT_GAIN. The choice goes to the cache, and there the first process to write decides for all.
+ *
+ * Where choices cannot be kept nothing is measured: two runs could measure differently and differ in bits, while the first
+ * guess is the same in every run. So is the guess for a product that nobody prepared.
+ *
+ * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu. */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/gemm_cache.h"
+#include "backend/cuda/launch_gemm.h"
+#include <ctype.h>
+#include <stdlib.h>
+
+enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, ALIGNMENT_LEAST = 16 };
+static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
+
+typedef struct gemm_plan {
+    product q;
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+    bool plain; /* cuBLASLt has no answer */
+    struct gemm_plan *next;
+} gemm_plan;
+
+struct gemm_plans {
+    gemm_plan *first;
+    gemm_cache cache;
+    cudaEvent_t start, stop;
+    bool measuring; /* inside gemm_prepare */
+    bool said;      /* that this takes its time */
+    status rc;      /* of the measurements in there */
+};
+
+typedef struct candidate {
+    cublasLtMatmulAlgo_t algorithm;
+    uint64_t name; /* a hash of what cuBLASLt documents of it; the same in every process */
+    bool split;
+    double us; /* best so far */
+} candidate;
+
+/* ---- cuBLASLt's words for our products ------------------------------------------------------------------------- */
+
+static cudaDataType_t data_type(dtype t) {
+    switch (t) {
+    case DTYPE_BF16: return CUDA_R_16BF;
+    case DTYPE_F16: return CUDA_R_16F;
+    default: ASSERT(t == DTYPE_F32); return CUDA_R_32F;
+    }
+}
+
+static bool uses_tf32(const backend_context *c, dtype t) { return c->tf32 && t == DTYPE_F32; }
+
+/* An operand may start at any of its rows, so a row's bytes say what can be relied on. */
+static uint32_t alignment_of(int64_t ld, dtype t) {
+    uint64_t n = (uint64_t)ld * dtype_bytes(t);
+    return (uint32_t)MIN(n & -n, (uint64_t)ALIGNMENT);
+}
+
+static bool set_op(gemm_plan *p, cublasLtMatmulDescAttributes_t what, const void *value, size_t n_bytes) {
+    return cublasLtMatmulDescSetAttribute(&p->op, what, value, n_bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool describe(const backend_context *c, gemm_plan *p) {
+    const product *q = &p->q;
+    cublasOperation_t first = q->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = q->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = q->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasComputeType_t compute = uses_tf32(c, q->type) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cudaDataType_t type = data_type(q->type);
+    return cublasLtMatmulDescInit(&p->op, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           set_op(p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
+           set_op(p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) &&
+           set_op(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
+           cublasLtMatrixLayoutInit(&p->b, type, (uint64_t)(q->b_turned ? q->k : q->n),
+                                    (uint64_t)(q->b_turned ? q->n : q->k), q->ldb) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutInit(&p->a, type, (uint64_t)(q->a_turned ? q->m : q->k),
+                                    (uint64_t)(q->a_turned ? q->k : q->m), q->lda) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutInit(&p->c, data_type(q->c_type), (uint64_t)q->n, (uint64_t)q->m, q->ldc) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+/* What a product is called in the cache. */
+static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
+    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s",
+                     q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
+                     (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
+                     uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
+                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "");
+    ASSERT(n > 0 && n <= GEMM_KEY_MOST);
+}
+
+/* ---- candidates --------------------------------------------------------------------------------------------------- */
+
+static bool set_preference(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t what, const void *value,
+                           size_t n_bytes) {
+    return cublasLtMatmulPreferenceSetAttribute(p, what, value, n_bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool prefer(cublasLtMatmulPreferenceOpaque_t *p, const product *q) {
+    uint64_t work = product_work_bytes(q);
+    uint32_t a = alignment_of(q->lda, q->type), b = alignment_of(q->ldb, q->type), c = alignment_of(q->ldc, q->c_type);
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+    if (product_may_split(q)) schemes |= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return cublasLtMatmulPreferenceInit(p) == CUBLAS_STATUS_SUCCESS &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work, sizeof work) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
+}
+
+static uint64_t config_get(const cublasLtMatmulAlgo_t *a, cublasLtMatmulAlgoConfigAttributes_t what, size_t n_bytes) {
+    uint64_t value = 0; /* little-endian: a shorter attribute fills the low bytes */
+    size_t n;
+    ASSERT(n_bytes <= sizeof value);
+    if (cublasLtMatmulAlgoConfigGetAttribute(a, what, &value, n_bytes, &n) != CUBLAS_STATUS_SUCCESS) return 0;
+    return value;
+}
+
+static candidate candidate_make(const cublasLtMatmulAlgo_t *a) {
+    static const struct {
+        cublasLtMatmulAlgoConfigAttributes_t what;
+        size_t n_bytes;
+    } attributes[] = {{CUBLASLT_ALGO_CONFIG_ID, 4},
+                      {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+                      {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                      {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+                      {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+                      {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+                      {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                      {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+                      {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+    candidate d = {.algorithm = *a, .name = 0xcbf29ce484222325u};
+    for (size_t i = 0; i < ARRAY_LENGTH(attributes); i++) { /* FNV-1a, a value at a time */
+        d.name ^= config_get(a, attributes[i].what, attributes[i].n_bytes);
+        d.name *= 0x100000001b3u;
+    }
+    uint64_t n_parts = config_get(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4);
+    d.split = n_parts > 1 || config_get(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4) != CUBLASLT_REDUCTION_SCHEME_NONE;
+    return d;
+}
+
+/* cuBLASLt's candidates in its own order; what they do is checked again and not left to the preferences. */
+static int candidates_find(const backend_context *c, gemm_plan *p, candidate out[CANDIDATES_MOST]) {
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST] = {0};
+    cublasLtMatmulPreferenceOpaque_t preference;
+    int n_found = 0, n = 0;
+    /* An address that is aligned as far as is promised and no further: the answer must not depend on the real one. */
+    const void *bias = (const void *)(uintptr_t)ALIGNMENT;
+    const product *q = &p->q;
+    uint32_t least =
+        MIN(alignment_of(q->lda, q->type), MIN(alignment_of(q->ldb, q->type), alignment_of(q->ldc, q->c_type)));
+    if (least < ALIGNMENT_LEAST) return 0; /* it accepts such rows and refuses some of the addresses they start at */
+    if (!describe(c, p) || !prefer(&preference, q)) return 0;
+    if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return 0;
+    if (cublasLtMatmulAlgoGetHeuristic(c->blas, &p->op, &p->b, &p->a, &p->c, &p->c, &preference, CANDIDATES_MOST, found,
+                                       &n_found) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    for (int i = 0; i < n_found; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > product_work_bytes(&p->q)) continue;
+        out[n] = candidate_make(&found[i].algo);
+        if (!out[n].split || product_may_split(&p->q)) n++;
+    }
+    return n;
+}
+
+/* ---- running -------------------------------------------------------------------------------------------------------- */
+
+static cublasStatus_t run_with(backend_context *c, gemm_plan *p, const gemm_call *g, const cublasLtMatmulAlgo_t *a) {
+    const float alpha = 1, beta = p->q.accumulate ? 1 : 0;
+    if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return cublasLtMatmul(c->blas, &p->op, &alpha, g->b, &p->b, g->a, &p->a, &beta, g->c, &p->c, g->c, &p->c, a,
+                          g->work, product_work_bytes(&p->q), c->stream);
+}
+
+static void run_plain(backend_context *c, const gemm_call *g) {
+    const product *q = &g->q;
+    plain_product plain = {.m = q->m,
+                           .n = q->n,
+                           .k = q->k,
+                           .a = {g->a, q->lda, 1},
+                           .b = {g->b, q->ldb, 1},
+                           .c = g->c,
+                           .ldc = q->ldc,
+                           .bias = q->bias ? g->bias : NULL,
+                           .type = launch_type_of(q->type),
+                           .c_type = launch_type_of(q->c_type),
+                           .accumulate = q->accumulate};
+    if (q->a_turned) plain.a.row = 1, plain.a.col = q->lda;
+    if (q->b_turned) plain.b.row = 1, plain.b.col = q->ldb;
+    launch_plain_product(c->stream, &plain);
+}
+
+/* Nothing that a kernel is given can make this fail but a broken device or a broken plan. */
+static void plan_run(backend_context *c, gemm_plan *p, const gemm_call *g) {
+    if (p->plain) {
+        run_plain(c, g);
+        return;
+    }
+    cublasStatus_t rc = run_with(c, p, g, &p->algorithm);
+    if (rc == CUBLAS_STATUS_SUCCESS) return;
+    char key[GEMM_KEY_MOST + 1];
+    key_write(key, c, &p->q);
+    log_error("cuBLASLt: product %s: %s", key, cublasLtGetStatusString(rc));
+    ASSERT(rc == CUBLAS_STATUS_SUCCESS);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------ */
+
+static status timer_start(backend_context *c) {
+    cudaError_t rc = cudaEventRecord(c->gemms->start, c->stream);
+    if (rc != cudaSuccess) return ERR(ERR_RUN, "timing a matrix product: %s", cudaGetErrorString(rc));
+    return OK;
+}
+
+static status timer_stop(backend_context *c, int n_runs, double *us) {
+    float ms = 0;
+    cudaError_t rc = cudaEventRecord(c->gemms->stop, c->stream);
+    if (rc == cudaSuccess) rc = cudaEventSynchronize(c->gemms->stop);
+    if (rc == cudaSuccess) rc = cudaEventElapsedTime(&ms, c->gemms->start, c->gemms->stop);
+    if (rc != cudaSuccess) return ERR(ERR_RUN, "timing a matrix product: %s", cudaGetErrorString(rc));
+    *us = (double)ms * 1000 / n_runs;
+    return OK;
+}
+
+/* One sample of a candidate; a candidate that cuBLASLt refuses when it comes to it is out of the race. */
+static status sample(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n_runs) {
+    double us;
+    TRY(timer_start(c));
+    for (int i = 0; i < n_runs; i++)
+        if (run_with(c, p, g, &d->algorithm) != CUBLAS_STATUS_SUCCESS) {
+            d->us = -1;
+            return OK;
+        }
+    TRY(timer_stop(c, n_runs, &us));
+    d->us = d->us == 0 ? us : MIN(d->us, us);
+    return OK;
+}
+
+static double best_us(const candidate *d, int n, bool split) {
+    double best = 0;
+    for (int i = 0; i < n; i++)
+        if (d[i].us > 0 && d[i].split == split && (best == 0 || d[i].us < best)) best = d[i].us;
+    return best;
+}
+
+/* The index of the candidate to take; -1 when none of them ran. */
+static int candidates_judge(const candidate *d, int n) {
+    double whole = best_us(d, n, false), split = best_us(d, n, true);
+    bool take_split = split > 0 && (whole == 0 || split * SPLIT_GAIN < whole);
+    double limit = (take_split ? split : whole) * NEARLY;
+    for (int i = 0; i < n; i++)
+        if (d[i].us > 0 && d[i].split == take_split && d[i].us <= limit) return i;
+    return -1;
+}
+
+/* Rounds over all candidates rather than all samples of one after the other: clocks drift. */
+static status candidates_measure(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n) {
+    for (int i = 0; i < n; i++) {
+        TRY(sample(c, p, g, &d[i], 1));
+        if (d[i].us > 0) d[i].us = 0; /* the first run loads the kernel */
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        double whole = best_us(d, n, false), split = best_us(d, n, true);
+        double best = whole > 0 && split > 0 ? MIN(whole, split) : whole + split;
+        for (int i = 0; i < n; i++) {
+            if (d[i].us < 0 || (best > 0 && d[i].us > best * HOPELESS)) continue;
+            TRY(sample(c, p, g, &d[i], d[i].us > 0 ? (int)MAX(1, MIN(20, SAMPLE_US / d[i].us)) : 1));
+        }
+    }
+    return OK;
+}
+
+/* ---- plans ---------------------------------------------------------------------------------------------------------- */
+
+static int candidate_named(const candidate *d, int n, uint64_t name) {
+    for (int i = 0; i < n; i++)
+        if (d[i].name == name) return i;
+    return -1;
+}
+
+/* cuBLASLt names candidates that it then refuses to run. */
+static bool runs(backend_context *c, gemm_plan *p, const gemm_call *g, const candidate *d) {
+    return run_with(c, p, g, &d->algorithm) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* The choice among n > 0 candidates: what the cache knows, what is measured now if it can be kept, the first guess that
+ * runs; -1: none does. Outside gemm_prepare C must not be written for a trial. */
+static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n,
+                                int *chosen) {
+    struct gemm_plans *all = c->gemms;
+    char key[GEMM_KEY_MOST + 1];
+    uint64_t known, name;
+    key_write(key, c, &p->q);
+    bool found = gemm_cache_find(&all->cache, key, &known);
+    *chosen = found ? candidate_named(d, n, known) : -1;
+    if (*chosen >= 0 && (!all->measuring || runs(c, p, g, &d[*chosen]))) return OK;
+    *chosen = 0;
+    if (!all->measuring) return OK;
+    while (*chosen < n && !runs(c, p, g, &d[*chosen])) ++*chosen;
+    if (*chosen == n) *chosen = -1;
+    if (*chosen < 0 || !all->cache.writable) return OK;
+    if (!all->said) log_info("measuring matrix products, once for each shape; kept in %s", all->cache.path);
+    all->said = true;
+    TRY(candidates_measure(c, p, g, d, n));
+    int best = candidates_judge(d, n);
+    if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, found ? &known : NULL, &name)) return OK;
+    best = candidate_named(d, n, name);
+    if (best >= 0) *chosen = best;
+    log_debug("product %s: %.1f us, candidate %d of %d%s", key, d[*chosen].us, *chosen + 1, n,
+              d[*chosen].split ? ", k in parts" : "");
+    return OK;
+}
+
+static gemm_plan *plan_find(const backend_context *c, const product *q) {
+    gemm_plan *p = c->gemms->first;
+    while (p && !product_equal(&p->q, q)) p = p->next;
+    return p;
+}
+
+/* Small ones are nobody's loss. */
+static void plain_say(const backend_context *c, const product *q) {
+    char key[GEMM_KEY_MOST + 1];
+    if ((double)q->m * (double)q->n * (double)q->k < PLAIN_SILENT) return;
+    key_write(key, c, q);
+    log_warn(
+        "cuBLASLt does not take the product %s; a plain kernel does it, slowly (sizes that are multiples of 8 help)",
+        key);
+}
+
+static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
+    gemm_plan *p = plan_find(c, &g->q);
+    if (p) return p;
+    candidate d[CANDIDATES_MOST];
+    int chosen = 0;
+    p = mem_alloc(sizeof *p);
+    p->q = g->q;
+    int n = candidates_find(c, p, d);
+    if (n > 0) {
+        status rc = candidates_choose(c, p, g, d, n, &chosen);
+        if (c->gemms->rc == OK) c->gemms->rc = rc;
+    }
+    p->plain = n == 0 || chosen < 0;
+    if (!p->plain) p->algorithm = d[chosen].algorithm;
+    else plain_say(c, &p->q);
+    p->next = c->gemms->first;
+    c->gemms->first = p;
+    return p;
+}
+
+void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(c, g), g); }
+
+status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us) {
+    gemm_plan *p = plan_get(c, g);
+    plan_run(c, p, g);
+    TRY(timer_start(c));
+    for (int i = 0; i < n_runs; i++) plan_run(c, p, g);
+    return timer_stop(c, n_runs, us);
+}
+
+status gemm_prepare(backend_context *c, const kernel_call *k) {
+    struct gemm_plans *all = c->gemms;
+    all->measuring = true;
+    all->rc = OK;
+    switch (k->op->kind) {
+    case OP_LINEAR: cuda_kernel_LINEAR(c, k); break;
+    case OP_LINEAR_DX: cuda_kernel_LINEAR_DX(c, k); break;
+    case OP_LINEAR_DW: cuda_kernel_LINEAR_DW(c, k); break;
+    case OP_UNEMBED_LOSS: cuda_kernel_UNEMBED_LOSS(c, k); break;
+    case OP_UNEMBED_LOSS_GRAD: cuda_kernel_UNEMBED_LOSS_GRAD(c, k); break;
+    case OP_UNEMBED_LOGITS: cuda_kernel_UNEMBED_LOGITS(c, k); break;
+    default: break;
+    }
+    all->measuring = false;
+    TRY(all->rc);
+    cudaError_t rc = cudaStreamSynchronize(c->stream);
+    if (rc != cudaSuccess) return ERR(ERR_RUN, "%s on the GPU: %s", op_name(k->op->kind), cudaGetErrorString(rc));
+    return OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+
+/* gemm-nvidia-h200-132-130100.txt: what an answer holds for. */
+static void cache_file_name(char *out, size_t n, const struct cudaDeviceProp *gpu) {
+    int length = snprintf(out, n, "gemm-%.64s-%d-%zu.txt", gpu->name, gpu->multiProcessorCount, cublasLtGetVersion());
+    ASSERT(length > 0 && (size_t)length < n);
+    for (char *p = out; *p; p++) {
+        *p = (char)tolower((unsigned char)*p);
+        if (!isalnum((unsigned char)*p) && *p != '.') *p = '-';
+    }
+}
+
+status gemm_open(backend_context *c, const char *cache_directory) {
+    status rc = OK;
+    struct cudaDeviceProp gpu;
+    char name[128];
+    struct gemm_plans *all = c->gemms = mem_alloc(sizeof *all);
+    cudaError_t error = cudaGetDeviceProperties(&gpu, c->device);
+    if (error == cudaSuccess) error = cudaEventCreate(&all->start);
+    if (error == cudaSuccess) error = cudaEventCreate(&all->stop);
+    if (error != cudaSuccess) {
+        rc = ERR(ERR_RUN, "GPU %d: %s", c->device, cudaGetErrorString(error));
+        gemm_close(c);
+        return rc;
+    }
+    cache_file_name(name, sizeof name, &gpu);
+    gemm_cache_open(&all->cache, cache_directory, name);
+    return OK;
+}
+
+void gemm_close(backend_context *c) {
+    struct gemm_plans *all = c->gemms;
+    if (!all) return;
+    for (gemm_plan *p = all->first, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    if (all->start) cudaEventDestroy(all->start);
+    if (all->stop) cudaEventDestroy(all->stop);
+    gemm_cache_close(&all->cache);
+    free(all);
+    c->gemms = NULL;
+}

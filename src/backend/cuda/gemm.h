@@ -1,0 +1,40 @@
+#pragma once
+/* gemm.h - matrix products by cuBLASLt: one plan per product, its algorithm measured once.
+ *
+ * Promises
+ *   - The algorithm follows from the product alone (products.h), never from an address or a place in the program: the same
+ *     product has the same bits wherever it runs.
+ *   - Only algorithms with one order of summation: none that adds with atomics, none that cuts k but for
+ *     product_may_split, and then in parts that are kept in fp32 and added in a second step.
+ *   - After gemm_prepare of an op, its kernel allocates nothing and waits for nothing: it can be recorded.
+ *
+ *     TRY(gemm_open(c, NULL));
+ *     TRY(gemm_prepare(c, &call));               // for each op, before the first run
+ *     gemm_call g = {.q = linear_product(p, o), .a = x, .b = w, .c = y, .work = work};
+ *     gemm_launch(c, &g);                           // queues it on c->stream
+ *     gemm_close(c); */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/products.h"
+
+typedef struct gemm_call {
+    product q;
+    const void *a, *b; /* start at a multiple of 64 bytes, or of what divides their row's bytes if that is less */
+    void *c;           /* likewise */
+    const void *bias;  /* where q.bias; 64 bytes */
+    void *work;        /* product_work_bytes(&q), 64 bytes */
+} gemm_call;
+
+/* c->blas, c->stream and c->device are there. cache_directory: as gemm_cache_open. */
+status gemm_open(backend_context *c, const char *cache_directory);
+void gemm_close(backend_context *c);
+
+/* Chooses for every product of this op by running it on its own buffers, whose contents do not matter; outputs and scratch
+ * are overwritten. Nothing for ops that are no products. Waits for the stream. */
+status gemm_prepare(backend_context *c, const kernel_call *k);
+
+/* A product that was not prepared gets what the cache says or cuBLASLt's own first choice, unmeasured. */
+void gemm_launch(backend_context *c, const gemm_call *g);
+
+/* Microseconds of one product as gemm_launch runs it: the mean of n_runs back to back, after one that is not counted.
+ * Overwrites C and waits. For benchmarks. */
+status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us);

@@ -1,0 +1,63 @@
+#pragma once
+/* launch_attention.h - launchers of attention: over whole rows (training) and through a page table (generation).
+ *
+ * Which kernel runs is a matter of dtype, head_dim and the GPU, never of contents or addresses:
+ *   plain    any head_dim up to 256, fp32 arithmetic; everything that has no other
+ *   mma      bf16 and fp16, head_dim 64, 80, 96 or 128: tensor cores through mma.sync, every GPU from 8.0 on
+ *   wgmma    bf16 and fp16, head_dim 64 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
+ * None of them holds anything of size T x T, and each gives the same bits on every run. */
+#include "backend/cuda/attention_sizes.h"
+#include "backend/cuda/launch.h"
+#include <cuda.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct launch_attention {
+    launch_type type;
+    int64_t B, T;
+    int H, G, D;
+    float scale;
+    const void *qkv;       /* (B T, (H + 2G) D) */
+    const int32_t *doc;    /* (B T) */
+    void *y;               /* (B T, H D): written forward, read backward */
+    float *lse;            /* (B, H, T): likewise */
+    const void *dy;        /* (B T, H D) */
+    void *dqkv;            /* (B T, (H + 2G) D) = (written in full) */
+    int n_multiprocessors; /* blocks of kernels that stay; changes no bit */
+    float *delta;          /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+} launch_attention;
+
+void launch_attention_plain(const launch_attention *a, cudaStream_t s);
+void launch_attention_mma(const launch_attention *a, cudaStream_t s);
+/* qkv as a (columns, T, B) tensor, in boxes of ATTENTION_BOX_ROWS x ATTENTION_BOX_COLUMNS swizzled over 128 bytes. */
+void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s);
+
+/* Backward is three launches in this order; each of the last two writes its own columns of dqkv. */
+void launch_attention_delta(const launch_attention *a, cudaStream_t s);
+void launch_attention_plain_backward(const launch_attention *a, cudaStream_t s);
+void launch_attention_mma_backward(const launch_attention *a, cudaStream_t s);
+
+typedef struct launch_paged {
+    launch_type type;
+    int64_t N, n_slots, n_pages, page_size, pages_per_slot;
+    int H, G, D;
+    float scale;
+    const int32_t *rows;  /* how many of the N tokens are there; NULL: all */
+    const void *qkv;      /* (N, (H + 2G) D) */
+    void *cache;          /* (n_pages, 2 G, page_size, D) */
+    const int32_t *slots; /* (N) */
+    const int32_t *table; /* (n_slots, pages_per_slot) */
+    const int32_t *doc;   /* (N): minus the position */
+    void *y;              /* (N, H D) */
+    float *partials;      /* paged_partial_count floats of scratch */
+} launch_paged;
+
+void launch_kv_store(const launch_paged *a, cudaStream_t s);
+void launch_paged_plain(const launch_paged *a, cudaStream_t s);
+void launch_paged_mma(const launch_paged *a, cudaStream_t s);
+
+#ifdef __cplusplus
+}
+#endif

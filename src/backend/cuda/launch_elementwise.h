@@ -1,0 +1,47 @@
+#pragma once
+/* launch_elementwise.h - launchers of elementwise.cu. `rows` is op.rows: NULL, or the number of leading rows to compute,
+ * in device memory. Outputs may take the bytes of an input where ops.def says so. */
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y = a + b, gelu(a), b * gelu'(a) over n_rows * width elements. */
+void launch_add(cudaStream_t s, launch_type t, void *y, const void *a, const void *b, int64_t n_rows, int64_t width,
+                const int32_t *rows);
+void launch_gelu(cudaStream_t s, launch_type t, void *y, const void *x, int64_t n_rows, int64_t width,
+                 const int32_t *rows);
+void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, const void *dy, int64_t n);
+
+void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
+                     int64_t width, const int32_t *rows);
+/* gu (n_rows, 2F), y (n_rows, F). */
+void launch_swiglu(cudaStream_t s, launch_type t, void *y, const void *gu, int64_t n_rows, int64_t F,
+                   const int32_t *rows);
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, const void *gu, const void *dy, int64_t n_rows,
+                       int64_t F);
+
+typedef struct launch_rope_args {
+    void *y;
+    const void *qkv;
+    const float *table; /* (n_positions, head_dim) */
+    const int32_t *doc, *rows;
+    int64_t n_rows, seq_len, n_positions;
+    int n_turned; /* query and key heads */
+    int n_kept;   /* value heads, copied unless y is qkv */
+    int head_dim;
+    float sign; /* -1 turns back */
+} launch_rope_args;
+void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a);
+
+/* Columns first .. first + n of both halves of table (n_positions, 2 * half). The frequencies travel with the launch. */
+enum { ROPE_FREQUENCIES = 256 };
+void launch_rope_table(cudaStream_t s, float *table, int64_t n_positions, int half, int first, int n,
+                       const double frequencies[ROPE_FREQUENCIES]);
+
+void launch_cast(cudaStream_t s, launch_type y_type, launch_type x_type, void *y, const void *x, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif

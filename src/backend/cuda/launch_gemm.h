@@ -1,0 +1,27 @@
+#pragma once
+/* launch_gemm.h - the plain matrix product, for the shapes that cuBLASLt does not take. */
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* c (m, n) = or += a (m, k) b (k, n) (+ bias (n)); element (i, j) of an operand lies at i * row + j * col. */
+typedef struct plain_operand {
+    const void *data;
+    int64_t row, col;
+} plain_operand;
+typedef struct plain_product {
+    int64_t m, n, k;
+    plain_operand a, b;
+    void *c;
+    int64_t ldc;
+    const void *bias;         /* of c_type, or NULL */
+    launch_type type, c_type; /* of a and b, of c */
+    bool accumulate;
+} plain_product;
+void launch_plain_product(cudaStream_t stream, const plain_product *q);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,58 @@
+#pragma once
+/* launch_norm.h - launchers of norm.cu, norm_bwd.cu and column_sums.cu. */
+#include "backend/cuda/launch.h"
+#include "backend/cuda/sum_blocks.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Longest row of a norm, longest head of a norm of heads: a block, or a warp, holds it in registers. */
+enum { NORM_ROW_BYTES_MAX = 1 << 17, NORM_HEAD_BYTES_MAX = 2048 };
+
+/* s = a + b where b is given, else the row is a; y = norm of that row. beta and mean NULL: RMSNorm. */
+typedef struct launch_norm_args {
+    const void *a, *b, *gamma, *beta;
+    void *s, *y;
+    float *mean, *rstd;
+    const int32_t *rows; /* op.rows, in device memory, or NULL */
+    int64_t n_rows, C;
+    float eps;
+} launch_norm_args;
+void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a);
+
+/* qkv (n_rows, (n_q + n_k + n_v) D): every q and k head is a row of its own, v heads are copied. rstd (n_rows, n_q + n_k).
+ * Backward: y is dqkv, dy is given, lines (blocks, 2 D) takes the sums for gq, then gk. */
+typedef struct launch_heads_args {
+    const void *qkv, *gq, *gk, *dy;
+    void *y;
+    float *rstd, *lines;
+    const int32_t *rows;
+    int64_t n_rows;
+    int n_q, n_k, n_v, D;
+    float eps;
+} launch_heads_args;
+void launch_qk_norm(cudaStream_t s, launch_type t, const launch_heads_args *a);
+void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a);
+
+/* dx = (dres +) d norm. lines (blocks, C), or (blocks, 2 C) with the sums for beta behind those for gamma where mean is
+ * given. */
+typedef struct launch_norm_bwd_args {
+    const void *x, *gamma, *dy, *dres;
+    const float *mean, *rstd;
+    void *dx;
+    float *lines;
+    int64_t n_rows, C;
+} launch_norm_bwd_args;
+void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a);
+
+/* lines (blocks, C): sums of the rows of dy. */
+void launch_bias_lines(cudaStream_t s, launch_type t, float *lines, const void *dy, int64_t n_rows, int64_t C);
+
+/* out[c] = sum over lines of lines[l * line + c], for c < n. */
+void launch_add_lines(cudaStream_t s, launch_type t, void *out, const float *lines, int64_t n_lines, int64_t line,
+                      int64_t n);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,52 @@
+#pragma once
+/* launch_unembed.h - rows of fp32 logits to losses and gradients, and the gathering of picked rows. */
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct unembed_state { /* what the gradient of one token's logits needs */
+    float max;
+    float factor; /* weight * seed / sum of exp(logit - max); 0: no gradient */
+} unembed_state;
+
+/* n_rows tokens and n_columns logits of each, from column first_column of the vocabulary on. Rows of logits start at a
+ * multiple of 16 bytes; what lies between n_columns and ld may be read and written and means nothing. */
+typedef struct unembed_rows {
+    int64_t n_rows;
+    int32_t n_columns, first_column;
+    float *logits; /* (n_rows, ld) */
+    int64_t ld;
+    const int32_t *targets; /* (n_rows); outside [0, n_vocabulary): not trained on */
+    int32_t n_vocabulary;
+    const float *weights;  /* (n_rows) or NULL */
+    const float *seed;     /* one number */
+    float *losses;         /* (n_rows) */
+    int32_t *argmax;       /* (n_rows) or NULL */
+    unembed_state *states; /* (n_rows) or NULL */
+    launch_type type;      /* of the gradient */
+    void *gradient;        /* (n_rows, gradient_ld); rows start at a multiple of 16 bytes */
+    int64_t gradient_ld;
+} unembed_rows;
+
+/* A gradient may lie on the logits it is made from: an fp32 one exactly, a 16-bit one in the second half of each row.
+ * unembed.cu says why that half. */
+static inline void *unembed_gradient_place(float *logits, int64_t ld, launch_type type) {
+    return type == LAUNCH_F32 ? (void *)logits : (void *)(logits + ld / 2);
+}
+
+/* All columns at once: losses, argmax where asked. */
+void launch_unembed_loss(cudaStream_t stream, const unembed_rows *r);
+/* All columns at once: losses, states where asked, gradient. */
+void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r);
+/* Some columns: gradient, from the states. */
+void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r);
+
+/* dst[i] = src[pick[i]], zeros where pick[i] is outside [0, n_src). */
+void launch_gather_rows(cudaStream_t stream, void *dst, const void *src, const int32_t *pick, int64_t n_rows,
+                        int64_t n_src, int64_t row_bytes);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,17 @@
+/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: one product each.
+ *
+ * dw is the finished sum over all tokens: adding it to an accumulator is another op, so that micro-batches and ranks are
+ * summed in one order. Where op.rows says that fewer rows hold something, all are computed: the shape stays, and with it
+ * the algorithm and every row's bits. */
+#include "backend/cuda/gemm.h"
+
+static void linear_run(backend_context *c, const kernel_call *k) {
+    gemm_call g = {
+        .q = linear_product(k->program, k->op), .a = k->in[0], .b = k->in[1], .c = k->out[0], .work = k->work};
+    if (g.q.bias) g.bias = k->in[2];
+    gemm_launch(c, &g);
+}
+
+void cuda_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */
+void cuda_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dx = */
+void cuda_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw = */

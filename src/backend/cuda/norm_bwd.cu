@@ -1,0 +1,224 @@
+/* norm_bwd.cu - backward of the norms: dx row by row, and the sums for the gains in lines, one per block of rows.
+ *
+ *     xh = (x - mean) rstd, a = dy gamma:   dx = rstd (a - [mean(a)] - xh mean(a xh)) + dres    [LayerNorm only]
+ *
+ * A block goes through its rows in order. Each thread owns the same columns of every row, so the sums over rows stay in
+ * its registers until the end; the next row is asked for before the sums of this one are taken, because a block has only
+ * one barrier's worth of other work to hide memory behind. dx may be dy or dres: a row is read whole, by the threads that
+ * write it, before any of it is written. */
+#include "backend/cuda/launch_norm.h"
+
+#include "backend/cuda/typed.cuh"
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+struct row_sums {
+    float a, axh;
+};
+
+/* Two sums over the block at the price of one. `shared` is as for block_sum. */
+DEVICE row_sums block_sums(row_sums s, row_sums *shared) {
+    s.a = lanes_sum(s.a);
+    s.axh = lanes_sum(s.axh);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = s;
+    __syncthreads();
+    row_sums t = threadIdx.x % WARP < blockDim.x / WARP ? shared[threadIdx.x % WARP] : row_sums{0, 0};
+    return {lanes_sum(t.a), lanes_sum(t.axh)};
+}
+
+/* What a thread holds of one row, as it lies in memory. */
+template <int PACKS> struct row_packs {
+    uint4 x[PACKS], dy[PACKS], dres[PACKS];
+    float mean, rstd;
+};
+
+template <typename T, bool VECTOR, int PACKS, bool CENTERED>
+DEVICE row_packs<PACKS> row_packs_load(const launch_norm_bwd_args &n, int64_t row) {
+    row_packs<PACKS> r;
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * pack<T>::N, at = row * n.C + i;
+        r.x[k] = raw_load<VECTOR>((const T *)n.x + at, n.C - i);
+        r.dy[k] = raw_load<VECTOR>((const T *)n.dy + at, n.C - i);
+        if (n.dres) r.dres[k] = raw_load<VECTOR>((const T *)n.dres + at, n.C - i);
+    }
+    r.mean = CENTERED ? n.mean[row] : 0;
+    r.rstd = n.rstd[row];
+    return r;
+}
+
+template <typename T, bool VECTOR, int PACKS, bool CENTERED>
+static __global__ void __launch_bounds__(PACKS < 8 ? 512 : 1024) norm_bwd_kernel(launch_norm_bwd_args n,
+                                                                                  int64_t block_rows) {
+    enum { N = pack<T>::N };
+    __shared__ row_sums shared[2][WARP];
+    int64_t first = blockIdx.x * block_rows, end = min(first + block_rows, n.n_rows);
+    uint4 gamma[PACKS];
+    float dgamma[PACKS][N] = {}, dbeta[PACKS][N] = {};
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
+        gamma[k] = raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
+    }
+    row_packs<PACKS> next = row_packs_load<T, VECTOR, PACKS, CENTERED>(n, first);
+    for (int64_t row = first; row < end; row++) {
+        row_packs<PACKS> now = next;
+        if (row + 1 < end) next = row_packs_load<T, VECTOR, PACKS, CENTERED>(n, row + 1);
+        row_sums sum = {0, 0};
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) { /* past the end of a row dy and gamma are 0 and add nothing */
+            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]), g = pack_widen<T>(gamma[k]);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float a = dy.v[e] * g.v[e], xh = (x.v[e] - now.mean) * now.rstd;
+                sum.axh = fmaf(a, xh, sum.axh);
+                dgamma[k][e] = fmaf(dy.v[e], xh, dgamma[k][e]);
+                if (CENTERED) {
+                    sum.a += a;
+                    dbeta[k][e] += dy.v[e];
+                }
+            }
+        }
+        if (CENTERED) sum = block_sums(sum, shared[row & 1]);
+        else sum.axh = block_sum(sum.axh, &shared[row & 1][0].a);
+        float mean_a = CENTERED ? sum.a / (float)n.C : 0, mean_axh = sum.axh / (float)n.C;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
+            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]), g = pack_widen<T>(gamma[k]), dx;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float xh = (x.v[e] - now.mean) * now.rstd;
+                dx.v[e] = now.rstd * fmaf(xh, -mean_axh, dy.v[e] * g.v[e] - mean_a);
+            }
+            if (n.dres) {
+                pack<T> dres = pack_widen<T>(now.dres[k]);
+#pragma unroll
+                for (int e = 0; e < N; e++) dx.v[e] += dres.v[e];
+            }
+            pack_store<VECTOR>((T *)n.dx + row * n.C + i, dx, n.C - i);
+        }
+    }
+    float *line = n.lines + blockIdx.x * n.C * (CENTERED ? 2 : 1);
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            if (i + e >= n.C) break;
+            line[i + e] = dgamma[k][e];
+            if (CENTERED) line[n.C + i + e] = dbeta[k][e];
+        }
+    }
+}
+
+void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx};
+        bool whole = a->C % pack<T>::N == 0;
+        for (const void *p : operands) whole = whole && aligned(p, 16);
+        int64_t packs = divide_up(a->C, pack<T>::N);
+        auto run = [&](auto per_thread) {
+            constexpr int PACKS = decltype(per_thread)::value;
+            by_flag(whole, [&](auto vector) {
+                by_flag(a->mean != NULL, [&](auto centered) {
+                    launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value>,
+                           dim3((unsigned)sum_block_count(a->n_rows)), dim3(block_threads(divide_up(packs, PACKS), 1024)), s,
+                           *a, sum_block_rows(a->n_rows));
+                });
+            });
+        };
+        if (packs <= 512) run(std::integral_constant<int, 1>{});
+        else if (packs <= 1024) run(std::integral_constant<int, 2>{});
+        else if (packs <= 2048) run(std::integral_constant<int, 4>{});
+        else run(std::integral_constant<int, 8>{});
+    });
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
+
+enum { HEAD_THREADS = 256 };
+
+/* LANES lanes take one head after another out of the block's rows, whichever they are: the sums for gq and gk are kept
+ * apart. At the end the groups of lanes are added in order. */
+template <typename T, bool VECTOR, int LANES, int PACKS>
+static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch_heads_args n, int64_t block_rows) {
+    enum { N = pack<T>::N, GROUPS = HEAD_THREADS / LANES };
+    __shared__ float parts[HEAD_THREADS * N];
+    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int n_normed = n.n_q + n.n_k, n_heads = n_normed + n.n_v;
+    int64_t first = blockIdx.x * block_rows, rows = min(block_rows, n.n_rows - first);
+    float dg[2][PACKS][N] = {};
+    for (int64_t turn = 0; turn < rows * n_heads; turn += GROUPS) {
+        int64_t unit = turn + group, start = (first * n_heads + unit) * n.D;
+        bool there = unit < rows * n_heads; /* the whole warp stays for the sum */
+        int head = (int)(unit % n_heads);
+        uint4 raw_x[PACKS], raw_dy[PACKS];
+        pack<T> g[PACKS];
+        float rstd = there && head < n_normed ? n.rstd[(first + unit / n_heads) * n_normed + head] : 0, axh = 0;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int i = (lane + k * LANES) * N;
+            raw_x[k] = raw_load<VECTOR>((const T *)n.qkv + start + i, there ? n.D - i : 0);
+            raw_dy[k] = raw_load<VECTOR>((const T *)n.dy + start + i, there ? n.D - i : 0);
+            g[k] = pack_load<VECTOR>((const T *)(head < n.n_q ? n.gq : n.gk) + i, n.D - i);
+        }
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            pack<T> x = pack_widen<T>(raw_x[k]), dy = pack_widen<T>(raw_dy[k]);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float xh = x.v[e] * rstd;
+                axh = fmaf(dy.v[e] * g[k].v[e], xh, axh);
+                if (head < n.n_q) dg[0][k][e] = fmaf(dy.v[e], xh, dg[0][k][e]);
+                else dg[1][k][e] = fmaf(dy.v[e], xh, dg[1][k][e]); /* a value head has rstd 0 here */
+            }
+        }
+        float mean_axh = lanes_sum<LANES>(axh) / (float)n.D;
+        if (!there) continue;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int i = (lane + k * LANES) * N;
+            pack<T> x = pack_widen<T>(raw_x[k]), dy = pack_widen<T>(raw_dy[k]);
+            if (head < n_normed) {
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    dy.v[e] = rstd * fmaf(x.v[e] * rstd, -mean_axh, dy.v[e] * g[k].v[e]);
+            }
+            pack_store<VECTOR>((T *)n.y + start + i, dy, n.D - i);
+        }
+    }
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            __syncthreads();
+#pragma unroll
+            for (int e = 0; e < N; e++) parts[(e * GROUPS + group) * LANES + lane] = dg[which][k][e];
+            __syncthreads();
+            for (int c = threadIdx.x; c < LANES * N; c += HEAD_THREADS) {
+                int column = k * LANES * N + c;
+                float total = 0;
+                for (int other = 0; other < GROUPS; other++) total += parts[(c % N * GROUPS + other) * LANES + c / N];
+                if (column < n.D) n.lines[(blockIdx.x * 2 + which) * (int64_t)n.D + column] = total;
+            }
+        }
+}
+
+void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        const void *operands[] = {a->qkv, a->gq, a->gk, a->dy, a->y};
+        bool whole = a->D % pack<T>::N == 0;
+        for (const void *p : operands) whole = whole && aligned(p, 16);
+        by_head_lanes(divide_up(a->D, pack<T>::N), [&](auto n_lanes, auto per_lane) {
+            constexpr int LANES = decltype(n_lanes)::value, PACKS = decltype(per_lane)::value;
+            by_flag(whole, [&](auto vector) {
+                launch(qk_norm_bwd_kernel<T, decltype(vector)::value, LANES, PACKS>,
+                       dim3((unsigned)sum_block_count(a->n_rows)), dim3(HEAD_THREADS), s, *a,
+                       sum_block_rows(a->n_rows));
+            });
+        });
+    });
+}

@@ -1,0 +1,171 @@
+/* optimizer.cu - what happens to gradients before AdamW: accumulation, global norm, clip factor; and the step's loss.
+ *
+ * Orders of operations are those written at the top of the host's optimizer.c. Squares of fp32 are exact in fp64, so an
+ * fma there gives the bits of a product and a sum. */
+#include "backend/cuda/noise.cuh"
+
+/* ---- accumulate -------------------------------------------------------------------------------------------------- */
+
+/* A bf16 accumulator takes noise, an fp32 one does not. */
+template <typename A, typename X, bool VECTOR>
+static __global__ void __launch_bounds__(CHUNK_THREADS) accumulate_kernel(A *acc, const X *x,
+                                                                          const launch_scalars *scalars,
+                                                                          launch_noise noise, int64_t n) {
+    constexpr bool ROUNDED = std::is_same_v<A, bf16>;
+    __shared__ noise_key shared_key;
+    chunk_place chunk = chunk_open(noise);
+    bool restart = scalars->micro == 0;
+    if (ROUNDED) {
+        if (threadIdx.x == 0)
+            shared_key = noise_open(noise, *scalars, NOISE_ACCUMULATE | scalars->micro << 8, chunk.noise_block);
+        __syncthreads();
+    }
+    for (int turn = 0; turn < CHUNK_TURNS; turn++) {
+        tile_place at = tile_at(chunk, turn);
+        if (at.begin < 0 || at.begin >= n) continue;
+        quad<X> in[2];
+        quad<A> before[2] = {}, out[2];
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q;
+            in[q] = quad_load<VECTOR>(x + i, n - i);
+            if (!restart) before[q] = quad_load<VECTOR>(acc + i, n - i);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            uint32_t word = ROUNDED ? noise_value_word(shared_key, at.r + e) : 0;
+#pragma unroll
+            for (int q = 0; q < 2; q++) {
+                float sum = widen_exact(in[q].e[e]);
+                if (!restart) sum += widen(before[q].e[e]);
+                if constexpr (ROUNDED) out[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
+                else out[q].e[e] = sum;
+            }
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q;
+            quad_store<VECTOR>(acc + i, out[q], n - i);
+        }
+    }
+}
+
+void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type, void *acc, const void *x,
+                       const launch_scalars *scalars, launch_noise noise, int64_t n) {
+    by_type(x_type, [&](auto zero) {
+        using X = decltype(zero);
+        by_flag(aligned(acc, 16) && aligned(x, 16), [&](auto vector) {
+            dim3 grid(chunk_count(noise, n)), block(CHUNK_THREADS);
+            if (acc_type == LAUNCH_F32)
+                launch(accumulate_kernel<float, X, decltype(vector)::value>, grid, block, s, (float *)acc,
+                       (const X *)x, scalars, noise, n);
+            else
+                launch(accumulate_kernel<bf16, X, decltype(vector)::value>, grid, block, s, (bf16 *)acc, (const X *)x,
+                       scalars, noise, n);
+        });
+    });
+}
+
+/* ---- global norm ------------------------------------------------------------------------------------------------- */
+
+/* The host adds the squares of a block in 16 lanes, lane j those of elements j, j + 16, ... in order, and folds the lanes
+ * in halves. Here four neighbouring threads have four of these lanes each, and ask for SUMSQ_AHEAD quads at a time. */
+enum { SUMSQ_THREADS = 128, SUMSQ_AHEAD = 8 };
+
+template <typename T, bool VECTOR>
+static __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(double *partials, const T *g, int64_t n,
+                                                                     int64_t block, int64_t n_blocks) {
+    int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 4;
+    int part = threadIdx.x % 4;
+    int64_t begin = b * block, end = min(begin + block, n); /* a thread without a block has nothing, and stays */
+    double lane[4] = {};
+    for (int64_t i = begin + 4 * part; i < end; i += 16 * SUMSQ_AHEAD) {
+        quad<T> in[SUMSQ_AHEAD];
+#pragma unroll
+        for (int k = 0; k < SUMSQ_AHEAD; k++) in[k] = quad_load<VECTOR>(g + i + 16 * k, end - i - 16 * k);
+#pragma unroll
+        for (int k = 0; k < SUMSQ_AHEAD; k++) /* past the end zero squares, which change nothing */
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                double d = widen(in[k].e[e]);
+                lane[e] = fma(d, d, lane[e]);
+            }
+    }
+    /* lanes 8 .. 15 onto 0 .. 7 are threads 2 and 3 onto 0 and 1, and so on down to one */
+#pragma unroll
+    for (int step = 2; step > 0; step /= 2)
+#pragma unroll
+        for (int e = 0; e < 4; e++) lane[e] += __shfl_down_sync(0xffffffffu, lane[e], step, 4);
+    if (part == 0 && b < n_blocks) partials[b] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t block) {
+    int64_t n_blocks = divide_up(n, block);
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        by_flag(aligned(g, 4 * sizeof(T)), [&](auto vector) {
+            launch(sumsq_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(n_blocks * 4, SUMSQ_THREADS)),
+                   dim3(SUMSQ_THREADS), s, partials, (const T *)g, n, block, n_blocks);
+        });
+    });
+}
+
+/* ---- clip -------------------------------------------------------------------------------------------------------- */
+
+/* One block, a thread for each of the host's lanes. In double to the end: the factor multiplies every gradient. */
+static __global__ void __launch_bounds__(CLIP_THREADS) clip_kernel(launch_clip_args a) {
+    __shared__ double lane[CLIP_THREADS];
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < a.n_partials; i += CLIP_THREADS) sum += a.partials[i];
+    lane[threadIdx.x] = sum;
+    for (int half = CLIP_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) lane[threadIdx.x] += lane[threadIdx.x + half];
+    }
+    if (threadIdx.x > 0) return;
+    double divisor = a.sums[a.by_weights ? LAUNCH_SUM_WEIGHTS : LAUNCH_SUM_VALID];
+    if (divisor == 0) divisor = 1; /* no token was valid: the gradient is zero, and stays zero */
+    double factor = a.scalars->grad_unscale / divisor, norm = sqrt(lane[0]) * factor;
+    double loss = a.sums[LAUNCH_SUM_WEIGHTED_LOSS];
+    if (a.limit > 0) factor *= fmin(1.0, a.limit / (norm + 1e-6));
+    bool skip = !isfinite(norm) || !isfinite(loss);
+    for (int i = 0; i < a.n_clip; i++) a.clip[i] = 0;
+    a.clip[LAUNCH_CLIP_NORM] = (float)norm;
+    a.clip[LAUNCH_CLIP_FACTOR] = skip ? 0.0f : (float)factor;
+    a.clip[LAUNCH_CLIP_SKIP] = skip;
+    a.clip[LAUNCH_CLIP_LOSS] = (float)(loss / divisor);
+}
+
+void launch_clip(cudaStream_t s, const launch_clip_args *a) { launch(clip_kernel, dim3(1), dim3(CLIP_THREADS), s, *a); }
+
+/* ---- loss of the step -------------------------------------------------------------------------------------------- */
+
+enum { LOSS_THREADS = 1024 };
+
+/* One block, thread t adds tokens t, t + LOSS_THREADS, ... in double. The sums of a micro-batch are finished before they
+ * are added to those before: then adding over micro-batches and over ranks is the same sum. */
+static __global__ void __launch_bounds__(LOSS_THREADS) loss_kernel(double *sums, const float *losses,
+                                                                   const int32_t *targets, const float *weights,
+                                                                   const launch_scalars *scalars, int64_t n) {
+    __shared__ double shared[LAUNCH_SUM_COUNT][WARP];
+    double part[LAUNCH_SUM_COUNT] = {};
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n; i += LOSS_THREADS) {
+        if (targets[i] < 0) continue;
+        double weight = weights ? weights[i] : 1, loss = losses[i];
+        part[LAUNCH_SUM_WEIGHTED_LOSS] += weight * loss;
+        part[LAUNCH_SUM_VALID] += 1;
+        part[LAUNCH_SUM_WEIGHTS] += weight;
+        part[LAUNCH_SUM_LOSS] += loss;
+    }
+    for (int k = 0; k < LAUNCH_SUM_COUNT; k++) {
+        double sum = block_sum(part[k], shared[k]);
+        if (threadIdx.x == 0) sums[k] = scalars->micro == 0 ? sum : sums[k] + sum;
+    }
+}
+
+void launch_loss_reduce(cudaStream_t s, double *sums, const float *losses, const int32_t *targets, const float *weights,
+                        const launch_scalars *scalars, int64_t n) {
+    launch(loss_kernel, dim3(1), dim3(LOSS_THREADS), s, sums, losses, targets, weights, scalars, n);
+}

@@ -1,0 +1,54 @@
+#pragma once
+/* products.h - which matrix products an op consists of, and the scratch they take; no CUDA in here.
+ *
+ * Both halves of the plug-in read this: the plan asks for the bytes where there is no GPU, the kernels lay out their
+ * scratch by the same numbers. Everything follows from shapes and attributes alone.
+ *
+ *     product q = linear_product(p, o);
+ *     size_t n = product_work_bytes(&q);     // what gemm_launch wants as scratch for it */
+#include "program/program.h"
+
+/* C (m, n) = A (m, k) B (k, n), row-major, sums in fp32, each element of C rounded once. */
+typedef struct product {
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc;   /* elements between two rows as they are stored */
+    bool a_turned, b_turned; /* stored as (k, m), as (n, k) */
+    dtype type, c_type;      /* of A and B, of C */
+    bool bias;               /* (n) of c_type is added to every row before the rounding */
+    bool accumulate;         /* C += */
+} product;
+
+bool product_equal(const product *a, const product *b);
+/* May k be cut into parts that are added in a second step? It fills a GPU that a product of few rows leaves idle. */
+bool product_may_split(const product *q);
+size_t product_work_bytes(const product *q);
+
+/* LINEAR, LINEAR_DX, LINEAR_DW */
+product linear_product(const program *p, const op *o);
+
+/* How UNEMBED_LOSS and its gradient cut their work, and where in their scratch things lie. unembed.c explains the walks. */
+typedef struct unembed_plan {
+    int64_t N, C, V;
+    dtype type;             /* of h, w and the gradient of the logits */
+    dtype dh_type, dw_type; /* of the results; only where gradient */
+    bool gradient;
+    int64_t rows, n_chunks; /* tokens whose fp32 logits are held at once */
+    int64_t ld;             /* floats from one row of a chunk to the next */
+    bool stored;            /* the gradients of all logits are kept in 16 bits, (N, ld) */
+    int64_t v_block;        /* columns of the vocabulary per step of the second walk; 0: there is none */
+    int64_t v_ld;           /* floats from one row of such a block to the next */
+    size_t at_stored, at_states, at_products, n_bytes; /* chunk or block, then these */
+} unembed_plan;
+
+unembed_plan unembed_plan_make(const program *p, const op *o);
+/* The three products, for a number of tokens and of columns of the vocabulary. ld is that of the logits or, in elements of
+ * type, of their gradient. */
+product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
+product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld);
+product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
+/* Elements of type from one row of the gradient to the next where it lies over the logits it came from. */
+int64_t unembed_gradient_ld(const unembed_plan *u, int64_t ld);
+
+/* UNEMBED_LOGITS: picked rows are copied together first, picked_bytes of them. */
+product logits_product(const program *p, const op *o);
+size_t logits_picked_bytes(const program *p, const op *o);

@@ -1,0 +1,163 @@
+/* unembed.c - from hidden states to cross entropy and its gradient, and to logits for sampling.
+ *
+ * Tokens go in chunks whose fp32 logits fit attr.chunk_bytes: logits by a product, losses and the gradient of the logits by
+ * one kernel (unembed.cu), dh by a product. dw is a sum over all tokens, and there are three ways to it:
+ *
+ *   stored     the gradient of all logits is kept in 16 bits where the budget holds it beside a chunk: dh and dw are one
+ *              product each. 6 N V C flops, and nothing is added up outside a product.
+ *   in chunks  dw is fp32, or there is but one chunk: the gradient lies on the logits it came from, and each chunk's
+ *              product is added to dw, in order. 6 N V C flops; dw is read and written once per chunk.
+ *   in blocks  dw has 16 bits and must be rounded once, and an fp32 copy (V, C) would cost what the chunks save: a second
+ *              walk goes over blocks of the vocabulary, all tokens at once: logits again, gradient again, one product that
+ *              finishes its rows of dw. 8 N V C flops, and 8 bytes per token for what the gradient needs.
+ *
+ * Which one follows from shapes and attr alone (work_gemm.c). The device does not tell the host which tokens are trained
+ * on, so a chunk without any is computed like the others; its gradient is 0. */
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/launch_unembed.h"
+#include <stddef.h>
+
+typedef struct unembed_run {
+    backend_context *c;
+    unembed_plan plan;
+    const void *h, *w;
+    char *work;
+    unembed_rows all; /* of all tokens; logits and gradient are set where they are used */
+} unembed_run;
+
+static const void *element(const void *data, dtype t, int64_t i) {
+    return (const char *)data + (size_t)i * dtype_bytes(t);
+}
+static void *element_of(void *data, dtype t, int64_t i) { return (char *)data + (size_t)i * dtype_bytes(t); }
+
+static unembed_run run_make(backend_context *c, const kernel_call *k) {
+    unembed_run u = {
+        .c = c, .plan = unembed_plan_make(k->program, k->op), .h = k->in[0], .w = k->in[1], .work = k->work};
+    ASSERT(u.plan.V <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
+    u.all = (unembed_rows){.n_rows = u.plan.N,
+                           .n_columns = (int32_t)u.plan.V,
+                           .logits = k->work,
+                           .ld = u.plan.ld,
+                           .targets = k->in[2],
+                           .n_vocabulary = (int32_t)u.plan.V,
+                           .losses = k->out[0],
+                           .type = launch_type_of(u.plan.type)};
+    return u;
+}
+
+/* Tokens first .. first + n_rows. */
+static unembed_rows rows_from(const unembed_run *u, int64_t first, int64_t n_rows) {
+    unembed_rows r = u->all;
+    r.n_rows = n_rows;
+    r.targets += first;
+    r.losses += first;
+    if (r.weights) r.weights += first;
+    if (r.argmax) r.argmax += first;
+    if (r.states) r.states += first;
+    return r;
+}
+
+static void product_run(const unembed_run *u, product q, const void *a, const void *b, void *out) {
+    gemm_call g = {.q = q, .a = a, .b = b, .c = out, .work = u->work + u->plan.at_products};
+    gemm_launch(u->c, &g);
+}
+
+static void run_logits(const unembed_run *u, const unembed_rows *r, int64_t first_row) {
+    const unembed_plan *p = &u->plan;
+    product_run(u, unembed_logits_product(p, r->n_rows, r->n_columns, r->ld), element(u->h, p->type, first_row * p->C),
+                element(u->w, p->type, r->first_column * p->C), r->logits);
+}
+
+static void run_dh(const unembed_run *u, const unembed_rows *r, int64_t first_row, void *dh) {
+    const unembed_plan *p = &u->plan;
+    product_run(u, unembed_dh_product(p, r->n_rows, r->gradient_ld), r->gradient, u->w,
+                element_of(dh, p->dh_type, first_row * p->C));
+}
+
+/* dw rows of these columns = (or +=) gradient^T h */
+static void run_dw(const unembed_run *u, const unembed_rows *r, int64_t first_row, void *dw, bool accumulate) {
+    const unembed_plan *p = &u->plan;
+    product q = unembed_dw_product(p, r->n_rows, r->n_columns, r->gradient_ld);
+    q.accumulate = accumulate;
+    product_run(u, q, r->gradient, element(u->h, p->type, first_row * p->C),
+                element_of(dw, p->dw_type, r->first_column * p->C));
+}
+
+static void gradient_in_place(const unembed_run *u, unembed_rows *r) {
+    r->gradient = unembed_gradient_place(r->logits, r->ld, r->type);
+    r->gradient_ld = unembed_gradient_ld(&u->plan, r->ld);
+}
+
+void cuda_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
+    unembed_run u = run_make(c, k);
+    u.all.argmax = k->out[1];
+    for (int64_t first = 0; first < u.plan.N; first += u.plan.rows) {
+        unembed_rows r = rows_from(&u, first, MIN(u.plan.rows, u.plan.N - first));
+        run_logits(&u, &r, first);
+        launch_unembed_loss(c->stream, &r);
+    }
+}
+
+static void run_stored(const unembed_run *u, void *dh, void *dw) {
+    const unembed_plan *p = &u->plan;
+    void *stored = u->work + p->at_stored;
+    for (int64_t first = 0; first < p->N; first += p->rows) {
+        unembed_rows r = rows_from(u, first, MIN(p->rows, p->N - first));
+        r.gradient = element_of(stored, p->type, first * p->ld);
+        r.gradient_ld = p->ld;
+        run_logits(u, &r, first);
+        launch_unembed_loss_grad(u->c->stream, &r);
+    }
+    unembed_rows all = u->all;
+    all.gradient = stored;
+    all.gradient_ld = p->ld;
+    run_dh(u, &all, 0, dh);
+    run_dw(u, &all, 0, dw, false);
+}
+
+static void run_chunks(const unembed_run *u, void *dh, void *dw) {
+    const unembed_plan *p = &u->plan;
+    for (int64_t first = 0; first < p->N; first += p->rows) {
+        unembed_rows r = rows_from(u, first, MIN(p->rows, p->N - first));
+        gradient_in_place(u, &r);
+        run_logits(u, &r, first);
+        launch_unembed_loss_grad(u->c->stream, &r);
+        run_dh(u, &r, first, dh);
+        if (p->v_block == 0) run_dw(u, &r, first, dw, first > 0);
+    }
+    if (p->v_block == 0) return;
+
+    unembed_rows r = u->all;
+    r.ld = p->v_ld;
+    gradient_in_place(u, &r);
+    for (int64_t column = 0; column < p->V; column += p->v_block) {
+        r.first_column = (int32_t)column;
+        r.n_columns = (int32_t)MIN(p->v_block, p->V - column);
+        run_logits(u, &r, 0);
+        launch_unembed_grad(u->c->stream, &r);
+        run_dw(u, &r, 0, dw, false);
+    }
+}
+
+/* losses =, dh =, dw = */
+void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
+    unembed_run u = run_make(c, k);
+    u.all.weights = k->in[3];
+    u.all.seed = (const float *)((const char *)k->in[4] + offsetof(step_scalars, seed));
+    if (u.plan.v_block > 0) u.all.states = (unembed_state *)(u.work + u.plan.at_states);
+    if (u.plan.stored) run_stored(&u, k->out[1], k->out[2]);
+    else run_chunks(&u, k->out[1], k->out[2]);
+}
+
+/* logits = ; rows that op.rows leaves out are computed too, from whatever row they pick. */
+void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
+    const value *h = call_in(k, 0);
+    gemm_call g = {.q = logits_product(k->program, k->op), .a = k->in[0], .b = k->in[1], .c = k->out[0]};
+    g.work = (char *)k->work + logits_picked_bytes(k->program, k->op);
+    if (k->in[2]) {
+        launch_gather_rows(c->stream, k->work, k->in[0], k->in[2], g.q.m, h->shape.dim[0],
+                           g.q.k * (int64_t)dtype_bytes(h->type));
+        g.a = k->work;
+    }
+    gemm_launch(c, &g);
+}

@@ -1,0 +1,124 @@
+#pragma once
+/* wgmma.cuh - the instructions of compute capability 9.0 that a warp group (128 threads) works with, as functions: barriers
+ * that count bytes, tiles fetched by the TMA unit, and products whose right operand stays in shared memory.
+ *
+ * Accumulators and left operands in registers are laid out as in mma.cuh, warp w of the group holding rows 16 w to 16 w + 15.
+ * They exist for sm_90a alone; WGMMA_HERE says whether the code being compiled is for it. */
+#include "backend/cuda/mma.cuh"
+#include <cuda.h>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WGMMA_HERE 1
+#else
+#define WGMMA_HERE 0
+#endif
+
+#if WGMMA_HERE
+
+/* ---- barriers in shared memory ---------------------------------------------------------------------------------- */
+
+__device__ inline void barrier_init(uint32_t barrier, int n_arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals) : "memory");
+}
+/* After the last barrier_init, before __syncthreads: the TMA unit sees them too. */
+__device__ inline void barriers_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives, and the phase ends only when so many bytes have come as well. */
+__device__ inline void barrier_arrive_expecting(uint32_t barrier, uint32_t n_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
+/* Until the phase of this parity has ended; a new barrier counts as having ended parity 1. */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}\n"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------ */
+
+/* One box of a (columns, rows, sequences) tensor; zeros outside it. */
+__device__ inline void fetch_box(uint32_t to, const CUtensorMap *map, int column, int row, int sequence,
+                                 uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+                 "%4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(sequence), "r"(barrier)
+                 : "memory");
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------- */
+
+/* Registers given to wgmma are ready (before the first of a batch). */
+__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ inline void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+/* Accumulators are read after this point: without it the compiler may move a use above the wait. */
+template <int N> __device__ inline void wgmma_settle(float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[n][i])::"memory");
+}
+
+template <int N> __device__ inline void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ inline void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+// clang-format off
+#define WGMMA_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define WGMMA_LIST_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
+    "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define WGMMA_4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define WGMMA_32 WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
+#define WGMMA_64 WGMMA_32, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
+// clang-format on
+
+/* c (64, N) = or += a (64, 16) b (16, N): both from shared memory, a row of either being 16 neighbours; or a from registers
+ * and b with a row of N neighbours. */
+template <typename E, int N> struct wgmma;
+
+#define WGMMA_FUNCTIONS(E, type, N, L, A0, A1, A2, A3, A4, A5)                                                       \
+    template <> struct wgmma<E, N> {                                                                                 \
+        static __device__ inline void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
+                         ", %" A0 ", %" A1 ", p, 1, 1, 0, 0;\n"                                                      \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "l"(a), "l"(b), "r"(add));                                                                \
+        }                                                                                                            \
+        static __device__ inline void registers(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
+                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p, 1, 1, 1;\n"                            \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                            \
+        }                                                                                                            \
+    }
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69");
+WGMMA_FUNCTIONS(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
+
+#endif

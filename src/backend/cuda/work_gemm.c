@@ -1,0 +1,202 @@
+/* work_gemm.c - the products of the ops that are products, and their scratch: pure, so that a plan needs no GPU.
+ *
+ * Rows of logits are padded to LD_UNIT floats, so that every row of them and of their gradient is aligned for the widest
+ * loads whatever the vocabulary is (50257, 151669).
+ *
+ * The budget of an unembedding (attr.chunk_bytes) covers the logits and what is kept of their gradient; scratch of the
+ * products comes on top. A gradient that is rounded to 16 bits is kept whole where the budget allows it in at most
+ * CHUNKS_MOST chunks: then dh and dw are one product each. */
+#include "backend/cuda/products.h"
+#include "backend/cuda/work.h"
+
+enum {
+    LD_UNIT = 32,      /* floats: 128 bytes, one line of the cache */
+    CHUNKS_MOST = 16,  /* thinner chunks would read the unembedding too often */
+    V_BLOCK_MIN = 128, /* columns: one tile of a product; narrower ones read all of h for almost nothing */
+    SPLIT_TILES = 64,  /* products of fewer tiles of 128 x 128 leave half of a large GPU idle ... */
+    SPLIT_K = 512,     /* ... and are worth cutting where k is long */
+    SPLIT_PARTS = 8,
+};
+#define WORK_LEAST ((size_t)1 << 20)
+#define WORK_MOST ((size_t)16 << 20)
+#define SPLIT_WORK_MOST ((size_t)32 << 20)
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t ld_up(int64_t n) { return ceil_div(n, LD_UNIT) * LD_UNIT; }
+static size_t bytes_up(size_t n) { return (n + 127) / 128 * 128; }
+
+bool product_equal(const product *a, const product *b) {
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
+           a->bias == b->bias && a->accumulate == b->accumulate;
+}
+
+/* Never a weight gradient (A is turned in those alone): it is one sum over all tokens. */
+bool product_may_split(const product *q) {
+    return !q->accumulate && !q->a_turned && q->k >= SPLIT_K &&
+           ceil_div(q->m, 128) * ceil_div(q->n, 128) <= SPLIT_TILES;
+}
+
+/* A split product keeps its parts in fp32. Others need little or nothing; what they are offered is small beside C. */
+size_t product_work_bytes(const product *q) {
+    size_t c = (size_t)q->m * (size_t)q->n * sizeof(float);
+    if (product_may_split(q)) return MIN(MAX(SPLIT_PARTS * c, WORK_LEAST), SPLIT_WORK_MOST);
+    return MIN(MAX(c, WORK_LEAST), WORK_MOST);
+}
+
+/* ---- linear ----------------------------------------------------------------------------------------------------- */
+
+/* The last dimension is the row; all others count rows. */
+static int64_t row_length(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
+static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_length(v); }
+
+product linear_product(const program *p, const op *o) {
+    const value *first = program_get(p, o->in[0]), *second = program_get(p, o->in[1]);
+    product q = {.lda = row_length(first),
+                 .ldb = row_length(second),
+                 .type = first->type,
+                 .c_type = program_get(p, o->out[0])->type};
+    ASSERT(first->type == second->type);
+    switch (o->kind) {
+    case OP_LINEAR: /* x (N, in), w (out, in) */
+        q.m = row_count(first), q.n = row_count(second), q.k = q.lda;
+        q.b_turned = true;
+        q.bias = o->in[2] != NO_VALUE;
+        ASSERT(q.lda == q.ldb);
+        ASSERT(!q.bias || program_get(p, o->in[2])->type == q.c_type);
+        break;
+    case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
+        q.m = row_count(first), q.n = q.ldb, q.k = q.lda;
+        ASSERT(q.k == row_count(second));
+        break;
+    default: /* dy (N, out), x (N, in) */
+        ASSERT(o->kind == OP_LINEAR_DW);
+        q.m = q.lda, q.n = q.ldb, q.k = row_count(first);
+        q.a_turned = true;
+        ASSERT(q.k == row_count(second));
+    }
+    q.ldc = q.n;
+    return q;
+}
+
+/* ---- unembedding ------------------------------------------------------------------------------------------------- */
+
+product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
+    return (product){.m = n_rows,
+                     .n = n_columns,
+                     .k = u->C,
+                     .lda = u->C,
+                     .ldb = u->C,
+                     .ldc = ld,
+                     .b_turned = true,
+                     .type = u->type,
+                     .c_type = DTYPE_F32};
+}
+
+product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld) {
+    return (product){
+        .m = n_rows, .n = u->C, .k = u->V, .lda = ld, .ldb = u->C, .ldc = u->C, .type = u->type, .c_type = u->dh_type};
+}
+
+product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
+    return (product){.m = n_columns,
+                     .n = u->C,
+                     .k = n_rows,
+                     .lda = ld,
+                     .ldb = u->C,
+                     .ldc = u->C,
+                     .a_turned = true,
+                     .type = u->type,
+                     .c_type = u->dw_type};
+}
+
+int64_t unembed_gradient_ld(const unembed_plan *u, int64_t ld) {
+    return ld * (int64_t)(sizeof(float) / dtype_bytes(u->type));
+}
+
+/* Scratch of the largest product among those of n_rows tokens. */
+static size_t chunk_products_bytes(const unembed_plan *u, int64_t n_rows) {
+    product logits = unembed_logits_product(u, n_rows, u->V, u->ld);
+    size_t n = product_work_bytes(&logits);
+    if (!u->gradient) return n;
+    product dh = unembed_dh_product(u, n_rows, u->ld), dw = unembed_dw_product(u, n_rows, u->V, u->ld);
+    return MAX(n, MAX(product_work_bytes(&dh), product_work_bytes(&dw)));
+}
+
+static size_t products_bytes(const unembed_plan *u) {
+    size_t n = chunk_products_bytes(u, u->rows);
+    n = MAX(n, chunk_products_bytes(u, u->N - (u->n_chunks - 1) * u->rows)); /* the last chunk may be shorter */
+    if (u->stored) n = MAX(n, chunk_products_bytes(u, u->N));
+    if (u->v_block == 0) return n;
+    for (int last = 0; last < 2; last++) {
+        int64_t v = last ? u->V - (ceil_div(u->V, u->v_block) - 1) * u->v_block : u->v_block;
+        product logits = unembed_logits_product(u, u->N, v, u->v_ld), dw = unembed_dw_product(u, u->N, v, u->v_ld);
+        n = MAX(n, MAX(product_work_bytes(&logits), product_work_bytes(&dw)));
+    }
+    return n;
+}
+
+/* Does the whole gradient fit in 16 bits beside chunks of logits that are thick enough? Then the chunks are cut anew. */
+static void plan_store(unembed_plan *u, int64_t budget) {
+    int64_t row_bytes = u->ld * (int64_t)dtype_bytes(u->type), left = budget - u->N * row_bytes;
+    int64_t rows = left / (u->ld * (int64_t)sizeof(float));
+    if (left <= 0 || rows < ceil_div(u->N, CHUNKS_MOST)) return;
+    u->stored = true;
+    u->n_chunks = ceil_div(u->N, rows);
+    u->rows = ceil_div(u->N, u->n_chunks);
+}
+
+unembed_plan unembed_plan_make(const program *p, const op *o) {
+    const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
+    unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
+    ASSERT(h->type == w->type);
+    u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
+    u.dh_type = u.gradient ? program_get(p, o->out[1])->type : u.type;
+    u.dw_type = u.gradient ? program_get(p, o->out[2])->type : u.type;
+    u.rows = op_logits_rows(p, o);
+    u.n_chunks = ceil_div(u.N, u.rows);
+    u.ld = ld_up(u.V);
+    if (u.gradient && u.n_chunks > 1 && u.type != DTYPE_F32) plan_store(&u, o->attr.chunk_bytes);
+    int64_t n_floats = u.rows * u.ld;
+    if (u.gradient && u.n_chunks > 1 && !u.stored && u.dw_type != DTYPE_F32) {
+        int64_t fit = o->attr.chunk_bytes / (u.N * (int64_t)sizeof(float)) / LD_UNIT * LD_UNIT;
+        u.v_block = MIN(MAX(fit, V_BLOCK_MIN), u.V);
+        u.v_ld = ld_up(u.v_block);
+        n_floats = MAX(n_floats, u.N * u.v_ld);
+    }
+    u.at_stored = bytes_up((size_t)n_floats * sizeof(float));
+    u.at_states = u.at_stored + bytes_up(u.stored ? (size_t)(u.N * u.ld) * dtype_bytes(u.type) : 0);
+    u.at_products = u.at_states + bytes_up(u.v_block ? (size_t)u.N * 2 * sizeof(float) : 0);
+    u.n_bytes = u.at_products + products_bytes(&u);
+    return u;
+}
+
+product logits_product(const program *p, const op *o) {
+    const value *h = program_get(p, o->in[0]), *logits = program_get(p, o->out[0]);
+    int64_t C = h->shape.dim[1];
+    return (product){.m = logits->shape.dim[0],
+                     .n = logits->shape.dim[1],
+                     .k = C,
+                     .lda = C,
+                     .ldb = C,
+                     .ldc = logits->shape.dim[1],
+                     .b_turned = true,
+                     .type = h->type,
+                     .c_type = DTYPE_F32};
+}
+
+size_t logits_picked_bytes(const program *p, const op *o) {
+    const value *h = program_get(p, o->in[0]);
+    if (o->in[2] == NO_VALUE) return 0;
+    return bytes_up((size_t)(program_get(p, o->out[0])->shape.dim[0] * h->shape.dim[1]) * dtype_bytes(h->type));
+}
+
+size_t cuda_gemm_work_bytes(const program *p, const op *o) {
+    product q;
+    switch (o->kind) {
+    case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_LOSS_GRAD: return unembed_plan_make(p, o).n_bytes;
+    case OP_UNEMBED_LOGITS: q = logits_product(p, o); return logits_picked_bytes(p, o) + product_work_bytes(&q);
+    default: q = linear_product(p, o); return product_work_bytes(&q);
+    }
+}

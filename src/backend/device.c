@@ -1,0 +1,57 @@
+/* device.c - which backend serves, and what a plan must know of it: alignment, scratch, room. */
+#include "backend/backend.h"
+
+/* What the operating system and the rest of the process keep of the machine's memory; on a GPU, what the libraries take
+ * while the program is prepared. */
+#define HOST_RESERVE (512ull << 20)
+#define GPU_RESERVE (512ull << 20)
+
+status backend_choose(device_kind wish, int gpu, const backend **out) {
+    const backend *b;
+    device_info info;
+    error_record before; /* looking for a GPU in vain is not an error of whoever called */
+    *out = backend_cpu();
+    if (wish == DEVICE_CPU) return OK;
+    error_take(&before);
+    status rc = backend_cuda(&b);
+    if (rc == OK) rc = b->describe(gpu, &info);
+    if (rc == OK) *out = b;
+    else if (wish == DEVICE_CUDA) return error_trail(rc, __FILE__, __LINE__, __func__);
+    else log_debug("no GPU is used: %s", error_message());
+    error_give(&before);
+    return OK;
+}
+
+device_kind backend_kind(const backend *b) { return b->discrete ? DEVICE_CUDA : DEVICE_CPU; }
+
+target backend_target(device_kind k, int n_threads) {
+    const backend *host = backend_cpu();
+    target t = {.name = host->name,
+                .n_threads = n_threads,
+                .alignment = host->alignment,
+                .work_bytes = host->work_bytes,
+                .host_work_bytes = host->work_bytes};
+    if (k == DEVICE_CUDA) {
+        t.name = "cuda";
+        t.alignment = CUDA_ALIGNMENT;
+        t.logits_rows = 2048; /* 40 times faster at products than a CPU, 10 times at memory */
+        t.work_bytes = cuda_work_bytes;
+    }
+    return t;
+}
+
+status backend_memory_limit(const backend *b, int gpu, uint64_t *out) {
+    uint64_t free_bytes, reserve = HOST_RESERVE;
+    if (b->discrete) {
+        device_info info;
+        TRY(b->describe(gpu, &info));
+        free_bytes = info.free_memory;
+        reserve = GPU_RESERVE;
+    } else {
+        sys_info machine;
+        sys_info_get(&machine);
+        free_bytes = machine.memory_available;
+    }
+    *out = free_bytes > 2 * reserve ? free_bytes - reserve : reserve;
+    return OK;
+}

@@ -1,0 +1,145 @@
+/* plugin.c - find, load and check libralo-cuda.so, and let its errors be errors of this side.
+ *
+ * It is never linked: a machine without CUDA must start the same program. Loading happens once; the library stays, because
+ * a CUDA driver that was started cannot be unloaded. */
+#define _GNU_SOURCE /* dladdr */
+#include "backend/plugin.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+#define LIBRARY "libralo-cuda.so"
+
+static struct {
+    pthread_mutex_t lock;
+    bool tried;
+    status rc;
+    error_record why;
+    const backend_plugin *plugin;
+    backend face; /* the plug-in's table, with the functions that return a status wrapped */
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- errors across the border ------------------------------------------------------------------------------------ */
+
+static status carried(status rc) {
+    if (rc == OK) return OK;
+    error_record r;
+    cuda.plugin->take_error(&r);
+    return error_give(&r);
+}
+
+static status face_open(backend_context **out, const backend_options *o) {
+    return carried(cuda.plugin->backend->open(out, o));
+}
+static status face_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
+    return carried(cuda.plugin->backend->memory_open(c, t, n_bytes, out));
+}
+static status face_synchronize(backend_context *c) { return carried(cuda.plugin->backend->synchronize(c)); }
+static status face_pin(backend_context *c, void *memory, size_t n_bytes) {
+    return carried(cuda.plugin->backend->pin(c, memory, n_bytes));
+}
+static status face_prepare(backend_context *c, const kernel_call *k) {
+    return carried(cuda.plugin->backend->prepare(c, k));
+}
+static status face_describe(int device, device_info *out) {
+    return carried(cuda.plugin->backend->describe(device, out));
+}
+static status face_record(backend_context *c) { return carried(cuda.plugin->backend->queues->record(c)); }
+static status face_record_end(backend_context *c, section s) {
+    return carried(cuda.plugin->backend->queues->record_end(c, s));
+}
+
+static void make_face(void) {
+    static backend_queues queues;
+    cuda.face = *cuda.plugin->backend;
+    cuda.face.open = face_open;
+    cuda.face.memory_open = face_memory_open;
+    cuda.face.synchronize = face_synchronize;
+    cuda.face.pin = face_pin;
+    cuda.face.prepare = face_prepare;
+    cuda.face.describe = face_describe;
+    queues = *cuda.plugin->backend->queues;
+    queues.record = face_record;
+    queues.record_end = face_record_end;
+    cuda.face.queues = &queues;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
+
+/* Beside the program or library that this code is part of: where it is built, and with `lib` for where it is installed. */
+static void *open_beside_us(const char *relative, char path[PATH_BYTES]) {
+    Dl_info us;
+    if (!dladdr((void *)plugin_stamp, &us) || !us.dli_fname) return NULL;
+    char *self = realpath(us.dli_fname, NULL);
+    if (!self) return NULL;
+    char *slash = strrchr(self, '/');
+    if (slash) *slash = 0;
+    snprintf(path, PATH_BYTES, "%s/%s" LIBRARY, self, relative);
+    free(self);
+    return access(path, R_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static status load_library(void **out) {
+    char path[PATH_BYTES] = LIBRARY;
+    const char *wish = getenv("RALO_CUDA_PLUGIN");
+    void *library = NULL;
+    if (wish && strcmp(wish, "none") == 0) return ERR(ERR_INPUT, "RALO_CUDA_PLUGIN=none: no CUDA backend is wanted");
+    if (wish && *wish) {
+        snprintf(path, sizeof path, "%s", wish);
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!library) return ERR(ERR_INPUT, "RALO_CUDA_PLUGIN: %s", dlerror());
+    }
+    const char *why = NULL;
+    static const char *const places[] = {"", "../lib/", "../lib/ralo/"};
+    for (size_t i = 0; !library && i < ARRAY_LENGTH(places); i++) {
+        dlerror();
+        library = open_beside_us(places[i], path);
+        if (!library && access(path, R_OK) == 0) why = dlerror(); /* it is there and does not load: that is the news */
+        if (why) break;
+    }
+    if (!library && !why) library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!library && !why)
+        return ERR(ERR_INPUT,
+                   "the CUDA backend (" LIBRARY ") is not beside ralo; build it on a machine with nvcc: make");
+    if (!library)
+        return ERR(ERR_INPUT,
+                   "the CUDA backend does not load: %s; is the NVIDIA driver (libcuda.so.1) installed, and "
+                   "cuBLAS of the CUDA version it was built with?",
+                   why);
+    *out = library;
+    return OK;
+}
+
+static status load(void) {
+    void *library;
+    char stamp[128];
+    TRY(load_library(&library));
+    backend_plugin_fn hand_over;
+    *(void **)&hand_over = dlsym(library, PLUGIN_SYMBOL);
+    if (!hand_over) return ERR(ERR_INPUT, LIBRARY ": has no symbol " PLUGIN_SYMBOL "; it is not a plug-in of ralo");
+    plugin_stamp(stamp);
+    const backend_plugin *p = hand_over();
+    if (strncmp(stamp, p->stamp, sizeof stamp) != 0)
+        return ERR(ERR_INPUT,
+                   LIBRARY ": found build '%.127s', expected '%s'; build and install ralo and its plug-in together",
+                   p->stamp, stamp);
+    cuda.plugin = p;
+    make_face();
+    return OK;
+}
+
+status backend_cuda(const backend **out) {
+    pthread_mutex_lock(&cuda.lock);
+    if (!cuda.tried) {
+        cuda.tried = true;
+        cuda.rc = load();
+        if (cuda.rc != OK) error_take(&cuda.why);
+    }
+    status rc = cuda.rc == OK ? OK : error_give(&cuda.why);
+    pthread_mutex_unlock(&cuda.lock);
+    *out = rc == OK ? &cuda.face : NULL;
+    return rc;
+}

@@ -1,0 +1,16 @@
+#pragma once
+/* plugin.h - private to backend: how a backend in a library of its own is handed over.
+ *
+ * The library carries copies of base and program compiled with it, so both sides must be of one build: `stamp` is compared
+ * before anything else is looked at. Errors live in a copy of base, per thread; take_error carries one across. */
+#include "backend/backend.h"
+
+#define PLUGIN_SYMBOL "ralo_backend_plugin"
+typedef struct backend_plugin {
+    char stamp[128]; /* plugin_stamp of the build it belongs to; first, and never moved */
+    const backend *backend;
+    void (*take_error)(error_record *out);
+} backend_plugin;
+typedef const backend_plugin *(*backend_plugin_fn)(void); /* what PLUGIN_SYMBOL is */
+
+void plugin_stamp(char out[128]);

@@ -1,0 +1,135 @@
+/* queue.c - a device that works on its own: sections are recorded once and started as a whole.
+ *
+ * The compute stream and the copies to and from the device become queues of the device; what runs on the host or a disk
+ * stays with run.c. The waits of the program hold across both: between two queues they are the device's own affair, the
+ * host waits for counts that the device writes into host memory, and the device for counts the host writes there.
+ *
+ * A trace needs the time of every op, which a recorded section does not give: with a trace the ops are queued one by one
+ * with a stamp before and after each. */
+#include "exec/exec_state.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { MARK_QUEUE = 1, MARK_HOST = 2 }; /* another queue, or the host, waits for this op */
+enum {
+    POLLS_AWAKE = 2000,
+    POLL_SLEEP_NS = 20 * 1000, /* then with naps in between ... */
+    POLLS_PER_CHECK = 5000
+}; /* ... and a look whether the device still works */
+
+/* ---- who waits for what ------------------------------------------------------------------------------------------ */
+
+static void find_marks(exec *e, section s) {
+    const program *p = e->program;
+    size_t *at[STREAM_COUNT] = {0}; /* per queued stream: its ops in order */
+    size_t n[STREAM_COUNT] = {0}, n_ops = e->end_op[s] - e->first_op[s];
+    for (stream k = 0; k < STREAM_COUNT; k++) at[k] = mem_alloc((n_ops + 1) * sizeof *at[k]);
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) at[p->ops[i].stream][n[p->ops[i].stream]++] = i;
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
+        for (stream k = 0; k < STREAM_COUNT; k++) {
+            uint32_t awaited = p->ops[i].wait[k];
+            if (!awaited || !exec_is_queued(e, k)) continue;
+            ASSERT(awaited <= n[k]);
+            e->marks[at[k][awaited - 1]] |= exec_is_queued(e, p->ops[i].stream) ? MARK_QUEUE : MARK_HOST;
+        }
+    for (stream k = 0; k < STREAM_COUNT; k++) free(at[k]);
+}
+
+/* ---- queueing ---------------------------------------------------------------------------------------------------- */
+
+void exec_queue_op(exec *e, size_t index) {
+    const op *o = &e->program->ops[index];
+    const backend_queues *q = e->backend->queues;
+    const kernel_call *call = &e->calls[index];
+    q->select(e->context, o->stream);
+    if (o->stream == STREAM_COMPUTE) e->kernels[index](e->context, call);
+    else q->copy(e->context, call->out[0], call->in[0], value_bytes(program_get(e->program, o->out[0])));
+    exec_count_reach(e, index);
+}
+
+static void queue_section(exec *e, section s, bool stamped) {
+    const backend_queues *q = e->backend->queues;
+    uint32_t n[STREAM_COUNT] = {0};
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        const op *o = &e->program->ops[i];
+        if (!exec_is_queued(e, o->stream)) continue;
+        q->select(e->context, o->stream);
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (o->wait[k]) q->wait(e->context, k, o->wait[k], !exec_is_queued(e, k));
+        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
+        exec_queue_op(e, i);
+        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 2);
+        n[o->stream]++;
+        if (e->marks[i]) q->mark(e->context, n[o->stream], e->marks[i] & MARK_HOST);
+    }
+}
+
+static bool any_queued(const exec *e, section s) {
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
+        if (exec_is_queued(e, e->program->ops[i].stream)) return true;
+    return false;
+}
+
+/* ---- sections ---------------------------------------------------------------------------------------------------- */
+
+status exec_queues_open(exec *e) {
+    const program *p = e->program;
+    const backend_queues *q = e->backend->queues;
+    e->marks = mem_alloc(MAX(p->n_ops, (size_t)1));
+    e->done = q->counts(e->context);
+    for (section s = 0; s < SECTION_COUNT; s++) find_marks(e, s);
+    for (size_t i = 0; i < p->n_ops; i++)
+        if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
+            TRY(e->backend->prepare(e->context, &e->calls[i]));
+    if (e->trace) return OK;
+    for (section s = 0; s < SECTION_COUNT; s++) {
+        if (!any_queued(e, s)) continue;
+        TRY(q->record(e->context));
+        queue_section(e, s, false);
+        TRY(q->record_end(e->context, s));
+    }
+    return OK;
+}
+
+status exec_queues_start(exec *e, section s) {
+    const backend_queues *q = e->backend->queues;
+    if (!any_queued(e, s)) return OK;
+    if (!e->trace) {
+        q->start(e->context, s);
+        return OK;
+    }
+    TRY(e->backend->synchronize(e->context));
+    e->stamped_from = clock_ns();
+    q->select(e->context, STREAM_COMPUTE);
+    q->stamp(e->context, 0);
+    queue_section(e, s, true);
+    return OK;
+}
+
+status exec_queues_finish(exec *e, section s) {
+    TRY(e->backend->synchronize(e->context));
+    if (!e->trace) return OK;
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        const op *o = &e->program->ops[i];
+        if (!exec_is_queued(e, o->stream)) continue;
+        uint64_t start = e->backend->queues->stamp_ns(e->context, 2 * (i - e->first_op[s]) + 1);
+        uint64_t end = e->backend->queues->stamp_ns(e->context, 2 * (i - e->first_op[s]) + 2);
+        atomic_fetch_add_explicit(&e->busy_ns[o->kind], end - start, memory_order_relaxed);
+        trace_add(e->trace, i, e->stamped_from + start, e->stamped_from + end);
+    }
+    return OK;
+}
+
+void exec_await_queue(exec *e, stream s, uint32_t n) {
+    for (uint64_t polls = 0; atomic_load_explicit(&e->done[s], memory_order_acquire) < n; polls++) {
+        if (polls < POLLS_AWAKE) {
+            sched_yield();
+            continue;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = POLL_SLEEP_NS}, NULL);
+        /* A device that has failed never counts on; what follows is worth nothing, and exec_run says why. */
+        if (polls % POLLS_PER_CHECK == 0 && e->backend->queues->failed(e->context)) return;
+    }
+}
