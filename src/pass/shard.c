@@ -462,6 +462,24 @@ static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
     program_append(s->p, &o);
 }
 
+static bool is_over_sequence(const op *o) { return o->kind == OP_ALL_REDUCE && o->attr.axis == AXIS_SEQUENCE; }
+
+/* Of the loss and of every gradient; where each rank keeps its part of these, of that. */
+static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
+    const op *last = NULL;
+    for (size_t i = 0; i < n_ops; i++) {
+        if (!is_over_sequence(&ops[i])) continue;
+        last = &ops[i]; /* the loss stands behind the gradients */
+        if (zero(s) == 0 || program_get(s->p, ops[i].in[0])->type == DTYPE_F64) program_append(s->p, &ops[i]);
+    }
+    for (size_t b = 0; b < s->b.n && last && zero(s) >= 1; b++) {
+        op o = *last;
+        o.layer = layer_of(s, b);
+        o.in[0] = o.out[0] = s->own_grads[b];
+        program_append(s->p, &o);
+    }
+}
+
 static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
         op o = reduction(s, SECTION_UPDATE, b, s->grads[b]);
@@ -470,9 +488,11 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         o = gathering(s, SECTION_UPDATE, layer_of(s, b), s->own_grads[b], s->grads[b]);
         program_append(s->p, &o);
     }
+    sum_over_sequence(s, ops, n_ops);
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
     for (size_t i = 0; i < n_ops; i++) {
         op o = ops[i];
+        if (is_over_sequence(&o)) continue;
         if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
         if (o.in[0] == s->c->norm_partials) o.in[0] = blocks;
         if (o.kind == OP_CLIP) o.in[1] = total;
