@@ -473,9 +473,12 @@ static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
         if (zero(s) == 0 || program_get(s->p, ops[i].in[0])->type == DTYPE_F64) program_append(s->p, &ops[i]);
     }
     for (size_t b = 0; b < s->b.n && last && zero(s) >= 1; b++) {
+        char name[128];
+        snprintf(name, sizeof name, "summed.%.100s", s->p->values[s->own_grads[b]].name);
         op o = *last;
         o.layer = layer_of(s, b);
-        o.in[0] = o.out[0] = s->own_grads[b];
+        o.in[0] = s->own_grads[b];
+        o.out[0] = add_view(s, name, s->own_grads[b], 0, SHAPE(s->b.list[b].per_rank)); /* in its place */
         program_append(s->p, &o);
     }
 }
