@@ -656,6 +656,7 @@ static status check_training(const model_config *c, const model_build_options *o
         return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
                    c->name, (long long)o->seq_len, (long long)c->max_positions);
     int n = mesh_size(&o->mesh, AXIS_TENSOR), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    TRY(model_cut_check(c, n));
     if (S > 1 && o->seq_len % (2 * S))
         return ERR(
             ERR_INPUT,
@@ -667,7 +668,6 @@ static status check_training(const model_config *c, const model_build_options *o
                    "parallel.tensor: a micro-batch of %lld x %lld tokens cannot be shared by %d ranks; change "
                    "train.micro_batch or data.seq_len",
                    (long long)o->batch, (long long)o->seq_len / S, n);
-    TRY(model_cut_check(c, n));
     int64_t heads = c->n_heads / n, kv_heads = MAX(c->n_kv_heads / n, (int64_t)1);
     if (heads % S || kv_heads % S)
         return ERR(
