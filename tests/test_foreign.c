@@ -413,7 +413,7 @@ static void test_the_report_as_json(void **state) {
     translate(&o, &q);
     assert_int_equal(o.rc, OK);
     json_t *list = foreign_json(&o.f, &o.c);
-    bool clip = false, stage = false;
+    bool clip = false, idle = false;
     size_t i;
     json_t *one;
     json_array_foreach(list, i, one) {
@@ -429,9 +429,9 @@ static void test_the_report_as_json(void **state) {
             assert_string_equal(json_string_value(json_object_get(one, "given")), "0.5");
             assert_int_equal(json_integer_value(json_object_get(one, "line")), 3);
         }
-        stage |= strcmp(key, "zero_optimization.stage") == 0 && !set;
+        idle |= strcmp(key, "zero_optimization.overlap_comm") == 0 && !set;
     }
-    assert_true(clip && stage);
+    assert_true(clip && idle);
     json_decref(list);
     outcome_fini(&o);
 }
