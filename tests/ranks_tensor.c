@@ -155,7 +155,7 @@ static void check_bytes(const char *preset, const char *tensor) {
 /* ---- whole runs ------------------------------------------------------------------------------------------------------ */
 
 typedef struct curve {
-    double loss[STEPS], norm[STEPS];
+    double loss[STEPS], norm[STEPS], eval;
 } curve;
 
 static void on_step(void *context, const train_step_report *r) {
@@ -164,18 +164,28 @@ static void on_step(void *context, const train_step_report *r) {
     c->norm[r->step - 1] = r->grad_norm;
 }
 
+#define EVAL "train.eval_rows=5" /* of micro-batches of 2: the last one is not full */
+
 /* Micro-batches of the data ranks, one after the other, on one. */
 static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
     train_observer o = {.context = out, .on_step = on_step};
-    training t = {
-        .preset = preset, .precision = p, .accumulation = accumulation, .steps = STEPS, .threads = 1, .observer = &o};
+    training t = {.preset = preset,
+                  .precision = p,
+                  .accumulation = accumulation,
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = SETTINGS(EVAL),
+                  .observer = &o};
     train_result r;
     must(training_run(&t, &r));
+    out->eval = r.eval.loss;
 }
 
 static void run_shared(const char *preset, precision p, int accumulation, const char *const *more, const curve *alone,
                        double bound) {
     curve c = {0};
+    const char *settings[16] = {EVAL};
+    for (int i = 0; more[i]; i++) settings[1 + i] = more[i];
     train_observer o = {.context = &c, .on_step = on_step};
     training t = {.preset = preset,
                   .precision = p,
@@ -183,7 +193,7 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
                   .steps = STEPS,
                   .threads = 1,
                   .observer = &o,
-                  .more = more,
+                  .more = settings,
                   .comm = ranks};
     char name[512];
     size_t at = (size_t)snprintf(name, sizeof name, "%s %s", preset, precision_name(p));
@@ -196,6 +206,8 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
                  alone->loss[i], alone->norm[i]);
             break;
         }
+    if (!(fabs(r.eval.loss - alone->eval) <= bound))
+        FAIL("%s: held-out loss %.7f, alone %.7f", name, r.eval.loss, alone->eval);
     for (tier k = 0; k < TIER_COUNT; k++)
         if (r.memory.planned[k] != r.memory.peak[k])
             FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
@@ -241,9 +253,8 @@ static uint64_t run_in(const char *preset, const char *dir, int steps, const cha
 
 /* Saved by all and loaded by one: the same bits; trained on by one and loaded by all: likewise; and what one exports from
  * either are the same weights, which all ranks start from as one does. */
-static void check_files(const char *preset, int tensor, int zero) {
-    char *dir = shared_dir(), *exported = shared_dir(), setting[32], stage[32], path[600], set_path[640];
-    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+static void check_files(const char *preset, const char *setting, int zero) {
+    char *dir = shared_dir(), *exported = shared_dir(), stage[32], path[600], set_path[640];
     snprintf(stage, sizeof stage, "parallel.zero=%d", zero);
     const char *const more[] = {setting, stage, NULL}, *const none[] = {NULL};
     uint64_t saved = run_in(preset, dir, 3, more, false), loaded = run_in(preset, dir, 3, none, true);
@@ -312,8 +323,8 @@ static void check_techniques(int tensor, int data) {
     /* 16-bit parts of a sum are rounded before they are added: 2^-8 of a logit, averaged over the tokens. */
     run_alone("test-gpt2", PRECISION_BF16, data, &alone);
     run_shared("test-gpt2", PRECISION_BF16, 1, SETTINGS(setting, zero), &alone, 2e-2);
-    check_files("test-gpt2", tensor, data > 1 ? 3 : 0);
-    check_files("test-qwen2", tensor, data > 1 ? 2 : 0);
+    check_files("test-gpt2", setting, data > 1 ? 3 : 0);
+    check_files("test-qwen2", setting, data > 1 ? 2 : 0);
 }
 
 /* Rows shared by all ranks: GPT-2 has as many kv heads as heads. 48 tokens are two chunks for each of 8 ranks. */
@@ -326,6 +337,7 @@ static void check_sequence(int sequence) {
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.recompute=full"), &alone, 1e-4);
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.offload.activations=host"), &alone, 1e-4);
+    check_files("test-gpt2", setting, 0);
     if (sequence > 2) return;
     check_gradients("test-qwen3", setting);
     run_alone("test-qwen3", PRECISION_FP32, 1, &alone);
