@@ -276,10 +276,11 @@ static status batch_from_config(const config *c, plan_request *p) {
 }
 
 static status check_axes(const config *c) {
-    for (axis a = 0; a < AXIS_COUNT; a++)
-        if (a != AXIS_DATA && c->parallel.size[a] > 1)
-            return ERR(ERR_INPUT, "parallel.%s: found %d, expected 1: so far ranks share rows (parallel.data) alone",
-                       axis_name(a), c->parallel.size[a]);
+    if (c->parallel.size[AXIS_PIPELINE] > 1)
+        return ERR(ERR_INPUT,
+                   "parallel.pipeline: found %d, expected 1: so far ranks share rows (parallel.data, parallel.sequence) "
+                   "and the model (parallel.tensor)",
+                   c->parallel.size[AXIS_PIPELINE]);
     return OK;
 }
 

@@ -38,6 +38,43 @@ static void add_states(program *p, pass_context *c, size_t i) {
     c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
+void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
+    sumsq->attr.counted = model_param_counted(q, m->index[AXIS_TENSOR]);
+    sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
+}
+
+/* Sequence ranks have seen other tokens of the same rows: gradients and losses are sums over them, once per step. */
+static void sum_over_sequence(program *p, pass_context *c) {
+    value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    for (size_t i = 0; i <= c->model->n_params; i++) {
+        bool loss = i == c->model->n_params;
+        op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
+        o->layer = loss ? -1 : program_get(p, c->model->params[i].value)->layer;
+        o->attr.axis = AXIS_SEQUENCE;
+        o->attr.group_size = mesh_size(&c->mesh, AXIS_SEQUENCE);
+        op_in(o, 0, loss ? c->loss_sums : c->grads[i]);
+        op_out(o, 0, loss ? total : c->grads[i]);
+    }
+    c->loss_sums = total;
+}
+
+/* What CLIP adds up: the partial sums of this rank, or one sum of each tensor rank. */
+static value_id sum_over_ranks(program *p, const pass_context *c) {
+    int n = mesh_size(&c->mesh, AXIS_TENSOR);
+    if (n == 1) return c->norm_partials;
+    value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
+    value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
+    op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
+    op_in(o, 0, c->norm_partials);
+    op_out(o, 0, own);
+    o = program_emit(p, OP_ALL_GATHER, SECTION_UPDATE);
+    o->attr.axis = AXIS_TENSOR;
+    o->attr.group_size = n;
+    op_in(o, 0, own);
+    op_out(o, 0, all);
+    return all;
+}
+
 status pass_optimizer(program *p, pass_context *c) {
     const model *m = c->model;
     size_t n = m->n_params;
@@ -46,6 +83,11 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variances = arena_array(&p->memory, value_id, n);
     c->moment_scales = arena_array(&p->memory, value_id, n);
     c->variance_scales = arena_array(&p->memory, value_id, n);
+    if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT,
+                   "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
+                   "ranks; set fp32 or bf16",
+                   mesh_size(&c->mesh, AXIS_TENSOR));
     if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks = 0;
@@ -55,6 +97,7 @@ status pass_optimizer(program *p, pass_context *c) {
     }
     c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     c->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
+    if (mesh_size(&c->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, c);
     int64_t at = 0;
     size_t *order = bucket_order(p, m); /* of the sum, on one rank as on many */
     for (size_t k = 0; k < n; k++) {
@@ -64,15 +107,17 @@ status pass_optimizer(program *p, pass_context *c) {
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
         value_id part = program_view(p, name, c->norm_partials, (size_t)at * sizeof(double), SHAPE(blocks));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
+        optimizer_count_once(o, &m->params[i], &c->mesh);
         op_in(o, 0, c->grads[i]);
         op_out(o, 0, part);
         at += blocks;
     }
     free(order);
+    value_id squares = sum_over_ranks(p, c);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = c->optimizer.clip;
     o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;
-    op_in(o, 0, c->norm_partials), op_in(o, 1, c->loss_sums), op_in(o, 2, m->scalars);
+    op_in(o, 0, squares), op_in(o, 1, c->loss_sums), op_in(o, 2, m->scalars);
     op_out(o, 0, c->clip);
     for (size_t i = 0; i < n; i++) {
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);

@@ -4,6 +4,7 @@
  * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
  * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
  * nothing is allocated. */
+#include "train/batch.h"
 #include "train/evaluate.h"
 #include "train/export.h"
 #include "train/params.h"
@@ -47,14 +48,6 @@ static void say(const trainer *t, const char *fmt, ...) {
     t->o->on_message(t->o->context, text);
 }
 
-static void write_batch(const trainer *t, const int32_t *tokens, const int32_t *targets, const int32_t *doc) {
-    const model *m = &t->p->model;
-    size_t n = (size_t)(t->p->request.micro_batch * t->p->request.seq_len) * sizeof(int32_t);
-    exec_write(t->e, m->tokens, 0, tokens, n);
-    exec_write(t->e, m->targets, 0, targets, n);
-    exec_write(t->e, m->doc, 0, doc, n);
-}
-
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
  * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
 static float loss_seed(const trainer *t) {
@@ -93,7 +86,7 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         for (int64_t b = 0; b < q->micro_batch; b++)
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
-        write_batch(t, v->tokens, v->targets, v->doc);
+        batch_write(t->e, t->p, v->tokens, v->targets, v->doc);
         write_scalars(t, step, (uint32_t)micro);
         exec_find_fault(t->e, SECTION_MICRO, &found);
         if (!f.found) f = found;
@@ -122,7 +115,7 @@ status trainer_step(trainer *t, train_step_report *report) {
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
-        write_batch(t, b->tokens, b->targets, b->doc);
+        batch_write(t->e, t->p, b->tokens, b->targets, b->doc);
         write_scalars(t, step, (uint32_t)micro);
         TRY(exec_run(t->e, SECTION_MICRO));
     }
@@ -328,7 +321,7 @@ status trainer_export(trainer *t, const export_options *o, export_report *out) {
     return export_running(t->e, t->p, t->description, o, out);
 }
 
-uint64_t trainer_param_hash(trainer *t) { return params_hash_all(t->e, t->p, t->r->comm); }
+uint64_t trainer_param_hash(trainer *t) { return params_hash(t->e, t->p, t->r->comm); }
 
 static status export_model(trainer *t) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
