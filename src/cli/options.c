@@ -275,7 +275,13 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
-static status check_axes(const config *c) {
+static status check_axes(const config *c, device_kind kind) {
+    for (axis a = AXIS_TENSOR; a < AXIS_COUNT; a++)
+        if (kind == DEVICE_CUDA && c->parallel.size[a] > 1)
+            return ERR(ERR_INPUT,
+                       "parallel.%s: found %d, expected 1 on a GPU: its backend has no kernels for ranks that share a model or a "
+                       "row; set run.device to cpu, or use parallel.data with parallel.zero",
+                       axis_name(a), c->parallel.size[a]);
     if (c->parallel.size[AXIS_PIPELINE] > 1)
         return ERR(ERR_INPUT,
                    "parallel.pipeline: found %d, expected 1: so far ranks share rows (parallel.data, parallel.sequence) "
@@ -347,7 +353,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
-    TRY(check_axes(c));
+    TRY(check_axes(c, kind));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) p->target.comm_at = TIER_HOST; /* MPI moves host memory */
