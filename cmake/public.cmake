@@ -100,5 +100,5 @@ install(FILES ${PUBLIC}/_ralo DESTINATION share/zsh/site-functions)
 # For `make uninstall`; cli_install holds it against what is really installed.
 string(JOIN "\n" files bin/ralo include/ralo.h lib/libralo.a lib/libralo.so lib/libralo.so.${RALO_ABI}
     lib/libralo.so.${RALO_VERSION} lib/pkgconfig/ralo.pc share/man/man1/ralo.1 share/bash-completion/completions/ralo
-    share/zsh/site-functions/_ralo)
+    share/zsh/site-functions/_ralo lib/libralo-cuda.so)
 file(WRITE ${CMAKE_BINARY_DIR}/installed.txt "${files}\n")
