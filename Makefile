@@ -30,7 +30,8 @@ FUZZ_TARGET ?=
 build: configure ## build build/ralo (the default)
 	@cmake --build $(BUILD) --parallel $(JOBS) --target program
 
-run: packages build ## install missing packages, build, train the built-in default
+run: packages configure ## install missing packages, build, train the built-in default
+	@cmake --build $(BUILD) --parallel $(JOBS) --target ralo
 	$(BUILD)/ralo train
 
 test: packages configure ## install missing packages, build, run all tests

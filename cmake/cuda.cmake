@@ -3,7 +3,8 @@
 # Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs of
 # base, tensor and program from libralo.a as a copy of its own, hidden.
 #   RALO_CUDA          OFF: do not build it
-#   RALO_CUDA_ARCHS    compute capabilities; the first of these defaults that the toolkit knows: 80 89 90 100
+#   RALO_CUDA_ARCHS    compute capabilities; else that of the GPU here; else those of 80 89 90 100 that the toolkit knows
+# `make` builds it. Where a GPU is, the program depends on it, so that `make run` and the tests have it too.
 
 option(RALO_CUDA "build the CUDA backend where nvcc is found" ON)
 set(RALO_CUDA_ARCHS "" CACHE STRING "compute capabilities for the CUDA backend, such as 80;90; empty: those nvcc knows")
@@ -13,6 +14,13 @@ if(NVCC AND RALO_CUDA AND NOT RALO_SANITIZE AND NOT RALO_FUZZ)
     set(CMAKE_CUDA_ARCHITECTURES OFF) # written out below
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE gpus ERROR_QUIET
+        RESULT_VARIABLE no_gpu)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" gpus "${gpus}")
+    if(NOT RALO_CUDA_ARCHS AND NOT no_gpu)
+        string(REPLACE "." "" RALO_CUDA_ARCHS "${gpus}")
+        list(REMOVE_DUPLICATES RALO_CUDA_ARCHS)
+    endif()
     if(NOT RALO_CUDA_ARCHS)
         execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known)
         foreach(arch 80 89 90 100)
@@ -42,4 +50,7 @@ if(NVCC AND RALO_CUDA AND NOT RALO_SANITIZE AND NOT RALO_FUZZ)
     target_link_libraries(cuda PRIVATE libralo CUDA::cublasLt CUDA::cuda_driver)
     target_link_options(cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
     add_dependencies(program cuda)
+    if(NOT no_gpu)
+        add_dependencies(ralo cuda)
+    endif()
 endif()
