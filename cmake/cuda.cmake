@@ -9,11 +9,22 @@
 option(RALO_CUDA "build the CUDA backend where nvcc is found" ON)
 set(RALO_CUDA_ARCHS "" CACHE STRING "compute capabilities for the CUDA backend, such as 80;90; empty: those nvcc knows")
 # Not with sanitizers: their runtimes and the driver do not go together, and host code of the plug-in is thin.
+set(cuda_works FALSE)
 if(NVCC AND RALO_CUDA AND NOT RALO_SANITIZE AND NOT RALO_FUZZ)
-    set(CMAKE_CUDA_COMPILER ${NVCC})
+    # An nvcc that does not go with this compiler, or without cuBLAS beside it, is no reason not to build the rest.
+    include(CheckLanguage)
+    set(ENV{CUDACXX} ${NVCC})
+    check_language(CUDA)
+    find_package(CUDAToolkit QUIET)
+    if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND TARGET CUDA::cuda_driver)
+        set(cuda_works TRUE)
+    else()
+        message(NOTICE "  CUDA      ${NVCC} does not work here, or has no cuBLAS beside it: no CUDA backend")
+    endif()
+endif()
+if(cuda_works)
     set(CMAKE_CUDA_ARCHITECTURES OFF) # written out below
     enable_language(CUDA)
-    find_package(CUDAToolkit REQUIRED)
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE gpus ERROR_QUIET
         RESULT_VARIABLE no_gpu)
     string(REGEX MATCHALL "[0-9]+\\.[0-9]" gpus "${gpus}")
