@@ -52,7 +52,7 @@ static void world_init(world *w, int n_threads) {
     for (int i = 0; i < N_TENSORS; i++) {
         value_id v = program_persistent(&w->p, rows[i].name, rows[i].type, rows[i].shape, ROLE_STATE);
         param_share all = {0, shape_count(&rows[i].shape)};
-        w->tensors[i] = (checkpoint_tensor){rows[i].name, v, rows[i].type, rows[i].shape, all, all};
+        w->tensors[i] = (checkpoint_tensor){rows[i].name, v, rows[i].type, rows[i].shape, all, all, NULL};
     }
     fake_layout(&w->p);
     if (exec_open(&w->e, &w->p, &(exec_options){.backend = fake_backend(), .n_threads = n_threads}) != OK) abort();
@@ -216,7 +216,7 @@ static void pieces_larger_than_a_chunk_come_back(void **state) {
     uint16_t *numbers = mem_alloc(ROWS * COLUMNS * 2);
     for (int i = 0; i < ROWS * COLUMNS; i++) numbers[i] = (uint16_t)rng_u64(3, (uint64_t)i);
     param_share all = {0, ROWS * COLUMNS};
-    checkpoint_tensor t = {"big", v, DTYPE_BF16, SHAPE(ROWS, COLUMNS), all, all};
+    checkpoint_tensor t = {"big", v, DTYPE_BF16, SHAPE(ROWS, COLUMNS), all, all, NULL};
     for (int way = 0; way < 2; way++) {
         checkpointer *c;
         checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY, .background = way == 1};

@@ -85,7 +85,7 @@ static void masters_keep_what_the_parameters_round(void **state) {
     must(hf_open(&b, dir, PRECISION_BF16, 1, 8));
     must(weights_load_dir(a.e, &a.plan, dir));
     must(weights_load_dir(b.e, &b.plan, dir));
-    assert_int_equal(params_hash(a.e, &a.plan), params_hash(b.e, &b.plan)); /* of the masters, where there are any */
+    assert_int_equal(params_hash(a.e, &a.plan, NULL), params_hash(b.e, &b.plan, NULL)); /* of the masters, where there are any */
     for (size_t i = 0; i < b.plan.model.n_params; i++) {
         size_t n = (size_t)shape_count(&program_get(&b.plan.program, b.plan.model.params[i].value)->shape);
         float *wide = mem_alloc(n * sizeof *wide);
@@ -140,7 +140,7 @@ static void loading_holds_little_beside_the_model(void **state) {
     train_request r = {.plan = m.plan.request, .model_dir = dir, .data = {.tokenizer = "byte"}};
     must(export_describe(&r, NULL, &description));
     must(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
-    uint64_t hash = params_hash(m.e, &m.plan);
+    uint64_t hash = params_hash(m.e, &m.plan, NULL);
     hf_close(&m);
     must(hf_open(&again, out, PRECISION_FP32, 1, 8));
     params_initialize(again.e, &again.plan, 2);
@@ -148,7 +148,7 @@ static void loading_holds_little_beside_the_model(void **state) {
     uint64_t before = sys_rss_bytes();
     must(weights_load_dir(again.e, &again.plan, out));
     uint64_t peak = sys_rss_peak_bytes(), more = peak > before ? peak - before : 0;
-    assert_int_equal(params_hash(again.e, &again.plan), hash);
+    assert_int_equal(params_hash(again.e, &again.plan, NULL), hash);
     if (measured)
         print_message("loading held %.1f MiB, the largest tensor has %.1f MiB\n", (double)more / 0x1p20,
                       (double)largest / 0x1p20);
@@ -165,7 +165,7 @@ static uint64_t hash_of_dir(const char *dir) {
     hf_model m;
     must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
     must(weights_load_dir(m.e, &m.plan, dir));
-    uint64_t hash = params_hash(m.e, &m.plan);
+    uint64_t hash = params_hash(m.e, &m.plan, NULL);
     hf_close(&m);
     return hash;
 }
@@ -200,7 +200,7 @@ static void export_then_reload_gives_the_same_bits(void **state) {
             assert_int_equal(sharded, report.n_files > 1);
             must(hf_open(&again, out, PRECISION_FP32, 1, 8));
             assert_same_config(&m.config, &again.config);
-            assert_int_equal(hash_of_dir(out), params_hash(m.e, &m.plan));
+            assert_int_equal(hash_of_dir(out), params_hash(m.e, &m.plan, NULL));
             free(description);
             hf_close(&again);
             hf_close(&m);
@@ -529,9 +529,9 @@ static status load_changed(const char *fixture, const change *c) {
     write_changed(dir, fixture, c);
     must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
     params_initialize(m.e, &m.plan, 1);
-    uint64_t before = params_hash(m.e, &m.plan);
+    uint64_t before = params_hash(m.e, &m.plan, NULL);
     status rc = weights_load_dir(m.e, &m.plan, dir);
-    if (rc != OK) assert_int_equal(before, params_hash(m.e, &m.plan)); /* refused before anything was loaded */
+    if (rc != OK) assert_int_equal(before, params_hash(m.e, &m.plan, NULL)); /* refused before anything was loaded */
     hf_close(&m);
     error_record why;
     error_take(&why);

@@ -22,6 +22,10 @@ typedef struct builder {
     value_id rope_table;
     /* of the section being written */
     int64_t batch, seq_len;
+    /* what this tensor rank has: n_ranks = 1 has everything */
+    int n_ranks, rank;
+    int64_t heads, kv_heads, ffn;
+    int64_t first_id, n_ids;
     value_id tokens, doc;
     value_id rows;                   /* NO_VALUE: all rows hold something */
     const generation_section *paged; /* NULL: training or evaluation */
@@ -30,14 +34,33 @@ typedef struct builder {
 
 /* ---- parameters ------------------------------------------------------------------------------------------------ */
 
+/* A parameter that every tensor rank has whole. Its rows or tokens are shared, so each rank sees a part of the gradient. */
 static model_param *add_param(builder *b, const char *name, shape s) {
     model *m = b->m;
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
     model_param *p = &m->params[m->n_params++];
     *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
     p->shape = s;
+    p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
+    p->n_holders = b->n_ranks;
+    p->shared_from = b->n_ranks > 1 ? 0 : shape_count(&s);
     p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
+    return p;
+}
+
+/* One that the ranks share: slices of the whole along a dimension, one behind the other. */
+static model_param *add_cut_param(builder *b, const char *name, shape whole, int dim, const param_slice *slices,
+                                  int n) {
+    shape here = whole;
+    if (b->n_ranks == 1) return add_param(b, name, whole);
+    here.dim[dim] = slices[n - 1].at + slices[n - 1].n;
+    model_param *p = add_param(b, name, here);
+    p->cut = (param_cut){.here = here, .whole = whole, .dim = dim, .n_slices = n};
+    memcpy(p->cut.slices, slices, (size_t)n * sizeof *slices);
+    p->shared_from = shape_count(&here);
+    p->first_holder = b->rank;
+    p->n_holders = 1;
     return p;
 }
 
@@ -82,27 +105,58 @@ static const char *param_name(char buf[NAME_BYTES], int layer, const char *name,
 
 typedef struct projection {
     value_id w, b; /* b may be NO_VALUE */
+    bool sums;     /* ranks share its columns: their products are parts of a sum */
 } projection;
 
-/* A linear layer whose rows come from n tensors in the files. */
+/* A linear layer whose rows come from n tensors in the files. Ranks share the columns of one that leads back into the
+ * residual stream, and these rows of any other. */
 static projection add_projection(builder *b, int layer, const char *name, const char *const *files, const int64_t *rows,
-                                 int n, int64_t in, bool bias, bool into_residual) {
+                                 int n, int64_t in, bool bias, const param_slice *slices, int n_slices) {
     char buf[NAME_BYTES];
     int64_t out = 0;
     for (int i = 0; i < n; i++) out += rows[i];
-    projection r = {0};
-    model_param *w = add_param(b, param_name(buf, layer, name, ".w"), SHAPE(out, in));
+    bool into_residual = !slices;
+    projection r = {.sums = into_residual && b->n_ranks > 1};
+    param_slice columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
+    param_name(buf, layer, name, ".w");
+    model_param *w = into_residual ? add_cut_param(b, buf, SHAPE(out, in), 1, &columns, 1)
+                                   : add_cut_param(b, buf, SHAPE(out, in), 0, slices, n_slices);
     w->transposed = b->t->transposed_files;
     if (into_residual && b->t->scaled_residual_init)
         w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
     add_file_parts(b, w, layer, files, rows, n, ".weight");
     r.w = w->value;
     if (bias) {
-        model_param *bp = add_param(b, param_name(buf, layer, name, ".b"), SHAPE(out));
+        param_name(buf, layer, name, ".b");
+        model_param *bp =
+            into_residual ? add_param(b, buf, SHAPE(out)) : add_cut_param(b, buf, SHAPE(out), 0, slices, n_slices);
         bp->init = INIT_ZERO;
         add_file_parts(b, bp, layer, files, rows, n, ".bias");
         r.b = bp->value;
     }
+    return r;
+}
+
+/* Fewer kv heads than ranks: several ranks have the same one, each for its own query heads. */
+static void share_kv(builder *b, size_t first_param) {
+    int64_t holders = b->n_ranks / b->c->n_kv_heads;
+    for (size_t i = first_param; i < b->m->n_params && holders > 1; i++) {
+        model_param *p = &b->m->params[i];
+        p->shared_from = shape_count(&p->shape) / p->shape.dim[0] * b->heads * b->c->head_dim;
+        p->first_holder = (int)(b->rank / holders * holders);
+        p->n_holders = (int)holders;
+    }
+}
+
+static projection add_qkv(builder *b, int layer, const char *const *files, const int64_t *rows, int n) {
+    const model_config *c = b->c;
+    int64_t D = c->head_dim, q = b->heads * D, kv = b->kv_heads * D;
+    int64_t first_kv = b->rank * c->n_kv_heads / b->n_ranks * D, k_rows = c->n_heads * D,
+            v_rows = k_rows + c->n_kv_heads * D;
+    const param_slice slices[3] = {{0, b->rank * q, q}, {q, k_rows + first_kv, kv}, {q + kv, v_rows + first_kv, kv}};
+    size_t first_param = b->m->n_params;
+    projection r = add_projection(b, layer, "attn.qkv", files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
+    share_kv(b, first_param);
     return r;
 }
 
@@ -142,23 +196,52 @@ static op *emit(builder *b, op_kind k) {
     o->rows = b->rows;
     o->attr.batch = b->batch;
     o->attr.seq_len = b->seq_len;
-    o->attr.n_heads = (int)c->n_heads;
-    o->attr.n_kv_heads = (int)c->n_kv_heads;
+    o->attr.n_heads = (int)b->heads;
+    o->attr.n_kv_heads = (int)b->kv_heads;
     o->attr.head_dim = (int)c->head_dim;
     o->attr.eps = (float)c->norm_eps;
     return o;
 }
 
 static int64_t n_tokens(const builder *b) { return b->batch * b->seq_len; }
+/* Between two pairs of products a rank has a share of the tokens. */
+static int64_t n_own_tokens(const builder *b) { return n_tokens(b) / b->n_ranks; }
+
+static op *emit_message(builder *b, op_kind k) {
+    op *o = emit(b, k);
+    o->attr.axis = AXIS_TENSOR;
+    o->attr.group_size = b->n_ranks;
+    return o;
+}
+
+/* All tokens, from the share of every rank. */
+static value_id write_gather(builder *b, const char *name, value_id x) {
+    if (b->n_ranks == 1) return x;
+    value_id y = activation(b, name, b->o->compute, SHAPE(n_tokens(b), program_get(b->p, x)->shape.dim[1]));
+    op *o = emit_message(b, OP_ALL_GATHER);
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
+}
+
+/* The sum of what every rank has, of this rank's share of the tokens. */
+static value_id write_scatter(builder *b, const char *name, value_id x) {
+    if (b->n_ranks == 1) return x;
+    value_id y = activation(b, name, b->o->compute, SHAPE(n_own_tokens(b), program_get(b->p, x)->shape.dim[1]));
+    op *o = emit_message(b, OP_REDUCE_SCATTER);
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
+}
 
 static value_id write_norm(builder *b, const char *name, value_id x, norm_params n) {
     char buf[NAME_BYTES];
-    value_id y = activation(b, name, b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
+    value_id y = activation(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
     snprintf(buf, sizeof buf, "%s.rstd", name);
-    value_id rstd = activation(b, buf, DTYPE_F32, SHAPE(n_tokens(b)));
+    value_id rstd = activation(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
     if (b->t->layernorm) {
         snprintf(buf, sizeof buf, "%s.mean", name);
-        value_id mean = activation(b, buf, DTYPE_F32, SHAPE(n_tokens(b)));
+        value_id mean = activation(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
         op *o = emit(b, OP_LAYERNORM);
         op_in(o, 0, x), op_in(o, 1, n.gamma), op_in(o, 2, n.beta);
         op_out(o, 0, y), op_out(o, 1, mean), op_out(o, 2, rstd);
@@ -176,10 +259,14 @@ static value_id write_linear(builder *b, const char *name, value_id x, projectio
     op *o = emit(b, OP_LINEAR);
     op_in(o, 0, x), op_in(o, 1, w.w);
     op_out(o, 0, y);
-    if (w.b == NO_VALUE) return y;
     char buf[NAME_BYTES];
+    if (w.sums) {
+        snprintf(buf, sizeof buf, "%s.sum", name);
+        y = write_scatter(b, buf, y);
+    }
+    if (w.b == NO_VALUE) return y;
     snprintf(buf, sizeof buf, "%s.biased", name);
-    value_id z = activation(b, buf, b->o->compute, SHAPE(n_tokens(b), out));
+    value_id z = activation(b, buf, b->o->compute, program_get(b->p, y)->shape);
     o = emit(b, OP_ADD_BIAS);
     op_in(o, 0, y), op_in(o, 1, w.b);
     op_out(o, 0, z);
@@ -187,7 +274,7 @@ static value_id write_linear(builder *b, const char *name, value_id x, projectio
 }
 
 static value_id write_add(builder *b, const char *name, value_id x, value_id y) {
-    value_id s = activation(b, name, b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
+    value_id s = activation(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
     op *o = emit(b, OP_ADD);
     op_in(o, 0, x), op_in(o, 1, y);
     op_out(o, 0, s);
@@ -203,26 +290,26 @@ typedef struct block_params {
 static block_params add_block(builder *b, int layer) {
     const model_config *c = b->c;
     const model_traits *t = b->t;
-    int64_t C = c->hidden, HD = c->n_heads * c->head_dim, GD = c->n_kv_heads * c->head_dim;
+    int64_t C = c->hidden, HD = c->n_heads * c->head_dim, GD = c->n_kv_heads * c->head_dim, F = b->ffn;
+    const param_slice ffn[2] = {{0, b->rank * F, F}, {F, c->ffn + b->rank * F, F}}; /* up alone, or gate|up */
     block_params r = {0};
     if (c->family == FAMILY_GPT2) {
         r.norm1 = add_norm(b, layer, "norm1", "transformer.h.%d.ln_1");
-        r.qkv = add_projection(b, layer, "attn.qkv", (const char *[]){"transformer.h.%d.attn.c_attn"},
-                               (int64_t[]){HD + 2 * GD}, 1, C, t->qkv_bias, false);
+        r.qkv = add_qkv(b, layer, (const char *[]){"transformer.h.%d.attn.c_attn"}, (int64_t[]){HD + 2 * GD}, 1);
         r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C},
-                               1, HD, t->other_bias, true);
+                               1, HD, t->other_bias, NULL, 0);
         r.norm2 = add_norm(b, layer, "norm2", "transformer.h.%d.ln_2");
         r.up = add_projection(b, layer, "mlp.up", (const char *[]){"transformer.h.%d.mlp.c_fc"}, (int64_t[]){c->ffn}, 1,
-                              C, t->other_bias, false);
+                              C, t->other_bias, ffn, 1);
         r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C},
-                                1, c->ffn, t->other_bias, true);
+                                1, c->ffn, t->other_bias, NULL, 0);
         return r;
     }
     r.norm1 = add_norm(b, layer, "norm1", "model.layers.%d.input_layernorm");
-    r.qkv = add_projection(b, layer, "attn.qkv",
-                           (const char *[]){"model.layers.%d.self_attn.q_proj", "model.layers.%d.self_attn.k_proj",
-                                            "model.layers.%d.self_attn.v_proj"},
-                           (int64_t[]){HD, GD, GD}, 3, C, t->qkv_bias, false);
+    r.qkv = add_qkv(b, layer,
+                    (const char *[]){"model.layers.%d.self_attn.q_proj", "model.layers.%d.self_attn.k_proj",
+                                     "model.layers.%d.self_attn.v_proj"},
+                    (int64_t[]){HD, GD, GD}, 3);
     if (t->qk_norm) {
         r.q_norm =
             add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
@@ -230,13 +317,13 @@ static block_params add_block(builder *b, int layer) {
             add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
     }
     r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C},
-                           1, HD, t->other_bias, true);
+                           1, HD, t->other_bias, NULL, 0);
     r.norm2 = add_norm(b, layer, "norm2", "model.layers.%d.post_attention_layernorm");
     r.up = add_projection(b, layer, "mlp.gate_up",
                           (const char *[]){"model.layers.%d.mlp.gate_proj", "model.layers.%d.mlp.up_proj"},
-                          (int64_t[]){c->ffn, c->ffn}, 2, C, t->other_bias, false);
+                          (int64_t[]){c->ffn, c->ffn}, 2, C, t->other_bias, ffn, 2);
     r.down = add_projection(b, layer, "mlp.down", (const char *[]){"model.layers.%d.mlp.down_proj"}, (int64_t[]){C}, 1,
-                            c->ffn, t->other_bias, true);
+                            c->ffn, t->other_bias, NULL, 0);
     return r;
 }
 
@@ -255,11 +342,11 @@ static void write_paged_attention(builder *b, value_id qkv, value_id y, float sc
 
 static value_id write_attention(builder *b, value_id x, const block_params *w) {
     const model_config *c = b->c;
-    int64_t N = n_tokens(b), HD = c->n_heads * c->head_dim, Q = HD + 2 * c->n_kv_heads * c->head_dim;
-    value_id qkv = write_linear(b, "attn.qkv", x, w->qkv);
+    int64_t N = n_tokens(b), HD = b->heads * c->head_dim, Q = HD + 2 * b->kv_heads * c->head_dim;
+    value_id qkv = write_linear(b, "attn.qkv", write_gather(b, "attn.x", x), w->qkv);
     if (b->t->qk_norm) {
         value_id normed = activation(b, "attn.qk_norm", b->o->compute, SHAPE(N, Q));
-        value_id rstd = activation(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, c->n_heads + c->n_kv_heads));
+        value_id rstd = activation(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, b->heads + b->kv_heads));
         op *o = emit(b, OP_QK_NORM);
         op_in(o, 0, qkv), op_in(o, 1, w->q_norm), op_in(o, 2, w->k_norm);
         op_out(o, 0, normed), op_out(o, 1, rstd);
@@ -277,7 +364,7 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     if (b->paged) {
         write_paged_attention(b, qkv, y, scale);
     } else {
-        value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, c->n_heads, b->seq_len));
+        value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
         op *o = emit(b, OP_ATTENTION);
         o->attr.scale = scale;
         op_in(o, 0, qkv), op_in(o, 1, b->doc);
@@ -287,8 +374,8 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
 }
 
 static value_id write_mlp(builder *b, value_id x, const block_params *w) {
-    value_id up = write_linear(b, b->t->gelu ? "mlp.up" : "mlp.gate_up", x, w->up);
-    value_id y = activation(b, "mlp.act", b->o->compute, SHAPE(n_tokens(b), b->c->ffn));
+    value_id up = write_linear(b, b->t->gelu ? "mlp.up" : "mlp.gate_up", write_gather(b, "mlp.x", x), w->up);
+    value_id y = activation(b, "mlp.act", b->o->compute, SHAPE(n_tokens(b), b->ffn));
     op *o = emit(b, b->t->gelu ? OP_GELU : OP_SWIGLU);
     op_in(o, 0, up);
     op_out(o, 0, y);
@@ -301,12 +388,22 @@ typedef struct outer_params {
     block_params *blocks;
 } outer_params;
 
+/* A table of the vocabulary: each rank has as many rows, the last may have padding behind its own. */
+static model_param *add_table(builder *b, const char *name, const char *file_name) {
+    const model_config *c = b->c;
+    int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
+    const param_slice own = {0, b->first_id, n};
+    model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
+    if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
+    add_part(b, p, file_name, c->vocab);
+    return p;
+}
+
 /* Parameters in reading order: embedding, blocks, final norm, unembedding. */
 static void add_params(builder *b, outer_params *w) {
     const model_config *c = b->c;
     bool gpt2 = c->family == FAMILY_GPT2;
-    model_param *embed = add_param(b, "embed.w", SHAPE(c->vocab, c->hidden));
-    add_part(b, embed, gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", c->vocab);
+    const model_param *embed = add_table(b, "embed.w", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
     w->embed = w->unembed = embed->value;
     if (b->t->learned_positions) {
         model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
@@ -319,20 +416,34 @@ static void add_params(builder *b, outer_params *w) {
     }
     b->p->current_layer = -1;
     w->final_norm = add_norm(b, -1, "final_norm", gpt2 ? "transformer.ln_f" : "model.norm");
-    if (!c->tied) {
-        model_param *head = add_param(b, "unembed.w", SHAPE(c->vocab, c->hidden));
-        add_part(b, head, "lm_head.weight", c->vocab);
-        w->unembed = head->value;
-    }
+    if (!c->tied) w->unembed = add_table(b, "unembed.w", "lm_head.weight")->value;
+}
+
+/* An op on this rank's part of the vocabulary; nothing is said where that is all of it. */
+static op *emit_on_vocabulary(builder *b, op_kind k) {
+    op *o = emit(b, k);
+    if (b->n_ranks == 1) return o;
+    o->attr.vocab = b->c->vocab;
+    o->attr.first_id = b->first_id;
+    o->attr.n_ids = b->n_ids;
+    return o;
+}
+
+/* Each rank has the rows of its own ids, and zeros; positions are added by the rank that keeps the token, so that no sum
+ * has more than two numbers that are not zero, in any order the same bits. */
+static value_id write_embed(builder *b, const outer_params *w) {
+    value_id x = activation(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
+    op *o = emit_on_vocabulary(b, OP_EMBED);
+    op_in(o, 0, b->tokens), op_in(o, 1, w->embed);
+    if (w->positions) op_in(o, 2, b->doc), op_in(o, 3, w->positions);
+    if (b->n_ranks > 1) o->attr.n_tokens = n_own_tokens(b), o->attr.first_token = b->rank * n_own_tokens(b);
+    op_out(o, 0, x);
+    return write_scatter(b, "embed.sum", x);
 }
 
 /* Embedding, blocks, final norm: the last hidden states (N, C). */
 static value_id write_hidden(builder *b, const outer_params *w) {
-    value_id x = activation(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
-    op *o = emit(b, OP_EMBED);
-    op_in(o, 0, b->tokens), op_in(o, 1, w->embed);
-    if (w->positions) op_in(o, 2, b->doc), op_in(o, 3, w->positions);
-    op_out(o, 0, x);
+    value_id x = write_embed(b, w);
     for (int l = 0; l < b->c->n_layers; l++) {
         const block_params *k = &w->blocks[l];
         b->p->current_layer = l;
@@ -342,7 +453,24 @@ static value_id write_hidden(builder *b, const outer_params *w) {
         x = write_add(b, "residual2", x, write_mlp(b, y, k));
     }
     b->p->current_layer = -1;
-    return write_norm(b, "final_norm", x, w->final_norm);
+    return write_gather(b, "final_norm.all", write_norm(b, "final_norm", x, w->final_norm));
+}
+
+/* Ranks that share the vocabulary tell each other a few numbers per token, never a logit. */
+static void write_shared_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
+    int64_t N = n_tokens(b), n = argmax ? STAT_ARGMAX + 1 : STAT_TARGET + 1;
+    value_id own = activation(b, "stats", DTYPE_F64, SHAPE(N, n));
+    value_id all = activation(b, "stats.all", DTYPE_F64, SHAPE(b->n_ranks, N, n));
+    op *o = emit_on_vocabulary(b, OP_UNEMBED_STATS);
+    o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, b->m->targets);
+    op_out(o, 0, own);
+    o = emit_message(b, OP_ALL_GATHER);
+    op_in(o, 0, own);
+    op_out(o, 0, all);
+    o = emit_on_vocabulary(b, OP_UNEMBED_JOIN);
+    op_in(o, 0, all), op_in(o, 1, b->m->targets);
+    op_out(o, 0, losses), op_out(o, 1, argmax);
 }
 
 static void write_forward(builder *b, const outer_params *w, section where, const char *prefix) {
@@ -352,10 +480,14 @@ static void write_forward(builder *b, const outer_params *w, section where, cons
     value_id h = write_hidden(b, w);
     value_id losses = activation(b, "losses", DTYPE_F32, SHAPE(N));
     value_id argmax = b->where == SECTION_EVAL ? activation(b, "argmax", DTYPE_I32, SHAPE(N)) : NO_VALUE;
-    op *o = emit(b, OP_UNEMBED_LOSS);
-    o->attr.chunk_bytes = b->o->logits_chunk_bytes;
-    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, m->targets);
-    op_out(o, 0, losses), op_out(o, 1, argmax);
+    if (b->n_ranks > 1) {
+        write_shared_loss(b, w, h, losses, argmax);
+    } else {
+        op *o = emit(b, OP_UNEMBED_LOSS);
+        o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+        op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, m->targets);
+        op_out(o, 0, losses), op_out(o, 1, argmax);
+    }
     if (b->where == SECTION_EVAL) m->eval_losses = losses, m->eval_argmax = argmax;
     else m->losses = losses;
 }
@@ -378,7 +510,10 @@ uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype c
     return (uint64_t)(2 * c->n_layers * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
 }
 
-static status check_generation(const model_config *c, const generation_shape *g) {
+static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
+    if (mesh_size(m, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT, "model %s: generation on %d tensor ranks, expected 1", c->name,
+                   mesh_size(m, AXIS_TENSOR));
     const struct {
         const char *name;
         int64_t found, most;
@@ -472,18 +607,38 @@ static status check_training(const model_config *c, const model_build_options *o
     if (o->seq_len > c->max_positions)
         return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
                    c->name, (long long)o->seq_len, (long long)c->max_positions);
-    return OK;
+    int n = mesh_size(&o->mesh, AXIS_TENSOR);
+    if (o->batch * o->seq_len % n)
+        return ERR(ERR_INPUT,
+                   "parallel.tensor: a micro-batch of %lld x %lld tokens cannot be shared by %d ranks; change "
+                   "train.micro_batch or data.seq_len",
+                   (long long)o->batch, (long long)o->seq_len, n);
+    return model_cut_check(c, n);
+}
+
+/* What this tensor rank has of the model. */
+static void share_model(builder *b, const mesh *m) {
+    const model_config *c = b->c;
+    b->n_ranks = mesh_size(m, AXIS_TENSOR);
+    b->rank = m->index[AXIS_TENSOR];
+    b->heads = c->n_heads / b->n_ranks;
+    b->kv_heads = MAX(c->n_kv_heads / b->n_ranks, (int64_t)1);
+    b->ffn = c->ffn / b->n_ranks;
+    int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
+    b->first_id = b->rank * n;
+    b->n_ids = MIN(n, c->vocab - b->first_id);
 }
 
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0;
     TRY(model_config_check(c));
-    if (generates) TRY(check_generation(c, &o->generation));
+    if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     else TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
     builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
+    share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))};
     if (!generates) add_inputs(&b);
     add_params(&b, &w);
@@ -498,13 +653,4 @@ void model_fini(model *m) {
     free(m->params);
     arena_fini(&m->memory);
     *m = (model){0};
-}
-
-void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
-    if (p->init == INIT_NORMAL) {
-        rng_normal_fill(rng_key(seed, p->name), (uint64_t)first, out, (size_t)n, 0.0f, p->init_std);
-        return;
-    }
-    float fill = p->init == INIT_ONE ? 1.0f : 0.0f;
-    for (int64_t i = 0; i < n; i++) out[i] = fill;
 }

@@ -11,6 +11,14 @@
  *     TRY(model_build(&m, &p, &c, &(model_build_options){.batch = 4, .seq_len = 1024, .compute = DTYPE_BF16}));
  *     ... passes ...
  *     model_fini(&m); program_fini(&p);
+ *
+ * On a mesh with several tensor ranks the program is that of one of them. Of q|k|v, gate|up and the vocabulary it has its
+ * rows, of the products behind them (attention output, down) its columns; between these products the tokens are cut, so
+ * that norms, residuals and what the forward leaves behind are a share as well:
+ *
+ *     norm (N/tp, C) -> ALL_GATHER -> rows of w ... columns of w -> REDUCE_SCATTER -> + residual (N/tp, C)
+ *
+ * A parameter of a rank is one or more slices of the model's, and knows where they belong (cut.c).
  */
 #include "format/format.h"
 #include "program/program.h"
@@ -53,11 +61,28 @@ json_t *model_config_to_json(const model_config *c); /* without dtype and token 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
 typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
-    int64_t first_row, n_rows; /* rows of the packed parameter it fills */
+    int64_t first_row, n_rows; /* rows of the packed parameter it fills, in the model */
 } param_part;
+/* What a tensor rank has of a parameter: slices of the model's along one dimension, one behind the other, and behind the
+ * last of them perhaps rows of padding, which are zero for ever. Rows (columns) [at, at + n) are [from, from + n) of the
+ * whole. */
+typedef struct param_slice {
+    int64_t at, from, n;
+} param_slice;
+typedef struct param_cut {
+    shape here, whole;
+    int dim; /* of the slices; -1: there are none, here is the whole */
+    int n_slices;
+    param_slice slices[3];
+} param_cut;
 typedef struct model_param {
     value_id value;
-    shape shape; /* of the whole, whatever a rank holds of it in `value` */
+    shape shape; /* cut.here, whatever a data rank holds of it in `value` */
+    param_cut cut;
+    /* Elements from shared_from on (of those the rank has) are held by n_holders tensor ranks, each of which sees a part of
+     * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
+    int64_t shared_from;
+    int first_holder, n_holders;
     const char *name;
     param_init init;
     float init_std;
@@ -84,6 +109,7 @@ typedef struct model_build_options {
     bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
+    mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
 
@@ -108,5 +134,19 @@ typedef struct model {
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
 void model_fini(model *m);
-/* Initial values of rows [first, first + n) of the flat parameter, the same whatever the split. */
+/* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);
+
+/* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */
+
+/* Can `ranks` tensor ranks share this model? ERR_INPUT names what cannot be cut. */
+status model_cut_check(const model_config *c, int ranks);
+/* Where element `at` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are a run. */
+int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n);
+typedef struct param_run {
+    int64_t here, whole, n; /* elements [here, here + n) of what the rank has are [whole, whole + n) of the model's */
+} param_run;
+/* Walks the runs that lie in [begin, end) of the whole. Start with an empty run; false: there is none left. */
+bool param_cut_next(const param_cut *c, int64_t begin, int64_t end, param_run *run);
+/* How many of its leading elements a tensor rank counts for: each element of the model has one rank that does. */
+int64_t model_param_counted(const model_param *p, int tensor_index);

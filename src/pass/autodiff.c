@@ -8,6 +8,10 @@
  * A tied embedding is written by the loss and completed by the embedding's backward, so with accumulation its temporary
  * (V, C) lives through the whole backward: the price of that equality, shown in the plan.
  *
+ * What tensor ranks share (norms, biases behind a sum, kv heads) gets a part of its gradient on each: the parts are summed in
+ * rank order before anything else happens to them, so that all later passes see a gradient like any other. The backward of
+ * a gather is the scatter of a sum, and the other way round.
+ *
  * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
 #include "pass/buckets.h"
 
@@ -18,6 +22,7 @@ typedef struct differ {
     pass_context *c;
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
+    value_id *parts;    /* ... and what this rank sees of it, where several share it */
     flat_place *places; /* of each parameter */
 } differ;
 
@@ -64,22 +69,72 @@ static size_t param_index(const differ *d, value_id v) {
     return SIZE_MAX;
 }
 
-/* Where the gradient of parameter v is to be written in this micro-batch. */
-static value_id param_target(differ *d, value_id v) {
-    size_t i = param_index(d, v);
-    ASSERT(i != SIZE_MAX);
-    if (d->c->accumulation == 1) return d->c->grads[i];
-    if (d->pending[i]) return d->pending[i];
+static value_id add_temporary(differ *d, const char *prefix, size_t i) {
     const value *g = program_get(d->p, d->c->grads[i]);
     char name[160];
-    snprintf(name, sizeof name, "fresh.%s", g->name);
-    d->pending[i] = program_value(d->p, name, g->type, g->shape, ROLE_WORK, SECTION_MICRO);
+    snprintf(name, sizeof name, "%s.%.120s", prefix, g->name);
+    return program_value(d->p, name, g->type, g->shape, ROLE_WORK, SECTION_MICRO);
+}
+
+/* Where the whole gradient of parameter i is to be written in this micro-batch. */
+static value_id whole_target(differ *d, size_t i) {
+    if (d->c->accumulation == 1) return d->c->grads[i];
+    if (!d->pending[i]) d->pending[i] = add_temporary(d, "fresh", i);
     return d->pending[i];
 }
 
-/* The gradient of v is finished for this micro-batch: add it to the accumulator. */
+static bool is_shared(const model_param *p) { return p->shared_from < shape_count(&p->shape); }
+
+/* Where an op is to write what it finds of the gradient of parameter v. */
+static value_id param_target(differ *d, value_id v) {
+    size_t i = param_index(d, v);
+    ASSERT(i != SIZE_MAX);
+    if (!is_shared(&d->c->model->params[i])) return whole_target(d, i);
+    if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
+    return d->parts[i];
+}
+
+static op *emit_message(differ *d, op_kind k, const op *forward) {
+    op *o = emit(d, k, forward);
+    o->attr.axis = AXIS_TENSOR;
+    o->attr.group_size = mesh_size(&d->c->mesh, AXIS_TENSOR);
+    return o;
+}
+
+/* The sum over those that hold it. A group is all ranks of an axis: where fewer hold the end of a parameter, all ends are
+ * gathered and each rank adds its own. */
+static void sum_parts(differ *d, size_t i, const op *forward) {
+    const model_param *q = &d->c->model->params[i];
+    value_id part = d->parts[i], whole = whole_target(d, i);
+    int n_ranks = mesh_size(&d->c->mesh, AXIS_TENSOR);
+    if (q->n_holders == n_ranks && q->shared_from == 0) {
+        op *o = emit_message(d, OP_ALL_REDUCE, forward);
+        op_in(o, 0, part);
+        op_out(o, 0, whole);
+        return;
+    }
+    char name[160];
+    dtype t = program_get(d->p, part)->type;
+    int64_t n = shape_count(&q->shape) - q->shared_from;
+    snprintf(name, sizeof name, "end.%.120s", program_get(d->p, part)->name);
+    value_id end = program_view(d->p, name, part, (size_t)q->shared_from * dtype_bytes(t), SHAPE(n));
+    snprintf(name, sizeof name, "ends.%.120s", program_get(d->p, part)->name);
+    value_id ends = program_value(d->p, name, t, SHAPE(n_ranks, n), ROLE_COMM, SECTION_MICRO);
+    op *o = emit_message(d, OP_ALL_GATHER, forward);
+    op_in(o, 0, end);
+    op_out(o, 0, ends);
+    o = emit(d, OP_SUM_PARTS, forward);
+    o->attr.first_part = q->first_holder;
+    o->attr.n_parts = q->n_holders;
+    op_in(o, 0, part), op_in(o, 1, ends);
+    op_out(o, 0, whole);
+}
+
+/* The gradient of v is finished for this micro-batch: sum what others have of it, add it to the accumulator. */
 static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = param_index(d, v);
+    if (d->parts[i]) sum_parts(d, i, forward);
+    d->parts[i] = NO_VALUE;
     if (d->c->accumulation == 1 || d->pending[i] == NO_VALUE) return;
     op *o = emit(d, OP_ACCUMULATE, forward);
     o->attr.noise_key = bucket_noise_key(d->places[i].unit);
@@ -178,11 +233,32 @@ static void backward_embed(differ *d, const op *f, value_id dy) {
     op_out(o, 0, dtable);
     param_finish(d, table, f);
     if (f->in[3] == NO_VALUE) return;
-    value_id dpositions = param_target(d, f->in[3]);
+    value_id dpositions = param_target(d, f->in[3]), doc = f->in[2];
+    if (f->attr.n_tokens > 0) { /* those that this rank added */
+        value v = *program_get(d->p, dy);
+        size_t row_bytes = value_bytes(&v) / (size_t)v.shape.dim[0], first = (size_t)f->attr.first_token;
+        dy = program_view(d->p, "d.embed.own", dy, first * row_bytes, SHAPE(f->attr.n_tokens, v.shape.dim[1]));
+        doc = program_view(d->p, "doc.own", doc, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
+    }
     o = emit(d, OP_POSITION_BWD, f);
-    op_in(o, 0, f->in[2]), op_in(o, 1, dy);
+    op_in(o, 0, doc), op_in(o, 1, dy);
     op_out(o, 0, dpositions);
     param_finish(d, f->in[3], f);
+}
+
+static void backward_message(differ *d, const op *f, value_id dy) {
+    value_id dx = grad_value(d, f->in[0]);
+    op *o = emit_message(d, f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : OP_ALL_GATHER, f);
+    op_in(o, 0, dy);
+    op_out(o, 0, dx);
+    give_gradient(d, f->in[0], dx, f);
+}
+
+static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
+    const model *m = d->c->model;
+    op *o = emit(d, OP_LOSS_REDUCE, f);
+    op_in(o, 0, losses), op_in(o, 1, targets), op_in(o, 2, m->weights), op_in(o, 3, m->scalars);
+    op_out(o, 0, d->c->loss_sums);
 }
 
 /* Forward and gradient together. The weights are known before the step, so one pass over the logits is enough. */
@@ -195,9 +271,20 @@ static void loss_with_gradient(differ *d, const op *f) {
     op_out(o, 0, f->out[0]), op_out(o, 1, dh), op_out(o, 2, dw);
     d->gradient[f->in[0]] = dh;
     if (!m->config.tied) param_finish(d, f->in[1], f);
-    o = emit(d, OP_LOSS_REDUCE, f);
-    op_in(o, 0, f->out[0]), op_in(o, 1, f->in[2]), op_in(o, 2, m->weights), op_in(o, 3, m->scalars);
-    op_out(o, 0, d->c->loss_sums);
+    reduce_loss(d, f, f->out[0], f->in[2]);
+}
+
+/* Where ranks share the vocabulary the forward ends with the numbers of all of them; the gradient begins with these. */
+static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) {
+    const model *m = d->c->model;
+    reduce_loss(d, join, join->out[0], join->in[1]);
+    value_id dh = grad_value(d, stats->in[0]), dw = param_target(d, stats->in[1]);
+    op *o = emit(d, OP_UNEMBED_GRAD, stats);
+    op_in(o, 0, stats->in[0]), op_in(o, 1, stats->in[1]), op_in(o, 2, stats->in[2]), op_in(o, 3, m->weights);
+    op_in(o, 4, m->scalars), op_in(o, 5, join->in[0]);
+    op_out(o, 0, dh), op_out(o, 1, dw);
+    d->gradient[stats->in[0]] = dh;
+    if (!m->config.tied) param_finish(d, stats->in[1], stats);
 }
 
 static status backward(differ *d, const op *f) {
@@ -214,6 +301,8 @@ static status backward(differ *d, const op *f) {
     case OP_GELU:
     case OP_SWIGLU: backward_activation(d, f, dy); return OK;
     case OP_EMBED: backward_embed(d, f, dy); return OK;
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER: backward_message(d, f, dy); return OK;
     case OP_ADD: /* the same gradient flows both ways; nothing to compute */
         give_gradient(d, f->in[0], dy, f);
         give_gradient(d, f->in[1], dy, f);
@@ -249,21 +338,25 @@ status pass_autodiff(program *p, pass_context *c) {
     differ d = {.p = p, .c = c};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
     d.pending = mem_alloc(c->model->n_params * sizeof *d.pending);
+    d.parts = mem_alloc(c->model->n_params * sizeof *d.parts);
     d.places = bucket_places(p, c->model);
-    size_t i = 0, first = 0, end = 0;
+    size_t i = 0, first = 0, end = 0, loss = 0; /* loss: the first op of it; it writes its own gradient */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
+        if (ops[end].kind == OP_UNEMBED_LOSS || ops[end].kind == OP_UNEMBED_STATS) loss = end;
         if (ops[end].kind == OP_UNEMBED_LOSS) loss_with_gradient(&d, &ops[end]);
         else program_append(p, &ops[end]);
+        if (ops[end].kind == OP_UNEMBED_JOIN) gradient_of_shared_loss(&d, &ops[loss], &ops[end]);
     }
-    for (size_t k = end; k-- > first && rc == OK;) {
+    for (size_t k = loss; k-- > first && rc == OK;) {
         p->current_layer = ops[k].layer;
-        if (ops[k].kind != OP_UNEMBED_LOSS) rc = backward(&d, &ops[k]);
+        rc = backward(&d, &ops[k]);
     }
     p->current_layer = -1;
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
     free(d.pending);
+    free(d.parts);
     free(d.places);
     free(ops);
     return rc;

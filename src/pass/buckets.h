@@ -42,3 +42,5 @@ void buckets_fini(buckets *b);
 /* "layers.3", "embed.1": into buf, which it returns. */
 enum { BUCKET_NAME_BYTES = 48 };
 const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers);
+/* Of a parameter that several tensor ranks hold, one counts in the global norm. */
+void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m);

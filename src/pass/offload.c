@@ -47,6 +47,7 @@ static void choose_places(program *p, const pass_context *c) {
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         switch (o->kind) {
+        case OP_NORM_SUM:
         case OP_GRAD_SUMSQ: o->at = work_tier(program_tier(p, o->in[0])); break;
         case OP_CLIP: o->at = work_tier(program_tier(p, o->in[0])); break;
         case OP_ACCUMULATE: o->at = work_tier(program_tier(p, o->out[0])); break;

@@ -38,6 +38,28 @@ static void add_states(program *p, pass_context *c, size_t i) {
     c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
+void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
+    sumsq->attr.counted = model_param_counted(q, m->index[AXIS_TENSOR]);
+    sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
+}
+
+/* What CLIP adds up: the partial sums of this rank, or one sum of each tensor rank. */
+static value_id sum_over_ranks(program *p, const pass_context *c) {
+    int n = mesh_size(&c->mesh, AXIS_TENSOR);
+    if (n == 1) return c->norm_partials;
+    value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
+    value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
+    op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
+    op_in(o, 0, c->norm_partials);
+    op_out(o, 0, own);
+    o = program_emit(p, OP_ALL_GATHER, SECTION_UPDATE);
+    o->attr.axis = AXIS_TENSOR;
+    o->attr.group_size = n;
+    op_in(o, 0, own);
+    op_out(o, 0, all);
+    return all;
+}
+
 status pass_optimizer(program *p, pass_context *c) {
     const model *m = c->model;
     size_t n = m->n_params;
@@ -46,6 +68,11 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variances = arena_array(&p->memory, value_id, n);
     c->moment_scales = arena_array(&p->memory, value_id, n);
     c->variance_scales = arena_array(&p->memory, value_id, n);
+    if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT,
+                   "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
+                   "ranks; set fp32 or bf16",
+                   mesh_size(&c->mesh, AXIS_TENSOR));
     if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks = 0;
@@ -64,15 +91,17 @@ status pass_optimizer(program *p, pass_context *c) {
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
         value_id part = program_view(p, name, c->norm_partials, (size_t)at * sizeof(double), SHAPE(blocks));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
+        optimizer_count_once(o, &m->params[i], &c->mesh);
         op_in(o, 0, c->grads[i]);
         op_out(o, 0, part);
         at += blocks;
     }
     free(order);
+    value_id squares = sum_over_ranks(p, c);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = c->optimizer.clip;
     o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;
-    op_in(o, 0, c->norm_partials), op_in(o, 1, c->loss_sums), op_in(o, 2, m->scalars);
+    op_in(o, 0, squares), op_in(o, 1, c->loss_sums), op_in(o, 2, m->scalars);
     op_out(o, 0, c->clip);
     for (size_t i = 0; i < n; i++) {
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);

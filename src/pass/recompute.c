@@ -9,6 +9,9 @@
  * has made yet. That is as late as possible, so that lives are short, and what no backward op reads (the last product and
  * sum of a layer) is not run again. Evaluation has no backward and is left alone.
  *
+ * What tensor ranks gather before a product is dropped under every policy, none included: the shares it was made from are
+ * there, and the whole on every rank is what sharing the tokens is to save.
+ *
  * What is backward is read from the data flow: an op that reads something the loss has written. */
 #include "pass/pass.h"
 
@@ -98,11 +101,13 @@ static void find_backward(rewriter *w) {
         const op *o = &w->ops[i];
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_backward[i] |= from_loss[o->in[k]];
         if (!w->is_backward[i]) w->forward_end = i + 1;
-        if (w->is_backward[i] || o->kind == OP_UNEMBED_LOSS_GRAD)
+        if (w->is_backward[i] || op_is_loss_gradient(o->kind))
             for (int k = 0; k < op_output_count(o->kind); k++) from_loss[o->out[k]] = o->out[k] != NO_VALUE;
     }
     free(from_loss);
 }
+
+static bool is_gather(const op *o) { return o->kind == OP_ALL_GATHER && o->attr.axis == AXIS_TENSOR; }
 
 static bool can_drop(const program *p, value_id v) {
     const value *a = &p->values[v];
@@ -113,9 +118,9 @@ static bool can_drop(const program *p, value_id v) {
 static bool can_repeat(const program *p, const op *o) {
     for (int k = 0; k < op_output_count(o->kind); k++) {
         const value *a = &p->values[o->out[k]];
-        if (o->out[k] && (op_output_updates(o->kind, k) || a->persistent || a->role != ROLE_ACTIVATION)) return false;
+        if (o->out[k] && (op_reads_output(o, k) || a->persistent || a->role != ROLE_ACTIVATION)) return false;
     }
-    return o->kind != OP_UNEMBED_LOSS_GRAD;
+    return !op_is_loss_gradient(o->kind);
 }
 
 static void find_activations(rewriter *w) {
@@ -237,6 +242,7 @@ static status decide(rewriter *w) {
     const program *p = w->p;
     const recompute_policy *r = w->policy;
     int64_t first_again = r->kind == RECOMPUTE_RATIO ? w->n_layers - (int64_t)(r->ratio * (double)w->n_layers) : 0;
+    if (r->kind == RECOMPUTE_NONE) first_again = w->n_layers;
     bool by_cost = r->kind == RECOMPUTE_NORMS || r->kind == RECOMPUTE_SELECTIVE;
     for (value_id v = 1; v < p->n_values; v++) {
         int64_t layer = p->values[v].layer;
@@ -245,6 +251,8 @@ static status decide(rewriter *w) {
             w->is_kept[v] = false;
     }
     if (by_cost) keep_by_cost(w);
+    for (size_t i = w->first; i < w->end; i++)
+        if (is_gather(&w->ops[i]) && w->is_activation[w->ops[i].out[0]]) w->is_kept[w->ops[i].out[0]] = false;
     return r->kind == RECOMPUTE_KEEP ? keep_by_name(w) : OK;
 }
 
@@ -331,7 +339,7 @@ static void rewrite(rewriter *w, size_t n_ops) {
 }
 
 status pass_recompute(program *p, pass_context *c) {
-    if (c->recompute.kind == RECOMPUTE_NONE) return OK;
+    if (c->recompute.kind == RECOMPUTE_NONE && mesh_size(&c->mesh, AXIS_TENSOR) == 1) return OK;
     if (c->recompute.kind >= RECOMPUTE_AUTO)
         return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first",
                    (int)c->recompute.kind);

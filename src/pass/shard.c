@@ -51,9 +51,12 @@ param_share shard_share(const pass_context *c, size_t param, int index) {
 }
 
 param_share shard_saved(const pass_context *c, size_t param) {
-    int n = mesh_size(&c->mesh, AXIS_DATA);
-    bool mine = c->shard_elements[param] || param % (size_t)n == (size_t)c->mesh.index[AXIS_DATA];
-    return mine ? c->updated[param] : (param_share){0, 0};
+    const mesh *m = &c->mesh;
+    bool mine = c->shard_elements[param] || param % (size_t)mesh_size(m, AXIS_DATA) == (size_t)m->index[AXIS_DATA];
+    param_share share = c->updated[param];
+    int64_t counted = model_param_counted(&c->model->params[param], m->index[AXIS_TENSOR]);
+    share.n = MIN(share.n, counted - share.first);
+    return mine && m->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------- */
@@ -411,6 +414,7 @@ static value_id write_norm(sharder *s) {
             value_id part = add_view(s, name, own, block, SHAPE(norm_blocks(share.n)));
             op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
             o->attr.first_element = share.first;
+            optimizer_count_once(o, &s->c->model->params[i], &s->c->mesh);
             op_in(o, 0, s->grad_shares[i]);
             op_out(o, 0, part);
         }
@@ -469,8 +473,9 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
     for (size_t i = 0; i < n_ops; i++) {
         op o = ops[i];
-        if (zero(s) >= 1 && o.kind != OP_CLIP) continue;
-        if (o.kind == OP_CLIP) o.in[0] = blocks, o.in[1] = total;
+        if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
+        if (o.in[0] == s->c->norm_partials) o.in[0] = blocks;
+        if (o.kind == OP_CLIP) o.in[1] = total;
         program_append(s->p, &o);
     }
     s->c->loss_sums = total;
@@ -502,8 +507,11 @@ static status check(const pass_context *c) {
 status pass_shard(program *p, pass_context *c) {
     share_whole(p, c);
     int n = mesh_size(&c->mesh, AXIS_DATA);
-    if (n == 1 || !c->grads) return OK;
+    if (mesh_world(&c->mesh) == 1) return OK;
     TRY(check(c));
+    for (size_t i = 0; i < p->n_ops; i++) /* those of the model: what a transport cannot reach goes through the host */
+        if (op_is_comm(p->ops[i].kind)) p->ops[i].at = c->target->comm_at;
+    if (n == 1 || !c->grads) return OK;
     sharder s = {.p = p, .c = c, .n = n, .rank = c->mesh.index[AXIS_DATA]};
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);

@@ -68,8 +68,11 @@ static uint64_t state_bytes(const plan *p) {
         param_share share = shard_saved(c, i);
         if (share.n == 0) continue;
         n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.precision));
-        for (size_t k = 0; k < ARRAY_LENGTH(states); k++)
-            if (states[k][i]) n += value_bytes(&p->program.values[states[k][i]]);
+        for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
+            int64_t per = states[k] == c->moment_scales || states[k] == c->variance_scales ? STATE_BLOCK : 1;
+            if (states[k][i])
+                n += (uint64_t)((share.n + per - 1) / per) * dtype_bytes(p->program.values[states[k][i]].type);
+        }
     }
     return n;
 }
@@ -82,8 +85,8 @@ static uint64_t state_bytes(const plan *p) {
 
 static int64_t logits_chunk(const plan_request *r) {
     int64_t rows = r->target.logits_rows ? r->target.logits_rows : CHUNK_ROWS;
-    return r->logits_chunk_bytes ? r->logits_chunk_bytes
-                                 : MAX(rows * r->model.vocab * (int64_t)sizeof(float), CHUNK_MIN);
+    int64_t n = mesh_size(&r->mesh, AXIS_TENSOR), ids = (r->model.vocab + n - 1) / n;
+    return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(rows * ids * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
 status plan_compile(plan *p, const plan_request *r) {
@@ -102,6 +105,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval,
                              .no_training = r->no_training,
+                             .mesh = r->mesh,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
@@ -146,19 +150,24 @@ bool plan_fits(const plan *p) {
     }
     return true;
 }
-/* Each message of a step in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
+
+/* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
 double plan_volume(const plan *p) {
     const program *g = &p->program;
     double n = 0;
     for (size_t i = 0; i < g->n_ops; i++) {
         const op *o = &g->ops[i];
-        if (!op_is_comm(o->kind) || (o->section != SECTION_MICRO && o->section != SECTION_UPDATE)) continue;
+        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA ||
+            (o->section != SECTION_MICRO && o->section != SECTION_UPDATE))
+            continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
             n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) /
                  (double)dtype_bytes(t);
     }
-    return n / (double)model_param_count(&p->request.model);
+    double n_params = 0;
+    for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);
+    return n / n_params;
 }
 
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }

@@ -91,7 +91,7 @@ typedef struct plan {
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
-double plan_volume(const plan *p); /* parameters and gradients that this rank sends per step, over all parameters */
+double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);

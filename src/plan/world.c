@@ -26,7 +26,7 @@ static bool in_first_stage(const char *name) {
 
 static size_t find_loss(const program *g) {
     for (size_t i = 0; i < g->n_ops; i++)
-        if (g->ops[i].section == SECTION_MICRO && g->ops[i].kind == OP_UNEMBED_LOSS_GRAD) return i;
+        if (g->ops[i].section == SECTION_MICRO && op_is_loss_gradient(g->ops[i].kind)) return i;
     return g->n_ops;
 }
 

@@ -92,6 +92,7 @@ bool op_reads_output(const op *o, int i) {
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
+bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
 
 static double count_of(const program *p, value_id v) { return v ? (double)shape_count(&program_get(p, v)->shape) : 0; }
 
@@ -151,6 +152,8 @@ static double element_flops(op_kind k) {
     case OP_EMBED_BWD_ADD:
     case OP_POSITION_BWD:
     case OP_ACCUMULATE:
+    case OP_SUM_PARTS:
+    case OP_NORM_SUM:
     case OP_CAST: return 1;
     case OP_GRAD_SUMSQ:
     case OP_CLIP: return 2;
@@ -168,6 +171,7 @@ static double element_flops(op_kind k) {
     case OP_LAYERNORM_BWD: return 12;
     case OP_ADAMW: return 14;
     case OP_GELU:
+    case OP_UNEMBED_JOIN:
     case OP_ROPE_TABLE: return 20;
     case OP_GELU_BWD: return 30;
     default: return 0; /* COPY; the products are counted by shape */
@@ -208,7 +212,8 @@ double op_flops(const program *p, const op *o) {
     case OP_LINEAR:       /* x (N, in), w (out, in) */
     case OP_LINEAR_DX:    /* dy (N, out), w (out, in) */
     case OP_UNEMBED_LOSS: /* h (N, C), w (V, C) */
-        return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_UNEMBED_STATS: return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
         return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];

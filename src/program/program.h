@@ -130,11 +130,20 @@ typedef struct op_attr {
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     uint64_t noise_key;                /* stochastic rounding: which tensor this is */
     int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
-    float clip;                        /* clip: largest global norm, 0 = never */
-    bool normalize_by_weights;         /* clip: divide by the sum of weights instead of valid tokens */
-    axis axis;                         /* communication: the group */
-    int group_size;                    /* ... and how many ranks it has */
-    int peer, tag;                     /* send, recv: rank in the group; which of several messages */
+    /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and behind n_ids rows comes padding.
+     * vocab is the size of the whole; 0: the table is the whole. */
+    int64_t vocab, first_id, n_ids;
+    /* embed: only these rows get their positions, ranks share the tokens; position_bwd: row 0 of dy is that token. 0 of
+     * them: all do. */
+    int64_t first_token, n_tokens;
+    bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
+    int64_t counted;
+    int first_part, n_parts;   /* sum_parts: which of them */
+    float clip;                /* clip: largest global norm, 0 = never */
+    bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
+    axis axis;                 /* communication: the group */
+    int group_size;            /* ... and how many ranks it has */
+    int peer, tag;             /* send, recv: rank in the group; which of several messages */
 } op_attr;
 
 #define OP_MAX_IN 8
@@ -187,6 +196,7 @@ _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 #define STATE_BLOCK 256 /* elements per scale of 8-bit optimizer states */
 _Static_assert(NORM_BLOCK * 2 % NVME_SECTOR == 0, "16-bit numbers too are cut where a sector begins");
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
+enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_ARGMAX };                 /* of one row of logits: see UNEMBED_STATS */
 enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
 
 void program_init(program *p);
@@ -221,6 +231,7 @@ bool op_reads_output(const op *o,
                      int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
+bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */

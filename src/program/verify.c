@@ -128,6 +128,63 @@ static status check_loss(const checker *c) {
     return check_weight_grad(c, w, OUT(2));
 }
 
+/* The ids of this rank's rows lie in the vocabulary, and the rows in the table. */
+static status check_vocabulary(const checker *c, value_id table) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(a->vocab == 0 || (a->first_id >= 0 && a->n_ids > 0 && a->n_ids <= sh(c, table)->dim[0] &&
+                              a->first_id + a->n_ids <= a->vocab),
+            "its ids are not part of the vocabulary", table);
+    return OK;
+}
+
+static bool is_stats(const checker *c, value_id v, int64_t n_rows) {
+    const shape *s = sh(c, v);
+    int r = s->rank;
+    if (!has_type(c, v, DTYPE_F64) || r < 2 || r > 3 || (r == 2) != (n_rows > 0)) return false;
+    return (n_rows == 0 || s->dim[0] == n_rows) && (s->dim[r - 1] == 3 || s->dim[r - 1] == 4);
+}
+
+static status check_shared_loss(const checker *c) {
+    const op *o = c->o;
+    if (o->kind == OP_UNEMBED_JOIN) {
+        REQUIRE(is_stats(c, IN(0), 0), "expected fp64 (R, N, 3 or 4)", IN(0));
+        REQUIRE(o->attr.vocab > 0, "needs to know the vocabulary", IN(0));
+        int64_t n = sh(c, IN(0))->dim[1];
+        TRY(check_tokens(c, IN(1), n));
+        REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), n), "expected fp32 (N)", OUT(0));
+        REQUIRE(!OUT(1) || sh(c, IN(0))->dim[2] == 4, "the largest logits are not known", IN(0));
+        return OUT(1) ? check_tokens(c, OUT(1), n) : OK;
+    }
+    value_id h = IN(0), w = IN(1);
+    TRY(check_rows(c, h));
+    REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[1] == sh(c, h)->dim[1] && same_type(c, h, w),
+            "unembedding does not match the rows", w);
+    TRY(check_tokens(c, IN(2), sh(c, h)->dim[0]));
+    REQUIRE(o->attr.chunk_bytes > 0, "needs a byte budget for its logits", h);
+    REQUIRE(o->attr.vocab > 0, "needs to know which ids it has", w);
+    TRY(check_vocabulary(c, w));
+    if (o->kind == OP_UNEMBED_STATS) {
+        REQUIRE(is_stats(c, OUT(0), sh(c, h)->dim[0]), "expected fp64 (N, 3 or 4)", OUT(0));
+        return OK;
+    }
+    if (IN(3)) TRY(check_statistic(c, h, IN(3)));
+    TRY(check_scalars(c, IN(4)));
+    REQUIRE(is_stats(c, IN(5), 0) && sh(c, IN(5))->dim[1] == sh(c, h)->dim[0], "expected fp64 (R, N, 3 or 4)", IN(5));
+    TRY(check_like(c, h, OUT(0)));
+    return check_weight_grad(c, w, OUT(1));
+}
+
+static status check_sum_parts(const checker *c) {
+    const op *o = c->o;
+    const shape *parts = sh(c, IN(1));
+    TRY(check_weight_grad(c, IN(0), OUT(0)));
+    REQUIRE(same_type(c, IN(0), OUT(0)) && same_type(c, IN(0), IN(1)), "dtypes differ", IN(1));
+    REQUIRE(parts->rank == 2 && parts->dim[1] <= shape_count(sh(c, IN(0))), "parts are not (P, end of x)", IN(1));
+    REQUIRE(o->attr.first_part >= 0 && o->attr.n_parts > 0 && o->attr.first_part + o->attr.n_parts <= parts->dim[0],
+            "there are not so many parts", IN(1));
+    return OK;
+}
+
 static status check_norm(const checker *c, value_id x, value_id gamma, value_id beta, value_id y, value_id mean,
                          value_id rstd) {
     TRY(check_rows(c, x));
@@ -216,6 +273,10 @@ static status check_op(const checker *c) {
         TRY(check_tokens(c, IN(0), sh(c, OUT(0))->dim[0]));
         REQUIRE(sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[1] == sh(c, OUT(0))->dim[1] && same_type(c, IN(1), OUT(0)),
                 "table does not match the rows", IN(1));
+        TRY(check_vocabulary(c, IN(1)));
+        REQUIRE(o->attr.first_token >= 0 && o->attr.n_tokens >= 0 &&
+                    o->attr.first_token + o->attr.n_tokens <= sh(c, OUT(0))->dim[0],
+                "these are not its tokens", OUT(0));
         REQUIRE((IN(2) == NO_VALUE) == (IN(3) == NO_VALUE), "learned positions need doc", IN(3));
         if (IN(3)) {
             TRY(check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]));
@@ -304,6 +365,14 @@ static status check_op(const checker *c) {
     case OP_GELU: TRY(check_rows(c, IN(0))); return check_like(c, IN(0), OUT(0));
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return check_loss(c);
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_JOIN:
+    case OP_UNEMBED_GRAD: return check_shared_loss(c);
+    case OP_SUM_PARTS: return check_sum_parts(c);
+    case OP_NORM_SUM:
+        REQUIRE(has_type(c, IN(0), DTYPE_F64) && has_type(c, OUT(0), DTYPE_F64) && is_shape1(c, OUT(0), 1),
+                "expected fp64 partials and one fp64", OUT(0));
+        return OK;
     case OP_LOSS_REDUCE:
         REQUIRE(has_type(c, IN(0), DTYPE_F32), "losses are fp32", IN(0));
         TRY(check_tokens(c, IN(1), sh(c, IN(0))->dim[0]));
@@ -360,6 +429,7 @@ static status check_op(const checker *c) {
         TRY(check_tokens(c, IN(0), sh(c, IN(1))->dim[0]));
         REQUIRE(sh(c, OUT(0))->rank == 2 && sh(c, OUT(0))->dim[1] == sh(c, IN(1))->dim[1], "dtable is not (V, C)",
                 OUT(0));
+        TRY(check_vocabulary(c, OUT(0)));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_POSITION_BWD:
         TRY(check_rows(c, IN(1)));

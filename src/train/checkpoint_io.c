@@ -7,8 +7,8 @@
  *
  * Reading trusts nothing: JSON seal, identity, names, dtypes, shapes, pieces that tile their tensor, and then all
  * checksums on all threads; only after that is the first byte written into the running program.
- * Pieces are cut along the first dimension or between elements, which makes each one a run of bytes. Other cuts are
- * refused by name. */
+ * Pieces are cut along the first dimension or between elements, which makes each one a run of bytes; or they are runs of a
+ * cut tensor, whose rows or columns tensor ranks share. Other cuts are refused by name. */
 #include "train/checkpoint_io.h"
 
 #include <errno.h>
@@ -89,6 +89,7 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
         uint64_t n_bytes = checkpoint_saved_bytes(t), row_bytes = rows > 0 ? n_bytes / (uint64_t)rows : 0;
         l->staging_offsets[i] = l->staging_bytes;
         l->staging_bytes += n_bytes;
+        if (t->cut) t->cut = arena_copy(memory, t->cut, sizeof *t->cut);
         if (flat && rows == 0) continue; /* other ranks write all of it */
         /* A tensor stays whole when a shard can hold it. A larger one is cut, one piece per shard: pieces of a tensor
          * never meet in a file, so each can carry the tensor's own name there. */
@@ -263,6 +264,16 @@ done:
     return rc;
 }
 
+static void describe_cut(json_t *piece, const param_cut *c) {
+    json_t *slices = json_array();
+    for (int i = 0; i < c->n_slices; i++)
+        json_array_append_new(slices, json_pack("[I, I, I]", (json_int_t)c->slices[i].at, (json_int_t)c->slices[i].from,
+                                                (json_int_t)c->slices[i].n));
+    json_object_set_new(piece, "of", json_from_shape(&c->here));
+    json_object_set_new(piece, "dim", json_integer(c->dim));
+    json_object_set_new(piece, "slices", slices);
+}
+
 static void describe_piece(json_t *tensors, const checkpoint_layout *l, const checkpoint_piece *piece,
                            const char *hex) {
     const checkpoint_tensor *t = &l->tensors[piece->tensor];
@@ -274,8 +285,10 @@ static void describe_piece(json_t *tensors, const checkpoint_layout *l, const ch
     }
     json_t *pieces = json_object_get(entry, "pieces");
     if (piece->flat) {
-        json_array_append_new(pieces, json_pack("{s:i, s:[I, I], s:s}", "file", piece->shard, "elements",
-                                                (json_int_t)piece->row, (json_int_t)piece->n_rows, "xxh3_128", hex));
+        json_t *run = json_pack("{s:i, s:[I, I], s:s}", "file", piece->shard, "elements", (json_int_t)piece->row,
+                                (json_int_t)piece->n_rows, "xxh3_128", hex);
+        if (t->cut) describe_cut(run, t->cut);
+        json_array_append_new(pieces, run);
         return;
     }
     shape start = {.rank = t->shape.rank, .dim = {piece->row}}, size = piece_shape(l, piece);
@@ -514,8 +527,8 @@ typedef struct found_piece {
     size_t n_bytes;
     const char *expected; /* hex */
     char found[HEX_BYTES + 1];
-    int64_t first, count;                 /* elements of the tensor */
-    uint64_t byte_offset;                 /* in the tensor */
+    int64_t first, count;                 /* elements of the tensor, or of what a rank had of it: */
+    param_cut cut;                        /* dim -1: nothing was cut */
     const checkpoint_tensor *destination; /* NULL: not asked for */
     bool needed;                          /* this rank holds some of it, or it was not asked for: to be checked */
 } found_piece;
@@ -593,6 +606,45 @@ static status piece_elements(const reader *r, const json_t *entry, const char *n
     return OK;
 }
 
+/* What a rank had of the tensor: slices that lie in both, one behind the other, and do not overlap. */
+static status piece_cut(const reader *r, const json_t *entry, const char *name, const shape *whole, param_cut *out) {
+    const json_t *list = json_object_get(entry, "slices");
+    size_t n = json_array_size(list);
+    int64_t dim, end = 0, last = 0;
+    char a[64], b[64];
+    *out = (param_cut){.whole = *whole, .n_slices = (int)n};
+    TRY(shape_from_json(entry, "of", name, r->json_path, &out->here));
+    TRY(json_get_int(entry, "dim", 0, 1, r->json_path, &dim));
+    out->dim = (int)dim;
+    bool fits = n >= 1 && n <= ARRAY_LENGTH(out->slices) && (whole->rank == 2 || (whole->rank == 1 && dim == 0)) &&
+                out->here.rank == whole->rank;
+    for (int i = 0; i < whole->rank && fits; i++) {
+        int64_t here = out->here.dim[i];
+        fits = here > 0 && (i == dim ? here <= whole->dim[i] : here == whole->dim[i]);
+    }
+    for (size_t i = 0; i < n && fits; i++) {
+        const json_t *slice = json_array_get(list, i);
+        int64_t numbers[3];
+        fits = json_array_size(slice) == 3;
+        for (size_t k = 0; k < 3 && fits; k++) {
+            numbers[k] = json_integer_value(json_array_get(slice, k));
+            fits = json_is_integer(json_array_get(slice, k)) && numbers[k] >= 0;
+        }
+        if (!fits) break;
+        param_slice *s = &out->slices[i];
+        *s = (param_slice){numbers[0], numbers[1], numbers[2]};
+        fits = s->at == end && s->n > 0 && s->n <= out->here.dim[dim] - s->at && s->from >= last &&
+               s->from <= whole->dim[dim] && s->n <= whole->dim[dim] - s->from;
+        end = s->at + s->n;
+        last = s->from + s->n;
+    }
+    if (fits && dim == 1) fits = end == out->here.dim[1]; /* only rows are padded */
+    if (!fits)
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: found a piece of %s whose slices are not slices of it", r->json_path,
+                   name, shape_format(a, whole), shape_format(b, &out->here));
+    return OK;
+}
+
 /* A box that spans all but the first dimension: likewise. */
 static status piece_box(const reader *r, const json_t *entry, const char *name, const shape *whole, shape *out,
                         int64_t *first) {
@@ -626,6 +678,8 @@ static status find_piece(reader *r, const char *name, dtype type, const shape *w
     char a[64], b[64];
     TRY(json_get_int(entry, "file", 0, (int64_t)r->n_files - 1, r->json_path, &file));
     TRY(json_get_string(entry, "xxh3_128", r->json_path, &out->expected));
+    out->cut = (param_cut){.here = *whole, .whole = *whole, .dim = -1};
+    if (json_object_get(entry, "of")) TRY(piece_cut(r, entry, name, whole, &out->cut));
     if (json_object_get(entry, "elements")) TRY(piece_elements(r, entry, name, &size, &out->first));
     else TRY(piece_box(r, entry, name, whole, &size, &out->first));
     const safetensor *t = safetensors_find(&r->files[file], name);
@@ -645,9 +699,37 @@ static status find_piece(reader *r, const char *name, dtype type, const shape *w
     return OK;
 }
 
-static int by_first(const void *a, const void *b) {
-    const found_piece *x = a, *y = b;
-    return (x->first > y->first) - (x->first < y->first);
+/* The runs of a piece that lie in [begin, end) of the whole tensor: param_cut_next between the piece's own ends. */
+static bool piece_next(const found_piece *piece, int64_t begin, int64_t end, param_run *run) {
+    while (param_cut_next(&piece->cut, begin, end, run)) {
+        int64_t first = MAX(run->here, piece->first), last = MIN(run->here + run->n, piece->first + piece->count);
+        if (first >= last) continue;
+        *run = (param_run){first, run->whole + first - run->here, last - first};
+        return true;
+    }
+    return false;
+}
+
+static int by_place(const void *a, const void *b) {
+    const param_run *x = a, *y = b;
+    return (x->whole > y->whole) - (x->whole < y->whole);
+}
+
+/* How many leading elements of the tensor the pieces cover, each once; less than all where one is missing or there twice. */
+static int64_t count_covered(const found_piece *pieces, size_t n, int64_t total) {
+    param_run *runs = NULL;
+    size_t n_runs = 0, capacity = 0;
+    int64_t covered = 0;
+    for (size_t i = 0; i < n; i++)
+        for (param_run run = {0}; piece_next(&pieces[i], 0, total, &run);) {
+            runs = array_grow(runs, &capacity, n_runs + 1, sizeof *runs);
+            runs[n_runs++] = run;
+        }
+    if (n_runs > 1) qsort(runs, n_runs, sizeof *runs, by_place);
+    size_t i = 0;
+    for (; i < n_runs && runs[i].whole == covered; i++) covered += runs[i].n;
+    free(runs);
+    return i == n_runs ? covered : MIN(covered, total - 1);
 }
 
 /* All pieces of one tensor: they must tile it, none twice, none missing. */
@@ -663,21 +745,17 @@ static status find_tensor(reader *r, const char *name, const json_t *entry) {
     const json_t *list = json_object_get(entry, "pieces"), *piece;
     found_piece *first = &r->pieces[r->n_pieces];
     size_t i, n = json_array_size(list);
-    json_array_foreach(list, i, piece) TRY(find_piece(r, name, type, &whole, piece, &first[i]));
-    if (n > 1) qsort(first, n, sizeof *first, by_first);
-    int64_t total, element = 0;
-    uint64_t at = 0;
+    int64_t total;
     if (!count_elements(&whole, &total))
         return ERR(ERR_INPUT, "%s: tensor '%s' %s: found more elements than can be counted", r->json_path, name,
                    shape_format(buf, &whole));
-    for (i = 0; i < n && first[i].first == element && first[i].count <= total - element; i++) {
-        first[i].byte_offset = at;
-        at += first[i].n_bytes;
-        element += first[i].count;
-    }
-    if (n == 0 || i < n || element != total)
+    json_array_foreach(list, i, piece) TRY(find_piece(r, name, type, &whole, piece, &first[i]));
+    bool inside = n > 0;
+    for (i = 0; i < n && inside; i++) inside = first[i].count <= shape_count(&first[i].cut.here) - first[i].first;
+    int64_t covered = inside ? count_covered(first, n, total) : 0;
+    if (!inside || covered != total)
         return ERR(ERR_INPUT, "%s: tensor '%s' %s: its pieces cover elements 0 to %lld and then leave a gap or overlap",
-                   r->json_path, name, shape_format(buf, &whole), (long long)element);
+                   r->json_path, name, shape_format(buf, &whole), (long long)covered);
     r->n_pieces += n;
     return OK;
 }
@@ -694,6 +772,28 @@ static status find_all(reader *r) {
             return ERR(ERR_INPUT, "%s: found %zu tensors, %s expects %zu", r->files[i].path, r->files[i].n_tensors,
                        r->json_path, r->pieces_in_file[i]);
     return OK;
+}
+
+/* Elements that a piece and what the program holds of the tensor have in common, run by run. */
+typedef struct common {
+    param_run in_piece, in_value;
+} common;
+
+static bool next_common(const found_piece *piece, common *c) {
+    const checkpoint_tensor *t = piece->destination;
+    const param_cut whole = {.here = t->shape, .whole = t->shape, .dim = -1}, *cut = t->cut ? t->cut : &whole;
+    for (;;) {
+        while (c->in_piece.n > 0 &&
+               param_cut_next(cut, c->in_piece.whole, c->in_piece.whole + c->in_piece.n, &c->in_value)) {
+            param_run *v = &c->in_value;
+            int64_t first = MAX(v->here, t->held.first), last = MIN(v->here + v->n, t->held.first + t->held.n);
+            if (first >= last) continue;
+            *v = (param_run){first, v->whole + first - v->here, last - first};
+            return true;
+        }
+        c->in_value = (param_run){0};
+        if (!piece_next(piece, 0, INT64_MAX, &c->in_piece)) return false;
+    }
 }
 
 /* Each tensor the program wants is there, with its dtype and shape; its pieces learn where to go. */
@@ -723,8 +823,7 @@ static status match_wanted(reader *r, const checkpoint_tensor *wanted, size_t n)
         for (; k < r->n_pieces && strcmp(r->pieces[k].tensor, name) == 0; k++) {
             found_piece *piece = &r->pieces[k];
             piece->destination = &wanted[i];
-            piece->needed = piece->first < wanted[i].held.first + wanted[i].held.n &&
-                            wanted[i].held.first < piece->first + piece->count;
+            piece->needed = next_common(piece, &(common){0});
         }
     }
 done:
@@ -768,12 +867,14 @@ static void put_piece(void *context, int64_t task, int thread) {
     const found_piece *piece = &r->pieces[task];
     const checkpoint_tensor *t = piece->destination;
     if (!t || !piece->needed) return;
-    int64_t begin = MAX(piece->first, t->held.first), end = MIN(piece->first + piece->count, t->held.first + t->held.n);
-    size_t width = dtype_bytes(t->type), n_bytes = (size_t)(end - begin) * width;
-    const uint8_t *from = piece->data + (size_t)(begin - piece->first) * width;
-    size_t to = (size_t)(begin - t->held.first) * width;
-    for (size_t at = 0; at < n_bytes; at += CHUNK_BYTES)
-        exec_write(r->e, t->value, to + at, from + at, MIN((size_t)CHUNK_BYTES, n_bytes - at));
+    size_t width = dtype_bytes(t->type);
+    for (common c = {0}; next_common(piece, &c);) {
+        int64_t in_piece = c.in_piece.here + c.in_value.whole - c.in_piece.whole - piece->first;
+        const uint8_t *from = piece->data + (size_t)in_piece * width;
+        size_t to = (size_t)(c.in_value.here - t->held.first) * width, n_bytes = (size_t)c.in_value.n * width;
+        for (size_t at = 0; at < n_bytes; at += CHUNK_BYTES)
+            exec_write(r->e, t->value, to + at, from + at, MIN((size_t)CHUNK_BYTES, n_bytes - at));
+    }
 }
 
 static void reader_fini(reader *r) {
@@ -860,16 +961,17 @@ status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_fou
 
 void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst,
                             size_t n_bytes) {
-    for (size_t i = 0; i < t->n_pieces && n_bytes > 0; i++) {
+    size_t width = dtype_bytes(t->type), n_read = 0;
+    int64_t begin = (int64_t)(byte_offset / width), end = begin + (int64_t)(n_bytes / width);
+    for (size_t i = 0; i < t->n_pieces; i++) {
         const found_piece *piece = &r->pieces[t->first_piece + i];
-        if (byte_offset >= piece->byte_offset + piece->n_bytes) continue;
-        size_t from = (size_t)(byte_offset - piece->byte_offset), n = MIN(n_bytes, piece->n_bytes - from);
-        memcpy(dst, piece->data + from, n);
-        dst = (char *)dst + n;
-        byte_offset += n;
-        n_bytes -= n;
+        for (param_run run = {0}; piece_next(piece, begin, end, &run);) {
+            memcpy((char *)dst + (size_t)(run.whole - begin) * width,
+                   piece->data + (size_t)(run.here - piece->first) * width, (size_t)run.n * width);
+            n_read += (size_t)run.n * width;
+        }
     }
-    ASSERT(n_bytes == 0);
+    ASSERT(n_read == n_bytes);
 }
 
 void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found *t) {

@@ -10,7 +10,8 @@
  * wrote, until the first of them makes one checkpoint.json of all.
  *
  * A piece is {file, start, size, checksum}: the box of the tensor that this file holds; or {file, elements, checksum}, a run
- * of its elements, as ranks share them. Readers find tensors by name
+ * of its elements, as ranks share them; or that with {of, dim, slices: [[at, from, n], ...]}: a run of elements of the tensor
+ * of shape `of` that is made of these slices of the whole (param_cut). Readers find tensors by name
  * and put the pieces together, so who wrote which piece does not matter to them. */
 #include "train/train.h"
 

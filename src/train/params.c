@@ -1,15 +1,14 @@
 /* params.c - first values, hash and checkpoint list of the parameters.
  *
- * Initial values depend on (seed, name, element) only, never on layout, precision or thread count: every precision
+ * Initial values depend on (seed, name, element) only, never on layout, ranks, precision or thread count: every precision
  * starts from the same fp32 numbers, rounded once. */
 #include "train/params.h"
 
 #include <stdlib.h>
-#include <xxhash.h>
 
-#define FILL_TASK 16384             /* elements per task */
-#define FILL_CHUNK (64 * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
-#define HASH_ELEMENTS (1 << 18)     /* handed around at once */
+#define FILL_TASK 16384 /* elements per task */
+#define HASH_TASKS 64
+#define FILL_CHUNK (HASH_TASKS * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
 
 typedef struct fill {
     const model_param *param;
@@ -43,6 +42,15 @@ void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t 
                (size_t)(end - begin) * width);
 }
 
+void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from) {
+    const pass_context *c = &p->passes;
+    value_id v = master ? c->masters[i] : p->model.params[i].value;
+    size_t width = dtype_bytes(program_get(&p->program, v)->type);
+    for (param_run run = {0}; param_cut_next(&p->model.params[i].cut, first, first + n, &run);)
+        params_write(e, p, v, master ? c->updated[i] : c->held[i], run.here, run.n,
+                     (const char *)from + (size_t)(run.whole - first) * width);
+}
+
 void params_initialize(exec *e, const plan *p, uint64_t seed) {
     const program *g = &p->program;
     fill f = {.seed = seed, .wide = mem_alloc(FILL_CHUNK * sizeof(float)), .narrow = mem_alloc(FILL_CHUNK * 2)};
@@ -73,58 +81,79 @@ void params_clear_states(exec *e, const plan *p) {
     free(zeros);
 }
 
-/* Order matters: h is mixed before the next is added. */
-static uint64_t mix(uint64_t h, uint64_t next) {
-    h = (h ^ next) * 0x9e3779b97f4a7c15ull;
-    return h ^ h >> 29;
+/* ---- hash ------------------------------------------------------------------------------------------------------- */
+
+/* A sum over elements of a number that mixes parameter, place in the model's tensor and bits. A sum has no order, so each
+ * rank adds up what it counts for, and any mesh and any layout give one result. */
+typedef struct hash_job {
+    const param_cut *cut;
+    uint64_t key;  /* of the parameter */
+    int64_t first; /* element of what the rank has, at the chunk's start */
+    int64_t n;
+    size_t width;
+    const uint8_t *bytes;
+    uint64_t sums[HASH_TASKS];
+} hash_job;
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
 }
 
-uint64_t params_hash(exec *e, const plan *p) {
-    uint64_t h = 0;
-    for (size_t i = 0; i < p->model.n_params; i++)
-        h = mix(h, exec_hash(e, p->passes.masters[i] ? p->passes.masters[i] : p->model.params[i].value));
-    return h;
+static void hash_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    hash_job *j = context;
+    int64_t at = task * FILL_TASK, end = MIN(at + FILL_TASK, j->n);
+    uint64_t sum = 0;
+    while (at < end) {
+        int64_t n, whole = param_cut_place(j->cut, j->first + at, &n);
+        n = MIN(n, end - at);
+        for (int64_t k = 0; k < n; k++) {
+            uint64_t bits = 0;
+            memcpy(&bits, j->bytes + (size_t)(at + k) * j->width, j->width);
+            sum += mix(j->key + (uint64_t)(whole + k) * 0x9e3779b97f4a7c15ull + bits);
+        }
+        at += n;
+    }
+    j->sums[task] = sum;
 }
 
 /* What an element is hashed as: its fp32 master where there are masters. */
-static dtype hashed_type(const plan *p) {
-    precision q = p->request.precision;
-    return precision_master(q) ? DTYPE_F32 : precision_compute(q);
+static uint64_t hash_param(exec *e, const plan *p, size_t i, uint8_t *chunk) {
+    const pass_context *c = &p->passes;
+    bool master = precision_master(p->request.precision);
+    value_id v = master ? c->masters[i] : p->model.params[i].value;
+    param_share held = master ? c->updated[i] : c->held[i], mine = shard_saved(c, i);
+    uint64_t sum = 0;
+    if (mine.n == 0) return 0;
+    hash_job j = {.cut = &p->model.params[i].cut,
+                  .key = rng_key(0, p->model.params[i].name),
+                  .width = dtype_bytes(program_get(&p->program, v)->type),
+                  .bytes = chunk};
+    for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
+        j.first = mine.first + at;
+        j.n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
+        exec_read(e, v, (size_t)(j.first - held.first) * j.width, chunk, (size_t)j.n * j.width);
+        int64_t n_tasks = (j.n + FILL_TASK - 1) / FILL_TASK;
+        exec_parallel(e, hash_task, &j, n_tasks);
+        for (int64_t k = 0; k < n_tasks; k++) sum += j.sums[k];
+    }
+    return sum;
 }
 
-/* Each owner in turn hands its part of the parameter to all. */
-static status hash_shares(exec *e, const plan *p, comm *c, size_t i, XXH3_state_t *hash, char *chunk) {
-    const pass_context *x = &p->passes;
-    value_id v = precision_master(p->request.precision) ? x->masters[i] : p->model.params[i].value;
-    param_share here = precision_master(p->request.precision) ? x->updated[i] : x->held[i];
-    size_t width = dtype_bytes(hashed_type(p));
-    for (int owner = 0; owner < mesh_size(&x->mesh, AXIS_DATA); owner++) {
-        param_share share = shard_share(x, i, owner);
-        for (int64_t at = 0; at < share.n; at += HASH_ELEMENTS) {
-            size_t n = (size_t)MIN(share.n - at, (int64_t)HASH_ELEMENTS) * width;
-            if (owner == x->mesh.index[AXIS_DATA])
-                exec_read(e, v, (size_t)(share.first + at - here.first) * width, chunk, n);
-            TRY(comm_broadcast(c, chunk, n, comm_rank_at(c, AXIS_DATA, owner)));
-            ASSERT(XXH3_64bits_update(hash, chunk, n) == XXH_OK);
-        }
-    }
-    return OK;
-}
-
-uint64_t params_hash_all(exec *e, const plan *p, comm *c) {
-    if (!c || p->request.shard.zero == 0) return params_hash(e, p);
-    uint64_t h = 0;
-    status rc = OK;
-    char *chunk = mem_alloc(HASH_ELEMENTS * sizeof(float));
-    XXH3_state_t *hash = XXH3_createState();
-    for (size_t i = 0; i < p->model.n_params && rc == OK; i++) {
-        ASSERT(hash && XXH3_64bits_reset(hash) == XXH_OK);
-        rc = hash_shares(e, p, c, i, hash, chunk);
-        h = mix(h, XXH3_64bits_digest(hash));
-    }
-    XXH3_freeState(hash);
+uint64_t params_hash(exec *e, const plan *p, comm *c) {
+    uint64_t sum = 0;
+    uint8_t *chunk = mem_alloc(FILL_CHUNK * sizeof(float));
+    for (size_t i = 0; i < p->model.n_params; i++) sum += hash_param(e, p, i, chunk);
     free(chunk);
-    return rc == OK ? h : 0;
+    if (!c) return mix(sum);
+    uint64_t *all = mem_alloc((size_t)comm_size(c) * sizeof *all);
+    status rc = comm_all_gather_bytes(c, &sum, sizeof sum, all);
+    sum = 0;
+    for (int r = 0; r < comm_size(c); r++) sum += all[r];
+    free(all);
+    return rc == OK ? mix(sum) : 0;
 }
 
 static int64_t entries(int64_t n_elements, int64_t per) { return (n_elements + per - 1) / per; }
@@ -155,13 +184,14 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             param_share held = groups[k].values ? c->updated[i] : c->held[i];
             if (v == NO_VALUE || held.n == 0) continue;
-            list[(*n)++] =
-                (checkpoint_tensor){.name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
-                                    .value = v,
-                                    .type = program_get(&p->program, v)->type,
-                                    .shape = per == 1 ? param->shape : SHAPE(entries(shape_count(&param->shape), per)),
-                                    .held = in_entries(held, per),
-                                    .saved = in_entries(shard_saved(c, i), per)};
+            list[(*n)++] = (checkpoint_tensor){.name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
+                                               .value = v,
+                                               .type = program_get(&p->program, v)->type,
+                                               .shape = per == 1 ? param->cut.whole
+                                                                 : SHAPE(entries(shape_count(&param->shape), per)),
+                                               .cut = param->cut.dim < 0 ? NULL : &param->cut,
+                                               .held = in_entries(held, per),
+                                               .saved = in_entries(shard_saved(c, i), per)};
         }
     return list;
 }

@@ -328,7 +328,7 @@ status trainer_export(trainer *t, const export_options *o, export_report *out) {
     return export_running(t->e, t->p, t->description, o, out);
 }
 
-uint64_t trainer_param_hash(trainer *t) { return params_hash_all(t->e, t->p, t->r->comm); }
+uint64_t trainer_param_hash(trainer *t) { return params_hash(t->e, t->p, t->r->comm); }
 
 static status export_model(trainer *t) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};

@@ -90,6 +90,7 @@ typedef struct checkpoint_tensor {
     dtype type;
     shape shape;             /* of the whole tensor */
     param_share held, saved; /* elements that the value holds, and those of them that this rank writes */
+    const param_cut *cut;    /* they are counted in what this rank has of the tensor; NULL: in the whole */
 } checkpoint_tensor;
 
 typedef struct checkpointer checkpointer;

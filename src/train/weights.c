@@ -175,7 +175,7 @@ static const safetensor *find(const matcher *m, const char *name) {
 }
 
 static shape part_shape(const plan *p, const model_param *q, const param_part *part) {
-    const shape *s = &q->shape;
+    const shape *s = &q->cut.whole;
     if (s->rank == 1) return SHAPE(part->n_rows);
     return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
 }
@@ -259,9 +259,9 @@ static status match(const plan *p, const safetensors *files, size_t n_files, con
 typedef struct mover {
     exec *e;
     const plan *p;
-    value_id param, master;
-    param_share held, updated; /* elements that these two hold here */
-    dtype type;                /* of the parameter */
+    size_t param;
+    bool master; /* it has one */
+    dtype type;  /* of the parameter */
     const safetensor *source;
     bool turned;           /* the file is (columns, rows) */
     int64_t rows, columns; /* of the part */
@@ -319,10 +319,12 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
     for (m->row = 0; m->row < m->rows; m->row += block_rows) {
         m->n = MIN(block_rows, m->rows - m->row);
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
+        if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
+            continue; /* other ranks' */
         if (m->turned) exec_parallel(m->e, turned_task, m, (m->n + TURN_ROWS - 1) / TURN_ROWS);
         else exec_parallel(m->e, straight_task, m, (n + TASK_ELEMENTS - 1) / TASK_ELEMENTS);
-        params_write(m->e, m->p, m->param, m->held, at, n, m->narrow ? m->narrow : (void *)m->wide);
-        if (m->master) params_write(m->e, m->p, m->master, m->updated, at, n, m->wide);
+        params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
+        if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
         if (!m->turned)
             forget(m->source, (size_t)(m->row * m->columns) * width, (size_t)((m->row + m->n) * m->columns) * width);
     }
@@ -333,7 +335,7 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
 static int64_t block_elements(const plan *p) {
     int64_t largest = 0, widest = 0;
     for (size_t i = 0; i < p->model.n_params; i++) {
-        const shape *s = &p->model.params[i].shape;
+        const shape *s = &p->model.params[i].cut.whole;
         largest = MAX(largest, shape_count(s));
         widest = MAX(widest, s->rank == 2 ? s->dim[1] : 1);
     }
@@ -348,15 +350,13 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
         const model_param *q = &p->model.params[i];
         const value *v = program_get(&p->program, q->value);
         mover m = {.e = e,
-                   .param = q->value,
                    .p = p,
-                   .master = p->passes.masters[i],
-                   .held = p->passes.held[i],
-                   .updated = p->passes.updated[i],
+                   .param = i,
+                   .master = p->passes.masters[i] != NO_VALUE,
                    .type = v->type,
                    .wide = wide,
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow,
-                   .columns = q->shape.rank == 2 ? q->shape.dim[1] : 1};
+                   .columns = q->shape.rank == 2 ? q->cut.whole.dim[1] : 1};
         m.turned = q->transposed && q->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
             m.source = *sources++;

@@ -98,7 +98,9 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_ATTENTION:
     case OP_ATTENTION_BWD: return cpu_attention_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_LOSS_GRAD: return cpu_unembed_work_bytes(p, o, n_threads);
+    case OP_UNEMBED_LOSS_GRAD:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD: return cpu_unembed_work_bytes(p, o, n_threads);
     case OP_ATTENTION_PAGED: return cpu_paged_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOGITS: return cpu_logits_work_bytes(p, o, n_threads);
     case OP_BIAS_GRAD:

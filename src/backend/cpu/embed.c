@@ -5,6 +5,7 @@
  * by two threads, so there are no atomics and one result. The sort is serial: it reads N + V integers, the table it
  * prepares is V x C. Work is cut by (16 ids that occur) x (512 columns), so neither a frequent token nor a
  * narrow vocabulary leaves threads idle.
+ * Where ranks share the vocabulary, tokens of the others give zeros forward and nothing backward.
  * Refuses, by assertion, a token or position outside its table. */
 #include "backend/cpu/typed.h"
 
@@ -13,12 +14,21 @@
 enum { TASK_ELEMENTS = 32768, IDS_PER_TASK = 16, COLUMNS_PER_TASK = 512, ZERO_BYTES = 1 << 19 };
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/* The row of a token in this rank's part of the table; -1 where it is another rank's. */
+static int64_t row_of(const op_attr *a, int32_t token) {
+    if (a->vocab == 0) return token;
+    ASSERT(token >= 0 && token < a->vocab);
+    int64_t row = token - a->first_id;
+    return row >= 0 && row < a->n_ids ? row : -1;
+}
 static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 
 typedef struct embed_job {
     dtype type;
+    const op_attr *attr;
     const int32_t *tokens, *doc; /* doc NULL: one document per row */
     const void *table, *positions;
     void *x;
@@ -33,23 +43,23 @@ static void embed_task(void *context, int64_t task, int thread) {
     const embed_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n), C = j->C;
     for (int64_t row = first; row < end; row++) {
-        int32_t token = j->tokens[row];
-        ASSERT(token >= 0 && token < j->V);
+        int64_t id = row_of(j->attr, j->tokens[row]);
+        ASSERT(id < j->V && (id >= 0 || j->attr->vocab > 0));
         void *x = at(j->x, j->type, row * C);
-        const void *entry = at(j->table, j->type, token * C);
-        if (!j->positions) {
-            memcpy(x, entry, (size_t)C * dtype_bytes(j->type));
-            continue;
-        }
+        if (id < 0) memset(x, 0, (size_t)C * dtype_bytes(j->type));
+        else memcpy(x, at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
+        int64_t mine = row - j->attr->first_token;
+        if (!j->positions || (j->attr->n_tokens > 0 && (mine < 0 || mine >= j->attr->n_tokens))) continue;
         int64_t position = row % j->seq_len - (j->doc ? j->doc[row] : 0);
         ASSERT(position >= 0 && position < j->n_positions);
-        BY_TYPE(j->type, add_row, x, entry, at(j->positions, j->type, position * C), (size_t)C);
+        BY_TYPE(j->type, add_row, x, x, at(j->positions, j->type, position * C), (size_t)C);
     }
 }
 
 void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
     const value *table = call_in(k, 1), *x = call_out(k, 0);
     embed_job j = {.type = table->type,
+                   .attr = &k->op->attr,
                    .tokens = k->in[0],
                    .table = k->in[1],
                    .doc = k->in[2],
@@ -73,6 +83,9 @@ void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
 
 typedef struct scatter_job {
     dtype type, table_type;
+    const op_attr *attr;
+    const int32_t *ids; /* (n): tokens, or doc where by_position */
+    bool by_position;
     const void *dy;
     void *dtable;
     int64_t n, V, C;
@@ -85,16 +98,19 @@ typedef struct scatter_job {
 
 static size_t scatter_work_bytes(int64_t n, int64_t V) { return (size_t)(V + n + MIN(n, V)) * sizeof(int32_t); }
 
-static int32_t id_of(const int32_t *ids, int64_t seq_len, int64_t i) {
-    return seq_len ? (int32_t)(i % seq_len) - ids[i] : ids[i]; /* positions: t - doc */
+/* Row of the table that row i of dy belongs to; positions: t - doc. */
+static int64_t id_of(const scatter_job *j, int64_t i) {
+    const op_attr *a = j->attr;
+    return j->by_position ? (a->first_token + i) % a->seq_len - j->ids[i] : row_of(a, j->ids[i]);
 }
 
-static void scatter_sort(scatter_job *j, const int32_t *ids, int64_t seq_len) {
+static void scatter_sort(scatter_job *j) {
     memset(j->ends, 0, (size_t)j->V * sizeof(int32_t));
+    bool may_lack = !j->by_position && j->attr->vocab > 0;
     for (int64_t i = 0; i < j->n; i++) {
-        int32_t id = id_of(ids, seq_len, i);
-        ASSERT(id >= 0 && id < j->V);
-        j->ends[id]++;
+        int64_t id = id_of(j, i);
+        ASSERT(id < j->V && (id >= 0 || may_lack));
+        if (id >= 0) j->ends[id]++;
     }
     int32_t begin = 0;
     for (int64_t id = 0; id < j->V; id++) { /* counts become begins, which the next loop moves to ends */
@@ -103,7 +119,10 @@ static void scatter_sort(scatter_job *j, const int32_t *ids, int64_t seq_len) {
         j->ends[id] = begin;
         begin += count;
     }
-    for (int64_t i = 0; i < j->n; i++) j->order[j->ends[id_of(ids, seq_len, i)]++] = (int32_t)i;
+    for (int64_t i = 0; i < j->n; i++) {
+        int64_t id = id_of(j, i);
+        if (id >= 0) j->order[j->ends[id]++] = (int32_t)i;
+    }
 }
 
 VEC_INLINE void sum_row(dtype t, float *sum, const void *dy, bool first, size_t n) {
@@ -144,10 +163,13 @@ static void zero_task(void *context, int64_t task, int thread) {
     }
 }
 
-static void scatter_run(backend_context *c, const kernel_call *k, bool add, int64_t seq_len) {
+static void scatter_run(backend_context *c, const kernel_call *k, bool add, bool by_position) {
     const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
     scatter_job j = {.type = dy->type,
                      .table_type = dtable->type,
+                     .attr = &k->op->attr,
+                     .ids = k->in[0],
+                     .by_position = by_position,
                      .dy = k->in[1],
                      .dtable = k->out[0],
                      .add = add,
@@ -158,7 +180,7 @@ static void scatter_run(backend_context *c, const kernel_call *k, bool add, int6
     j.ends = k->work;
     j.order = j.ends + j.V;
     j.present = j.order + j.n;
-    scatter_sort(&j, k->in[0], seq_len);
+    scatter_sort(&j);
     if (!add) {
         j.ids_per_task = MAX((int64_t)1, ZERO_BYTES / (j.C * (int64_t)dtype_bytes(j.table_type)));
         pool_run(c->threads, zero_task, &j, divide_up(j.V, j.ids_per_task));
@@ -167,11 +189,11 @@ static void scatter_run(backend_context *c, const kernel_call *k, bool add, int6
     pool_run(c->threads, scatter_task, &j, divide_up(j.n_present, IDS_PER_TASK) * j.n_chunks);
 }
 
-void cpu_kernel_EMBED_BWD(backend_context *c, const kernel_call *k) { scatter_run(c, k, false, 0); }
-void cpu_kernel_EMBED_BWD_ADD(backend_context *c, const kernel_call *k) { scatter_run(c, k, true, 0); }
+void cpu_kernel_EMBED_BWD(backend_context *c, const kernel_call *k) { scatter_run(c, k, false, false); }
+void cpu_kernel_EMBED_BWD_ADD(backend_context *c, const kernel_call *k) { scatter_run(c, k, true, false); }
 void cpu_kernel_POSITION_BWD(backend_context *c, const kernel_call *k) {
     ASSERT(k->op->attr.seq_len > 0);
-    scatter_run(c, k, false, k->op->attr.seq_len);
+    scatter_run(c, k, false, true);
 }
 
 size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads) {

@@ -83,6 +83,46 @@ void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
     pool_run(c->threads, accumulate_task, &j, noise_task_count(k->op, j.n));
 }
 
+/* ---- parts of several ranks ------------------------------------------------------------------------------------ */
+
+typedef struct parts_job {
+    dtype type;
+    const char *x, *parts;
+    char *y;
+    int64_t n, n_end; /* elements, and how many of them at the end are sums */
+    int first, n_parts;
+} parts_job;
+
+static void parts_task(void *context, int64_t task, int thread) {
+    const parts_job *j = context;
+    size_t width = dtype_bytes(j->type);
+    int64_t begin = task * PIECE, end = MIN(begin + PIECE, j->n), head = j->n - j->n_end;
+    if (begin < head && j->x != j->y)
+        memcpy(j->y + (size_t)begin * width, j->x + (size_t)begin * width, (size_t)(MIN(end, head) - begin) * width);
+    begin = MAX(begin, head);
+    if (begin >= end) return;
+    size_t n = (size_t)(end - begin);
+    float sum[PIECE], part[PIECE];
+    for (int i = 0; i < j->n_parts; i++) {
+        const char *from = j->parts + (size_t)((j->first + i) * j->n_end + begin - head) * width;
+        typed_row_load(i == 0 ? sum : part, from, j->type, n);
+        if (i > 0) add_row(sum, part, n);
+    }
+    typed_row_store(j->y + (size_t)begin * width, sum, j->type, n);
+}
+
+void cpu_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
+    parts_job j = {.type = call_in(k, 0)->type,
+                   .x = k->in[0],
+                   .parts = k->in[1],
+                   .y = k->out[0],
+                   .n = shape_count(&call_in(k, 0)->shape),
+                   .n_end = call_in(k, 1)->shape.dim[1],
+                   .first = k->op->attr.first_part,
+                   .n_parts = k->op->attr.n_parts};
+    pool_run(c->threads, parts_task, &j, (j.n + PIECE - 1) / PIECE);
+}
+
 /* ---- global norm --------------------------------------------------------------------------------------------- */
 
 enum { NORM_LANES = 16 };
@@ -94,7 +134,7 @@ typedef struct sumsq_job {
     const void *g;
     dtype type;
     double *partials;
-    size_t n;
+    size_t n, n_counted;
 } sumsq_job;
 
 VEC_INLINE double_vec widen_half(const float *x) {
@@ -132,7 +172,7 @@ static void sumsq_row(double_vec sums[NORM_SUMS], const float *x, size_t n_group
 }
 
 static double sumsq_block(const sumsq_job *j, size_t begin) {
-    size_t end = MIN(begin + NORM_BLOCK, j->n);
+    size_t end = MIN(begin + NORM_BLOCK, j->n_counted);
     double_vec sum[NORM_SUMS];
     memset(sum, 0, sizeof sum);
     float buffer[PIECE];
@@ -167,7 +207,19 @@ void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     sumsq_job j = {.g = k->in[0], .type = g->type, .partials = k->out[0], .n = (size_t)shape_count(&g->shape)};
     int64_t n_blocks = (int64_t)((j.n + NORM_BLOCK - 1) / NORM_BLOCK);
     ASSERT(shape_count(&call_out(k, 0)->shape) == n_blocks);
+    const op_attr *a = &k->op->attr;
+    j.n_counted = j.n;
+    if (a->counts_part) j.n_counted = (size_t)MIN(MAX(a->counted - a->first_element, 0), (int64_t)j.n);
     pool_run(c->threads, sumsq_task, &j, (n_blocks + TASK_BLOCKS - 1) / TASK_BLOCKS);
+}
+
+/* A few thousand numbers: one thread, in order. */
+void cpu_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
+    const double *partials = k->in[0];
+    double sum = 0;
+    int64_t n = shape_count(&call_in(k, 0)->shape);
+    for (int64_t i = 0; i < n; i++) sum += partials[i];
+    *(double *)k->out[0] = sum;
 }
 
 /* In double to the end: the factor multiplies every gradient of the step. */

@@ -10,6 +10,9 @@
  * over blocks of the vocabulary, all tokens at once: logits again, gradient again, one product that finishes its rows of
  * dw. That is 8 N V C flops instead of 6. The maximum and the factor of each token are kept for it: 8 bytes per token.
  *
+ * Where ranks share the vocabulary, UNEMBED_STATS ends with the maximum, the sum and the target's logit of each token, and
+ * UNEMBED_GRAD begins with those of all ranks and computes the logits again: the walks are the same.
+ *
  * The chunks follow from shapes and attr alone. A chunk in which nothing is trained on costs nothing. A target outside
  * [0, V) counts as -1. A NaN in h or w comes out as a NaN loss: the maximum steps over it, the sum does not. */
 #include "backend/cpu/gemm.h"
@@ -20,11 +23,12 @@ enum { SEGMENT = 4096, SUM_BLOCK = 1024, V_BLOCK_MIN = 64 };
 
 /* How the work of one op is cut and where its scratch lies. */
 typedef struct unembed_plan {
-    int64_t N, C, V;
-    dtype type;             /* of h and w */
-    int64_t rows, n_chunks; /* tokens per chunk */
-    int64_t v_block;        /* vocabulary rows per step of the second walk; 0 = there is none */
-    int64_t n_segments;     /* of one row of logits */
+    int64_t N, C, V;         /* V: rows of w that are ids */
+    int64_t vocab, first_id; /* of all ranks; the id of row 0 */
+    dtype type;              /* of h and w */
+    int64_t rows, n_chunks;  /* tokens per chunk */
+    int64_t v_block;         /* vocabulary rows per step of the second walk; 0 = there is none */
+    int64_t n_segments;      /* of one row of logits */
     bool gradient;
     size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
 } unembed_plan;
@@ -61,9 +65,12 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
-    u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
-    dtype dh = u.gradient ? program_get(p, o->out[1])->type : DTYPE_F32;
-    dtype dw = u.gradient ? program_get(p, o->out[2])->type : DTYPE_F32;
+    u.vocab = u.V;
+    if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
+    u.gradient = op_is_loss_gradient(o->kind);
+    int at_dh = o->kind == OP_UNEMBED_GRAD ? 0 : 1;
+    dtype dh = u.gradient ? program_get(p, o->out[at_dh])->type : DTYPE_F32;
+    dtype dw = u.gradient ? program_get(p, o->out[at_dh + 1])->type : DTYPE_F32;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = ceil_div(u.N, u.rows);
     u.n_segments = ceil_div(u.V, SEGMENT);
@@ -92,9 +99,12 @@ typedef struct unembed_run {
     const int32_t *targets; /* (N) */
     const float *weights;   /* (N) or NULL */
     float seed;
-    float *losses;   /* (N) */
-    int32_t *argmax; /* (N) or NULL */
-    float *logits;   /* (n_rows, n_columns) of the present chunk or vocabulary block */
+    float *losses;           /* (N) */
+    int32_t *argmax;         /* (N) or NULL */
+    double *stats;           /* UNEMBED_STATS: (N, n_stats), in the place of losses and argmax */
+    const double *all_stats; /* UNEMBED_GRAD: (n_ranks, N, n_stats) */
+    int64_t n_ranks, n_stats;
+    float *logits; /* (n_rows, n_columns) of the present chunk or vocabulary block */
     segment_part *parts;
     row_state *states;
     int64_t first_row, n_rows, first_column, n_columns;
@@ -103,7 +113,12 @@ typedef struct unembed_run {
 
 static bool trained(const unembed_run *r, int64_t row) {
     int32_t t = r->targets[r->first_row + row];
-    return t >= 0 && t < r->plan->V;
+    return t >= 0 && t < r->plan->vocab;
+}
+
+/* Are its logits needed? */
+static bool scanned(const unembed_run *r, int64_t row) {
+    return r->argmax || (r->stats && r->n_stats > STAT_ARGMAX) || trained(r, row);
 }
 
 /* A task is one segment of one row, or several whole rows where they are short. */
@@ -161,43 +176,95 @@ static void scan_task(void *context, int64_t task, int thread) {
     const unembed_run *r = context;
     task_range t = task_get(r, task);
     for (int64_t row = t.row; row < t.row_end; row++)
-        if (r->argmax || trained(r, row))
+        if (scanned(r, row))
             r->parts[row * r->plan->n_segments + t.segment] =
                 segment_scan(r->logits + row * r->n_columns + t.from, t.to - t.from);
+}
+
+/* The segments of one row as one. */
+static segment_part join_segments(const unembed_run *r, int64_t row) {
+    int64_t n_segments = r->plan->n_segments;
+    const segment_part *parts = r->parts + row * n_segments;
+    segment_part all = {parts[0].max, parts[0].argmax, 0};
+    for (int64_t s = 1; s < n_segments; s++)
+        if (parts[s].max > all.max) {
+            all.max = parts[s].max;
+            all.argmax = (int32_t)(s * SEGMENT) + parts[s].argmax;
+        }
+    for (int64_t s = 0; s < n_segments; s++) /* -inf - -inf: such a segment adds its 0, or its NaN, as it is */
+        all.sum += parts[s].sum * (parts[s].max == all.max ? 1 : exp((double)parts[s].max - all.max));
+    return all;
+}
+
+static row_state gradient_state(const unembed_run *r, int64_t token, float max, double sum) {
+    double weight = r->weights ? r->weights[token] : 1;
+    return (row_state){max, (float)(weight * r->seed / sum)};
 }
 
 /* The segments of one row become its loss, its argmax and what its gradient needs. */
 static void finish_task(void *context, int64_t row, int thread) {
     (void)thread;
     const unembed_run *r = context;
-    int64_t token = r->first_row + row, n_segments = r->plan->n_segments;
-    const segment_part *parts = r->parts + row * n_segments;
+    int64_t token = r->first_row + row;
     row_state *state = &r->states[token - r->state_row];
     *state = (row_state){0};
     r->losses[token] = 0;
-    if (!r->argmax && !trained(r, row)) return;
-
-    float max = parts[0].max;
-    int32_t argmax = parts[0].argmax;
-    for (int64_t s = 1; s < n_segments; s++)
-        if (parts[s].max > max) {
-            max = parts[s].max;
-            argmax = (int32_t)(s * SEGMENT) + parts[s].argmax;
-        }
-    if (r->argmax) r->argmax[token] = argmax;
+    if (!scanned(r, row)) return;
+    segment_part all = join_segments(r, row);
+    if (r->argmax) r->argmax[token] = all.argmax;
     if (!trained(r, row)) return;
-    double sum = 0;
-    for (int64_t s = 0; s < n_segments; s++) /* -inf - -inf: such a segment adds its 0, or its NaN, as it is */
-        sum += parts[s].sum * (parts[s].max == max ? 1 : exp((double)parts[s].max - max));
     double logit = r->logits[row * r->n_columns + r->targets[token]];
-    r->losses[token] = (float)((double)max + log(sum) - logit);
-    double weight = r->weights ? r->weights[token] : 1;
-    *state = (row_state){max, (float)(weight * r->seed / sum)};
+    r->losses[token] = (float)((double)all.max + log(all.sum) - logit);
+    *state = gradient_state(r, token, all.max, all.sum);
+}
+
+/* ... or what the ranks tell each other of it. */
+static void stats_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const unembed_run *r = context;
+    int64_t token = r->first_row + row, target = r->targets[token] - r->plan->first_id;
+    double *stats = r->stats + token * r->n_stats;
+    memset(stats, 0, (size_t)r->n_stats * sizeof *stats);
+    if (!scanned(r, row)) return;
+    segment_part all = join_segments(r, row);
+    stats[STAT_MAX] = (double)all.max;
+    stats[STAT_SUM] = all.sum;
+    if (target >= 0 && target < r->n_columns) stats[STAT_TARGET] = (double)r->logits[row * r->n_columns + target];
+    if (r->n_stats > STAT_ARGMAX) stats[STAT_ARGMAX] = (double)(r->plan->first_id + all.argmax);
+}
+
+/* Maximum and sum of a token over all ranks; the first of equal maxima has the lowest id. */
+static void join_stats(const double *stats, int64_t n_ranks, int64_t N, int64_t n_stats, int64_t token, double out[4]) {
+    memcpy(out, stats + token * n_stats, (size_t)n_stats * sizeof *out);
+    for (int64_t i = 1; i < n_ranks; i++) {
+        const double *s = stats + (i * N + token) * n_stats;
+        out[STAT_TARGET] += s[STAT_TARGET]; /* one of them has it, the others 0 */
+        if (!(s[STAT_MAX] > out[STAT_MAX])) continue;
+        out[STAT_MAX] = s[STAT_MAX];
+        if (n_stats > STAT_ARGMAX) out[STAT_ARGMAX] = s[STAT_ARGMAX];
+    }
+    out[STAT_SUM] = 0;
+    for (int64_t i = 0; i < n_ranks; i++) {
+        const double *s = stats + (i * N + token) * n_stats;
+        out[STAT_SUM] += s[STAT_SUM] * (s[STAT_MAX] == out[STAT_MAX] ? 1 : exp(s[STAT_MAX] - out[STAT_MAX]));
+    }
+}
+
+static void state_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const unembed_run *r = context;
+    int64_t token = r->first_row + row;
+    row_state *state = &r->states[token - r->state_row];
+    *state = (row_state){0};
+    if (!trained(r, row)) return;
+    double all[4];
+    join_stats(r->all_stats, r->n_ranks, r->plan->N, r->n_stats, token, all);
+    *state = gradient_state(r, token, (float)all[STAT_MAX], all[STAT_SUM]);
 }
 
 /* logits -> factor * exp(logit - max), less weight * seed at the target: in place, 16-bit ones packed to the left. */
 static void gradient_row(const unembed_run *r, int64_t row, int64_t from, int64_t to) {
-    int64_t token = r->first_row + row, target = r->targets[token] - r->first_column;
+    int64_t token = r->first_row + row, target = r->targets[token] - r->plan->first_id - r->first_column;
     const row_state *state = &r->states[token - r->state_row];
     dtype type = r->plan->type;
     float *x = r->logits + row * r->n_columns;
@@ -293,7 +360,6 @@ static unembed_run run_make(const unembed_plan *u, const kernel_call *k) {
     char *work = k->work;
     return (unembed_run){.plan = u,
                          .targets = k->in[2],
-                         .losses = k->out[0],
                          .logits = k->work,
                          .parts = (segment_part *)(work + u->at_parts),
                          .states = (row_state *)(work + u->at_rows)};
@@ -314,6 +380,7 @@ void cpu_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
     void *gemm_work = (char *)k->work + u.at_gemm;
+    r.losses = k->out[0];
     r.argmax = k->out[1];
     for (int64_t i = 0; i < u.n_chunks; i++) {
         if (!run_chunk(&r, i) && !r.argmax) {
@@ -326,45 +393,100 @@ void cpu_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
     }
 }
 
-/* losses =, dh =, dw = */
+void cpu_kernel_UNEMBED_STATS(backend_context *c, const kernel_call *k) {
+    unembed_plan u = plan_make(k->program, k->op, c->n_threads);
+    unembed_run r = run_make(&u, k);
+    void *gemm_work = (char *)k->work + u.at_gemm;
+    r.stats = k->out[0];
+    r.n_stats = call_out(k, 0)->shape.dim[1];
+    for (int64_t i = 0; i < u.n_chunks; i++) {
+        if (run_chunk(&r, i) || r.n_stats > STAT_ARGMAX) {
+            run_logits(c, &r, k->in[0], k->in[1], gemm_work);
+            pool_run(c->threads, scan_task, &r, task_count(&r));
+        }
+        pool_run(c->threads, stats_task, &r, r.n_rows);
+    }
+}
+
+/* Thousands of tokens, a logarithm each: one thread. */
+void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
+    (void)c;
+    const shape *s = &call_in(k, 0)->shape;
+    const int32_t *targets = k->in[1];
+    float *losses = k->out[0];
+    int32_t *argmax = k->out[1];
+    for (int64_t token = 0; token < s->dim[1]; token++) {
+        double all[4];
+        join_stats(k->in[0], s->dim[0], s->dim[1], s->dim[2], token, all);
+        bool valid = targets[token] >= 0 && targets[token] < k->op->attr.vocab;
+        losses[token] = valid ? (float)(all[STAT_MAX] + log(all[STAT_SUM]) - all[STAT_TARGET]) : 0;
+        if (argmax) argmax[token] = (int32_t)all[STAT_ARGMAX];
+    }
+}
+
+/* dh =, dw =, and losses = unless ranks share them: then the numbers of each token are known before. */
+static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, void *dh, dtype dh_type,
+                              void *dw, dtype dw_type) {
+    const unembed_plan *u = r->plan;
+    const void *h = k->in[0], *w = k->in[1];
+    const step_scalars *scalars = k->in[4];
+    void *gemm_work = (char *)k->work + u->at_gemm;
+    r->weights = k->in[3];
+    r->seed = scalars->seed;
+
+    bool any = false; /* something was trained on, so dw has been started */
+    for (int64_t i = 0; i < u->n_chunks; i++) {
+        if (!run_chunk(r, i)) {
+            if (r->losses) memset(r->losses + r->first_row, 0, (size_t)r->n_rows * sizeof(float));
+            memset((char *)dh + (size_t)(r->first_row * u->C) * dtype_bytes(dh_type), 0,
+                   (size_t)(r->n_rows * u->C) * dtype_bytes(dh_type));
+            memset(r->states + (r->first_row - r->state_row), 0, (size_t)r->n_rows * sizeof(row_state));
+            continue;
+        }
+        run_logits(c, r, h, w, gemm_work);
+        if (r->all_stats) {
+            pool_run(c->threads, state_task, r, r->n_rows);
+        } else {
+            pool_run(c->threads, scan_task, r, task_count(r));
+            pool_run(c->threads, finish_task, r, r->n_rows);
+        }
+        run_gradient(c, r);
+        run_dh(c, r, w, dh, dh_type, gemm_work);
+        if (!u->v_block) run_dw(c, r, h, dw, dw_type, any, gemm_work);
+        any = true;
+    }
+    size_t row_bytes = (size_t)u->C * dtype_bytes(dw_type);
+    if (!any) memset(dw, 0, (size_t)u->V * row_bytes);
+    if (!any || !u->v_block) return;
+
+    r->first_row = r->state_row = 0;
+    r->n_rows = u->N;
+    for (r->first_column = 0; r->first_column < u->V; r->first_column += u->v_block) {
+        r->n_columns = MIN(u->v_block, u->V - r->first_column);
+        run_logits(c, r, h, w, gemm_work);
+        run_gradient(c, r);
+        run_dw(c, r, h, dw, dw_type, false, gemm_work);
+    }
+}
+
 void cpu_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
-    const void *h = k->in[0], *w = k->in[1];
-    const step_scalars *scalars = k->in[4];
-    void *dh = k->out[1], *dw = k->out[2], *gemm_work = (char *)k->work + u.at_gemm;
-    dtype dh_type = call_out(k, 1)->type, dw_type = call_out(k, 2)->type;
-    r.weights = k->in[3];
-    r.seed = scalars->seed;
+    r.losses = k->out[0];
+    run_loss_gradient(c, k, &r, k->out[1], call_out(k, 1)->type, k->out[2], call_out(k, 2)->type);
+}
 
-    bool any = false; /* something was trained on, so dw has been started */
-    for (int64_t i = 0; i < u.n_chunks; i++) {
-        if (!run_chunk(&r, i)) {
-            memset(r.losses + r.first_row, 0, (size_t)r.n_rows * sizeof(float));
-            memset((char *)dh + (size_t)(r.first_row * u.C) * dtype_bytes(dh_type), 0,
-                   (size_t)(r.n_rows * u.C) * dtype_bytes(dh_type));
-            memset(r.states + (r.first_row - r.state_row), 0, (size_t)r.n_rows * sizeof(row_state));
-            continue;
-        }
-        run_logits(c, &r, h, w, gemm_work);
-        pool_run(c->threads, scan_task, &r, task_count(&r));
-        pool_run(c->threads, finish_task, &r, r.n_rows);
-        run_gradient(c, &r);
-        run_dh(c, &r, w, dh, dh_type, gemm_work);
-        if (!u.v_block) run_dw(c, &r, h, dw, dw_type, any, gemm_work);
-        any = true;
-    }
-    if (!any) memset(dw, 0, (size_t)(u.V * u.C) * dtype_bytes(dw_type));
-    if (!any || !u.v_block) return;
-
-    r.first_row = r.state_row = 0;
-    r.n_rows = u.N;
-    for (r.first_column = 0; r.first_column < u.V; r.first_column += u.v_block) {
-        r.n_columns = MIN(u.v_block, u.V - r.first_column);
-        run_logits(c, &r, h, w, gemm_work);
-        run_gradient(c, &r);
-        run_dw(c, &r, h, dw, dw_type, false, gemm_work);
-    }
+void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
+    unembed_plan u = plan_make(k->program, k->op, c->n_threads);
+    unembed_run r = run_make(&u, k);
+    const shape *stats = &call_in(k, 5)->shape;
+    const value *dw = call_out(k, 1);
+    r.all_stats = k->in[5];
+    r.n_ranks = stats->dim[0];
+    r.n_stats = stats->dim[2];
+    run_loss_gradient(c, k, &r, k->out[0], call_out(k, 0)->type, k->out[1], dw->type);
+    size_t row_bytes = (size_t)u.C * dtype_bytes(dw->type);
+    memset((char *)k->out[1] + (size_t)u.V * row_bytes, 0, (size_t)(dw->shape.dim[0] - u.V) * row_bytes); /* padding */
 }
 
 /* ---- loss of the step ----------------------------------------------------------------------------------------- */

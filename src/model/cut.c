@@ -1,0 +1,82 @@
+/* cut.c - what a tensor rank has of a parameter, and where it belongs in the model's.
+ *
+ * Whatever reads or writes parameters outside the program (first values, weight files, checkpoints, hashes) works on the
+ * whole tensor and asks here which runs of it a rank has. Initial values are drawn by the place in the whole, so a model
+ * starts with the same numbers however many ranks share it. */
+#include "model/model.h"
+
+status model_cut_check(const model_config *c, int ranks) {
+    long long n = ranks;
+    if (n == 1) return OK;
+    if (c->n_heads % n)
+        return ERR(ERR_INPUT,
+                   "parallel.tensor: model %s has %lld heads, which %lld ranks cannot share; set a divisor of %lld",
+                   c->name, (long long)c->n_heads, n, (long long)c->n_heads);
+    if (c->n_kv_heads % n && n % c->n_kv_heads)
+        return ERR(ERR_INPUT,
+                   "parallel.tensor: model %s has %lld kv heads, which %lld ranks cannot share; set a divisor or a "
+                   "multiple of %lld",
+                   c->name, (long long)c->n_kv_heads, n, (long long)c->n_kv_heads);
+    if (c->ffn % n)
+        return ERR(ERR_INPUT,
+                   "parallel.tensor: model %s has %lld feed-forward columns, which %lld ranks cannot share; set a "
+                   "divisor of %lld",
+                   c->name, (long long)c->ffn, n, (long long)c->ffn);
+    if ((n - 1) * ((c->vocab + n - 1) / n) >= c->vocab)
+        return ERR(ERR_INPUT, "parallel.tensor: model %s has %lld tokens in its vocabulary, too few for %lld ranks",
+                   c->name, (long long)c->vocab, n);
+    return OK;
+}
+
+int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n) {
+    int64_t columns = c->here.rank == 2 ? c->here.dim[1] : 1, row = at / columns, column = at % columns;
+    *n = shape_count(&c->here) - at;
+    if (c->dim < 0) return at;
+    int64_t place = c->dim == 0 ? row : column;
+    for (int i = 0; i < c->n_slices; i++) {
+        const param_slice *s = &c->slices[i];
+        if (place < s->at || place >= s->at + s->n) continue;
+        if (c->dim == 1) {
+            *n = s->at + s->n - column;
+            return row * c->whole.dim[1] + s->from + column - s->at;
+        }
+        *n = (s->at + s->n - row) * columns - column;
+        return (s->from + row - s->at) * columns + column;
+    }
+    return -1; /* and nothing but padding follows */
+}
+
+bool param_cut_next(const param_cut *c, int64_t begin, int64_t end, param_run *run) {
+    int64_t at = run->here + run->n, count = shape_count(&c->here);
+    if (c->dim == 1) at = MAX(at, begin / c->whole.dim[1] * c->here.dim[1]); /* rows before are not in it */
+    for (int64_t n; at < count; at += n) {
+        int64_t whole = param_cut_place(c, at, &n);
+        int64_t first = MAX(whole, begin), last = MIN(whole + n, end);
+        if (whole >= 0 && first < last) {
+            *run = (param_run){at + first - whole, first, last - first};
+            return true;
+        }
+        if (c->dim == 1 && whole >= end) break;
+    }
+    return false;
+}
+
+int64_t model_param_counted(const model_param *p, int tensor_index) {
+    const param_cut *c = &p->cut;
+    int64_t count = shape_count(&p->shape), valid = count;
+    if (c->dim == 0) /* without padding */
+        valid = count / c->here.dim[0] * (c->slices[c->n_slices - 1].at + c->slices[c->n_slices - 1].n);
+    return tensor_index == p->first_holder ? valid : MIN(valid, p->shared_from);
+}
+
+void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = 0; /* padding stays so */
+    for (int64_t at = 0, run; at < n; at += run) {
+        int64_t whole = param_cut_place(&p->cut, first + at, &run);
+        run = MIN(run, n - at);
+        if (whole < 0 || p->init == INIT_ZERO) continue;
+        if (p->init == INIT_ONE)
+            for (int64_t i = at; i < at + run; i++) out[i] = 1;
+        else rng_normal_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, 0.0f, p->init_std);
+    }
+}

@@ -1,0 +1,336 @@
+/* ranks_tensor.c - one model shared by tensor ranks: cli_tensor.sh runs it under mpirun on 2, 4 and 8.
+ *
+ * Every rank also plans and runs the model alone, on the same rows. Its slices of every gradient must be those of the whole;
+ * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
+ * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
+#include "training.h"
+#include "train/params.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 20 };
+
+static comm *ranks;
+static int n_failed;
+
+#define FAIL(...)                                       \
+    do {                                                \
+        fprintf(stderr, "rank %d: ", comm_rank(ranks)); \
+        fprintf(stderr, __VA_ARGS__);                   \
+        fputc('\n', stderr);                            \
+        n_failed++;                                     \
+    } while (0)
+
+static void must(status rc) {
+    if (rc == OK) return;
+    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
+    comm_fail(ranks, rc, error_message());
+    comm_close(ranks);
+    exit(1);
+}
+
+/* ---- gradients of one micro-batch -------------------------------------------------------------------------------- */
+
+typedef struct micro {
+    config c;
+    train_request r;
+    plan p;
+    exec *e;
+} micro;
+
+static void micro_open(micro *m, const training *t) {
+    must(training_request(t, &m->c, &m->r));
+    must(plan_compile(&m->p, &m->r.plan));
+    must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
+    params_initialize(m->e, &m->p, 7);
+    int64_t n = m->p.request.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
+    int32_t *rows = mem_alloc((size_t)n * sizeof *rows);
+    const value_id inputs[] = {m->p.model.tokens, m->p.model.targets, m->p.model.doc};
+    for (int k = 0; k < 3; k++) {
+        for (int64_t i = 0; i < n; i++) {
+            int64_t token = (i * 37 + i / 5 * 11 + k) % m->p.request.model.vocab;
+            rows[i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
+        }
+        exec_write(m->e, inputs[k], 0, rows, (size_t)n * sizeof *rows);
+    }
+    free(rows);
+    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    exec_write(m->e, m->p.model.scalars, 0, &s, sizeof s);
+    must(exec_run(m->e, SECTION_MICRO));
+}
+
+static void micro_close(micro *m) {
+    exec_close(m->e);
+    plan_close(&m->p);
+    config_fini(&m->c);
+}
+
+static float *read_gradient(const micro *m, size_t i) {
+    size_t n = (size_t)shape_count(&m->p.model.params[i].shape) * sizeof(float);
+    float *out = mem_alloc(n);
+    exec_read(m->e, m->p.passes.grads[i], 0, out, n);
+    return out;
+}
+
+/* Cosine of a rank's gradient with the same elements of the whole, and the largest difference beside the largest element. */
+static void compare_gradient(const char *preset, const model_param *q, const float *mine, const float *whole) {
+    double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
+    for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
+        int64_t from = param_cut_place(&q->cut, at, &n);
+        for (int64_t k = 0; k < n; k++) {
+            double x = mine[at + k], y = from < 0 ? 0 : whole[from + k];
+            dot += x * y, a += x * x, b += y * y;
+            worst = fmax(worst, fabs(x - y)), largest = fmax(largest, fabs(y));
+        }
+    }
+    double cosine = a == 0 && b == 0 ? 1 : dot / sqrt(a * b);
+    if (!(cosine > 0.99999) || !(worst <= 1e-4 * largest))
+        FAIL("%s: gradient of %s: cosine %.9f with one rank's, differs by %g of %g", preset, q->name, cosine, worst,
+             largest);
+}
+
+static void check_gradients(const char *preset, const char *tensor) {
+    training one = {.preset = preset, .threads = 1}, all = one;
+    all.comm = ranks;
+    all.more = SETTINGS(tensor);
+    micro alone, shared;
+    micro_open(&alone, &one);
+    micro_open(&shared, &all);
+    for (size_t i = 0; i < alone.p.model.n_params; i++) {
+        float *whole = read_gradient(&alone, i), *mine = read_gradient(&shared, i);
+        compare_gradient(preset, &shared.p.model.params[i], mine, whole);
+        free(whole);
+        free(mine);
+    }
+    micro_close(&alone);
+    micro_close(&shared);
+}
+
+/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+
+/* Parameters of a rank, by hand: tables, products and their biases are cut; norms, biases behind a sum and positions are
+ * not; of kv heads a rank has at least one. */
+static int64_t params_of_rank(const model_config *c, int64_t n) {
+    const model_traits *t = model_family_traits(c->family);
+    int64_t C = c->hidden, D = c->head_dim, F = c->ffn / n, ups = t->gelu ? 1 : 2;
+    int64_t qkv = c->n_heads / n * D + 2 * MAX(c->n_kv_heads / n, (int64_t)1) * D;
+    int64_t norm = t->layernorm ? 2 * C : C, table = (c->vocab + n - 1) / n * C;
+    int64_t layer = 2 * norm + qkv * C + c->n_heads / n * D * C + ups * F * C + F * C;
+    if (t->qkv_bias) layer += qkv;
+    if (t->other_bias) layer += C + ups * F + C;
+    if (t->qk_norm) layer += 2 * D;
+    return table * (c->tied ? 1 : 2) + (t->learned_positions ? c->max_positions * C : 0) + c->n_layers * layer + norm;
+}
+
+static void check_bytes(const char *preset, const char *tensor) {
+    training t = {.preset = preset, .threads = 1, .more = SETTINGS(tensor), .comm = ranks};
+    config c;
+    train_request r;
+    plan p;
+    uint64_t by_role[ROLE_COUNT] = {0};
+    must(training_request(&t, &c, &r));
+    must(plan_compile(&p, &r.plan));
+    for (value_id v = 1; v < p.program.n_values; v++)
+        if (p.program.values[v].persistent && !p.program.values[v].view_of)
+            by_role[p.program.values[v].role] += value_bytes(&p.program.values[v]);
+    int64_t n = params_of_rank(&r.plan.model, mesh_size(&r.plan.mesh, AXIS_TENSOR));
+    uint64_t expected[ROLE_COUNT] = {
+        [ROLE_PARAM] = 4 * (uint64_t)n, [ROLE_GRAD] = 4 * (uint64_t)n, [ROLE_STATE] = 8 * (uint64_t)n};
+    for (role k = ROLE_PARAM; k <= ROLE_STATE; k++)
+        if (by_role[k] != expected[k])
+            FAIL("%s: %llu bytes of %s, expected %llu", preset, (unsigned long long)by_role[k], role_name(k),
+                 (unsigned long long)expected[k]);
+    plan_close(&p);
+    config_fini(&c);
+}
+
+/* ---- whole runs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct curve {
+    double loss[STEPS], norm[STEPS];
+} curve;
+
+static void on_step(void *context, const train_step_report *r) {
+    curve *c = context;
+    c->loss[r->step - 1] = r->loss;
+    c->norm[r->step - 1] = r->grad_norm;
+}
+
+/* Micro-batches of the data ranks, one after the other, on one. */
+static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
+    train_observer o = {.context = out, .on_step = on_step};
+    training t = {
+        .preset = preset, .precision = p, .accumulation = accumulation, .steps = STEPS, .threads = 1, .observer = &o};
+    train_result r;
+    must(training_run(&t, &r));
+}
+
+static void run_shared(const char *preset, precision p, int accumulation, const char *const *more, const curve *alone,
+                       double bound) {
+    curve c = {0};
+    train_observer o = {.context = &c, .on_step = on_step};
+    training t = {.preset = preset,
+                  .precision = p,
+                  .accumulation = accumulation,
+                  .steps = STEPS,
+                  .threads = 1,
+                  .observer = &o,
+                  .more = more,
+                  .comm = ranks};
+    char name[512];
+    size_t at = (size_t)snprintf(name, sizeof name, "%s %s", preset, precision_name(p));
+    for (const char *const *s = more; *s; s++) at += (size_t)snprintf(name + at, sizeof name - at, " %s", *s);
+    train_result r;
+    must(training_run(&t, &r));
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(c.loss[i] - alone->loss[i]) <= bound) || !(fabs(c.norm[i] / alone->norm[i] - 1) <= 10 * bound)) {
+            FAIL("%s: step %d: loss %.7f, norm %.6f, alone %.7f, %.6f", name, i + 1, c.loss[i], c.norm[i],
+                 alone->loss[i], alone->norm[i]);
+            break;
+        }
+    for (tier k = 0; k < TIER_COUNT; k++)
+        if (r.memory.planned[k] != r.memory.peak[k])
+            FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
+                 (unsigned long long)r.memory.peak[k]);
+    if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
+}
+
+/* ---- out of the program and back ------------------------------------------------------------------------------------ */
+
+/* One name for all ranks. */
+static char *shared_dir(void) {
+    char *dir = mem_alloc(512);
+    if (comm_rank(ranks) == 0) {
+        char *made = training_dir();
+        snprintf(dir, 512, "%s", made);
+        free(made);
+    }
+    must(comm_broadcast(ranks, dir, 512, 0));
+    return dir;
+}
+
+static void remove_dir(char *dir) {
+    must(comm_barrier(ranks));
+    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
+    free(dir);
+}
+
+static uint64_t run_in(const char *preset, const char *dir, int steps, const char *const *more, bool alone) {
+    training t = {.preset = preset,
+                  .precision = PRECISION_BF16,
+                  .steps = steps,
+                  .threads = 1,
+                  .dir = dir,
+                  .resume = "auto",
+                  .more = more,
+                  .comm = alone ? NULL : ranks};
+    train_result r = {0};
+    must(comm_barrier(ranks));
+    if (!alone || comm_rank(ranks) == 0) must(training_run(&t, &r));
+    must(comm_broadcast(ranks, &r, sizeof r, 0));
+    return r.param_hash;
+}
+
+/* Saved by all and loaded by one: the same bits; trained on by one and loaded by all: likewise; and what one exports from
+ * either are the same weights, which all ranks start from as one does. */
+static void check_files(const char *preset, int tensor, int zero) {
+    char *dir = shared_dir(), *exported = shared_dir(), setting[32], stage[32], path[600], set_path[640];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    snprintf(stage, sizeof stage, "parallel.zero=%d", zero);
+    const char *const more[] = {setting, stage, NULL}, *const none[] = {NULL};
+    uint64_t saved = run_in(preset, dir, 3, more, false), loaded = run_in(preset, dir, 3, none, true);
+    if (saved != loaded)
+        FAIL("%s: saved by %d ranks with hash %016llx, loaded by one with %016llx", preset, comm_size(ranks),
+             (unsigned long long)saved, (unsigned long long)loaded);
+    saved = run_in(preset, dir, 5, none, true), loaded = run_in(preset, dir, 5, more, false);
+    if (saved != loaded)
+        FAIL("%s: saved by one rank with hash %016llx, loaded by %d with %016llx", preset, (unsigned long long)saved,
+             comm_size(ranks), (unsigned long long)loaded);
+    snprintf(path, sizeof path, "%s/model", exported);
+    if (comm_rank(ranks) == 0) { /* the last to save were all ranks */
+        export_report report;
+        must(export_checkpoint(dir, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
+    }
+    snprintf(set_path, sizeof set_path, "model.path=%s", path);
+    const char *const started[] = {
+        set_path, setting, stage, "model.preset=auto", "train.lr=1e-30", "data.tokenizer=byte", NULL};
+    const char *const started_alone[] = {set_path, "model.preset=auto", "train.lr=1e-30", "data.tokenizer=byte", NULL};
+    loaded = run_in(preset, NULL, 1, started, false);
+    uint64_t alone = run_in(preset, NULL, 1, started_alone, true);
+    if (loaded != saved || alone != saved)
+        FAIL("%s: weights with hash %016llx were loaded by all ranks as %016llx, by one as %016llx", preset,
+             (unsigned long long)saved, (unsigned long long)loaded, (unsigned long long)alone);
+    remove_dir(exported);
+    remove_dir(dir);
+}
+
+static void open_mesh(int tensor) {
+    comm_options o = {.timeout_s = 30, .size[AXIS_TENSOR] = tensor};
+    if (comm_open(&ranks, &o) == OK) return;
+    fprintf(stderr, "%s\n", error_message());
+    exit(1);
+}
+
+/* Losses and gradients of every family. 1e-4 is the bound that fp32 runs must keep over 20 steps; fp32 sums of a few
+ * thousand products differ by some 1e-6 of them. */
+static void check_families(int tensor) {
+    char setting[32];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    for (size_t i = 0; i < ARRAY_LENGTH(training_presets); i++) {
+        curve alone;
+        check_gradients(training_presets[i], setting);
+        check_bytes(training_presets[i], setting);
+        run_alone(training_presets[i], PRECISION_FP32, 1, &alone);
+        run_shared(training_presets[i], PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
+    }
+}
+
+/* With what else moves, repeats or splits work; several data ranks take the micro-batches that one would take in turn. */
+static void check_techniques(int tensor, int data) {
+    static const char *const extra[][2] = {{"memory.recompute=full", "memory.logits_chunk=4K"},
+                                           {"memory.recompute=selective", NULL},
+                                           {"memory.offload.activations=host", "memory.offload.states=host"},
+                                           {"memory.offload.params=host", "memory.offload.grads=host"}};
+    char setting[32], zero[32];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    curve alone;
+    run_alone("test-qwen3", PRECISION_FP32, 2 * data, &alone);
+    for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
+        snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
+        run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS(setting, zero), &alone, 1e-4);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(extra); i++)
+        run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS(setting, zero, extra[i][0], extra[i][1]), &alone, 1e-4);
+    /* 16-bit parts of a sum are rounded before they are added: 2^-8 of a logit, averaged over the tokens. */
+    run_alone("test-gpt2", PRECISION_BF16, data, &alone);
+    run_shared("test-gpt2", PRECISION_BF16, 1, SETTINGS(setting, zero), &alone, 2e-2);
+    check_files("test-gpt2", tensor, data > 1 ? 3 : 0);
+    check_files("test-qwen2", tensor, data > 1 ? 2 : 0);
+}
+
+int main(int argc, char **argv) {
+    (void)argc, (void)argv;
+    int world = 1, rank = 0;
+    if (!comm_launched(&rank, &world) || world < 2) {
+        fprintf(stderr, "start this with mpirun -n 2, 4 or 8\n");
+        return 1;
+    }
+    int tensor = MIN(world, 4); /* heads of the test models */
+    open_mesh(tensor);
+    if (world <= 4) check_families(tensor);
+    else check_techniques(tensor, world / tensor);
+    bool any;
+    must(comm_any(ranks, n_failed > 0, &any));
+    comm_close(ranks);
+    if (world == 4 || world == 2) {
+        open_mesh(2);
+        check_techniques(2, world / 2);
+        bool more;
+        must(comm_any(ranks, n_failed > 0, &more));
+        any |= more;
+        comm_close(ranks);
+    }
+    if (rank == 0) printf("tensor parallel on %d ranks: %s\n", world, any ? "failed" : "as one rank");
+    return any;
+}

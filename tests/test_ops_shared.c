@@ -1,0 +1,309 @@
+/* test_ops_shared.c - ops of ranks that share a vocabulary, tokens or gradients, with all of their ranks played here.
+ *
+ * What the ranks have together must be what one rank has alone: losses and gradients of UNEMBED_STATS, _JOIN and _GRAD
+ * against UNEMBED_LOSS_GRAD, rows of EMBED and its backward against those of the whole table. Logits come from the same
+ * products, so a loss differs by the order of a sum in double; dh is a sum of the ranks' parts, rounded as each of them
+ * was: 64 * 2^-24 of its norm in fp32, one unit of the type for each part in 16 bits. */
+#include "op_check.h"
+
+#include <stdlib.h>
+
+enum { N = 37, C = 20, V = 301 };
+
+static const int32_t *make_targets(void) {
+    static int32_t t[N];
+    for (int i = 0; i < N; i++) t[i] = i % 5 == 4 ? -1 : i == 7 ? V : (int32_t)rng_below(5, (uint64_t)i, V);
+    return t;
+}
+
+typedef struct share {
+    int64_t first, n, rows; /* ids, how many, and rows of the table with the padding */
+} share;
+
+static share share_of(int rank, int n_ranks) {
+    int64_t rows = (V + n_ranks - 1) / n_ranks;
+    return (share){rank * rows, MIN(rows, V - rank * rows), rows};
+}
+
+/* Rows of a random table; padding is filled with what nobody may read. */
+static void set_table(op_case *c, int input, dtype t, const share *s, const double *whole) {
+    double *rows = mem_alloc((size_t)(s->rows * C) * sizeof *rows);
+    for (int64_t i = 0; i < s->rows * C; i++) rows[i] = i < s->n * C ? whole[s->first * C + i] : 1e4;
+    op_case_floats(c, input, t, SHAPE(s->rows, C), rows);
+    free(rows);
+}
+
+static op_attr attr_of(const share *s, int64_t chunk_bytes) {
+    return (op_attr){.vocab = V, .first_id = s->first, .n_ids = s->n, .chunk_bytes = chunk_bytes};
+}
+
+static op_case *open_alone(dtype t, dtype dw, int64_t chunk_bytes) {
+    op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = chunk_bytes});
+    op_case_random(c, 0, t, SHAPE(N, C), 1.0, 21);
+    op_case_random(c, 1, t, SHAPE(V, C), 0.5, 22);
+    op_case_ints(c, 2, SHAPE(N), make_targets());
+    op_case_random(c, 3, DTYPE_F32, SHAPE(N), 1.0, 23);
+    op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
+    op_case_output(c, 0, DTYPE_F32, SHAPE(N));
+    op_case_output(c, 1, t, SHAPE(N, C));
+    op_case_output(c, 2, dw, SHAPE(V, C));
+    op_case_run(c, 2);
+    return c;
+}
+
+/* stats of all ranks, (R, N, n_stats); the caller frees. */
+static double *gather_stats(op_case *alone, dtype t, int n_ranks, int n_stats, int64_t chunk_bytes) {
+    double *all = mem_alloc((size_t)(n_ranks * N * n_stats) * sizeof *all);
+    for (int r = 0; r < n_ranks; r++) {
+        share s = share_of(r, n_ranks);
+        op_attr a = attr_of(&s, chunk_bytes);
+        op_case *c = op_case_open(OP_UNEMBED_STATS, &a);
+        op_case_floats(c, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
+        set_table(c, 1, t, &s, op_case_input_values(alone, 1));
+        op_case_ints(c, 2, SHAPE(N), make_targets());
+        op_case_output(c, 0, DTYPE_F64, SHAPE(N, n_stats));
+        op_case_run(c, 2);
+        memcpy(all + r * N * n_stats, op_case_values(c, 0), (size_t)(N * n_stats) * sizeof *all);
+        op_case_close(c);
+    }
+    return all;
+}
+
+static void check_losses(op_case *alone, const double *stats, int n_ranks, int n_stats) {
+    op_case *c = op_case_open(OP_UNEMBED_JOIN, &(op_attr){.vocab = V});
+    op_case_floats(c, 0, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
+    op_case_ints(c, 1, SHAPE(N), make_targets());
+    op_case_output(c, 0, DTYPE_F32, SHAPE(N));
+    if (n_stats == 4) op_case_output(c, 1, DTYPE_I32, SHAPE(N));
+    op_case_run(c, 2);
+    for (int i = 0; i < N; i++) {
+        double want = op_case_values(alone, 0)[i];
+        check_element(op_case_values(c, 0)[i], want, U32 * fabs(want), DTYPE_F32, "loss", (size_t)i);
+    }
+    if (n_stats == 4) { /* tokens that are not trained on as well */
+        op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = 1 << 20});
+        dtype t = DTYPE_F32;
+        op_case_floats(f, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
+        op_case_floats(f, 1, t, SHAPE(V, C), op_case_input_values(alone, 1));
+        op_case_ints(f, 2, SHAPE(N), make_targets());
+        op_case_output(f, 0, DTYPE_F32, SHAPE(N));
+        op_case_output(f, 1, DTYPE_I32, SHAPE(N));
+        op_case_run(f, 2);
+        for (int i = 0; i < N; i++) assert_int_equal(op_case_ints_out(c, 1)[i], op_case_ints_out(f, 1)[i]);
+        op_case_close(f);
+    }
+    op_case_close(c);
+}
+
+static double unit(dtype t) { return t == DTYPE_F32 ? 64 * U32 : 2 * check_roundoff(t); }
+
+static void check_gradients(op_case *alone, const double *stats, dtype t, dtype dw_type, int n_ranks, int n_stats,
+                            int64_t chunk_bytes) {
+    double *dh = mem_alloc(N * C * sizeof *dh), norm = 0, error = 0;
+    for (int r = 0; r < n_ranks; r++) {
+        share s = share_of(r, n_ranks);
+        op_attr a = attr_of(&s, chunk_bytes);
+        op_case *c = op_case_open(OP_UNEMBED_GRAD, &a);
+        op_case_floats(c, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
+        set_table(c, 1, t, &s, op_case_input_values(alone, 1));
+        op_case_ints(c, 2, SHAPE(N), make_targets());
+        op_case_floats(c, 3, DTYPE_F32, SHAPE(N), op_case_input_values(alone, 3));
+        op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
+        op_case_floats(c, 5, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
+        op_case_output(c, 0, t, SHAPE(N, C));
+        op_case_output(c, 1, dw_type, SHAPE(s.rows, C));
+        op_case_run(c, 2);
+        for (int i = 0; i < N * C; i++) dh[i] += op_case_values(c, 0)[i];
+        const double *whole = op_case_values(alone, 2) + s.first * C, *dw = op_case_values(c, 1);
+        double dw_norm = 0, dw_error = 0;
+        for (int64_t i = 0; i < s.n * C; i++) dw_norm += whole[i] * whole[i], dw_error += pow(dw[i] - whole[i], 2);
+        assert_true(sqrt(dw_error) <= unit(t) * sqrt(dw_norm));
+        for (int64_t i = s.n * C; i < s.rows * C; i++) assert_true(dw[i] == 0); /* padding */
+        op_case_close(c);
+    }
+    for (int i = 0; i < N * C; i++) {
+        double want = op_case_values(alone, 1)[i];
+        norm += want * want, error += pow(dh[i] - want, 2);
+    }
+    if (!(sqrt(error) <= unit(t) * n_ranks * sqrt(norm)))
+        fail_msg("%s on %d ranks: dh differs by %g of %g", dtype_name(t), n_ranks, sqrt(error), sqrt(norm));
+    free(dh);
+}
+
+static void ranks_that_share_the_vocabulary_have_the_loss_of_one(void **state) {
+    (void)state;
+    static const int64_t chunks[] = {1, 5 * 4 * V, 1 << 20}; /* a row, some rows, everything */
+    for (size_t q = 0; q < ARRAY_LENGTH(check_types); q++)
+        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+            for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++) {
+                dtype t = check_types[q], dw = t == DTYPE_BF16 && k % 2 ? DTYPE_BF16 : DTYPE_F32;
+                int n_stats = t == DTYPE_F32 && n_ranks % 2 ? 4 : 3;
+                op_case *alone = open_alone(t, dw, chunks[k]);
+                double *stats = gather_stats(alone, t, n_ranks, n_stats, chunks[k]);
+                check_losses(alone, stats, n_ranks, n_stats);
+                check_gradients(alone, stats, t, dw, n_ranks, n_stats, chunks[k]);
+                op_case_close(alone);
+                free(stats);
+            }
+}
+
+static void chunks_change_no_bit(void **state) {
+    (void)state;
+    op_case *alone = open_alone(DTYPE_F32, DTYPE_F32, 1 << 20);
+    double *whole = gather_stats(alone, DTYPE_F32, 3, 4, 1 << 20), *rows = gather_stats(alone, DTYPE_F32, 3, 4, 1);
+    assert_memory_equal(whole, rows, 3 * N * 4 * sizeof *whole);
+    free(whole);
+    free(rows);
+    op_case_close(alone);
+}
+
+/* ---- embedding ------------------------------------------------------------------------------------------------------- */
+
+enum { T = 8, TOKENS = 16, P = 12 };
+
+/* Rows of all ranks, summed, are the rows of one; each position is added by the rank that has the token. */
+static void rows_of_a_shared_table_add_up(void **state) {
+    (void)state;
+    int32_t tokens[TOKENS], doc[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V, doc[i] = i % T < 3 ? 0 : 3;
+    op_case *one = op_case_open(OP_EMBED, &(op_attr){.seq_len = T});
+    op_case_ints(one, 0, SHAPE(TOKENS), tokens);
+    op_case_random(one, 1, DTYPE_F32, SHAPE(V, C), 1.0, 1);
+    op_case_ints(one, 2, SHAPE(TOKENS), doc);
+    op_case_random(one, 3, DTYPE_F32, SHAPE(P, C), 1.0, 2);
+    op_case_output(one, 0, DTYPE_F32, SHAPE(TOKENS, C));
+    op_case_run(one, 2);
+    for (int n_ranks = 2; n_ranks <= 4; n_ranks *= 2) {
+        double sum[TOKENS * C] = {0};
+        for (int r = 0; r < n_ranks; r++) {
+            share s = share_of(r, n_ranks);
+            op_attr a = attr_of(&s, 0);
+            a.seq_len = T;
+            a.n_tokens = TOKENS / n_ranks, a.first_token = r * a.n_tokens;
+            op_case *c = op_case_open(OP_EMBED, &a);
+            op_case_ints(c, 0, SHAPE(TOKENS), tokens);
+            set_table(c, 1, DTYPE_F32, &s, op_case_input_values(one, 1));
+            op_case_ints(c, 2, SHAPE(TOKENS), doc);
+            op_case_floats(c, 3, DTYPE_F32, SHAPE(P, C), op_case_input_values(one, 3));
+            op_case_output(c, 0, DTYPE_F32, SHAPE(TOKENS, C));
+            op_case_run(c, 2);
+            for (int i = 0; i < TOKENS * C; i++) sum[i] += op_case_values(c, 0)[i];
+            op_case_close(c);
+        }
+        for (int i = 0; i < TOKENS * C; i++) assert_true((float)sum[i] == (float)op_case_values(one, 0)[i]);
+    }
+    op_case_close(one);
+}
+
+static void gradient_rows_go_to_the_rank_that_has_them(void **state) {
+    (void)state;
+    int32_t tokens[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V;
+    tokens[5] = tokens[2]; /* one that occurs twice */
+    op_case *one = op_case_open(OP_EMBED_BWD, &(op_attr){0});
+    op_case_ints(one, 0, SHAPE(TOKENS), tokens);
+    op_case_random(one, 1, DTYPE_F32, SHAPE(TOKENS, C), 1.0, 3);
+    op_case_output(one, 0, DTYPE_F32, SHAPE(V, C));
+    op_case_run(one, 2);
+    for (int r = 0; r < 3; r++) {
+        share s = share_of(r, 3);
+        op_attr a = attr_of(&s, 0);
+        op_case *c = op_case_open(OP_EMBED_BWD, &a);
+        op_case_ints(c, 0, SHAPE(TOKENS), tokens);
+        op_case_floats(c, 1, DTYPE_F32, SHAPE(TOKENS, C), op_case_input_values(one, 1));
+        op_case_output(c, 0, DTYPE_F32, SHAPE(s.rows, C));
+        op_case_run(c, 2);
+        for (int64_t i = 0; i < s.rows * C; i++)
+            assert_true(op_case_values(c, 0)[i] == (i < s.n * C ? op_case_values(one, 0)[s.first * C + i] : 0));
+        op_case_close(c);
+    }
+    op_case_close(one);
+}
+
+/* Row 0 is token first_token: its position follows from that. */
+static void positions_of_some_tokens(void **state) {
+    (void)state;
+    enum { FIRST = 6, COUNT = 5 };
+    int32_t doc[TOKENS];
+    for (int i = 0; i < TOKENS; i++) doc[i] = i % T < 3 ? 0 : 3;
+    double want[P * C] = {0};
+    op_case *c = op_case_open(OP_POSITION_BWD, &(op_attr){.seq_len = T, .first_token = FIRST, .n_tokens = COUNT});
+    op_case_ints(c, 0, SHAPE(COUNT), doc + FIRST);
+    op_case_random(c, 1, DTYPE_F32, SHAPE(COUNT, C), 1.0, 4);
+    op_case_output(c, 0, DTYPE_F32, SHAPE(P, C));
+    op_case_run(c, 2);
+    for (int i = 0; i < COUNT; i++)
+        for (int k = 0; k < C; k++)
+            want[((FIRST + i) % T - doc[FIRST + i]) * C + k] += op_case_input_values(c, 1)[i * C + k];
+    check_output(c, 0, DTYPE_F32, want, P * C, COUNT * 4 * U32, "dpositions");
+    op_case_close(c);
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------------------------- */
+
+static void the_end_of_a_gradient_is_the_sum_of_its_holders(void **state) {
+    (void)state;
+    enum { ROWS = 70, WIDTH = 33, END = 40 * WIDTH, PARTS = 4 };
+    for (int q = 0; q < 2; q++) {
+        dtype t = q ? DTYPE_BF16 : DTYPE_F32;
+        op_case *c = op_case_open(OP_SUM_PARTS, &(op_attr){.first_part = 1, .n_parts = 3});
+        op_case_random(c, 0, t, SHAPE(ROWS, WIDTH), 1.0, 8);
+        op_case_random(c, 1, t, SHAPE(PARTS, END), 1.0, 9);
+        op_case_output(c, 0, t, SHAPE(ROWS, WIDTH));
+        op_case_run(c, 2);
+        const double *x = op_case_input_values(c, 0), *parts = op_case_input_values(c, 1), *y = op_case_values(c, 0);
+        for (int i = 0; i < ROWS * WIDTH - END; i++) assert_true(y[i] == x[i]);
+        for (int i = 0; i < END; i++) {
+            double want = parts[END + i] + parts[2 * END + i] + parts[3 * END + i];
+            check_element(y[ROWS * WIDTH - END + i], want, 12 * U32, t, "sum", (size_t)i);
+        }
+        op_case_close(c);
+    }
+}
+
+static double sum_of_squares(int64_t n, const op_attr *a) {
+    double sum = 0;
+    int64_t blocks = (n + NORM_BLOCK - 1) / NORM_BLOCK;
+    op_case *c = op_case_open(OP_GRAD_SUMSQ, a);
+    op_case_random(c, 0, DTYPE_F32, SHAPE(n), 1.0, 6);
+    op_case_output(c, 0, DTYPE_F64, SHAPE(blocks));
+    op_case_run(c, 2);
+    op_case *total = op_case_open(OP_NORM_SUM, &(op_attr){0});
+    op_case_floats(total, 0, DTYPE_F64, SHAPE(blocks), op_case_values(c, 0));
+    op_case_output(total, 0, DTYPE_F64, SHAPE(1));
+    op_case_run(total, 2);
+    for (int64_t i = 0; i < blocks; i++) sum += op_case_values(c, 0)[i];
+    assert_true(op_case_values(total, 0)[0] == sum);
+    int64_t counted = a->counts_part ? MAX(a->counted - a->first_element, 0) : n;
+    double want = 0;
+    for (int64_t i = 0; i < MIN(counted, n); i++) want += pow(op_case_input_values(c, 0)[i], 2);
+    assert_true(fabs(sum - want) <= 1e-12 * (1 + want));
+    op_case_close(c);
+    op_case_close(total);
+    return sum;
+}
+
+static void what_another_rank_counts_is_left_out(void **state) {
+    (void)state;
+    enum { COUNT = 3 * NORM_BLOCK + 77 };
+    assert_true(sum_of_squares(COUNT, &(op_attr){0}) > 0);
+    assert_true(sum_of_squares(COUNT, &(op_attr){.counts_part = true}) == 0);
+    sum_of_squares(COUNT, &(op_attr){.counts_part = true, .counted = NORM_BLOCK + 13});
+    sum_of_squares(COUNT, &(op_attr){.counts_part = true, .counted = COUNT});
+    /* a part that begins behind what is counted, and one that holds its end */
+    assert_true(sum_of_squares(COUNT, &(op_attr){.first_element = 2 * NORM_BLOCK, .counts_part = true, .counted = 9}) ==
+                0);
+    sum_of_squares(COUNT,
+                   &(op_attr){.first_element = 2 * NORM_BLOCK, .counts_part = true, .counted = 3 * NORM_BLOCK + 5});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one),
+                                       cmocka_unit_test(chunks_change_no_bit),
+                                       cmocka_unit_test(rows_of_a_shared_table_add_up),
+                                       cmocka_unit_test(gradient_rows_go_to_the_rank_that_has_them),
+                                       cmocka_unit_test(positions_of_some_tokens),
+                                       cmocka_unit_test(the_end_of_a_gradient_is_the_sum_of_its_holders),
+                                       cmocka_unit_test(what_another_rank_counts_is_left_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
