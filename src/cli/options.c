@@ -277,8 +277,10 @@ static status batch_from_config(const config *c, plan_request *p) {
 
 static status check_axes(const config *c) {
     for (axis a = 0; a < AXIS_COUNT; a++)
-        if (a != AXIS_DATA && c->parallel.size[a] > 1)
-            return ERR(ERR_INPUT, "parallel.%s: found %d, expected 1: so far ranks share rows (parallel.data) alone",
+        if (a != AXIS_DATA && a != AXIS_TENSOR && c->parallel.size[a] > 1)
+            return ERR(ERR_INPUT,
+                       "parallel.%s: found %d, expected 1: so far ranks share rows (parallel.data) and the model "
+                       "(parallel.tensor)",
                        axis_name(a), c->parallel.size[a]);
     return OK;
 }
