@@ -256,10 +256,22 @@ static status agree_on_settings(comm *ranks, const config *c) {
     return rc;
 }
 
+/* Stages of a pipeline have programs of their own: a line for each, this rank's as it is here and the others' as the first rank
+ * of theirs has it. */
 static status agree_on_program(comm *ranks, const plan *p) {
-    char text[64];
-    snprintf(text, sizeof text, "messages of a step %016llx", (unsigned long long)program_comm_hash(&p->program));
-    return comm_agree(ranks, "program", text);
+    const mesh *m = comm_mesh(ranks);
+    int n_stages = mesh_size(m, AXIS_PIPELINE), own = m->index[AXIS_PIPELINE], per_stage = comm_size(ranks) / n_stages;
+    uint64_t mine = program_comm_hash(&p->program), *all = mem_alloc((size_t)comm_size(ranks) * sizeof *all);
+    strbuf text;
+    strbuf_init(&text);
+    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, all);
+    for (int i = 0; i < n_stages; i++)
+        strbuf_printf(&text, "messages of a step at stage %d: %016llx\n", i,
+                      (unsigned long long)(i == own ? mine : all[i * per_stage]));
+    if (rc == OK) rc = comm_agree(ranks, "program", text.text);
+    strbuf_fini(&text);
+    free(all);
+    return rc;
 }
 
 /* One name for all: it may have the time in it. */

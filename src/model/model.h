@@ -19,6 +19,11 @@
  *     norm (N/tp, C) -> ALL_GATHER -> rows of w ... columns of w -> REDUCE_SCATTER -> + residual (N/tp, C)
  *
  * A parameter of a rank is one or more slices of the model's, and knows where they belong (cut.c).
+ *
+ * On a mesh with several pipeline stages the program has the layers of one of them (stages.c), one or more runs of them called
+ * chunks. What comes from the chunk before is a RECV, what goes to the next a SEND:
+ *
+ *     embedding or RECV -> layers of the chunk -> SEND, or the loss
  */
 #include "format/format.h"
 #include "program/program.h"
@@ -83,6 +88,9 @@ typedef struct model_param {
      * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
     int64_t shared_from;
     int first_holder, n_holders;
+    int unit;        /* 0: of the embedding, 1 + l: of layer l, then the head */
+    size_t number;   /* in the whole model, in reading order */
+    bool is_copy;    /* of a tied table that the stage with the unembedding trains */
     const char *name;
     param_init init;
     float init_std;
@@ -107,6 +115,7 @@ typedef struct model_build_options {
     dtype compute;      /* params and activations */
     bool with_eval;     /* also write SECTION_EVAL: forward with losses and argmax */
     bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
+    int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
@@ -123,11 +132,12 @@ typedef struct generation_section {
 
 typedef struct model {
     model_config config;
-    model_param *params;
-    size_t n_params;
+    model_param *params; /* those that this stage has; behind them, up to n_all_params, those of others, without a value */
+    size_t n_params, n_all_params;
+    int n_chunks; /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
     value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
-    value_id eval_losses, eval_argmax;
+    value_id eval_losses, eval_argmax;               /* on every stage */
     generation_section prefill, decode; /* generation only */
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;
@@ -136,6 +146,13 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
 void model_fini(model *m);
 /* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);
+
+/* ---- stages.c: layers as chunks of a pipeline ------------------------------------------------------------------------ */
+
+/* Can a model be cut so? ERR_INPUT says why not. */
+status model_stages_check(const model_config *c, int n_stages, int n_virtual);
+/* Chunk k has layers first[k] to first[k + 1]; n_chunks + 1 numbers. */
+void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first);
 
 /* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */
 

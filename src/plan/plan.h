@@ -39,6 +39,7 @@ typedef struct plan_request {
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
     mesh mesh; /* of all ranks, and this one's place on it */
+    int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
@@ -91,6 +92,10 @@ typedef struct plan {
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
+int64_t plan_micro_runs(const plan *p);      /* of SECTION_MICRO in a step */
+/* A pipeline of S equal stages with V chunks each waits (S - 1) / (V M) of the time it works on M micro-batches. */
+double plan_waiting(const plan_request *r);
+double plan_bubble(const plan_request *r); /* ... and that is this share of both: (S - 1) / (V M + S - 1) */
 double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */

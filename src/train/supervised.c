@@ -47,12 +47,18 @@ static void say(const trainer *t, const char *fmt, ...) {
     t->o->on_message(t->o->context, text);
 }
 
-static void write_batch(const trainer *t, const int32_t *tokens, const int32_t *targets, const int32_t *doc) {
-    const model *m = &t->p->model;
-    size_t n = (size_t)(t->p->request.micro_batch * t->p->request.seq_len) * sizeof(int32_t);
-    exec_write(t->e, m->tokens, 0, tokens, n);
-    exec_write(t->e, m->targets, 0, targets, n);
-    exec_write(t->e, m->doc, 0, doc, n);
+/* Where a micro-batch stands among those that one run of the section takes. */
+static size_t slot_of(const trainer *t, int64_t micro) { return (size_t)(micro % t->p->passes.micros_per_run); }
+
+static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->passes.micros_per_run == 0; }
+
+static void write_batch(const trainer *t, int64_t micro, const int32_t *tokens, const int32_t *targets,
+                        const int32_t *doc) {
+    const micro_inputs *in = &t->p->passes.inputs;
+    size_t n = (size_t)(t->p->request.micro_batch * t->p->request.seq_len) * sizeof(int32_t), at = slot_of(t, micro) * n;
+    exec_write(t->e, in->tokens, at, tokens, n);
+    exec_write(t->e, in->targets, at, targets, n);
+    exec_write(t->e, in->doc, at, doc, n);
 }
 
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
@@ -64,20 +70,20 @@ static float loss_seed(const trainer *t) {
     return (float)ldexp(t->state.scaler.scale, -exponent);
 }
 
-static void write_scalars(const trainer *t, int64_t step, uint32_t micro) {
+static void write_scalars(const trainer *t, int64_t step, int64_t micro) {
     const train_options *o = &t->r->train;
     double update = (double)(t->state.updates + 1);
     uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
     step_scalars s = {.lr = (float)schedule_lr(o, step),
                       .seed = loss_seed(t),
                       .step = (uint32_t)step,
-                      .micro = micro,
+                      .micro = (uint32_t)micro,
                       .bias1 = (float)(1 - pow(o->beta1, update)),
                       .bias2 = (float)(1 - pow(o->beta2, update)),
                       .noise_lo = (uint32_t)noise,
                       .noise_hi = (uint32_t)(noise >> 32)};
     s.grad_unscale = 1 / s.seed;
-    exec_write(t->e, t->p->model.scalars, 0, &s, sizeof s);
+    exec_write(t->e, t->p->passes.inputs.scalars, slot_of(t, micro) * sizeof s, &s, sizeof s);
 }
 
 /* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
@@ -93,8 +99,9 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         for (int64_t b = 0; b < q->micro_batch; b++)
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
-        write_batch(t, v->tokens, v->targets, v->doc);
-        write_scalars(t, step, (uint32_t)micro);
+        write_batch(t, micro, v->tokens, v->targets, v->doc);
+        write_scalars(t, step, micro);
+        if (!is_run_full(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
         if (!f.found) f = found;
     }
@@ -122,9 +129,9 @@ status trainer_step(trainer *t, train_step_report *report) {
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
-        write_batch(t, b->tokens, b->targets, b->doc);
-        write_scalars(t, step, (uint32_t)micro);
-        TRY(exec_run(t->e, SECTION_MICRO));
+        write_batch(t, micro, b->tokens, b->targets, b->doc);
+        write_scalars(t, step, micro);
+        if (is_run_full(t, micro)) TRY(exec_run(t->e, SECTION_MICRO));
     }
     TRY(exec_run(t->e, SECTION_UPDATE));
     float clip[CLIP_COUNT];
