@@ -1,9 +1,11 @@
-/* ranks_tensor.c - one model shared by tensor ranks: cli_tensor.sh runs it under mpirun on 2, 4 and 8.
+/* ranks_tensor.c - one model shared by tensor ranks, rows shared by sequence ranks: cli_tensor.sh runs it under mpirun on 2, 4
+ * and 8.
  *
  * Every rank also plans and runs the model alone, on the same rows. Its slices of every gradient must be those of the whole;
  * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
  * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
 #include "training.h"
+#include "train/batch.h"
 #include "train/params.h"
 
 #include <math.h>
@@ -45,16 +47,16 @@ static void micro_open(micro *m, const training *t) {
     must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
     params_initialize(m->e, &m->p, 7);
     int64_t n = m->p.request.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
-    int32_t *rows = mem_alloc((size_t)n * sizeof *rows);
-    const value_id inputs[] = {m->p.model.tokens, m->p.model.targets, m->p.model.doc};
+    int32_t *rows[3]; /* tokens, targets, doc: two documents per row, some tokens not trained on */
     for (int k = 0; k < 3; k++) {
+        rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
         for (int64_t i = 0; i < n; i++) {
             int64_t token = (i * 37 + i / 5 * 11 + k) % m->p.request.model.vocab;
-            rows[i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
+            rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
         }
-        exec_write(m->e, inputs[k], 0, rows, (size_t)n * sizeof *rows);
     }
-    free(rows);
+    batch_write(m->e, &m->p, rows[0], rows[1], rows[2]);
+    for (int k = 0; k < 3; k++) free(rows[k]);
     step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
     exec_write(m->e, m->p.model.scalars, 0, &s, sizeof s);
     must(exec_run(m->e, SECTION_MICRO));
@@ -66,15 +68,20 @@ static void micro_close(micro *m) {
     config_fini(&m->c);
 }
 
-static float *read_gradient(const micro *m, size_t i) {
-    size_t n = (size_t)shape_count(&m->p.model.params[i].shape) * sizeof(float);
-    float *out = mem_alloc(n);
-    exec_read(m->e, m->p.passes.grads[i], 0, out, n);
+/* Sequence ranks have a part of the sum each, until the update. */
+static double *read_gradient(const micro *m, size_t i) {
+    size_t n = (size_t)shape_count(&m->p.model.params[i].shape);
+    float *narrow = mem_alloc(n * sizeof *narrow);
+    double *out = mem_alloc(n * sizeof *out);
+    exec_read(m->e, m->p.passes.grads[i], 0, narrow, n * sizeof *narrow);
+    for (size_t k = 0; k < n; k++) out[k] = (double)narrow[k];
+    if (mesh_size(&m->p.request.mesh, AXIS_SEQUENCE) > 1) must(comm_sum_f64(ranks, out, n));
+    free(narrow);
     return out;
 }
 
 /* Cosine of a rank's gradient with the same elements of the whole, and the largest difference beside the largest element. */
-static void compare_gradient(const char *preset, const model_param *q, const float *mine, const float *whole) {
+static void compare_gradient(const char *preset, const model_param *q, const double *mine, const double *whole) {
     double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
     for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
         int64_t from = param_cut_place(&q->cut, at, &n);
@@ -90,15 +97,15 @@ static void compare_gradient(const char *preset, const model_param *q, const flo
              largest);
 }
 
-static void check_gradients(const char *preset, const char *tensor) {
+static void check_gradients(const char *preset, const char *setting) {
     training one = {.preset = preset, .threads = 1}, all = one;
     all.comm = ranks;
-    all.more = SETTINGS(tensor);
+    all.more = SETTINGS(setting);
     micro alone, shared;
     micro_open(&alone, &one);
     micro_open(&shared, &all);
     for (size_t i = 0; i < alone.p.model.n_params; i++) {
-        float *whole = read_gradient(&alone, i), *mine = read_gradient(&shared, i);
+        double *whole = read_gradient(&alone, i), *mine = read_gradient(&shared, i);
         compare_gradient(preset, &shared.p.model.params[i], mine, whole);
         free(whole);
         free(mine);
@@ -148,7 +155,7 @@ static void check_bytes(const char *preset, const char *tensor) {
 /* ---- whole runs ------------------------------------------------------------------------------------------------------ */
 
 typedef struct curve {
-    double loss[STEPS], norm[STEPS];
+    double loss[STEPS], norm[STEPS], eval;
 } curve;
 
 static void on_step(void *context, const train_step_report *r) {
@@ -157,18 +164,28 @@ static void on_step(void *context, const train_step_report *r) {
     c->norm[r->step - 1] = r->grad_norm;
 }
 
+#define EVAL "train.eval_rows=5" /* of micro-batches of 2: the last one is not full */
+
 /* Micro-batches of the data ranks, one after the other, on one. */
 static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
     train_observer o = {.context = out, .on_step = on_step};
-    training t = {
-        .preset = preset, .precision = p, .accumulation = accumulation, .steps = STEPS, .threads = 1, .observer = &o};
+    training t = {.preset = preset,
+                  .precision = p,
+                  .accumulation = accumulation,
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = SETTINGS(EVAL),
+                  .observer = &o};
     train_result r;
     must(training_run(&t, &r));
+    out->eval = r.eval.loss;
 }
 
 static void run_shared(const char *preset, precision p, int accumulation, const char *const *more, const curve *alone,
                        double bound) {
     curve c = {0};
+    const char *settings[16] = {EVAL};
+    for (int i = 0; more[i]; i++) settings[1 + i] = more[i];
     train_observer o = {.context = &c, .on_step = on_step};
     training t = {.preset = preset,
                   .precision = p,
@@ -176,7 +193,7 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
                   .steps = STEPS,
                   .threads = 1,
                   .observer = &o,
-                  .more = more,
+                  .more = settings,
                   .comm = ranks};
     char name[512];
     size_t at = (size_t)snprintf(name, sizeof name, "%s %s", preset, precision_name(p));
@@ -189,6 +206,8 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
                  alone->loss[i], alone->norm[i]);
             break;
         }
+    if (!(fabs(r.eval.loss - alone->eval) <= bound))
+        FAIL("%s: held-out loss %.7f, alone %.7f", name, r.eval.loss, alone->eval);
     for (tier k = 0; k < TIER_COUNT; k++)
         if (r.memory.planned[k] != r.memory.peak[k])
             FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
@@ -234,9 +253,8 @@ static uint64_t run_in(const char *preset, const char *dir, int steps, const cha
 
 /* Saved by all and loaded by one: the same bits; trained on by one and loaded by all: likewise; and what one exports from
  * either are the same weights, which all ranks start from as one does. */
-static void check_files(const char *preset, int tensor, int zero) {
-    char *dir = shared_dir(), *exported = shared_dir(), setting[32], stage[32], path[600], set_path[640];
-    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+static void check_files(const char *preset, const char *setting, int zero) {
+    char *dir = shared_dir(), *exported = shared_dir(), stage[32], path[600], set_path[640];
     snprintf(stage, sizeof stage, "parallel.zero=%d", zero);
     const char *const more[] = {setting, stage, NULL}, *const none[] = {NULL};
     uint64_t saved = run_in(preset, dir, 3, more, false), loaded = run_in(preset, dir, 3, none, true);
@@ -265,8 +283,8 @@ static void check_files(const char *preset, int tensor, int zero) {
     remove_dir(dir);
 }
 
-static void open_mesh(int tensor) {
-    comm_options o = {.timeout_s = 30, .size[AXIS_TENSOR] = tensor};
+static void open_mesh(int tensor, int sequence) {
+    comm_options o = {.timeout_s = 30, .size = {[AXIS_TENSOR] = tensor, [AXIS_SEQUENCE] = sequence}};
     if (comm_open(&ranks, &o) == OK) return;
     fprintf(stderr, "%s\n", error_message());
     exit(1);
@@ -305,8 +323,45 @@ static void check_techniques(int tensor, int data) {
     /* 16-bit parts of a sum are rounded before they are added: 2^-8 of a logit, averaged over the tokens. */
     run_alone("test-gpt2", PRECISION_BF16, data, &alone);
     run_shared("test-gpt2", PRECISION_BF16, 1, SETTINGS(setting, zero), &alone, 2e-2);
-    check_files("test-gpt2", tensor, data > 1 ? 3 : 0);
-    check_files("test-qwen2", tensor, data > 1 ? 2 : 0);
+    check_files("test-gpt2", setting, data > 1 ? 3 : 0);
+    check_files("test-qwen2", setting, data > 1 ? 2 : 0);
+}
+
+/* Rows shared by all ranks: GPT-2 has as many kv heads as heads. 48 tokens are two chunks for each of 8 ranks. */
+static void check_sequence(int sequence) {
+    char setting[32];
+    curve alone;
+    snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
+    check_gradients("test-gpt2", setting);
+    run_alone("test-gpt2", PRECISION_FP32, 1, &alone);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.recompute=full"), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.offload.activations=host"), &alone, 1e-4);
+    check_files("test-gpt2", setting, 0);
+    if (sequence > 2) return;
+    check_gradients("test-qwen3", setting);
+    run_alone("test-qwen3", PRECISION_FP32, 1, &alone);
+    run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
+}
+
+/* With a model that is shared as well, and with data ranks in every stage of ZeRO. */
+static void check_sequence_with(int tensor, int data) {
+    curve alone;
+    char setting[32], zero[32];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    run_alone("test-gpt2", PRECISION_FP32, 2 * data, &alone);
+    for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
+        snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
+        run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", setting, zero), &alone, 1e-4);
+    }
+}
+
+/* Were all ranks content? Closes the mesh. */
+static bool close_mesh(void) {
+    bool any;
+    must(comm_any(ranks, n_failed > 0, &any));
+    comm_close(ranks);
+    return !any;
 }
 
 int main(int argc, char **argv) {
@@ -316,21 +371,25 @@ int main(int argc, char **argv) {
         fprintf(stderr, "start this with mpirun -n 2, 4 or 8\n");
         return 1;
     }
-    int tensor = MIN(world, 4); /* heads of the test models */
-    open_mesh(tensor);
-    if (world <= 4) check_families(tensor);
-    else check_techniques(tensor, world / tensor);
-    bool any;
-    must(comm_any(ranks, n_failed > 0, &any));
-    comm_close(ranks);
-    if (world == 4 || world == 2) {
-        open_mesh(2);
+    int most = MIN(world, 4); /* heads of the test models */
+    bool good = true;
+    open_mesh(most, 1);
+    if (world <= 4) check_families(most);
+    else check_techniques(most, world / most);
+    good &= close_mesh();
+    if (world <= 4) {
+        open_mesh(2, 1);
         check_techniques(2, world / 2);
-        bool more;
-        must(comm_any(ranks, n_failed > 0, &more));
-        any |= more;
-        comm_close(ranks);
+        good &= close_mesh();
+        open_mesh(1, most);
+        check_sequence(most);
+        good &= close_mesh();
     }
-    if (rank == 0) printf("tensor parallel on %d ranks: %s\n", world, any ? "failed" : "as one rank");
-    return any;
+    for (int tensor = 1; tensor <= 2 && 2 * tensor < world; tensor++) {
+        open_mesh(tensor, 2);
+        check_sequence_with(tensor, world / (2 * tensor));
+        good &= close_mesh();
+    }
+    if (rank == 0) printf("%d ranks share model and rows: %s\n", world, good ? "as one rank" : "not as one rank");
+    return !good;
 }

@@ -239,6 +239,81 @@ static void positions_of_some_tokens(void **state) {
     op_case_close(c);
 }
 
+/* ---- rows in order for ALL_TO_ALL --------------------------------------------------------------------------------------- */
+
+/* Each rank's tokens once, one chunk from the front and one from the back. */
+static void sequence_ranks_share_a_row_evenly(void **state) {
+    (void)state;
+    enum { ROW = 48 };
+    for (int n = 1; n <= 4; n++) {
+        int seen[ROW] = {0}, work[4] = {0};
+        for (int r = 0; r < n; r++)
+            for (int64_t i = 0; i < ROW / n; i++) {
+                int64_t t = sequence_token(i, r, n, ROW);
+                assert_in_range(t, 0, ROW - 1);
+                seen[t]++;
+                work[r] += (int)t + 1; /* keys that it looks back at */
+                if (i > 0) assert_true(t > sequence_token(i - 1, r, n, ROW));
+            }
+        for (int t = 0; t < ROW; t++) assert_int_equal(seen[t], 1);
+        for (int r = 1; r < n; r++) assert_int_equal(work[r], work[0]);
+    }
+}
+
+/* Runs the op and its inverse; returns what came out in between, owned by the case. */
+static op_case *there_and_back(op_kind k, op_attr a, dtype t, shape x, shape y) {
+    op_case *there = op_case_open(k, &a);
+    op_case_random(there, 0, t, x, 1.0, 3);
+    op_case_output(there, 0, t, y);
+    op_case_run(there, 2);
+    a.inverse = true;
+    op_case *back = op_case_open(k, &a);
+    op_case_floats(back, 0, t, y, op_case_values(there, 0));
+    op_case_output(back, 0, t, x);
+    op_case_run(back, 2);
+    for (int64_t i = 0; i < shape_count(&x); i++)
+        assert_true(op_case_values(back, 0)[i] == op_case_input_values(there, 0)[i]);
+    op_case_close(back);
+    return there;
+}
+
+static void heads_go_to_their_rank(void **state) {
+    (void)state;
+    enum { ROWS = 5, H = 6, G = 2, D = 3, PARTS = 2, WIDTH = (H + 2 * G) * D };
+    op_attr a = {.n_heads = H, .n_kv_heads = G, .head_dim = D, .n_parts = PARTS};
+    op_case *c = there_and_back(OP_HEAD_PARTS, a, DTYPE_BF16, SHAPE(ROWS, WIDTH), SHAPE(PARTS * ROWS, WIDTH / PARTS));
+    const double *x = op_case_input_values(c, 0), *y = op_case_values(c, 0);
+    for (int part = 0; part < PARTS; part++)
+        for (int row = 0; row < ROWS; row++)
+            for (int head = 0; head < (H + 2 * G) / PARTS; head++) { /* of the part: q, then k, then v */
+                int q = H / PARTS, g = G / PARTS, from;
+                if (head < q) from = part * q + head;
+                else if (head < q + g) from = H + part * g + head - q;
+                else from = H + G + part * g + head - q - g;
+                for (int d = 0; d < D; d++)
+                    assert_true(y[((part * ROWS + row) * (WIDTH / PARTS / D) + head) * D + d] ==
+                                x[row * WIDTH + from * D + d]);
+            }
+    op_case_close(c);
+}
+
+static void tokens_go_to_their_rank(void **state) {
+    (void)state;
+    enum { BATCH = 2, LENGTH = 12, WIDTH = 7, PARTS = 3, OWN = LENGTH / PARTS };
+    op_attr a = {.batch = BATCH, .seq_len = LENGTH, .n_parts = PARTS};
+    shape s = SHAPE(BATCH * LENGTH, WIDTH);
+    op_case *c = there_and_back(OP_TOKEN_PARTS, a, DTYPE_F32, s, s);
+    for (int part = 0; part < PARTS; part++)
+        for (int b = 0; b < BATCH; b++)
+            for (int i = 0; i < OWN; i++)
+                for (int k = 0; k < WIDTH; k++) {
+                    int64_t from = b * LENGTH + sequence_token(i, part, PARTS, LENGTH);
+                    assert_true(op_case_values(c, 0)[((part * BATCH + b) * OWN + i) * WIDTH + k] ==
+                                op_case_input_values(c, 0)[from * WIDTH + k]);
+                }
+    op_case_close(c);
+}
+
 /* ---- gradients -------------------------------------------------------------------------------------------------------- */
 
 static void the_end_of_a_gradient_is_the_sum_of_its_holders(void **state) {
@@ -303,6 +378,9 @@ int main(void) {
                                        cmocka_unit_test(rows_of_a_shared_table_add_up),
                                        cmocka_unit_test(gradient_rows_go_to_the_rank_that_has_them),
                                        cmocka_unit_test(positions_of_some_tokens),
+                                       cmocka_unit_test(sequence_ranks_share_a_row_evenly),
+                                       cmocka_unit_test(heads_go_to_their_rank),
+                                       cmocka_unit_test(tokens_go_to_their_rank),
                                        cmocka_unit_test(the_end_of_a_gradient_is_the_sum_of_its_holders),
                                        cmocka_unit_test(what_another_rank_counts_is_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);

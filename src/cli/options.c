@@ -275,22 +275,12 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
-static status check_axes(const config *c) {
-    for (axis a = 0; a < AXIS_COUNT; a++)
-        if (a == AXIS_SEQUENCE && c->parallel.size[a] > 1)
-            return ERR(ERR_INPUT,
-                       "parallel.%s: found %d, expected 1: so far ranks share rows (parallel.data), layers "
-                       "(parallel.pipeline) and what is in a layer (parallel.tensor)",
-                       axis_name(a), c->parallel.size[a]);
-    return OK;
-}
-
 /* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
 static status check_stages(const config *c, const plan_request *p) {
     int n = c->parallel.size[AXIS_PIPELINE];
     if (n > 1 && p->open.micro_batch)
-        return ERR(ERR_INPUT, "train.micro_batch: found auto with parallel.pipeline %d, expected a number: stages must agree",
-                   n);
+        return ERR(ERR_INPUT,
+                   "train.micro_batch: found auto with parallel.pipeline %d, expected a number: stages must agree", n);
     if (n > 1 && p->open.precision)
         return ERR(ERR_INPUT, "precision: found auto with parallel.pipeline %d, expected a name: stages must agree", n);
     return OK;
@@ -360,7 +350,6 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
-    TRY(check_axes(c));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;

@@ -21,7 +21,8 @@ typedef struct builder {
     size_t params_capacity;
     value_id rope_table;
     /* of the section being written */
-    int64_t batch, seq_len;
+    int64_t batch, seq_len; /* seq_len: tokens of a row that this rank has, of n_sequence that share it */
+    int n_sequence;
     /* what this tensor rank has: n_ranks = 1 has everything */
     int n_ranks, rank;
     int64_t heads, kv_heads, ffn;
@@ -347,6 +348,30 @@ static void write_paged_attention(builder *b, value_id qkv, value_id y, float sc
     op_out(o, 0, y);
 }
 
+/* x of this rank's tokens and all heads -> all tokens and this rank's share of the heads; back: the other way. */
+static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t kv_heads, bool back) {
+    int64_t S = b->n_sequence, N = n_tokens(b), W = (b->heads + 2 * kv_heads) * b->c->head_dim;
+    const shape one_piece[2] = {SHAPE(N, W), SHAPE(N * S, W / S)}; /* of tokens, of heads */
+    const op_kind order[3] = {back ? OP_TOKEN_PARTS : OP_HEAD_PARTS, OP_ALL_TO_ALL,
+                              back ? OP_HEAD_PARTS : OP_TOKEN_PARTS};
+    static const char *const steps[3] = {"out", "in", ""};
+    for (int i = 0; i < 3; i++) {
+        char buf[NAME_BYTES];
+        snprintf(buf, sizeof buf, "%s%s%s", name, i < 2 ? "." : "", steps[i]);
+        value_id y = activation(b, buf, b->o->compute, i == 2 && back ? one_piece[0] : one_piece[1]);
+        op *o = emit(b, order[i]);
+        o->attr.n_kv_heads = (int)kv_heads;
+        o->attr.n_parts = (int)S;
+        o->attr.inverse = i == 2;
+        if (order[i] == OP_TOKEN_PARTS) o->attr.seq_len = b->seq_len * S;
+        if (order[i] == OP_ALL_TO_ALL) o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = (int)S;
+        op_in(o, 0, x);
+        op_out(o, 0, y);
+        x = y;
+    }
+    return x;
+}
+
 static value_id write_attention(builder *b, value_id x, const block_params *w) {
     const model_config *c = b->c;
     int64_t N = n_tokens(b), HD = b->heads * c->head_dim, Q = HD + 2 * b->kv_heads * c->head_dim;
@@ -366,17 +391,23 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         op_out(o, 0, turned);
         qkv = turned;
     }
-    value_id y = activation(b, "attn.y", b->o->compute, SHAPE(N, HD));
+    int S = b->n_sequence;
+    if (S > 1) qkv = exchange_heads(b, "attn.heads", qkv, b->kv_heads, false);
+    value_id y = activation(b, "attn.y", b->o->compute, SHAPE(N * S, HD / S));
     float scale = 1.0f / __builtin_sqrtf((float)c->head_dim);
     if (b->paged) {
         write_paged_attention(b, qkv, y, scale);
     } else {
-        value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
+        value_id lse = activation(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, b->heads / S, b->seq_len * S));
         op *o = emit(b, OP_ATTENTION);
         o->attr.scale = scale;
-        op_in(o, 0, qkv), op_in(o, 1, b->doc);
+        o->attr.seq_len *= S;
+        o->attr.n_heads /= S;
+        o->attr.n_kv_heads /= S;
+        op_in(o, 0, qkv), op_in(o, 1, S > 1 ? b->m->doc_all : b->doc);
         op_out(o, 0, y), op_out(o, 1, lse);
     }
+    if (S > 1) y = exchange_heads(b, "attn.tokens", y, 0, true);
     return write_linear(b, "attn.out", y, w->out);
 }
 
@@ -537,31 +568,32 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
     op_out(o, 0, losses), op_out(o, 1, argmax);
 }
 
-/* Losses and best tokens of an evaluation. Of a pipeline every stage gets them, in one message. */
-static value_id add_answer(builder *b) {
-    model *m = b->m;
-    int64_t N = n_tokens(b);
-    if (b->n_stages == 1) {
-        m->eval_losses = activation(b, "losses", DTYPE_F32, SHAPE(N));
-        m->eval_argmax = activation(b, "argmax", DTYPE_I32, SHAPE(N));
-        return NO_VALUE;
-    }
-    value_id both = activation(b, "answer", DTYPE_I32, SHAPE(2 * N));
-    m->eval_argmax = program_view(b->p, "eval.argmax", both, (size_t)N * sizeof(int32_t), SHAPE(N));
-    m->eval_losses = program_view(b->p, "eval.losses", both, 0, SHAPE(N));
-    b->p->values[m->eval_losses].type = DTYPE_F32;
-    return both;
+/* Results of the tokens of every sequence rank, one rank behind the other. Persistent: nothing in the program reads them. */
+static value_id write_all_tokens(builder *b, const char *name, value_id x) {
+    if (b->n_sequence == 1) return x;
+    dtype t = program_get(b->p, x)->type;
+    value_id y = program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
+    op *o = emit(b, OP_ALL_GATHER);
+    o->attr.axis = AXIS_SEQUENCE;
+    o->attr.group_size = b->n_sequence;
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
 }
 
-static void share_answer(builder *b, value_id answer) {
+/* Results of an evaluation, on every stage. Persistent where nothing in the program reads them. */
+static value_id write_answer(builder *b, const char *name, dtype t, value_id x) {
     int last = b->n_stages - 1;
+    value_id y = x ? write_all_tokens(b, name, x)
+                   : program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
     for (int i = 0; i < last && b->stage == last; i++) {
         op *o = emit_between_stages(b, OP_SEND, i, TAG_ANSWER);
-        op_in(o, 0, answer);
+        op_in(o, 0, y);
     }
-    if (b->stage == last) return;
+    if (b->stage == last) return y;
     op *o = emit_between_stages(b, OP_RECV, last, TAG_ANSWER);
-    op_out(o, 0, answer);
+    op_out(o, 0, y);
+    return y;
 }
 
 static void write_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
@@ -585,16 +617,24 @@ static void write_training(builder *b, const outer_params *w) {
 
 static void write_evaluation(builder *b, const outer_params *w) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
-    value_id h = write_hidden(b, w), answer = add_answer(b);
-    if (h) write_loss(b, w, h, b->m->eval_losses, b->m->eval_argmax);
-    if (answer) share_answer(b, answer);
+    value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
+    if (h) {
+        losses = activation(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+        argmax = activation(b, "argmax", DTYPE_I32, SHAPE(n_tokens(b)));
+        write_loss(b, w, h, losses, argmax);
+    }
+    b->m->eval_losses = write_answer(b, "eval.losses.all", DTYPE_F32, losses);
+    b->m->eval_argmax = write_answer(b, "eval.argmax.all", DTYPE_I32, argmax);
 }
+
 static void add_inputs(builder *b) {
     model *m = b->m;
     int64_t N = n_tokens(b);
     m->tokens = program_persistent(b->p, "tokens", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->targets = program_persistent(b->p, "targets", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->doc = program_persistent(b->p, "doc", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    if (b->n_sequence > 1)
+        m->doc_all = program_persistent(b->p, "doc.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
@@ -608,9 +648,8 @@ uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype c
 }
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
-    if (mesh_size(m, AXIS_TENSOR) > 1 || mesh_size(m, AXIS_PIPELINE) > 1)
-        return ERR(ERR_INPUT, "model %s: generation on %d tensor ranks of %d stages, expected 1 of 1", c->name,
-                   mesh_size(m, AXIS_TENSOR), mesh_size(m, AXIS_PIPELINE));
+    int ranks = mesh_size(m, AXIS_TENSOR) * mesh_size(m, AXIS_SEQUENCE) * mesh_size(m, AXIS_PIPELINE);
+    if (ranks > 1) return ERR(ERR_INPUT, "model %s: generation by %d ranks that share it, expected 1", c->name, ranks);
     const struct {
         const char *name;
         int64_t found, most;
@@ -704,14 +743,26 @@ static status check_training(const model_config *c, const model_build_options *o
     if (o->seq_len > c->max_positions)
         return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
                    c->name, (long long)o->seq_len, (long long)c->max_positions);
-    int n = mesh_size(&o->mesh, AXIS_TENSOR);
-    if (o->batch * o->seq_len % n)
+    int n = mesh_size(&o->mesh, AXIS_TENSOR), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    TRY(model_cut_check(c, n));
+    if (S > 1 && o->seq_len % (2 * S))
+        return ERR(
+            ERR_INPUT,
+            "parallel.sequence: rows of %lld tokens cannot be shared by %d ranks; set data.seq_len to a multiple "
+            "of %d",
+            (long long)o->seq_len, S, 2 * S);
+    if (o->batch * o->seq_len / S % n)
         return ERR(ERR_INPUT,
                    "parallel.tensor: a micro-batch of %lld x %lld tokens cannot be shared by %d ranks; change "
                    "train.micro_batch or data.seq_len",
-                   (long long)o->batch, (long long)o->seq_len, n);
-    TRY(model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1)));
-    return model_cut_check(c, n);
+                   (long long)o->batch, (long long)o->seq_len / S, n);
+    int64_t heads = c->n_heads / n, kv_heads = MAX(c->n_kv_heads / n, (int64_t)1);
+    if (heads % S || kv_heads % S)
+        return ERR(
+            ERR_INPUT,
+            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both",
+            (long long)heads, (long long)kv_heads, n > 1 ? " of each tensor rank" : "", S);
+    return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
 /* What this rank has of the model: its share of every layer of its stage. */
@@ -719,6 +770,8 @@ static void share_model(builder *b, const mesh *m) {
     const model_config *c = b->c;
     b->n_ranks = mesh_size(m, AXIS_TENSOR);
     b->rank = m->index[AXIS_TENSOR];
+    b->n_sequence = mesh_size(m, AXIS_SEQUENCE);
+    b->seq_len /= b->n_sequence;
     b->heads = c->n_heads / b->n_ranks;
     b->kv_heads = MAX(c->n_kv_heads / b->n_ranks, (int64_t)1);
     b->ffn = c->ffn / b->n_ranks;

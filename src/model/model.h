@@ -18,6 +18,9 @@
  *
  *     norm (N/tp, C) -> ALL_GATHER -> rows of w ... columns of w -> REDUCE_SCATTER -> + residual (N/tp, C)
  *
+ * Sequence ranks share each row of tokens (sequence_token). Every op but attention works on tokens alone; for attention
+ * ranks exchange tokens for heads and back (ALL_TO_ALL), so that each looks back through whole rows with its own heads.
+ *
  * A parameter of a rank is one or more slices of the model's, and knows where they belong (cut.c).
  *
  * On a mesh with several pipeline stages the program has the layers of one of them (stages.c), one or more runs of them called
@@ -136,8 +139,11 @@ typedef struct model {
     size_t n_params, n_all_params;
     int n_chunks; /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
+    /* Sequence ranks: those are of this rank's tokens, doc so that i % (T / S) - doc[i] is the position, and this is doc of
+     * all tokens, in their order. NO_VALUE where rows are not shared: doc serves both. */
+    value_id doc_all;
     value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
-    value_id eval_losses, eval_argmax;               /* on every stage */
+    value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;

@@ -294,9 +294,20 @@ static void backward_receive(differ *d, const op *f, value_id dy) {
     op_in(o, 0, dy);
 }
 
+/* Of a gather the sum's scatter, of that a gather; what was sent to others comes back from them. */
 static void backward_message(differ *d, const op *f, value_id dy) {
     value_id dx = grad_value(d, f->in[0]);
-    op *o = emit_message(d, f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : OP_ALL_GATHER, f);
+    op_kind k = f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : f->kind == OP_REDUCE_SCATTER ? OP_ALL_GATHER : f->kind;
+    op *o = emit(d, k, f);
+    op_in(o, 0, dy);
+    op_out(o, 0, dx);
+    give_gradient(d, f->in[0], dx, f);
+}
+
+static void backward_parts(differ *d, const op *f, value_id dy) {
+    value_id dx = grad_value(d, f->in[0]);
+    op *o = emit(d, f->kind, f);
+    o->attr.inverse = !f->attr.inverse;
     op_in(o, 0, dy);
     op_out(o, 0, dx);
     give_gradient(d, f->in[0], dx, f);
@@ -353,7 +364,10 @@ static status backward(differ *d, const op *f) {
     case OP_GELU:
     case OP_SWIGLU: backward_activation(d, f, dy); return OK;
     case OP_EMBED: backward_embed(d, f, dy); return OK;
+    case OP_HEAD_PARTS:
+    case OP_TOKEN_PARTS: backward_parts(d, f, dy); return OK;
     case OP_ALL_GATHER:
+    case OP_ALL_TO_ALL:
     case OP_REDUCE_SCATTER: backward_message(d, f, dy); return OK;
     case OP_RECV: backward_receive(d, f, dy); return OK;
     case OP_ADD: /* the same gradient flows both ways; nothing to compute */

@@ -9,14 +9,14 @@
 #include "pass/pass.h"
 
 typedef struct bucket {
-    size_t first, n;  /* parameters, as places in the order */
-    int unit;         /* 0: embedding, 1 + l: block l, then the head */
-    int part;         /* of its unit */
-    int64_t offset;   /* of its first parameter in the unit, in elements */
+    size_t first, n;    /* parameters, as places in the order */
+    int unit;           /* 0: embedding, 1 + l: block l, then the head */
+    int part;           /* of its unit */
+    int64_t offset;     /* of its first parameter in the unit, in elements */
     int64_t norm_block; /* ... and in the order of the norm, in blocks */
-    bool small;       /* ZeRO-3: of parameters that stay whole */
-    int64_t n_blocks; /* of NORM_BLOCK elements, before it is filled up */
-    int64_t per_rank; /* elements that each rank owns */
+    bool small;         /* ZeRO-3: of parameters that stay whole */
+    int64_t n_blocks;   /* of NORM_BLOCK elements, before it is filled up */
+    int64_t per_rank;   /* elements that each rank owns */
 } bucket;
 
 typedef struct buckets {

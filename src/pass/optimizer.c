@@ -43,6 +43,22 @@ void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
     sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
 }
 
+/* Sequence ranks have seen other tokens of the same rows: gradients and losses are sums over them, once per step. */
+static void sum_over_sequence(program *p, pass_context *c) {
+    value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    for (size_t i = 0; i <= c->model->n_params; i++) {
+        bool loss = i == c->model->n_params;
+        if (!loss && c->model->params[i].is_copy) continue;
+        op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
+        o->layer = loss ? -1 : program_get(p, c->model->params[i].value)->layer;
+        o->attr.axis = AXIS_SEQUENCE;
+        o->attr.group_size = mesh_size(&c->mesh, AXIS_SEQUENCE);
+        op_in(o, 0, loss ? c->loss_sums : c->grads[i]);
+        op_out(o, 0, loss ? total : c->grads[i]);
+    }
+    c->loss_sums = total;
+}
+
 static op *emit_message(program *p, const pass_context *c, op_kind k, axis a) {
     op *o = program_emit(p, k, SECTION_UPDATE);
     o->attr.axis = a;
@@ -110,6 +126,7 @@ status pass_optimizer(program *p, pass_context *c) {
     c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     if (m->n_params < m->n_all_params) p->values[c->norm_partials].persistent = true; /* others' places stay zero */
     c->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
+    if (mesh_size(&c->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, c);
     for (size_t i = 0; i < n; i++) {
         char name[160];
         if (m->params[i].is_copy) continue;

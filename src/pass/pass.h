@@ -112,9 +112,9 @@ typedef struct param_share {
     int64_t first, n;
 } param_share;
 
-/* What a run of SECTION_MICRO is told, micro-batch after micro-batch. */
+/* What a run of SECTION_MICRO is told of one micro-batch: those of the model, or as many. */
 typedef struct micro_inputs {
-    value_id tokens, targets, doc, weights, scalars;
+    value_id tokens, targets, doc, doc_all, weights, scalars;
 } micro_inputs;
 
 typedef struct pass_context {
@@ -132,8 +132,8 @@ typedef struct pass_context {
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
-    micro_inputs inputs;
     int64_t micros_per_run; /* 1, or all of a step: a pipeline runs them together */
+    micro_inputs *inputs;   /* of each of them; in the program's memory */
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
     /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */

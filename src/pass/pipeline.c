@@ -65,22 +65,27 @@ static value_id make_copy(unroller *u, value_id v, int64_t micro) {
 }
 
 /* The value of one micro-batch becomes the first of as many as there are. */
-static value_id widen_input(unroller *u, value_id v) {
-    if (v == NO_VALUE) return NO_VALUE;
+static void widen_input(unroller *u, value_id v) {
+    if (v == NO_VALUE) return;
     char name[64];
     const value old = *program_get(u->p, v);
     snprintf(name, sizeof name, "step.%.50s", old.name);
-    value_id all =
+    u->inputs[v] =
         program_persistent(u->p, name, old.type, SHAPE(u->shape.n_micros * shape_count(&old.shape)), ROLE_INPUT);
-    return u->inputs[v] = all;
+}
+
+static micro_inputs inputs_of_model(const model *m) {
+    return (micro_inputs){m->tokens, m->targets, m->doc, m->doc_all, m->weights, m->scalars};
 }
 
 static void widen_inputs(unroller *u) {
-    const model *m = u->c->model;
-    const value_id from[] = {m->tokens, m->targets, m->doc, m->weights, m->scalars};
-    value_id *to[] = {&u->c->inputs.tokens, &u->c->inputs.targets, &u->c->inputs.doc, &u->c->inputs.weights,
-                      &u->c->inputs.scalars};
-    for (size_t i = 0; i < ARRAY_LENGTH(from); i++) *to[i] = widen_input(u, from[i]);
+    const micro_inputs one = inputs_of_model(u->c->model);
+    const value_id list[] = {one.tokens, one.targets, one.doc, one.doc_all, one.weights, one.scalars};
+    for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
+    for (int64_t m = 0; m < u->shape.n_micros; m++)
+        u->c->inputs[m] =
+            (micro_inputs){copy_of(u, one.tokens, m),  copy_of(u, one.targets, m), copy_of(u, one.doc, m),
+                           copy_of(u, one.doc_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
 }
 
 /* Last, when nobody asks for roots of one micro-batch any more. */
@@ -155,7 +160,8 @@ static status check(const pass_context *c, const pipeline_shape *s) {
 status pass_pipeline(program *p, pass_context *c) {
     const model *m = c->model;
     c->micros_per_run = 1;
-    c->inputs = (micro_inputs){m->tokens, m->targets, m->doc, m->weights, m->scalars};
+    c->inputs = arena_array(&p->memory, micro_inputs, MAX(c->accumulation, (int64_t)1));
+    c->inputs[0] = inputs_of_model(m);
     unroller u = {.p = p, .c = c, .n_old = p->n_values};
     u.shape = (pipeline_shape){mesh_size(&c->mesh, AXIS_PIPELINE), m->n_chunks, c->accumulation, m->config.tied};
     if (u.shape.n_stages == 1 || !c->grads) return OK;

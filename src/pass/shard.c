@@ -240,7 +240,7 @@ static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
     const model *m = s->c->model;
     size_t n_values = s->p->n_values, n = 0;
     value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
-    value_id *written = mem_alloc(m->n_params * sizeof *written); /* by the backward, for each parameter */
+    value_id *written = mem_alloc(m->n_params * sizeof *written);         /* by the backward, for each parameter */
     for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i]; /* NO_VALUE of a copy: no bucket has it */
     for (size_t k = 0; k < *n_ops; k++) {
         size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[0]] : 0;
@@ -411,8 +411,7 @@ static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
 static value_id write_norm(sharder *s) {
     program *p = s->p;
     int64_t total = s->b.n_norm_blocks, room = total;
-    for (size_t b = 0; b < s->b.n; b++)
-        room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
+    for (size_t b = 0; b < s->b.n; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
     p->values[s->c->norm_partials].shape = SHAPE(room);
     for (size_t b = 0; b < s->b.n; b++) {
         const bucket *k = &s->b.list[b];
@@ -487,6 +486,27 @@ static void write_table(sharder *s, op o) {
     moves_close(&m);
 }
 
+static bool is_over_sequence(const op *o) { return o->kind == OP_ALL_REDUCE && o->attr.axis == AXIS_SEQUENCE; }
+
+/* Of the loss and of every gradient; where each rank keeps its part of these, of that. */
+static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
+    const op *last = NULL;
+    for (size_t i = 0; i < n_ops; i++) {
+        if (!is_over_sequence(&ops[i])) continue;
+        last = &ops[i]; /* the loss stands behind the gradients */
+        if (zero(s) == 0 || program_get(s->p, ops[i].in[0])->type == DTYPE_F64) program_append(s->p, &ops[i]);
+    }
+    for (size_t b = 0; b < s->b.n && last && zero(s) >= 1; b++) {
+        char name[128];
+        snprintf(name, sizeof name, "summed.%.100s", s->p->values[s->own_grads[b]].name);
+        op o = *last;
+        o.layer = layer_of(s, b);
+        o.in[0] = s->own_grads[b];
+        o.out[0] = add_view(s, name, s->own_grads[b], 0, SHAPE(s->b.list[b].per_rank)); /* in its place */
+        program_append(s->p, &o);
+    }
+}
+
 static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
         op o = reduction(s, SECTION_UPDATE, b, s->grads[b]);
@@ -495,11 +515,13 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         o = gathering(s, SECTION_UPDATE, layer_of(s, b), s->own_grads[b], s->grads[b]);
         program_append(s->p, &o);
     }
+    sum_over_sequence(s, ops, n_ops);
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
     size_t end = n_ops; /* behind what is to be rewritten: a table that goes to another stage goes last */
     if (end && op_is_comm(ops[end - 1].kind) && ops[end - 1].attr.tag == TAG_TABLE) end--;
     for (size_t i = 0; i < end; i++) {
         op o = ops[i];
+        if (is_over_sequence(&o)) continue;
         if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
         if (o.in[0] == s->c->norm_partials) o.in[0] = blocks;
         for (int k = 0; k < op_input_count(o.kind); k++)

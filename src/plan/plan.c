@@ -164,8 +164,8 @@ double plan_volume(const plan *p) {
             continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
-            n += (o->section == SECTION_MICRO ? (double)plan_micro_runs(p) : 1) * op_sent(g, o) /
-                 (double)dtype_bytes(t);
+            n +=
+                (o->section == SECTION_MICRO ? (double)plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
     }
     double n_params = 0;
     for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);

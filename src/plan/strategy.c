@@ -176,7 +176,10 @@ static status measure(const plan_request *r, plan_candidate *c, plan *out) {
     return OK;
 }
 
-static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && r->place.n_devices <= 1; }
+/* A stage of a pipeline is not a straight line in the layers of the model. */
+static bool is_deep(const plan_request *r) {
+    return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+}
 
 static status weigh(const plan_request *r, plan_candidate *c) {
     if (is_deep(r)) return estimate(r, c);

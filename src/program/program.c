@@ -36,6 +36,11 @@ int mesh_rank(const mesh *m) {
            m->index[AXIS_TENSOR];
 }
 
+int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len) {
+    int64_t chunk = seq_len / (2 * n_ranks);
+    return i < chunk ? rank * chunk + i : (2 * n_ranks - 2 - rank) * chunk + i;
+}
+
 void program_init(program *p) {
     *p = (program){.current_layer = -1};
     arena_init(&p->memory);

@@ -185,6 +185,25 @@ static status check_sum_parts(const checker *c) {
     return OK;
 }
 
+static status check_parts(const checker *c) {
+    const op *o = c->o;
+    const op_attr *a = &o->attr;
+    value_id x = a->inverse ? OUT(0) : IN(0), y = a->inverse ? IN(0) : OUT(0); /* x: in one piece */
+    TRY(check_rows(c, x));
+    REQUIRE(same_type(c, x, y), "dtypes differ", y);
+    REQUIRE(a->n_parts > 1, "expected several parts", y);
+    if (o->kind == OP_TOKEN_PARTS) {
+        REQUIRE(a->seq_len % (2 * a->n_parts) == 0 && sh(c, x)->dim[0] == a->batch * a->seq_len,
+                "expected rows (B T, W), two chunks of T for each part", x);
+        return check_like(c, x, y);
+    }
+    REQUIRE(a->n_heads % a->n_parts == 0 && a->n_kv_heads % a->n_parts == 0 &&
+                sh(c, x)->dim[1] == (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
+            "expected heads that can be shared", x);
+    REQUIRE(is_shape2(c, y, sh(c, x)->dim[0] * a->n_parts, sh(c, x)->dim[1] / a->n_parts), "expected (P N, W / P)", y);
+    return OK;
+}
+
 static status check_norm(const checker *c, value_id x, value_id gamma, value_id beta, value_id y, value_id mean,
                          value_id rstd) {
     TRY(check_rows(c, x));
@@ -369,6 +388,8 @@ static status check_op(const checker *c) {
     case OP_UNEMBED_JOIN:
     case OP_UNEMBED_GRAD: return check_shared_loss(c);
     case OP_SUM_PARTS: return check_sum_parts(c);
+    case OP_HEAD_PARTS:
+    case OP_TOKEN_PARTS: return check_parts(c);
     case OP_NORM_SUM:
         REQUIRE(has_type(c, IN(0), DTYPE_F64) && has_type(c, OUT(0), DTYPE_F64) && is_shape1(c, OUT(0), 1),
                 "expected fp64 partials and one fp64", OUT(0));

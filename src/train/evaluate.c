@@ -1,5 +1,6 @@
 /* evaluate.c - run the evaluation section on held-out rows and problems. */
 #include "train/evaluate.h"
+#include "train/batch.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,14 +30,10 @@ void evaluator_fini(evaluator *v) {
 }
 
 static void run(evaluator *v) {
-    const model *m = &v->p->model;
-    size_t n = n_tokens(v->p);
-    exec_write(v->e, m->tokens, 0, v->tokens, n * sizeof *v->tokens);
-    exec_write(v->e, m->targets, 0, v->targets, n * sizeof *v->targets);
-    exec_write(v->e, m->doc, 0, v->doc, n * sizeof *v->doc);
+    batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
     exec_run(v->e, SECTION_EVAL);
-    exec_read(v->e, m->eval_losses, 0, v->losses, n * sizeof *v->losses);
-    exec_read(v->e, m->eval_argmax, 0, v->argmax, n * sizeof *v->argmax);
+    batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
+    batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
 }
 
 /* Every token its own document and no target: a row that says nothing. */

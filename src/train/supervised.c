@@ -4,6 +4,7 @@
  * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
  * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
  * nothing is allocated. */
+#include "train/batch.h"
 #include "train/evaluate.h"
 #include "train/export.h"
 #include "train/params.h"
@@ -48,18 +49,11 @@ static void say(const trainer *t, const char *fmt, ...) {
 }
 
 /* Where a micro-batch stands among those that one run of the section takes. */
-static size_t slot_of(const trainer *t, int64_t micro) { return (size_t)(micro % t->p->passes.micros_per_run); }
+static const micro_inputs *inputs_of(const trainer *t, int64_t micro) {
+    return &t->p->passes.inputs[micro % t->p->passes.micros_per_run];
+}
 
 static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->passes.micros_per_run == 0; }
-
-static void write_batch(const trainer *t, int64_t micro, const int32_t *tokens, const int32_t *targets,
-                        const int32_t *doc) {
-    const micro_inputs *in = &t->p->passes.inputs;
-    size_t n = (size_t)(t->p->request.micro_batch * t->p->request.seq_len) * sizeof(int32_t), at = slot_of(t, micro) * n;
-    exec_write(t->e, in->tokens, at, tokens, n);
-    exec_write(t->e, in->targets, at, targets, n);
-    exec_write(t->e, in->doc, at, doc, n);
-}
 
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
  * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
@@ -83,7 +77,7 @@ static void write_scalars(const trainer *t, int64_t step, int64_t micro) {
                       .noise_lo = (uint32_t)noise,
                       .noise_hi = (uint32_t)(noise >> 32)};
     s.grad_unscale = 1 / s.seed;
-    exec_write(t->e, t->p->passes.inputs.scalars, slot_of(t, micro) * sizeof s, &s, sizeof s);
+    exec_write(t->e, inputs_of(t, micro)->scalars, 0, &s, sizeof s);
 }
 
 /* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
@@ -99,7 +93,7 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         for (int64_t b = 0; b < q->micro_batch; b++)
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
-        write_batch(t, micro, v->tokens, v->targets, v->doc);
+        batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
         write_scalars(t, step, micro);
         if (!is_run_full(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
@@ -129,7 +123,7 @@ status trainer_step(trainer *t, train_step_report *report) {
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
-        write_batch(t, micro, b->tokens, b->targets, b->doc);
+        batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
         write_scalars(t, step, micro);
         if (is_run_full(t, micro)) TRY(exec_run(t->e, SECTION_MICRO));
     }
