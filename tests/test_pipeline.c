@@ -119,9 +119,11 @@ static void layers_are_cut_by_cost(void **state) {
     c.vocab = 256; /* and without it they are equal */
     model_stages_cut(&c, 8192, 8, first);
     for (int k = 0; k < 8; k++) assert_int_equal(first[k + 1] - first[k], 4);
-    c.vocab = 1 << 24; /* a head that is worth more than all layers leaves the last stage one */
+    c.vocab = 1 << 24; /* a head that is worth more than all layers is all that the last stage has */
     model_stages_cut(&c, 16, 4, first);
-    assert_int_equal(first[4] - first[3], 1);
+    assert_int_equal(first[4] - first[3], 0);
+    assert_true(model_stages_slowest(&c, 16, 4, 4, 3) == 1);
+    assert_true(model_stages_slowest(&c, 16, 4, 4, 0) > 3);
     assert_int_equal(model_stages_check(&c, 33, 1), ERR_INPUT);
     assert_int_equal(model_stages_check(&c, 1, 2), ERR_INPUT);
     assert_int_equal(model_stages_check(&c, 16, 2), OK);

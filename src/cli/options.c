@@ -364,6 +364,11 @@ status request_from_config(const config *c, train_request *out) {
     return OK;
 }
 
+status request_use_mesh(train_request *r, const config *c) {
+    memcpy(r->plan.mesh.size, c->parallel.size, sizeof r->plan.mesh.size);
+    return batch_from_config(c, &r->plan);
+}
+
 status request_use_comm(train_request *r, const config *c, comm *ranks) {
     plan_request *p = &r->plan;
     r->comm = ranks;

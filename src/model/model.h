@@ -159,6 +159,8 @@ void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int
 status model_stages_check(const model_config *c, int n_stages, int n_virtual);
 /* Chunk k has layers first[k] to first[k + 1]; n_chunks + 1 numbers. */
 void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first);
+/* How many times as much arithmetic as this stage the stage has that has most. */
+double model_stages_slowest(const model_config *c, int64_t seq_len, int n_stages, int n_chunks, int stage);
 
 /* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */
 

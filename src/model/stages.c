@@ -2,8 +2,10 @@
  *
  * The layers are cut into chunks, one or more for each stage: chunk k is at stage k modulo the number of stages. The first has
  * the embedding as well, the last the final norm, the unembedding and the loss. A step is as slow as its slowest stage, so
- * chunks are made equal in arithmetic: where the vocabulary is large, the last has fewer layers. */
+ * chunks are made equal in arithmetic: where the vocabulary is large, the last has fewer layers, or none. */
 #include "model/model.h"
+
+#include <stdlib.h>
 
 status model_stages_check(const model_config *c, int n_stages, int n_virtual) {
     if (n_virtual > 1 && n_stages == 1)
@@ -27,17 +29,20 @@ static double layer_flops(const model_config *c, int64_t seq_len) {
     return 2.0 * (double)(c->hidden * (Q + HD + F)) + 2.0 * (double)(seq_len * HD); /* causal: half of each row */
 }
 
-static double head_flops(const model_config *c) { return 2.0 * (double)(c->vocab * c->hidden); }
+static double chunk_flops(const model_config *c, int64_t seq_len, int64_t n_layers, bool with_head) {
+    double head = with_head ? 2.0 * (double)(c->vocab * c->hidden) : 0;
+    return (double)n_layers * layer_flops(c, seq_len) + head;
+}
 
 void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first) {
-    double layer = layer_flops(c, seq_len);
     int64_t *n = first + 1; /* of layers, until they are added up */
-    for (int k = 0; k < n_chunks; k++) n[k] = 1;
-    for (int64_t left = c->n_layers - n_chunks; left > 0; left--) {
+    for (int k = 0; k < n_chunks - 1; k++) n[k] = 1;
+    n[n_chunks - 1] = 0; /* the head alone may be enough */
+    for (int64_t left = c->n_layers - (n_chunks - 1); left > 0; left--) {
         int least = 0;
         double least_flops = 0;
         for (int k = 0; k < n_chunks; k++) {
-            double flops = (double)n[k] * layer + (k == n_chunks - 1 ? head_flops(c) : 0);
+            double flops = chunk_flops(c, seq_len, n[k], k == n_chunks - 1);
             /* The later of equals: it holds fewer micro-batches at a time. */
             if (k == 0 || flops <= least_flops) least = k, least_flops = flops;
         }
@@ -45,4 +50,17 @@ void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int6
     }
     first[0] = 0;
     for (int k = 0; k < n_chunks; k++) first[k + 1] += first[k];
+}
+
+double model_stages_slowest(const model_config *c, int64_t seq_len, int n_stages, int n_chunks, int stage) {
+    int64_t *first = mem_alloc((size_t)(n_chunks + 1) * sizeof *first);
+    double *flops = mem_alloc((size_t)n_stages * sizeof *flops), most = 0;
+    model_stages_cut(c, seq_len, n_chunks, first);
+    for (int k = 0; k < n_chunks; k++)
+        flops[k % n_stages] += chunk_flops(c, seq_len, first[k + 1] - first[k], k == n_chunks - 1);
+    for (int i = 0; i < n_stages; i++) most = MAX(most, flops[i]);
+    double times = most / flops[stage];
+    free(flops);
+    free(first);
+    return times;
 }

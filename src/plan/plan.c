@@ -172,15 +172,6 @@ double plan_volume(const plan *p) {
     return n / n_params;
 }
 
-int64_t plan_micro_runs(const plan *p) { return p->request.accumulation / p->passes.micros_per_run; }
-
-double plan_waiting(const plan_request *r) {
-    int behind = mesh_size(&r->mesh, AXIS_PIPELINE) - 1;
-    return (double)behind / (double)(r->accumulation * MAX(r->virtual_stages, 1));
-}
-
-double plan_bubble(const plan_request *r) { return plan_waiting(r) / (1 + plan_waiting(r)); }
-
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
 
 int64_t plan_tokens_per_step(const plan *p) {

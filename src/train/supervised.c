@@ -31,7 +31,8 @@ struct trainer {
     size_t n_tensors;
     evaluator eval;
     train_state state;
-    double seconds; /* spent in steps since the start of this process */
+    double seconds;                       /* spent in steps since the start of this process */
+    double micro_seconds, kernel_seconds; /* of them in forward and backward; and there in kernels */
     uint64_t timed_tokens;
     char *description; /* of the model, for export */
     arena memory;
@@ -114,6 +115,22 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
                (long long)step, loss, norm, where, w->name, (long long)f.element, (double)f.number, op_name(o->kind));
 }
 
+static double kernel_seconds(const trainer *t) {
+    double sum = 0;
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (k != OP_COPY && !op_is_comm(k)) sum += exec_busy_seconds(t->e, k);
+    return sum;
+}
+
+static status run_micro(trainer *t) {
+    uint64_t begin = clock_ns();
+    double kernels = kernel_seconds(t);
+    TRY(exec_run(t->e, SECTION_MICRO));
+    t->micro_seconds += (double)(clock_ns() - begin) * 1e-9;
+    t->kernel_seconds += kernel_seconds(t) - kernels;
+    return OK;
+}
+
 status trainer_step(trainer *t, train_step_report *report) {
     const train_options *o = &t->r->train;
     if (t->state.step >= o->steps)
@@ -125,7 +142,7 @@ status trainer_step(trainer *t, train_step_report *report) {
         const batch *b = loader_next(t->l);
         batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
         write_scalars(t, step, micro);
-        if (is_run_full(t, micro)) TRY(exec_run(t->e, SECTION_MICRO));
+        if (is_run_full(t, micro)) TRY(run_micro(t));
     }
     TRY(exec_run(t->e, SECTION_UPDATE));
     float clip[CLIP_COUNT];
@@ -399,6 +416,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     if (rc == OK && r->export_dir) rc = export_model(t);
     out->param_hash = trainer_param_hash(t);
     exec_ledger(t->e, &out->memory);
+    out->idle = t->kernel_seconds > 0 ? 1 - t->kernel_seconds / t->micro_seconds : NAN;
     for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t->e, k);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +

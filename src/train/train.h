@@ -198,6 +198,7 @@ typedef struct train_result {
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;
     double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
+    double idle; /* share of forward and backward in which no kernel ran; NAN where that is not measured */
 } train_result;
 
 /* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
