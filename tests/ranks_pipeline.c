@@ -143,6 +143,11 @@ static void check_stages(void) {
     if (S == 2) check_one((cell){"test-llama", many, PRECISION_FP32, 4, three}, 0);
 }
 
+static void check_messages(void) {
+    check_one((cell){"test-gpt2", "model.layers=8", PRECISION_BF16, 4, NULL}, 0);
+    check_one((cell){"test-llama", "model.layers=8", PRECISION_FP32, 4, SETTINGS("parallel.virtual_stages=2")}, 0);
+}
+
 /* Two data ranks for each stage: ZeRO 2 and 3 add in the order of one rank, and with one micro-batch so do 0 and 1. */
 static void check_data(void) {
     static const char *const presets[] = {"test-gpt2", "test-qwen3"};
@@ -215,9 +220,14 @@ static void check_files(void) {
     n_cells++;
 }
 
+static bool messages_only; /* as between nodes */
+
 static void on_mesh(int pipeline, int tensor, int sequence, void (*check)(void)) {
-    comm_options o = {
-        .timeout_s = 60, .size[AXIS_PIPELINE] = pipeline, .size[AXIS_TENSOR] = tensor, .size[AXIS_SEQUENCE] = sequence};
+    comm_options o = {.timeout_s = 60,
+                      .messages_only = messages_only,
+                      .size[AXIS_PIPELINE] = pipeline,
+                      .size[AXIS_TENSOR] = tensor,
+                      .size[AXIS_SEQUENCE] = sequence};
     if (comm_open(&ranks, &o) != OK) {
         fprintf(stderr, "%s\n", error_message());
         exit(1);
@@ -239,6 +249,9 @@ int main(void) {
     if (world == 4) on_mesh(4, 1, 1, check_stages);
     if (world == 4) on_mesh(2, 1, 1, check_data);
     if (world <= 4) on_mesh(2, 1, 1, check_files);
+    messages_only = true;
+    if (world <= 4) on_mesh(world, 1, 1, check_messages);
+    messages_only = false;
     if (world >= 4) on_mesh(2, 2, 1, check_shared);
     if (world >= 4) on_mesh(2, 1, 2, check_shared);
     if (world == 8) on_mesh(2, 2, 2, check_shared);
