@@ -131,6 +131,17 @@ endif()
 find_dependency(cmocka cmocka cmocka.h cmocka)
 
 # Many ranks; mpirun is asked for at run time. Open MPI by name: another MPI's mpi.h may answer to the plain one.
+# Its wrapper knows where it lies, also where a sysroot bends what pkg-config says.
+find_program(MPICC mpicc)
+mark_as_advanced(MPICC)
+if(MPICC)
+    execute_process(COMMAND ${MPICC} --showme:incdirs OUTPUT_VARIABLE mpi_include_dirs ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    execute_process(COMMAND ${MPICC} --showme:libdirs OUTPUT_VARIABLE mpi_library_dirs ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    separate_arguments(mpi_include_dirs)
+    separate_arguments(mpi_library_dirs)
+    find_path(mpi_INCLUDE_DIR mpi.h HINTS ${mpi_include_dirs})
+    find_library(mpi_LIBRARY mpi HINTS ${mpi_library_dirs})
+endif()
 find_dependency(mpi ompi-c mpi.h mpi)
 if(mpi_FOUND)
     report(MPI "Open MPI ${mpi_VERSION}, ${mpi_LIBRARY}")

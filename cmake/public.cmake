@@ -88,6 +88,9 @@ add_custom_target(public ALL DEPENDS ralo shared ${PUBLIC}/libralo.a ${PUBLIC}/r
 
 install(TARGETS ralo RUNTIME DESTINATION bin)
 install(TARGETS shared LIBRARY DESTINATION lib)
+if(TARGET cuda) # where `make` was asked for it
+    install(TARGETS cuda LIBRARY DESTINATION lib OPTIONAL)
+endif()
 install(FILES ${PUBLIC}/libralo.a DESTINATION lib)
 install(FILES include/ralo.h DESTINATION include)
 install(FILES ${PUBLIC}/ralo.pc DESTINATION lib/pkgconfig)

@@ -43,7 +43,7 @@ static void linear_ops_are_the_products_they_say(void **state) {
     program_init(&p);
     product y = linear(&p, OP_LINEAR, SHAPE(N, IN), SHAPE(OUT, IN), SHAPE(N, OUT), true);
     check_product(&y, N, OUT, IN, IN, IN, OUT);
-    assert_true(!y.a_turned && y.b_turned && y.bias && !y.accumulate && y.c_type == DTYPE_BF16);
+    assert_true(!y.a_turned && y.b_turned && y.bias && !y.accumulate && !y.inside && y.c_type == DTYPE_BF16);
     product dx = linear(&p, OP_LINEAR_DX, SHAPE(N, OUT), SHAPE(OUT, IN), SHAPE(N, IN), false);
     check_product(&dx, N, IN, OUT, OUT, IN, IN);
     assert_true(!dx.a_turned && !dx.b_turned && !dx.bias);
@@ -56,12 +56,13 @@ static void linear_ops_are_the_products_they_say(void **state) {
 static void equality_looks_at_every_field(void **state) {
     const product q = {.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3};
     assert_true(product_equal(&q, &(product){.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3}));
-    product other[12];
-    for (int i = 0; i < 12; i++) other[i] = q;
+    product other[13];
+    for (int i = 0; i < 13; i++) other[i] = q;
     other[0].m++, other[1].n++, other[2].k++, other[3].lda++, other[4].ldb++, other[5].ldc++;
     other[6].a_turned = other[7].b_turned = other[8].bias = other[9].accumulate = true;
     other[10].type = other[11].c_type = DTYPE_BF16;
-    for (int i = 0; i < 12; i++) assert_false(product_equal(&q, &other[i]));
+    other[12].inside = true;
+    for (int i = 0; i < 13; i++) assert_false(product_equal(&q, &other[i]));
 }
 
 static void only_short_products_that_are_no_weight_gradient_are_split(void **state) {

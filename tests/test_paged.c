@@ -12,7 +12,7 @@
 typedef struct dims {
     int H, G, D;
     int64_t page_size, pages_per_slot, slots;
-    int64_t prompt; /* tokens of the longest run in a step; 0: 40 */
+    int64_t prompt; /* tokens of the longest run in a step */
 } dims;
 
 static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
@@ -57,7 +57,7 @@ static void add_token(step *s, int64_t slot, int64_t position) {
 static step mixed_step(const dims *d) {
     step s = {0};
     int64_t most = d->page_size * d->pages_per_slot;
-    for (int64_t i = 0; i < MIN(d->prompt ? d->prompt : 40, most); i++) add_token(&s, 0, i);
+    for (int64_t i = 0; i < MIN(d->prompt, most); i++) add_token(&s, 0, i);
     add_token(&s, -1, 0);
     add_token(&s, 1, most - 1);
     add_token(&s, 2, 0);

@@ -50,9 +50,8 @@ static status options_of(generator_options *out, const char *source, const ralo_
                                .context = o->context,
                                .cache_bytes = o->cache_bytes,
                                .device_limit = o->device_memory,
-                               .n_threads = o->threads,
-                               .backend = backend_cpu()};
-    return OK;
+                               .n_threads = o->threads};
+    return backend_choose(DEVICE_AUTO, 0, &out->backend);
 }
 
 ralo_status ralo_generator_open(ralo_generator **out, const char *source, const ralo_generator_options *options) {

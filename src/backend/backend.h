@@ -103,8 +103,7 @@ typedef struct backend {
     bool discrete;                       /* has memory of its own: the host's is another tier for real */
     /* What the device has and is, where `discrete`; callable without open. ERR_INPUT names what is missing. */
     status (*describe)(int device, device_info *out);
-    /* Bytes the device's own software took at open, beside the arenas. */
-    uint64_t (*context_bytes)(const backend_context *c);
+    uint64_t (*used_bytes)(const backend_context *c); /* of the device, as its driver counts; where `discrete` */
 } backend;
 
 const backend *backend_cpu(void);

@@ -171,6 +171,10 @@ static void print_json(const command_line *o, const plan *p, const train_request
         if (json_object_get(memory, tier_name(i)))
             json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
     json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
+    if (t->gpu_in_use) {
+        json_object_set_new(memory, "gpu_context", json_integer((json_int_t)t->gpu_context));
+        json_object_set_new(memory, "gpu_in_use", json_integer((json_int_t)t->gpu_in_use));
+    }
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
     if (o->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
@@ -193,6 +197,12 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
+    if (t->gpu_in_use) {
+        uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
+        fprintf(stderr, "driver    %s in use: %s planned and %s for context, libraries and graphs (%+.2f %%)\n",
+                str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
+                str_format_bytes(c, t->gpu_context), 100 * ((double)t->gpu_in_use / (double)expected - 1));
+    }
     if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
         fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
                 1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);

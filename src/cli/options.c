@@ -275,6 +275,16 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
+static status check_axes(const config *c, device_kind kind) {
+    for (axis a = AXIS_TENSOR; a < AXIS_COUNT; a++)
+        if (kind == DEVICE_CUDA && a != AXIS_PIPELINE && c->parallel.size[a] > 1)
+            return ERR(ERR_INPUT,
+                       "parallel.%s: found %d, expected 1 on a GPU: its backend has no kernels for ranks that share a model or a "
+                       "row; set run.device to cpu, or use parallel.data with parallel.zero",
+                       axis_name(a), c->parallel.size[a]);
+    return OK;
+}
+
 /* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
 static status check_stages(const config *c, const plan_request *p) {
     int n = c->parallel.size[AXIS_PIPELINE];
@@ -350,6 +360,7 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
+    TRY(check_axes(c, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;

@@ -209,6 +209,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
+    e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
     *out = e;
     return OK;
 fail:
@@ -289,8 +290,11 @@ void exec_ledger(const exec *e, ledger *out) {
     }
 }
 
-uint64_t exec_context_bytes(const exec *e) {
-    return e->backend->context_bytes ? e->backend->context_bytes(e->context) : 0;
+bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use) {
+    uint64_t arena = e->program->arena_bytes[TIER_DEVICE];
+    *in_use = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
+    *context = e->used_at_open > arena ? e->used_at_open - arena : 0;
+    return e->backend->used_bytes;
 }
 
 double exec_busy_seconds(const exec *e, op_kind k) {

@@ -52,7 +52,9 @@ int exec_threads(const exec *e);
 /* Host work (initial values, hashing, checks) on the backend's threads. */
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks);
 void exec_ledger(const exec *e, ledger *out);
-uint64_t exec_context_bytes(const exec *e); /* what the device's own software took, beside the arenas */
+/* A device with memory of its own, as its driver counts: what was taken beside the arenas when this was opened (context,
+ * libraries, recorded sections), and everything in use now. False where device memory is the host's. */
+bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use);
 double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far; of a device with
                                                      * queues only while it is traced */
 uint64_t exec_hash(exec *e, value_id v);            /* XXH3 of a value's bytes */

@@ -35,12 +35,12 @@ struct exec {
     _Atomic uint64_t busy_ns[OP_COUNT];
     lane lanes[STREAM_COUNT]; /* those in use have ops */
     size_t n_lanes;
-    _Atomic uint32_t *done;              /* ops of each stream finished in the section that runs: own_done, or ... */
+    _Atomic uint32_t *done; /* ops of each stream finished in the section that runs: own_done, or ... */
     _Atomic uint32_t own_done[STREAM_COUNT];
-    uint8_t *marks;                      /* ... where a device has queues; per op: who waits for it (queue.c) */
-    _Atomic uint32_t n_waiting;          /* threads asleep until `done` moves on */
-    pthread_mutex_t lock;                /* of what follows */
-    pthread_cond_t moved;                /* done, or a section to run */
+    uint8_t *marks;             /* ... where a device has queues; per op: who waits for it (queue.c) */
+    _Atomic uint32_t n_waiting; /* threads asleep until `done` moves on */
+    pthread_mutex_t lock;       /* of what follows */
+    pthread_cond_t moved;       /* done, or a section to run */
     section running;
     uint64_t generation; /* one more per section that lanes take part in */
     bool stop;
@@ -48,8 +48,10 @@ struct exec {
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
     uint64_t n_runs, n_allocations;
-    trace *trace;          /* NULL: none asked for */
-    uint64_t stamped_from; /* when moment 0 of a device's stamps was */
+    uint64_t used_at_open;        /* of the device, as its driver counts */
+    trace *trace;                 /* NULL: none asked for */
+    bool recorded[SECTION_COUNT]; /* by a device with queues */
+    uint64_t stamped_from;        /* when moment 0 of a device's stamps was */
 };
 
 /* Where a value's bytes lie: tier and offset in its arena or file. False when it is not placed inside. */
@@ -57,7 +59,7 @@ bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset);
 void exec_raise_peak(exec *e, tier t, uint64_t end);
 
 /* run.c */
-void exec_run_op(exec *e, size_t index); /* on this thread, now, or queued; counted and traced */
+void exec_run_op(exec *e, size_t index);      /* on this thread, now, or queued; counted and traced */
 void exec_count_reach(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
 void exec_run_when_ready(exec *e, size_t index);
 

@@ -4,6 +4,10 @@
  * stays with run.c. The waits of the program hold across both: between two queues they are the device's own affair, the
  * host waits for counts that the device writes into host memory, and the device for counts the host writes there.
  *
+ * A section in which device and host wait for each other is queued anew each time. Recorded it can stand still: whoever
+ * starts a recording puts its parts onto queues of his own choice, and one part that waits for the host may come before the
+ * very part that the host waits for. Queued by us, each stream is a queue of its own, and waits point back in the list.
+ *
  * A trace needs the time of every op, which a recorded section does not give: with a trace the ops are queued one by one
  * with a stamp before and after each. */
 #include "exec/exec_state.h"
@@ -66,6 +70,16 @@ static void queue_section(exec *e, section s, bool stamped) {
     }
 }
 
+/* Does a queue wait for the host, or the host for a queue? */
+static bool meets_host(const exec *e, section s) {
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        const op *o = &e->program->ops[i];
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (o->wait[k] && exec_is_queued(e, o->stream) != exec_is_queued(e, k)) return true;
+    }
+    return false;
+}
+
 static bool any_queued(const exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
         if (exec_is_queued(e, e->program->ops[i].stream)) return true;
@@ -83,9 +97,9 @@ status exec_queues_open(exec *e) {
     for (size_t i = 0; i < p->n_ops; i++)
         if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
             TRY(e->backend->prepare(e->context, &e->calls[i]));
-    if (e->trace) return OK;
     for (section s = 0; s < SECTION_COUNT; s++) {
-        if (!any_queued(e, s)) continue;
+        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !e->trace;
+        if (!e->recorded[s]) continue;
         TRY(q->record(e->context));
         queue_section(e, s, false);
         TRY(q->record_end(e->context, s));
@@ -96,10 +110,9 @@ status exec_queues_open(exec *e) {
 status exec_queues_start(exec *e, section s) {
     const backend_queues *q = e->backend->queues;
     if (!any_queued(e, s)) return OK;
-    if (!e->trace) {
-        q->start(e->context, s);
-        return OK;
-    }
+    if (e->recorded[s]) q->start(e->context, s);
+    else if (!e->trace) queue_section(e, s, false);
+    if (!e->trace) return OK;
     TRY(e->backend->synchronize(e->context));
     e->stamped_from = clock_ns();
     q->select(e->context, STREAM_COMPUTE);

@@ -1,5 +1,5 @@
-/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream; what
- * belongs to a device with queues of its own is started as a whole (queue.c) and runs beside both.
+/* run.c - run a section: kernels on the caller's thread, copies between tiers and messages on a thread per stream. Beside a
+ * device with queues of its own (queue.c) the host's kernels have such a thread too.
  *
  * The caller's thread runs the compute and host streams in list order, which is always a valid order. A stream of copies
  * or messages that is in use has a thread (a lane) that sleeps between sections. Before an op its thread waits until the other
@@ -14,8 +14,11 @@
 #include <stdlib.h>
 
 static bool is_lane(const exec *e, stream s) {
-    return s != STREAM_COMPUTE && s != STREAM_HOST && !exec_is_queued(e, s);
+    if (exec_is_queued(e, s)) return false;
+    return e->backend->queues || (s != STREAM_COMPUTE && s != STREAM_HOST);
 }
+
+static bool is_copy(stream s) { return s == STREAM_H2D || s == STREAM_D2H || s == STREAM_READ || s == STREAM_WRITE; }
 
 /* ---- errors of disk and ranks ------------------------------------------------------------------------------------------ */
 
@@ -70,7 +73,7 @@ void exec_run_op(exec *e, size_t index) {
     uint64_t start = clock_ns();
     if (e->comm && o->stream == STREAM_COMPUTE) comm_note_op(e->comm, o);
     if (op_is_comm(o->kind)) run_message(e, index);
-    else if (is_lane(e, o->stream)) run_copy(e, index);
+    else if (is_copy(o->stream)) run_copy(e, index);
     else e->kernels[index](e->host_context, &e->calls[index]);
     uint64_t end = clock_ns();
     exec_count_reach(e, index);
@@ -182,24 +185,35 @@ static bool start_lanes(exec *e, section s) {
     return true;
 }
 
-static bool is_own(const exec *e, stream s) { return !is_lane(e, s) && !exec_is_queued(e, s); }
-
 static void run_beside_lanes(exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
-        if (is_own(e, e->program->ops[i].stream)) exec_run_when_ready(e, i);
+        if (!is_lane(e, e->program->ops[i].stream)) exec_run_when_ready(e, i);
+}
+
+static void wait_for_lanes(exec *e, section s) {
     for (size_t i = 0; i < e->n_lanes; i++)
         wait_until(e, e->lanes[i].stream, (uint32_t)(e->lanes[i].end[s] - e->lanes[i].first[s]));
 }
 
-/* The guard looks at what ralo does here, not at what a driver does while it is called. */
-static void run_guarded(exec *e, section s) {
-    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, guard_arm, guard_disarm);
+static void run_here(exec *e, section s) {
     guard_arm();
-    if (start_lanes(e, s) || e->backend->queues) run_beside_lanes(e, s);
-    else
+    if (start_lanes(e, s)) {
+        run_beside_lanes(e, s);
+        wait_for_lanes(e, s);
+    } else {
         for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) exec_run_op(e, i);
+    }
     guard_disarm();
-    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, NULL, NULL);
+}
+
+/* This thread only feeds the queues: they may be full until a lane has done what a queue waits for. The guard does not look
+ * at what a driver does while it is called. */
+static status run_queued(exec *e, section s) {
+    start_lanes(e, s);
+    status rc = exec_queues_start(e, s);
+    wait_for_lanes(e, s);
+    TRY(rc);
+    return exec_queues_finish(e, s);
 }
 
 status exec_run(exec *e, section s) {
@@ -207,9 +221,10 @@ status exec_run(exec *e, section s) {
     uint64_t allocations_before = guard_count();
     if (e->trace) trace_reserve(e->trace, e->end_op[s] - e->first_op[s]);
     for (stream k = 0; k < STREAM_COUNT; k++) atomic_store(&e->done[k], 0);
-    if (e->backend->queues) TRY(exec_queues_start(e, s));
-    run_guarded(e, s);
-    if (e->backend->queues) rc = exec_queues_finish(e, s);
+    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, guard_arm, guard_disarm);
+    if (e->backend->queues) rc = run_queued(e, s);
+    else run_here(e, s);
+    if (e->host->set_thread_hook) e->host->set_thread_hook(e->host_context, NULL, NULL);
     e->n_allocations += guard_count() - allocations_before;
     e->n_runs++;
     if (e->trace) trace_flush_if_due(e->trace);

@@ -962,6 +962,7 @@ status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_fou
 void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst,
                             size_t n_bytes) {
     size_t width = dtype_bytes(t->type), n_read = 0;
+    ASSERT(byte_offset % width == 0 && n_bytes % width == 0);
     int64_t begin = (int64_t)(byte_offset / width), end = begin + (int64_t)(n_bytes / width);
     for (size_t i = 0; i < t->n_pieces; i++) {
         const found_piece *piece = &r->pieces[t->first_piece + i];

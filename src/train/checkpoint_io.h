@@ -75,6 +75,7 @@ const json_t *checkpoint_reader_model(const checkpoint_reader *r); /* NULL: writ
 int64_t checkpoint_reader_step(const checkpoint_reader *r);
 bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out);
 status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_found *t); /* its checksums */
+/* Whole elements: offset and length are multiples of the dtype's bytes. */
 void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst,
                             size_t n_bytes);
 void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found *t); /* gives its mapped pages back */

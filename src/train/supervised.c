@@ -423,6 +423,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
                      (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
+    exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
     trainer_close(t);

@@ -105,11 +105,11 @@ static void write_sealed(const span *text, const part *parts) {
 static void check_tensor(const checkpoint_reader *r, const char *name) {
     checkpoint_found t;
     ASSERT(checkpoint_reader_find(r, name, &t));
-    size_t n_bytes = shape_bytes(&t.shape, t.type);
+    size_t n_bytes = shape_bytes(&t.shape, t.type), few = 7 * dtype_bytes(t.type);
     unsigned char *whole = mem_alloc(n_bytes), *again = mem_alloc(n_bytes);
     checkpoint_reader_read(r, &t, 0, whole, n_bytes);
-    for (size_t at = 0; at < n_bytes; at += 7)
-        checkpoint_reader_read(r, &t, at, again + at, MIN((size_t)7, n_bytes - at));
+    for (size_t at = 0; at < n_bytes; at += few)
+        checkpoint_reader_read(r, &t, at, again + at, MIN(few, n_bytes - at));
     ASSERT(memcmp(whole, again, n_bytes) == 0);
     status rc = checkpoint_reader_verify(r, &t);
     if (rc != OK) fuzz_refused(rc);

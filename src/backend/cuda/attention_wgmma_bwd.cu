@@ -29,7 +29,7 @@ enum { KV_FULL, KV_EMPTY, Q_FULL, DY_FULL = Q_FULL + STAGES, EMPTY = DY_FULL + S
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
     int32_t doc[QUERIES];
-    int32_t latest_start, unused[15];
+    int32_t latest_start, padding; /* to 8 bytes, for the barriers behind */
 };
 template <int D> constexpr size_t dkv_bytes() {
     return (3 * ROWS + 2 * STAGES * QUERIES) * D * 2 + STAGES * sizeof(query_statistics) + N_BARRIERS * 8;

@@ -1,8 +1,7 @@
 /* backend_cuda.c - one NVIDIA GPU as a device: its memory, the table of kernels, and the plug-in's one symbol.
  *
  * One context is one GPU of this process. The device arena is one cudaMalloc; memory of the host stays the host's and is
- * pinned, so that copies run beside kernels. What driver, context and libraries take is measured as the difference in free
- * memory around opening and first use, because nothing tells it.
+ * pinned, so that copies run beside kernels.
  * Refuses: a driver older than the runtime, a GPU that none of the compiled kernels fits, several devices per process. */
 #include "backend/cuda/check.h"
 #include "backend/cuda/cuda.h"
@@ -118,13 +117,11 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
             str_format_bytes(need, n_bytes), str_format_bytes(have, free_bytes), str_format_bytes(all, total_bytes));
     }
     CUDA_TRY(e);
-    c->arena_bytes += n_bytes;
     return OK;
 }
 
 static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
     cudaFree(memory);
-    c->arena_bytes -= n_bytes;
 }
 
 static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
@@ -153,10 +150,10 @@ static void cuda_read(backend_context *c, void *host_dst, const void *device_src
     cudaMemcpy(host_dst, device_src, n_bytes, cudaMemcpyDeviceToHost);
 }
 
-static uint64_t cuda_context_bytes(const backend_context *c) {
+static uint64_t cuda_used_bytes(const backend_context *c) {
     size_t free_bytes, total_bytes;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
-    return total_bytes - free_bytes > c->arena_bytes ? total_bytes - free_bytes - c->arena_bytes : 0;
+    cudaSetDevice(c->device);
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? total_bytes - free_bytes : 0;
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -193,7 +190,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .alignment = CUDA_ALIGNMENT,
         .discrete = true,
         .describe = cuda_describe,
-        .context_bytes = cuda_context_bytes,
+        .used_bytes = cuda_used_bytes,
     };
     plugin_stamp(p.stamp);
     p.backend = &b;

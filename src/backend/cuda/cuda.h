@@ -21,7 +21,6 @@ struct backend_context {
     bool tf32;      /* fp32 products may run on tensor cores with 10 bits of mantissa */
     cublasLtHandle_t blas;
     struct gemm_plans *gemms; /* gemm.c: what was chosen for each shape */
-    uint64_t arena_bytes;     /* and taken for arenas since */
     struct queues *queues;    /* queues.c: streams, events, recorded sections */
 };
 

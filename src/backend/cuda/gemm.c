@@ -17,7 +17,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, ALIGNMENT_LEAST = 16 };
+enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 
 typedef struct gemm_plan {
@@ -57,10 +57,12 @@ static cudaDataType_t data_type(dtype t) {
 
 static bool uses_tf32(const backend_context *c, dtype t) { return c->tf32 && t == DTYPE_F32; }
 
-/* An operand may start at any of its rows, so a row's bytes say what can be relied on. */
-static uint32_t alignment_of(int64_t ld, dtype t) {
-    uint64_t n = (uint64_t)ld * dtype_bytes(t);
-    return (uint32_t)MIN(n & -n, (uint64_t)ALIGNMENT);
+/* Do operands start at a multiple of ALIGNMENT wherever the product stands? Otherwise the algorithm would have to follow the
+ * address: cuBLASLt can be told of less, names algorithms for it, and refuses them at some of the addresses. */
+static bool is_aligned(const product *q) {
+    size_t a = (size_t)q->lda * dtype_bytes(q->type), b = (size_t)q->ldb * dtype_bytes(q->type);
+    size_t c = (size_t)q->ldc * dtype_bytes(q->c_type);
+    return !q->inside || (a % ALIGNMENT == 0 && b % ALIGNMENT == 0 && c % ALIGNMENT == 0);
 }
 
 static bool set_op(gemm_plan *p, cublasLtMatmulDescAttributes_t what, const void *value, size_t n_bytes) {
@@ -87,11 +89,11 @@ static bool describe(const backend_context *c, gemm_plan *p) {
 
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s",
+    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s",
                      q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
                      (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
                      uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
-                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "");
+                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "", q->inside ? " inside" : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 
@@ -104,16 +106,16 @@ static bool set_preference(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenc
 
 static bool prefer(cublasLtMatmulPreferenceOpaque_t *p, const product *q) {
     uint64_t work = product_work_bytes(q);
-    uint32_t a = alignment_of(q->lda, q->type), b = alignment_of(q->ldb, q->type), c = alignment_of(q->ldc, q->c_type);
+    uint32_t alignment = ALIGNMENT;
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
     if (product_may_split(q)) schemes |= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     return cublasLtMatmulPreferenceInit(p) == CUBLAS_STATUS_SUCCESS &&
            set_preference(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work, sizeof work) &&
            set_preference(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes) &&
-           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b) &&
-           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a) &&
-           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c) &&
-           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment, sizeof alignment) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment, sizeof alignment) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment, sizeof alignment) &&
+           set_preference(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment, sizeof alignment);
 }
 
 static uint64_t config_get(const cublasLtMatmulAlgo_t *a, cublasLtMatmulAlgoConfigAttributes_t what, size_t n_bytes) {
@@ -154,11 +156,7 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
     int n_found = 0, n = 0;
     /* An address that is aligned as far as is promised and no further: the answer must not depend on the real one. */
     const void *bias = (const void *)(uintptr_t)ALIGNMENT;
-    const product *q = &p->q;
-    uint32_t least =
-        MIN(alignment_of(q->lda, q->type), MIN(alignment_of(q->ldb, q->type), alignment_of(q->ldc, q->c_type)));
-    if (least < ALIGNMENT_LEAST) return 0; /* it accepts such rows and refuses some of the addresses they start at */
-    if (!describe(c, p) || !prefer(&preference, q)) return 0;
+    if (!is_aligned(&p->q) || !describe(c, p) || !prefer(&preference, &p->q)) return 0;
     if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return 0;
     if (cublasLtMatmulAlgoGetHeuristic(c->blas, &p->op, &p->b, &p->a, &p->c, &p->c, &preference, CANDIDATES_MOST, found,
                                        &n_found) != CUBLAS_STATUS_SUCCESS)
@@ -199,14 +197,14 @@ static void run_plain(backend_context *c, const gemm_call *g) {
     launch_plain_product(c->stream, &plain);
 }
 
-/* An algorithm that ran at one address may be refused at another, for products of a row or two. */
+/* An algorithm that ran in gemm_prepare and is refused now wants more than ALIGNMENT; the product must still be done. */
 static void plan_run(backend_context *c, gemm_plan *p, const gemm_call *g) {
     if (!p->plain) {
         cublasStatus_t rc = run_with(c, p, g, &p->algorithm);
         if (rc == CUBLAS_STATUS_SUCCESS) return;
         char key[GEMM_KEY_MOST + 1];
         key_write(key, c, &p->q);
-        log_debug("cuBLASLt: product %s: %s; our own kernel takes it", key, cublasLtGetStatusString(rc));
+        log_warn("cuBLASLt: product %s: %s; a plain kernel does it, slowly", key, cublasLtGetStatusString(rc));
     }
     run_plain(c, g);
 }
@@ -324,13 +322,13 @@ static gemm_plan *plan_find(const backend_context *c, const product *q) {
     return p;
 }
 
-/* Small ones are nobody's loss. */
+/* What the library does not take is said, unless it is small. */
 static void plain_say(const backend_context *c, const product *q) {
     char key[GEMM_KEY_MOST + 1];
     if ((double)q->m * (double)q->n * (double)q->k < PLAIN_SILENT) return;
     key_write(key, c, q);
     log_warn(
-        "cuBLASLt does not take the product %s; a plain kernel does it, slowly (sizes that are multiples of 8 help)",
+        "cuBLASLt does not take the product %s; a plain kernel does it, slowly (sizes that are multiples of 32 help)",
         key);
 }
 

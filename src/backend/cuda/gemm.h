@@ -18,10 +18,10 @@
 
 typedef struct gemm_call {
     product q;
-    const void *a, *b; /* start at a multiple of 64 bytes, or of what divides their row's bytes if that is less */
+    const void *a, *b; /* start at a multiple of 64 bytes, as all here; where q.inside, at any of their rows */
     void *c;           /* likewise */
-    const void *bias;  /* where q.bias; 64 bytes */
-    void *work;        /* product_work_bytes(&q), 64 bytes */
+    const void *bias;  /* where q.bias */
+    void *work;        /* product_work_bytes(&q) */
 } gemm_call;
 
 /* c->blas, c->stream and c->device are there. cache_directory: as gemm_cache_open. */

@@ -16,14 +16,14 @@ struct row_sums {
     float a, axh;
 };
 
-/* Two sums over the block at the price of one. `shared` is as for block_sum. */
-DEVICE row_sums block_sums(row_sums s, row_sums *shared) {
-    s.a = lanes_sum(s.a);
+/* Over the block, with one barrier; a is for LayerNorm only. `shared` is as for block_sum. */
+template <bool CENTERED> DEVICE row_sums block_sums(row_sums s, row_sums *shared) {
+    if (CENTERED) s.a = lanes_sum(s.a);
     s.axh = lanes_sum(s.axh);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = s;
     __syncthreads();
     row_sums t = threadIdx.x % WARP < blockDim.x / WARP ? shared[threadIdx.x % WARP] : row_sums{0, 0};
-    return {lanes_sum(t.a), lanes_sum(t.axh)};
+    return {CENTERED ? lanes_sum(t.a) : 0, lanes_sum(t.axh)};
 }
 
 /* What a thread holds of one row, as it lies in memory. */
@@ -81,9 +81,8 @@ static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
                 }
             }
         }
-        if (CENTERED) sum = block_sums(sum, shared[row & 1]);
-        else sum.axh = block_sum(sum.axh, &shared[row & 1][0].a);
-        float mean_a = CENTERED ? sum.a / (float)n.C : 0, mean_axh = sum.axh / (float)n.C;
+        sum = block_sums<CENTERED>(sum, shared[row & 1]); /* the row before may still be read in the other half */
+        float mean_a = sum.a / (float)n.C, mean_axh = sum.axh / (float)n.C;
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
             int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;

@@ -61,9 +61,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     const int first_head = g * shape.group + part * shape.heads,
               n_heads = min(shape.heads, shape.group - part * shape.heads);
     auto there = [&](int r) { return r / shape.heads < n && r % shape.heads < n_heads; };
-    auto y_row = [&](int r) { /* (token, head) */
-                              return (token + r / shape.heads) * a.H + first_head + r % shape.heads;
-    };
+    /* as (token, head) */
+    auto y_row = [&](int r) { return (token + r / shape.heads) * a.H + first_head + r % shape.heads; };
 
     if (slot < 0) {
         if (!ONE_SPLIT) /* else joined from nothing */

@@ -217,6 +217,7 @@ status queues_check(backend_context *c) {
 
 static bool queues_failed(backend_context *c) {
     struct queues *q = c->queues;
+    cudaSetDevice(c->device); /* the thread that asks may be a lane, which never chose one */
     if (q->failed != OK) return true;
     for (stream s = 0; s < STREAM_COUNT; s++) {
         if (!q->streams[s]) continue;

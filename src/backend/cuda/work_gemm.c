@@ -28,7 +28,7 @@ static size_t bytes_up(size_t n) { return (n + 127) / 128 * 128; }
 bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
-           a->bias == b->bias && a->accumulate == b->accumulate;
+           a->bias == b->bias && a->accumulate == b->accumulate && a->inside == b->inside;
 }
 
 /* Never a weight gradient (A is turned in those alone): it is one sum over all tokens. */
@@ -90,12 +90,20 @@ product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_
                      .ldc = ld,
                      .b_turned = true,
                      .type = u->type,
-                     .c_type = DTYPE_F32};
+                     .c_type = DTYPE_F32,
+                     .inside = true};
 }
 
 product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld) {
-    return (product){
-        .m = n_rows, .n = u->C, .k = u->V, .lda = ld, .ldb = u->C, .ldc = u->C, .type = u->type, .c_type = u->dh_type};
+    return (product){.m = n_rows,
+                     .n = u->C,
+                     .k = u->V,
+                     .lda = ld,
+                     .ldb = u->C,
+                     .ldc = u->C,
+                     .type = u->type,
+                     .c_type = u->dh_type,
+                     .inside = true};
 }
 
 product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
@@ -107,7 +115,8 @@ product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_colu
                      .ldc = u->C,
                      .a_turned = true,
                      .type = u->type,
-                     .c_type = u->dw_type};
+                     .c_type = u->dw_type,
+                     .inside = true};
 }
 
 int64_t unembed_gradient_ld(const unembed_plan *u, int64_t ld) {

@@ -1,0 +1,223 @@
+/* queued_backend.c - one thread per queue, entries in order. The queues are short, so that feeding one while it waits for
+ * something that the feeder itself should do is a deadlock here as it is on a device, only sooner. */
+#include "queued_backend.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { ROOM = 8 };
+
+typedef enum entry_kind { ENTRY_KERNEL, ENTRY_COPY, ENTRY_WAIT, ENTRY_MARK } entry_kind;
+typedef struct entry {
+    entry_kind kind;
+    const kernel_call *call;
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+    stream s;   /* wait: for this one */
+    uint32_t n; /* wait, mark */
+} entry;
+
+typedef struct queue {
+    backend_context *c;
+    stream stream;
+    pthread_t thread;
+    entry *entries; /* all that were put since the last synchronize */
+    size_t n, capacity, done;
+} queue;
+
+typedef struct recording {
+    struct {
+        stream s;
+        entry e;
+    } * items;
+    size_t n, capacity;
+} recording;
+
+struct backend_context {
+    backend_context *cpu; /* of the compute queue alone */
+    queue queues[STREAM_COUNT];
+    _Atomic uint32_t counts[STREAM_COUNT];
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    stream selected;
+    bool recording, stop;
+    recording sections[SECTION_COUNT], current;
+};
+
+static _Atomic uint64_t n_recordings;
+
+static bool is_queue(stream s) { return s == STREAM_COMPUTE || s == STREAM_H2D || s == STREAM_D2H; }
+
+/* ---- the queues' threads ------------------------------------------------------------------------------------------- */
+
+static void run_entry(backend_context *c, const entry *e, stream own) {
+    switch (e->kind) {
+    case ENTRY_KERNEL: backend_cpu()->kernels[e->call->op->kind](c->cpu, e->call); break;
+    case ENTRY_COPY: memcpy(e->dst, e->src, e->n_bytes); break;
+    case ENTRY_WAIT:
+        while (atomic_load(&c->counts[e->s]) < e->n) sched_yield();
+        break;
+    case ENTRY_MARK: atomic_store(&c->counts[own], e->n); break;
+    }
+}
+
+static void *queue_main(void *argument) {
+    queue *q = argument;
+    backend_context *c = q->c;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (q->done == q->n && !c->stop) pthread_cond_wait(&c->moved, &c->lock);
+        if (q->done == q->n) break;
+        entry e = q->entries[q->done];
+        pthread_mutex_unlock(&c->lock);
+        run_entry(c, &e, q->stream);
+        pthread_mutex_lock(&c->lock);
+        q->done++;
+        pthread_cond_broadcast(&c->moved);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static void push(queue *q, const entry *e) {
+    q->entries = array_grow(q->entries, &q->capacity, q->n + 1, sizeof *q->entries);
+    q->entries[q->n++] = *e;
+}
+
+static void put(backend_context *c, entry e) {
+    queue *q = &c->queues[c->selected];
+    if (c->recording) {
+        recording *r = &c->current;
+        r->items = array_grow(r->items, &r->capacity, r->n + 1, sizeof *r->items);
+        r->items[r->n].s = c->selected;
+        r->items[r->n++].e = e;
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    while (q->n - q->done >= ROOM) pthread_cond_wait(&c->moved, &c->lock);
+    push(q, &e);
+    pthread_cond_broadcast(&c->moved);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t *queued_counts(backend_context *c) { return c->counts; }
+static void queued_select(backend_context *c, stream s) {
+    ASSERT(is_queue(s));
+    c->selected = s;
+}
+static void queued_kernel(backend_context *c, const kernel_call *k) {
+    put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
+}
+static void queued_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
+    put(c, (entry){.kind = ENTRY_COPY, .dst = dst, .src = src, .n_bytes = n_bytes});
+}
+static void queued_wait(backend_context *c, stream s, uint32_t n, bool on_host) {
+    ASSERT(on_host == !is_queue(s));
+    put(c, (entry){.kind = ENTRY_WAIT, .s = s, .n = n});
+}
+static void queued_mark(backend_context *c, uint32_t n, bool tell) { put(c, (entry){.kind = ENTRY_MARK, .n = n}); }
+
+static status queued_record(backend_context *c) {
+    c->recording = true;
+    return OK;
+}
+
+static status queued_record_end(backend_context *c, section s) {
+    for (size_t i = 0; i < c->current.n; i++) /* a recording must not meet the host: see exec/queue.c */
+        ASSERT(c->current.items[i].e.kind != ENTRY_WAIT || is_queue(c->current.items[i].e.s));
+    c->recording = false;
+    c->sections[s] = c->current;
+    c->current = (recording){0};
+    atomic_fetch_add(&n_recordings, 1);
+    return OK;
+}
+
+static void queued_start(backend_context *c, section s) {
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < c->sections[s].n; i++)
+        push(&c->queues[c->sections[s].items[i].s], &c->sections[s].items[i].e);
+    pthread_cond_broadcast(&c->moved);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static status queued_synchronize(backend_context *c) {
+    pthread_mutex_lock(&c->lock);
+    for (stream s = 0; s < STREAM_COUNT; s++) {
+        while (c->queues[s].done < c->queues[s].n) pthread_cond_wait(&c->moved, &c->lock);
+        c->queues[s].done = c->queues[s].n = 0;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return OK;
+}
+
+static bool queued_failed(backend_context *c) { return false; }
+static void queued_stamp(backend_context *c, size_t i) {}
+static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }
+
+static status queued_open(backend_context **out, const backend_options *o) {
+    backend_context *c = mem_alloc(sizeof *c);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->moved, NULL);
+    backend_options alone = {.n_threads = o->n_threads};
+    TRY(backend_cpu()->open(&c->cpu, &alone));
+    for (stream s = 0; s < STREAM_COUNT; s++) {
+        c->queues[s] = (queue){.c = c, .stream = s};
+        if (is_queue(s)) ASSERT(pthread_create(&c->queues[s].thread, NULL, queue_main, &c->queues[s]) == 0);
+    }
+    *out = c;
+    return OK;
+}
+
+static void queued_close(backend_context *c) {
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_broadcast(&c->moved);
+    pthread_mutex_unlock(&c->lock);
+    for (stream s = 0; s < STREAM_COUNT; s++) {
+        if (is_queue(s)) pthread_join(c->queues[s].thread, NULL);
+        free(c->queues[s].entries);
+    }
+    for (section s = 0; s < SECTION_COUNT; s++) free(c->sections[s].items);
+    backend_cpu()->close(c->cpu);
+    free(c);
+}
+
+static status queued_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
+    ASSERT(tier_is_device(t)); /* host memory is the host's */
+    return backend_cpu()->memory_open(c->cpu, t, n_bytes, out);
+}
+static void queued_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
+    backend_cpu()->memory_close(c->cpu, t, memory, n_bytes);
+}
+static void queued_move(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
+
+uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
+
+const backend *backend_queued(void) {
+    static const backend_queues queues = {queued_counts, queued_select, queued_copy,       queued_wait,
+                                          queued_mark,   queued_record, queued_record_end, queued_start,
+                                          queued_failed, queued_stamp,  queued_stamp_ns};
+    static kernel_fn kernels[OP_COUNT];
+    static backend b;
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (backend_cpu()->kernels[k]) kernels[k] = queued_kernel;
+    b = (backend){.name = "queued",
+                  .open = queued_open,
+                  .close = queued_close,
+                  .memory_open = queued_memory_open,
+                  .memory_close = queued_memory_close,
+                  .write = queued_move,
+                  .read = queued_move,
+                  .synchronize = queued_synchronize,
+                  .queues = &queues,
+                  .work_bytes = backend_cpu()->work_bytes,
+                  .kernels = kernels,
+                  .alignment = backend_cpu()->alignment,
+                  .discrete = true};
+    return &b;
+}

@@ -1,0 +1,70 @@
+/* test_queues.c - a device that works on its own: the same bits as the CPU at once, whatever moves between host, disk and
+ * device meanwhile, with sections recorded where they may be, and no allocation while they run. */
+#include "queued_backend.h"
+#include "training.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <unistd.h>
+
+static train_result run(const backend *b, precision q, const char *const *more, const char *dir) {
+    train_result r;
+    char path[600];
+    const char *settings[12] = {0};
+    snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
+    size_t n = 0;
+    settings[n++] = path;
+    for (; more && *more; more++) settings[n++] = *more;
+    training t = {
+        .preset = "test-qwen3", .precision = q, .accumulation = 2, .steps = 3, .more = settings, .backend = b};
+    training_must(training_run(&t, &r));
+    for (tier i = 0; i < TIER_COUNT; i++) assert_int_equal(r.memory.planned[i], r.memory.peak[i]);
+    return r;
+}
+
+static void every_way_gives_the_bits_of_the_cpu(void **state) {
+    static const char *const ways[][6] = {
+        {0},
+        {"memory.recompute=full"},
+        {"memory.offload.states=host"},
+        {"memory.offload.states=host", "memory.offload.grads=host"},
+        {"memory.offload.params=host", "memory.prefetch=2"},
+        {"memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+         "memory.offload.activations=host", "memory.recompute=full"},
+        {"memory.offload.params=nvme", "memory.offload.states=nvme", "memory.offload.activations=host"},
+        {"memory.offload.states=host", "memory.bucket=256K"},
+    };
+    char *dir = training_dir();
+    for (precision q = PRECISION_FP32; q <= PRECISION_BF16_SR; q++) {
+        train_result plain = run(NULL, q, NULL, dir);
+        for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+            train_result r = run(backend_queued(), q, ways[i], dir);
+            if (r.param_hash != plain.param_hash) fail_msg("way %zu in %s: other bits", i, precision_name(q));
+            assert_int_equal(r.memory.n_allocations, 0);
+        }
+    }
+    training_dir_remove(dir);
+}
+
+/* Without anything on the host every section is started whole; with states there the update is fed op by op. */
+static void sections_that_meet_the_host_are_not_recorded(void **state) {
+    char *dir = training_dir();
+    uint64_t before = backend_queued_recordings();
+    run(backend_queued(), PRECISION_FP32, NULL, dir);
+    uint64_t plain = backend_queued_recordings() - before;
+    run(backend_queued(), PRECISION_FP32, (const char *const[]){"memory.offload.states=host", NULL}, dir);
+    uint64_t offloaded = backend_queued_recordings() - before - plain;
+    assert_true(plain >= 2 && offloaded == plain - 1);
+    training_dir_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
