@@ -98,6 +98,8 @@ void completion_print_zsh(FILE *out);
 void config_settle(config *c);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
+/* The first of the ranks that parallel.* asks for, which are not here. */
+status request_use_mesh(train_request *r, const config *c);
 /* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */

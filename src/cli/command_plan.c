@@ -1,6 +1,8 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/output.h"
 
+#include <stdlib.h>
+
 static void print_json(json_t *root) {
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
@@ -27,19 +29,24 @@ static status show_world(const command_line *l, const plan_request *from) {
 
 static status show(const command_line *l, const plan *p) {
     plan_rung rungs[PLAN_RUNGS];
+    plan_stage *stages = NULL;
     if (l->program) program_print(&p->program, stdout);
     plan_print(p, stderr);
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
     if (l->timeline) TRY(plan_timeline_write(p, l->timeline)); /* also of what does not fit: there it is wanted most */
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) TRY(plan_stages(p, &stages));
+    if (stages) plan_print_stages(p, stages, stderr);
     status rc = plan_check_fit(p);
     if (l->json) {
         json_t *root = plan_json(p, rungs);
+        if (stages) json_object_set_new(root, "pipeline", plan_stages_json(p, stages));
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         print_json(root);
     }
+    free(stages);
     return rc;
 }
 
@@ -63,6 +70,7 @@ status command_plan(command_line *l) {
     if (l->hardware) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     if (l->world) return show_world(l, &r.plan);
+    TRY(request_use_mesh(&r, &l->config));
     TRY(plan_compile(&p, &r.plan));
     status rc = show(l, &p);
     plan_close(&p);

@@ -33,6 +33,7 @@ typedef struct listener {
 /* What every rank planned and used, for the report of the first. */
 typedef struct rank_memory {
     uint64_t planned[TIER_COUNT], peak[TIER_COUNT], by_role[ROLE_COUNT], n_allocations;
+    double idle;
 } rank_memory;
 
 static void on_step(void *context, const train_step_report *r) {
@@ -116,6 +117,7 @@ static json_t *ranks_json(const rank_memory *all, int n) {
             json_object_set_new(roles, role_name(k), json_integer((json_int_t)all[i].by_role[k]));
         json_object_set_new(one, "by_role", roles);
         json_object_set_new(one, "allocations_in_steps", json_integer((json_int_t)all[i].n_allocations));
+        json_object_set_new(one, "idle", number_or_null(all[i].idle));
         json_array_append_new(list, one);
     }
     return list;
@@ -123,7 +125,7 @@ static json_t *ranks_json(const rank_memory *all, int n) {
 
 /* Arenas only: planned and used of every rank. The caller frees; one of them where this rank is alone. */
 static status gather_memory(comm *ranks, const plan *p, const train_result *t, rank_memory **all) {
-    rank_memory mine = {.n_allocations = t->memory.n_allocations};
+    rank_memory mine = {.n_allocations = t->memory.n_allocations, .idle = t->idle};
     memcpy(mine.planned, t->memory.planned, sizeof mine.planned);
     memcpy(mine.peak, t->memory.peak, sizeof mine.peak);
     memcpy(mine.by_role, p->by_role, sizeof mine.by_role);
@@ -204,6 +206,9 @@ static void print_summary(const plan *p, const train_result *t, const char *run_
     if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
         fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
                 1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1 && isfinite(t->idle))
+        fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
+                100 * plan_bubble(&p->request));
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
@@ -266,10 +271,22 @@ static status agree_on_settings(comm *ranks, const config *c) {
     return rc;
 }
 
+/* Stages of a pipeline have programs of their own: a line for each, this rank's as it is here and the others' as the first rank
+ * of theirs has it. */
 static status agree_on_program(comm *ranks, const plan *p) {
-    char text[64];
-    snprintf(text, sizeof text, "messages of a step %016llx", (unsigned long long)program_comm_hash(&p->program));
-    return comm_agree(ranks, "program", text);
+    const mesh *m = comm_mesh(ranks);
+    int n_stages = mesh_size(m, AXIS_PIPELINE), own = m->index[AXIS_PIPELINE], per_stage = comm_size(ranks) / n_stages;
+    uint64_t mine = program_comm_hash(&p->program), *all = mem_alloc((size_t)comm_size(ranks) * sizeof *all);
+    strbuf text;
+    strbuf_init(&text);
+    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, all);
+    for (int i = 0; i < n_stages; i++)
+        strbuf_printf(&text, "messages of a step at stage %d: %016llx\n", i,
+                      (unsigned long long)(i == own ? mine : all[i * per_stage]));
+    if (rc == OK) rc = comm_agree(ranks, "program", text.text);
+    strbuf_fini(&text);
+    free(all);
+    return rc;
 }
 
 /* One name for all: it may have the time in it. */
@@ -317,11 +334,15 @@ static status train(command_line *o, comm *ranks) {
     const config *c = &o->config;
     status rc;
     job j;
-    char run_dir[4096];
+    char run_dir[4096], trace[4096];
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, o->hardware));
     train_request *r = &j.request;
     r->trace_path = o->trace;
+    if (o->trace && ranks && comm_rank(ranks) > 0) { /* each rank its own file */
+        snprintf(trace, sizeof trace, "%s.rank-%d", o->trace, comm_rank(ranks));
+        r->trace_path = trace;
+    }
     TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
     TRY_GOTO(rc, job_open(&j), done);
     if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);

@@ -46,6 +46,7 @@ typedef struct config {
     } memory;
     struct {
         int size[AXIS_COUNT]; /* of the mesh; data 0: what the others leave */
+        int virtual_stages;   /* chunks of layers of each pipeline stage */
         shard_options shard;
     } parallel;
     struct {

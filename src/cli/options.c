@@ -277,16 +277,22 @@ static status batch_from_config(const config *c, plan_request *p) {
 
 static status check_axes(const config *c, device_kind kind) {
     for (axis a = AXIS_TENSOR; a < AXIS_COUNT; a++)
-        if (kind == DEVICE_CUDA && c->parallel.size[a] > 1)
+        if (kind == DEVICE_CUDA && a != AXIS_PIPELINE && c->parallel.size[a] > 1)
             return ERR(ERR_INPUT,
                        "parallel.%s: found %d, expected 1 on a GPU: its backend has no kernels for ranks that share a model or a "
                        "row; set run.device to cpu, or use parallel.data with parallel.zero",
                        axis_name(a), c->parallel.size[a]);
-    if (c->parallel.size[AXIS_PIPELINE] > 1)
+    return OK;
+}
+
+/* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
+static status check_stages(const config *c, const plan_request *p) {
+    int n = c->parallel.size[AXIS_PIPELINE];
+    if (n > 1 && p->open.micro_batch)
         return ERR(ERR_INPUT,
-                   "parallel.pipeline: found %d, expected 1: so far ranks share rows (parallel.data, parallel.sequence) "
-                   "and the model (parallel.tensor)",
-                   c->parallel.size[AXIS_PIPELINE]);
+                   "train.micro_batch: found auto with parallel.pipeline %d, expected a number: stages must agree", n);
+    if (n > 1 && p->open.precision)
+        return ERR(ERR_INPUT, "precision: found auto with parallel.pipeline %d, expected a name: stages must agree", n);
     return OK;
 }
 
@@ -353,7 +359,9 @@ status request_from_config(const config *c, train_request *out) {
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
+    p->virtual_stages = c->parallel.virtual_stages;
     TRY(check_axes(c, kind));
+    TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) p->target.comm_at = TIER_HOST; /* MPI moves host memory */
@@ -365,6 +373,11 @@ status request_from_config(const config *c, train_request *out) {
     p->host_limit = machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
+}
+
+status request_use_mesh(train_request *r, const config *c) {
+    memcpy(r->plan.mesh.size, c->parallel.size, sizeof r->plan.mesh.size);
+    return batch_from_config(c, &r->plan);
 }
 
 status request_use_comm(train_request *r, const config *c, comm *ranks) {

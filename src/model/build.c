@@ -27,6 +27,11 @@ typedef struct builder {
     int n_ranks, rank;
     int64_t heads, kv_heads, ffn;
     int64_t first_id, n_ids;
+    /* what this stage has: n_stages = 1 has everything */
+    int n_stages, stage;
+    int64_t *first_layer; /* of each chunk of the model, and the number of layers */
+    bool is_here;         /* ... the parameters being added ... */
+    int unit;             /* ... which belong to this */
     value_id tokens, doc;
     value_id rows;                   /* NO_VALUE: all rows hold something */
     const generation_section *paged; /* NULL: training or evaluation */
@@ -45,7 +50,9 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
     p->n_holders = b->n_ranks;
     p->shared_from = b->n_ranks > 1 ? 0 : shape_count(&s);
-    p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
+    p->unit = b->unit;
+    p->number = m->n_params - 1;
+    if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
     return p;
 }
@@ -430,24 +437,49 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     return p;
 }
 
-/* Parameters in reading order: embedding, blocks, final norm, unembedding. */
+/* What a rank has first, in reading order both. */
+static void put_own_first(model *m) {
+    model_param *all = mem_alloc(m->n_params * sizeof *all);
+    size_t n = 0;
+    m->n_all_params = m->n_params;
+    for (size_t i = 0; i < m->n_all_params; i++)
+        if (m->params[i].value) all[n++] = m->params[i];
+    m->n_params = n;
+    for (size_t i = 0; i < m->n_all_params; i++)
+        if (!m->params[i].value) all[n++] = m->params[i];
+    memcpy(m->params, all, n * sizeof *all);
+    free(all);
+}
+
+/* Parameters in reading order: embedding, blocks, final norm, unembedding. Of a tied table the last stage has the one that
+ * is trained, because there its gradient begins. */
 static void add_params(builder *b, outer_params *w) {
     const model_config *c = b->c;
-    bool gpt2 = c->family == FAMILY_GPT2;
-    const model_param *embed = add_table(b, "embed.w", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    bool gpt2 = c->family == FAMILY_GPT2, first = b->stage == 0, last = b->stage == b->n_stages - 1;
+    b->is_here = first || (last && c->tied);
+    model_param *embed = add_table(b, "embed.w", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    embed->is_copy = c->tied && first && !last;
     w->embed = w->unembed = embed->value;
+    b->is_here = first;
     if (b->t->learned_positions) {
         model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
         add_part(b, positions, "transformer.wpe.weight", c->max_positions);
         w->positions = positions->value;
     }
+    int chunk = 0;
     for (int l = 0; l < c->n_layers; l++) {
+        if (l == b->first_layer[chunk + 1]) chunk++;
+        b->is_here = chunk % b->n_stages == b->stage;
+        b->unit = 1 + l;
         b->p->current_layer = l;
         w->blocks[l] = add_block(b, l);
     }
+    b->is_here = last;
+    b->unit = 1 + (int)c->n_layers;
     b->p->current_layer = -1;
     w->final_norm = add_norm(b, -1, "final_norm", gpt2 ? "transformer.ln_f" : "model.norm");
     if (!c->tied) w->unembed = add_table(b, "unembed.w", "lm_head.weight")->value;
+    put_own_first(b->m);
 }
 
 /* An op on this rank's part of the vocabulary; nothing is said where that is all of it. */
@@ -472,10 +504,28 @@ static value_id write_embed(builder *b, const outer_params *w) {
     return write_scatter(b, "embed.sum", x);
 }
 
-/* Embedding, blocks, final norm: the last hidden states (N, C). */
-static value_id write_hidden(builder *b, const outer_params *w) {
-    value_id x = write_embed(b, w);
-    for (int l = 0; l < b->c->n_layers; l++) {
+static op *emit_between_stages(builder *b, op_kind k, int peer, int tag) {
+    op *o = emit(b, k);
+    o->attr.axis = AXIS_PIPELINE;
+    o->attr.group_size = b->n_stages;
+    o->attr.peer = peer;
+    o->attr.tag = tag;
+    return o;
+}
+
+/* The hidden states that a chunk begins with. */
+static value_id write_entry(builder *b, const outer_params *w, int chunk) {
+    char name[NAME_BYTES];
+    if (chunk == 0) return write_embed(b, w);
+    snprintf(name, sizeof name, "chunk.%d.x", chunk);
+    value_id x = activation(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
+    op *o = emit_between_stages(b, OP_RECV, (chunk - 1) % b->n_stages, TAG_FORWARD);
+    op_out(o, 0, x);
+    return x;
+}
+
+static value_id write_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x) {
+    for (int l = (int)first; l < end; l++) {
         const block_params *k = &w->blocks[l];
         b->p->current_layer = l;
         value_id y = write_norm(b, "norm1", x, k->norm1);
@@ -484,6 +534,20 @@ static value_id write_hidden(builder *b, const outer_params *w) {
         x = write_add(b, "residual2", x, write_mlp(b, y, k));
     }
     b->p->current_layer = -1;
+    return x;
+}
+
+/* Embedding, blocks, final norm: the last hidden states (N, C). On a stage that does not have the last of them: NO_VALUE. */
+static value_id write_hidden(builder *b, const outer_params *w) {
+    value_id x = NO_VALUE;
+    int n = b->m->n_chunks;
+    for (int k = b->stage; k < n; k += b->n_stages) {
+        x = write_layers(b, w, b->first_layer[k], b->first_layer[k + 1], write_entry(b, w, k));
+        if (k == n - 1) break;
+        op *o = emit_between_stages(b, OP_SEND, (k + 1) % b->n_stages, TAG_FORWARD);
+        op_in(o, 0, x);
+    }
+    if (b->stage != (n - 1) % b->n_stages) return NO_VALUE;
     return write_gather(b, "final_norm.all", write_norm(b, "final_norm", x, w->final_norm));
 }
 
@@ -517,25 +581,50 @@ static value_id write_all_tokens(builder *b, const char *name, value_id x) {
     return y;
 }
 
-static void write_forward(builder *b, const outer_params *w, section where, const char *prefix) {
-    model *m = b->m;
-    b->where = where, b->prefix = prefix;
-    int64_t N = n_tokens(b);
-    value_id h = write_hidden(b, w);
-    value_id losses = activation(b, "losses", DTYPE_F32, SHAPE(N));
-    value_id argmax = b->where == SECTION_EVAL ? activation(b, "argmax", DTYPE_I32, SHAPE(N)) : NO_VALUE;
+/* Results of an evaluation, on every stage. Persistent where nothing in the program reads them. */
+static value_id write_answer(builder *b, const char *name, dtype t, value_id x) {
+    int last = b->n_stages - 1;
+    value_id y = x ? write_all_tokens(b, name, x)
+                   : program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
+    for (int i = 0; i < last && b->stage == last; i++) {
+        op *o = emit_between_stages(b, OP_SEND, i, TAG_ANSWER);
+        op_in(o, 0, y);
+    }
+    if (b->stage == last) return y;
+    op *o = emit_between_stages(b, OP_RECV, last, TAG_ANSWER);
+    op_out(o, 0, y);
+    return y;
+}
+
+static void write_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
     if (b->n_ranks > 1) {
         write_shared_loss(b, w, h, losses, argmax);
-    } else {
-        op *o = emit(b, OP_UNEMBED_LOSS);
-        o->attr.chunk_bytes = b->o->logits_chunk_bytes;
-        op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, m->targets);
-        op_out(o, 0, losses), op_out(o, 1, argmax);
+        return;
     }
-    if (b->where == SECTION_EVAL)
-        m->eval_losses = write_all_tokens(b, "eval.losses.all", losses),
-        m->eval_argmax = write_all_tokens(b, "eval.argmax.all", argmax);
-    else m->losses = losses;
+    op *o = emit(b, OP_UNEMBED_LOSS);
+    o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, b->m->targets);
+    op_out(o, 0, losses), op_out(o, 1, argmax);
+}
+
+static void write_training(builder *b, const outer_params *w) {
+    b->where = SECTION_MICRO, b->prefix = "";
+    value_id h = write_hidden(b, w);
+    if (h == NO_VALUE) return;
+    b->m->losses = activation(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+    write_loss(b, w, h, b->m->losses, NO_VALUE);
+}
+
+static void write_evaluation(builder *b, const outer_params *w) {
+    b->where = SECTION_EVAL, b->prefix = "eval.";
+    value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
+    if (h) {
+        losses = activation(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+        argmax = activation(b, "argmax", DTYPE_I32, SHAPE(n_tokens(b)));
+        write_loss(b, w, h, losses, argmax);
+    }
+    b->m->eval_losses = write_answer(b, "eval.losses.all", DTYPE_F32, losses);
+    b->m->eval_argmax = write_answer(b, "eval.argmax.all", DTYPE_I32, argmax);
 }
 
 static void add_inputs(builder *b) {
@@ -559,9 +648,8 @@ uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype c
 }
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
-    if (mesh_size(m, AXIS_TENSOR) > 1 || mesh_size(m, AXIS_SEQUENCE) > 1)
-        return ERR(ERR_INPUT, "model %s: generation on %d tensor and %d sequence ranks, expected 1 of each", c->name,
-                   mesh_size(m, AXIS_TENSOR), mesh_size(m, AXIS_SEQUENCE));
+    int ranks = mesh_size(m, AXIS_TENSOR) * mesh_size(m, AXIS_SEQUENCE) * mesh_size(m, AXIS_PIPELINE);
+    if (ranks > 1) return ERR(ERR_INPUT, "model %s: generation by %d ranks that share it, expected 1", c->name, ranks);
     const struct {
         const char *name;
         int64_t found, most;
@@ -644,8 +732,8 @@ static void add_rope_table(builder *b, int64_t n_positions) {
 
 static void build_training(builder *b, const outer_params *w) {
     b->tokens = b->m->tokens, b->doc = b->m->doc;
-    if (!b->o->no_training) write_forward(b, w, SECTION_MICRO, "");
-    if (b->o->with_eval) write_forward(b, w, SECTION_EVAL, "eval.");
+    if (!b->o->no_training) write_training(b, w);
+    if (b->o->with_eval) write_evaluation(b, w);
 }
 
 static status check_training(const model_config *c, const model_build_options *o) {
@@ -674,10 +762,10 @@ static status check_training(const model_config *c, const model_build_options *o
             ERR_INPUT,
             "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both",
             (long long)heads, (long long)kv_heads, n > 1 ? " of each tensor rank" : "", S);
-    return OK;
+    return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
-/* What this tensor rank has of the model. */
+/* What this rank has of the model: its share of every layer of its stage. */
 static void share_model(builder *b, const mesh *m) {
     const model_config *c = b->c;
     b->n_ranks = mesh_size(m, AXIS_TENSOR);
@@ -690,6 +778,11 @@ static void share_model(builder *b, const mesh *m) {
     int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
     b->first_id = b->rank * n;
     b->n_ids = MIN(n, c->vocab - b->first_id);
+    b->n_stages = mesh_size(m, AXIS_PIPELINE);
+    b->stage = m->index[AXIS_PIPELINE];
+    b->m->n_chunks = b->n_stages * MAX(b->o->virtual_stages, 1);
+    b->first_layer = arena_array(&b->m->memory, int64_t, b->m->n_chunks + 1);
+    model_stages_cut(c, b->o->seq_len, b->m->n_chunks, b->first_layer);
 }
 
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {

@@ -22,6 +22,11 @@
  * ranks exchange tokens for heads and back (ALL_TO_ALL), so that each looks back through whole rows with its own heads.
  *
  * A parameter of a rank is one or more slices of the model's, and knows where they belong (cut.c).
+ *
+ * On a mesh with several pipeline stages the program has the layers of one of them (stages.c), one or more runs of them called
+ * chunks. What comes from the chunk before is a RECV, what goes to the next a SEND:
+ *
+ *     embedding or RECV -> layers of the chunk -> SEND, or the loss
  */
 #include "format/format.h"
 #include "program/program.h"
@@ -86,6 +91,9 @@ typedef struct model_param {
      * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
     int64_t shared_from;
     int first_holder, n_holders;
+    int unit;        /* 0: of the embedding, 1 + l: of layer l, then the head */
+    size_t number;   /* in the whole model, in reading order */
+    bool is_copy;    /* of a tied table that the stage with the unembedding trains */
     const char *name;
     param_init init;
     float init_std;
@@ -110,6 +118,7 @@ typedef struct model_build_options {
     dtype compute;      /* params and activations */
     bool with_eval;     /* also write SECTION_EVAL: forward with losses and argmax */
     bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
+    int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
@@ -126,14 +135,15 @@ typedef struct generation_section {
 
 typedef struct model {
     model_config config;
-    model_param *params;
-    size_t n_params;
+    model_param *params; /* those that this stage has; behind them, up to n_all_params, those of others, without a value */
+    size_t n_params, n_all_params;
+    int n_chunks; /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
     /* Sequence ranks: those are of this rank's tokens, doc so that i % (T / S) - doc[i] is the position, and this is doc of
      * all tokens, in their order. NO_VALUE where rows are not shared: doc serves both. */
     value_id doc_all;
     value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
-    value_id eval_losses, eval_argmax; /* of all tokens; those of sequence ranks one behind the other */
+    value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;
@@ -142,6 +152,15 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
 void model_fini(model *m);
 /* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);
+
+/* ---- stages.c: layers as chunks of a pipeline ------------------------------------------------------------------------ */
+
+/* Can a model be cut so? ERR_INPUT says why not. */
+status model_stages_check(const model_config *c, int n_stages, int n_virtual);
+/* Chunk k has layers first[k] to first[k + 1]; n_chunks + 1 numbers. */
+void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first);
+/* How many times as much arithmetic as this stage the stage has that has most. */
+double model_stages_slowest(const model_config *c, int64_t seq_len, int n_stages, int n_chunks, int stage);
 
 /* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */
 

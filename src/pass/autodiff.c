@@ -12,6 +12,11 @@
  * rank order before anything else happens to them, so that all later passes see a gradient like any other. The backward of
  * a gather is the scatter of a sum, and the other way round.
  *
+ * Of a pipeline's stage the backward begins where the forward sent something away, with its gradient coming back, and ends
+ * where it received something. The gradient of a tied table is that of one rank: the last stage writes the loss's part, keeps
+ * it, and adds the embedding's when the first stage has sent the rows of it. Sending those is cheap, (N, C); what is kept for
+ * so long is not, (V, C) for every micro-batch between the two stages: the price of that equality again.
+ *
  * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
 #include "pass/buckets.h"
 
@@ -98,6 +103,15 @@ static op *emit_message(differ *d, op_kind k, const op *forward) {
     op *o = emit(d, k, forward);
     o->attr.axis = AXIS_TENSOR;
     o->attr.group_size = mesh_size(&d->c->mesh, AXIS_TENSOR);
+    return o;
+}
+
+static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer, int tag) {
+    op *o = emit(d, k, forward);
+    o->attr.axis = AXIS_PIPELINE;
+    o->attr.group_size = mesh_size(&d->c->mesh, AXIS_PIPELINE);
+    o->attr.peer = peer;
+    o->attr.tag = tag;
     return o;
 }
 
@@ -224,15 +238,16 @@ static void backward_activation(differ *d, const op *f, value_id dy) {
     give_gradient(d, f->in[0], dx, f);
 }
 
-static void backward_embed(differ *d, const op *f, value_id dy) {
-    value_id table = f->in[1];
+static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
     bool tied = d->c->model->config.tied;
     value_id dtable = param_target(d, table);
     op *o = emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, dy);
+    op_in(o, 0, tokens), op_in(o, 1, dy);
     op_out(o, 0, dtable);
     param_finish(d, table, f);
-    if (f->in[3] == NO_VALUE) return;
+}
+
+static void backward_positions(differ *d, const op *f, value_id dy) {
     value_id dpositions = param_target(d, f->in[3]), doc = f->in[2];
     if (f->attr.n_tokens > 0) { /* those that this rank added */
         value v = *program_get(d->p, dy);
@@ -240,10 +255,43 @@ static void backward_embed(differ *d, const op *f, value_id dy) {
         dy = program_view(d->p, "d.embed.own", dy, first * row_bytes, SHAPE(f->attr.n_tokens, v.shape.dim[1]));
         doc = program_view(d->p, "doc.own", doc, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
     }
-    o = emit(d, OP_POSITION_BWD, f);
+    op *o = emit(d, OP_POSITION_BWD, f);
     op_in(o, 0, doc), op_in(o, 1, dy);
     op_out(o, 0, dpositions);
     param_finish(d, f->in[3], f);
+}
+
+static void backward_embed(differ *d, const op *f, value_id dy) {
+    size_t i = param_index(d, f->in[1]);
+    bool is_copy = d->c->model->params[i].is_copy;
+    if (!is_copy) backward_table(d, f, f->in[1], f->in[0], dy);
+    if (f->in[3]) backward_positions(d, f, dy);
+    if (!is_copy) return;
+    op *o = emit_between_stages(d, OP_SEND, f, mesh_size(&d->c->mesh, AXIS_PIPELINE) - 1, TAG_EMBED);
+    op_in(o, 0, dy);
+}
+
+/* On the stage that trains a tied table without having the embedding: the second half of its gradient. */
+static void receive_embed_gradient(differ *d, const op *loss) {
+    const model *m = d->c->model;
+    const value h = *program_get(d->p, loss->in[0]);
+    value_id dy = program_value(d->p, "d.embed", h.type, h.shape, ROLE_ACTIVATION, SECTION_MICRO);
+    op *o = emit_between_stages(d, OP_RECV, loss, 0, TAG_EMBED);
+    op_out(o, 0, dy);
+    backward_table(d, loss, loss->in[1], m->tokens, dy);
+}
+
+/* Another stage goes on from x, and sends back the gradient that it has. */
+static void backward_send(differ *d, const op *f) {
+    value_id dx = grad_value(d, f->in[0]);
+    op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
+    op_out(o, 0, dx);
+    give_gradient(d, f->in[0], dx, f);
+}
+
+static void backward_receive(differ *d, const op *f, value_id dy) {
+    op *o = emit_between_stages(d, OP_SEND, f, f->attr.peer, TAG_BACKWARD);
+    op_in(o, 0, dy);
 }
 
 /* Of a gather the sum's scatter, of that a gather; what was sent to others comes back from them. */
@@ -299,6 +347,10 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) 
 }
 
 static status backward(differ *d, const op *f) {
+    if (f->kind == OP_SEND) {
+        backward_send(d, f);
+        return OK;
+    }
     value_id dy = take_gradient(d, f->out[0]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[0]].name);
     switch (f->kind) {
@@ -317,6 +369,7 @@ static status backward(differ *d, const op *f) {
     case OP_ALL_GATHER:
     case OP_ALL_TO_ALL:
     case OP_REDUCE_SCATTER: backward_message(d, f, dy); return OK;
+    case OP_RECV: backward_receive(d, f, dy); return OK;
     case OP_ADD: /* the same gradient flows both ways; nothing to compute */
         give_gradient(d, f->in[0], dy, f);
         give_gradient(d, f->in[1], dy, f);
@@ -332,6 +385,7 @@ static void add_grad_values(program *p, pass_context *c) {
     for (size_t i = 0; i < m->n_params; i++) {
         const value *v = program_get(p, m->params[i].value);
         int layer = v->layer;
+        if (m->params[i].is_copy) continue;
         snprintf(name, sizeof name, "d.%s", v->name);
         c->grads[i] = program_persistent(p, name, precision_grad(c->precision), v->shape, ROLE_GRAD);
         p->values[c->grads[i]].layer = layer;
@@ -353,8 +407,9 @@ status pass_autodiff(program *p, pass_context *c) {
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
     d.pending = mem_alloc(c->model->n_params * sizeof *d.pending);
     d.parts = mem_alloc(c->model->n_params * sizeof *d.parts);
-    d.places = bucket_places(p, c->model);
-    size_t i = 0, first = 0, end = 0, loss = 0; /* loss: the first op of it; it writes its own gradient */
+    int64_t n_blocks;
+    d.places = bucket_places(c->model, &n_blocks);
+    size_t i = 0, first = 0, end = 0, loss = SIZE_MAX; /* the first op of it; it writes its own gradient */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
         if (ops[end].kind == OP_UNEMBED_LOSS || ops[end].kind == OP_UNEMBED_STATS) loss = end;
@@ -362,11 +417,13 @@ status pass_autodiff(program *p, pass_context *c) {
         else program_append(p, &ops[end]);
         if (ops[end].kind == OP_UNEMBED_JOIN) gradient_of_shared_loss(&d, &ops[loss], &ops[end]);
     }
-    for (size_t k = loss; k-- > first && rc == OK;) {
+    for (size_t k = MIN(loss, end); k-- > first && rc == OK;) {
         p->current_layer = ops[k].layer;
         rc = backward(&d, &ops[k]);
     }
     p->current_layer = -1;
+    bool has_embedding = c->mesh.index[AXIS_PIPELINE] == 0;
+    if (rc == OK && loss != SIZE_MAX && c->model->config.tied && !has_embedding) receive_embed_gradient(&d, &ops[loss]);
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
     free(d.pending);

@@ -6,6 +6,7 @@
 typedef struct placed {
     int unit;
     int64_t count;
+    size_t number; /* in reading order */
     size_t param;
 } placed;
 
@@ -15,38 +16,29 @@ static int by_place(const void *a, const void *b) {
     const placed *x = a, *y = b;
     if (x->unit != y->unit) return x->unit < y->unit ? -1 : 1;
     if (x->count != y->count) return x->count > y->count ? -1 : 1;
-    return x->param < y->param ? -1 : x->param > y->param;
+    return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Outside the blocks a parameter belongs to the embedding when it stands before them, else to the head. */
-static placed *place_params(const program *p, const model *m) {
-    placed *list = mem_alloc(m->n_params * sizeof *list);
-    int head = 1 + (int)m->config.n_layers;
-    bool behind = false;
-    for (size_t i = 0; i < m->n_params; i++) {
-        int layer = program_get(p, m->params[i].value)->layer;
-        behind |= layer >= 0;
-        list[i] = (placed){layer >= 0 ? 1 + layer : behind ? head : 0, shape_count(&m->params[i].shape), i};
+/* The first n parameters in the order of the whole model. */
+static placed *place_params(const model *m, size_t n) {
+    placed *list = mem_alloc((n + 1) * sizeof *list);
+    for (size_t i = 0; i < n; i++) {
+        const model_param *q = &m->params[i];
+        list[i] = (placed){q->unit, shape_count(&q->shape), q->number, i};
     }
-    qsort(list, m->n_params, sizeof *list, by_place);
+    qsort(list, n, sizeof *list, by_place);
     return list;
 }
 
-size_t *bucket_order(const program *p, const model *m) {
-    placed *list = place_params(p, m);
-    size_t *order = mem_alloc(m->n_params * sizeof *order);
-    for (size_t i = 0; i < m->n_params; i++) order[i] = list[i].param;
-    free(list);
-    return order;
-}
-
-flat_place *bucket_places(const program *p, const model *m) {
-    placed *list = place_params(p, m);
-    flat_place *places = mem_alloc(m->n_params * sizeof *places);
-    for (size_t i = 0; i < m->n_params; i++) {
+flat_place *bucket_places(const model *m, int64_t *n_blocks) {
+    placed *list = place_params(m, m->n_all_params);
+    flat_place *places = mem_alloc(m->n_all_params * sizeof *places);
+    *n_blocks = 0;
+    for (size_t i = 0; i < m->n_all_params; i++) {
         const placed *before = i && list[i - 1].unit == list[i].unit ? &list[i - 1] : NULL;
         int64_t at = before ? places[before->param].offset + norm_blocks(before->count) * NORM_BLOCK : 0;
-        places[list[i].param] = (flat_place){list[i].unit, at};
+        places[list[i].param] = (flat_place){list[i].unit, at, *n_blocks};
+        *n_blocks += norm_blocks(list[i].count);
     }
     free(list);
     return places;
@@ -68,35 +60,39 @@ static int64_t largest_bucket(const pass_context *c) {
     return most;
 }
 
-void buckets_init(buckets *b, const program *p, const pass_context *c) {
+void buckets_init(buckets *b, const pass_context *c) {
     const model *m = c->model;
     size_t n = m->n_params;
     int64_t most = largest_bucket(c), ranks = mesh_size(&c->mesh, AXIS_DATA);
-    placed *list = place_params(p, m);
+    placed *list = place_params(m, n);
+    int64_t all_blocks;
+    flat_place *places = bucket_places(m, &all_blocks);
     *b = (buckets){.order = mem_alloc(n * sizeof *b->order),
                    .bucket = mem_alloc(n * sizeof *b->bucket),
                    .offset = mem_alloc(n * sizeof *b->offset),
                    .list = mem_alloc(n * sizeof *b->list)};
     for (size_t i = 0; i < n; i++) {
         const placed *q = &list[i];
+        if (m->params[q->param].is_copy) continue; /* its owners hand it out */
         bucket *last = b->n ? &b->list[b->n - 1] : NULL;
         bool small = c->shard.zero == 3 && q->count < c->shard.persist_below;
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
-            b->list[b->n] = (bucket){.first = i, .unit = q->unit, .small = small};
-            if (last && last->unit == q->unit) {
-                b->list[b->n].part = last->part + 1;
-                b->list[b->n].offset = last->offset + last->n_blocks * NORM_BLOCK;
-            }
+            const flat_place *at = &places[q->param];
+            b->list[b->n] = (bucket){
+                .first = b->n_params, .unit = q->unit, .small = small, .offset = at->offset, .norm_block = at->block};
+            if (last && last->unit == q->unit) b->list[b->n].part = last->part + 1;
             last = &b->list[b->n++];
         }
-        b->order[i] = q->param;
+        b->order[b->n_params++] = q->param;
         b->bucket[q->param] = b->n - 1;
         b->offset[q->param] = last->n_blocks * NORM_BLOCK;
         last->n_blocks += blocks;
         last->n++;
     }
+    b->n_norm_blocks = all_blocks;
     for (size_t i = 0; i < b->n; i++) b->list[i].per_rank = (b->list[i].n_blocks + ranks - 1) / ranks * NORM_BLOCK;
+    free(places);
     free(list);
 }
 

@@ -9,35 +9,38 @@
 #include "pass/pass.h"
 
 typedef struct bucket {
-    size_t first, n;  /* parameters, as places in the order */
-    int unit;         /* 0: embedding, 1 + l: block l, then the head */
-    int part;         /* of its unit */
-    int64_t offset;   /* of its first parameter in the unit, in elements */
-    bool small;       /* ZeRO-3: of parameters that stay whole */
-    int64_t n_blocks; /* of NORM_BLOCK elements, before it is filled up */
-    int64_t per_rank; /* elements that each rank owns */
+    size_t first, n;    /* parameters, as places in the order */
+    int unit;           /* 0: embedding, 1 + l: block l, then the head */
+    int part;           /* of its unit */
+    int64_t offset;     /* of its first parameter in the unit, in elements */
+    int64_t norm_block; /* ... and in the order of the norm, in blocks */
+    bool small;         /* ZeRO-3: of parameters that stay whole */
+    int64_t n_blocks;   /* of NORM_BLOCK elements, before it is filled up */
+    int64_t per_rank;   /* elements that each rank owns */
 } bucket;
 
 typedef struct buckets {
-    size_t *order;   /* parameters of the model in the order of the norm */
+    size_t *order;   /* parameters that this rank trains, in the order of the norm */
+    size_t n_params; /* of them */
     size_t *bucket;  /* of each parameter */
     int64_t *offset; /* of each parameter in its bucket, in elements */
     bucket *list;
     size_t n;
+    int64_t n_norm_blocks; /* of the whole model */
 } buckets;
 
 int64_t norm_blocks(int64_t n_elements);
-/* The order alone, for the optimizer. The caller frees. */
-size_t *bucket_order(const program *p, const model *m);
-/* Where each parameter lies in its unit, whatever the cut: rounding noise of gradients goes by it, so that a bucket is
- * rounded as its parameters are. The caller frees. */
+/* Where each parameter lies, whatever the cut and whatever of the model is on this rank: in its unit, which rounding noise of
+ * gradients goes by, so that a bucket is rounded as its parameters are; and in the order of the norm. One for each of
+ * n_all_params; the caller frees. */
 typedef struct flat_place {
     int unit;
-    int64_t offset; /* elements */
+    int64_t offset; /* in the unit, elements */
+    int64_t block;  /* in the norm, of n_blocks */
 } flat_place;
-flat_place *bucket_places(const program *p, const model *m);
+flat_place *bucket_places(const model *m, int64_t *n_blocks);
 uint64_t bucket_noise_key(int unit);
-void buckets_init(buckets *b, const program *p, const pass_context *c);
+void buckets_init(buckets *b, const pass_context *c);
 void buckets_fini(buckets *b);
 /* "layers.3", "embed.1": into buf, which it returns. */
 enum { BUCKET_NAME_BYTES = 48 };

@@ -48,6 +48,7 @@ static void sum_over_sequence(program *p, pass_context *c) {
     value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
     for (size_t i = 0; i <= c->model->n_params; i++) {
         bool loss = i == c->model->n_params;
+        if (!loss && c->model->params[i].is_copy) continue;
         op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
         o->layer = loss ? -1 : program_get(p, c->model->params[i].value)->layer;
         o->attr.axis = AXIS_SEQUENCE;
@@ -58,21 +59,51 @@ static void sum_over_sequence(program *p, pass_context *c) {
     c->loss_sums = total;
 }
 
-/* What CLIP adds up: the partial sums of this rank, or one sum of each tensor rank. */
-static value_id sum_over_ranks(program *p, const pass_context *c) {
-    int n = mesh_size(&c->mesh, AXIS_TENSOR);
-    if (n == 1) return c->norm_partials;
-    value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
-    value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
-    op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
-    op_in(o, 0, c->norm_partials);
-    op_out(o, 0, own);
-    o = program_emit(p, OP_ALL_GATHER, SECTION_UPDATE);
-    o->attr.axis = AXIS_TENSOR;
-    o->attr.group_size = n;
+static op *emit_message(program *p, const pass_context *c, op_kind k, axis a) {
+    op *o = program_emit(p, k, SECTION_UPDATE);
+    o->attr.axis = a;
+    o->attr.group_size = mesh_size(&c->mesh, a);
+    return o;
+}
+
+/* What every stage has of a value, each in places of its own and zero in the others': a sum that rounds nothing. */
+static value_id join_stages(program *p, const pass_context *c, const char *name, value_id own) {
+    if (mesh_size(&c->mesh, AXIS_PIPELINE) == 1) return own;
+    const value v = *program_get(p, own);
+    value_id all = program_value(p, name, v.type, v.shape, ROLE_WORK, SECTION_UPDATE);
+    op *o = emit_message(p, c, OP_ALL_REDUCE, AXIS_PIPELINE);
     op_in(o, 0, own);
     op_out(o, 0, all);
     return all;
+}
+
+/* What CLIP adds up: the partial sums of all stages, or one sum of each tensor rank. */
+static value_id sum_over_ranks(program *p, const pass_context *c) {
+    value_id partials = join_stages(p, c, "norm.stages", c->norm_partials);
+    int n = mesh_size(&c->mesh, AXIS_TENSOR);
+    if (n == 1) return partials;
+    value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
+    value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
+    op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
+    op_in(o, 0, partials);
+    op_out(o, 0, own);
+    o = emit_message(p, c, OP_ALL_GATHER, AXIS_TENSOR);
+    op_in(o, 0, own);
+    op_out(o, 0, all);
+    return all;
+}
+
+/* A tied table goes from the stage that has updated it to the one that looks its rows up. */
+static void hand_out_table(program *p, const pass_context *c) {
+    const model *m = c->model;
+    int last = mesh_size(&c->mesh, AXIS_PIPELINE) - 1, stage = c->mesh.index[AXIS_PIPELINE];
+    if (!m->config.tied || last == 0 || (stage != 0 && stage != last)) return;
+    op *o = emit_message(p, c, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
+    o->attr.peer = stage == 0 ? last : 0;
+    o->attr.tag = TAG_TABLE;
+    value_id table = m->params[0].value; /* the first that either of them has */
+    if (stage == 0) op_out(o, 0, table);
+    else op_in(o, 0, table);
 }
 
 status pass_optimizer(program *p, pass_context *c) {
@@ -90,36 +121,33 @@ status pass_optimizer(program *p, pass_context *c) {
                    mesh_size(&c->mesh, AXIS_TENSOR));
     if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
-    int64_t n_blocks = 0;
-    for (size_t i = 0; i < n; i++) {
-        add_states(p, c, i);
-        n_blocks += norm_blocks(shape_count(&m->params[i].shape));
-    }
+    int64_t n_blocks;
+    flat_place *places = bucket_places(m, &n_blocks); /* the order of the sum, on one rank as on many */
     c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
+    if (m->n_params < m->n_all_params) p->values[c->norm_partials].persistent = true; /* others' places stay zero */
     c->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
     if (mesh_size(&c->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, c);
-    int64_t at = 0;
-    size_t *order = bucket_order(p, m); /* of the sum, on one rank as on many */
-    for (size_t k = 0; k < n; k++) {
+    for (size_t i = 0; i < n; i++) {
         char name[160];
-        size_t i = order[k];
-        int64_t blocks = norm_blocks(shape_count(&m->params[i].shape));
+        if (m->params[i].is_copy) continue;
+        add_states(p, c, i);
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
-        value_id part = program_view(p, name, c->norm_partials, (size_t)at * sizeof(double), SHAPE(blocks));
+        value_id part = program_view(p, name, c->norm_partials, (size_t)places[i].block * sizeof(double),
+                                     SHAPE(norm_blocks(shape_count(&m->params[i].shape))));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
         optimizer_count_once(o, &m->params[i], &c->mesh);
         op_in(o, 0, c->grads[i]);
         op_out(o, 0, part);
-        at += blocks;
     }
-    free(order);
-    value_id squares = sum_over_ranks(p, c);
+    free(places);
+    value_id squares = sum_over_ranks(p, c), sums = join_stages(p, c, "loss.stages", c->loss_sums);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = c->optimizer.clip;
     o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;
-    op_in(o, 0, squares), op_in(o, 1, c->loss_sums), op_in(o, 2, m->scalars);
+    op_in(o, 0, squares), op_in(o, 1, sums), op_in(o, 2, m->scalars);
     op_out(o, 0, c->clip);
     for (size_t i = 0; i < n; i++) {
+        if (m->params[i].is_copy) continue;
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
         o->layer = program_get(p, m->params[i].value)->layer;
         o->attr.beta1 = c->optimizer.beta1;
@@ -132,5 +160,6 @@ status pass_optimizer(program *p, pass_context *c) {
         op_out(o, 2, c->moments[i]), op_out(o, 3, c->variances[i]);
         op_out(o, 4, c->moment_scales[i]), op_out(o, 5, c->variance_scales[i]);
     }
+    hand_out_table(p, c);
     return OK;
 }

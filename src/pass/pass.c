@@ -8,6 +8,7 @@ static const pass_row pipeline[] = {
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
     {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
+    {"pipeline", pass_pipeline, "all micro-batches of a stage in one section"},
     {"place", pass_place, "chosen layers on chosen devices"},
     {"offload", pass_offload, "homes on host or nvme"},
     {"localize", pass_localize, "copies to where an op runs"},
@@ -24,7 +25,8 @@ status pass_run(program *p, pass_context *c) {
     for (const pass_row *row = pipeline; row->name; row++) {
         TRY(row->run(p, c));
         /* Between these, values already have their homes and ops do not have their copies yet. */
-        if (!c->verify || row->run == pass_shard || row->run == pass_place || row->run == pass_offload) continue;
+        bool is_between = row->run == pass_shard || row->run == pass_pipeline || row->run == pass_place;
+        if (!c->verify || is_between || row->run == pass_offload) continue;
         if (program_verify(p) != OK) {
             char was[512];
             snprintf(was, sizeof was, "%s", error_message());

@@ -112,6 +112,11 @@ typedef struct param_share {
     int64_t first, n;
 } param_share;
 
+/* What a run of SECTION_MICRO is told of one micro-batch: those of the model, or as many. */
+typedef struct micro_inputs {
+    value_id tokens, targets, doc, doc_all, weights, scalars;
+} micro_inputs;
+
 typedef struct pass_context {
     const target *target;
     const model *model;
@@ -127,6 +132,8 @@ typedef struct pass_context {
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
+    int64_t micros_per_run; /* 1, or all of a step: a pipeline runs them together */
+    micro_inputs *inputs;   /* of each of them; in the program's memory */
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
     /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */
@@ -140,6 +147,7 @@ status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, cli
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
+status pass_pipeline(program *p, pass_context *c);  /* all micro-batches of a stage, in the order of 1F1B */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */
 status pass_offload(program *p, pass_context *c);   /* homes on host or nvme; large updates sliced */
 status pass_localize(program *p, pass_context *c);  /* copies, so that every op finds its operands where it runs */

@@ -12,7 +12,8 @@
  * What tensor ranks gather before a product is dropped under every policy, none included: the shares it was made from are
  * there, and the whole on every rank is what sharing the tokens is to save.
  *
- * What is backward is read from the data flow: an op that reads something the loss has written. */
+ * What is backward is read from the data flow: an op that reads something the loss has written, or that the stage with the
+ * loss has sent. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -99,6 +100,7 @@ static void find_backward(rewriter *w) {
     bool *from_loss = mem_alloc(w->p->n_values * sizeof *from_loss);
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
+        w->is_backward[i] = op_brings_gradient(o);
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_backward[i] |= from_loss[o->in[k]];
         if (!w->is_backward[i]) w->forward_end = i + 1;
         if (w->is_backward[i] || op_is_loss_gradient(o->kind))

@@ -185,6 +185,7 @@ static void cut_states(sharder *s, size_t i) {
 static void lay_out(sharder *s) {
     pass_context *c = s->c;
     for (size_t i = 0; i < c->model->n_params && zero(s) >= 1; i++) {
+        if (c->model->params[i].is_copy) continue;
         c->shard_offset[i] = s->b.offset[i];
         c->shard_elements[i] = s->b.list[s->b.bucket[i]].per_rank;
         c->updated[i] = shard_share(c, i, s->rank);
@@ -239,8 +240,8 @@ static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
     const model *m = s->c->model;
     size_t n_values = s->p->n_values, n = 0;
     value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
-    value_id *written = mem_alloc(m->n_params * sizeof *written); /* by the backward, for each parameter */
-    for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i];
+    value_id *written = mem_alloc(m->n_params * sizeof *written);         /* by the backward, for each parameter */
+    for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i]; /* NO_VALUE of a copy: no bucket has it */
     for (size_t k = 0; k < *n_ops; k++) {
         size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[0]] : 0;
         if (i) written[i - 1] = ops[k].in[0];
@@ -292,6 +293,21 @@ static finished *find_finished(const sharder *s, const value_id *roots, const op
     return list;
 }
 
+/* The pipeline will take a stage's micro-batch apart where messages from other stages come in: what moves along the list
+ * stays between two of them. Here: the last before op i, or the first op ... */
+static bool begins_job(const op *o) { return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE; }
+static size_t job_begin(const op *ops, size_t i) {
+    while (i > 0 && !begins_job(&ops[i])) i--;
+    return i;
+}
+
+/* ... and the first behind it, or the end. */
+static size_t job_end(const op *ops, size_t n_ops, size_t i) {
+    do i++;
+    while (i < n_ops && !begins_job(&ops[i]));
+    return i;
+}
+
 /* A passing bucket that leaves behind the next one's last gradient is summed while that one fills; without overlap they
  * may take the same bytes, and the next waits. */
 static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
@@ -299,7 +315,10 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     finished *list = find_finished(s, roots, m->ops, m->n_ops);
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
-        if (fresh && s->c->shard.overlap) key = k + 1 < s->b.n ? 2 * list[k + 1].op + 1 : 2 * m->n_ops;
+        if (fresh && s->c->shard.overlap) {
+            size_t end = 2 * job_end(m->ops, m->n_ops, list[k].op);
+            key = k + 1 < s->b.n ? MIN(2 * list[k + 1].op + 1, end) : end;
+        }
         op o = reduction(s, SECTION_MICRO, b, roots[b]);
         moves_add(m, key, &o);
         if (zero(s) > 0) continue;
@@ -363,9 +382,9 @@ static void add_gathers(sharder *s, moves *m, section where, op *ops) {
             ops[i].in[k] = gathered(s, &g, param - 1, i);
         }
     for (size_t r = 0; r < g.n_runs; r++) {
-        size_t at = r < ahead ? 0 : g.runs[r - ahead].first_op;
+        size_t at = MAX(r < ahead ? 0 : g.runs[r - ahead].first_op, job_begin(ops, g.runs[r].first_op));
         op o = gathering(s, where, ops[at].layer, s->params[g.runs[r].bucket], g.runs[r].value);
-        moves_add(m, 2 * at, &o);
+        moves_add(m, begins_job(&ops[at]) ? 2 * at + 1 : 2 * at, &o);
     }
     free(g.runs);
     free(g.run_of);
@@ -391,13 +410,10 @@ static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
  * the blocks as one rank has them. */
 static value_id write_norm(sharder *s) {
     program *p = s->p;
-    int64_t total = 0, room = 0;
-    for (size_t b = 0; b < s->b.n; b++) {
-        room = MAX(room, total + bucket_elements(s, b) / NORM_BLOCK);
-        total += s->b.list[b].n_blocks;
-    }
+    int64_t total = s->b.n_norm_blocks, room = total;
+    for (size_t b = 0; b < s->b.n; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
     p->values[s->c->norm_partials].shape = SHAPE(room);
-    for (size_t b = 0, at = 0; b < s->b.n; at += (size_t)s->b.list[b].n_blocks, b++) {
+    for (size_t b = 0; b < s->b.n; b++) {
         const bucket *k = &s->b.list[b];
         char name[200], of[BUCKET_NAME_BYTES];
         snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->c->model->config.n_layers));
@@ -419,7 +435,7 @@ static value_id write_norm(sharder *s) {
             op_out(o, 0, part);
         }
         snprintf(name, sizeof name, "norm.all.%s", of);
-        value_id all = add_view(s, name, s->c->norm_partials, (int64_t)at, SHAPE(n_own * s->n));
+        value_id all = add_view(s, name, s->c->norm_partials, k->norm_block, SHAPE(n_own * s->n));
         op o = gathering(s, SECTION_UPDATE, -1, own, all);
         program_append(p, &o);
     }
@@ -462,6 +478,14 @@ static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
     program_append(s->p, &o);
 }
 
+/* What goes to another stage is gathered first where this rank has a part of it. */
+static void write_table(sharder *s, op o) {
+    moves m;
+    moves_open(&m, s->p, SECTION_UPDATE, &o, 1, 0);
+    if (zero(s) == 3) add_gathers(s, &m, SECTION_UPDATE, &o);
+    moves_close(&m);
+}
+
 static bool is_over_sequence(const op *o) { return o->kind == OP_ALL_REDUCE && o->attr.axis == AXIS_SEQUENCE; }
 
 /* Of the loss and of every gradient; where each rank keeps its part of these, of that. */
@@ -493,16 +517,20 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     }
     sum_over_sequence(s, ops, n_ops);
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
-    for (size_t i = 0; i < n_ops; i++) {
+    size_t end = n_ops; /* behind what is to be rewritten: a table that goes to another stage goes last */
+    if (end && op_is_comm(ops[end - 1].kind) && ops[end - 1].attr.tag == TAG_TABLE) end--;
+    for (size_t i = 0; i < end; i++) {
         op o = ops[i];
         if (is_over_sequence(&o)) continue;
         if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
         if (o.in[0] == s->c->norm_partials) o.in[0] = blocks;
-        if (o.kind == OP_CLIP) o.in[1] = total;
+        for (int k = 0; k < op_input_count(o.kind); k++)
+            if (o.in[k] == s->c->loss_sums) o.in[k] = total;
         program_append(s->p, &o);
     }
     s->c->loss_sums = total;
     for (size_t b = 0; b < s->b.n && zero(s) >= 1; b++) write_adamw(s, ops, n_ops, b);
+    if (end < n_ops) write_table(s, ops[end]);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------- */
@@ -513,8 +541,11 @@ static void share_whole(program *p, pass_context *c) {
     c->updated = arena_array(&p->memory, param_share, n);
     c->shard_offset = arena_array(&p->memory, int64_t, n);
     c->shard_elements = arena_array(&p->memory, int64_t, n);
-    for (size_t i = 0; i < n; i++)
-        c->held[i] = c->updated[i] = (param_share){0, shape_count(&c->model->params[i].shape)};
+    for (size_t i = 0; i < n; i++) {
+        const model_param *q = &c->model->params[i];
+        c->held[i] = (param_share){0, shape_count(&q->shape)};
+        if (!q->is_copy) c->updated[i] = c->held[i];
+    }
 }
 
 static status check(const pass_context *c) {
@@ -538,7 +569,7 @@ status pass_shard(program *p, pass_context *c) {
     sharder s = {.p = p, .c = c, .n = n, .rank = c->mesh.index[AXIS_DATA]};
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
-    buckets_init(&s.b, p, c);
+    buckets_init(&s.b, c);
     s.params = mem_alloc(s.b.n * sizeof *s.params);
     s.grads = mem_alloc(s.b.n * sizeof *s.grads);
     s.own_grads = mem_alloc(s.b.n * sizeof *s.own_grads);
@@ -546,7 +577,7 @@ status pass_shard(program *p, pass_context *c) {
     s.n_old = p->n_values;
     s.param_of = mem_alloc(s.n_old * sizeof *s.param_of);
     for (size_t i = 0; i < c->model->n_params; i++)
-        s.param_of[c->model->params[i].value] = s.param_of[c->grads[i]] = i + 1;
+        if (!c->model->params[i].is_copy) s.param_of[c->model->params[i].value] = s.param_of[c->grads[i]] = i + 1;
     lay_out(&s);
     for (size_t first = 0, end; first < n_ops; first = end) {
         section where = ops[first].section;

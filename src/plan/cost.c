@@ -238,9 +238,9 @@ double cost_section(const program *p, section s, const hardware *h, double *busy
     return seconds;
 }
 
-void cost_program(cost *out, const program *p, const hardware *h, int64_t accumulation) {
+void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_runs) {
     *out = (cost){0};
-    double times = (double)accumulation;
+    double times = (double)micro_runs;
     out->micro_s = cost_section(p, SECTION_MICRO, h, out->busy_s, &out->missing);
     for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
     out->update_s = cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
@@ -248,7 +248,7 @@ void cost_program(cost *out, const program *p, const hardware *h, int64_t accumu
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (o->section != SECTION_MICRO && o->section != SECTION_UPDATE) continue;
-        uint64_t n = o->section == SECTION_MICRO ? (uint64_t)accumulation : 1;
+        uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
         out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, &out->missing);
         out->kinds[o->kind].n += n;
     }

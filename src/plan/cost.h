@@ -7,7 +7,7 @@
  * here.
  *
  *     cost c;
- *     cost_program(&c, &plan.program, &hardware, accumulation);
+ *     cost_program(&c, &plan.program, &hardware, micro_runs);
  *     printf("%g s\n", c.step_s);   // INFINITY when c.missing names a number that the description lacks
  */
 #include "plan/hardware.h"
@@ -20,7 +20,7 @@ typedef struct cost_kind {
 
 typedef struct cost {
     double micro_s, update_s; /* one run of each section */
-    double step_s;            /* accumulation x micro + update */
+    double step_s;            /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */
@@ -31,4 +31,4 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
 /* One run of a section that the waits pass has seen, from its first op's start to its last op's end; busy_s
  * (STREAM_COUNT) is added to. */
 double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing);
-void cost_program(cost *out, const program *p, const hardware *h, int64_t accumulation);
+void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_runs);

@@ -51,7 +51,7 @@ static void count_work(plan *p) {
     const program *g = &p->program;
     for (size_t i = 0; i < g->n_ops; i++) {
         section s = g->ops[i].section;
-        double times = s == SECTION_MICRO ? (double)p->request.accumulation : 1;
+        double times = s == SECTION_MICRO ? (double)plan_micro_runs(p) : 1;
         if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
@@ -105,6 +105,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .compute = precision_compute(r->precision),
                              .with_eval = r->with_eval,
                              .no_training = r->no_training,
+                             .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
@@ -126,7 +127,8 @@ status plan_compile(plan *p, const plan_request *r) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
-    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, r->accumulation);
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, plan_micro_runs(p));
+    p->cost.step_s += plan_waiting(r) * p->cost.micro_s;
     p->planned[TIER_HOST] +=
         r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
     return OK;
@@ -162,8 +164,8 @@ double plan_volume(const plan *p) {
             continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
-            n += (o->section == SECTION_MICRO ? (double)p->request.accumulation : 1) * op_sent(g, o) /
-                 (double)dtype_bytes(t);
+            n +=
+                (o->section == SECTION_MICRO ? (double)plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
     }
     double n_params = 0;
     for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);

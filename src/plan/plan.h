@@ -38,7 +38,8 @@ typedef struct plan_request {
     bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
-    mesh mesh; /* of all ranks, and this one's place on it */
+    mesh mesh;          /* of all ranks, and this one's place on it */
+    int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
@@ -109,6 +110,24 @@ status plan_search(plan *p, const plan_request *r);
 status plan_weigh(const plan_request *r, plan_candidate *out);
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
+
+/* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
+
+int64_t plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step */
+/* The share of forward and backward in which each of S equal stages with V chunks waits: (S - 1) / (V M + S - 1) with M
+ * micro-batches. */
+double plan_bubble(const plan_request *r);
+/* How long this stage waits, in times of what it works: for that, and for the slowest stage. */
+double plan_waiting(const plan_request *r);
+typedef struct plan_stage {
+    plan_candidate numbers; /* planned with the choices of the stage that was asked for */
+    double load;            /* arithmetic, as a share of the stage that has most */
+} plan_stage;
+/* Every stage of the pipeline that p plans one of; the caller frees. */
+status plan_stages(const plan *p, plan_stage **out);
+void plan_print_pipeline(const plan *p, FILE *out); /* a line */
+void plan_print_stages(const plan *p, const plan_stage *list, FILE *out);
+json_t *plan_stages_json(const plan *p, const plan_stage *list); /* "pipeline": {...} */
 
 /* ---- rungs.c: how much of the forward is kept ------------------------------------------------------------------- */
 

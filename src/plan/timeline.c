@@ -50,9 +50,14 @@ static void add_part(plan_timeline *t, const char *name, size_t first_op, size_t
 }
 
 /* The loss makes the first gradient in the same op, so the backward begins with it. */
-static void add_micro(plan_timeline *t, const program *g) {
+static void add_micro(plan_timeline *t, const plan *p) {
+    const program *g = &p->program;
     size_t first, end, backward;
     program_section(g, SECTION_MICRO, &first, &end);
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) {
+        add_part(t, "forward and backward", first, end); /* in turn */
+        return;
+    }
     for (backward = first; backward < end && g->ops[backward].kind != OP_UNEMBED_LOSS_GRAD;) backward++;
     add_part(t, "forward", first, backward);
     add_part(t, "backward", backward, end);
@@ -68,7 +73,7 @@ static void find_parts(plan_timeline *t, const plan *p) {
     const program *g = &p->program;
     section peak = g->n_ops ? g->ops[p->peak_op].section : SECTION_MICRO;
     if (peak == SECTION_START) add_section(t, g, SECTION_START, "start");
-    add_micro(t, g);
+    add_micro(t, p);
     add_section(t, g, SECTION_UPDATE, "update");
     if (peak == SECTION_EVAL) add_section(t, g, SECTION_EVAL, "evaluation");
     add_section(t, g, SECTION_PREFILL, "prefill");

@@ -147,7 +147,7 @@ static void add_strategy(strbuf *b, const plan *p) {
     strbuf_printf(b, "%s, states %s; %lld x %lld tokens", precision_name(r->precision),
                   state_format_name(state_format_of(r->precision, r->states)), (long long)r->micro_batch,
                   (long long)r->seq_len);
-    if (r->accumulation > 1) strbuf_printf(b, " (one of %lld micro-batches)", (long long)r->accumulation);
+    if (plan_micro_runs(p) > 1) strbuf_printf(b, " (one of %lld micro-batches)", (long long)r->accumulation);
     strbuf_add(b, "; recompute ");
     add_escaped(b, policy.text, NAME_CHARACTERS);
     add_places(b, &p->passes.offload);

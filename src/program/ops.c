@@ -93,6 +93,10 @@ bool op_reads_output(const op *o, int i) {
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
+bool op_brings_gradient(const op *o) {
+    return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&
+           (o->attr.tag == TAG_BACKWARD || o->attr.tag == TAG_EMBED);
+}
 
 static double count_of(const program *p, value_id v) { return v ? (double)shape_count(&program_get(p, v)->shape) : 0; }
 

@@ -110,6 +110,15 @@ int mesh_rank(const mesh *m);  /* of this index in the world */
  * back, so that looking back costs each as much. The place in the row of token i of that rank. */
 int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len);
 
+/* What one stage of a pipeline says to another: the tag of SEND and RECV on that axis. */
+enum {
+    TAG_FORWARD,  /* hidden states, to the stage with the next layers */
+    TAG_BACKWARD, /* their gradient, back */
+    TAG_EMBED,    /* tied tables: the embedding's gradient, to the stage that has the unembedding */
+    TAG_TABLE,    /* ... and the table that it has updated, back */
+    TAG_ANSWER,   /* evaluation: losses and best tokens, from the last stage to all others */
+};
+
 /* How positions turn into angles; type llama3 stretches low frequencies as Llama 3.1 does. */
 typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR } rope_type;
 typedef struct rope_options {
@@ -235,6 +244,7 @@ bool op_reads_output(const op *o,
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
+bool op_brings_gradient(const op *o);         /* a message from another stage: the backward begins with it here */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */

@@ -557,7 +557,8 @@ static status check_gradients(const program *p) {
     status rc = OK;
     for (value_id v = 1; v < p->n_values && rc == OK; v++) {
         const value *a = &p->values[v];
-        if (a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE && a->gradient == NO_VALUE)
+        bool trained = a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE;
+        if (trained && a->gradient == NO_VALUE && !written[v]) /* a copy comes from the rank that trains it */
             rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
         if (a->role != ROLE_GRAD || !has_update || a->view_of != NO_VALUE) continue;
         if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);

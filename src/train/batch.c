@@ -44,20 +44,20 @@ static void write_positions(exec *e, const rows *r, value_id v, const int32_t *d
         }
 }
 
-void batch_write(exec *e, const plan *p, const int32_t *tokens, const int32_t *targets, const int32_t *doc) {
-    const model *m = &p->model;
+void batch_write(exec *e, const plan *p, const micro_inputs *to, const int32_t *tokens, const int32_t *targets,
+                 const int32_t *doc) {
     rows r = rows_of(p);
     size_t n = (size_t)(r.batch * r.length) * sizeof *tokens;
     if (r.n_ranks == 1) {
-        exec_write(e, m->tokens, 0, tokens, n);
-        exec_write(e, m->targets, 0, targets, n);
-        exec_write(e, m->doc, 0, doc, n);
+        exec_write(e, to->tokens, 0, tokens, n);
+        exec_write(e, to->targets, 0, targets, n);
+        exec_write(e, to->doc, 0, doc, n);
         return;
     }
-    write_own(e, &r, m->tokens, tokens);
-    write_own(e, &r, m->targets, targets);
-    write_positions(e, &r, m->doc, doc);
-    exec_write(e, m->doc_all, 0, doc, n);
+    write_own(e, &r, to->tokens, tokens);
+    write_own(e, &r, to->targets, targets);
+    write_positions(e, &r, to->doc, doc);
+    exec_write(e, to->doc_all, 0, doc, n);
 }
 
 void batch_read(exec *e, const plan *p, value_id v, void *out) {

@@ -30,7 +30,7 @@ void evaluator_fini(evaluator *v) {
 }
 
 static void run(evaluator *v) {
-    batch_write(v->e, v->p, v->tokens, v->targets, v->doc);
+    batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
     exec_run(v->e, SECTION_EVAL);
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);

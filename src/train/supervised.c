@@ -31,7 +31,8 @@ struct trainer {
     size_t n_tensors;
     evaluator eval;
     train_state state;
-    double seconds; /* spent in steps since the start of this process */
+    double seconds;                       /* spent in steps since the start of this process */
+    double micro_seconds, kernel_seconds; /* of them in forward and backward; and there in kernels */
     uint64_t timed_tokens;
     char *description; /* of the model, for export */
     arena memory;
@@ -48,6 +49,13 @@ static void say(const trainer *t, const char *fmt, ...) {
     t->o->on_message(t->o->context, text);
 }
 
+/* Where a micro-batch stands among those that one run of the section takes. */
+static const micro_inputs *inputs_of(const trainer *t, int64_t micro) {
+    return &t->p->passes.inputs[micro % t->p->passes.micros_per_run];
+}
+
+static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->passes.micros_per_run == 0; }
+
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
  * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
 static float loss_seed(const trainer *t) {
@@ -57,20 +65,20 @@ static float loss_seed(const trainer *t) {
     return (float)ldexp(t->state.scaler.scale, -exponent);
 }
 
-static void write_scalars(const trainer *t, int64_t step, uint32_t micro) {
+static void write_scalars(const trainer *t, int64_t step, int64_t micro) {
     const train_options *o = &t->r->train;
     double update = (double)(t->state.updates + 1);
     uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
     step_scalars s = {.lr = (float)schedule_lr(o, step),
                       .seed = loss_seed(t),
                       .step = (uint32_t)step,
-                      .micro = micro,
+                      .micro = (uint32_t)micro,
                       .bias1 = (float)(1 - pow(o->beta1, update)),
                       .bias2 = (float)(1 - pow(o->beta2, update)),
                       .noise_lo = (uint32_t)noise,
                       .noise_hi = (uint32_t)(noise >> 32)};
     s.grad_unscale = 1 / s.seed;
-    exec_write(t->e, t->p->model.scalars, 0, &s, sizeof s);
+    exec_write(t->e, inputs_of(t, micro)->scalars, 0, &s, sizeof s);
 }
 
 /* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
@@ -86,8 +94,9 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         for (int64_t b = 0; b < q->micro_batch; b++)
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
-        batch_write(t->e, t->p, v->tokens, v->targets, v->doc);
-        write_scalars(t, step, (uint32_t)micro);
+        batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
+        write_scalars(t, step, micro);
+        if (!is_run_full(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
         if (!f.found) f = found;
     }
@@ -106,6 +115,22 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
                (long long)step, loss, norm, where, w->name, (long long)f.element, (double)f.number, op_name(o->kind));
 }
 
+static double kernel_seconds(const trainer *t) {
+    double sum = 0;
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (k != OP_COPY && !op_is_comm(k)) sum += exec_busy_seconds(t->e, k);
+    return sum;
+}
+
+static status run_micro(trainer *t) {
+    uint64_t begin = clock_ns();
+    double kernels = kernel_seconds(t);
+    TRY(exec_run(t->e, SECTION_MICRO));
+    t->micro_seconds += (double)(clock_ns() - begin) * 1e-9;
+    t->kernel_seconds += kernel_seconds(t) - kernels;
+    return OK;
+}
+
 status trainer_step(trainer *t, train_step_report *report) {
     const train_options *o = &t->r->train;
     if (t->state.step >= o->steps)
@@ -115,9 +140,9 @@ status trainer_step(trainer *t, train_step_report *report) {
     uint64_t first_row = loader_position(t->l), begin = clock_ns();
     for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
         const batch *b = loader_next(t->l);
-        batch_write(t->e, t->p, b->tokens, b->targets, b->doc);
-        write_scalars(t, step, (uint32_t)micro);
-        TRY(exec_run(t->e, SECTION_MICRO));
+        batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
+        write_scalars(t, step, micro);
+        if (is_run_full(t, micro)) TRY(run_micro(t));
     }
     TRY(exec_run(t->e, SECTION_UPDATE));
     float clip[CLIP_COUNT];
@@ -391,6 +416,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     if (rc == OK && r->export_dir) rc = export_model(t);
     out->param_hash = trainer_param_hash(t);
     exec_ledger(t->e, &out->memory);
+    out->idle = t->kernel_seconds > 0 ? 1 - t->kernel_seconds / t->micro_seconds : NAN;
     for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t->e, k);
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +

@@ -1,0 +1,260 @@
+/* ranks_pipeline.c - the layers of one model at several stages: cli_pipeline.sh runs it under mpirun on 2, 4 and 8 ranks.
+ *
+ * The first rank trains alone, with all micro-batches of a step in turn; then the stages train, with several schedules and
+ * techniques of memory. A pipeline moves work and changes no arithmetic: parameters end with the same bits, and every rank
+ * uses exactly the bytes that were planned for it. Where tensor ranks share the layers too, sums have other orders, and losses
+ * follow those of one rank. */
+#include "training.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 3 };
+
+static comm *ranks;
+static int n_failed, n_cells;
+
+typedef struct cell {
+    const char *preset, *layers; /* "model.layers=4" */
+    precision precision;
+    int accumulation; /* micro-batches of each data rank */
+    const char *const *more;
+} cell;
+
+#define FAIL(c, ...)                                                                                     \
+    do {                                                                                                 \
+        fprintf(stderr, "rank %d: %s %s %s accumulation %d", comm_rank(ranks), (c)->preset, (c)->layers, \
+                precision_name((c)->precision), (c)->accumulation);                                      \
+        for (const char *const *s = (c)->more; s && *s; s++) fprintf(stderr, " %s", *s);                 \
+        fprintf(stderr, ": "), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr);                        \
+        n_failed++;                                                                                      \
+    } while (0)
+
+static void must(status rc) {
+    if (rc == OK) return;
+    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
+    comm_fail(ranks, rc, error_message());
+    comm_close(ranks);
+    exit(1);
+}
+
+static int size_of(axis a) { return mesh_size(comm_mesh(ranks), a); }
+
+/* What one rank gets that has all layers and takes every micro-batch itself. */
+static void run_alone(const cell *c, const char *const *more, train_result *out) {
+    const char *settings[8] = {c->layers};
+    for (int i = 0; more && more[i]; i++) settings[1 + i] = more[i];
+    training t = {.preset = c->preset,
+                  .precision = c->precision,
+                  .accumulation = c->accumulation * size_of(AXIS_DATA),
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = settings};
+    if (comm_rank(ranks) == 0) must(training_run(&t, out));
+    must(comm_broadcast(ranks, out, sizeof *out, 0));
+}
+
+/* bound 0: the same bits. */
+static void check_cell(const cell *c, const train_result *alone, double bound) {
+    const char *more[16] = {c->layers};
+    for (int i = 0; c->more && c->more[i]; i++) more[1 + i] = c->more[i];
+    training t = {.preset = c->preset,
+                  .precision = c->precision,
+                  .accumulation = c->accumulation,
+                  .steps = STEPS,
+                  .threads = 1,
+                  .more = more,
+                  .comm = ranks};
+    train_result r;
+    must(training_run(&t, &r));
+    if (bound == 0 && r.param_hash != alone->param_hash)
+        FAIL(c, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g", (unsigned long long)r.param_hash,
+             (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
+    if (!(fabs(r.last_loss - alone->last_loss) <= bound) || !(fabs(r.first_loss - alone->first_loss) <= bound))
+        FAIL(c, "loss %.9g, alone %.9g", r.last_loss, alone->last_loss);
+    if (isfinite(alone->eval.loss) && !(fabs(r.eval.loss - alone->eval.loss) <= bound))
+        FAIL(c, "held out %.9g, alone %.9g", r.eval.loss, alone->eval.loss);
+    for (tier i = 0; i < TIER_COUNT; i++)
+        if (r.memory.planned[i] != r.memory.peak[i])
+            FAIL(c, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
+                 (unsigned long long)r.memory.peak[i]);
+    if (r.memory.n_allocations) FAIL(c, "allocations in steps");
+    n_cells++;
+}
+
+static const char *const evaluated[] = {"train.eval_rows=5", NULL};
+
+/* On top of a pipeline, one technique or several; the first is none. */
+static const char *const *const extras[] = {
+    evaluated,
+    SETTINGS("memory.recompute=full"),
+    SETTINGS("memory.recompute=selective", "memory.offload.activations=host"),
+    SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+             "memory.offload.activations=host", "memory.bucket=256K"),
+    SETTINGS("memory.offload.states=nvme", "memory.offload.activations=nvme", "memory.nvme_path=.",
+             "memory.recompute=norms"),
+};
+
+/* Every extra with one model, precision and accumulation. */
+static void check_extras(cell c, const char *const *schedule) {
+    train_result alone;
+    run_alone(&c, evaluated, &alone);
+    for (size_t i = 0; i < ARRAY_LENGTH(extras); i++) {
+        const char *more[8] = {NULL};
+        int n = 0;
+        for (int k = 0; schedule && schedule[k]; k++) more[n++] = schedule[k];
+        for (int k = 0; extras[i][k]; k++) more[n++] = extras[i][k];
+        c.more = more;
+        if (i > 0) alone.eval.loss = NAN; /* only the first looks */
+        check_cell(&c, &alone, 0);
+    }
+}
+
+static void check_one(cell c, double bound) {
+    train_result alone;
+    run_alone(&c, NULL, &alone);
+    check_cell(&c, &alone, bound);
+}
+
+/* A vocabulary whose unembedding is all that the last stage has. */
+static void check_head(void) {
+    train_result alone;
+    cell c = {"test-qwen2", "model.layers=4", PRECISION_FP32, 2, SETTINGS("model.vocab=4096")};
+    run_alone(&c, c.more, &alone);
+    check_cell(&c, &alone, 0);
+}
+
+/* Stages alone: the bits of one rank. Fewer micro-batches than stages, more, one; layers that cannot be cut evenly; several
+ * chunks per stage. */
+static void check_stages(void) {
+    const char *const turns[] = {"parallel.virtual_stages=2", NULL}, *const three[] = {"parallel.virtual_stages=3",
+                                                                                       NULL};
+    int S = size_of(AXIS_PIPELINE);
+    const char *layers = S == 2 ? "model.layers=3" : "model.layers=5",
+               *many = S == 2 ? "model.layers=6" : "model.layers=9";
+    check_extras((cell){"test-gpt2", layers, PRECISION_FP32, 4, NULL}, NULL);
+    check_extras((cell){"test-qwen3", many, PRECISION_FP32, 4, NULL}, turns);
+    check_one((cell){"test-qwen3", layers, PRECISION_FP32, 8, NULL}, 0);
+    check_one((cell){"test-gpt2", many, PRECISION_BF16, 8, turns}, 0);
+    check_one((cell){"test-llama", layers, PRECISION_BF16, 3, NULL}, 0);
+    check_one((cell){"test-gpt2", layers, PRECISION_BF16_SR, 4, NULL}, 0);
+    check_one((cell){"test-qwen2", layers, PRECISION_FP32, 1, NULL}, 0);
+    check_head();
+    if (S == 2) check_one((cell){"test-llama", many, PRECISION_FP32, 4, three}, 0);
+}
+
+static void check_messages(void) {
+    check_one((cell){"test-gpt2", "model.layers=8", PRECISION_BF16, 4, NULL}, 0);
+    check_one((cell){"test-llama", "model.layers=8", PRECISION_FP32, 4, SETTINGS("parallel.virtual_stages=2")}, 0);
+}
+
+/* Two data ranks for each stage: ZeRO 2 and 3 add in the order of one rank, and with one micro-batch so do 0 and 1. */
+static void check_data(void) {
+    static const char *const presets[] = {"test-gpt2", "test-qwen3"};
+    for (size_t k = 0; k < ARRAY_LENGTH(presets); k++)
+        for (int zero = 0; zero <= 3; zero++) {
+            char stage[32];
+            snprintf(stage, sizeof stage, "parallel.zero=%d", zero);
+            const char *const more[] = {stage, "parallel.prefetch=2", k ? "memory.recompute=full" : NULL, NULL};
+            cell c = {presets[k], "model.layers=4", k ? PRECISION_BF16 : PRECISION_FP32, zero >= 2 ? 4 : 1, more};
+            check_one(c, 0);
+        }
+    check_one((cell){"test-gpt2", "model.layers=4", PRECISION_FP32, 2,
+                     SETTINGS("parallel.zero=3", "parallel.virtual_stages=2", "memory.offload.states=host")},
+              0);
+}
+
+/* With ranks that share layers or rows, and with data ranks beside them. The bound is that of other orders of fp32 sums. */
+static void check_shared(void) {
+    check_one((cell){"test-gpt2", "model.layers=4", PRECISION_FP32, 4, SETTINGS("parallel.zero=2")}, 1e-4);
+    const char *other = size_of(AXIS_TENSOR) * size_of(AXIS_SEQUENCE) > 2 ? "test-gpt2" : "test-llama"; /* 2 kv heads */
+    check_one((cell){other, "model.layers=4", PRECISION_FP32, 2,
+                     SETTINGS("parallel.virtual_stages=2", "memory.recompute=full", "parallel.zero=3")},
+              1e-4);
+}
+
+/* ---- out of the program and back --------------------------------------------------------------------------------------- */
+
+static char *shared_dir(void) { /* one name for all ranks */
+    char *dir = mem_alloc(512);
+    if (comm_rank(ranks) == 0) {
+        char *made = training_dir();
+        snprintf(dir, 512, "%s", made);
+        free(made);
+    }
+    must(comm_broadcast(ranks, dir, 512, 0));
+    return dir;
+}
+
+static uint64_t run_in(const char *dir, int steps, bool alone) {
+    training t = {.preset = "test-gpt2",
+                  .precision = PRECISION_BF16,
+                  .accumulation = alone ? 4 * size_of(AXIS_DATA) : 4,
+                  .steps = steps,
+                  .threads = 1,
+                  .dir = dir,
+                  .resume = dir ? "auto" : NULL,
+                  .more = SETTINGS("model.layers=4", "parallel.zero=2", "train.schedule=constant"),
+                  .comm = alone ? NULL : ranks};
+    train_result r = {0};
+    must(comm_barrier(ranks));
+    if (!alone || comm_rank(ranks) == 0) must(training_run(&t, &r));
+    must(comm_broadcast(ranks, &r, sizeof r, 0));
+    return r.param_hash;
+}
+
+/* From stages to one rank and back: the bits of a run that was never stopped. */
+static void check_files(void) {
+    char *dir = shared_dir();
+    uint64_t whole = run_in(NULL, 6, true);
+    run_in(dir, 2, false);
+    run_in(dir, 4, true);
+    uint64_t moved = run_in(dir, 6, false);
+    cell c = {"test-gpt2", "model.layers=4", PRECISION_BF16, 4, NULL};
+    if (moved != whole)
+        FAIL(&c, "from %d ranks to one and back: param_hash %016llx, never stopped %016llx", comm_size(ranks),
+             (unsigned long long)moved, (unsigned long long)whole);
+    must(comm_barrier(ranks));
+    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
+    free(dir);
+    n_cells++;
+}
+
+static bool messages_only; /* as between nodes */
+
+static void on_mesh(int pipeline, int tensor, int sequence, void (*check)(void)) {
+    comm_options o = {.timeout_s = 60,
+                      .messages_only = messages_only,
+                      .size[AXIS_PIPELINE] = pipeline,
+                      .size[AXIS_TENSOR] = tensor,
+                      .size[AXIS_SEQUENCE] = sequence};
+    if (comm_open(&ranks, &o) != OK) {
+        fprintf(stderr, "%s\n", error_message());
+        exit(1);
+    }
+    check();
+    bool any;
+    must(comm_any(ranks, n_failed > 0, &any));
+    n_failed = any;
+    comm_close(ranks);
+}
+
+int main(void) {
+    int world = 1, rank = 0;
+    if (!comm_launched(&rank, &world) || (world != 2 && world != 4 && world != 8)) {
+        fprintf(stderr, "start this with mpirun -n 2, 4 or 8\n");
+        return 1;
+    }
+    if (world == 2) on_mesh(2, 1, 1, check_stages);
+    if (world == 4) on_mesh(4, 1, 1, check_stages);
+    if (world == 4) on_mesh(2, 1, 1, check_data);
+    if (world <= 4) on_mesh(2, 1, 1, check_files);
+    messages_only = true;
+    if (world <= 4) on_mesh(world, 1, 1, check_messages);
+    messages_only = false;
+    if (world >= 4) on_mesh(2, 2, 1, check_shared);
+    if (world >= 4) on_mesh(2, 1, 2, check_shared);
+    if (world == 8) on_mesh(2, 2, 2, check_shared);
+    if (rank == 0 && !n_failed) printf("%d cells of pipelines on %d ranks\n", n_cells, world);
+    return n_failed > 0;
+}
