@@ -52,6 +52,4 @@ cmp -s exported/model.safetensors alone/model.safetensors || fail "the export of
 # What cannot be is refused, with its reason.
 run 2 train --ranks 5 "${common[@]}"
 grep -q 'train.batch: found 24, expected a multiple of the 5 ranks that share it' err || fail "5 ranks: $(tail -n 2 err)"
-run 2 train --ranks 2 "${common[@]}" --set parallel.pipeline=2
-grep -q 'parallel.pipeline: found 2, expected 1' err || fail "pipeline ranks: $(tail -n 2 err)"
 finish "ZeRO 0 to 3 on 2 to 8 ranks; checkpoints from 8 to 1, 3, 4 and back"
