@@ -23,6 +23,11 @@ run 0 train --ranks 2 "${common[@]}" --set run.dir=staged --set run.export=stage
 holds "r['strategy']['stages'] == 2 and r['strategy']['virtual_stages'] == 2 and abs(r['strategy']['bubble'] - 1 / 9) < 1e-6"
 holds "all(x['device']['planned'] == x['device']['peak'] and 0 <= x['idle'] < 1 for x in r['ranks'])"
 cmp -s alone-model/model.safetensors staged-model/model.safetensors || fail "the export of two stages is not that of one rank"
+started=("${common[@]:4}" --set model.path=alone-model --set data.tokenizer=byte) # without preset and layers
+run 0 train "${started[@]}" --set run.dir=again
+expected=$(result)
+run 0 train --ranks 2 "${started[@]}" --set run.dir=staged-again --set parallel.pipeline=2
+[ "$(result)" = "$expected" ] || fail "two stages from weight files: $(result), expected $expected"
 for f in steps.json steps.json.rank-1; do
     python3 -c "import json, sys; e = json.load(open('$f'))['traceEvents']; sys.exit(not any(x['name'] == 'recv' for x in e))" ||
         fail "$f shows no message"

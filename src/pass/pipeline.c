@@ -20,9 +20,8 @@ typedef struct unroller {
     size_t *job_begin; /* of each job; and the end */
     pipeline_job *jobs;
     int n_jobs;
-    size_t n_old; /* values of one micro-batch's program */
-    value_id
-        *inputs; /* per old value: what holds it for all micro-batches; NO_VALUE: it is no input of a micro-batch */
+    size_t n_old;     /* values of one micro-batch's program */
+    value_id *inputs; /* per old value: what holds it for all micro-batches; NO_VALUE: it is no input of one */
     value_id *copies; /* per micro-batch and old value; NO_VALUE: not made yet */
 } unroller;
 

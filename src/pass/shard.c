@@ -294,8 +294,10 @@ static finished *find_finished(const sharder *s, const value_id *roots, const op
 }
 
 /* The pipeline will take a stage's micro-batch apart where messages from other stages come in: what moves along the list
- * stays between two of them. Here: the last before op i, or the first op ... */
+ * stays between two of them. */
 static bool begins_job(const op *o) { return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE; }
+
+/* The last of them up to op i, or the first op ... */
 static size_t job_begin(const op *ops, size_t i) {
     while (i > 0 && !begins_job(&ops[i])) i--;
     return i;

@@ -228,7 +228,8 @@ static void match_rest(matcher *m) {
         }
 }
 
-/* Fills sources: one tensor per part, in the order of parameters and parts. */
+/* Fills sources: one tensor per part, in the order of parameters and parts. What other stages of a pipeline have is looked for
+ * too: a file is the whole model's or it is refused, on every rank. */
 static status match(const plan *p, const safetensors *files, size_t n_files, const char *prefix,
                     const safetensor **sources) {
     matcher m = {.p = p, .files = files, .n_files = n_files, .prefix = prefix};
@@ -236,10 +237,13 @@ static status match(const plan *p, const safetensors *files, size_t n_files, con
     for (size_t i = 0; i < n_files; i++) m.used[i] = mem_alloc(files[i].n_tensors + 1);
     strbuf_init(&m.problems);
     size_t n = 0;
-    for (size_t i = 0; i < p->model.n_params; i++)
-        for (int k = 0; k < p->model.params[i].n_parts; k++)
-            sources[n++] = match_part(&m, &p->model.params[i], &p->model.params[i].parts[k]);
-    match_head(&m, sources[0]);
+    const safetensor *embedding = NULL;
+    for (size_t i = 0; i < p->model.n_all_params; i++) {
+        const model_param *q = &p->model.params[i];
+        for (int k = 0; k < q->n_parts; k++) sources[n++] = match_part(&m, q, &q->parts[k]);
+        if (q->number == 0) embedding = sources[n - 1];
+    }
+    match_head(&m, embedding);
     match_rest(&m);
     status rc = OK;
     if (m.n_problems) {
@@ -371,7 +375,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
 /* e NULL: only looks. */
 static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
     size_t n_parts = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) n_parts += (size_t)p->model.params[i].n_parts;
+    for (size_t i = 0; i < p->model.n_all_params; i++) n_parts += (size_t)p->model.params[i].n_parts;
     const safetensor **sources = mem_alloc(n_parts * sizeof *sources);
     status rc = match(p, files, n_files, prefix, sources);
     if (rc == OK && e) move_all(e, p, sources);
