@@ -50,7 +50,6 @@ if(cuda_works)
     target_include_directories(cuda PRIVATE src ${CUDAToolkit_INCLUDE_DIRS})
     # fmad=false: as in C, fma is written where it is meant.
     set(cuda_flags -fmad=false --expt-relaxed-constexpr -lineinfo)
-    list(TRANSFORM RALO_CUDA_ARCHS REPLACE "^90$" "90a") # wgmma is not in plain 90
     foreach(arch ${RALO_CUDA_ARCHS})
         list(APPEND cuda_flags "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
     endforeach()

@@ -231,7 +231,8 @@ static void run_once(op_case *t, const backend *b, backend_context *c, int run, 
         const uint8_t *result = o->alias < 0 ? o->data : t->in[o->alias].data;
         if (run == 0) memcpy(o->written, result, o->n_bytes);
         for (size_t j = 0; j < o->n_bytes; j++)
-            if (result[j] != o->written[j] && !(b->discrete && both_nan(call_out(&call, i)->type, result, o->written, j)))
+            if (result[j] != o->written[j] &&
+                !(b->discrete && both_nan(call_out(&call, i)->type, result, o->written, j)))
                 fail_msg("%s: output %d (%s) differs at byte %zu of %zu in run %d with %d threads", op_name(t->kind), i,
                          op_output_name(t->kind, i), j, o->n_bytes, run, n_threads);
     }
@@ -256,7 +257,8 @@ void op_case_run(op_case *t, int n_threads) {
         bool reference = b->discrete && run == 0 && same_bits_everywhere(t->kind);
         backend_context *c;
         if (reference) {
-            if (host->open(&c, &(backend_options){.n_threads = threads[run]}) != OK) fail_msg("open: %s", error_message());
+            if (host->open(&c, &(backend_options){.n_threads = threads[run]}) != OK)
+                fail_msg("open: %s", error_message());
             run_once(t, host, c, run, threads[run]);
             host->close(c);
             continue;

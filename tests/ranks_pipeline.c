@@ -4,6 +4,7 @@
  * techniques of memory. A pipeline moves work and changes no arithmetic: parameters end with the same bits, and every rank
  * uses exactly the bytes that were planned for it. Where tensor ranks share the layers too, sums have other orders, and losses
  * follow those of one rank. */
+#include "rank_check.h"
 #include "training.h"
 
 #include <math.h>
@@ -11,8 +12,7 @@
 
 enum { STEPS = 3 };
 
-static comm *ranks;
-static int n_failed, n_cells;
+static int n_cells;
 
 typedef struct cell {
     const char *preset, *layers; /* "model.layers=4" */
@@ -29,14 +29,6 @@ typedef struct cell {
         fprintf(stderr, ": "), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr);                        \
         n_failed++;                                                                                      \
     } while (0)
-
-static void must(status rc) {
-    if (rc == OK) return;
-    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
-    comm_fail(ranks, rc, error_message());
-    comm_close(ranks);
-    exit(1);
-}
 
 static int size_of(axis a) { return mesh_size(comm_mesh(ranks), a); }
 
@@ -228,15 +220,9 @@ static void on_mesh(int pipeline, int tensor, int sequence, void (*check)(void))
                       .size[AXIS_PIPELINE] = pipeline,
                       .size[AXIS_TENSOR] = tensor,
                       .size[AXIS_SEQUENCE] = sequence};
-    if (comm_open(&ranks, &o) != OK) {
-        fprintf(stderr, "%s\n", error_message());
-        exit(1);
-    }
+    mesh_start(&o);
     check();
-    bool any;
-    must(comm_any(ranks, n_failed > 0, &any));
-    n_failed = any;
-    comm_close(ranks);
+    mesh_end();
 }
 
 int main(void) {

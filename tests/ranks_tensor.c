@@ -4,6 +4,7 @@
  * Every rank also plans and runs the model alone, on the same rows. Its slices of every gradient must be those of the whole;
  * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
  * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
+#include "rank_check.h"
 #include "training.h"
 #include "train/batch.h"
 #include "train/params.h"
@@ -13,9 +14,6 @@
 
 enum { STEPS = 20 };
 
-static comm *ranks;
-static int n_failed;
-
 #define FAIL(...)                                       \
     do {                                                \
         fprintf(stderr, "rank %d: ", comm_rank(ranks)); \
@@ -23,14 +21,6 @@ static int n_failed;
         fputc('\n', stderr);                            \
         n_failed++;                                     \
     } while (0)
-
-static void must(status rc) {
-    if (rc == OK) return;
-    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
-    comm_fail(ranks, rc, error_message());
-    comm_close(ranks);
-    exit(1);
-}
 
 /* ---- gradients of one micro-batch -------------------------------------------------------------------------------- */
 
@@ -356,14 +346,6 @@ static void check_sequence_with(int tensor, int data) {
     }
 }
 
-/* Were all ranks content? Closes the mesh. */
-static bool close_mesh(void) {
-    bool any;
-    must(comm_any(ranks, n_failed > 0, &any));
-    comm_close(ranks);
-    return !any;
-}
-
 int main(int argc, char **argv) {
     (void)argc, (void)argv;
     int world = 1, rank = 0;
@@ -372,24 +354,23 @@ int main(int argc, char **argv) {
         return 1;
     }
     int most = MIN(world, 4); /* heads of the test models */
-    bool good = true;
     open_mesh(most, 1);
     if (world <= 4) check_families(most);
     else check_techniques(most, world / most);
-    good &= close_mesh();
+    mesh_end();
     if (world <= 4) {
         open_mesh(2, 1);
         check_techniques(2, world / 2);
-        good &= close_mesh();
+        mesh_end();
         open_mesh(1, most);
         check_sequence(most);
-        good &= close_mesh();
+        mesh_end();
     }
     for (int tensor = 1; tensor <= 2 && 2 * tensor < world; tensor++) {
         open_mesh(tensor, 2);
         check_sequence_with(tensor, world / (2 * tensor));
-        good &= close_mesh();
+        mesh_end();
     }
-    if (rank == 0) printf("%d ranks share model and rows: %s\n", world, good ? "as one rank" : "not as one rank");
-    return !good;
+    if (rank == 0) printf("%d ranks share model and rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");
+    return n_failed > 0;
 }

@@ -3,13 +3,12 @@
  * The first rank trains alone, with as many micro-batches per step as all ranks take together; then all of them train, in
  * every stage of ZeRO, with techniques of memory on top. Parameters end with the same bits, and every rank uses exactly the
  * bytes that were planned for it. */
+#include "rank_check.h"
 #include "training.h"
 
 #include <stdlib.h>
 
 enum { STEPS = 3 };
-
-static int n_failed;
 
 typedef struct cell {
     const char *preset;
@@ -25,19 +24,11 @@ static void describe(const cell *c, char *out, size_t n) {
     for (const char *const *s = c->more; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
 }
 
-static void fail(const comm *ranks, const cell *c, const char *what) {
+static void fail(const cell *c, const char *what) {
     char name[512];
     describe(c, name, sizeof name);
     fprintf(stderr, "rank %d: %s: %s\n", comm_rank(ranks), name, what);
     n_failed++;
-}
-
-static void must(comm *ranks, status rc) {
-    if (rc == OK) return;
-    fprintf(stderr, "rank %d: %s\n", comm_rank(ranks), error_message());
-    comm_fail(ranks, rc, error_message());
-    comm_close(ranks);
-    exit(1);
 }
 
 static bool same_numbers(const char *const *more) {
@@ -47,18 +38,18 @@ static bool same_numbers(const char *const *more) {
 }
 
 /* What one rank gets that takes every micro-batch itself. */
-static void run_alone(comm *ranks, const cell *c, train_result *out) {
+static void run_alone(const cell *c, train_result *out) {
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation * comm_size(ranks),
                   .steps = STEPS,
                   .threads = 1,
                   .more = same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8")};
-    if (comm_rank(ranks) == 0) must(ranks, training_run(&t, out));
-    must(ranks, comm_broadcast(ranks, out, sizeof *out, 0));
+    if (comm_rank(ranks) == 0) must(training_run(&t, out));
+    must(comm_broadcast(ranks, out, sizeof *out, 0));
 }
 
-static void check_cell(comm *ranks, const cell *c, const train_result *alone) {
+static void check_cell(const cell *c, const train_result *alone) {
     char zero[32], what[256];
     const char *more[16] = {zero};
     snprintf(zero, sizeof zero, "parallel.zero=%d", c->zero);
@@ -71,18 +62,18 @@ static void check_cell(comm *ranks, const cell *c, const train_result *alone) {
                   .more = more,
                   .comm = ranks};
     train_result r;
-    must(ranks, training_run(&t, &r));
+    must(training_run(&t, &r));
     /* Where gradients are added up on each rank first, more than one micro-batch is another order of the same sum. */
     bool same_order = c->accumulation == 1 || c->zero >= 2;
     snprintf(what, sizeof what, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g",
              (unsigned long long)r.param_hash, (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
-    if (same_order && r.param_hash != alone->param_hash) fail(ranks, c, what);
+    if (same_order && r.param_hash != alone->param_hash) fail(c, what);
     for (tier i = 0; i < TIER_COUNT; i++) {
         snprintf(what, sizeof what, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
                  (unsigned long long)r.memory.peak[i]);
-        if (r.memory.planned[i] != r.memory.peak[i]) fail(ranks, c, what);
+        if (r.memory.planned[i] != r.memory.peak[i]) fail(c, what);
     }
-    if (r.memory.n_allocations) fail(ranks, c, "allocations in steps");
+    if (r.memory.n_allocations) fail(c, "allocations in steps");
 }
 
 /* On top of each stage, one technique or several; the first is none. */
@@ -101,15 +92,15 @@ static const char *const *const extras[] = {
 };
 
 /* Every stage of one model, precision and accumulation, with each `stride`-th of the extras. */
-static int check_group(comm *ranks, cell c, size_t first, size_t stride) {
+static int check_group(cell c, size_t first, size_t stride) {
     int n = 0;
     train_result plain = {0}, other = {0};
     c.zero = 0;
-    run_alone(ranks, &c, &plain);
+    run_alone(&c, &plain);
     for (size_t i = first % stride; i < ARRAY_LENGTH(extras); i += stride) {
         c.more = extras[i];
-        if (!same_numbers(c.more)) run_alone(ranks, &c, &other);
-        for (c.zero = 0; c.zero <= 3; c.zero++, n++) check_cell(ranks, &c, same_numbers(c.more) ? &plain : &other);
+        if (!same_numbers(c.more)) run_alone(&c, &other);
+        for (c.zero = 0; c.zero <= 3; c.zero++, n++) check_cell(&c, same_numbers(c.more) ? &plain : &other);
     }
     return n;
 }
@@ -118,12 +109,8 @@ int main(int argc, char **argv) {
     static const char *const models[] = {"test-gpt2", "test-qwen3"};
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
     size_t stride = argc > 1 && strcmp(argv[1], "large") == 0 ? 1 : ARRAY_LENGTH(extras) - 1, group = 0;
-    comm *ranks;
     comm_options o = {.timeout_s = 60};
-    if (comm_open(&ranks, &o) != OK) {
-        fprintf(stderr, "%s\n", error_message());
-        return 1;
-    }
+    mesh_start(&o);
     if (argc > 1 && strcmp(argv[1], "probe") == 0) { /* is there an MPI at all? */
         comm_close(ranks);
         return 0;
@@ -133,11 +120,9 @@ int main(int argc, char **argv) {
         for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++)
             for (int accumulation = 1; accumulation <= 2; accumulation++, group++) {
                 if (stride > 1 && comm_size(ranks) > 3 && group % 2) continue; /* many ranks on few cores */
-                n += check_group(ranks, (cell){models[m], precisions[q], accumulation, 0, NULL}, group, stride);
+                n += check_group((cell){models[m], precisions[q], accumulation, 0, NULL}, group, stride);
             }
     if (comm_rank(ranks) == 0) printf("%d cells on %d ranks\n", n, comm_size(ranks));
-    bool any;
-    must(ranks, comm_any(ranks, n_failed > 0, &any));
-    comm_close(ranks);
-    return any;
+    mesh_end();
+    return n_failed > 0;
 }

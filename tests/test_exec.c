@@ -18,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { N = 100, TAIL = 40 };
 
@@ -96,25 +95,6 @@ static void sections_run_their_ops_on_resolved_views(void **state) {
     assert_true(exec_busy_seconds(e, OP_GELU) > 0 && exec_busy_seconds(e, OP_LINEAR) == 0);
     exec_close(e);
     program_fini(&f.p);
-}
-
-static void hash_is_xxh3_of_the_bytes(void **state) {
-    program p;
-    program_init(&p);
-    enum { BIG = 200001 }; /* several chunks and a tail */
-    value_id v = program_persistent(&p, "v", DTYPE_U8, SHAPE(BIG), ROLE_PARAM);
-    fake_layout(&p);
-    exec *e = open_or_die(&p, NULL);
-    uint8_t *bytes = mem_alloc(BIG);
-    for (int i = 0; i < BIG; i++) bytes[i] = (uint8_t)rng_u64(1, (uint64_t)i);
-    exec_write(e, v, 0, bytes, BIG);
-    assert_true(exec_hash(e, v) == XXH3_64bits(bytes, BIG));
-    bytes[BIG - 1] ^= 1;
-    exec_write(e, v, BIG - 1, bytes + BIG - 1, 1);
-    assert_true(exec_hash(e, v) == XXH3_64bits(bytes, BIG));
-    free(bytes);
-    exec_close(e);
-    program_fini(&p);
 }
 
 static void ledger_counts_what_was_touched(void **state) {
@@ -512,7 +492,6 @@ int main(void) {
         cmocka_unit_test(trace_of_a_killed_run_is_whole), /* the two that fork come first, before any thread */
         cmocka_unit_test(full_disk_ends_the_trace_not_the_run),
         cmocka_unit_test(sections_run_their_ops_on_resolved_views),
-        cmocka_unit_test(hash_is_xxh3_of_the_bytes),
         cmocka_unit_test(ledger_counts_what_was_touched),
         cmocka_unit_test(wrong_plans_are_refused_by_name),
         cmocka_unit_test(allocations_inside_a_section_are_counted_on_every_thread),

@@ -85,7 +85,8 @@ static void masters_keep_what_the_parameters_round(void **state) {
     must(hf_open(&b, dir, PRECISION_BF16, 1, 8));
     must(weights_load_dir(a.e, &a.plan, dir));
     must(weights_load_dir(b.e, &b.plan, dir));
-    assert_int_equal(params_hash(a.e, &a.plan, NULL), params_hash(b.e, &b.plan, NULL)); /* of the masters, where there are any */
+    assert_int_equal(params_hash(a.e, &a.plan, NULL),
+                     params_hash(b.e, &b.plan, NULL)); /* of the masters, where there are any */
     for (size_t i = 0; i < b.plan.model.n_params; i++) {
         size_t n = (size_t)shape_count(&program_get(&b.plan.program, b.plan.model.params[i].value)->shape);
         float *wide = mem_alloc(n * sizeof *wide);

@@ -159,10 +159,16 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
 }
 
 static void paged_attention_equals_a_loop_and_never_sees_its_neighbours(void **state) {
-    static const dims all[] = {{4, 2, 16, 32, 4, 4, 0}, {6, 2, 32, 5, 30, 4, 0}, {3, 3, 20, 1, 70, 4, 0},
-                               {8, 1, 64, 32, 7, 4, 0}, {2, 2, 8, 16, 1, 4, 0},  {2, 1, 144, 33, 2, 4, 0},
+    static const dims all[] = {{4, 2, 16, 32, 4, 4, 0},
+                               {6, 2, 32, 5, 30, 4, 0},
+                               {3, 3, 20, 1, 70, 4, 0},
+                               {8, 1, 64, 32, 7, 4, 0},
+                               {2, 2, 8, 16, 1, 4, 0},
+                               {2, 1, 144, 33, 2, 4, 0},
                                /* positions and tokens beyond what one block of a device takes */
-                               {6, 2, 64, 16, 30, 4, 150}, {2, 1, 128, 33, 15, 4, 0}, {4, 2, 20, 32, 16, 4, 150}};
+                               {6, 2, 64, 16, 30, 4, 150},
+                               {2, 1, 128, 33, 15, 4, 0},
+                               {4, 2, 20, 32, 16, 4, 150}};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
         for (size_t t = 0; t < ARRAY_LENGTH(check_types); t++) check_attention(&all[i], check_types[t], 10 + i);
 }

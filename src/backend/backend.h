@@ -58,8 +58,8 @@ typedef struct backend_queues {
      * for, the host those of its own. Set to 0 before a section starts. */
     _Atomic uint32_t *(*counts)(backend_context *c);
     void (*select)(backend_context *c, stream s); /* the queue of what is called next */
-    void (*copy)(backend_context *c, void *dst, const void *src,
-                 size_t n_bytes); /* any direction, pinned on the host */
+    /* In any direction; host memory must be pinned. */
+    void (*copy)(backend_context *c, void *dst, const void *src, size_t n_bytes);
     /* The selected queue waits until n ops of stream s are done; on_host: s is one of the host's. */
     void (*wait)(backend_context *c, stream s, uint32_t n, bool on_host);
     /* The op just queued is the n-th of the selected stream; another queue waits for it, or (tell) the host does. */
@@ -109,14 +109,15 @@ typedef struct backend {
 const backend *backend_cpu(void);
 
 /* The CUDA backend is a library of its own (libralo-cuda.so), looked for beside the program and where the system looks, or
- * at $RALO_CUDA_PLUGIN (none: it is not looked for). ERR_INPUT says what is missing: the library, a driver, a GPU, or a version that matches. */
+ * at $RALO_CUDA_PLUGIN (none: it is not looked for). ERR_INPUT says what is missing: the library, a driver, a GPU, or a
+ * version that matches. */
 status backend_cuda(const backend **out);
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads); /* for plans, with or without that library */
 enum { CUDA_ALIGNMENT = 256 };
 
 /* ---- device.c: which of them, and what a plan must know of it -------------------------------------------------------- */
 
-typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KINDS, DEVICE_AUTO = -1 } device_kind;
+typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO = -1 } device_kind;
 /* auto: the first GPU where there is one that works, else the CPU. Asked for by name it must be there. */
 status backend_choose(device_kind wish, int gpu, const backend **out);
 target backend_target(device_kind k, int n_threads);

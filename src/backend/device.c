@@ -19,8 +19,7 @@ status backend_choose(device_kind wish, int gpu, const backend **out) {
     else if (wish == DEVICE_CUDA) {
         *out = NULL;
         return error_trail(rc, __FILE__, __LINE__, __func__);
-    }
-    else log_debug("no GPU is used: %s", error_message());
+    } else log_debug("no GPU is used: %s", error_message());
     error_give(&before);
     return OK;
 }

@@ -144,7 +144,7 @@ int str_edit_distance(const char *a, const char *b); /* for "did you mean" */
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
-char *str_format_count(char buf[32], double n);                                        /* 124439808 -> "124.4M" */
+char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
 status dir_make(const char *path);                                                     /* mkdir -p */
@@ -195,6 +195,14 @@ int pool_threads(const pool *p);
  * own scratch memory with `thread`. Never allocates; one run at a time; not from inside a task. */
 typedef void (*pool_fn)(void *context, int64_t task, int thread);
 void pool_run(pool *p, pool_fn fn, void *context, int64_t n_tasks);
+/* First touch of fresh memory, as a task of any pool: otherwise it lands in the first step, at a gigabyte per second and
+ * thread. context: a page_range. */
+typedef struct page_range {
+    void *memory;
+    size_t n_bytes;
+} page_range;
+int64_t page_touch_tasks(const page_range *r);
+void page_touch(void *context, int64_t task, int thread);
 /* Each worker thread calls enter() before and leave() after its part of a run (the allocation guard arms itself on
  * that thread with it); the caller's own thread does not, it is in its caller's hands. NULL for none. Between runs. */
 void pool_set_hook(pool *p, void (*enter)(void), void (*leave)(void));

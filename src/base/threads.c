@@ -263,3 +263,17 @@ status pool_open(pool **out, int n_threads, bool bind) {
     *out = p;
     return OK;
 }
+
+/* ---- first touch ----------------------------------------------------------------------------------------------- */
+
+enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096 };
+
+int64_t page_touch_tasks(const page_range *r) { return (int64_t)((r->n_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES); }
+
+/* Writes, not reads: a read would map the shared zero page. The pages are fresh, so writing zero changes nothing. */
+void page_touch(void *context, int64_t task, int thread) {
+    const page_range *r = context;
+    volatile uint8_t *bytes = r->memory;
+    size_t begin = (size_t)task * TOUCH_BYTES, end = MIN(begin + TOUCH_BYTES, r->n_bytes);
+    for (size_t i = begin; i < end; i += PAGE_BYTES) bytes[i] = 0;
+}

@@ -54,9 +54,9 @@ typedef struct config {
         bool shared_memory;
     } comm;
     struct {
-        const char *dir;        /* "": to be made from date and preset */
-        const char *resume;     /* "none", "auto" or a checkpoint directory */
-        int64_t keep;           /* 0: all */
+        const char *dir;    /* "": to be made from date and preset */
+        const char *resume; /* "none", "auto" or a checkpoint directory */
+        int64_t keep;       /* 0: all */
         bool save_last;
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */

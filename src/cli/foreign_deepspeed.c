@@ -13,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define ONE_RANK "on one rank there is nothing to exchange; it counts with several ranks"
+#define RANKS "ralo says it otherwise for several ranks: parallel.*, comm.*"
 #define LAYOUT "every byte of the step has its place in the plan"
 #define REPORTS "the plan, the progress lines and metrics.jsonl report; see run.breakdown and --trace"
 #define CHECKPOINTS "checkpoints are addressed by tensor name and need no options"
@@ -100,11 +100,11 @@ static const foreign_row rows[] = {
     {ZERO "{stage3_max_live_parameters stage3_max_reuse_distance sub_group_size}", FOREIGN_IDLE, FT_INT, NULL,
      "the plan keeps the block at work and those that memory.prefetch fetches ahead"},
     {ZERO "{reduce_bucket_size allgather_bucket_size zero_hpz_partition_size mics_shard_size "
-     "stage3_module_granularity_threshold stage3_partition_stream_chunk_size}", FOREIGN_IDLE, FT_INT, NULL, ONE_RANK},
+     "stage3_module_granularity_threshold stage3_partition_stream_chunk_size}", FOREIGN_IDLE, FT_INT, NULL, RANKS},
     {ZERO "{overlap_comm reduce_scatter allgather_partitions use_multi_rank_bucket_allreduce round_robin_gradients "
      "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients mics_hierarchical_params_gather "
-     "stage3_allgather_sequential stage3_use_all_reduce_for_fetch_params}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_RANK},
-    {ZERO "zeropp_loco_param",             FOREIGN_WHOLE, FT_ANY, NULL, ONE_RANK},
+     "stage3_allgather_sequential stage3_use_all_reduce_for_fetch_params}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
+    {ZERO "zeropp_loco_param",             FOREIGN_WHOLE, FT_ANY, NULL, RANKS},
     {ZERO "{contiguous_gradients memory_efficient_linear}", FOREIGN_IDLE, FT_BOOL, NULL, LAYOUT},
     {ZERO "{stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save}", FOREIGN_IDLE, FT_BOOL, NULL,
      "run.export and `ralo export` write whole weights from any run"},
@@ -116,7 +116,7 @@ static const foreign_row rows[] = {
 
     {"activation_checkpointing.number_checkpoints", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"activation_checkpointing.cpu_checkpointing",  FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"activation_checkpointing.partition_activations", FOREIGN_IDLE, FT_BOOL, NULL, ONE_RANK},
+    {"activation_checkpointing.partition_activations", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"activation_checkpointing.contiguous_memory_optimization", FOREIGN_IDLE, FT_BOOL, NULL, LAYOUT},
     {"activation_checkpointing.synchronize_checkpoint_boundary", FOREIGN_IDLE, FT_BOOL, NULL, "the program orders its streams"},
     {"activation_checkpointing.profile", FOREIGN_IDLE, FT_BOOL, NULL, REPORTS},
@@ -124,10 +124,10 @@ static const foreign_row rows[] = {
     {"aio.{block_size queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds}", FOREIGN_IDLE, FT_ANY, NULL,
      "the nvme tier keeps its own queue; what travels is cut by memory.bucket"},
 
-    {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_RANK},
+    {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op "
-     "sequence_parallel_size}", FOREIGN_IDLE, FT_ANY, NULL, ONE_RANK},
-    {"tensor_parallel",       FOREIGN_WHOLE, FT_ANY, NULL, ONE_RANK},
+     "sequence_parallel_size}", FOREIGN_IDLE, FT_ANY, NULL, RANKS},
+    {"tensor_parallel",       FOREIGN_WHOLE, FT_ANY, NULL, RANKS},
     {"sparse_gradients",      FOREIGN_OFF, FT_BOOL, NULL, "embedding gradients are dense here; leave it out"},
     {"sparse_attention",      FOREIGN_OFF, FT_ANY, NULL, "attention is exact here; leave it out"},
     {"{progressive_layer_drop curriculum_learning data_efficiency compression_training eigenvalue}", FOREIGN_OFF, FT_ANY, NULL,
@@ -515,7 +515,7 @@ static status settle_windows(foreign_reader *r, const char *params) {
                                        blocks > 16 ? ", at most 16" : "")));
     } else if (ahead) {
         foreign_say_idle(r, ahead,
-                         ahead->is_auto ? "auto: the plan chooses" : "parameters stay on the device, and " ONE_RANK);
+                         ahead->is_auto ? "auto: the plan chooses" : "parameters stay on the device, and " RANKS);
     }
     return OK;
 }
@@ -524,16 +524,16 @@ static status settle_windows(foreign_reader *r, const char *params) {
 static status settle_persistence(foreign_reader *r, int64_t stage) {
     const foreign_item *threshold = foreign_find(r, ZERO "stage3_param_persistence_threshold"),
                        *limit = foreign_find(r, ZERO "stage3_model_persistence_threshold");
-    if (limit) foreign_say_idle(r, limit, ONE_RANK);
+    if (limit) foreign_say_idle(r, limit, RANKS);
     if (!threshold) return OK;
-    const char *note = ONE_RANK;
+    const char *note = RANKS;
     if (!threshold->is_auto && stage == 3 && item_whole(threshold) > 0) {
         model_sizes m;
         char a[32], b[32];
         TRY(measure_model(r->c, (uint64_t)item_whole(threshold), &m));
         uint64_t kept =
             limit && !limit->is_auto && item_whole(limit) >= 0 ? MIN(m.small, (uint64_t)item_whole(limit)) : m.small;
-        note = foreign_format(r, "%s; it would leave %s of %s parameters (%.0f %%) whole on every rank", ONE_RANK,
+        note = foreign_format(r, "%s; it would leave %s of %s parameters (%.0f %%) whole on every rank", RANKS,
                               str_format_count(a, (double)kept), str_format_count(b, (double)m.total),
                               100.0 * (double)kept / (double)m.total);
         if (2 * kept > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE) {

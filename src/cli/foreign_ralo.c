@@ -15,7 +15,6 @@
 
 #define ROLLOUTS "it belongs to rollouts, which ralo does not make from this file"
 #define SERVICE "it belongs to RALO's orchestrator; this is one process"
-#define ONE_RANK "on one rank there is nothing to split; it counts with several ranks"
 #define PARAMS "trainer.params."
 
 /* clang-format off */
@@ -33,7 +32,8 @@ static const foreign_row rows[] = {
     {PARAMS "gradient_checkpointing_ratio", FOREIGN_OWN, FT_REAL, NULL, NULL},
     {PARAMS "selective_checkpointing",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "auto_memory_strategy",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "{zero2_gradient_sharding sequence_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_RANK},
+    {PARAMS "{zero2_gradient_sharding sequence_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL,
+     "for several ranks say parallel.zero and parallel.sequence"},
     {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps says how long a run is"},
     {PARAMS "{rollout_num clip_param}",     FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS},
     {PARAMS "{treepo_kwargs dapo_kwargs}",  FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},

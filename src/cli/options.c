@@ -278,10 +278,11 @@ static status batch_from_config(const config *c, plan_request *p) {
 static status check_axes(const config *c, device_kind kind) {
     for (axis a = AXIS_TENSOR; a < AXIS_COUNT; a++)
         if (kind == DEVICE_CUDA && c->parallel.size[a] > 1)
-            return ERR(ERR_INPUT,
-                       "parallel.%s: found %d, expected 1 on a GPU: so far ranks with GPUs do not share a model or a row; set "
-                       "run.device to cpu, or use parallel.data with parallel.zero",
-                       axis_name(a), c->parallel.size[a]);
+            return ERR(
+                ERR_INPUT,
+                "parallel.%s: found %d, expected 1 on a GPU: so far ranks with GPUs do not share a model or a row; set "
+                "run.device to cpu, or use parallel.data with parallel.zero",
+                axis_name(a), c->parallel.size[a]);
     return OK;
 }
 

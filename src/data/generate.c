@@ -274,7 +274,8 @@ typedef struct random_tokens {
 } random_tokens;
 
 /* A row is one document. */
-static void random_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
+static void random_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
+                       int32_t *doc) {
     const random_tokens *s = (const random_tokens *)base;
     words w = {.key = s->key[which], .row = index};
     for (int64_t i = 0; i < base->seq_len; i++) {

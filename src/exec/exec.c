@@ -12,9 +12,8 @@
 #include "exec/exec_state.h"
 
 #include <stdlib.h>
-#include <xxhash.h>
 
-enum { LABEL_BYTES = 256, HASH_CHUNK = 64 << 10, SCRATCH_ALIGNMENT = 64 };
+enum { LABEL_BYTES = 256, SCRATCH_ALIGNMENT = 64 };
 
 static char *op_label(char buf[LABEL_BYTES], const program *p, size_t index) {
     const op *o = &p->ops[index];
@@ -138,23 +137,11 @@ static status resolve_op(exec *e, size_t index) {
     return OK;
 }
 
-/* First touch, by all threads: otherwise it lands in the first step, at a gigabyte per second and thread. */
-enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096 };
-typedef struct touch {
-    uint8_t *memory;
-    size_t n_bytes;
-} touch;
-static void touch_pages(void *context, int64_t task, int thread) {
-    const touch *t = context;
-    size_t begin = (size_t)task * TOUCH_BYTES, end = MIN(begin + TOUCH_BYTES, t->n_bytes);
-    for (size_t i = begin; i < end; i += PAGE_BYTES) *(volatile uint8_t *)(t->memory + i) = 0;
-}
-
 static status open_shared(exec *e, tier t) {
     size_t n_bytes = e->program->arena_bytes[t];
     TRY(comm_memory_open(e->comm, n_bytes, &e->arena[t]));
-    touch all = {e->arena[t], n_bytes};
-    exec_parallel(e, touch_pages, &all, (int64_t)((n_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES));
+    page_range all = {e->arena[t], n_bytes};
+    exec_parallel(e, page_touch, &all, page_touch_tasks(&all));
     return OK;
 }
 
@@ -299,20 +286,4 @@ bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use) {
 
 double exec_busy_seconds(const exec *e, op_kind k) {
     return (double)atomic_load_explicit(&e->busy_ns[k], memory_order_relaxed) * 1e-9;
-}
-
-/* Through a small buffer and not on the bytes in place: device memory need not be readable from here. */
-uint64_t exec_hash(exec *e, value_id v) {
-    uint8_t chunk[HASH_CHUNK];
-    size_t n_bytes = value_bytes(program_get(e->program, v));
-    XXH3_state_t *state = XXH3_createState();
-    ASSERT(state && XXH3_64bits_reset(state) == XXH_OK);
-    for (size_t at = 0; at < n_bytes; at += sizeof chunk) {
-        size_t n = MIN(sizeof chunk, n_bytes - at);
-        exec_read(e, v, at, chunk, n);
-        ASSERT(XXH3_64bits_update(state, chunk, n) == XXH_OK);
-    }
-    uint64_t hash = XXH3_64bits_digest(state);
-    XXH3_freeState(state);
-    return hash;
 }

@@ -6,8 +6,7 @@
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
  *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the
- *     kernels, and wait where the
- *     program says so.
+ *     kernels, and wait where the program says so.
  *
  *     exec *e;
  *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = backend_cpu(), .n_threads = 2}));
@@ -57,7 +56,6 @@ void exec_ledger(const exec *e, ledger *out);
 bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use);
 double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far; of a device with
                                                      * queues only while it is traced */
-uint64_t exec_hash(exec *e, value_id v);            /* XXH3 of a value's bytes */
 
 /* After a loss that is not finite: runs the section again on the same inputs and names the first op whose output is
  * not finite. */

@@ -61,7 +61,6 @@ void exec_raise_peak(exec *e, tier t, uint64_t end);
 /* run.c */
 void exec_run_op(exec *e, size_t index);      /* on this thread, now, or queued; counted and traced */
 void exec_count_reach(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
-void exec_run_when_ready(exec *e, size_t index);
 
 /* queue.c: a device that works on its own */
 static inline bool exec_is_queued(const exec *e, stream s) {

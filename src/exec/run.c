@@ -96,7 +96,7 @@ static void wait_until(exec *e, stream s, uint32_t n) {
     pthread_mutex_unlock(&e->lock);
 }
 
-void exec_run_when_ready(exec *e, size_t index) {
+static void run_when_ready(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
     for (stream s = 0; s < STREAM_COUNT; s++)
         if (o->wait[s]) wait_until(e, s, o->wait[s]);
@@ -121,7 +121,7 @@ static void *lane_main(void *argument) {
         pthread_mutex_unlock(&e->lock);
         if (stop) return NULL;
         guard_arm();
-        for (size_t i = l->first[s]; i < l->end[s]; i++) exec_run_when_ready(e, l->ops[i]);
+        for (size_t i = l->first[s]; i < l->end[s]; i++) run_when_ready(e, l->ops[i]);
         guard_disarm();
     }
 }
@@ -187,7 +187,7 @@ static bool start_lanes(exec *e, section s) {
 
 static void run_beside_lanes(exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
-        if (!is_lane(e, e->program->ops[i].stream)) exec_run_when_ready(e, i);
+        if (!is_lane(e, e->program->ops[i].stream)) run_when_ready(e, i);
 }
 
 static void wait_for_lanes(exec *e, section s) {

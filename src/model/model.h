@@ -91,9 +91,9 @@ typedef struct model_param {
      * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
     int64_t shared_from;
     int first_holder, n_holders;
-    int unit;        /* 0: of the embedding, 1 + l: of layer l, then the head */
-    size_t number;   /* in the whole model, in reading order */
-    bool is_copy;    /* of a tied table that the stage with the unembedding trains */
+    int unit;      /* 0: of the embedding, 1 + l: of layer l, then the head */
+    size_t number; /* in the whole model, in reading order */
+    bool is_copy;  /* of a tied table that the stage with the unembedding trains */
     const char *name;
     param_init init;
     float init_std;
@@ -135,14 +135,15 @@ typedef struct generation_section {
 
 typedef struct model {
     model_config config;
-    model_param *params; /* those that this stage has; behind them, up to n_all_params, those of others, without a value */
+    model_param
+        *params; /* those that this stage has; behind them, up to n_all_params, those of others, without a value */
     size_t n_params, n_all_params;
-    int n_chunks; /* of layers, of all stages; 1: there is no pipeline */
+    int n_chunks;                                    /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
     /* Sequence ranks: those are of this rank's tokens, doc so that i % (T / S) - doc[i] is the position, and this is doc of
      * all tokens, in their order. NO_VALUE where rows are not shared: doc serves both. */
     value_id doc_all;
-    value_id losses;                                 /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
+    value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */
     value_id page_table;                /* int32 (slots, pages of a slot) */

@@ -29,7 +29,8 @@ typedef struct target {
     int n_threads;
     size_t alignment; /* of every value, a power of two */
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
-    size_t (*host_work_bytes)(const program *p, const op *o, int n_threads); /* of ops beside host memory; NULL: the same */
+    size_t (*host_work_bytes)(const program *p, const op *o,
+                              int n_threads); /* of ops beside host memory; NULL: the same */
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
@@ -132,8 +133,8 @@ typedef struct pass_context {
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
-    int64_t micros_per_run; /* 1, or all of a step: a pipeline runs them together */
-    micro_inputs *inputs;   /* of each of them; in the program's memory */
+    int64_t micros_per_run;                          /* 1, or all of a step: a pipeline runs them together */
+    micro_inputs *inputs;                            /* of each of them; in the program's memory */
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
     /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */

@@ -41,9 +41,10 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     double w_bytes = V * C * e, h_bytes = rows * C * e, logits = rows * V * sizeof(float);
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits);
     double softmax = fmax(SOFTMAX_FLOPS * rows * V / h->vector[DTYPE_F32], 2 * logits / h->device_bandwidth);
-    if (o->kind == OP_UNEMBED_LOSS) return n_chunks * (chunk + softmax);
-    bool again = n_chunks > 1 && program_get(p, o->out[2])->type != DTYPE_F32;
-    double dw_bytes = V * C * (double)dtype_bytes(program_get(p, o->out[2])->type);
+    if (!op_is_loss_gradient(o->kind)) return n_chunks * (chunk + softmax);
+    dtype dw = program_get(p, o->kind == OP_UNEMBED_GRAD ? o->out[1] : o->out[2])->type;
+    bool again = n_chunks > 1 && dw != DTYPE_F32;
+    double dw_bytes = V * C * (double)dtype_bytes(dw);
     chunk += 2 * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
     if (again)
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +
@@ -122,6 +123,8 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
         return fmax(flops / rate, memory) + h->launch_s;
     }
     case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
     case OP_ATTENTION:
     case OP_ATTENTION_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;

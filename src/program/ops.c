@@ -136,6 +136,23 @@ double op_sent(const program *p, const op *o) {
     }
 }
 
+void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) {
+    int64_t width;
+    switch (o->kind) {
+    case OP_RMSNORM_BWD:
+    case OP_LAYERNORM_BWD:
+        width = (int64_t)count_of(p, o->in[1]);
+        *line = o->kind == OP_LAYERNORM_BWD ? 2 * width : width;
+        break;
+    case OP_QK_NORM_BWD:
+        width = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
+        *line = 2 * (int64_t)o->attr.head_dim;
+        break;
+    default: ASSERT(o->kind == OP_BIAS_GRAD); *line = width = (int64_t)count_of(p, o->out[0]);
+    }
+    *n_rows = (int64_t)count_of(p, o->in[0]) / width;
+}
+
 int64_t op_logits_rows(const program *p, const op *o) {
     int64_t N = program_get(p, o->in[0])->shape.dim[0], V = program_get(p, o->in[1])->shape.dim[0];
     int64_t fit = o->attr.chunk_bytes / (4 * V), n_chunks;

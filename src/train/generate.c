@@ -113,10 +113,12 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     TRY(request_make(&r, &s->config, o));
     TRY(plan_compile(&g->plan, &r));
     TRY(plan_check_fit(&g->plan));
-    TRY(exec_open(
-        &g->e, &g->plan.program,
-        &(exec_options){
-            .backend = o->backend, .gpu = o->gpu, .n_threads = r.target.n_threads, .bind = o->bind, .trace_path = o->trace_path}));
+    TRY(exec_open(&g->e, &g->plan.program,
+                  &(exec_options){.backend = o->backend,
+                                  .gpu = o->gpu,
+                                  .n_threads = r.target.n_threads,
+                                  .bind = o->bind,
+                                  .trace_path = o->trace_path}));
     TRY(model_source_load(s, g->e, &g->plan));
     make_buffers(g);
     return OK;

@@ -118,7 +118,8 @@ static status measure(const perplexity_options *o, const model_source *s, const 
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc,
              exec_open(&e, &p.program,
-                       &(exec_options){.backend = o->backend, .gpu = o->gpu, .n_threads = r.target.n_threads, .bind = o->bind}),
+                       &(exec_options){
+                           .backend = o->backend, .gpu = o->gpu, .n_threads = r.target.n_threads, .bind = o->bind}),
              done);
     TRY_GOTO(rc, model_source_load(s, e, &p), done);
     double start = clock_s();

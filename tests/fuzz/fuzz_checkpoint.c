@@ -108,8 +108,7 @@ static void check_tensor(const checkpoint_reader *r, const char *name) {
     size_t n_bytes = shape_bytes(&t.shape, t.type), few = 7 * dtype_bytes(t.type);
     unsigned char *whole = mem_alloc(n_bytes), *again = mem_alloc(n_bytes);
     checkpoint_reader_read(r, &t, 0, whole, n_bytes);
-    for (size_t at = 0; at < n_bytes; at += few)
-        checkpoint_reader_read(r, &t, at, again + at, MIN(few, n_bytes - at));
+    for (size_t at = 0; at < n_bytes; at += few) checkpoint_reader_read(r, &t, at, again + at, MIN(few, n_bytes - at));
     ASSERT(memcmp(whole, again, n_bytes) == 0);
     status rc = checkpoint_reader_verify(r, &t);
     if (rc != OK) fuzz_refused(rc);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
+enum { HUGE_PAGE = 2 << 20 };
 
 static status cpu_open(backend_context **out, const backend_options *options) {
 #if defined(__x86_64__)
@@ -39,12 +39,6 @@ static size_t round_to_huge_pages(size_t n_bytes) {
     return (MAX(n_bytes, (size_t)1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
-/* Writes, not reads: a read would map the shared zero page. The pages are fresh, so writing zero changes nothing. */
-static void touch_pages(void *context, int64_t task, int thread) {
-    volatile uint8_t *chunk = (volatile uint8_t *)context + task * HUGE_PAGE;
-    for (size_t i = 0; i < HUGE_PAGE; i += SMALL_PAGE) chunk[i] = 0;
-}
-
 static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     if (t == TIER_NVME) return ERR(ERR_BUG, "the cpu backend holds memory, and the nvme tier is a file");
     size_t n_mapped = round_to_huge_pages(n_bytes);
@@ -61,7 +55,8 @@ static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void *
     munmap(memory + n_mapped, HUGE_PAGE - before);
     /* Advice only: a kernel built without transparent huge pages refuses it, and small pages work too. */
     madvise(memory, n_mapped, MADV_HUGEPAGE);
-    pool_run(c->threads, touch_pages, memory, (int64_t)(n_mapped / HUGE_PAGE));
+    page_range all = {memory, n_mapped};
+    pool_run(c->threads, page_touch, &all, page_touch_tasks(&all));
     *out = memory;
     return OK;
 }

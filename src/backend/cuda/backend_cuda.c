@@ -120,9 +120,7 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
     return OK;
 }
 
-static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
-    cudaFree(memory);
-}
+static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) { cudaFree(memory); }
 
 static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
     char size[32];

@@ -354,14 +354,6 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
 
 void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(c, g), g); }
 
-status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us) {
-    gemm_plan *p = plan_get(c, g);
-    plan_run(c, p, g);
-    TRY(timer_start(c));
-    for (int i = 0; i < n_runs; i++) plan_run(c, p, g);
-    return timer_stop(c, n_runs, us);
-}
-
 status gemm_prepare(backend_context *c, const kernel_call *k) {
     struct gemm_plans *all = c->gemms;
     all->measuring = true;

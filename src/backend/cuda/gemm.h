@@ -34,7 +34,3 @@ status gemm_prepare(backend_context *c, const kernel_call *k);
 
 /* A product that was not prepared gets what the cache says or cuBLASLt's own first choice, unmeasured. */
 void gemm_launch(backend_context *c, const gemm_call *g);
-
-/* Microseconds of one product as gemm_launch runs it: the mean of n_runs back to back, after one that is not counted.
- * Overwrites C and waits. For benchmarks. */
-status gemm_time(backend_context *c, const gemm_call *g, int n_runs, double *us);

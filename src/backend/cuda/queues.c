@@ -7,8 +7,7 @@
  * threads of the host.
  *
  * While a section is recorded every queue that takes part must branch off the first one and come back to it at the end:
- * `joined` remembers which did. The same branching is harmless outside a recording, and orders a section after what was
- * queued before it. */
+ * `joined` remembers which did. */
 #include "backend/cuda/queues.h"
 #include "backend/cuda/check.h"
 
