@@ -129,7 +129,8 @@ static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
     REPORTS(DS(zero2), "from      ds.json (DeepSpeed)", "train_batch_size = 32", "-> train.accumulation = 8",
             "32 = 4 x 8 x 1 rank", "-> memory.offload.states = host", "-> memory.offload.grads = host",
             "zero_optimization.stage = 2", "-> parallel.zero = 2",
-            "zero_optimization.{overlap_comm, reduce_bucket_size}", "no effect here: on one rank");
+            "zero_optimization.{overlap_comm, reduce_bucket_size}",
+            "no effect here: ralo says it otherwise for several ranks");
     GIVES(DS("{\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}}"),
           "memory.offload.states", "host", "memory.offload.grads", "auto");
     GIVES(DS("{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"none\"}}}"),
@@ -482,9 +483,10 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
                  "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
             "-> memory.recompute = {ratio: 0.5}", "trainer.params.selective_checkpointing = true",
             "no effect here: gradient_checkpointing_ratio names the layers",
-            "trainer.params.{zero2_gradient_sharding, sequence_parallelism}", "no effect here: on one rank",
-            "trainer.params.rollout_num", "orchestrator.queue_size", "sampler.{algorithm, params}",
-            "data.source says what is trained on", "(RALO itself)");
+            "trainer.params.{zero2_gradient_sharding, sequence_parallelism}",
+            "no effect here: for several ranks say parallel.zero", "trainer.params.rollout_num",
+            "orchestrator.queue_size", "sampler.{algorithm, params}", "data.source says what is trained on",
+            "(RALO itself)");
 }
 
 static void test_wrong_ralo_files(void **state) {
