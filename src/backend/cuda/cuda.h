@@ -26,9 +26,7 @@ struct backend_context {
 
 /* The kernels of the table, one per op: unpack and launch. */
 #define COMM_OP(id, in, out, inplace, doc)
-#define SHARE_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
-#define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
 
