@@ -22,6 +22,7 @@ struct backend_context {
     cublasLtHandle_t blas;
     struct gemm_plans *gemms; /* gemm.c: what was chosen for each shape */
     struct queues *queues;    /* queues.c: streams, events, recorded sections */
+    struct links *links;      /* links.c: groups of ranks; NULL: this rank is alone, or its messages are the host's */
 };
 
 /* The kernels of the table, one per op: unpack and launch. */

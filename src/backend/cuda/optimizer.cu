@@ -76,7 +76,8 @@ static __global__ void __launch_bounds__(SUMSQ_THREADS)
     sumsq_kernel(double *partials, const T *g, int64_t n_counted, int64_t block, int64_t n_blocks) {
     int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 4;
     int part = threadIdx.x % 4;
-    int64_t begin = b * block, end = min(begin + block, n_counted); /* a thread without a block has nothing, and stays */
+    int64_t begin = b * block,
+            end = min(begin + block, n_counted); /* a thread without a block has nothing, and stays */
     double lane[4] = {};
     for (int64_t i = begin + 4 * part; i < end; i += 16 * SUMSQ_AHEAD) {
         quad<T> in[SUMSQ_AHEAD];

@@ -8,8 +8,7 @@
 
 enum { THREADS = 256 };
 
-template <typename U>
-DEVICE void move(U *out, const U *in, int64_t in_one_piece, int64_t in_parts, bool inverse) {
+template <typename U> DEVICE void move(U *out, const U *in, int64_t in_one_piece, int64_t in_parts, bool inverse) {
     if (inverse) out[in_one_piece] = in[in_parts];
     else out[in_parts] = in[in_one_piece];
 }

@@ -147,7 +147,8 @@ template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum
  * block is the one that all wait for. */
 template <typename T, typename G, bool VECTOR>
 static __global__ void __launch_bounds__(SUM_THREADS)
-    sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t V, int64_t C, bool add) {
+    sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t V, int64_t C,
+               bool add) {
     enum {
         ROWS = 64 / sizeof(T)
     }; /* 64 registers of them: two blocks of such threads hold enough under way for an SM */
