@@ -13,6 +13,8 @@ done
 under_mpirun 2 "$ranks_device" stall
 [ $? = 3 ] || fail "stall: $(cat log)"
 grep -q "rank [01] ends after .*: rank [01] (.*has waited 2 s (comm.timeout) in [a-z_]* of '" log || fail "stall: $(cat log)"
+under_mpirun 2 "$ranks_device" die && fail "die: mpirun says all is well"
+grep -q "rank 0 ends after [0-3] s: rank 1 (pid [0-9]* on .*, in all_gather of '.*died" log || fail "die: $(cat log)"
 
 # What cannot be is refused.
 check 2 'comm.transport: found nccl, expected auto or mpi' -- train --set run.device=cpu --set comm.transport=nccl

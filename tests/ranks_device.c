@@ -3,12 +3,14 @@
  * The device is queued_backend.c: kernels of the CPU behind queues. Ranks that share one send through host memory (copies to
  * and from it are queues of the device, messages a thread beside them); ranks with one each send from queue to queue. Both
  * ways, in every stage of ZeRO, parameters end with the bits of one rank that takes all micro-batches itself, and every
- * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends. */
+ * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends; with `die` rank 1 dies
+ * while all are in that message. */
 #include "queued_backend.h"
 #include "rank_check.h"
 #include "training.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { STEPS = 3, STALL_AT = 5, EXIT_STALLED = 3 };
 
@@ -92,27 +94,28 @@ static int check_axis(const char *setting) {
 }
 
 /* As expected is EXIT_STALLED: after a failure MPI cannot be ended, and mpirun takes 0 for a crash. */
-static int check_stall(void) {
+static int check_stall(bool die) {
     training t = training_of("test-gpt2", PRECISION_FP32, 1);
     train_result r;
     t.comm = ranks;
     t.backend = backend_queued();
     t.more = SETTINGS("parallel.zero=3");
     backend_queued_ranks(ranks, true, STALL_AT);
+    if (die && comm_rank(ranks) == 1) alarm(1); /* which nobody catches */
     uint64_t start = clock_ns();
     status rc = training_run(&t, &r);
     double seconds = (double)(clock_ns() - start) * 1e-9;
     fprintf(stderr, "rank %d ends after %.0f s: %s\n", comm_rank(ranks), seconds, error_message());
-    bool said = strstr(error_message(), "has waited 2 s (comm.timeout) in ") != NULL;
+    bool said = strstr(error_message(), die ? " died: " : "has waited 2 s (comm.timeout) in ") != NULL;
     comm_close(ranks);
     return rc != OK && said && seconds <= 10 ? EXIT_STALLED : 1;
 }
 
 int main(int argc, char **argv) {
-    bool stall = argc > 1 && strcmp(argv[1], "stall") == 0;
+    bool stall = argc > 1 && strcmp(argv[1], "stall") == 0, die = argc > 1 && strcmp(argv[1], "die") == 0;
     comm_options o = {.timeout_s = stall ? 2 : 60};
     mesh_start(&o);
-    if (stall) return check_stall();
+    if (stall || die) return check_stall(die);
     int n = check_precision("test-gpt2", PRECISION_FP32) + check_precision("test-qwen3", PRECISION_BF16_SR);
     if (comm_size(ranks) < 4) n += check_precision("test-qwen3", PRECISION_BF16);
     char setting[64];
