@@ -31,9 +31,9 @@ need_gpu
 CUDA_VISIBLE_DEVICES= check 2 'shows no GPU' CUDA_VISIBLE_DEVICES 'run.device to cpu' -- train "${small[@]}"
 check 2 'run.gpu: found 999, expected 0 to' -- train "${small[@]}" --set run.gpu=999
 # A plan for more than is free, as when another process came after it was made.
-check 3 'of GPU memory and' 'are free' nvidia-smi 'memory.device' -- train "${small[@]}" --set run.dir=b \
-    --set memory.device=900G --set train.micro_batch=4096 --set data.seq_len=1024 --set model.max_positions=1024 \
-    --set memory.recompute=none --set model.layers=64 --set model.hidden=2048 --set model.heads=16 --set model.kv_heads=16
+check 3 'of GPU memory and' 'are free' nvidia-smi 'memory.device' -- train "${small[@]}" --preset test-llama --set run.dir=b \
+    --set memory.device=9000G --set train.micro_batch=65536 --set data.seq_len=64 --set memory.recompute=none \
+    --set model.layers=64 --set model.hidden=1024 --set model.heads=16 --set model.kv_heads=16
 # A limit below what the model needs is refused before anything is taken.
 check 3 memory.device -- train "${small[@]}" --set memory.device=1M --set memory.recompute=none
 finish "plug-ins of other builds, GPUs that are not there and memory that is taken are named"

@@ -14,61 +14,67 @@
 
 /* ---- who has which device -------------------------------------------------------------------------------------------- */
 
-typedef struct device_place {
-    uint8_t id[16];
-    int32_t has_links; /* the backend knows links, and their library loads */
-    char why[400];     /* it does not */
-} device_place;
+typedef uint8_t device_id[16];
+typedef struct link_library {
+    int32_t loads;
+    char why[400]; /* it does not */
+} link_library;
 
-static bool share_device(const comm *c, const device_place *all, int a, int b) {
-    return c->node_of[a] == c->node_of[b] && memcmp(all[a].id, all[b].id, sizeof all[a].id) == 0;
-}
-
-/* Why links cannot be, as an error; OK: they can. */
-static status check_links(const comm *c, const device_place *all) {
-    for (int r = 0; r < c->size; r++)
-        for (int k = 0; k < r; k++)
-            if (share_device(c, all, k, r))
-                return ERR(
-                    ERR_INPUT,
-                    "comm.transport: found nccl, and ranks %d and %d share one GPU of %s; NCCL needs a GPU for every "
-                    "rank: start as many ranks as there are GPUs, or set comm.transport to mpi",
-                    k, r, c->hosts[r]);
-    for (int r = 0; r < c->size; r++)
-        if (!all[r].has_links)
-            return ERR(ERR_INPUT, "comm.transport: found nccl, but rank %d (%s): %.399s", r, c->hosts[r], all[r].why);
-    return OK;
-}
-
-status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out) {
-    device_place mine = {0}, *all = mem_alloc((size_t)c->size * sizeof *all);
-    device_info info = {0};
-    error_record before;
-    *out = (comm_devices){0};
-    status rc = b->describe ? b->describe(device, &info) : OK;
-    memcpy(mine.id, info.id, sizeof mine.id);
-    if (!b->links) {
-        snprintf(mine.why, sizeof mine.why, "%s has no links between devices; set comm.transport to mpi", b->name);
-    } else if (wish != DEVICE_TRANSPORT_MPI) {
-        error_take(&before);
-        mine.has_links = b->links->present() == OK;
-        if (!mine.has_links) snprintf(mine.why, sizeof mine.why, "%s", error_message());
-        error_give(&before);
-    }
-    if (rc == OK) rc = comm_all_gather_bytes(c, &mine, sizeof mine, all);
-    for (int r = 0; rc == OK && b->describe && r < c->size; r++) {
-        c->device_of[r] = 0;
-        while (!share_device(c, all, c->device_of[r], r)) c->device_of[r]++; /* it shares with itself */
-    }
-    out->n_sharing = comm_device_sharing(c);
-    if (rc == OK && wish != DEVICE_TRANSPORT_MPI) {
-        error_take(&before);
-        out->links = check_links(c, all) == OK;
-        if (!out->links && wish == DEVICE_TRANSPORT_NCCL) rc = ERR_INPUT;
-        else error_give(&before);
+static status find_sharing(comm *c, const backend *b, int device) {
+    device_info info;
+    TRY(b->describe(device, &info));
+    device_id mine, *all = mem_alloc((size_t)c->size * sizeof *all);
+    memcpy(mine, info.id, sizeof mine);
+    status rc = comm_all_gather_bytes(c, mine, sizeof mine, all);
+    for (int r = 0; rc == OK && r < c->size; r++) {
+        int first = 0; /* r itself at the latest */
+        while (c->node_of[first] != c->node_of[r] || memcmp(all[first], all[r], sizeof all[r]) != 0) first++;
+        c->device_of[r] = first;
     }
     free(all);
     return rc;
+}
+
+/* Can every rank load it? The same answer on all of them. */
+static status find_library(comm *c, const backend *b) {
+    link_library mine = {0}, *all;
+    if (!b->links)
+        return ERR(ERR_INPUT, "comm.transport: found nccl, expected mpi or auto: %s has no links between devices",
+                   b->name);
+    mine.loads = b->links->present() == OK;
+    if (!mine.loads) snprintf(mine.why, sizeof mine.why, "%s", error_message());
+    error_clear();
+    all = mem_alloc((size_t)c->size * sizeof *all);
+    status rc = comm_all_gather_bytes(c, &mine, sizeof mine, all);
+    for (int r = 0; rc == OK && r < c->size; r++)
+        if (!all[r].loads)
+            rc = ERR(ERR_INPUT, "comm.transport: found nccl, but on rank %d (%s): %.399s", r, c->hosts[r], all[r].why);
+    free(all);
+    return rc;
+}
+
+/* Why links cannot be, as an error; OK: they can. */
+static status check_links(comm *c, const backend *b) {
+    for (int r = 0; r < c->size; r++)
+        if (c->device_of[r] != r)
+            return ERR(
+                ERR_INPUT,
+                "comm.transport: found nccl, and ranks %d and %d share one GPU of %s; NCCL needs a GPU for every "
+                "rank: start as many ranks as there are GPUs, or set comm.transport to mpi",
+                c->device_of[r], r, c->hosts[r]);
+    return find_library(c, b); /* not before: it is large, and ranks that share a GPU have no use for it */
+}
+
+status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out) {
+    *out = (comm_devices){0};
+    TRY(find_sharing(c, b, device));
+    out->n_sharing = comm_device_sharing(c);
+    if (wish == DEVICE_TRANSPORT_MPI) return OK;
+    status rc = check_links(c, b);
+    out->links = rc == OK;
+    if (wish == DEVICE_TRANSPORT_NCCL || comm_failed(c)) return rc;
+    error_clear();
+    return OK;
 }
 
 int comm_device_sharing(const comm *c) {
