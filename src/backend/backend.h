@@ -34,7 +34,7 @@ typedef struct device_info {
     int n_multiprocessors;
     uint64_t memory, free_memory;
     int driver, runtime; /* versions: 13000 */
-    uint8_t id[16];      /* the same in every process, another for every device */
+    uint8_t id[16];      /* the same in every process, another for every device of every machine */
 } device_info;
 
 typedef struct kernel_call {

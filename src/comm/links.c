@@ -1,4 +1,4 @@
-/* links.c - ranks that have a device each: who shares one, and messages that devices run by themselves.
+/* links.c - messages that devices run by themselves, between ranks that have one each.
  *
  * A message over links is an op on a queue of the device. No thread of this process waits for the other ranks in it, so no
  * wait of ours can look for the first cause and at the clock: the watcher does. It reads how many messages the device has
@@ -11,95 +11,6 @@
 #include "comm/comm_state.h"
 
 #include <stdlib.h>
-
-/* ---- who has which device -------------------------------------------------------------------------------------------- */
-
-typedef uint8_t device_id[16];
-typedef struct link_library {
-    int32_t loads;
-    char why[400]; /* it does not */
-} link_library;
-
-static status find_sharing(comm *c, const backend *b, int device) {
-    device_info info;
-    TRY(b->describe(device, &info));
-    device_id mine, *all = mem_alloc((size_t)c->size * sizeof *all);
-    memcpy(mine, info.id, sizeof mine);
-    status rc = comm_all_gather_bytes(c, mine, sizeof mine, all);
-    for (int r = 0; rc == OK && r < c->size; r++) {
-        int first = 0; /* r itself at the latest */
-        while (c->node_of[first] != c->node_of[r] || memcmp(all[first], all[r], sizeof all[r]) != 0) first++;
-        c->device_of[r] = first;
-    }
-    free(all);
-    return rc;
-}
-
-/* Can every rank load it? The same answer on all of them. */
-static status find_library(comm *c, const backend *b) {
-    link_library mine = {0}, *all;
-    if (!b->links)
-        return ERR(ERR_INPUT, "comm.transport: found nccl, expected mpi or auto: %s has no links between devices",
-                   b->name);
-    mine.loads = b->links->present() == OK;
-    if (!mine.loads) snprintf(mine.why, sizeof mine.why, "%s", error_message());
-    error_clear();
-    all = mem_alloc((size_t)c->size * sizeof *all);
-    status rc = comm_all_gather_bytes(c, &mine, sizeof mine, all);
-    for (int r = 0; rc == OK && r < c->size; r++)
-        if (!all[r].loads)
-            rc = ERR(ERR_INPUT, "comm.transport: found nccl, but on rank %d (%s): %.399s", r, c->hosts[r], all[r].why);
-    free(all);
-    return rc;
-}
-
-/* Why links cannot be, as an error; OK: they can. */
-static status check_links(comm *c, const backend *b) {
-    for (int r = 0; r < c->size; r++)
-        if (c->device_of[r] != r)
-            return ERR(
-                ERR_INPUT,
-                "comm.transport: found nccl, and ranks %d and %d share one GPU of %s; NCCL needs a GPU for every "
-                "rank: start as many ranks as there are GPUs, or set comm.transport to mpi",
-                c->device_of[r], r, c->hosts[r]);
-    return find_library(c, b); /* not before: it is large, and ranks that share a GPU have no use for it */
-}
-
-status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out) {
-    *out = (comm_devices){0};
-    TRY(find_sharing(c, b, device));
-    out->n_sharing = comm_device_sharing(c);
-    if (wish == DEVICE_TRANSPORT_MPI) return OK;
-    status rc = check_links(c, b);
-    out->links = rc == OK;
-    if (wish == DEVICE_TRANSPORT_NCCL || comm_failed(c)) return rc;
-    error_clear();
-    return OK;
-}
-
-int comm_device_sharing(const comm *c) {
-    int n = 0;
-    for (int r = 0; r < c->size; r++) n += c->device_of[r] == c->device_of[c->rank];
-    return n;
-}
-
-status comm_device_sum(comm *c, uint64_t *x) {
-    uint64_t *all = mem_alloc((size_t)c->size * sizeof *all), sum = 0;
-    status rc = comm_all_gather_bytes(c, x, sizeof *x, all);
-    for (int r = 0; r < c->size; r++)
-        if (c->device_of[r] == c->device_of[c->rank]) sum += all[r];
-    if (rc == OK) *x = sum;
-    free(all);
-    return rc;
-}
-
-status comm_least(comm *c, uint64_t *x) {
-    uint64_t *all = mem_alloc((size_t)c->size * sizeof *all);
-    status rc = comm_all_gather_bytes(c, x, sizeof *x, all);
-    for (int r = 0; rc == OK && r < c->size; r++) *x = MIN(*x, all[r]);
-    free(all);
-    return rc;
-}
 
 /* ---- open and close -------------------------------------------------------------------------------------------------- */
 
@@ -155,12 +66,12 @@ status comm_links_open(comm *c, const backend *b, backend_context *device, const
 void comm_links_close(comm *c) {
     link_state *l = &c->links;
     pthread_mutex_lock(&l->lock);
-    if (l->table) {
-        if (comm_failed(c)) l->table->abort(l->device); /* closing would wait for ranks that do not come */
-        l->table->close(l->device);
-    }
+    const backend_links *table = l->table;
     l->table = NULL;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&l->lock); /* closing may wait for the others, and the watcher must not wait with it */
+    if (!table) return;
+    if (comm_failed(c)) table->abort(l->device); /* then nobody comes */
+    table->close(l->device);
 }
 
 /* ---- a section --------------------------------------------------------------------------------------------------------- */
