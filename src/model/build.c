@@ -693,6 +693,12 @@ static void write_generation(builder *b, const outer_params *w, section where, c
     if (s->pick) o->rows = s->n_pick;
     op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, s->pick);
     op_out(o, 0, s->logits);
+    s->top = activation(b, "top", DTYPE_I32, SHAPE(n));
+    s->top_sums = activation(b, "top_sums", DTYPE_F64, SHAPE(n, 2));
+    o = emit(b, OP_LOGITS_TOP);
+    if (s->pick) o->rows = s->n_pick;
+    op_in(o, 0, s->logits);
+    op_out(o, 0, s->top), op_out(o, 1, s->top_sums);
 }
 
 static void add_caches(builder *b, const generation_shape *g) {

@@ -131,6 +131,7 @@ typedef struct generation_section {
     value_id n_tokens;           /* int32 (1): how many of them there are */
     value_id pick, n_pick;       /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
     value_id logits;             /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+    value_id top, top_sums;      /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
 
 typedef struct model {

@@ -189,7 +189,8 @@ static double element_flops(op_kind k) {
     case OP_RMSNORM_BWD:
     case OP_QK_NORM_BWD: return 9;
     case OP_SWIGLU_BWD: return 11;
-    case OP_LAYERNORM_BWD: return 12;
+    case OP_LAYERNORM_BWD:
+    case OP_LOGITS_TOP: return 12;
     case OP_ADAMW: return 14;
     case OP_GELU:
     case OP_UNEMBED_JOIN:

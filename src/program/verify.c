@@ -376,6 +376,12 @@ static status check_op(const checker *c) {
         if (IN(2)) return check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]);
         REQUIRE(sh(c, OUT(0))->dim[0] == sh(c, IN(0))->dim[0], "without pick there are as many rows as in h", OUT(0));
         return OK;
+    case OP_LOGITS_TOP:
+        REQUIRE(has_type(c, IN(0), DTYPE_F32) && sh(c, IN(0))->rank == 2, "expected fp32 (R, V)", IN(0));
+        TRY(check_tokens(c, OUT(0), sh(c, IN(0))->dim[0]));
+        REQUIRE(has_type(c, OUT(1), DTYPE_F64) && is_shape2(c, OUT(1), sh(c, IN(0))->dim[0], 2), "expected fp64 (R, 2)",
+                OUT(1));
+        return OK;
     case OP_SWIGLU:
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2) && same_type(c, IN(0), OUT(0)),

@@ -43,6 +43,10 @@ void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r);
 /* Some columns: gradient, from the states. */
 void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r);
 
+/* Of n_rows rows of n_columns logits behind each other: the first largest's column, and (that logit, log of the sum of exp). */
+void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns, int32_t *top,
+                       double *sums);
+
 /* dst[i] = src[pick[i]], zeros where pick[i] is outside [0, n_src). */
 void launch_gather_rows(cudaStream_t stream, void *dst, const void *src, const int32_t *pick, int64_t n_rows,
                         int64_t n_src, int64_t row_bytes);
