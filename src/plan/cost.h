@@ -19,7 +19,8 @@ typedef struct cost_kind {
 } cost_kind;
 
 typedef struct cost {
-    double micro_s, update_s; /* one run of each section */
+    double micro_s;           /* one run of SECTION_MICRO */
+    double update_s;          /* what runs once per step: SECTION_PREPARE and SECTION_UPDATE */
     double step_s;            /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];

@@ -254,6 +254,37 @@ static status check_adamw(const checker *c) {
 }
 
 /* Groups of one rank are none: such an op is not written. */
+static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYPE_F32) && is_shape1(c, v, 1); }
+
+static status check_quantize(const checker *c) {
+    const op *o = c->o;
+    TRY(check_rows(c, IN(0)));
+    const shape *x = sh(c, IN(0));
+    REQUIRE(is_number(c, IN(1)), "amax is not one fp32", IN(1));
+    REQUIRE(OUT(0) || OUT(1), "neither q nor t is asked for", IN(0));
+    if (OUT(0))
+        REQUIRE(has_type(c, OUT(0), DTYPE_F8E4M3) && shape_equal(sh(c, OUT(0)), x), "q is not e4m3 (N, C)", OUT(0));
+    if (OUT(1))
+        REQUIRE(has_type(c, OUT(1), DTYPE_F8E4M3) && is_shape2(c, OUT(1), x->dim[1], x->dim[0]),
+                "t is not e4m3 (C, N)", OUT(1));
+    if (OUT(2)) REQUIRE(is_number(c, OUT(2)), "scale is not one fp32", OUT(2));
+    return OK;
+}
+
+static status check_linear8(const checker *c) {
+    const op *o = c->o;
+    for (int i = 0; i <= 2; i += 2) {
+        REQUIRE(has_type(c, IN(i), DTYPE_F8E4M3) && sh(c, IN(i))->rank == 2, "expected rows of e4m3", IN(i));
+        REQUIRE(is_number(c, IN(i + 1)), "scale is not one fp32", IN(i + 1));
+    }
+    REQUIRE(sh(c, IN(0))->dim[1] == sh(c, IN(2))->dim[1], "weight is not (out, in)", IN(2));
+    REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(2))->dim[0]), "output is not (N, out)", OUT(0));
+    REQUIRE(has_type(c, OUT(0), DTYPE_BF16) || has_type(c, OUT(0), DTYPE_F32), "output is not bf16 or fp32", OUT(0));
+    if (IN(4))
+        REQUIRE(is_shape1(c, IN(4), sh(c, IN(2))->dim[0]) && same_type(c, IN(4), OUT(0)), "bias is not (out)", IN(4));
+    return OK;
+}
+
 static status check_comm(const checker *c) {
     const op *o = c->o;
     int64_t n = o->attr.group_size;
@@ -476,6 +507,12 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), CLIP_COUNT), "expected the clip value", OUT(0));
         return OK;
     case OP_ADAMW: return check_adamw(c);
+    case OP_ABSMAX:
+        REQUIRE(is_compute(c, IN(0)), "expected fp32, bf16 or fp16", IN(0));
+        REQUIRE(is_number(c, OUT(0)), "amax is not one fp32", OUT(0));
+        return OK;
+    case OP_QUANTIZE: return check_quantize(c);
+    case OP_LINEAR8: return check_linear8(c);
     case OP_CAST:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
         REQUIRE(is_compute(c, IN(0)) && is_compute(c, OUT(0)), "cast is for fp32, bf16, fp16", OUT(0));
