@@ -90,6 +90,7 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     memset(o.in, 0, sizeof o.in);
     op_in(&o, 0, x), op_in(&o, 1, x_scale), op_in(&o, 2, weight), op_in(&o, 3, weight_scale);
     if (old->kind == OP_LINEAR) op_in(&o, 4, old->in[2]);
+    o.attr.over_tokens = old->kind == OP_LINEAR_DW;
     program_append(w->p, &o);
 }
 

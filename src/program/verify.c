@@ -258,8 +258,8 @@ static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYP
 
 static status check_quantize(const checker *c) {
     const op *o = c->o;
-    TRY(check_rows(c, IN(0)));
     const shape *x = sh(c, IN(0));
+    REQUIRE(has_type(c, IN(0), DTYPE_BF16) && x->rank == 2, "expected rows of bf16", IN(0));
     REQUIRE(is_number(c, IN(1)), "amax is not one fp32", IN(1));
     REQUIRE(OUT(0) || OUT(1), "neither q nor t is asked for", IN(0));
     if (OUT(0))
@@ -508,7 +508,7 @@ static status check_op(const checker *c) {
         return OK;
     case OP_ADAMW: return check_adamw(c);
     case OP_ABSMAX:
-        REQUIRE(is_compute(c, IN(0)), "expected fp32, bf16 or fp16", IN(0));
+        REQUIRE(has_type(c, IN(0), DTYPE_BF16), "expected bf16", IN(0));
         REQUIRE(is_number(c, OUT(0)), "amax is not one fp32", OUT(0));
         return OK;
     case OP_QUANTIZE: return check_quantize(c);

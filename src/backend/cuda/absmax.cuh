@@ -1,0 +1,30 @@
+#pragma once
+/* absmax.cuh - the largest number of a tensor, gathered by the kernel that writes it.
+ *
+ * Numbers without their sign are in the order of their bits, with infinity and NaN above all, so that integers are compared:
+ * the result is the same in whatever order blocks come. It is cleared before the kernel and grows while it runs. */
+#include "backend/cuda/typed.cuh"
+
+DEVICE uint32_t absmax_bits(uint32_t most, float x) { return max(most, __float_as_uint(x) & 0x7fffffffu); }
+
+/* Of the numbers as they are stored: what was rounded to T is not what was computed. */
+template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored) {
+    pack<T> p = pack_widen<T>(stored);
+#pragma unroll
+    for (int e = 0; e < pack<T>::N; e++) most = absmax_bits(most, p.v[e]);
+    return most;
+}
+
+/* All threads of the block take part; one of them writes. `shared` has a place for every warp. */
+DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = most;
+    __syncthreads();
+    if (threadIdx.x >= WARP) return;
+    most = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / WARP ? shared[threadIdx.x] : 0u);
+    if (threadIdx.x == 0) atomicMax((unsigned *)amax, most);
+}
+
+static inline void absmax_clear(cudaStream_t s, float *amax) {
+    if (amax) cudaMemsetAsync(amax, 0, sizeof *amax, s);
+}
