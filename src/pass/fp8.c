@@ -27,7 +27,8 @@ typedef struct quantized {
 
 typedef struct rewriter {
     program *p;
-    quantized *of; /* per value of the old table; q is NO_VALUE where there is none yet */
+    quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
+    size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
 } rewriter;
 
 static bool fits(const value *rows, const value *w) {
@@ -54,8 +55,28 @@ static value_id add_like(program *p, const value *x, const char *suffix, dtype t
     return program_value(p, name, type, s, ROLE_ACTIVATION, where);
 }
 
+/* The output with the largest number of output `of`, in ops that have one; -1 elsewhere. */
+static int amax_output(op_kind k, int of) {
+    int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? 1 : 0, last = op_output_count(k) - 1;
+    return of == first && strcmp(op_output_name(k, last), "amax") == 0 ? last : -1;
+}
+
+/* Whoever wrote v hands out its largest number too, where it can: another pass over v less. */
+static bool ask_writer(const rewriter *w, value_id v, value_id amax) {
+    if (!w->writer[v]) return false;
+    op *o = &w->p->ops[w->writer[v] - 1];
+    for (int k = 0; k < op_output_count(o->kind); k++) {
+        int at = o->out[k] == v ? amax_output(o->kind, k) : -1;
+        if (at < 0) continue;
+        op_out(o, at, amax);
+        return true;
+    }
+    return false;
+}
+
 /* Appends what makes the 8-bit tensor of v. Those of a weight live from step to step. */
-static quantized quantize(program *p, value_id v, section where, int layer) {
+static quantized quantize(const rewriter *w, value_id v, section where, int layer) {
+    program *p = w->p;
     const value x = *program_get(p, v);
     p->current_layer = layer;
     char name[256];
@@ -65,9 +86,12 @@ static quantized quantize(program *p, value_id v, section where, int layer) {
     quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(x.shape.dim[1], x.shape.dim[0]), where),
                    .scale = add_like(p, &x, "scale", DTYPE_F32, SHAPE(1), where)};
-    op *o = program_emit(p, OP_ABSMAX, where);
-    op_in(o, 0, v);
-    op_out(o, 0, amax);
+    op *o;
+    if (!ask_writer(w, v, amax)) {
+        o = program_emit(p, OP_ABSMAX, where);
+        op_in(o, 0, v);
+        op_out(o, 0, amax);
+    }
     o = program_emit(p, OP_QUANTIZE, where);
     op_in(o, 0, v), op_in(o, 1, amax);
     op_out(o, 0, z.q), op_out(o, 1, z.t), op_out(o, 2, z.scale);
@@ -77,7 +101,7 @@ static quantized quantize(program *p, value_id v, section where, int layer) {
 
 static const quantized *quantized_of(rewriter *w, value_id v, const op *reader) {
     quantized *z = &w->of[v];
-    if (z->q == NO_VALUE) *z = quantize(w->p, v, SECTION_MICRO, reader->layer);
+    if (z->q == NO_VALUE) *z = quantize(w, v, SECTION_MICRO, reader->layer);
     return z;
 }
 
@@ -94,9 +118,15 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     program_append(w->p, &o);
 }
 
+static void note_outputs(rewriter *w, const op *o) {
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && o->section == SECTION_MICRO) w->writer[o->out[k]] = w->p->n_ops;
+}
+
 static void rewrite(rewriter *w, const op *o) {
     if (!is_rewritten(w->p, o)) {
         program_append(w->p, o);
+        note_outputs(w, o);
         return;
     }
     const quantized *first = quantized_of(w, o->in[0], o), *second = quantized_of(w, o->in[1], o);
@@ -111,18 +141,20 @@ static void rewrite(rewriter *w, const op *o) {
 static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
     for (size_t i = 0; i < n_ops; i++)
         if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i]) && !w->of[ops[i].in[1]].q)
-            w->of[ops[i].in[1]] = quantize(w->p, ops[i].in[1], SECTION_PREPARE, ops[i].layer);
+            w->of[ops[i].in[1]] = quantize(w, ops[i].in[1], SECTION_PREPARE, ops[i].layer);
 }
 
 status pass_fp8(program *p, pass_context *c) {
     if (!precision_fp8(c->precision) || !c->grads) return OK;
     size_t n_ops, i = 0;
     rewriter w = {.p = p, .of = mem_alloc(p->n_values * sizeof *w.of)};
+    w.writer = mem_alloc(p->n_values * sizeof *w.writer);
     op *ops = program_take_ops(p, &n_ops);
     for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);
     prepare_weights(&w, ops, n_ops);
     for (; i < n_ops; i++) rewrite(&w, &ops[i]);
     free(ops);
+    free(w.writer);
     free(w.of);
     return OK;
 }

@@ -180,7 +180,7 @@ static double element_flops(op_kind k) {
     case OP_GRAD_SUMSQ:
     case OP_CLIP: return 2;
     case OP_QUANTIZE: return 2; /* a product, a rounding */
-    case OP_ROPE: return 3; /* two products and a sum; v passes */
+    case OP_ROPE: return 3;     /* two products and a sum; v passes */
     case OP_RMSNORM:
     case OP_QK_NORM:
     case OP_LOSS_REDUCE: return 4;

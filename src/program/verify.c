@@ -74,6 +74,14 @@ static status check_gain(const checker *c, value_id x, value_id g) {
     return OK;
 }
 
+static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYPE_F32) && is_shape1(c, v, 1); }
+
+/* The largest number of x, where it is asked for. */
+static status check_amax(const checker *c, value_id x, value_id amax) {
+    if (amax) REQUIRE(has_type(c, x, DTYPE_BF16) && is_number(c, amax), "amax is not one fp32 of a bf16 tensor", amax);
+    return OK;
+}
+
 static status check_statistic(const checker *c, value_id x, value_id s) {
     REQUIRE(has_type(c, s, DTYPE_F32) && is_shape1(c, s, sh(c, x)->dim[0]), "expected fp32 (N)", s);
     return OK;
@@ -254,8 +262,6 @@ static status check_adamw(const checker *c) {
 }
 
 /* Groups of one rank are none: such an op is not written. */
-static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYPE_F32) && is_shape1(c, v, 1); }
-
 static status check_quantize(const checker *c) {
     const op *o = c->o;
     const shape *x = sh(c, IN(0));
@@ -265,8 +271,8 @@ static status check_quantize(const checker *c) {
     if (OUT(0))
         REQUIRE(has_type(c, OUT(0), DTYPE_F8E4M3) && shape_equal(sh(c, OUT(0)), x), "q is not e4m3 (N, C)", OUT(0));
     if (OUT(1))
-        REQUIRE(has_type(c, OUT(1), DTYPE_F8E4M3) && is_shape2(c, OUT(1), x->dim[1], x->dim[0]),
-                "t is not e4m3 (C, N)", OUT(1));
+        REQUIRE(has_type(c, OUT(1), DTYPE_F8E4M3) && is_shape2(c, OUT(1), x->dim[1], x->dim[0]), "t is not e4m3 (C, N)",
+                OUT(1));
     if (OUT(2)) REQUIRE(is_number(c, OUT(2)), "scale is not one fp32", OUT(2));
     return OK;
 }
@@ -335,8 +341,12 @@ static status check_op(const checker *c) {
                     "positions do not match the rows", IN(3));
         }
         return OK;
-    case OP_RMSNORM: return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
-    case OP_LAYERNORM: return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
+    case OP_RMSNORM:
+        TRY(check_amax(c, OUT(0), OUT(2)));
+        return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
+    case OP_LAYERNORM:
+        TRY(check_amax(c, OUT(0), OUT(3)));
+        return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
     case OP_ADD:
         TRY(check_rows(c, IN(0)));
         TRY(check_like(c, IN(0), IN(1)));
@@ -344,10 +354,12 @@ static status check_op(const checker *c) {
     case OP_ADD_RMSNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(3)));
         return check_norm(c, IN(0), IN(2), NO_VALUE, OUT(1), NO_VALUE, OUT(2));
     case OP_ADD_LAYERNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(4)));
         return check_norm(c, IN(0), IN(2), IN(3), OUT(1), OUT(2), OUT(3));
     case OP_LINEAR:
         TRY(check_rows(c, IN(0)));
@@ -411,7 +423,7 @@ static status check_op(const checker *c) {
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2) && same_type(c, IN(0), OUT(0)),
                 "output is not (N, F)", OUT(0));
-        return OK;
+        return check_amax(c, OUT(0), OUT(1));
     case OP_GELU: TRY(check_rows(c, IN(0))); return check_like(c, IN(0), OUT(0));
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return check_loss(c);
@@ -452,11 +464,13 @@ static status check_op(const checker *c) {
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(3), NO_VALUE, IN(2)));
         if (IN(4)) TRY(check_like(c, IN(0), IN(4)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(2)));
         return check_weight_grad(c, IN(1), OUT(1));
     case OP_LAYERNORM_BWD:
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(4), IN(2), IN(3)));
         if (IN(5)) TRY(check_like(c, IN(0), IN(5)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(3)));
         TRY(check_weight_grad(c, IN(1), OUT(1)));
         return check_weight_grad(c, IN(1), OUT(2));
     case OP_QK_NORM_BWD:
@@ -473,6 +487,7 @@ static status check_op(const checker *c) {
     case OP_SWIGLU_BWD:
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, IN(1), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2), "dy is not (N, F)", IN(1));
+        TRY(check_amax(c, OUT(0), OUT(1)));
         return check_like(c, IN(0), OUT(0));
     case OP_GELU_BWD: TRY(check_like(c, IN(0), IN(1))); return check_like(c, IN(0), OUT(0));
     case OP_EMBED_BWD:
@@ -507,10 +522,7 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), CLIP_COUNT), "expected the clip value", OUT(0));
         return OK;
     case OP_ADAMW: return check_adamw(c);
-    case OP_ABSMAX:
-        REQUIRE(has_type(c, IN(0), DTYPE_BF16), "expected bf16", IN(0));
-        REQUIRE(is_number(c, OUT(0)), "amax is not one fp32", OUT(0));
-        return OK;
+    case OP_ABSMAX: return check_amax(c, IN(0), OUT(0));
     case OP_QUANTIZE: return check_quantize(c);
     case OP_LINEAR8: return check_linear8(c);
     case OP_CAST:

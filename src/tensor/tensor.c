@@ -128,7 +128,7 @@ uint8_t f32_to_e4m3(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);
     uint32_t sign = (u >> 24) & 0x80u, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u) return 0x7fu; /* one NaN, as the conversion instructions have it */
+    if (mag > 0x7f800000u) return 0x7fu;                    /* one NaN, as the conversion instructions have it */
     if (mag >= 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* 448 and up */
     if (mag < 0x3c800000u) {                                /* below 2^-6 the result counts units of 2^-9 */
         float magnitude, units;

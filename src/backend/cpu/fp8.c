@@ -6,7 +6,6 @@
 #include "backend/cpu/fp8.h"
 #include "backend/cpu/gemm.h"
 
-#include <math.h>
 #include <stdatomic.h>
 
 enum { TASK_ELEMENTS = 1 << 15, TILE = 64, ALIGNMENT = 64 };
@@ -16,55 +15,38 @@ static int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 /* ---- the largest number -------------------------------------------------------------------------------------------- */
 
 typedef struct absmax_run {
-    const void *x;
-    dtype type;
+    const uint16_t *x;
     int64_t n;
-    _Atomic uint32_t *most;
+    _Atomic uint32_t most;
 } absmax_run;
 
 /* As bits: of numbers without a sign the larger one has the larger bits, infinity and NaN above all. */
-static uint32_t largest_bits(const absmax_run *r, int64_t first, int64_t n) {
-    uint32_t most = 0;
-    if (r->type == DTYPE_BF16) {
-        for (const uint16_t *x = (const uint16_t *)r->x + first, *end = x + n; x < end; x++)
-            most = MAX(most, (uint32_t)(*x & 0x7fffu));
-        return most << 16;
-    }
-    for (int64_t i = first; i < first + n; i++) {
-        float f = fabsf(tensor_get_f32(r->x, r->type, (size_t)i));
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof bits);
-        most = MAX(most, bits);
-    }
-    return most;
-}
-
 static void absmax_task(void *context, int64_t task, int thread) {
     absmax_run *r = context;
-    int64_t first = task * TASK_ELEMENTS;
-    uint32_t most = largest_bits(r, first, MIN((int64_t)TASK_ELEMENTS, r->n - first));
-    uint32_t seen = atomic_load(r->most);
-    while (most > seen && !atomic_compare_exchange_weak(r->most, &seen, most)) {}
+    int64_t first = task * TASK_ELEMENTS, end = MIN(first + TASK_ELEMENTS, r->n);
+    uint32_t most = 0, seen = atomic_load(&r->most);
+    for (int64_t i = first; i < end; i++) most = MAX(most, (uint32_t)(r->x[i] & 0x7fffu));
+    while (most > seen && !atomic_compare_exchange_weak(&r->most, &seen, most)) {}
 }
 
-void cpu_absmax(backend_context *c, float *amax, const void *x, dtype type, int64_t n) {
-    _Atomic uint32_t most = 0;
-    absmax_run r = {x, type, n, &most};
+static void absmax(backend_context *c, float *amax, const uint16_t *x, int64_t n) {
+    absmax_run r = {.x = x, .n = n};
     pool_run(c->threads, absmax_task, &r, ceil_div(n, TASK_ELEMENTS));
-    uint32_t bits = atomic_load(&most);
-    memcpy(amax, &bits, sizeof bits);
+    *amax = bf16_to_f32((uint16_t)atomic_load(&r.most));
+}
+
+void cpu_absmax(backend_context *c, const kernel_call *k, int amax, int of) {
+    if (k->out[amax]) absmax(c, k->out[amax], k->out[of], shape_count(&call_out(k, of)->shape));
 }
 
 void cpu_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
-    const value *x = call_in(k, 0);
-    cpu_absmax(c, k->out[0], k->in[0], x->type, shape_count(&x->shape));
+    absmax(c, k->out[0], k->in[0], shape_count(&call_in(k, 0)->shape));
 }
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
 
 typedef struct quantize_run {
-    const void *x;
-    dtype type;
+    const uint16_t *x;
     float factor;
     uint8_t *q, *t; /* NULL: not asked for */
     int64_t n_rows, n_columns, tiles_across;
@@ -78,8 +60,7 @@ static void quantize_task(void *context, int64_t task, int thread) {
     uint8_t tile[TILE][TILE];
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)((row + i) * r->n_columns + col);
-        for (int64_t j = 0; j < m; j++)
-            tile[i][j] = f32_to_e4m3(tensor_get_f32(r->x, r->type, at + (size_t)j) * r->factor);
+        for (int64_t j = 0; j < m; j++) tile[i][j] = f32_to_e4m3(bf16_to_f32(r->x[at + (size_t)j]) * r->factor);
         if (r->q) memcpy(r->q + at, tile[i], (size_t)m);
     }
     for (int64_t j = 0; j < m && r->t; j++) {
@@ -92,7 +73,6 @@ void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, sc
     const value *x = call_in(k, 0);
     float amax = *(const float *)k->in[1], a = amax < 0x1p-100f ? 0x1p-100f : amax; /* NaN stays */
     quantize_run r = {.x = k->in[0],
-                      .type = x->type,
                       .factor = E4M3_MOST / a,
                       .q = k->out[0],
                       .t = k->out[1],

@@ -7,11 +7,12 @@
 
 DEVICE uint32_t absmax_bits(uint32_t most, float x) { return max(most, __float_as_uint(x) & 0x7fffffffu); }
 
-/* Of the numbers as they are stored: what was rounded to T is not what was computed. */
-template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored) {
+/* Of the first n numbers of a pack as they are stored: what was rounded to T is not what was computed. */
+template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored, int64_t n) {
     pack<T> p = pack_widen<T>(stored);
 #pragma unroll
-    for (int e = 0; e < pack<T>::N; e++) most = absmax_bits(most, p.v[e]);
+    for (int e = 0; e < pack<T>::N; e++)
+        if (e < n) most = absmax_bits(most, p.v[e]);
     return most;
 }
 

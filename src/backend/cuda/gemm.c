@@ -101,12 +101,12 @@ static bool point(gemm_plan *p, const void *bias, const void *a_scale, const voi
 
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s",
-                     q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
-                     (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
-                     uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
-                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "",
-                     q->short_sums ? " short" : "", q->inside ? " inside" : "");
+    int n =
+        snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s",
+                 q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n, (long long)q->k,
+                 (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
+                 uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type), q->bias ? " + bias" : "",
+                 q->accumulate ? " + c" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 

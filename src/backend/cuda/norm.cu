@@ -6,7 +6,7 @@
  * A head is short: a power of two of neighbouring lanes holds it, and several share a warp. */
 #include "backend/cuda/launch_norm.h"
 
-#include "backend/cuda/typed.cuh"
+#include "backend/cuda/absmax.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -18,6 +18,7 @@ template <typename T, bool VECTOR, int PACKS>
 static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
+    __shared__ uint32_t mosts[WARP];
     int64_t row = blockIdx.x, start = row * n.C;
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
@@ -72,6 +73,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     }
     float rstd = 1.0f / sqrtf(block_sum(square, sums[1]) / (float)n.C + n.eps);
 
+    uint32_t most = 0;
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
@@ -84,12 +86,15 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
 #pragma unroll
             for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * gamma.v[e];
         }
-        pack_store<VECTOR>((T *)n.y + start + i, y, n.C - i);
+        uint4 rounded = pack_narrow<T>(y);
+        raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
+        if (n.amax) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {
         if (n.mean) n.mean[row] = mean;
         n.rstd[row] = rstd;
     }
+    if (n.amax) absmax_give(n.amax, most, mosts);
 }
 
 /* Two packs and more keep enough bytes under way with few warps to wait for at the sum. */
@@ -101,6 +106,7 @@ template <typename F> static void by_row_packs(int64_t packs, F run) {
 }
 
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
+    absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
