@@ -26,6 +26,16 @@ DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
     if (threadIdx.x == 0) atomicMax((unsigned *)amax, most);
 }
 
+/* A kernel that can also hand out a largest number is made twice, and only of bf16, which alone needs it: without it the
+ * kernel has the registers that it had. */
+template <typename T, typename F> static void by_amax(const float *amax, F run) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        by_flag(amax != NULL, run);
+    } else {
+        run(std::false_type{});
+    }
+}
+
 static inline void absmax_clear(cudaStream_t s, float *amax) {
     if (amax) cudaMemsetAsync(amax, 0, sizeof *amax, s);
 }

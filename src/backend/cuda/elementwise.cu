@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T, bool VECTOR>
+template <typename T, bool VECTOR, bool AMAX>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_kernel(T *y, float *amax, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
     __shared__ uint32_t mosts[WARP];
@@ -135,13 +135,13 @@ static __global__ void __launch_bounds__(THREADS)
         for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] / (1.0f + expf(-g.v[e])) * u.v[e];
         uint4 rounded = pack_narrow<T>(g);
         raw_store<VECTOR>(y + row * F + column, rounded, left);
-        if (amax) most = absmax_pack<T>(most, rounded, left);
+        if (AMAX) most = absmax_pack<T>(most, rounded, left);
     }
-    if (amax) absmax_give(amax, most, mosts);
+    if (AMAX) absmax_give(amax, most, mosts);
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-template <typename T, bool VECTOR>
+template <typename T, bool VECTOR, bool AMAX>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_bwd_kernel(T *dgu, float *amax, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
     __shared__ uint32_t mosts[WARP];
@@ -161,9 +161,9 @@ static __global__ void __launch_bounds__(THREADS)
         uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
         raw_store<VECTOR>(dgu + gate, gate_rounded, left);
         raw_store<VECTOR>(dgu + up, up_rounded, left);
-        if (amax) most = absmax_pack<T>(absmax_pack<T>(most, gate_rounded, left), up_rounded, left);
+        if (AMAX) most = absmax_pack<T>(absmax_pack<T>(most, gate_rounded, left), up_rounded, left);
     }
-    if (amax) absmax_give(amax, most, mosts);
+    if (AMAX) absmax_give(amax, most, mosts);
 }
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
@@ -191,8 +191,11 @@ void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const vo
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(y, 16) && aligned(gu, 16);
         by_flag(whole, [&](auto vector) {
-            launch(swiglu_kernel<T, decltype(vector)::value>, row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N),
-                   dim3(THREADS), s, (T *)y, amax, (const T *)gu, n_rows, F, rows);
+            by_amax<T>(amax, [&](auto asked) {
+                launch(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
+                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)y, amax,
+                       (const T *)gu, n_rows, F, rows);
+            });
         });
     });
 }
@@ -204,8 +207,11 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, co
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16);
         by_flag(whole, [&](auto vector) {
-            launch(swiglu_bwd_kernel<T, decltype(vector)::value>, row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N),
-                   dim3(THREADS), s, (T *)dgu, amax, (const T *)gu, (const T *)dy, n_rows, F);
+            by_amax<T>(amax, [&](auto asked) {
+                launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value>,
+                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)dgu, amax,
+                       (const T *)gu, (const T *)dy, n_rows, F);
+            });
         });
     });
 }

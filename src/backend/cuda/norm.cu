@@ -14,7 +14,7 @@ enum { ROW_THREADS = 512 };
 static_assert(NORM_ROW_BYTES_MAX == ROW_THREADS * 8 * 16, "by_row_packs knows up to eight packs per thread");
 
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
-template <typename T, bool VECTOR, int PACKS>
+template <typename T, bool VECTOR, int PACKS, bool AMAX>
 static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
@@ -88,13 +88,13 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
         }
         uint4 rounded = pack_narrow<T>(y);
         raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
-        if (n.amax) most = absmax_pack<T>(most, rounded, n.C - i);
+        if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {
         if (n.mean) n.mean[row] = mean;
         n.rstd[row] = rstd;
     }
-    if (n.amax) absmax_give(n.amax, most, mosts);
+    if (AMAX) absmax_give(n.amax, most, mosts);
 }
 
 /* Two packs and more keep enough bytes under way with few warps to wait for at the sum. */
@@ -116,8 +116,10 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
         by_row_packs(packs, [&](auto per_thread) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
-                launch(norm_kernel<T, decltype(vector)::value, PACKS>, dim3((unsigned)a->n_rows),
-                       dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
+                by_amax<T>(a->amax, [&](auto amax) {
+                    launch(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
+                           dim3((unsigned)a->n_rows), dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
+                });
             });
         });
     });

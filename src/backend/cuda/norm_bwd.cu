@@ -49,7 +49,7 @@ DEVICE row_packs<PACKS> row_packs_load(const launch_norm_bwd_args &n, int64_t ro
 
 static_assert(NORM_ROW_BYTES_MAX == 1024 * 4 * 16, "four packs per thread are the most");
 
-template <typename T, bool VECTOR, int PACKS, bool CENTERED>
+template <typename T, bool VECTOR, int PACKS, bool CENTERED, bool AMAX>
 static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
     norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
     enum { N = pack<T>::N };
@@ -101,10 +101,10 @@ static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
             }
             uint4 rounded = pack_narrow<T>(dx);
             raw_store<VECTOR>((T *)n.dx + row * n.C + i, rounded, n.C - i);
-            if (n.amax) most = absmax_pack<T>(most, rounded, n.C - i);
+            if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
         }
     }
-    if (n.amax) absmax_give(n.amax, most, mosts);
+    if (AMAX) absmax_give(n.amax, most, mosts);
     float *line = n.lines + blockIdx.x * n.C * (CENTERED ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -130,9 +130,12 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 by_flag(a->mean != NULL, [&](auto centered) {
-                    launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value>,
-                           dim3((unsigned)sum_block_count(a->n_rows)),
-                           dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
+                    by_amax<T>(a->amax, [&](auto amax) {
+                        launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value,
+                                               decltype(amax)::value>,
+                               dim3((unsigned)sum_block_count(a->n_rows)),
+                               dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
+                    });
                 });
             });
         };
