@@ -122,6 +122,12 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
             hardware_product_rate(h, t, (double)a->shape.dim[1], (double)b->shape.dim[1], (double)a->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;
     }
+    case OP_LINEAR8: { /* x (N, in), its scale, w (out, in) */
+        const value *w = program_get(p, o->in[2]);
+        double rate = hardware_product_rate(h, DTYPE_F8E4M3, (double)a->shape.dim[0], (double)w->shape.dim[0],
+                                            (double)w->shape.dim[1]);
+        return fmax(flops / rate, memory) + h->launch_s;
+    }
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
@@ -246,11 +252,12 @@ void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_
     double times = (double)micro_runs;
     out->micro_s = cost_section(p, SECTION_MICRO, h, out->busy_s, &out->missing);
     for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
-    out->update_s = cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
+    out->update_s = cost_section(p, SECTION_PREPARE, h, out->busy_s, &out->missing) +
+                    cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
     out->step_s = times * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        if (o->section != SECTION_MICRO && o->section != SECTION_UPDATE) continue;
+        if (!section_of_step(o->section)) continue;
         uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
         out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, &out->missing);
         out->kinds[o->kind].n += n;

@@ -19,8 +19,9 @@ typedef struct cost_kind {
 } cost_kind;
 
 typedef struct cost {
-    double micro_s, update_s; /* one run of each section */
-    double step_s;            /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
+    double micro_s;  /* one run of SECTION_MICRO */
+    double update_s; /* what runs once per step: SECTION_PREPARE and SECTION_UPDATE */
+    double step_s;   /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */

@@ -52,7 +52,7 @@ static void count_work(plan *p) {
     for (size_t i = 0; i < g->n_ops; i++) {
         section s = g->ops[i].section;
         double times = s == SECTION_MICRO ? (double)plan_micro_runs(p) : 1;
-        if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
+        if (!section_of_step(s) && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
         p->sent_per_step += times * op_sent(g, &g->ops[i]);
@@ -159,9 +159,7 @@ double plan_volume(const plan *p) {
     double n = 0;
     for (size_t i = 0; i < g->n_ops; i++) {
         const op *o = &g->ops[i];
-        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA ||
-            (o->section != SECTION_MICRO && o->section != SECTION_UPDATE))
-            continue;
+        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA || !section_of_step(o->section)) continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
             n +=

@@ -163,7 +163,7 @@ uint64_t plan_alive_sum(const plan_alive *a);
 
 /* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill
  * and decode. Evaluation and start belong to it only where the peak is theirs. */
-enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 6 };
+enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 7 };
 typedef struct plan_column {
     size_t first_op, end_op;
     size_t op; /* the fullest of these on the device, which is the one shown */

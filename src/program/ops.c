@@ -175,10 +175,12 @@ static double element_flops(op_kind k) {
     case OP_ACCUMULATE:
     case OP_SUM_PARTS:
     case OP_NORM_SUM:
+    case OP_ABSMAX:
     case OP_CAST: return 1;
     case OP_GRAD_SUMSQ:
     case OP_CLIP: return 2;
-    case OP_ROPE: return 3; /* two products and a sum; v passes */
+    case OP_QUANTIZE: return 2; /* a product, a rounding */
+    case OP_ROPE: return 3;     /* two products and a sum; v passes */
     case OP_RMSNORM:
     case OP_QK_NORM:
     case OP_LOSS_REDUCE: return 4;
@@ -235,6 +237,8 @@ double op_flops(const program *p, const op *o) {
     case OP_LINEAR_DX:    /* dy (N, out), w (out, in) */
     case OP_UNEMBED_LOSS: /* h (N, C), w (V, C) */
     case OP_UNEMBED_STATS: return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_LINEAR8: /* x (N, in), its scale, w (out, in) */
+        return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[2]);
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */

@@ -74,6 +74,14 @@ static status check_gain(const checker *c, value_id x, value_id g) {
     return OK;
 }
 
+static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYPE_F32) && is_shape1(c, v, 1); }
+
+/* The largest number of x, where it is asked for. */
+static status check_amax(const checker *c, value_id x, value_id amax) {
+    if (amax) REQUIRE(has_type(c, x, DTYPE_BF16) && is_number(c, amax), "amax is not one fp32 of a bf16 tensor", amax);
+    return OK;
+}
+
 static status check_statistic(const checker *c, value_id x, value_id s) {
     REQUIRE(has_type(c, s, DTYPE_F32) && is_shape1(c, s, sh(c, x)->dim[0]), "expected fp32 (N)", s);
     return OK;
@@ -254,6 +262,35 @@ static status check_adamw(const checker *c) {
 }
 
 /* Groups of one rank are none: such an op is not written. */
+static status check_quantize(const checker *c) {
+    const op *o = c->o;
+    const shape *x = sh(c, IN(0));
+    REQUIRE(has_type(c, IN(0), DTYPE_BF16) && x->rank == 2, "expected rows of bf16", IN(0));
+    REQUIRE(is_number(c, IN(1)), "amax is not one fp32", IN(1));
+    REQUIRE(OUT(0) || OUT(1), "neither q nor t is asked for", IN(0));
+    if (OUT(0))
+        REQUIRE(has_type(c, OUT(0), DTYPE_F8E4M3) && shape_equal(sh(c, OUT(0)), x), "q is not e4m3 (N, C)", OUT(0));
+    if (OUT(1))
+        REQUIRE(has_type(c, OUT(1), DTYPE_F8E4M3) && is_shape2(c, OUT(1), x->dim[1], x->dim[0]), "t is not e4m3 (C, N)",
+                OUT(1));
+    if (OUT(2)) REQUIRE(is_number(c, OUT(2)), "scale is not one fp32", OUT(2));
+    return OK;
+}
+
+static status check_linear8(const checker *c) {
+    const op *o = c->o;
+    for (int i = 0; i <= 2; i += 2) {
+        REQUIRE(has_type(c, IN(i), DTYPE_F8E4M3) && sh(c, IN(i))->rank == 2, "expected rows of e4m3", IN(i));
+        REQUIRE(is_number(c, IN(i + 1)), "scale is not one fp32", IN(i + 1));
+    }
+    REQUIRE(sh(c, IN(0))->dim[1] == sh(c, IN(2))->dim[1], "weight is not (out, in)", IN(2));
+    REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(2))->dim[0]), "output is not (N, out)", OUT(0));
+    REQUIRE(has_type(c, OUT(0), DTYPE_BF16) || has_type(c, OUT(0), DTYPE_F32), "output is not bf16 or fp32", OUT(0));
+    if (IN(4))
+        REQUIRE(is_shape1(c, IN(4), sh(c, IN(2))->dim[0]) && same_type(c, IN(4), OUT(0)), "bias is not (out)", IN(4));
+    return OK;
+}
+
 static status check_comm(const checker *c) {
     const op *o = c->o;
     int64_t n = o->attr.group_size;
@@ -304,8 +341,12 @@ static status check_op(const checker *c) {
                     "positions do not match the rows", IN(3));
         }
         return OK;
-    case OP_RMSNORM: return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
-    case OP_LAYERNORM: return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
+    case OP_RMSNORM:
+        TRY(check_amax(c, OUT(0), OUT(2)));
+        return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
+    case OP_LAYERNORM:
+        TRY(check_amax(c, OUT(0), OUT(3)));
+        return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
     case OP_ADD:
         TRY(check_rows(c, IN(0)));
         TRY(check_like(c, IN(0), IN(1)));
@@ -313,10 +354,12 @@ static status check_op(const checker *c) {
     case OP_ADD_RMSNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(3)));
         return check_norm(c, IN(0), IN(2), NO_VALUE, OUT(1), NO_VALUE, OUT(2));
     case OP_ADD_LAYERNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(4)));
         return check_norm(c, IN(0), IN(2), IN(3), OUT(1), OUT(2), OUT(3));
     case OP_LINEAR:
         TRY(check_rows(c, IN(0)));
@@ -386,7 +429,7 @@ static status check_op(const checker *c) {
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2) && same_type(c, IN(0), OUT(0)),
                 "output is not (N, F)", OUT(0));
-        return OK;
+        return check_amax(c, OUT(0), OUT(1));
     case OP_GELU: TRY(check_rows(c, IN(0))); return check_like(c, IN(0), OUT(0));
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return check_loss(c);
@@ -427,11 +470,13 @@ static status check_op(const checker *c) {
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(3), NO_VALUE, IN(2)));
         if (IN(4)) TRY(check_like(c, IN(0), IN(4)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(2)));
         return check_weight_grad(c, IN(1), OUT(1));
     case OP_LAYERNORM_BWD:
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(4), IN(2), IN(3)));
         if (IN(5)) TRY(check_like(c, IN(0), IN(5)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(3)));
         TRY(check_weight_grad(c, IN(1), OUT(1)));
         return check_weight_grad(c, IN(1), OUT(2));
     case OP_QK_NORM_BWD:
@@ -448,6 +493,7 @@ static status check_op(const checker *c) {
     case OP_SWIGLU_BWD:
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, IN(1), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2), "dy is not (N, F)", IN(1));
+        TRY(check_amax(c, OUT(0), OUT(1)));
         return check_like(c, IN(0), OUT(0));
     case OP_GELU_BWD: TRY(check_like(c, IN(0), IN(1))); return check_like(c, IN(0), OUT(0));
     case OP_EMBED_BWD:
@@ -482,6 +528,9 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), CLIP_COUNT), "expected the clip value", OUT(0));
         return OK;
     case OP_ADAMW: return check_adamw(c);
+    case OP_ABSMAX: return check_amax(c, IN(0), OUT(0));
+    case OP_QUANTIZE: return check_quantize(c);
+    case OP_LINEAR8: return check_linear8(c);
     case OP_CAST:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
         REQUIRE(is_compute(c, IN(0)) && is_compute(c, OUT(0)), "cast is for fp32, bf16, fp16", OUT(0));

@@ -12,8 +12,12 @@
 #include <stdlib.h>
 
 launch_type launch_type_of(dtype t) {
-    ASSERT(t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16);
-    return t == DTYPE_F32 ? LAUNCH_F32 : t == DTYPE_BF16 ? LAUNCH_BF16 : LAUNCH_F16;
+    switch (t) {
+    case DTYPE_F32: return LAUNCH_F32;
+    case DTYPE_BF16: return LAUNCH_BF16;
+    case DTYPE_F16: return LAUNCH_F16;
+    default: ASSERT(t == DTYPE_F8E4M3); return LAUNCH_E4M3;
+    }
 }
 
 /* ---- which GPU --------------------------------------------------------------------------------------------------- */
