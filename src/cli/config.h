@@ -51,6 +51,7 @@ typedef struct config {
     } parallel;
     struct {
         double timeout; /* seconds */
+        device_transport transport;
         bool shared_memory;
     } comm;
     struct {
@@ -61,7 +62,7 @@ typedef struct config {
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */
         device_kind device;
-        int gpu; /* which */
+        int gpu; /* which; -1: auto */
         bool tf32;
         bool bind;
         bool breakdown; /* show the time of each kind of op at the end */

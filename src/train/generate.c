@@ -52,7 +52,7 @@ static status request_make(plan_request *r, const model_config *c, const generat
                         .precision = o->precision,
                         .device_limit = o->device_limit};
     r->target = backend_target(backend_kind(o->backend), threads);
-    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, &r->device_limit));
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);

@@ -398,6 +398,21 @@ status train_check(const train_request *r, const plan *p) {
     return OK;
 }
 
+/* What the driver counts. Ranks that share a GPU see what all of them take together, while all have it: each has its own
+ * arena and an equal part of the rest. */
+static status measure_driver(trainer *t, train_result *out) {
+    comm *ranks = t->r->comm;
+    uint64_t arena = t->p->program.arena_bytes[TIER_DEVICE], arenas = arena;
+    if (ranks) TRY(comm_device_sum(ranks, &arenas));
+    bool known = exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
+    if (ranks) TRY(comm_barrier(ranks)); /* nobody closes before all have looked */
+    int sharing = ranks ? comm_device_sharing(ranks) : 1;
+    if (!known || sharing == 1) return OK;
+    out->gpu_context = (out->gpu_in_use - MIN(arenas, out->gpu_in_use)) / (uint64_t)sharing;
+    out->gpu_in_use = arena + out->gpu_context;
+    return OK;
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer *t;
@@ -428,7 +443,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
                      (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
-    exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
+    if (rc == OK) rc = measure_driver(t, out);
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
     trainer_close(t);

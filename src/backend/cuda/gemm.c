@@ -383,6 +383,8 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
     case OP_LINEAR8: cuda_kernel_LINEAR8(c, k); break;
     case OP_UNEMBED_LOSS: cuda_kernel_UNEMBED_LOSS(c, k); break;
     case OP_UNEMBED_LOSS_GRAD: cuda_kernel_UNEMBED_LOSS_GRAD(c, k); break;
+    case OP_UNEMBED_STATS: cuda_kernel_UNEMBED_STATS(c, k); break;
+    case OP_UNEMBED_GRAD: cuda_kernel_UNEMBED_GRAD(c, k); break;
     case OP_UNEMBED_LOGITS: cuda_kernel_UNEMBED_LOGITS(c, k); break;
     default: break;
     }

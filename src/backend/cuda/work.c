@@ -9,6 +9,8 @@ size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_LINEAR_DW:
     case OP_LINEAR8:
     case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD:
     case OP_UNEMBED_LOGITS: return cuda_gemm_work_bytes(p, o);
     case OP_ATTENTION:

@@ -177,9 +177,12 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
-    u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
-    u.dh_type = u.gradient ? program_get(p, o->out[1])->type : u.type;
-    u.dw_type = u.gradient ? program_get(p, o->out[2])->type : u.type;
+    u.vocab = u.V;
+    if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
+    u.gradient = op_is_loss_gradient(o->kind);
+    int at_dh = o->kind == OP_UNEMBED_GRAD ? 0 : 1;
+    u.dh_type = u.gradient ? program_get(p, o->out[at_dh])->type : u.type;
+    u.dw_type = u.gradient ? program_get(p, o->out[at_dh + 1])->type : u.type;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = ceil_div(u.N, u.rows);
     u.ld = ld_up(u.V);
@@ -193,7 +196,8 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     }
     u.at_stored = bytes_up((size_t)n_floats * sizeof(float));
     u.at_states = u.at_stored + bytes_up(u.stored ? (size_t)(u.N * u.ld) * dtype_bytes(u.type) : 0);
-    u.at_products = u.at_states + bytes_up(u.v_block ? (size_t)u.N * 2 * sizeof(float) : 0);
+    u.keeps_states = u.v_block > 0 || o->kind == OP_UNEMBED_GRAD;
+    u.at_products = u.at_states + bytes_up(u.keeps_states ? (size_t)u.N * 2 * sizeof(float) : 0);
     u.n_bytes = u.at_products + products_bytes(&u);
     return u;
 }
@@ -222,6 +226,8 @@ size_t cuda_gemm_work_bytes(const program *p, const op *o) {
     product q;
     switch (o->kind) {
     case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_plan_make(p, o).n_bytes;
     case OP_LINEAR8: q = linear8_product(p, o); return product_work_bytes(&q);
     case OP_UNEMBED_LOGITS: q = logits_product(p, o); return logits_picked_bytes(p, o) + product_work_bytes(&q);
