@@ -361,6 +361,7 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
+    p->attention = (attention_way)c->parallel.attention;
     TRY(check_axes(c, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
