@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STEPS = 20 };
+enum { STEPS = 20, ROW = 48 }; /* tokens: two chunks for each of 8 ranks, and of 3 */
 
 #define FAIL(...)                                       \
     do {                                                \
@@ -87,10 +87,10 @@ static void compare_gradient(const char *preset, const model_param *q, const dou
              largest);
 }
 
-static void check_gradients(const char *preset, const char *setting) {
-    training one = {.preset = preset, .threads = 1}, all = one;
+static void check_gradients(const char *preset, const char *const *settings) {
+    training one = {.preset = preset, .seq_len = ROW, .threads = 1}, all = one;
     all.comm = ranks;
-    all.more = SETTINGS(setting);
+    all.more = settings;
     micro alone, shared;
     micro_open(&alone, &one);
     micro_open(&shared, &all);
@@ -161,6 +161,7 @@ static void run_alone(const char *preset, precision p, int accumulation, curve *
     train_observer o = {.context = out, .on_step = on_step};
     training t = {.preset = preset,
                   .precision = p,
+                  .seq_len = ROW,
                   .accumulation = accumulation,
                   .steps = STEPS,
                   .threads = 1,
@@ -179,6 +180,7 @@ static void run_shared(const char *preset, precision p, int accumulation, const 
     train_observer o = {.context = &c, .on_step = on_step};
     training t = {.preset = preset,
                   .precision = p,
+                  .seq_len = ROW,
                   .accumulation = accumulation,
                   .steps = STEPS,
                   .threads = 1,
@@ -228,6 +230,7 @@ static void remove_dir(char *dir) {
 static uint64_t run_in(const char *preset, const char *dir, int steps, const char *const *more, bool alone) {
     training t = {.preset = preset,
                   .precision = PRECISION_BF16,
+                  .seq_len = ROW,
                   .steps = steps,
                   .threads = 1,
                   .dir = dir,
@@ -287,7 +290,7 @@ static void check_families(int tensor) {
     snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
     for (size_t i = 0; i < ARRAY_LENGTH(training_presets); i++) {
         curve alone;
-        check_gradients(training_presets[i], setting);
+        check_gradients(training_presets[i], SETTINGS(setting));
         check_bytes(training_presets[i], setting);
         run_alone(training_presets[i], PRECISION_FP32, 1, &alone);
         run_shared(training_presets[i], PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
@@ -317,21 +320,57 @@ static void check_techniques(int tensor, int data) {
     check_files("test-qwen2", setting, data > 1 ? 2 : 0);
 }
 
-/* Rows shared by all ranks: GPT-2 has as many kv heads as heads. 48 tokens are two chunks for each of 8 ranks. */
+#define HEADS "parallel.attention=heads"
+#define RING "parallel.attention=ring"
+
+/* Rows shared by all ranks: GPT-2 has as many kv heads as heads. */
 static void check_sequence(int sequence) {
     char setting[32];
     curve alone;
     snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
-    check_gradients("test-gpt2", setting);
+    check_gradients("test-gpt2", SETTINGS(setting, HEADS));
     run_alone("test-gpt2", PRECISION_FP32, 1, &alone);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.recompute=full"), &alone, 1e-4);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.offload.activations=host"), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.recompute=full"), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.offload.activations=host"), &alone,
+               1e-4);
     check_files("test-gpt2", setting, 0);
     if (sequence > 2) return;
-    check_gradients("test-qwen3", setting);
+    check_gradients("test-qwen3", SETTINGS(setting, HEADS));
     run_alone("test-qwen3", PRECISION_FP32, 1, &alone);
-    run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
+    run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
+}
+
+/* Keys and values go round: any number of heads, 4 and 2 of them on 3 and 8 ranks. 16-bit numbers differ as those of one rank
+ * do that are added in another order. */
+static void check_ring(int sequence) {
+    static const char *const presets[] = {"test-gpt2", "test-qwen3"};
+    static const char *const extra[][2] = {{"memory.recompute=full", NULL},
+                                           {"memory.recompute=selective", "memory.offload.activations=host"},
+                                           {"memory.offload.params=host", "memory.offload.states=host"}};
+    char setting[32];
+    curve alone;
+    snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
+    for (size_t i = 0; i < ARRAY_LENGTH(presets); i++) {
+        check_gradients(presets[i], SETTINGS(setting, RING));
+        run_alone(presets[i], PRECISION_FP32, 1, &alone);
+        run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING), &alone, 1e-4);
+        for (size_t k = 0; k < ARRAY_LENGTH(extra) && i > 0; k++)
+            run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING, extra[k][0], extra[k][1]), &alone, 1e-4);
+    }
+    run_alone("test-qwen3", PRECISION_BF16, 1, &alone);
+    run_shared("test-qwen3", PRECISION_BF16, 1, SETTINGS(setting, RING), &alone, 2e-2);
+    check_files("test-llama", setting, 0); /* 2 kv heads: by itself only 2 ranks can share them */
+}
+
+/* A ring with a model that is shared as well, and with data ranks. */
+static void check_ring_with(int tensor, int data) {
+    curve alone;
+    char setting[32], zero[32];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    snprintf(zero, sizeof zero, "parallel.zero=%d", data > 1 ? 3 : 0);
+    run_alone("test-qwen3", PRECISION_FP32, 2 * data, &alone);
+    run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", RING, setting, zero), &alone, 1e-4);
 }
 
 /* With a model that is shared as well, and with data ranks in every stage of ZeRO. */
@@ -342,7 +381,7 @@ static void check_sequence_with(int tensor, int data) {
     run_alone("test-gpt2", PRECISION_FP32, 2 * data, &alone);
     for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
         snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
-        run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", setting, zero), &alone, 1e-4);
+        run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", HEADS, setting, zero), &alone, 1e-4);
     }
 }
 
@@ -350,8 +389,15 @@ int main(int argc, char **argv) {
     (void)argc, (void)argv;
     int world = 1, rank = 0;
     if (!comm_launched(&rank, &world) || world < 2) {
-        fprintf(stderr, "start this with mpirun -n 2, 4 or 8\n");
+        fprintf(stderr, "start this with mpirun -n 2, 3, 4 or 8\n");
         return 1;
+    }
+    open_mesh(1, world);
+    check_ring(world);
+    mesh_end();
+    if (world == 3) {
+        if (rank == 0) printf("%d ranks share rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");
+        return n_failed > 0;
     }
     int most = MIN(world, 4); /* heads of the test models */
     open_mesh(most, 1);
@@ -369,6 +415,7 @@ int main(int argc, char **argv) {
     for (int tensor = 1; tensor <= 2 && 2 * tensor < world; tensor++) {
         open_mesh(tensor, 2);
         check_sequence_with(tensor, world / (2 * tensor));
+        check_ring_with(tensor, world / (2 * tensor));
         mesh_end();
     }
     if (rank == 0) printf("%d ranks share model and rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");
