@@ -6,14 +6,16 @@
  * the shape, each with its own sums, added in order afterwards. So the bits never depend on the number of threads.
  * Of a ring one op has this rank's queries and one rank's keys: places in the row say who sees whom, and the forward goes on
  * where the op before it ended.
- * Scratch: a few blocks per thread, and backward 8 T D bytes per thread (or per piece) for the sums; never (T, T).
+ * Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the sums, or per piece, where a long row is then
+ * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T).
  * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
 
 enum {
-    TASKS_WANTED = 32, /* cut a sequence when there are fewer (sequence, kv head) pairs than this */
-    CUT_QUERIES = 256, /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
+    TASKS_WANTED = 32,   /* cut a sequence when there are fewer (sequence, kv head) pairs than this */
+    CUT_QUERIES = 256,   /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
+    SEGMENT_KEYS = 2048, /* whose sums the pieces of a long row have at one time */
 };
 
 static const attention_functions *forced;
@@ -31,7 +33,7 @@ static bool functions_supported(const attention_functions *f) {
 }
 
 static const attention_functions *const FUNCTIONS[] = {
-    /* widest first */
+/* widest first */
 #if defined(__x86_64__)
     &attention_avx512,
     &attention_avx2,
@@ -77,13 +79,15 @@ static attention_job job_make(const op_attr *a, dtype type) {
         .y_type = type,
         .grad_type = type,
         .d_pad = round_up(a->head_dim, ATTENTION_PAD),
-        .t_pad = round_up(a->seq_len, ATTENTION_BLOCK_K),
+        .segment = round_up(a->seq_len, ATTENTION_BLOCK_K),
     };
     /* A key block is transposed once for block_q queries of each head of the group: one head alone takes more. */
     j.block_q = j.group == 1 && j.T > 64 ? ATTENTION_BLOCK_Q : 64;
     j.n_q_blocks = (j.T + j.block_q - 1) / j.block_q;
     int64_t pairs = j.B * j.G, wanted = (TASKS_WANTED + pairs - 1) / pairs, most = MAX(j.T / CUT_QUERIES, 1);
     j.n_cuts = (int)MIN(wanted, most);
+    /* dq waits between segments: it must take less than it saves of sums of dk and dv. */
+    if (j.n_cuts > 1 && j.T >= 2 * SEGMENT_KEYS && j.group < j.n_cuts) j.segment = SEGMENT_KEYS;
     j.kv_stride = j.q_stride;
     return j;
 }
@@ -119,6 +123,10 @@ int64_t attention_cut_keys(const attention_job *j, int cut) {
     return j->n_ranks > 1 ? j->T : MIN(attention_cut_block(j, cut + 1) * j->block_q, j->T);
 }
 
+int64_t attention_segment_blocks(const attention_job *j) {
+    return (j->end_key - j->first_key + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K;
+}
+
 static size_t thread_bytes(const attention_job *j, bool backward) {
     int64_t rows = (int64_t)j->group * j->block_q, key_block = ATTENTION_BLOCK_K * j->d_pad;
     int64_t scores = (int64_t)j->block_q * ATTENTION_BLOCK_K, n;
@@ -130,13 +138,18 @@ static size_t thread_bytes(const attention_job *j, bool backward) {
 
 static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
     int64_t owners = j->n_cuts == 1 ? n_threads : j->B * j->G * j->n_cuts;
-    return (size_t)(owners * 2 * j->t_pad * j->d_pad);
+    return (size_t)(owners * 2 * j->segment * j->d_pad);
+}
+
+static size_t dq_sums_count(const attention_job *j) {
+    return j->segment < j->T ? (size_t)(j->B * j->H * j->T * j->d_pad) : 0;
 }
 
 size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads) {
     attention_job j = job_make(&o->attr, program_get(p, o->in[0])->type);
     if (o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_RING) return thread_bytes(&j, false) * (size_t)n_threads;
-    return thread_bytes(&j, true) * (size_t)n_threads + sums_count(&j, n_threads) * sizeof(float);
+    size_t n_sums = sums_count(&j, n_threads) + dq_sums_count(&j);
+    return thread_bytes(&j, true) * (size_t)n_threads + n_sums * sizeof(float);
 }
 
 typedef struct attention_run {
@@ -165,11 +178,15 @@ static void run_backward(backend_context *c, const kernel_call *k, attention_job
     j->scratch = k->work;
     j->thread_bytes = thread_bytes(j, true);
     j->sums = (float *)(j->scratch + (size_t)c->n_threads * j->thread_bytes);
-    attention_run r = {j, functions_get()->backward};
-    pool_run(c->threads, run_task, &r, j->B * j->G * j->n_cuts);
-    if (j->n_cuts == 1) return;
-    r.fn = functions_get()->add_cuts;
-    pool_run(c->threads, run_task, &r, j->B * j->G * ((j->T + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K));
+    if (dq_sums_count(j)) j->dq_sums = j->sums + sums_count(j, c->n_threads);
+    for (j->first_key = 0; j->first_key < j->T; j->first_key = j->end_key) {
+        j->end_key = MIN(j->first_key + j->segment, j->T);
+        attention_run r = {j, functions_get()->backward};
+        pool_run(c->threads, run_task, &r, j->B * j->G * j->n_cuts);
+        if (j->n_cuts == 1) return;
+        r.fn = functions_get()->add_cuts;
+        pool_run(c->threads, run_task, &r, j->B * j->G * attention_segment_blocks(j));
+    }
 }
 
 void cpu_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
