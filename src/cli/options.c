@@ -285,6 +285,16 @@ static status check_transport(const config *c, device_kind kind) {
                "the CPU");
 }
 
+/* A GPU has no kernels for the blocks of a ring. */
+static status check_ring(plan_request *p, device_kind kind) {
+    if (kind != DEVICE_CUDA) return OK;
+    if (p->attention == ATTENTION_RING)
+        return ERR(ERR_INPUT, "parallel.attention: found ring, expected auto or heads on a GPU: its attention has no "
+                              "kernels that take keys and values block by block");
+    p->attention = ATTENTION_HEADS;
+    return OK;
+}
+
 /* How messages find their bytes: links reach a device's memory, MPI that of the host. */
 static void use_links(plan_request *p, bool links) {
     p->target.comm_at = links ? TIER_DEVICE : TIER_HOST;
@@ -367,7 +377,9 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
+    p->attention = (attention_way)c->parallel.attention;
     TRY(check_transport(c, kind));
+    TRY(check_ring(p, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;

@@ -62,6 +62,7 @@ static bool can_share(const packer *k, const op *o, size_t i, value_id out, valu
     const program *p = k->p;
     const value *a = &p->values[in], *b = &p->values[out];
     if (a->persistent || b->persistent || a->view_of || b->view_of || a->tier != b->tier) return false;
+    if (a->type != b->type) return false; /* an element would lie where others are still read */
     if (k->life[in].last != i || k->life[out].first != i) return false;
     if (value_bytes(b) > value_bytes(&p->values[owner_of(k, in)])) return false;
     int readers = 0; /* the same value twice among the inputs would be overwritten while still read */

@@ -86,13 +86,13 @@ static double adamw_seconds(const program *p, const op *o, const hardware *h) {
 /* Between the ranks of a group: over the links of a node while all of them fit there, else over the network; once around
  * for the bytes, and a latency for each doubling of the group. Ranks on a CPU whose links nobody described are processes
  * that read each other's memory. */
-static double message_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
-    bool near = o->attr.group_size <= h->devices_per_node;
+double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing) {
+    bool near = group_size <= h->devices_per_node;
     double bandwidth = near ? h->link_bandwidth : h->network_bandwidth;
     double latency = near ? h->link_latency : h->network_latency;
     if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
     const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
-    return over(op_sent(p, o), bandwidth, key, missing) + latency * ceil(log2(o->attr.group_size));
+    return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
 }
 
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
@@ -105,8 +105,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
+    case OP_SHIFT:
     case OP_SEND:
-    case OP_RECV: return message_seconds(p, o, h, missing) + h->launch_s;
+    case OP_RECV: return cost_message_seconds(op_sent(p, o), o->attr.group_size, h, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
@@ -133,7 +134,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
     case OP_ATTENTION:
-    case OP_ATTENTION_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;

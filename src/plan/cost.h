@@ -29,6 +29,8 @@ typedef struct cost {
 
 /* One op alone. *missing is set when a needed rate is not there, and the result is then INFINITY. */
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing);
+/* A message that each rank of a group sends, of so many bytes. */
+double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing);
 /* One run of a section that the waits pass has seen, from its first op's start to its last op's end; busy_s
  * (STREAM_COUNT) is added to. */
 double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing);

@@ -97,8 +97,14 @@ status plan_compile(plan *p, const plan_request *r) {
         return plan_compile(p, &q);
     }
     if (plan_is_open(r)) return plan_search(p, r);
+    if (r->attention == ATTENTION_RING && mesh_size(&r->mesh, AXIS_SEQUENCE) > 1 && !r->target.has_ring)
+        return ERR(ERR_INPUT,
+                   "parallel.attention: found ring, expected heads on %s, which has no kernels for a ring; set "
+                   "run.device to cpu, or parallel.attention=heads",
+                   r->target.name);
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
+    p->attention = plan_attention(r);
     program_init(&p->program);
     model_build_options o = {.batch = r->micro_batch,
                              .seq_len = r->seq_len,
@@ -107,6 +113,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
+                             .ring = p->attention.way == ATTENTION_RING,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};

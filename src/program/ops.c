@@ -88,12 +88,14 @@ bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
 bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_ADAMW && i == 0 && o->out[1]) return false; /* the parameter is the rounded master */
     if (o->kind == OP_REDUCE_SCATTER && !o->in[1]) return false;  /* nothing to add to */
+    if (o->kind == OP_ATTENTION_RING_BWD && o->attr.peer == o->attr.index) return false; /* the first step */
     return op_output_updates(o->kind, i);
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
 bool op_brings_gradient(const op *o) {
+    if (o->kind == OP_KV_PART || o->kind == OP_SHIFT) return o->attr.tag == TAG_BACKWARD;
     return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&
            (o->attr.tag == TAG_BACKWARD || o->attr.tag == TAG_EMBED);
 }
@@ -131,6 +133,7 @@ double op_sent(const program *p, const op *o) {
     case OP_REDUCE_SCATTER:
     case OP_ALL_TO_ALL: return others * (double)value_bytes(program_get(p, o->in[0]));
     case OP_ALL_REDUCE: return 2 * others * (double)value_bytes(program_get(p, o->in[0])); /* there and back */
+    case OP_SHIFT:
     case OP_SEND: return (double)value_bytes(program_get(p, o->in[0]));
     default: return 0;
     }
@@ -247,6 +250,9 @@ double op_flops(const program *p, const op *o) {
      * and shorter ones cost less. */
     case OP_ATTENTION: return 2.0 * square;     /* two products */
     case OP_ATTENTION_BWD: return 5.0 * square; /* five */
+    /* Tokens of a rank are a run from the front and one from the back: of any rank's keys they see half. */
+    case OP_ATTENTION_RING: return 2.0 * square;
+    case OP_ATTENTION_RING_BWD: return 5.0 * square;
     case OP_ADAMW:
     case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + noise_flops(p, o);
     default: return element_flops(o->kind) * count_of(p, sizing_operand(o));

@@ -159,6 +159,7 @@ typedef struct op_attr {
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
     int peer, tag;             /* send, recv: rank in the group; which of several messages */
+    int index;                 /* attention_ring: this rank's place in the group */
 } op_attr;
 
 #define OP_MAX_IN 8
@@ -247,7 +248,8 @@ bool op_reads_output(const op *o,
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
-bool op_brings_gradient(const op *o);         /* a message from another stage: the backward begins with it here */
+bool op_brings_gradient(const op *o);         /* the backward begins with it here: a message from another stage, or keys and
+                                                 values that go round once more for it */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */

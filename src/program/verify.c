@@ -97,6 +97,52 @@ static status check_heads(const checker *c, value_id qkv) {
     return OK;
 }
 
+static bool is_lse(const checker *c, value_id v) {
+    const op_attr *a = &c->o->attr;
+    return has_type(c, v, DTYPE_F32) && shape_count(sh(c, v)) == a->batch * a->seq_len * a->n_heads;
+}
+
+static status check_query(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, (int64_t)a->n_heads * a->head_dim),
+            "expected (N, H D)", v);
+    return OK;
+}
+
+static status check_kv(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, 2 * (int64_t)a->n_kv_heads * a->head_dim),
+            "expected (N, 2G D)", v);
+    return OK;
+}
+
+/* One step of a ring. The first is with the rank's own keys, the last with those of the rank behind it. */
+static status check_ring(const checker *c) {
+    const op *o = c->o;
+    const op_attr *a = &o->attr;
+    TRY(check_heads(c, IN(0)));
+    dtype t = program_get(c->p, IN(0))->type;
+    TRY(check_kv(c, IN(1), t));
+    TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
+    REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
+                a->peer < a->group_size,
+            "expected a rank of a group, with two runs of tokens", IN(0));
+    if (o->kind == OP_ATTENTION_RING_BWD) {
+        TRY(check_query(c, IN(3), t));
+        REQUIRE(is_lse(c, IN(4)), "lse is not (B, H, T)", IN(4));
+        TRY(check_query(c, IN(5), t));
+        TRY(check_query(c, OUT(0), DTYPE_F32));
+        return check_kv(c, OUT(1), DTYPE_F32);
+    }
+    bool first = a->peer == a->index, last = a->peer == (a->index + 1) % a->group_size;
+    REQUIRE(!IN(3) == first && !IN(4) == first, "the first step, and no other, follows none", IN(0));
+    if (!first) TRY(check_query(c, IN(3), DTYPE_F32));
+    REQUIRE(first || is_lse(c, IN(4)), "lse is not (B, H, T)", IN(4));
+    TRY(check_query(c, OUT(0), last ? t : DTYPE_F32));
+    REQUIRE(is_lse(c, OUT(1)), "lse is not (B, H, T)", OUT(1));
+    return OK;
+}
+
 /* Pages of keys and values, and what finds a token in them. */
 static status check_paged(const checker *c, value_id cache, value_id slots, value_id table, value_id doc) {
     const op *o = c->o;
@@ -402,6 +448,15 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
                 "lse is not (B, H, T)", OUT(1));
         return OK;
+    case OP_KV_PART:
+        TRY(check_heads(c, IN(0)));
+        return check_kv(c, OUT(0), program_get(c->p, IN(0))->type);
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return check_ring(c);
+    case OP_QKV_JOIN:
+        TRY(check_heads(c, OUT(0)));
+        TRY(check_query(c, IN(0), DTYPE_F32));
+        return check_kv(c, IN(1), DTYPE_F32);
     case OP_KV_STORE: TRY(check_heads(c, IN(0))); return check_paged(c, OUT(0), IN(1), IN(2), IN(3));
     case OP_ATTENTION_PAGED:
         TRY(check_heads(c, IN(0)));
@@ -540,6 +595,7 @@ static status check_op(const checker *c) {
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
+    case OP_SHIFT:
     case OP_SEND:
     case OP_RECV: return check_comm(c);
     case OP_COUNT: break;

@@ -92,7 +92,9 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_LINEAR_DW: return cpu_linear_work_bytes(p, o, n_threads);
     case OP_LINEAR8: return cpu_linear8_work_bytes(p, o, n_threads);
     case OP_ATTENTION:
-    case OP_ATTENTION_BWD: return cpu_attention_work_bytes(p, o, n_threads);
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return cpu_attention_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD:
     case OP_UNEMBED_STATS:
