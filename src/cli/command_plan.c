@@ -67,7 +67,7 @@ status command_plan(command_line *l) {
     r.plan.hardware = &machine;
     r.plan.compare = true;
     if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;
-    if (l->hardware) r.plan.host_limit = machine.host_bytes;
+    if (l->hardware && !l->config.memory.host) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     if (l->world) return show_world(l, &r.plan);
     TRY(request_use_mesh(&r, &l->config));

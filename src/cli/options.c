@@ -239,7 +239,7 @@ status model_from_config(const config *c, model_config *out) {
     } overrides[] = {
         {c->model.layers, &out->n_layers},     {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
         {c->model.kv_heads, &out->n_kv_heads}, {c->model.head_dim, &out->head_dim}, {c->model.ffn, &out->ffn},
-        {c->model.vocab, &out->vocab},
+        {c->model.vocab, &out->vocab},         {c->model.max_positions, &out->max_positions},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(overrides); i++)
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
@@ -344,6 +344,8 @@ status request_from_config(const config *c, train_request *out) {
                                .grads = c->memory.offload_grads < 0,
                                .states = c->memory.offload_states < 0,
                                .activations = c->memory.offload_activations < 0,
+                               .keep_layers = c->memory.keep_layers < 0,
+                               .chunk = c->memory.chunk_tokens < 0,
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch};
     p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
@@ -354,8 +356,10 @@ status request_from_config(const config *c, train_request *out) {
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),
                                    .activations = offload_tier(c->memory.offload_activations),
+                                   .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
+    p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
@@ -371,7 +375,7 @@ status request_from_config(const config *c, train_request *out) {
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
     uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
-    p->host_limit = machine.memory_available - MIN(machine.memory_available, taken);
+    p->host_limit = c->memory.host ? c->memory.host : machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }
@@ -391,6 +395,6 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
     if (!c->memory.device) p->device_limit /= (uint64_t)here;
-    p->host_limit /= (uint64_t)here;
+    if (!c->memory.host) p->host_limit /= (uint64_t)here;
     return OK;
 }

@@ -7,6 +7,7 @@ static const pass_row pipeline[] = {
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
+    {"chunk", pass_chunk, "the MLP of a block for a few tokens at a time"},
     {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
     {"pipeline", pass_pipeline, "all micro-batches of a stage in one section"},
     {"place", pass_place, "chosen layers on chosen devices"},

@@ -2,7 +2,8 @@
 /* pass.h - rewrites of the program. One technique, one pass, one file.
  *
  * Promises
- *   - A pass may move, repeat or split work; it never changes arithmetic.
+ *   - A pass may move, repeat or split work; it never changes arithmetic. The one exception is chunk, whose weight gradients
+ *     are sums in another order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *
@@ -75,6 +76,7 @@ void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_
 /* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
 typedef struct offload_options {
     tier params, grads, states, activations;
+    int64_t keep_layers;  /* the last so many layers keep their activations on the device, wherever others' go */
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
@@ -127,6 +129,7 @@ typedef struct pass_context {
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens; /* rows that an MLP takes at a time, a multiple as chunk_rows gives it; 0: all */
     place_options place;
     mesh mesh;
     shard_options shard;
@@ -147,6 +150,8 @@ status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO,
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
+status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */
+int64_t chunk_rows(int64_t asked);                  /* what pass_chunk takes for so many tokens */
 status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
 status pass_pipeline(program *p, pass_context *c);  /* all micro-batches of a stage, in the order of 1F1B */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */

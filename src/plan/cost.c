@@ -117,7 +117,8 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[1], (double)b->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;
     }
-    case OP_LINEAR_DW: { /* dy (N, out), x (N, in) */
+    case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD: { /* dy (N, out), x (N, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[1], (double)b->shape.dim[1], (double)a->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;

@@ -19,6 +19,8 @@
  * numbers of a run, so they are open only where they were set to auto. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
+    bool keep_layers; /* which of the activations stay */
+    bool chunk;       /* may the MLP take fewer tokens at a time */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
 } plan_open;
@@ -31,6 +33,7 @@ typedef struct plan_request {
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens; /* that the MLP of a block takes at a time, as chunk_rows gives it; 0: all */
     plan_open open;
     bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
@@ -60,6 +63,7 @@ typedef struct plan_candidate {
     int64_t micro_batch, accumulation;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens;
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT];
     double step_s;     /* predicted; NAN without hardware */

@@ -237,6 +237,7 @@ double op_flops(const program *p, const op *o) {
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
+    case OP_LINEAR_DW_ADD:
         return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];
     /* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
      * and shorter ones cost less. */

@@ -24,7 +24,7 @@ bool product_equal(const product *a, const product *b);
 bool product_may_split(const product *q);
 size_t product_work_bytes(const product *q);
 
-/* LINEAR, LINEAR_DX, LINEAR_DW */
+/* LINEAR, LINEAR_DX, LINEAR_DW, LINEAR_DW_ADD */
 product linear_product(const program *p, const op *o);
 
 /* How UNEMBED_LOSS and its gradient cut their work, and where in their scratch things lie. unembed.c explains the walks. */

@@ -7,6 +7,7 @@ size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_LINEAR:
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD:
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD:
     case OP_UNEMBED_LOGITS: return cuda_gemm_work_bytes(p, o);
