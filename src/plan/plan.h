@@ -110,10 +110,20 @@ bool plan_is_open(const plan_request *r);
 /* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
  * ways that fit the fastest, or where none does the smallest. */
 status plan_search(plan *p, const plan_request *r);
+/* A candidate compiled, and its numbers. */
+status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
 status plan_weigh(const plan_request *r, plan_candidate *out);
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
+
+/* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
+
+/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory; the caller frees. The
+ * last of them fit where any does. */
+status plan_tighten(const plan_request *r, const plan_candidate *like, plan_candidate **list, size_t *n);
+/* Does any way of those fit? Quicker than a plan, which has to find the fastest. */
+status plan_can_fit(const plan_request *r, bool *fits);
 
 /* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
 
