@@ -642,8 +642,7 @@ static status check_model(const config *c) {
         bool given;
     } sizes[] = {{"layers", c->model.layers},     {"hidden", c->model.hidden},     {"heads", c->model.heads},
                  {"kv_heads", c->model.kv_heads}, {"head_dim", c->model.head_dim}, {"ffn", c->model.ffn},
-                 {"vocab", c->model.vocab},       {"max_positions", c->model.max_positions},
-                 {"tied", c->model.tied >= 0}};
+                 {"vocab", c->model.vocab},       {"tied", c->model.tied >= 0}};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].given)
             return ERR(ERR_INPUT,

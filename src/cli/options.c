@@ -221,9 +221,22 @@ void config_settle(config *c) {
         c->data.tokenizer = c->model.path;
 }
 
+/* Rope counts on as far as it is asked to; learned positions are a tensor of the file. */
+static status model_of_directory(const config *c, model_config *out) {
+    TRY(model_config_read(out, c->model.path));
+    int64_t asked = c->model.max_positions;
+    if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
+        return ERR(ERR_INPUT,
+                   "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
+                   "out",
+                   (long long)asked, (long long)out->max_positions, c->model.path);
+    if (asked) out->max_positions = asked;
+    return OK;
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
-    if (!name) return model_config_read(out, c->model.path);
+    if (!name) return model_of_directory(c, out);
     const model_config *preset = model_preset_find(name);
     if (!preset) {
         const char *nearest = model_preset_at(0)->name;
@@ -239,11 +252,12 @@ status model_from_config(const config *c, model_config *out) {
     } overrides[] = {
         {c->model.layers, &out->n_layers},     {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
         {c->model.kv_heads, &out->n_kv_heads}, {c->model.head_dim, &out->head_dim}, {c->model.ffn, &out->ffn},
-        {c->model.vocab, &out->vocab},         {c->model.max_positions, &out->max_positions},
+        {c->model.vocab, &out->vocab},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(overrides); i++)
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
     if (c->model.tied >= 0) out->tied = c->model.tied;
+    if (c->model.max_positions) out->max_positions = c->model.max_positions;
     return model_config_check(out);
 }
 
