@@ -26,7 +26,7 @@ typedef struct config {
         const char *path;   /* ""; or a Hugging Face directory instead of a preset */
         int init;           /* init_kind; -1: pretrained with a path, else random */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions; /* 0: as the preset says */
-        int tied;                                                      /* -1: as the preset says */
+        int tied;                                                                     /* -1: as the preset says */
     } model;
     data_options data; /* data.seed always equals train.seed */
     task_kind task;

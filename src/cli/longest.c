@@ -8,7 +8,7 @@
  * positions end where their table ends. */
 #include "cli/longest.h"
 
-enum { UNIT = 1024, LONGEST = 1 << 24, PART = 64 };
+enum { UNIT = 1024, LONGEST = 1 << 24, GROWTH = 8, PART = 64 };
 
 static status ask(command_line *l, longest_request request, int64_t tokens, bool *fits) {
     train_request r;
@@ -38,7 +38,7 @@ status longest_find(command_line *l, longest_request request, longest_row *out) 
         if (fits) out->fits = next;
         else out->too_long = next;
         if (!fits || next == most) break;
-        next = MIN(next * 2, most);
+        next = MIN(next * GROWTH, most);
     }
     while (out->fits && out->too_long) {
         step = MAX(out->fits / PART / UNIT * UNIT, (int64_t)UNIT);

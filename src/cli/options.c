@@ -226,10 +226,11 @@ static status model_of_directory(const config *c, model_config *out) {
     TRY(model_config_read(out, c->model.path));
     int64_t asked = c->model.max_positions;
     if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
-        return ERR(ERR_INPUT,
-                   "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
-                   "out",
-                   (long long)asked, (long long)out->max_positions, c->model.path);
+        return ERR(
+            ERR_INPUT,
+            "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
+            "out",
+            (long long)asked, (long long)out->max_positions, c->model.path);
     if (asked) out->max_positions = asked;
     return OK;
 }

@@ -40,9 +40,7 @@ typedef struct chunker {
 
 int64_t chunk_rows(int64_t asked) { return (asked + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT; }
 
-static bool is_function(op_kind k) {
-    return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD;
-}
+static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
 
 static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
 
@@ -211,8 +209,7 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
     for (size_t i = first; i < end; i++) {
         const op *o = &w->ops[i];
         if (w->places[i] != PLACE_INSIDE) continue;
-        for (int k = 0; k < op_input_count(o->kind); k++)
-            w->n_in_run[o->in[k]] = count ? w->n_in_run[o->in[k]] + 1 : 0;
+        for (int k = 0; k < op_input_count(o->kind); k++) w->n_in_run[o->in[k]] = count ? w->n_in_run[o->in[k]] + 1 : 0;
         for (int k = 0; k < op_output_count(o->kind); k++)
             w->n_in_run[o->out[k]] = count ? w->n_in_run[o->out[k]] + 1 : 0;
     }

@@ -151,10 +151,8 @@ static value_id redirected(program *p, value_id v, value_id from, value_id to) {
 
 static void redirect(program *p, op *ops, size_t first, size_t end, value_id from, value_id to) {
     for (size_t i = first; i < end; i++) {
-        for (int k = 0; k < op_input_count(ops[i].kind); k++)
-            ops[i].in[k] = redirected(p, ops[i].in[k], from, to);
-        for (int k = 0; k < op_output_count(ops[i].kind); k++)
-            ops[i].out[k] = redirected(p, ops[i].out[k], from, to);
+        for (int k = 0; k < op_input_count(ops[i].kind); k++) ops[i].in[k] = redirected(p, ops[i].in[k], from, to);
+        for (int k = 0; k < op_output_count(ops[i].kind); k++) ops[i].out[k] = redirected(p, ops[i].out[k], from, to);
     }
 }
 

@@ -134,12 +134,13 @@ status plan_tighten(const plan_request *r, const plan_candidate *like, plan_cand
 status plan_can_fit(const plan_request *r, bool *fits) {
     level levels[LEVELS_MOST];
     ways w = {0};
-    status rc = OK;
+    status rc;
     plan_candidate like = {.precision = r->precision, .micro_batch = r->micro_batch, .accumulation = r->accumulation};
     *fits = false;
-    /* The tightest first: where anything fits it does, most often. */
-    for (size_t i = list_levels(r, levels); i-- > 0 && !*fits && rc == OK;)
-        rc = try_level(r, &like, &levels[i], &w, fits);
+    /* The first is the quickest to compile; then the tightest: where anything fits, it does, most often. */
+    size_t n_levels = list_levels(r, levels);
+    rc = try_level(r, &like, &levels[0], &w, fits);
+    for (size_t i = n_levels; i-- > 1 && !*fits && rc == OK;) rc = try_level(r, &like, &levels[i], &w, fits);
     free(w.list);
     return rc;
 }

@@ -4,7 +4,9 @@
  * A forward task is one block of queries of all heads that share a kv head. A backward task is one (sequence, kv head),
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by
  * the shape, each with its own sums, added in order afterwards. So the bits never depend on the number of threads.
- * Scratch: a few blocks per thread, and backward 8 T D bytes per thread (or per piece) for the sums; never (T, T).
+ * Scratch: a few blocks per thread, and backward 8 T D bytes per thread (or per piece) for the sums; never (T, T). Where the
+ * sums of all pieces would be large, the pairs take turns, as many at once as give every thread a piece: no sum goes over
+ * two pairs, so no bit depends on it.
  * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
@@ -14,7 +16,11 @@ enum {
     CUT_QUERIES = 256, /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
 };
 
+/* Sums of dk and dv beyond this are not held for all pieces at once: 32 pieces of 8192 tokens and 128 columns. */
+#define SUMS_BYTES (256ll << 20)
+
 static const attention_functions *forced;
+static int64_t sums_most = SUMS_BYTES;
 
 static bool functions_supported(const attention_functions *f) {
 #if defined(__x86_64__)
@@ -29,7 +35,7 @@ static bool functions_supported(const attention_functions *f) {
 }
 
 static const attention_functions *const FUNCTIONS[] = {
-    /* widest first */
+/* widest first */
 #if defined(__x86_64__)
     &attention_avx512,
     &attention_avx2,
@@ -50,6 +56,8 @@ bool attention_force_functions(const char *name) {
         if (!strcmp(name, FUNCTIONS[i]->name) && functions_supported(FUNCTIONS[i])) forced = FUNCTIONS[i];
     return !name || forced;
 }
+
+void attention_limit_sums(int64_t n_bytes) { sums_most = n_bytes ? n_bytes : SUMS_BYTES; }
 
 const char *attention_functions_list(int i) {
     return i >= 0 && (size_t)i < ARRAY_LENGTH(FUNCTIONS) ? FUNCTIONS[i]->name : NULL;
@@ -94,8 +102,15 @@ static size_t thread_bytes(const attention_job *j, bool backward) {
     return (size_t)round_up(n * (int64_t)sizeof(float), 64);
 }
 
+/* (sequence, kv head) whose pieces are summed at once. */
+static int64_t pairs_at_once(const attention_job *j, int n_threads) {
+    int64_t all = j->B * j->G, pair_bytes = j->n_cuts * 2 * j->t_pad * j->d_pad * (int64_t)sizeof(float);
+    if (j->n_cuts == 1) return all;
+    return MIN(all, MAX(sums_most / pair_bytes, (n_threads + j->n_cuts - 1) / j->n_cuts));
+}
+
 static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
-    int64_t owners = j->n_cuts == 1 ? n_threads : j->B * j->G * j->n_cuts;
+    int64_t owners = j->n_cuts == 1 ? n_threads : pairs_at_once(j, n_threads) * j->n_cuts;
     return (size_t)(owners * 2 * j->t_pad * j->d_pad);
 }
 
@@ -139,9 +154,13 @@ void cpu_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     j.scratch = k->work;
     j.thread_bytes = thread_bytes(&j, true);
     j.sums = (float *)(j.scratch + (size_t)c->n_threads * j.thread_bytes);
-    attention_run r = {&j, functions_get()->backward};
-    pool_run(c->threads, run_task, &r, j.B * j.G * j.n_cuts);
-    if (j.n_cuts == 1) return;
-    r.fn = functions_get()->add_cuts;
-    pool_run(c->threads, run_task, &r, j.B * j.G * ((j.T + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K));
+    const attention_functions *f = functions_get();
+    int64_t all = j.B * j.G, at_once = pairs_at_once(&j, c->n_threads);
+    for (j.first_pair = 0; j.first_pair < all; j.first_pair += at_once) {
+        j.n_pairs = MIN(at_once, all - j.first_pair);
+        pool_run(c->threads, run_task, &(attention_run){&j, f->backward}, j.n_pairs * j.n_cuts);
+        if (j.n_cuts == 1) continue;
+        int64_t n_blocks = (j.T + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K;
+        pool_run(c->threads, run_task, &(attention_run){&j, f->add_cuts}, j.n_pairs * n_blocks);
+    }
 }

@@ -27,7 +27,8 @@ typedef struct attention_job {
     int n_cuts;         /* backward: pieces of one (sequence, kv head), each with its own sums of dk and dv */
     char *scratch;      /* thread_bytes for every thread, then the dk and dv sums */
     size_t thread_bytes;
-    float *sums; /* 2 x (t_pad, d_pad) for each thread when n_cuts is 1, else for each task */
+    float *sums;                 /* 2 x (t_pad, d_pad) for each thread when n_cuts is 1, else for each task */
+    int64_t first_pair, n_pairs; /* backward: the (sequence, kv head) whose sums are held now */
 } attention_job;
 
 /* The first query block of a cut. Later queries see more keys, so equal work means cuts at the roots of the area. */
@@ -36,8 +37,8 @@ int64_t attention_cut_block(const attention_job *j, int cut);
 typedef struct attention_functions {
     const char *name;
     void (*forward)(const attention_job *j, int64_t task, int thread);  /* task: (b, g, query block) */
-    void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (b, g, cut) */
-    void (*add_cuts)(const attention_job *j, int64_t task, int thread); /* task: (b, g, key block); n_cuts > 1 */
+    void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (pair, cut) */
+    void (*add_cuts)(const attention_job *j, int64_t task, int thread); /* task: (pair, key block); n_cuts > 1 */
 } attention_functions;
 
 extern const attention_functions attention_base;
@@ -47,5 +48,7 @@ extern const attention_functions attention_avx2, attention_avx512;
 
 /* For tests and benches: force a set by name (NULL = the widest). False when this machine cannot run it. */
 bool attention_force_functions(const char *name);
+/* For tests: hold at most so many bytes of sums where a smaller number is possible; 0: as usual. */
+void attention_limit_sums(int64_t n_bytes);
 const char *attention_functions_list(int i); /* every name compiled in; NULL at the end */
 const char *attention_functions_name(void);  /* the one in use */
