@@ -208,8 +208,6 @@ static void backward_of_long_sequences_is_cut_and_added(void **state) {
     }
 }
 
-/* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
- * truncation is e^2 / 6 times a third derivative of order 1 and rounding is 1e-12, so fp32's own error rules. */
 /* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there. */
 static void long_rows_are_taken_in_segments(void **state) {
     (void)state;
@@ -223,6 +221,8 @@ static void long_rows_are_taken_in_segments(void **state) {
     }
 }
 
+/* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
+ * truncation is e^2 / 6 times a third derivative of order 1 and rounding is 1e-12, so fp32's own error rules. */
 static void backward_matches_finite_differences(void **state) {
     (void)state;
     dims d = {1, 70, 4, 2, 12};

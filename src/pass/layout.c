@@ -215,6 +215,18 @@ static size_t find_neighbours(const stretch *all, const block *b, block **out) {
     return n;
 }
 
+/* Behind those that lie as low. */
+static void insert_by_offset(block **placed, size_t n, block *b) {
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (placed[middle]->offset > b->offset) high = middle;
+        else low = middle + 1;
+    }
+    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
+    placed[low] = b;
+}
+
 /* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. A
  * block that lives long meets most of the others anyway: for it the list of all, kept sorted, is the shorter way. */
 static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_order order) {
@@ -234,9 +246,7 @@ static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_orde
         }
         b->offset = at;
         stretch_add(all, b);
-        size_t j = n_placed++;
-        for (; j > 0 && placed[j - 1]->offset > at; j--) placed[j] = placed[j - 1];
-        placed[j] = b;
+        insert_by_offset(placed, n_placed++, b);
         top = MAX(top, at + b->n_bytes);
     }
     for (size_t i = 0; i < n_stretches; i++) free(all[i].blocks);

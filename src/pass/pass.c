@@ -8,6 +8,7 @@ static const pass_row pipeline[] = {
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
     {"fp8", pass_fp8, "products of 8 bits in the layers"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
+    {"chunk", pass_chunk, "the MLP of a block for a few tokens at a time"},
     {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
     {"pipeline", pass_pipeline, "all micro-batches of a stage in one section"},
     {"place", pass_place, "chosen layers on chosen devices"},

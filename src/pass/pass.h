@@ -2,8 +2,9 @@
 /* pass.h - rewrites of the program. One technique, one pass, one file.
  *
  * Promises
- *   - A pass may move, repeat or split work; it never changes arithmetic. (fuse and fp8 do, by precision alone: there is no
- *     second program of that precision to be equal to.)
+ *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, by precision alone,
+ *     where there is no second program of that precision to be equal to; chunk, whose weight gradients are sums in another
+ *     order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *
@@ -61,6 +62,8 @@ typedef struct optimizer_options {
  *   full       only the input of each layer
  *   ratio r    full in the last int(r L) layers, none in the others
  *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
+ *   nested n   as every n, and inside the n layers as full: first only the input of each is computed again, then, before its
+ *              backward, the layer. Two forwards more, but for every n-th layer, and never more than one layer's values
  *   keep names the input of each layer and the values of these names in every layer */
 typedef enum recompute_kind {
     RECOMPUTE_NONE,
@@ -69,6 +72,7 @@ typedef enum recompute_kind {
     RECOMPUTE_FULL,
     RECOMPUTE_RATIO,
     RECOMPUTE_EVERY,
+    RECOMPUTE_NESTED,
     RECOMPUTE_KEEP,
     RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
     RECOMPUTE_COUNT
@@ -76,16 +80,17 @@ typedef enum recompute_kind {
 typedef struct recompute_policy {
     recompute_kind kind;
     double ratio;
-    int64_t every;
+    int64_t every;    /* also of nested */
     const char *keep; /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
 } recompute_policy;
 const char *recompute_name(recompute_kind k);
-/* "full", "ratio:0.5", "every:2", "keep:attn.y,mlp.up". keep points into text. */
+/* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up". keep points into text. */
 status recompute_parse(recompute_policy *out, const char *text);
 void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
 /* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
 typedef struct offload_options {
     tier params, grads, states, activations;
+    int64_t keep_layers;  /* the last so many layers keep their activations on the device, wherever others' go */
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
@@ -138,6 +143,7 @@ typedef struct pass_context {
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens; /* rows that an MLP takes at a time, a multiple as chunk_rows gives it; 0: all */
     place_options place;
     mesh mesh;
     shard_options shard;
@@ -159,6 +165,8 @@ status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, cli
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
 status pass_fp8(program *p, pass_context *c);       /* linears of the layers in 8 bits, weights once per step */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
+status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */
+int64_t chunk_rows(int64_t asked);                  /* what pass_chunk takes for so many tokens */
 status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
 status pass_pipeline(program *p, pass_context *c);  /* all micro-batches of a stage, in the order of 1F1B */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */

@@ -1,7 +1,8 @@
 /* cost.c - the time of a step, from shapes and the description of a machine.
  *
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
- * products (less for small ones), attention, and arithmetic on single elements. A copy between tiers takes its bytes over
+ * products (less for small ones), attention, and arithmetic on single elements; sums over rows have a time of their own
+ * beside it, and so has the noise of stochastic rounding where it was measured. A copy between tiers takes its bytes over
  * the slowest thing on its way; while copies run both ways, both are slower, and so is a drive that reads and writes.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
@@ -95,6 +96,28 @@ double cost_message_seconds(double n_bytes, int group_size, const hardware *h, c
     return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
 }
 
+/* Parts that meet in a second step: on a GPU it takes its time even where there is little to add. */
+static bool is_sum(op_kind k) {
+    switch (k) {
+    case OP_BIAS_GRAD:
+    case OP_RMSNORM_BWD:
+    case OP_LAYERNORM_BWD:
+    case OP_QK_NORM_BWD:
+    case OP_EMBED_BWD:
+    case OP_EMBED_BWD_ADD:
+    case OP_POSITION_BWD:
+    case OP_LOSS_REDUCE:
+    case OP_GRAD_SUMSQ: return true;
+    default: return false;
+    }
+}
+
+static double element_seconds(const program *p, const op *o, const hardware *h, dtype t) {
+    double s = fmax(op_flops(p, o) / h->vector[t], op_bytes(p, o) / h->device_bandwidth);
+    if (h->noise_rate > 0) s = fmax(s, op_noise(p, o) / h->noise_rate);
+    return s + (is_sum(o->kind) ? h->sum_s : 0) + h->launch_s;
+}
+
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
@@ -118,7 +141,8 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[1], (double)b->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;
     }
-    case OP_LINEAR_DW: { /* dy (N, out), x (N, in) */
+    case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD: { /* dy (N, out), x (N, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[1], (double)b->shape.dim[1], (double)a->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;
@@ -141,7 +165,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
         if (o->at == TIER_HOST) return op_bytes(p, o) / h->host_bandwidth + h->launch_s;
-        return fmax(flops / h->vector[t], memory) + h->launch_s;
+        return element_seconds(p, o, h, t);
     }
 }
 

@@ -126,6 +126,7 @@ status plan_compile(plan *p, const plan_request *r) {
                                .optimizer = r->optimizer,
                                .recompute = r->recompute,
                                .offload = r->offload,
+                               .chunk_tokens = r->chunk_tokens,
                                .place = r->place,
                                .mesh = r->mesh,
                                .shard = r->shard,

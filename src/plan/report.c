@@ -99,6 +99,8 @@ void plan_print(const plan *p, FILE *out) {
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
+    if (p->passes.chunk_tokens)
+        fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->passes.chunk_tokens);
     plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
@@ -188,6 +190,8 @@ json_t *plan_strategy_json(const plan *p) {
     strbuf_fini(&policy);
     const offload_options *o = &p->passes.offload;
     json_object_set_new(s, "offload", plan_homes_json(o));
+    json_object_set_new(s, "keep_layers", json_integer(o->keep_layers));
+    json_object_set_new(s, "chunk_tokens", json_integer(p->passes.chunk_tokens));
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     if (mesh_world(&r->mesh) > 1) {

@@ -219,11 +219,12 @@ static value_id sizing_operand(const op *o) {
 /* Each bf16 number that is rounded stochastically needs 16 of the 128 bits that ten rounds of Philox give. */
 #define NOISE_FLOPS 8.0
 
-static double noise_flops(const program *p, const op *o) {
+double op_noise(const program *p, const op *o) {
     double n = 0;
+    if (o->kind != OP_ADAMW && o->kind != OP_ACCUMULATE) return 0;
     if (o->kind == OP_ADAMW && o->out[1]) return 0; /* with a master everything is rounded to nearest */
     for (int i = 0; i < op_output_count(o->kind); i++)
-        if (o->out[i] && program_get(p, o->out[i])->type == DTYPE_BF16) n += NOISE_FLOPS * count_of(p, o->out[i]);
+        if (o->out[i] && program_get(p, o->out[i])->type == DTYPE_BF16) n += count_of(p, o->out[i]);
     return n;
 }
 
@@ -245,7 +246,7 @@ double op_flops(const program *p, const op *o) {
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
-        return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];
+    case OP_LINEAR_DW_ADD: return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];
     /* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
      * and shorter ones cost less. */
     case OP_ATTENTION: return 2.0 * square;     /* two products */
@@ -254,7 +255,7 @@ double op_flops(const program *p, const op *o) {
     case OP_ATTENTION_RING: return 2.0 * square;
     case OP_ATTENTION_RING_BWD: return 5.0 * square;
     case OP_ADAMW:
-    case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + noise_flops(p, o);
+    case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + NOISE_FLOPS * op_noise(p, o);
     default: return element_flops(o->kind) * count_of(p, sizing_operand(o));
     }
 }

@@ -253,6 +253,7 @@ bool op_brings_gradient(const op *o);         /* the backward begins with it her
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
+double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
 double op_sent(const program *p, const op *o);  /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);

@@ -512,10 +512,12 @@ static status check_op(const checker *c) {
                 "dx is not (N, in)", OUT(0));
         return OK;
     case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD:
         TRY(check_rows(c, IN(0)));
         TRY(check_rows(c, IN(1)));
         REQUIRE(sh(c, IN(0))->dim[0] == sh(c, IN(1))->dim[0] && same_type(c, IN(0), IN(1)), "rows differ", IN(1));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[1], sh(c, IN(1))->dim[1]), "dw is not (out, in)", OUT(0));
+        REQUIRE(o->kind == OP_LINEAR_DW || has_type(c, OUT(0), DTYPE_F32), "sums of products are fp32", OUT(0));
         return check_weight_grad(c, OUT(0), OUT(0));
     case OP_BIAS_GRAD:
         TRY(check_rows(c, IN(0)));

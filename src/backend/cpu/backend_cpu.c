@@ -89,7 +89,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     switch (o->kind) {
     case OP_LINEAR:
     case OP_LINEAR_DX:
-    case OP_LINEAR_DW: return cpu_linear_work_bytes(p, o, n_threads);
+    case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD: return cpu_linear_work_bytes(p, o, n_threads);
     case OP_LINEAR8: return cpu_linear8_work_bytes(p, o, n_threads);
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:

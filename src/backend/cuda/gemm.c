@@ -381,6 +381,7 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
     case OP_LINEAR_DX: cuda_kernel_LINEAR_DX(c, k); break;
     case OP_LINEAR_DW: cuda_kernel_LINEAR_DW(c, k); break;
     case OP_LINEAR8: cuda_kernel_LINEAR8(c, k); break;
+    case OP_LINEAR_DW_ADD: cuda_kernel_LINEAR_DW_ADD(c, k); break;
     case OP_UNEMBED_LOSS: cuda_kernel_UNEMBED_LOSS(c, k); break;
     case OP_UNEMBED_LOSS_GRAD: cuda_kernel_UNEMBED_LOSS_GRAD(c, k); break;
     case OP_UNEMBED_STATS: cuda_kernel_UNEMBED_STATS(c, k); break;

@@ -25,7 +25,7 @@ bool product_equal(const product *a, const product *b);
 bool product_may_split(const product *q);
 size_t product_work_bytes(const product *q);
 
-/* LINEAR, LINEAR_DX, LINEAR_DW */
+/* LINEAR, LINEAR_DX, LINEAR_DW, LINEAR_DW_ADD */
 product linear_product(const program *p, const op *o);
 product linear8_product(const program *p, const op *o); /* LINEAR8; operands are in[0] and in[2] */
 

@@ -71,9 +71,10 @@ product linear_product(const program *p, const op *o) {
         ASSERT(q.k == row_count(second));
         break;
     default: /* dy (N, out), x (N, in) */
-        ASSERT(o->kind == OP_LINEAR_DW);
+        ASSERT(o->kind == OP_LINEAR_DW || o->kind == OP_LINEAR_DW_ADD);
         q.m = q.lda, q.n = q.ldb, q.k = row_count(first);
         q.a_turned = true;
+        q.accumulate = o->kind == OP_LINEAR_DW_ADD;
         ASSERT(q.k == row_count(second));
     }
     q.ldc = q.n;
