@@ -151,6 +151,7 @@ static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt
 
 static const kernel_fn cuda_kernels[OP_COUNT] = {
 #define COMM_OP(id, in, out, inplace, doc)
+#define RING_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) [OP_##id] = cuda_kernel_##id,
 #include "program/ops.def"
 #undef OP
