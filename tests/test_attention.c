@@ -208,6 +208,19 @@ static void backward_of_long_sequences_is_cut_and_added(void **state) {
     }
 }
 
+/* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there. */
+static void long_rows_are_taken_in_segments(void **state) {
+    (void)state;
+    static const dims list[] = {{1, 4500, 2, 1, 4}, {2, 4097, 1, 1, 5}};
+    for (size_t i = 0; i < ARRAY_LENGTH(list); i++) {
+        int32_t *doc = one_document(&list[i]);
+        for (int64_t t = 0; i == 1 && t < list[i].B * list[i].T; t++)
+            doc[t] = t % list[i].T < 1500 ? 0 : t % list[i].T < 4000 ? 1500 : 4000;
+        check(&list[i], DTYPE_F32, doc, 1.0, 77);
+        free(doc);
+    }
+}
+
 /* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
  * truncation is e^2 / 6 times a third derivative of order 1 and rounding is 1e-12, so fp32's own error rules. */
 static void backward_matches_finite_differences(void **state) {
@@ -421,12 +434,22 @@ static void scratch_is_linear_in_sequence_length(void **state) {
     assert_true(bytes[0][0] == bytes[1][0]);
     assert_true(bytes[1][1] <= 4 * bytes[0][1]);
     assert_true(bytes[1][1] <= 4 * (size_t)(8 * 16384 * 64) + (4u << 20));
+    /* Few heads: pieces have sums of their own, of a segment. */
+    dims few = {1, 16384, 1, 1, 64};
+    program p;
+    program_init(&p);
+    op *o = program_emit(&p, OP_ATTENTION_BWD, SECTION_MICRO);
+    o->attr = attr_of(&few);
+    op_in(o, 0, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(few.T, 3 * 64), ROLE_INPUT));
+    assert_true(backend_cpu()->work_bytes(&p, o, 4) <= (size_t)(32 * 2 * 2048 + 16384) * 64 * 4 + (4u << 20));
+    program_fini(&p);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_double_reference_on_every_instruction_set),
         cmocka_unit_test(backward_of_long_sequences_is_cut_and_added),
+        cmocka_unit_test(long_rows_are_taken_in_segments),
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(invisible_keys_change_no_bit),
         cmocka_unit_test(zero_queries_average),

@@ -130,6 +130,8 @@ static void test_choices_follow_their_enums(void **state) {
         {"precision=bf16", PRECISION_BF16},
         {"precision=bf16_sr", PRECISION_BF16_SR},
         {"precision=fp16", PRECISION_FP16},
+        {"precision=fp8", PRECISION_FP8},
+        {"precision=fp8_sr", PRECISION_FP8_SR},
         {"train.task=sft", TASK_SFT},
         {"model.tied=auto", -1},
         {"model.tied=false", 0},
@@ -297,7 +299,7 @@ static void test_forms(void **state) {
         refused_set(text);
         SAYS("memory.recompute: found '",
              "expected one of: none or false, norms, selective, full or true, {ratio: number in "
-             "[0, 1]}, {every: whole number in [1, 1024]}, {keep: list of names}, auto");
+             "[0, 1]}, {every: whole number in [1, 1024]}, {nested: whole number in [1, 1024]}, {keep: list of names}, auto");
     }
     REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
     REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");

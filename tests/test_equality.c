@@ -20,7 +20,7 @@ enum { STEPS = 10, SHORT_STEPS = 3 };
 static const char *const models[] = {"test-gpt2", "test-qwen3"};
 static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
 static const char *const homes[] = {"none", "host", "nvme"};
-static const char *const rungs[] = {"none", "norms", "selective", "full", "every:2"};
+static const char *const rungs[] = {"none", "norms", "selective", "full", "every:2", "nested:2"};
 static const char *const places[] = {"none", "embed=cpu:0, layers.0=cpu:1, layers.1=cpu:0, head=cpu:2"};
 
 typedef struct cell {
@@ -99,11 +99,11 @@ static cell cell_at(uint64_t index) {
     c.activations = index % 3, index /= 3;
     c.prefetch = (int)(index % 4), index /= 4;
     c.small_bucket = index % 2, index /= 2;
-    c.rung = index % 5, index /= 5;
+    c.rung = index % 6, index /= 6;
     c.place = index % 2;
     return c;
 }
-#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * 5 * 2)
+#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * 6 * 2)
 
 static void every_cell_ends_with_the_same_bits(void **state) {
     (void)state;

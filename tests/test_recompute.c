@@ -20,6 +20,7 @@ static const char *const policies[] = {"norms",
                                        "full",
                                        "{ratio: 0.5}",
                                        "{every: 2}",
+                                       "{nested: 2}",
                                        "{keep: [residual1, attn.y]}",
                                        "{keep: [norm2]}",
                                        "{keep: [attn.out, attn.qkv, mlp.act]}",
@@ -443,12 +444,13 @@ static void an_unknown_name_lists_the_known_ones(void **state) {
 
 static void policies_read_back_and_wrong_ones_are_refused(void **state) {
     (void)state;
-    static const char *const right[] = {"none",    "norms",      "selective",         "full",
-                                        "auto",    "ratio:0.25", "ratio:0.1",         "ratio:1",
-                                        "every:1", "every:7",    "keep:attn.y,mlp.up"};
-    static const char *const wrong[] = {"",          "some",    "ratio",   "ratio:",   "ratio:1.1", "ratio:-0.1",
-                                        "ratio:nan", "ratio:x", "every:0", "every:-1", "every:",    "every:2x",
-                                        "keep:",     "keep",    "full:1",  "fullness", "none:none", ":"};
+    static const char *const right[] = {"none",    "norms",      "selective",          "full",
+                                        "auto",    "ratio:0.25", "ratio:0.1",          "ratio:1",
+                                        "every:1", "every:7",    "keep:attn.y,mlp.up", "nested:4"};
+    static const char *const wrong[] = {"",           "some",      "ratio",   "ratio:",  "ratio:1.1",
+                                        "ratio:-0.1", "ratio:nan", "ratio:x", "every:0", "every:-1",
+                                        "every:",     "every:2x",  "keep:",   "keep",    "full:1",
+                                        "fullness",   "none:none", ":",       "nested",  "nested:0"};
     recompute_policy p;
     for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
         strbuf b;

@@ -1,4 +1,5 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
+#include "cli/longest.h"
 #include "cli/output.h"
 
 #include <stdlib.h>
@@ -27,10 +28,11 @@ static status show_world(const command_line *l, const plan_request *from) {
     return OK;
 }
 
-static status show(const command_line *l, const plan *p) {
+static status show(const command_line *l, const plan *p, const longest_row *row) {
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages = NULL;
     if (l->program) program_print(&p->program, stdout);
+    if (l->longest) longest_print(row, stderr);
     plan_print(p, stderr);
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
@@ -40,6 +42,7 @@ static status show(const command_line *l, const plan *p) {
     status rc = plan_check_fit(p);
     if (l->json) {
         json_t *root = plan_json(p, rungs);
+        if (l->longest) json_object_set_new(root, "longest", longest_json(row));
         if (stages) json_object_set_new(root, "pipeline", plan_stages_json(p, stages));
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
@@ -50,29 +53,36 @@ static status show(const command_line *l, const plan *p) {
     return rc;
 }
 
+/* The request of the settings, for the machine that was named or this one. */
+static status make_request(command_line *l, train_request *r, hardware *machine) {
+    TRY(request_from_config(&l->config, r));
+    TRY(machine_describe(l->hardware, r, machine));
+    /* A machine with devices of their own is planned with their kernels' scratch. */
+    if (l->hardware && l->config.run.device == DEVICE_AUTO)
+        r->plan.target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
+    if (!l->config.memory.device && (!r->backend || l->hardware)) r->plan.device_limit = machine->device_bytes;
+    if (l->hardware && !l->config.memory.host) r->plan.host_limit = machine->host_bytes;
+    r->plan.host_bytes += dataset_host_bytes_at_most(&r->data);
+    return OK;
+}
+
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
+    longest_row row = {0};
     plan p = {0};
-    if (l->timeline && l->world)
-        return ERR(ERR_INPUT, "plan: --timeline draws one plan, --world %d prints tables of many; leave one out",
-                   l->world);
+    if ((l->timeline || l->longest) && l->world)
+        return ERR(ERR_INPUT, "plan: --%s is about one plan, --world %d prints tables of many; leave one out",
+                   l->timeline ? "timeline" : "longest", l->world);
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
-    TRY(request_from_config(&l->config, &r));
-    TRY(machine_describe(l->hardware, &r, &machine));
-    /* A machine with devices of their own is planned with their kernels' scratch. */
-    if (l->hardware && l->config.run.device == DEVICE_AUTO)
-        r.plan.target = backend_target(machine.unified ? DEVICE_CPU : DEVICE_CUDA, r.n_threads);
-    if (!l->config.memory.device && !r.backend) r.plan.device_limit = machine.device_bytes;
+    if (l->longest) TRY(longest_find(l, make_request, &row));
+    TRY(make_request(l, &r, &machine));
     r.plan.hardware = &machine;
     r.plan.compare = true;
-    if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;
-    if (l->hardware) r.plan.host_limit = machine.host_bytes;
-    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
     if (l->world) return show_world(l, &r.plan);
     TRY(request_use_mesh(&r, &l->config));
     TRY(plan_compile(&p, &r.plan));
-    status rc = show(l, &p);
+    status rc = show(l, &p, &row);
     plan_close(&p);
     return rc;
 }

@@ -352,6 +352,8 @@ static status train(command_line *o, comm *ranks) {
         r->trace_path = trace;
     }
     TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
+    /* All choose by the same numbers. */
+    if (ranks) TRY_GOTO(rc, comm_broadcast(ranks, &j.machine, sizeof j.machine, 0), done);
     TRY_GOTO(rc, job_open(&j), done);
     if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
     TRY_GOTO(rc, job_check(&j), done);

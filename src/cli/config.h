@@ -25,8 +25,8 @@ typedef struct config {
         const char *preset; /* "": config_preset says which */
         const char *path;   /* ""; or a Hugging Face directory instead of a preset */
         int init;           /* init_kind; -1: pretrained with a path, else random */
-        int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab; /* 0: as the preset says */
-        int tied;                                                      /* -1: as the preset says */
+        int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions; /* 0: as the preset says */
+        int tied;                                                                     /* -1: as the preset says */
     } model;
     data_options data; /* data.seed always equals train.seed */
     task_kind task;
@@ -35,7 +35,10 @@ typedef struct config {
     struct {
         uint64_t device;       /* bytes; 0 = auto: what this machine has */
         int strategy;          /* strategy_kind */
+        uint64_t host;         /* 0: what this machine has free */
         int64_t logits_chunk;  /* bytes */
+        int64_t chunk_tokens;  /* -1: as the plan chooses */
+        int64_t keep_layers;   /* likewise */
         const char *recompute; /* as recompute_parse reads it */
         int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
         int prefetch;
@@ -47,6 +50,7 @@ typedef struct config {
     struct {
         int size[AXIS_COUNT]; /* of the mesh; data 0: what the others leave */
         int virtual_stages;   /* chunks of layers of each pipeline stage */
+        int attention;        /* attention_way */
         shard_options shard;
     } parallel;
     struct {

@@ -221,9 +221,23 @@ void config_settle(config *c) {
         c->data.tokenizer = c->model.path;
 }
 
+/* Rope counts on as far as it is asked to; learned positions are a tensor of the file. */
+static status model_of_directory(const config *c, model_config *out) {
+    TRY(model_config_read(out, c->model.path));
+    int64_t asked = c->model.max_positions;
+    if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
+        return ERR(
+            ERR_INPUT,
+            "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
+            "out",
+            (long long)asked, (long long)out->max_positions, c->model.path);
+    if (asked) out->max_positions = asked;
+    return OK;
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
-    if (!name) return model_config_read(out, c->model.path);
+    if (!name) return model_of_directory(c, out);
     const model_config *preset = model_preset_find(name);
     if (!preset) {
         const char *nearest = model_preset_at(0)->name;
@@ -244,6 +258,7 @@ status model_from_config(const config *c, model_config *out) {
     for (size_t i = 0; i < ARRAY_LENGTH(overrides); i++)
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
     if (c->model.tied >= 0) out->tied = c->model.tied;
+    if (c->model.max_positions) out->max_positions = c->model.max_positions;
     return model_config_check(out);
 }
 
@@ -283,6 +298,16 @@ static status check_transport(const config *c, device_kind kind) {
     return ERR(ERR_INPUT,
                "comm.transport: found nccl, expected auto or mpi: NCCL speaks between GPUs, and this run is on "
                "the CPU");
+}
+
+/* A GPU has no kernels for the blocks of a ring. */
+static status check_ring(plan_request *p, device_kind kind) {
+    if (kind != DEVICE_CUDA) return OK;
+    if (p->attention == ATTENTION_RING)
+        return ERR(ERR_INPUT, "parallel.attention: found ring, expected auto or heads on a GPU: its attention has no "
+                              "kernels that take keys and values block by block");
+    p->attention = ATTENTION_HEADS;
+    return OK;
 }
 
 /* How messages find their bytes: links reach a device's memory, MPI that of the host. */
@@ -350,6 +375,8 @@ status request_from_config(const config *c, train_request *out) {
                                .grads = c->memory.offload_grads < 0,
                                .states = c->memory.offload_states < 0,
                                .activations = c->memory.offload_activations < 0,
+                               .keep_layers = c->memory.keep_layers < 0,
+                               .chunk = c->memory.chunk_tokens < 0,
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch};
     p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
@@ -360,14 +387,18 @@ status request_from_config(const config *c, train_request *out) {
                                    .grads = offload_tier(c->memory.offload_grads),
                                    .states = offload_tier(c->memory.offload_states),
                                    .activations = offload_tier(c->memory.offload_activations),
+                                   .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
+    p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
+    p->attention = (attention_way)c->parallel.attention;
     TRY(check_transport(c, kind));
+    TRY(check_ring(p, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
@@ -377,7 +408,7 @@ status request_from_config(const config *c, train_request *out) {
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
     uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
-    p->host_limit = machine.memory_available - MIN(machine.memory_available, taken);
+    p->host_limit = c->memory.host ? c->memory.host : machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
     return OK;
 }
@@ -406,7 +437,7 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     int here = comm_node_size(ranks);
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
-    p->host_limit /= (uint64_t)here;
+    if (!c->memory.host) p->host_limit /= (uint64_t)here;
     if (r->backend->discrete) TRY(use_devices(r, c, ranks));
     else if (!c->memory.device) p->device_limit /= (uint64_t)here;
     /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */

@@ -80,7 +80,7 @@ void comm_memory_close(comm *c, void *memory, size_t n_bytes);
 
 /* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
 size_t comm_work_bytes(const program *p, const op *o);
-/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SEND or RECV of host memory; from one thread, in the order of
+/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in the order of
  * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
  * somebody takes them. */
 status comm_run(comm *c, const kernel_call *k);

@@ -61,6 +61,7 @@ uint64_t collective_bytes_taken(const collective *k) {
     case OP_ALL_GATHER: return others * k->x_bytes;
     case OP_REDUCE_SCATTER: return others * k->y_bytes;
     case OP_ALL_TO_ALL: return others * (k->x_bytes / (uint64_t)k->n);
+    case OP_SHIFT: return k->x_bytes;
     case OP_ALL_REDUCE:
         reduce_slice(k, k->index, &first, &n);
         return others * n * dtype_bytes(k->type) + k->y_bytes - n * dtype_bytes(k->type);

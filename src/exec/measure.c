@@ -273,6 +273,29 @@ static status measure_launch(const bench *m, hardware *h) {
     return OK;
 }
 
+/* What ops that sum over everything cost beside their work, and how fast noise is made. Where kernels are the host's cores
+ * launch and arithmetic say it all. */
+static status measure_sums_and_noise(const bench *m, hardware *h) {
+    enum { TIMES = 200, FEW = 2 * NORM_BLOCK, MANY = 8 << 20 };
+    probe r;
+    TRY(probe_open(&r, m, OP_GRAD_SUMSQ, &(op_attr){0}, (operand[]){{DTYPE_F32, SHAPE(FEW)}}, 1,
+                   (operand[]){{DTYPE_F64, SHAPE(FEW / NORM_BLOCK)}}, 1));
+    double seconds = probe_seconds(&r, TIMES);
+    probe_close(&r);
+    TRY(probe_open(&r, m, OP_BIAS_GRAD, &(op_attr){0}, (operand[]){{DTYPE_BF16, SHAPE(FEW, 64)}}, 1,
+                   (operand[]){{DTYPE_F32, SHAPE(64)}}, 1));
+    seconds += probe_seconds(&r, TIMES);
+    probe_close(&r);
+    h->sum_s = fmax(seconds / 2 - h->launch_s, 0);
+    operand x = {DTYPE_BF16, SHAPE(MANY)}, scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
+    TRY(probe_open(&r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
+    step_scalars s = {.step = 1, .micro = 1};
+    m->b->write(m->c, r.call.in[1], &s, sizeof s);
+    h->noise_rate = MANY / probe_seconds(&r, 4);
+    probe_close(&r);
+    return OK;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static status measure_device_bandwidth(const bench *m, hardware *h) {
@@ -407,9 +430,10 @@ done:
 
 /* A description is read by people: four digits are more than a measurement knows. */
 static void round_numbers(hardware *h) {
-    double *const all[] = {&h->device_bandwidth, &h->launch_s,     &h->host_bandwidth, &h->host_adamw,
-                           &h->copy_to_device,   &h->copy_to_host, &h->copy_both,      &h->disk_read,
-                           &h->disk_write,       &h->half[0],      &h->half[1],        &h->half[2]};
+    double *const all[] = {&h->device_bandwidth, &h->launch_s,   &h->sum_s,          &h->noise_rate,
+                           &h->host_bandwidth,   &h->host_adamw, &h->copy_to_device, &h->copy_to_host,
+                           &h->copy_both,        &h->disk_read,  &h->disk_write,     &h->half[0],
+                           &h->half[1],          &h->half[2]};
     char text[32];
     for (size_t i = 0; i < ARRAY_LENGTH(all) + 3 * HARDWARE_DTYPES; i++) {
         size_t k = i - ARRAY_LENGTH(all);
@@ -450,6 +474,7 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
         snprintf(h.name, sizeof h.name, "%s", info.name);
     }
     TRY_GOTO(rc, measure_launch(m, &h), done);
+    if (!h.unified) TRY_GOTO(rc, measure_sums_and_noise(m, &h), done);
     TRY_GOTO(rc, measure_products(m, &h), done);
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
         TRY_GOTO(rc, measure_attention(m, t, &h.attention[t]), done);

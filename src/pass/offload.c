@@ -9,7 +9,8 @@
  * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices
  * are cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
  *
- * A value that would come back before it has left stays: the last layers before the loss keep their activations. */
+ * A value that would come back before it has left stays: the last layers before the loss keep their activations, and so do
+ * as many as keep_layers says: of a long row host and device hold a part each. */
 #include "pass/moves.h"
 
 #include <stdlib.h>
@@ -32,10 +33,14 @@ bool offload_any(const offload_options *o) {
 /* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
 static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; }
 
+/* The scale of 8-bit numbers stays: copying four bytes takes longer than the kernel that reads them. */
+static bool is_scale(const value *a) { return a->type == DTYPE_F32 && shape_count(&a->shape) == 1; }
+
 static void assign_homes(program *p, const offload_options *o) {
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
+        if (is_scale(a)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
 }
@@ -112,9 +117,12 @@ static void slice_updates(program *p, int64_t bucket_bytes) {
 
 /* ---- activations, and gradients that wait for their second half --------------------------------------------------- */
 
-static bool may_leave(const program *p, const offload_options *o, value_id v, tier *to) {
+static bool may_leave(const program *p, const pass_context *c, value_id v, tier *to) {
     const value *a = &p->values[v];
+    const offload_options *o = &c->offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
+    if (is_scale(a)) return false;
+    if (a->role == ROLE_ACTIVATION && a->layer >= c->model->config.n_layers - o->keep_layers) return false;
     /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;
     return *to != TIER_DEVICE;
@@ -133,16 +141,28 @@ static void note_use(use_gap *g, const moves *m, size_t i) {
     g->seen = i;
 }
 
-static void redirect(op *ops, size_t first, size_t end, value_id from, value_id to) {
+/* What stands for v, which is `from` or a part of it, where `to` stands for `from`. */
+static value_id redirected(program *p, value_id v, value_id from, value_id to) {
+    size_t inside;
+    if (v == NO_VALUE || program_root(p, v, &inside) != from) return v;
+    if (v == from) return to;
+    value a = p->values[v]; /* the table may move */
+    char name[256];
+    snprintf(name, sizeof name, "part.%zu.%.180s", p->n_values, a.name);
+    value_id part = program_view(p, name, to, inside, a.shape);
+    p->values[part].layer = a.layer;
+    return part;
+}
+
+static void redirect(program *p, op *ops, size_t first, size_t end, value_id from, value_id to) {
     for (size_t i = first; i < end; i++) {
-        for (int k = 0; k < op_input_count(ops[i].kind); k++)
-            if (ops[i].in[k] == from) ops[i].in[k] = to;
-        for (int k = 0; k < op_output_count(ops[i].kind); k++)
-            if (ops[i].out[k] == from) ops[i].out[k] = to;
+        for (int k = 0; k < op_input_count(ops[i].kind); k++) ops[i].in[k] = redirected(p, ops[i].in[k], from, to);
+        for (int k = 0; k < op_output_count(ops[i].kind); k++) ops[i].out[k] = redirected(p, ops[i].out[k], from, to);
     }
 }
 
-static void spill_section(program *p, const offload_options *o, op *ops, size_t n_ops) {
+static void spill_section(program *p, const pass_context *c, op *ops, size_t n_ops) {
+    const offload_options *o = &c->offload;
     size_t n_values = p->n_values;
     moves m;
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, o->prefetch);
@@ -156,12 +176,12 @@ static void spill_section(program *p, const offload_options *o, op *ops, size_t 
     }
     for (value_id v = 1; v < n_values; v++) {
         tier to;
-        if (gaps[v].seen == SIZE_MAX || !may_leave(p, o, v, &to)) continue;
+        if (gaps[v].seen == SIZE_MAX || !may_leave(p, c, v, &to)) continue;
         size_t from = m.block[gaps[v].last_use], back = m.block[gaps[v].next_use];
         int distance = to == TIER_NVME ? 2 * o->prefetch : o->prefetch;
         if (back <= from + 1 || moves_fetch_key(&m, back, distance) <= moves_store_key(&m, from, distance)) continue;
         value_id window = moves_spill(&m, v, to, gaps[v].last_use, gaps[v].next_use);
-        redirect(ops, gaps[v].next_use, n_ops, v, window);
+        redirect(p, ops, gaps[v].next_use, n_ops, v, window);
     }
     free(gaps);
     moves_close(&m);
@@ -171,7 +191,8 @@ static void spill_section(program *p, const offload_options *o, op *ops, size_t 
 static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
 
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
-static void defer_host_work(program *p, const offload_options *o, op *ops, size_t n_ops) {
+static void defer_host_work(program *p, const pass_context *c, op *ops, size_t n_ops) {
+    const offload_options *o = &c->offload;
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
@@ -185,13 +206,13 @@ static void defer_host_work(program *p, const offload_options *o, op *ops, size_
     moves_close(&m);
 }
 
-static void rewrite_micro(program *p, const offload_options *o,
-                          void (*rewrite)(program *p, const offload_options *o, op *ops, size_t n_ops)) {
+static void rewrite_micro(program *p, const pass_context *c,
+                          void (*rewrite)(program *p, const pass_context *c, op *ops, size_t n_ops)) {
     size_t n_ops, first = 0, end;
     op *ops = program_take_ops(p, &n_ops);
     for (; first < n_ops && ops[first].section != SECTION_MICRO; first++) program_append(p, &ops[first]);
     for (end = first; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
-    rewrite(p, o, ops + first, end - first);
+    rewrite(p, c, ops + first, end - first);
     for (; end < n_ops; end++) program_append(p, &ops[end]);
     free(ops);
 }
@@ -202,7 +223,7 @@ status pass_offload(program *p, pass_context *c) {
     assign_homes(p, o);
     choose_places(p, c);
     slice_updates(p, o->bucket_bytes);
-    if (o->grads != TIER_DEVICE) rewrite_micro(p, o, defer_host_work);
-    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, o, spill_section);
+    if (o->grads != TIER_DEVICE) rewrite_micro(p, c, defer_host_work);
+    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, c, spill_section);
     return OK;
 }

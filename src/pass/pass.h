@@ -2,7 +2,9 @@
 /* pass.h - rewrites of the program. One technique, one pass, one file.
  *
  * Promises
- *   - A pass may move, repeat or split work; it never changes arithmetic.
+ *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, by precision alone,
+ *     where there is no second program of that precision to be equal to; chunk, whose weight gradients are sums in another
+ *     order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *
@@ -12,11 +14,20 @@
  */
 #include "model/model.h"
 
-typedef enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR, PRECISION_FP16, PRECISION_COUNT } precision;
+typedef enum precision {
+    PRECISION_FP32,
+    PRECISION_BF16,
+    PRECISION_BF16_SR,
+    PRECISION_FP16,
+    PRECISION_FP8,    /* as bf16, with products of 8 bits inside the layers */
+    PRECISION_FP8_SR, /* as bf16_sr, likewise */
+    PRECISION_COUNT
+} precision;
 const char *precision_name(precision p);
 dtype precision_compute(precision p); /* params and activations */
 dtype precision_grad(precision p);
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
+bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits */
 
 /* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
 typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
@@ -33,6 +44,7 @@ typedef struct target {
                               int n_threads); /* of ops beside host memory; NULL: the same */
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
+    bool has_ring; /* kernels for keys and values that go round */
     tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
 } target;
 
@@ -50,6 +62,8 @@ typedef struct optimizer_options {
  *   full       only the input of each layer
  *   ratio r    full in the last int(r L) layers, none in the others
  *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
+ *   nested n   as every n, and inside the n layers as full: first only the input of each is computed again, then, before its
+ *              backward, the layer. Two forwards more, but for every n-th layer, and never more than one layer's values
  *   keep names the input of each layer and the values of these names in every layer */
 typedef enum recompute_kind {
     RECOMPUTE_NONE,
@@ -58,6 +72,7 @@ typedef enum recompute_kind {
     RECOMPUTE_FULL,
     RECOMPUTE_RATIO,
     RECOMPUTE_EVERY,
+    RECOMPUTE_NESTED,
     RECOMPUTE_KEEP,
     RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
     RECOMPUTE_COUNT
@@ -65,16 +80,17 @@ typedef enum recompute_kind {
 typedef struct recompute_policy {
     recompute_kind kind;
     double ratio;
-    int64_t every;
+    int64_t every;    /* also of nested */
     const char *keep; /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
 } recompute_policy;
 const char *recompute_name(recompute_kind k);
-/* "full", "ratio:0.5", "every:2", "keep:attn.y,mlp.up". keep points into text. */
+/* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up". keep points into text. */
 status recompute_parse(recompute_policy *out, const char *text);
 void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
 /* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
 typedef struct offload_options {
     tier params, grads, states, activations;
+    int64_t keep_layers;  /* the last so many layers keep their activations on the device, wherever others' go */
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
@@ -127,6 +143,7 @@ typedef struct pass_context {
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens; /* rows that an MLP takes at a time, a multiple as chunk_rows gives it; 0: all */
     place_options place;
     mesh mesh;
     shard_options shard;
@@ -146,7 +163,10 @@ typedef struct pass_context {
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_fp8(program *p, pass_context *c);       /* linears of the layers in 8 bits, weights once per step */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
+status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */
+int64_t chunk_rows(int64_t asked);                  /* what pass_chunk takes for so many tokens */
 status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
 status pass_pipeline(program *p, pass_context *c);  /* all micro-batches of a stage, in the order of 1F1B */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */

@@ -20,19 +20,19 @@
 
 /* ---- the policy as text ------------------------------------------------------------------------------------------ */
 
-static const char *const kind_names[RECOMPUTE_COUNT] = {"none",  "norms", "selective", "full",
-                                                        "ratio", "every", "keep",      "auto"};
+static const char *const kind_names[RECOMPUTE_COUNT] = {"none",  "norms",  "selective", "full", "ratio",
+                                                        "every", "nested", "keep",      "auto"};
 
 const char *recompute_name(recompute_kind k) { return kind_names[k]; }
 
 static bool takes_argument(recompute_kind k) {
-    return k == RECOMPUTE_RATIO || k == RECOMPUTE_EVERY || k == RECOMPUTE_KEEP;
+    return k == RECOMPUTE_RATIO || k == RECOMPUTE_EVERY || k == RECOMPUTE_NESTED || k == RECOMPUTE_KEEP;
 }
 
 static status refuse(const char *text) {
     return ERR(ERR_INPUT,
                "recompute: found '%.100s', expected none, norms, selective, full, auto, ratio:R with R from 0 to 1, "
-               "every:N with N from 1, or keep:NAMES separated by commas",
+               "every:N or nested:N with N from 1, or keep:NAMES separated by commas",
                text);
 }
 
@@ -47,7 +47,7 @@ status recompute_parse(recompute_policy *out, const char *text) {
     if (k == RECOMPUTE_RATIO) {
         out->ratio = strtod(argument, &end);
         if (end == argument || *end || !(out->ratio >= 0 && out->ratio <= 1)) return refuse(text);
-    } else if (k == RECOMPUTE_EVERY) {
+    } else if (k == RECOMPUTE_EVERY || k == RECOMPUTE_NESTED) {
         out->every = strtoll(argument, &end, 10);
         if (end == argument || *end || out->every < 1) return refuse(text);
     } else if (k == RECOMPUTE_KEEP) {
@@ -60,7 +60,7 @@ status recompute_parse(recompute_policy *out, const char *text) {
 void recompute_write(const recompute_policy *r, strbuf *out) {
     strbuf_add(out, kind_names[r->kind]);
     if (r->kind == RECOMPUTE_RATIO) strbuf_printf(out, ":%.17g", r->ratio);
-    if (r->kind == RECOMPUTE_EVERY) strbuf_printf(out, ":%lld", (long long)r->every);
+    if (r->kind == RECOMPUTE_EVERY || r->kind == RECOMPUTE_NESTED) strbuf_printf(out, ":%lld", (long long)r->every);
     if (r->kind == RECOMPUTE_KEEP) strbuf_printf(out, ":%s", r->keep);
 }
 
@@ -111,9 +111,13 @@ static void find_backward(rewriter *w) {
 
 static bool is_gather(const op *o) { return o->kind == OP_ALL_GATHER && o->attr.axis == AXIS_TENSOR; }
 
+/* A single number (the largest of a tensor, its scale) is not worth making twice. */
+static bool is_number(const value *a) { return shape_count(&a->shape) == 1; }
+
 static bool can_drop(const program *p, value_id v) {
     const value *a = &p->values[v];
-    return v && a->role == ROLE_ACTIVATION && !a->persistent && a->layer >= 0 && a->view_of == NO_VALUE;
+    return v && a->role == ROLE_ACTIVATION && !a->persistent && a->layer >= 0 && a->view_of == NO_VALUE &&
+           !is_number(a);
 }
 
 /* Only ops that write nothing but such values can be run twice without being noticed. */
@@ -153,7 +157,8 @@ static bool is_cheap(op_kind k) {
     case OP_QK_NORM:
     case OP_ROPE:
     case OP_SWIGLU:
-    case OP_GELU: return true;
+    case OP_GELU:
+    case OP_QUANTIZE: return true;
     default: return false;
     }
 }
@@ -164,14 +169,15 @@ static void keep_by_cost(rewriter *w) {
     const program *p = w->p;
     bool *is_there = mem_alloc(p->n_values * sizeof *is_there);
     bool *is_bent = mem_alloc(p->n_values * sizeof *is_bent); /* read by an activation function */
-    for (value_id v = 1; v < p->n_values; v++) is_there[v] = p->values[v].persistent || w->is_read_back[v];
+    for (value_id v = 1; v < p->n_values; v++)
+        is_there[v] = p->values[v].persistent || w->is_read_back[v] || is_number(&p->values[v]);
     for (size_t i = w->first; i < w->end; i++)
         if (w->ops[i].kind == OP_GELU || w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[0]] = true;
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
-        bool repeat =
-            is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && o->kind == OP_LINEAR && is_bent[o->out[0]]);
+        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8;
+        bool repeat = is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && product && is_bent[o->out[0]]);
         for (int k = 0; k < op_output_count(o->kind) && repeat; k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
@@ -240,6 +246,11 @@ static status keep_by_name(rewriter *w) {
     return OK;
 }
 
+/* The last layer that a run over several makes: its values are there when its backward begins. */
+static bool ends_group(const rewriter *w, int64_t layer) {
+    return layer == w->n_layers - 1 || (layer + 1) % w->policy->every == 0;
+}
+
 static status decide(rewriter *w) {
     const program *p = w->p;
     const recompute_policy *r = w->policy;
@@ -249,8 +260,8 @@ static status decide(rewriter *w) {
     for (value_id v = 1; v < p->n_values; v++) {
         int64_t layer = p->values[v].layer;
         w->is_kept[v] = by_cost || !w->is_activation[v] || layer < first_again || w->is_handed_over[v];
-        if (r->kind == RECOMPUTE_EVERY && w->is_activation[v] && layer < w->n_layers - 1 && (layer + 1) % r->every)
-            w->is_kept[v] = false;
+        if (r->kind == RECOMPUTE_EVERY && w->is_activation[v] && !ends_group(w, layer)) w->is_kept[v] = false;
+        if (r->kind == RECOMPUTE_NESTED && ends_group(w, layer)) w->is_kept[v] = true;
     }
     if (by_cost) keep_by_cost(w);
     for (size_t i = w->first; i < w->end; i++)
@@ -319,8 +330,9 @@ static void repeat_wanted(rewriter *w) {
         for (int k = 0; k < op_input_count(copy.kind); k++) copy.in[k] = reading(w, copy.in[k]);
         for (int k = 0; k < op_output_count(copy.kind); k++) {
             if (!copy.out[k]) continue;
+            bool wanted = w->is_wanted[copy.out[k]];
             w->is_wanted[copy.out[k]] = false;
-            copy.out[k] = make_again(w, copy.out[k]);
+            copy.out[k] = wanted || !op_output_optional(copy.kind, k) ? make_again(w, copy.out[k]) : NO_VALUE;
         }
         program_append(w->p, &copy);
     }
@@ -340,13 +352,9 @@ static void rewrite(rewriter *w, size_t n_ops) {
     }
 }
 
-status pass_recompute(program *p, pass_context *c) {
-    if (c->recompute.kind == RECOMPUTE_NONE && mesh_size(&c->mesh, AXIS_TENSOR) == 1) return OK;
-    if (c->recompute.kind >= RECOMPUTE_AUTO)
-        return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first",
-                   (int)c->recompute.kind);
+static status recompute_once(program *p, const pass_context *c, const recompute_policy *policy) {
     size_t n_ops, n = p->n_values;
-    rewriter w = {.p = p, .policy = &c->recompute, .n_layers = c->model->config.n_layers};
+    rewriter w = {.p = p, .policy = policy, .n_layers = c->model->config.n_layers};
     program_section(p, SECTION_MICRO, &w.first, &w.end);
     w.ops = program_take_ops(p, &n_ops);
     w.is_backward = mem_alloc((n_ops + 1) * sizeof(bool));
@@ -362,4 +370,15 @@ status pass_recompute(program *p, pass_context *c) {
     free(w.is_backward);
     free(w.ops);
     return rc;
+}
+
+status pass_recompute(program *p, pass_context *c) {
+    const recompute_policy *r = &c->recompute;
+    if (r->kind == RECOMPUTE_NONE && mesh_size(&c->mesh, AXIS_TENSOR) == 1) return OK;
+    if (r->kind >= RECOMPUTE_AUTO)
+        return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first", (int)r->kind);
+    /* What the first rewrite has made again is to the second a forward like any other. */
+    if (r->kind == RECOMPUTE_NESTED)
+        TRY(recompute_once(p, c, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}));
+    return recompute_once(p, c, r);
 }

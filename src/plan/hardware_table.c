@@ -5,8 +5,8 @@
  * gives the file to --hardware; `base: NAME` in a file takes all other numbers from here.
  *
  * Matrix rates: what cuBLAS reaches on large products in a warm device, below the sheet's dense number in `sheet`. fp32
- * is IEEE fp32 on the vector units, not TF32. Of the devices, the H200's matrix rate, its copies and its host were
- * measured; every other achievable number is taken from the sheet times the share that published runs of that device
+ * is IEEE fp32 on the vector units, not TF32. Of the devices, the H200's matrix and attention rates, its copies and its host
+ * were measured, what its small sums and its noise cost was read from whole steps; every other achievable number is taken from the sheet times the share that published runs of that device
  * reach, and `source` says so. Memory bandwidths are about nine tenths of the sheet. half_* of GPUs stand for the tiles
  * of 128 x 256 that a whole device needs enough of; they are guesses until measured there. */
 #include "plan/hardware.h"
@@ -23,18 +23,23 @@
 
 static const hardware machines[] = {
     {.name = "h200",
-     .source = "matrix, copies and host measured on an H200 SXM; the rest data sheet times usual shares",
+     .source = "matrix, attention, copies and host measured on an H200 SXM; sums and noise from whole steps; the rest "
+               "data sheet",
      .devices_per_node = 8,
      .overlap = true,
      .device_bytes = 139 * GIB, /* what the driver leaves of 141 GB */
      .host_bytes = 1024 * GIB,
      .device_bandwidth = 4.3 * T, /* sheet 4.8 */
      .launch_s = 3 * US,
+     .sum_s = 16 * US,          /* GRAD_SUMSQ of a trace: 23 us for 31 MB */
+     .noise_rate = 190 * G,     /* what bf16_sr adds to bf16 in GPT-2 Large */
      .host_bandwidth = 188 * G, /* measured: add over arrays, 16 cores */
      .matrix = RATES(51 * T, 790 * T, 790 * T),
      .sheet = RATES(67 * T, 989.4 * T, 989.4 * T),
+     .matrix_fp8 = 1350 * T,
+     .sheet_fp8 = 1978.9 * T,
      .half = GPU_HALF,
-     .attention = RATES(25 * T, 400 * T, 400 * T), /* flash attention 2: 350 to 450 forward and backward together */
+     .attention = RATES(25 * T, 275 * T, 275 * T), /* measured at T 1024, D 128: 341 forward, 257 backward */
      .vector = RATES(30 * T, 30 * T, 30 * T),
      .copy_to_device = 55 * G, /* measured, PCIe 5 x16 */
      .copy_to_host = 55 * G,
@@ -56,6 +61,8 @@ static const hardware machines[] = {
      .host_bandwidth = 188 * G,
      .matrix = RATES(51 * T, 760 * T, 760 * T),
      .sheet = RATES(67 * T, 989.4 * T, 989.4 * T),
+     .matrix_fp8 = 1300 * T,
+     .sheet_fp8 = 1978.9 * T,
      .half = GPU_HALF,
      .attention = RATES(25 * T, 400 * T, 400 * T),
      .vector = RATES(30 * T, 30 * T, 30 * T),
@@ -125,6 +132,8 @@ static const hardware machines[] = {
      .host_bandwidth = 60 * G, /* two channels of DDR5 */
      .matrix = RATES(75 * T, 195 * T, 195 * T),
      .sheet = RATES(104.8 * T, 209.5 * T, 209.5 * T), /* 16 bits with fp32 sums */
+     .matrix_fp8 = 380 * T,                           /* fp32 sums, as for 16 bits */
+     .sheet_fp8 = 419 * T,
      .half = GPU_HALF,
      .attention = RATES(40 * T, 140 * T, 140 * T),
      .vector = RATES(45 * T, 45 * T, 45 * T),
@@ -144,6 +153,8 @@ static const hardware machines[] = {
      .host_bandwidth = 60 * G,
      .matrix = RATES(60 * T, 155 * T, 155 * T),
      .sheet = RATES(82.6 * T, 165.2 * T, 165.2 * T),
+     .matrix_fp8 = 290 * T, /* fp32 sums, as for 16 bits */
+     .sheet_fp8 = 330.3 * T,
      .half = GPU_HALF,
      .attention = RATES(35 * T, 110 * T, 110 * T),
      .vector = RATES(40 * T, 40 * T, 40 * T),

@@ -19,9 +19,20 @@
  * numbers of a run, so they are open only where they were set to auto. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
+    bool keep_layers; /* which of the activations stay */
+    bool chunk;       /* may the MLP take fewer tokens at a time */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
 } plan_open;
+
+/* How sequence ranks attend to rows that they share (model.h). */
+typedef enum attention_way { ATTENTION_AUTO = -1, ATTENTION_HEADS, ATTENTION_RING } attention_way;
+typedef struct attention_choice {
+    attention_way way;                /* never auto */
+    const char *why;                  /* in words */
+    double heads_bytes, ring_bytes;   /* that a rank sends for one layer of a micro-batch, forward and backward */
+    double heads_s, ring_s;           /* what they and the copies around them take; NAN without hardware */
+} attention_choice;
 
 typedef struct plan_request {
     model_config model;
@@ -31,6 +42,7 @@ typedef struct plan_request {
     optimizer_options optimizer;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens; /* that the MLP of a block takes at a time, as chunk_rows gives it; 0: all */
     plan_open open;
     bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
@@ -40,6 +52,7 @@ typedef struct plan_request {
     place_options place;
     mesh mesh;          /* of all ranks, and this one's place on it */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
+    attention_way attention;
     shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
@@ -60,6 +73,7 @@ typedef struct plan_candidate {
     int64_t micro_batch, accumulation;
     recompute_policy recompute;
     offload_options offload;
+    int64_t chunk_tokens;
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT];
     double step_s;     /* predicted; NAN without hardware */
@@ -71,6 +85,7 @@ typedef struct plan_candidate {
 
 typedef struct plan {
     plan_request request; /* as asked, but for precision, micro-batch and accumulation, which are those chosen */
+    attention_choice attention;
     program program;
     model model;
     pass_context passes;
@@ -106,10 +121,26 @@ bool plan_is_open(const plan_request *r);
 /* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
  * ways that fit the fastest, or where none does the smallest. */
 status plan_search(plan *p, const plan_request *r);
+/* A candidate compiled, and its numbers. */
+status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
 status plan_weigh(const plan_request *r, plan_candidate *out);
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
+
+/* ---- attention.c: rows shared by sequence ranks ------------------------------------------------------------------ */
+
+/* The way that is asked for, or the faster of those that the model and the device allow. The same on every rank. */
+attention_choice plan_attention(const plan_request *r);
+void plan_print_attention(const plan *p, FILE *out); /* a line */
+
+/* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
+
+/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory; the caller frees. The
+ * last of them fit where any does. */
+status plan_tighten(const plan_request *r, const plan_candidate *like, plan_candidate **list, size_t *n);
+/* Does any way of those fit? Quicker than a plan, which has to find the fastest. */
+status plan_can_fit(const plan_request *r, bool *fits);
 
 /* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
 
@@ -163,7 +194,7 @@ uint64_t plan_alive_sum(const plan_alive *a);
 
 /* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill
  * and decode. Evaluation and start belong to it only where the peak is theirs. */
-enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 6 };
+enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 7 };
 typedef struct plan_column {
     size_t first_op, end_op;
     size_t op; /* the fullest of these on the device, which is the one shown */

@@ -94,10 +94,13 @@ void plan_print(const plan *p, FILE *out) {
                 str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
                 str_format_count(b, p->flops_per_step));
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
+    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
     if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
+    if (p->passes.chunk_tokens)
+        fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->passes.chunk_tokens);
     plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
@@ -187,11 +190,17 @@ json_t *plan_strategy_json(const plan *p) {
     strbuf_fini(&policy);
     const offload_options *o = &p->passes.offload;
     json_object_set_new(s, "offload", plan_homes_json(o));
+    json_object_set_new(s, "keep_layers", json_integer(o->keep_layers));
+    json_object_set_new(s, "chunk_tokens", json_integer(p->passes.chunk_tokens));
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     if (mesh_world(&r->mesh) > 1) {
         json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));
         json_object_set_new(s, "zero", json_integer(r->shard.zero));
+    }
+    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) {
+        json_object_set_new(s, "sequence_ranks", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
+        json_object_set_new(s, "attention", json_string(p->attention.way == ATTENTION_RING ? "ring" : "heads"));
     }
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) {
         json_object_set_new(s, "stages", json_integer(mesh_size(&r->mesh, AXIS_PIPELINE)));

@@ -21,6 +21,7 @@ status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
         plan_candidate c;
         r.open = (plan_open){0};
         r.offload = of->passes.offload;
+        r.chunk_tokens = of->passes.chunk_tokens;
         r.recompute = (recompute_policy){.kind = rungs[i]};
         TRY(plan_weigh(&r, &c));
         out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};

@@ -42,6 +42,7 @@ status plan_stages(const plan *of, plan_stage **out) {
     r.open = (plan_open){0}; /* as this stage was planned */
     r.recompute = of->passes.recompute;
     r.offload = of->passes.offload;
+    r.chunk_tokens = of->passes.chunk_tokens;
     *out = mem_alloc((size_t)n * sizeof **out);
     status rc = OK;
     for (int i = 0; i < n && rc == OK; i++) {

@@ -17,7 +17,7 @@ enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, RUNNERS_UP = 2, BATCHES_MAX =
 bool plan_is_open(const plan_request *r) {
     const plan_open *o = &r->open;
     return r->recompute.kind == RECOMPUTE_AUTO || o->params || o->grads || o->states || o->activations ||
-           o->precision || o->micro_batch;
+           o->keep_layers || o->chunk || o->precision || o->micro_batch;
 }
 
 /* ---- the candidates --------------------------------------------------------------------------------------------- */
@@ -103,7 +103,10 @@ static void add_batches(search *s, plan_candidate c) {
 
 static void list_candidates(search *s) {
     const plan_request *r = s->r;
-    plan_candidate c = {.precision = r->precision, .micro_batch = r->micro_batch, .accumulation = r->accumulation};
+    plan_candidate c = {.precision = r->precision,
+                        .micro_batch = r->micro_batch,
+                        .accumulation = r->accumulation,
+                        .chunk_tokens = r->chunk_tokens};
     for (size_t i = 0; i < (r->open.precision ? ARRAY_LENGTH(precisions) : 1); i++) {
         if (r->open.precision) c.precision = precisions[i];
         if (r->open.micro_batch) add_batches(s, c);
@@ -121,6 +124,7 @@ static plan_request request_of(const plan_request *r, const plan_candidate *c) {
     q.accumulation = c->accumulation;
     q.recompute = c->recompute;
     q.offload = c->offload;
+    q.chunk_tokens = c->chunk_tokens;
     return q;
 }
 
@@ -169,7 +173,7 @@ static status estimate(const plan_request *r, plan_candidate *c) {
     return rc;
 }
 
-static status measure(const plan_request *r, plan_candidate *c, plan *out) {
+status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
     plan_request q = request_of(r, c);
     TRY(plan_compile(out, &q));
     take_numbers(c, out);
@@ -179,6 +183,11 @@ static status measure(const plan_request *r, plan_candidate *c, plan *out) {
 /* A stage of a pipeline is not a straight line in the layers of the model. */
 static bool is_deep(const plan_request *r) {
     return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+}
+
+/* ... nor are layers of which only the last keep something, or every n-th. */
+static bool is_line(const plan_candidate *c) {
+    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED;
 }
 
 /* Micro-batches after which a pipeline only repeats itself: as many as are in flight at the first stage, and one. */
@@ -206,10 +215,10 @@ static bool is_long(const plan_request *r) {
 }
 
 static status weigh(const plan_request *r, plan_candidate *c) {
-    if (is_deep(r)) return estimate(r, c);
+    if (is_deep(r) && is_line(c)) return estimate(r, c);
     if (is_long(r)) return estimate_pipeline(r, c);
     plan p;
-    TRY(measure(r, c, &p));
+    TRY(plan_measure(r, c, &p));
     plan_close(&p);
     return OK;
 }
@@ -219,7 +228,8 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
                             .micro_batch = r->micro_batch,
                             .accumulation = r->accumulation,
                             .recompute = r->recompute,
-                            .offload = r->offload};
+                            .offload = r->offload,
+                            .chunk_tokens = r->chunk_tokens};
     return weigh(r, out);
 }
 
@@ -240,16 +250,41 @@ static void adopt(plan *p, const plan_request *r, plan_candidate *list, size_t n
     p->request.open = r->open;
     p->request.recompute = r->recompute; /* what was asked; the passes know what it became */
     p->request.offload = r->offload;
+    p->request.chunk_tokens = r->chunk_tokens;
     p->candidates = list;
     p->n_candidates = n;
 }
 
+/* Nothing on the list fits: what tight.c has beside it. */
+static status add_tighter(search *s) {
+    plan_candidate *more;
+    size_t n;
+    if (mesh_size(&s->r->mesh, AXIS_PIPELINE) > 1 || s->r->place.n_devices > 1) return OK; /* not searched so deep */
+    TRY(plan_tighten(s->r, &s->list[0], &more, &n));
+    s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
+    for (size_t i = 0; i < n; i++) {
+        s->list[s->n] = more[i];
+        s->list[s->n].order = s->n;
+        s->n++;
+    }
+    free(more);
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 /* Compiles the best; where the real numbers make another one the best, that one, and so on. */
 static status take_best(search *s, plan *out) {
+    bool is_widened = false;
     for (;;) {
         size_t first = s->list[0].order;
-        TRY(measure(s->r, &s->list[0], out));
+        TRY(plan_measure(s->r, &s->list[0], out));
         sort_candidates(s->list, s->n);
+        if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
+            is_widened = true;
+            status rc = add_tighter(s);
+            if (rc != OK) plan_close(out);
+            if (rc != OK) return rc;
+        }
         if (s->list[0].order == first) break;
         plan_close(out);
     }
@@ -263,8 +298,8 @@ status plan_search(plan *p, const plan_request *r) {
     list_candidates(&s);
     bool only_memory = !r->open.precision && !r->open.micro_batch;
     if (only_memory && !r->compare) {
-        TRY_GOTO(rc, measure(r, &s.list[0], p), fail);
-        if (s.list[0].fits || s.n == 1) {
+        TRY_GOTO(rc, plan_measure(r, &s.list[0], p), fail);
+        if (s.list[0].fits) {
             adopt(p, r, s.list, 1);
             return OK;
         }
@@ -301,6 +336,9 @@ static void describe(const plan *p, const plan_candidate *c, strbuf *out) {
         if (!first) strbuf_printf(out, " on %s", tier_name(t));
     }
     if (!moved) strbuf_add(out, ", nothing offloaded");
+    if (c->offload.keep_layers)
+        strbuf_printf(out, " but for those of the last %lld layers", (long long)c->offload.keep_layers);
+    if (c->chunk_tokens) strbuf_printf(out, ", MLP in chunks of %lld tokens", (long long)c->chunk_tokens);
 }
 
 void plan_print_candidates(const plan *p, FILE *out) {
@@ -309,7 +347,8 @@ void plan_print_candidates(const plan *p, FILE *out) {
     size_t n_fit = 0;
     for (size_t i = 0; i < p->n_candidates; i++) n_fit += p->candidates[i].fits;
     if (p->n_candidates == 1) {
-        if (best->fits) fputs("strategy  nothing moved: it all fits\n", out);
+        bool is_plain = !offload_any(&best->offload) && best->recompute.kind == RECOMPUTE_NONE && !best->chunk_tokens;
+        if (best->fits && is_plain) fputs("strategy  nothing moved: it all fits\n", out);
         return;
     }
     fprintf(out, "strategy  auto: of %zu ways %zu fit%s\n", p->n_candidates, n_fit,
@@ -345,6 +384,8 @@ json_t *plan_candidates_json(const plan *p) {
         json_object_set_new(one, "accumulation", json_integer(c->accumulation));
         json_object_set_new(one, "recompute", json_string(policy.text));
         json_object_set_new(one, "offload", plan_homes_json(&c->offload));
+        json_object_set_new(one, "keep_layers", json_integer(c->offload.keep_layers));
+        json_object_set_new(one, "chunk_tokens", json_integer(c->chunk_tokens));
         for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)
             json_object_set_new(memory, tier_name(t), json_integer((json_int_t)c->planned[t]));
         for (role k = 0; k < ROLE_COUNT; k++)

@@ -25,6 +25,7 @@ struct trainer {
     const dataset *d;
     const train_observer *o;
     exec *e;
+    bool has_prepare; /* is there something to make before a step's first micro-batch? */
     loader *l;
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
@@ -142,6 +143,7 @@ status trainer_step(trainer *t, train_step_report *report) {
         const batch *b = loader_next(t->l);
         batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
         write_scalars(t, step, micro);
+        if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
         if (is_run_full(t, micro)) TRY(run_micro(t));
     }
     TRY(exec_run(t->e, SECTION_UPDATE));
@@ -276,6 +278,9 @@ static status open_parts(trainer *t) {
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
     TRY(exec_open(&t->e, &t->p->program, &eo));
+    size_t first, end;
+    program_section(&t->p->program, SECTION_PREPARE, &first, &end);
+    t->has_prepare = first < end;
     if (exec_disk_method(t->e)) say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     evaluator_init(&t->eval, t->e, t->p, t->d);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};

@@ -1,4 +1,4 @@
-/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: the three GEMMs of a linear layer.
+/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: the three GEMMs of a linear layer, dw also added to what is there.
  *
  * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
  * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
@@ -28,7 +28,7 @@ static gemm_call linear_call(op_kind kind, const value *first, const value *seco
         ASSERT(first_row == row_count(second));
         break;
     default: /* dy (N, out), x (N, in) */
-        ASSERT(kind == OP_LINEAR_DW);
+        ASSERT(kind == OP_LINEAR_DW || kind == OP_LINEAR_DW_ADD);
         g.m = first_row, g.n = second_row, g.k = row_count(first);
         g.a.row_stride = 1, g.a.col_stride = first_row;
         g.b.row_stride = second_row, g.b.col_stride = 1;
@@ -51,11 +51,13 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     g.c = k->out[0];
     g.c_type = call_out(k, 0)->type;
     if (k->op->kind == OP_LINEAR && k->in[2]) g.bias = k->in[2], g.bias_type = call_in(k, 2)->type;
+    g.accumulate = k->op->kind == OP_LINEAR_DW_ADD;
     g.m = cpu_rows(k, g.m);
     if (k->rows) gemm_rows_run(c, &g, k->work);
     else gemm_run(c, &g, k->work);
 }
 
-void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */
-void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dx = */
-void cpu_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw = */
+void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }        /* y = */
+void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); }     /* dx = */
+void cpu_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); }     /* dw = */
+void cpu_kernel_LINEAR_DW_ADD(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw += */

@@ -14,8 +14,12 @@
 #include <stdlib.h>
 
 launch_type launch_type_of(dtype t) {
-    ASSERT(t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16);
-    return t == DTYPE_F32 ? LAUNCH_F32 : t == DTYPE_BF16 ? LAUNCH_BF16 : LAUNCH_F16;
+    switch (t) {
+    case DTYPE_F32: return LAUNCH_F32;
+    case DTYPE_BF16: return LAUNCH_BF16;
+    case DTYPE_F16: return LAUNCH_F16;
+    default: ASSERT(t == DTYPE_F8E4M3); return LAUNCH_E4M3;
+    }
 }
 
 /* ---- which GPU --------------------------------------------------------------------------------------------------- */
@@ -147,6 +151,7 @@ static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt
 
 static const kernel_fn cuda_kernels[OP_COUNT] = {
 #define COMM_OP(id, in, out, inplace, doc)
+#define RING_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) [OP_##id] = cuda_kernel_##id,
 #include "program/ops.def"
 #undef OP

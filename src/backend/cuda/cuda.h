@@ -27,6 +27,7 @@ struct backend_context {
 
 /* The kernels of the table, one per op: unpack and launch. */
 #define COMM_OP(id, in, out, inplace, doc)
+#define RING_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
 #include "program/ops.def"
 #undef OP

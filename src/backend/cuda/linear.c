@@ -1,4 +1,4 @@
-/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: one product each.
+/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: one product each, dw also added to what is there.
  *
  * dw is the finished sum over all tokens: adding it to an accumulator is another op, so that micro-batches and ranks are
  * summed in one order. Where op.rows says that fewer rows hold something, all are computed: the shape stays, and with it
@@ -12,6 +12,7 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     gemm_launch(c, &g);
 }
 
-void cuda_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }    /* y = */
-void cuda_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dx = */
-void cuda_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw = */
+void cuda_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }        /* y = */
+void cuda_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); }     /* dx = */
+void cuda_kernel_LINEAR_DW(backend_context *c, const kernel_call *k) { linear_run(c, k); }     /* dw = */
+void cuda_kernel_LINEAR_DW_ADD(backend_context *c, const kernel_call *k) { linear_run(c, k); } /* dw += */

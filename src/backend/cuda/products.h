@@ -16,7 +16,8 @@ typedef struct product {
     dtype type, c_type;      /* of A and B, of C */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
-    bool inside;             /* A, B and C may start at any row of their values and not only where values start */
+    bool short_sums; /* e4m3: the tensor cores may keep fewer bits of a sum than fp32 has, and are faster for it */
+    bool inside;     /* A, B and C may start at any row of their values and not only where values start */
 } product;
 
 bool product_equal(const product *a, const product *b);
@@ -24,8 +25,9 @@ bool product_equal(const product *a, const product *b);
 bool product_may_split(const product *q);
 size_t product_work_bytes(const product *q);
 
-/* LINEAR, LINEAR_DX, LINEAR_DW */
+/* LINEAR, LINEAR_DX, LINEAR_DW, LINEAR_DW_ADD */
 product linear_product(const program *p, const op *o);
+product linear8_product(const program *p, const op *o); /* LINEAR8; operands are in[0] and in[2] */
 
 /* How UNEMBED_LOSS, UNEMBED_STATS and their gradients cut their work, and where in their scratch things lie. unembed.c
  * explains the walks. */

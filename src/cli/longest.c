@@ -1,0 +1,73 @@
+/* longest.c - the longest row that fits, by halving.
+ *
+ * Each length asks whether any way fits, not which is fastest, so one answer takes a few compiles. Where the settings leave
+ * nothing open there is one way. More tokens never need fewer bytes, so what lies between a length that fits and one that
+ * does not can be halved; it ends within a sixty-fourth of the answer, which is about how well anyone knows the free memory.
+ *
+ * Rope has no last position, so lengths beyond what the model was made for are answered too, and said to be that. Learned
+ * positions end where their table ends. */
+#include "cli/longest.h"
+
+enum { UNIT = 1024, LONGEST = 1 << 24, GROWTH = 8, PART = 64 };
+
+static status ask(command_line *l, longest_request request, int64_t tokens, bool *fits) {
+    train_request r;
+    hardware machine;
+    l->config.data.seq_len = tokens;
+    TRY(request(l, &r, &machine));
+    r.plan.model.max_positions = MAX(r.plan.model.max_positions, tokens);
+    r.plan.hardware = NULL;
+    if (plan_is_open(&r.plan)) return plan_can_fit(&r.plan, fits);
+    uint64_t planned;
+    *fits = plan_variant_fits(&r.plan, &planned);
+    return OK;
+}
+
+status longest_find(command_line *l, longest_request request, longest_row *out) {
+    train_request r;
+    hardware machine;
+    TRY(request(l, &r, &machine));
+    const model_config *m = &r.plan.model;
+    *out = (longest_row){.positions = m->max_positions};
+    int64_t most = model_family_traits(m->family)->learned_positions ? m->max_positions : LONGEST;
+    most = MIN(most, (int64_t)(1 << 28) / r.plan.micro_batch); /* what one micro-batch may have */
+    int64_t next = MIN((int64_t)UNIT, most), step = UNIT;
+    bool fits = true;
+    for (;;) {
+        TRY(ask(l, request, next, &fits));
+        if (fits) out->fits = next;
+        else out->too_long = next;
+        if (!fits || next == most) break;
+        next = MIN(next * GROWTH, most);
+    }
+    while (out->fits && out->too_long) {
+        step = MAX(out->fits / PART / UNIT * UNIT, (int64_t)UNIT);
+        next = (out->fits + out->too_long) / 2 / step * step;
+        if (next <= out->fits) break;
+        TRY(ask(l, request, next, &fits));
+        if (fits) out->fits = next;
+        else out->too_long = next;
+    }
+    l->config.data.seq_len = out->fits ? out->fits : next;
+    l->config.model.max_positions = MAX(out->positions, l->config.data.seq_len);
+    return OK;
+}
+
+void longest_print(const longest_row *row, FILE *out) {
+    if (!row->fits) {
+        fprintf(out, "longest   none: %lld tokens do not fit\n", (long long)row->too_long);
+        return;
+    }
+    fprintf(out, "longest   data.seq_len=%lld fits", (long long)row->fits);
+    if (row->too_long) fprintf(out, ", %lld does not", (long long)row->too_long);
+    if (row->fits > row->positions)
+        fprintf(out, "; the model was made for %lld positions: set model.max_positions=%lld", (long long)row->positions,
+                (long long)row->fits);
+    fputc('\n', out);
+}
+
+json_t *longest_json(const longest_row *row) {
+    return json_pack("{s:I, s:o, s:I}", "seq_len", (json_int_t)row->fits, "too_long",
+                     row->too_long ? json_integer((json_int_t)row->too_long) : json_null(), "positions",
+                     (json_int_t)row->positions);
+}

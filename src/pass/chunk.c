@@ -1,0 +1,263 @@
+/* chunk.c - the MLP of a block over a few tokens at a time, so that its wide values exist for those alone.
+ *
+ * In: a section after recompute. Out: the same, where every run of ops around an activation function - product, function,
+ * product, and what their backward is - stands once for each chunk of rows. Wide values (N, ffn) that only such a run uses
+ * become one value per chunk, whose bytes the next chunk takes over; what others read too is written and read in rows of
+ * the whole. Evaluation is cut as training is.
+ *
+ * A row's way through the products does not depend on its neighbours, but a weight gradient is a sum over all of them. It is
+ * summed chunk by chunk, in order, in fp32, and rounded once: another order than that of one product over all tokens, so
+ * other last bits. This is the one technique of memory that changes any, which is why it is never taken where something
+ * else fits. The chunks follow from the tokens alone, so runs with the same chunks have the same bits whatever else is
+ * recomputed or offloaded.
+ *
+ * Between the ops of a run stand others: what others need of it (sums over micro-batches, messages) goes behind it, what it
+ * needs of others (a norm that is computed again) before it. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+/* Every chunk begins where a value could: 64 rows of any width and type are whole lines of a cache. */
+enum { CHUNK_UNIT = 64 };
+
+typedef enum place { PLACE_INSIDE, PLACE_BEFORE, PLACE_BEHIND } place;
+
+typedef struct chunker {
+    program *p;
+    const pass_context *c;
+    op *ops;
+    size_t n_ops;
+    size_t n_values;     /* before this pass */
+    bool *is_wide;       /* per value: goes into or comes out of an activation function */
+    unsigned *n_uses;    /* per root: by all ops */
+    unsigned *n_in_run;  /* ... by the ops inside the run at hand */
+    bool *is_made;       /* per root: by the run at hand ... */
+    bool *is_made_later; /* ... or by what has to stand behind it */
+    value_id *own;       /* per value: what stands for it in the chunk at hand */
+    value_id *sums;      /* per gradient that the run writes: where its chunks are summed */
+    place *places;       /* of the ops of the run at hand */
+} chunker;
+
+int64_t chunk_rows(int64_t asked) { return (asked + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT; }
+
+static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
+
+static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
+
+static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
+
+/* ---- which ops belong together --------------------------------------------------------------------------------------- */
+
+/* Generation says with op.rows how much of a step is there; its steps are short. */
+static bool is_cut(const op *o) { return (o->section == SECTION_MICRO || o->section == SECTION_EVAL) && !o->rows; }
+
+static void find_wide(chunker *w) {
+    for (size_t i = 0; i < w->n_ops; i++) {
+        const op *o = &w->ops[i];
+        for (int k = 0; k < op_input_count(o->kind); k++) w->n_uses[program_root(w->p, o->in[k], NULL)]++;
+        for (int k = 0; k < op_output_count(o->kind); k++) w->n_uses[program_root(w->p, o->out[k], NULL)]++;
+        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[0]) <= w->c->chunk_tokens) continue;
+        for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
+        w->is_wide[o->out[0]] = true;
+    }
+}
+
+static bool is_inside(const chunker *w, const op *o) {
+    switch (o->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_DX: return is_cut(o) && (w->is_wide[o->in[0]] || w->is_wide[o->out[0]]);
+    case OP_LINEAR_DW: return is_cut(o) && (w->is_wide[o->in[0]] || w->is_wide[o->in[1]]);
+    case OP_BIAS_GRAD: return is_cut(o) && w->is_wide[o->in[0]];
+    default: return is_function(o->kind) && is_cut(o) && w->is_wide[o->in[0]];
+    }
+}
+
+static bool reads_any(const chunker *w, const op *o, const bool *of_root) {
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (o->in[k] && of_root[program_root(w->p, o->in[k], NULL)]) return true;
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && op_reads_output(o, k) && of_root[program_root(w->p, o->out[k], NULL)]) return true;
+    return false;
+}
+
+static void note_outputs(const chunker *w, const op *o, bool *of_root, bool is) {
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k]) of_root[program_root(w->p, o->out[k], NULL)] = is;
+}
+
+/* The run that begins with op `first`: returns its end and gives each of its ops a place. A chunk of rows must not need what
+ * only the whole run can give: before such an op the run ends. */
+static size_t find_run(chunker *w, size_t first) {
+    size_t end = first, i = first;
+    for (; i < w->n_ops; i++) {
+        const op *o = &w->ops[i];
+        if (o->section != w->ops[first].section || o->layer != w->ops[first].layer) break;
+        if (is_inside(w, o)) {
+            if (reads_any(w, o, w->is_made_later) || rows_of(w, o->in[0]) != rows_of(w, w->ops[first].in[0])) break;
+            w->places[i] = PLACE_INSIDE;
+            note_outputs(w, o, w->is_made, true);
+            end = i + 1;
+        } else if (reads_any(w, o, w->is_made) || reads_any(w, o, w->is_made_later)) {
+            w->places[i] = PLACE_BEHIND;
+            note_outputs(w, o, w->is_made_later, true);
+        } else {
+            w->places[i] = PLACE_BEFORE;
+        }
+    }
+    for (size_t k = first; k < i; k++)
+        note_outputs(w, &w->ops[k], w->is_made, false), note_outputs(w, &w->ops[k], w->is_made_later, false);
+    return end;
+}
+
+/* ---- one chunk -------------------------------------------------------------------------------------------------------- */
+
+typedef struct rows {
+    int64_t first, n;
+} rows;
+
+/* A name that no other value has. */
+static const char *chunk_name(const chunker *w, char out[256], const char *what, value_id of) {
+    snprintf(out, 256, "%s.%zu.%.180s", what, w->p->n_values, w->p->values[of].name);
+    return out;
+}
+
+/* Used by this run alone, and not only read by it. */
+static bool is_own(const chunker *w, value_id v) {
+    const value *a = &w->p->values[v];
+    return w->is_wide[v] && !a->persistent && !a->view_of && w->n_in_run[v] == w->n_uses[v];
+}
+
+static value_id in_rows(chunker *w, value_id v, rows r) {
+    const value a = w->p->values[v];
+    char name[256];
+    if (w->own[v]) return w->own[v];
+    shape s = a.shape;
+    s.dim[0] = r.n;
+    size_t row_bytes = value_bytes(&a) / (size_t)a.shape.dim[0];
+    if (is_own(w, v)) w->own[v] = program_value(w->p, chunk_name(w, name, "chunk", v), a.type, s, a.role, a.section);
+    else w->own[v] = program_view(w->p, chunk_name(w, name, "rows", v), v, (size_t)r.first * row_bytes, s);
+    w->p->values[w->own[v]].layer = a.layer;
+    return w->own[v];
+}
+
+/* Where the chunks of a gradient meet. Straight in it where it is fp32 and nobody carries it away after each. */
+static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
+    value_id dw = o->out[0];
+    const value a = w->p->values[dw];
+    char name[256];
+    bool stays = !a.persistent || (w->c->offload.grads == TIER_DEVICE && mesh_size(&w->c->mesh, AXIS_DATA) == 1);
+    if (w->sums[dw]) return w->sums[dw];
+    if (o->kind == OP_LINEAR_DW && a.type == DTYPE_F32 && stays) return w->sums[dw] = dw;
+    shape s = o->kind == OP_BIAS_GRAD ? SHAPE(n_chunks, a.shape.dim[0]) : a.shape;
+    w->sums[dw] = program_value(w->p, chunk_name(w, name, "sum", dw), DTYPE_F32, s, ROLE_WORK, o->section);
+    w->p->values[w->sums[dw]].layer = o->layer;
+    return w->sums[dw];
+}
+
+static void append_row_sum(chunker *w, const op *o, rows r, int64_t chunk, int64_t n_chunks) {
+    op part = *o;
+    char name[256];
+    part.in[0] = in_rows(w, o->in[0], r);
+    value_id sum = sum_of(w, o, n_chunks);
+    if (o->kind == OP_LINEAR_DW) {
+        part.in[1] = in_rows(w, o->in[1], r);
+        part.out[0] = sum;
+        if (chunk > 0) part.kind = OP_LINEAR_DW_ADD;
+    } else { /* a line of sums per chunk, and their sum at the end */
+        int64_t n = w->p->values[o->out[0]].shape.dim[0];
+        size_t line = (size_t)n * sizeof(float);
+        part.out[0] = program_view(w->p, chunk_name(w, name, "line", sum), sum, (size_t)chunk * line, SHAPE(n));
+    }
+    program_append(w->p, &part);
+}
+
+static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t chunk, int64_t n_chunks) {
+    for (size_t i = first; i < end; i++) {
+        const op *o = &w->ops[i];
+        if (w->places[i] != PLACE_INSIDE) continue;
+        if (is_row_sum(o->kind)) {
+            append_row_sum(w, o, r, chunk, n_chunks);
+            continue;
+        }
+        op part = *o;
+        bool has_weight = !is_function(o->kind);
+        for (int k = 0; k < op_input_count(o->kind); k++)
+            if (o->in[k] && (k == 0 || !has_weight)) part.in[k] = in_rows(w, o->in[k], r);
+        part.out[0] = in_rows(w, o->out[0], r);
+        program_append(w->p, &part);
+    }
+    for (size_t i = first; i < end; i++) {
+        for (int k = 0; k < op_input_count(w->ops[i].kind); k++) w->own[w->ops[i].in[k]] = NO_VALUE;
+        for (int k = 0; k < op_output_count(w->ops[i].kind); k++) w->own[w->ops[i].out[k]] = NO_VALUE;
+    }
+}
+
+/* The finished sums, in the type of the gradient. */
+static void append_finish(chunker *w, const op *o) {
+    value_id dw = o->out[0], sum = w->sums[dw];
+    w->sums[dw] = NO_VALUE;
+    if (sum == dw) return;
+    op finish = {.section = o->section, .layer = o->layer, .at = o->at, .attr = o->attr};
+    bool rounds = w->p->values[dw].type != DTYPE_F32;
+    finish.kind = o->kind == OP_BIAS_GRAD ? OP_BIAS_GRAD : rounds ? OP_CAST : OP_COPY;
+    finish.in[0] = sum;
+    finish.out[0] = dw;
+    program_append(w->p, &finish);
+}
+
+static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
+    for (size_t i = first; i < end; i++) {
+        const op *o = &w->ops[i];
+        if (w->places[i] != PLACE_INSIDE) continue;
+        for (int k = 0; k < op_input_count(o->kind); k++) w->n_in_run[o->in[k]] = count ? w->n_in_run[o->in[k]] + 1 : 0;
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            w->n_in_run[o->out[k]] = count ? w->n_in_run[o->out[k]] + 1 : 0;
+    }
+}
+
+static void append_run(chunker *w, size_t first, size_t end) {
+    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->chunk_tokens, n_chunks = (N + step - 1) / step;
+    for (size_t i = first; i < end; i++)
+        if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
+    count_in_run(w, first, end, true);
+    for (int64_t k = 0; k < n_chunks; k++)
+        append_chunk(w, first, end, (rows){k * step, MIN(step, N - k * step)}, k, n_chunks);
+    count_in_run(w, first, end, false);
+    for (size_t i = first; i < end; i++)
+        if (w->places[i] == PLACE_INSIDE && is_row_sum(w->ops[i].kind)) append_finish(w, &w->ops[i]);
+    for (size_t i = first; i < end; i++)
+        if (w->places[i] == PLACE_BEHIND) program_append(w->p, &w->ops[i]);
+}
+
+status pass_chunk(program *p, pass_context *c) {
+    if (c->chunk_tokens == 0) return OK;
+    if (c->chunk_tokens % CHUNK_UNIT)
+        return ERR(ERR_BUG, "chunk: %lld tokens are no multiple of %d", (long long)c->chunk_tokens, CHUNK_UNIT);
+    chunker w = {.p = p, .c = c, .n_values = p->n_values};
+    w.ops = program_take_ops(p, &w.n_ops);
+    bool **flags[] = {&w.is_wide, &w.is_made, &w.is_made_later};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) *flags[i] = mem_alloc(w.n_values * sizeof(bool));
+    w.n_uses = mem_alloc(w.n_values * sizeof *w.n_uses);
+    w.n_in_run = mem_alloc(w.n_values * sizeof *w.n_in_run);
+    w.own = mem_alloc(w.n_values * sizeof *w.own);
+    w.sums = mem_alloc(w.n_values * sizeof *w.sums);
+    w.places = mem_alloc((w.n_ops + 1) * sizeof *w.places);
+    find_wide(&w);
+    for (size_t i = 0; i < w.n_ops;) {
+        if (!is_inside(&w, &w.ops[i])) {
+            program_append(p, &w.ops[i++]);
+            continue;
+        }
+        size_t end = find_run(&w, i);
+        append_run(&w, i, end);
+        i = end;
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) free(*flags[i]);
+    free(w.n_uses);
+    free(w.n_in_run);
+    free(w.own);
+    free(w.sums);
+    free(w.places);
+    free(w.ops);
+    return OK;
+}

@@ -1,0 +1,146 @@
+/* tight.c - what is left where no way of the ladder fits: long rows, mostly.
+ *
+ * Three more things are tried then. The MLP takes its tokens in chunks (pass/chunk.c), which bounds what one layer needs
+ * beside what it keeps. Of the activations that wait on the host as many layers' go there as it has room for, and the last
+ * ones' stay on the device, so that both memories are filled. And of n layers only one's input is kept (recompute nested).
+ *
+ * They come in levels, from what costs little time to what costs much. The first level at which some way fits is enough,
+ * because every further one costs more. Every way is compiled with all its layers: which of them keep something is not a
+ * straight line, and what is found here is next to a limit. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+enum { CHUNKS = 16, CHUNK_LEAST = 1024 }; /* a product of fewer rows leaves a device idle */
+
+typedef struct level {
+    recompute_policy recompute;
+    int64_t chunk_tokens;
+} level;
+
+enum { LEVELS_MOST = 5 };
+
+/* By the tokens alone, never by the memory there is: chunks are part of the order of a sum. */
+static int64_t chunk_of(const plan_request *r) {
+    int64_t N = r->micro_batch * r->seq_len, c = chunk_rows(MAX((N + CHUNKS - 1) / CHUNKS, (int64_t)CHUNK_LEAST));
+    return c < N ? c : 0;
+}
+
+static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
+    bool may_nest = r->recompute.kind == RECOMPUTE_AUTO;
+    int64_t chunk = r->open.chunk ? chunk_of(r) : r->chunk_tokens;
+    recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->recompute;
+    size_t n = 0;
+    out[n++] = (level){first, r->chunk_tokens};
+    if (chunk != r->chunk_tokens) out[n++] = (level){first, chunk};
+    for (int64_t k = 2; may_nest && k <= 8 && k < r->model.n_layers; k *= 2)
+        out[n++] = (level){{.kind = RECOMPUTE_NESTED, .every = k}, chunk};
+    return n;
+}
+
+/* From what needs the least of the device to what needs the least of the host. */
+static const tier homes[][3] = {{TIER_NVME, TIER_NVME, TIER_NVME},
+                                {TIER_HOST, TIER_HOST, TIER_HOST},
+                                {TIER_DEVICE, TIER_HOST, TIER_HOST},
+                                {TIER_DEVICE, TIER_DEVICE, TIER_HOST},
+                                {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+
+static offload_options homes_of(const plan_request *r, const tier row[3]) {
+    offload_options o = r->offload;
+    if (r->open.params) o.params = row[0];
+    if (r->open.grads) o.grads = row[1];
+    if (r->open.states) o.states = row[2];
+    if (r->open.activations) o.activations = row[0] == TIER_NVME ? TIER_NVME : TIER_HOST;
+    return o;
+}
+
+static bool same_homes(const offload_options *a, const offload_options *b) {
+    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
+}
+
+static status weigh(const plan_request *r, plan_candidate *c) {
+    plan p;
+    TRY(plan_measure(r, c, &p));
+    plan_close(&p);
+    return OK;
+}
+
+static bool within(uint64_t limit, uint64_t planned) { return limit == 0 || planned <= limit; }
+
+/* As many layers keep their activations on the device as the host has no room for. */
+static status fill_host(const plan_request *r, plan_candidate *c) {
+    TRY(weigh(r, c));
+    bool may_keep = r->open.keep_layers && c->offload.activations != TIER_DEVICE;
+    uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
+    if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
+    int64_t L = r->model.n_layers;
+    plan_candidate all = *c;
+    all.offload.keep_layers = L;
+    TRY(weigh(r, &all));
+    uint64_t least = all.planned[TIER_HOST];
+    if (!within(limit, least) || least >= host) return OK;
+    double share = (double)(host - limit) / (double)(host - least);
+    for (int64_t k = MAX((int64_t)(share * (double)L), (int64_t)1); k <= L; k++) {
+        c->offload.keep_layers = k;
+        TRY(weigh(r, c));
+        if (within(limit, c->planned[TIER_HOST])) break;
+    }
+    return OK;
+}
+
+typedef struct ways {
+    plan_candidate *list;
+    size_t n, capacity;
+} ways;
+
+static status try_level(const plan_request *r, const plan_candidate *like, const level *l, ways *out, bool *fits) {
+    plan_candidate last = {0};
+    bool any = false;
+    for (size_t i = 0; i < ARRAY_LENGTH(homes); i++) {
+        plan_candidate c = *like;
+        c.recompute = l->recompute;
+        c.chunk_tokens = l->chunk_tokens;
+        c.offload = homes_of(r, homes[i]);
+        if (homes[i][0] == TIER_NVME && !r->may_nvme) continue;
+        if (any && same_homes(&c.offload, &last.offload)) continue;
+        TRY(fill_host(r, &c));
+        out->list = array_grow(out->list, &out->capacity, out->n + 1, sizeof *out->list);
+        out->list[out->n++] = last = c;
+        any = true;
+        *fits |= c.fits;
+        if (!within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+    }
+    return OK;
+}
+
+status plan_tighten(const plan_request *r, const plan_candidate *like, plan_candidate **list, size_t *n) {
+    level levels[LEVELS_MOST];
+    ways w = {0};
+    bool fits = false;
+    plan_request q = *r;
+    q.micro_batch = like->micro_batch;
+    size_t n_levels = list_levels(&q, levels);
+    for (size_t i = 0; i < n_levels && !fits; i++) {
+        status rc = try_level(&q, like, &levels[i], &w, &fits);
+        if (rc == OK) continue;
+        free(w.list);
+        return rc;
+    }
+    *list = w.list;
+    *n = w.n;
+    return OK;
+}
+
+status plan_can_fit(const plan_request *r, bool *fits) {
+    level levels[LEVELS_MOST];
+    ways w = {0};
+    status rc;
+    plan_candidate like = {.precision = r->precision, .micro_batch = r->micro_batch, .accumulation = r->accumulation};
+    *fits = false;
+    /* The first is the quickest to compile; then the tightest: where anything fits, it does, most often. */
+    size_t n_levels = list_levels(r, levels);
+    rc = try_level(r, &like, &levels[0], &w, fits);
+    for (size_t i = n_levels; i-- > 1 && !*fits && rc == OK;) rc = try_level(r, &like, &levels[i], &w, fits);
+    free(w.list);
+    return rc;
+}
