@@ -146,6 +146,7 @@ static void every_op_gives_the_bytes_of_the_host(void **state) {
         for (size_t i = 0; i < ARRAY_LENGTH(lengths); i++) {
             check_alone(OP_ALL_GATHER, types[q], lengths[i], -1);
             check_alone(OP_ALL_TO_ALL, types[q], lengths[i], -1);
+            check_alone(OP_SHIFT, types[q], lengths[i], -1);
             check_alone(OP_ALL_REDUCE, types[q], lengths[i], -1);
             check_alone(OP_REDUCE_SCATTER, types[q], lengths[i], -1);
             check_alone(OP_REDUCE_SCATTER, types[q], lengths[i], 0);

@@ -193,6 +193,14 @@ static void all_to_all(const link_call *l) {
     note(l, nccl.GroupEnd());
 }
 
+static void shift(const link_call *l) {
+    int n = l->group->n, me = l->group->index;
+    note(l, nccl.GroupStart());
+    send(l, (me + 1) % n, l->x, l->x_bytes);
+    receive(l, (me + n - 1) % n, l->y, l->y_bytes);
+    note(l, nccl.GroupEnd());
+}
+
 /* The slice of x that a rank sums, in elements: its part of REDUCE_SCATTER, its share of ALL_REDUCE. */
 static void slice_of(const link_call *l, int index, size_t *first, size_t *n) {
     size_t count = l->x_bytes / l->element, ranks = (size_t)l->group->n, i = (size_t)index;
@@ -267,6 +275,7 @@ static void run_call(const link_call *l) {
     switch (l->k->op->kind) {
     case OP_ALL_GATHER: note(l, nccl.AllGather(l->x, l->y, l->x_bytes, NCCL_BYTES, l->nccl, l->stream)); break;
     case OP_ALL_TO_ALL: all_to_all(l); break;
+    case OP_SHIFT: shift(l); break;
     case OP_REDUCE_SCATTER: sum_slices(l, l->y); break;
     case OP_ALL_REDUCE: all_reduce(l); break;
     case OP_SEND: send(l, l->k->op->attr.peer, l->x, l->x_bytes); break;
