@@ -127,6 +127,7 @@ static void check_stages(void) {
     check_extras((cell){"test-qwen3", many, PRECISION_FP32, 4, NULL}, turns);
     check_one((cell){"test-qwen3", layers, PRECISION_FP32, 8, NULL}, 0);
     check_one((cell){"test-gpt2", many, PRECISION_BF16, 8, turns}, 0);
+    check_one((cell){"test-qwen3", layers, PRECISION_FP8, 4, NULL}, 0);
     check_one((cell){"test-llama", layers, PRECISION_BF16, 3, NULL}, 0);
     check_one((cell){"test-gpt2", layers, PRECISION_BF16_SR, 4, NULL}, 0);
     check_one((cell){"test-qwen2", layers, PRECISION_FP32, 1, NULL}, 0);

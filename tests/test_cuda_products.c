@@ -53,16 +53,39 @@ static void linear_ops_are_the_products_they_say(void **state) {
     program_fini(&p);
 }
 
+/* Rows times rows, whatever it is for; sums over tokens take no shortcut. */
+static void products_of_8_bits_are_rows_times_rows(void **state) {
+    enum { N = 48, IN = 32, OUT = 80 };
+    program p;
+    program_init(&p);
+    const shape shapes[] = {SHAPE(N, IN), SHAPE(1), SHAPE(OUT, IN), SHAPE(1), SHAPE(OUT), SHAPE(N, OUT)};
+    const dtype types[] = {DTYPE_F8E4M3, DTYPE_F32, DTYPE_F8E4M3, DTYPE_F32, DTYPE_BF16, DTYPE_BF16};
+    const char *const names[] = {"x", "x_scale", "w", "w_scale", "b", "y"};
+    value_id v[6];
+    for (int i = 0; i < 6; i++) v[i] = program_persistent(&p, names[i], types[i], shapes[i], ROLE_INPUT);
+    op *o = program_emit(&p, OP_LINEAR8, SECTION_MICRO);
+    for (int i = 0; i < 5; i++) op_in(o, i, v[i]);
+    op_out(o, 0, v[5]);
+    product q = linear8_product(&p, o);
+    check_product(&q, N, OUT, IN, IN, IN, OUT);
+    assert_true(!q.a_turned && q.b_turned && q.bias && q.short_sums && q.type == DTYPE_F8E4M3);
+    assert_false(product_may_split(&q));
+    assert_int_equal(cuda_gemm_work_bytes(&p, o), product_work_bytes(&q));
+    o->attr.over_tokens = true;
+    assert_false(linear8_product(&p, o).short_sums);
+    program_fini(&p);
+}
+
 static void equality_looks_at_every_field(void **state) {
     const product q = {.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3};
     assert_true(product_equal(&q, &(product){.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3}));
-    product other[13];
-    for (int i = 0; i < 13; i++) other[i] = q;
+    product other[14];
+    for (int i = 0; i < 14; i++) other[i] = q;
     other[0].m++, other[1].n++, other[2].k++, other[3].lda++, other[4].ldb++, other[5].ldc++;
     other[6].a_turned = other[7].b_turned = other[8].bias = other[9].accumulate = true;
     other[10].type = other[11].c_type = DTYPE_BF16;
-    other[12].inside = true;
-    for (int i = 0; i < 13; i++) assert_false(product_equal(&q, &other[i]));
+    other[12].inside = other[13].short_sums = true;
+    for (int i = 0; i < 14; i++) assert_false(product_equal(&q, &other[i]));
 }
 
 static void only_short_products_that_are_no_weight_gradient_are_split(void **state) {
@@ -180,6 +203,7 @@ static void the_gradient_is_kept_where_the_budget_holds_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_ops_are_the_products_they_say),
+        cmocka_unit_test(products_of_8_bits_are_rows_times_rows),
         cmocka_unit_test(equality_looks_at_every_field),
         cmocka_unit_test(only_short_products_that_are_no_weight_gradient_are_split),
         cmocka_unit_test(scratch_of_a_product_is_bounded),

@@ -264,8 +264,12 @@ static status decide(rewriter *w) {
         if (r->kind == RECOMPUTE_NESTED && ends_group(w, layer)) w->is_kept[v] = true;
     }
     if (by_cost) keep_by_cost(w);
-    for (size_t i = w->first; i < w->end; i++)
-        if (is_gather(&w->ops[i]) && w->is_activation[w->ops[i].out[0]]) w->is_kept[w->ops[i].out[0]] = false;
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->ops[i];
+        bool dropped = is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[0]]); /* its 8 bits go with it */
+        for (int k = 0; k < op_output_count(o->kind) && dropped; k++)
+            if (w->is_activation[o->out[k]]) w->is_kept[o->out[k]] = false;
+    }
     return r->kind == RECOMPUTE_KEEP ? keep_by_name(w) : OK;
 }
 
