@@ -38,19 +38,19 @@ static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
     return n;
 }
 
-/* From what needs the least of the device to what needs the least of the host. */
-static const tier homes[][3] = {{TIER_NVME, TIER_NVME, TIER_NVME},
-                                {TIER_HOST, TIER_HOST, TIER_HOST},
-                                {TIER_DEVICE, TIER_HOST, TIER_HOST},
-                                {TIER_DEVICE, TIER_DEVICE, TIER_HOST},
-                                {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+/* params, grads, states, activations: what needs the least of the device first. */
+static const tier homes[][4] = {
+    {TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME},       {TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST},
+    {TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST},     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST},
+    {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST}, {TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE},
+    {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE}, {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
 
-static offload_options homes_of(const plan_request *r, const tier row[3]) {
+static offload_options homes_of(const plan_request *r, const tier row[4]) {
     offload_options o = r->offload;
     if (r->open.params) o.params = row[0];
     if (r->open.grads) o.grads = row[1];
     if (r->open.states) o.states = row[2];
-    if (r->open.activations) o.activations = row[0] == TIER_NVME ? TIER_NVME : TIER_HOST;
+    if (r->open.activations) o.activations = row[3];
     return o;
 }
 
@@ -101,14 +101,14 @@ static status try_level(const plan_request *r, const plan_candidate *like, const
         c.recompute = l->recompute;
         c.chunk_tokens = l->chunk_tokens;
         c.offload = homes_of(r, homes[i]);
-        if (homes[i][0] == TIER_NVME && !r->may_nvme) continue;
+        if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
         if (any && same_homes(&c.offload, &last.offload)) continue;
         TRY(fill_host(r, &c));
         out->list = array_grow(out->list, &out->capacity, out->n + 1, sizeof *out->list);
         out->list[out->n++] = last = c;
-        any = true;
         *fits |= c.fits;
-        if (!within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+        if (!any && !within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+        any = true;
     }
     return OK;
 }

@@ -5,7 +5,7 @@
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by
  * the shape, each with its own sums, added in order afterwards. So the bits never depend on the number of threads.
  * Scratch: a few blocks per thread, and backward 8 T D bytes per thread (or per piece) for the sums; never (T, T). Where the
- * sums of all pieces would be large, the pairs take turns, as many at once as give every thread a piece: no sum goes over
+ * sums of all pieces would be large, the pairs take turns, as many at once as give every thread two pieces: no sum goes over
  * two pairs, so no bit depends on it.
  * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
@@ -16,8 +16,8 @@ enum {
     CUT_QUERIES = 256, /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
 };
 
-/* Sums of dk and dv beyond this are not held for all pieces at once: 32 pieces of 8192 tokens and 128 columns. */
-#define SUMS_BYTES (256ll << 20)
+/* Sums of dk and dv beyond this are not held for all pieces at once: 32 pieces of 4096 tokens and 64 columns. */
+#define SUMS_BYTES (64ll << 20)
 
 static const attention_functions *forced;
 static int64_t sums_most = SUMS_BYTES;
@@ -106,7 +106,7 @@ static size_t thread_bytes(const attention_job *j, bool backward) {
 static int64_t pairs_at_once(const attention_job *j, int n_threads) {
     int64_t all = j->B * j->G, pair_bytes = j->n_cuts * 2 * j->t_pad * j->d_pad * (int64_t)sizeof(float);
     if (j->n_cuts == 1) return all;
-    return MIN(all, MAX(sums_most / pair_bytes, (n_threads + j->n_cuts - 1) / j->n_cuts));
+    return MIN(all, MAX(sums_most / pair_bytes, (2 * n_threads + j->n_cuts - 1) / j->n_cuts));
 }
 
 static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
