@@ -84,3 +84,11 @@ under_mpirun() {
     shift
     timeout 200 "${mpirun[@]}" -n "$n" "$@" >log 2>&1 </dev/null
 }
+
+# need_gpu: without a GPU that works the test is skipped.
+need_gpu() {
+    timeout 120 "$RALO" train --set run.device=cuda --preset test-gpt2 --set train.steps=1 --set train.eval_rows=0 \
+        --set train.problems=0 --set run.dir=need_gpu >/dev/null 2>log </dev/null && rm -r need_gpu && return
+    ! grep -q 'CUDA backend\|RALO_CUDA_PLUGIN\|no NVIDIA driver\|shows no GPU' log || { echo "skipped: $(grep '^error' log)"; exit 77; }
+    die "the GPU does not work: $(tail -n 3 log)"
+}

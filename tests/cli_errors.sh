@@ -28,7 +28,7 @@ check 2 train.lr "'-1'" "(0, 10]" -- plan --set train.lr=-1
 check 2 train.lr "'nan'" -- plan --set train.lr=nan
 check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0
 check 2 train.steps "'1e99'" -- plan --set train.steps=1e99
-check 2 precision "one of: fp32, bf16, bf16_sr, fp16" -- plan --set precision=fp8
+check 2 precision "one of: fp32, bf16, bf16_sr, fp16, fp8, fp8_sr" -- plan --set precision=int4
 check 2 memory.device -- plan --device-memory lots
 file form.yaml 'memory:\n  recompute: {ratio: 2}\n'
 check 2 form.yaml:2 memory.recompute "'ratio:2'" "{ratio: number in [0, 1]}" -- plan form.yaml

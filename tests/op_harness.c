@@ -245,9 +245,11 @@ static void run_once(op_case *t, const backend *b, backend_context *c, int run, 
     for (int i = 0; i < OP_MAX_OUT; i++) t->out[i].block = NULL;
 }
 
-/* An update runs on the device or on the host, as the plan says, and the parameters must not show which. */
+/* An update runs on the device or on the host, as the plan says, and the parameters must not show which. What only moves bytes
+ * has no choice. */
 static bool same_bits_everywhere(op_kind k) {
-    return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_CLIP || k == OP_ADAMW || k == OP_CAST || k == OP_COPY;
+    return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_CLIP || k == OP_ADAMW || k == OP_CAST || k == OP_COPY ||
+           k == OP_SUM_PARTS || k == OP_NORM_SUM || k == OP_HEAD_PARTS || k == OP_TOKEN_PARTS;
 }
 
 void op_case_run(op_case *t, int n_threads) {

@@ -9,7 +9,7 @@
 
 enum { ROOM = 8 };
 
-typedef enum entry_kind { ENTRY_KERNEL, ENTRY_COPY, ENTRY_WAIT, ENTRY_MARK } entry_kind;
+typedef enum entry_kind { ENTRY_KERNEL, ENTRY_COPY, ENTRY_WAIT, ENTRY_MARK, ENTRY_MESSAGE } entry_kind;
 typedef struct entry {
     entry_kind kind;
     const kernel_call *call;
@@ -47,11 +47,28 @@ struct backend_context {
     recording sections[SECTION_COUNT], current;
 };
 
-static _Atomic uint64_t n_recordings;
+static _Atomic uint64_t n_recordings, n_messages;
 
-static bool is_queue(stream s) { return s == STREAM_COMPUTE || s == STREAM_H2D || s == STREAM_D2H; }
+static struct {
+    comm *comm;
+    bool links;
+    uint64_t stall_at;
+    _Atomic bool aborted;
+} ranks_here;
+
+static bool is_queue(stream s) {
+    if (s == STREAM_COMM) return ranks_here.links;
+    return s == STREAM_COMPUTE || s == STREAM_H2D || s == STREAM_D2H;
+}
 
 /* ---- the queues' threads ------------------------------------------------------------------------------------------- */
+
+/* A failure is comm's to know: the queue goes on, as a device's does. */
+static void run_message(const kernel_call *call) {
+    bool stalls = atomic_fetch_add(&n_messages, 1) + 1 == ranks_here.stall_at;
+    while (stalls && !atomic_load(&ranks_here.aborted)) sched_yield();
+    if (!atomic_load(&ranks_here.aborted) && comm_run(ranks_here.comm, call) != OK) error_clear();
+}
 
 static void run_entry(backend_context *c, const entry *e, stream own) {
     switch (e->kind) {
@@ -61,6 +78,7 @@ static void run_entry(backend_context *c, const entry *e, stream own) {
         while (atomic_load(&c->counts[e->s]) < e->n) sched_yield();
         break;
     case ENTRY_MARK: atomic_store(&c->counts[own], e->n); break;
+    case ENTRY_MESSAGE: run_message(e->call); break;
     }
 }
 
@@ -155,6 +173,44 @@ static status queued_synchronize(backend_context *c) {
     return OK;
 }
 
+/* ---- ranks --------------------------------------------------------------------------------------------------------- */
+
+static status queued_describe(int device, device_info *out) {
+    *out = (device_info){.name = "queues", .free_memory = (uint64_t)64 << 30, .id = {1}};
+    if (ranks_here.links) out->id[1] = (uint8_t)comm_rank(ranks_here.comm);
+    return OK;
+}
+static int queued_count(void) { return 1; }
+
+static status links_present(void) { return OK; }
+static status links_make_id(uint8_t id[LINK_ID_BYTES]) {
+    memset(id, 1 + comm_rank(ranks_here.comm), LINK_ID_BYTES);
+    return OK;
+}
+static status links_open(backend_context *c, axis a, const uint8_t id[LINK_ID_BYTES], int n_ranks, int index) {
+    const mesh *m = comm_mesh(ranks_here.comm); /* the id must be that of the group's first rank */
+    bool right = n_ranks == m->size[a] && index == m->index[a] && id[0] == 1 + comm_rank_at(ranks_here.comm, a, 0);
+    return right ? OK : ERR(ERR_BUG, "links of the %s axis: another group's id, size or index", axis_name(a));
+}
+static void links_run(backend_context *c, const kernel_call *const *calls, int n_calls) {
+    ASSERT(c->selected == STREAM_COMM && !c->recording);
+    for (int i = 0; i < n_calls; i++) put(c, (entry){.kind = ENTRY_MESSAGE, .call = calls[i]});
+}
+static status links_check(backend_context *c) { return OK; }
+static void links_abort(backend_context *c) { atomic_store(&ranks_here.aborted, true); }
+static void links_close(backend_context *c) {}
+
+void backend_queued_ranks(comm *c, bool links, uint64_t stall_at) {
+    ranks_here.comm = c;
+    ranks_here.links = links;
+    ranks_here.stall_at = stall_at;
+    atomic_store(&ranks_here.aborted, false);
+    atomic_store(&n_messages, 0);
+}
+uint64_t backend_queued_messages(void) { return atomic_load(&n_messages); }
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+
 static bool queued_failed(backend_context *c) { return false; }
 static void queued_stamp(backend_context *c, size_t i) {}
 static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }
@@ -202,6 +258,13 @@ const backend *backend_queued(void) {
     static const backend_queues queues = {queued_counts, queued_select, queued_copy,       queued_wait,
                                           queued_mark,   queued_record, queued_record_end, queued_start,
                                           queued_failed, queued_stamp,  queued_stamp_ns};
+    static const backend_links links = {.present = links_present,
+                                        .make_id = links_make_id,
+                                        .open = links_open,
+                                        .run = links_run,
+                                        .check = links_check,
+                                        .abort = links_abort,
+                                        .close = links_close};
     static kernel_fn kernels[OP_COUNT];
     static backend b;
     for (op_kind k = 0; k < OP_COUNT; k++)
@@ -215,9 +278,12 @@ const backend *backend_queued(void) {
                   .read = queued_move,
                   .synchronize = queued_synchronize,
                   .queues = &queues,
+                  .links = &links,
                   .work_bytes = backend_cpu()->work_bytes,
                   .kernels = kernels,
                   .alignment = backend_cpu()->alignment,
-                  .discrete = true};
+                  .discrete = true,
+                  .describe = queued_describe,
+                  .count = queued_count};
     return &b;
 }

@@ -1,7 +1,11 @@
 #pragma once
 /* queued_backend.h - the CPU's kernels behind queues, as a GPU has them: a kernel returns when it is queued, a queue holds
  * few entries and whoever puts one more waits, sections are recorded and started whole, counts come from the queues. */
-#include "backend/backend.h"
+#include "comm/comm.h"
 
 const backend *backend_queued(void);
+/* For ranks: with links each has a device of its own, whose queue of messages sends by comm's transport; without them all
+ * share one device. stall_at > 0: on every rank the message of this number, from 1, never ends by itself. */
+void backend_queued_ranks(comm *c, bool links, uint64_t stall_at);
+uint64_t backend_queued_messages(void);   /* that queues have sent so far */
 uint64_t backend_queued_recordings(void); /* sections recorded so far */

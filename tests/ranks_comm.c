@@ -214,6 +214,22 @@ static void check_all_to_all(ranks *r, axis a, where w, dtype type, size_t n) {
     call_fini(&t);
 }
 
+static void check_shift(ranks *r, axis a, where w, dtype type, size_t n) {
+    int members = comm_mesh(r->c)->size[a], index = comm_mesh(r->c)->index[a];
+    size_t bytes = n * dtype_bytes(type);
+    call t;
+    call_init(&t, OP_SHIFT, a, members, type, (int64_t)n, (int64_t)n);
+    operands o = place(r, w, bytes, bytes);
+    uint8_t *expected = mem_alloc(bytes);
+    fill(o.x, type, n, world_rank, 0, 6);
+    fill(expected, type, n, comm_rank_at(r->c, a, (index + members - 1) % members), 0, 6);
+    run(r, &t, &o);
+    check_bytes(o.y, expected, bytes, "SHIFT", type, n);
+    check_guard(&o, "SHIFT");
+    free(expected);
+    call_fini(&t);
+}
+
 /* Even ranks send to the next and receive from the one before, odd ranks the other way round; then rank 0 sends to every
  * other in turn, with tags. */
 static void check_send(ranks *r, axis a, where w, size_t n) {
@@ -311,6 +327,7 @@ static void check_collectives(ranks *r) {
                     check_reduce_scatter(r, a, w, types[k], counts[i], in_place);
                     check_all_reduce(r, a, w, types[k], counts[i], in_place);
                     check_all_to_all(r, a, w, types[k], counts[i]);
+                    check_shift(r, a, w, types[k], counts[i]);
                 }
             check_send(r, a, w, 1000);
             check_accumulation(r, a, w, DTYPE_F32, 0, 3000);

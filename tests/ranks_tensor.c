@@ -4,105 +4,12 @@
  * Every rank also plans and runs the model alone, on the same rows. Its slices of every gradient must be those of the whole;
  * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
  * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
-#include "rank_check.h"
-#include "training.h"
-#include "train/batch.h"
+#include "rank_runs.h"
 #include "train/params.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-enum { STEPS = 20 };
-
-#define FAIL(...)                                       \
-    do {                                                \
-        fprintf(stderr, "rank %d: ", comm_rank(ranks)); \
-        fprintf(stderr, __VA_ARGS__);                   \
-        fputc('\n', stderr);                            \
-        n_failed++;                                     \
-    } while (0)
-
-/* ---- gradients of one micro-batch -------------------------------------------------------------------------------- */
-
-typedef struct micro {
-    config c;
-    train_request r;
-    plan p;
-    exec *e;
-} micro;
-
-static void micro_open(micro *m, const training *t) {
-    must(training_request(t, &m->c, &m->r));
-    must(plan_compile(&m->p, &m->r.plan));
-    must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
-    params_initialize(m->e, &m->p, 7);
-    int64_t n = m->p.request.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
-    int32_t *rows[3]; /* tokens, targets, doc: two documents per row, some tokens not trained on */
-    for (int k = 0; k < 3; k++) {
-        rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
-        for (int64_t i = 0; i < n; i++) {
-            int64_t token = (i * 37 + i / 5 * 11 + k) % m->p.request.model.vocab;
-            rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
-        }
-    }
-    batch_write(m->e, &m->p, &m->p.passes.inputs[0], rows[0], rows[1], rows[2]);
-    for (int k = 0; k < 3; k++) free(rows[k]);
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
-    exec_write(m->e, m->p.model.scalars, 0, &s, sizeof s);
-    must(exec_run(m->e, SECTION_MICRO));
-}
-
-static void micro_close(micro *m) {
-    exec_close(m->e);
-    plan_close(&m->p);
-    config_fini(&m->c);
-}
-
-/* Sequence ranks have a part of the sum each, until the update. */
-static double *read_gradient(const micro *m, size_t i) {
-    size_t n = (size_t)shape_count(&m->p.model.params[i].shape);
-    float *narrow = mem_alloc(n * sizeof *narrow);
-    double *out = mem_alloc(n * sizeof *out);
-    exec_read(m->e, m->p.passes.grads[i], 0, narrow, n * sizeof *narrow);
-    for (size_t k = 0; k < n; k++) out[k] = (double)narrow[k];
-    if (mesh_size(&m->p.request.mesh, AXIS_SEQUENCE) > 1) must(comm_sum_f64(ranks, out, n));
-    free(narrow);
-    return out;
-}
-
-/* Cosine of a rank's gradient with the same elements of the whole, and the largest difference beside the largest element. */
-static void compare_gradient(const char *preset, const model_param *q, const double *mine, const double *whole) {
-    double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
-    for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
-        int64_t from = param_cut_place(&q->cut, at, &n);
-        for (int64_t k = 0; k < n; k++) {
-            double x = mine[at + k], y = from < 0 ? 0 : whole[from + k];
-            dot += x * y, a += x * x, b += y * y;
-            worst = fmax(worst, fabs(x - y)), largest = fmax(largest, fabs(y));
-        }
-    }
-    double cosine = a == 0 && b == 0 ? 1 : dot / sqrt(a * b);
-    if (!(cosine > 0.99999) || !(worst <= 1e-4 * largest))
-        FAIL("%s: gradient of %s: cosine %.9f with one rank's, differs by %g of %g", preset, q->name, cosine, worst,
-             largest);
-}
-
-static void check_gradients(const char *preset, const char *setting) {
-    training one = {.preset = preset, .threads = 1}, all = one;
-    all.comm = ranks;
-    all.more = SETTINGS(setting);
-    micro alone, shared;
-    micro_open(&alone, &one);
-    micro_open(&shared, &all);
-    for (size_t i = 0; i < alone.p.model.n_params; i++) {
-        double *whole = read_gradient(&alone, i), *mine = read_gradient(&shared, i);
-        compare_gradient(preset, &shared.p.model.params[i], mine, whole);
-        free(whole);
-        free(mine);
-    }
-    micro_close(&alone);
-    micro_close(&shared);
-}
+#define EVAL "train.eval_rows=5" /* of micro-batches of 2: the last one is not full */
 
 /* ---- bytes ---------------------------------------------------------------------------------------------------------- */
 
@@ -144,65 +51,33 @@ static void check_bytes(const char *preset, const char *tensor) {
 
 /* ---- whole runs ------------------------------------------------------------------------------------------------------ */
 
-typedef struct curve {
-    double loss[STEPS], norm[STEPS], eval;
-} curve;
+static int64_t row; /* tokens: two chunks for each rank that may share it */
 
-static void on_step(void *context, const train_step_report *r) {
-    curve *c = context;
-    c->loss[r->step - 1] = r->loss;
-    c->norm[r->step - 1] = r->grad_norm;
+static training run_of(const char *preset, precision p, int accumulation) {
+    static const char *const more[] = {EVAL, NULL};
+    return (training){.preset = preset,
+                      .precision = p,
+                      .seq_len = row,
+                      .accumulation = accumulation,
+                      .threads = 1,
+                      .more = more};
 }
-
-#define EVAL "train.eval_rows=5" /* of micro-batches of 2: the last one is not full */
 
 /* Micro-batches of the data ranks, one after the other, on one. */
 static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
-    train_observer o = {.context = out, .on_step = on_step};
-    training t = {.preset = preset,
-                  .precision = p,
-                  .accumulation = accumulation,
-                  .steps = STEPS,
-                  .threads = 1,
-                  .more = SETTINGS(EVAL),
-                  .observer = &o};
-    train_result r;
-    must(training_run(&t, &r));
-    out->eval = r.eval.loss;
+    training t = run_of(preset, p, accumulation);
+    curve_alone(&t, out);
 }
 
 static void run_shared(const char *preset, precision p, int accumulation, const char *const *more, const curve *alone,
                        double bound) {
-    curve c = {0};
-    const char *settings[16] = {EVAL};
-    for (int i = 0; more[i]; i++) settings[1 + i] = more[i];
-    train_observer o = {.context = &c, .on_step = on_step};
-    training t = {.preset = preset,
-                  .precision = p,
-                  .accumulation = accumulation,
-                  .steps = STEPS,
-                  .threads = 1,
-                  .observer = &o,
-                  .more = settings,
-                  .comm = ranks};
-    char name[512];
-    size_t at = (size_t)snprintf(name, sizeof name, "%s %s", preset, precision_name(p));
-    for (const char *const *s = more; *s; s++) at += (size_t)snprintf(name + at, sizeof name - at, " %s", *s);
-    train_result r;
-    must(training_run(&t, &r));
-    for (int i = 0; i < STEPS; i++)
-        if (!(fabs(c.loss[i] - alone->loss[i]) <= bound) || !(fabs(c.norm[i] / alone->norm[i] - 1) <= 10 * bound)) {
-            FAIL("%s: step %d: loss %.7f, norm %.6f, alone %.7f, %.6f", name, i + 1, c.loss[i], c.norm[i],
-                 alone->loss[i], alone->norm[i]);
-            break;
-        }
-    if (!(fabs(r.eval.loss - alone->eval) <= bound))
-        FAIL("%s: held-out loss %.7f, alone %.7f", name, r.eval.loss, alone->eval);
-    for (tier k = 0; k < TIER_COUNT; k++)
-        if (r.memory.planned[k] != r.memory.peak[k])
-            FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
-                 (unsigned long long)r.memory.peak[k]);
-    if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
+    training t = run_of(preset, p, accumulation);
+    curve_shared(&t, more, alone, bound);
+}
+
+static void check_gradients(const char *preset, const char *const *more) {
+    training t = {.preset = preset, .seq_len = row, .threads = 1};
+    gradients_shared(&t, more);
 }
 
 /* ---- out of the program and back ------------------------------------------------------------------------------------ */
@@ -228,6 +103,7 @@ static void remove_dir(char *dir) {
 static uint64_t run_in(const char *preset, const char *dir, int steps, const char *const *more, bool alone) {
     training t = {.preset = preset,
                   .precision = PRECISION_BF16,
+                  .seq_len = row,
                   .steps = steps,
                   .threads = 1,
                   .dir = dir,
@@ -287,7 +163,7 @@ static void check_families(int tensor) {
     snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
     for (size_t i = 0; i < ARRAY_LENGTH(training_presets); i++) {
         curve alone;
-        check_gradients(training_presets[i], setting);
+        check_gradients(training_presets[i], SETTINGS(setting));
         check_bytes(training_presets[i], setting);
         run_alone(training_presets[i], PRECISION_FP32, 1, &alone);
         run_shared(training_presets[i], PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
@@ -317,21 +193,57 @@ static void check_techniques(int tensor, int data) {
     check_files("test-qwen2", setting, data > 1 ? 2 : 0);
 }
 
-/* Rows shared by all ranks: GPT-2 has as many kv heads as heads. 48 tokens are two chunks for each of 8 ranks. */
+#define HEADS "parallel.attention=heads"
+#define RING "parallel.attention=ring"
+
+/* Rows shared by all ranks: GPT-2 has as many kv heads as heads. */
 static void check_sequence(int sequence) {
     char setting[32];
     curve alone;
     snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
-    check_gradients("test-gpt2", setting);
+    check_gradients("test-gpt2", SETTINGS(setting, HEADS));
     run_alone("test-gpt2", PRECISION_FP32, 1, &alone);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.recompute=full"), &alone, 1e-4);
-    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, "memory.offload.activations=host"), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.recompute=full"), &alone, 1e-4);
+    run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.offload.activations=host"), &alone,
+               1e-4);
     check_files("test-gpt2", setting, 0);
     if (sequence > 2) return;
-    check_gradients("test-qwen3", setting);
+    check_gradients("test-qwen3", SETTINGS(setting, HEADS));
     run_alone("test-qwen3", PRECISION_FP32, 1, &alone);
-    run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
+    run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
+}
+
+/* Keys and values go round: any number of heads, 4 and 2 of them on 3 and 8 ranks. 16-bit numbers differ as those of one rank
+ * do that are added in another order. */
+static void check_ring(int sequence) {
+    static const char *const presets[] = {"test-gpt2", "test-qwen3"};
+    static const char *const extra[][2] = {{"memory.recompute=full", NULL},
+                                           {"memory.recompute=selective", "memory.offload.activations=host"},
+                                           {"memory.offload.params=host", "memory.offload.states=host"}};
+    char setting[32];
+    curve alone;
+    snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
+    for (size_t i = 0; i < ARRAY_LENGTH(presets); i++) {
+        check_gradients(presets[i], SETTINGS(setting, RING));
+        run_alone(presets[i], PRECISION_FP32, 1, &alone);
+        run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING), &alone, 1e-4);
+        for (size_t k = 0; k < ARRAY_LENGTH(extra) && i > 0; k++)
+            run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING, extra[k][0], extra[k][1]), &alone, 1e-4);
+    }
+    run_alone("test-qwen3", PRECISION_BF16, 1, &alone);
+    run_shared("test-qwen3", PRECISION_BF16, 1, SETTINGS(setting, RING), &alone, 2e-2);
+    check_files("test-llama", setting, 0); /* 2 kv heads: by itself only 2 ranks can share them */
+}
+
+/* A ring with a model that is shared as well, and with data ranks. */
+static void check_ring_with(int tensor, int data) {
+    curve alone;
+    char setting[32], zero[32];
+    snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
+    snprintf(zero, sizeof zero, "parallel.zero=%d", data > 1 ? 3 : 0);
+    run_alone("test-qwen3", PRECISION_FP32, 2 * data, &alone);
+    run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", RING, setting, zero), &alone, 1e-4);
 }
 
 /* With a model that is shared as well, and with data ranks in every stage of ZeRO. */
@@ -342,7 +254,7 @@ static void check_sequence_with(int tensor, int data) {
     run_alone("test-gpt2", PRECISION_FP32, 2 * data, &alone);
     for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
         snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
-        run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", setting, zero), &alone, 1e-4);
+        run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", HEADS, setting, zero), &alone, 1e-4);
     }
 }
 
@@ -350,8 +262,16 @@ int main(int argc, char **argv) {
     (void)argc, (void)argv;
     int world = 1, rank = 0;
     if (!comm_launched(&rank, &world) || world < 2) {
-        fprintf(stderr, "start this with mpirun -n 2, 4 or 8\n");
+        fprintf(stderr, "start this with mpirun -n 2, 3, 4 or 8\n");
         return 1;
+    }
+    row = world == 8 ? 48 : 24;
+    open_mesh(1, world);
+    check_ring(world);
+    mesh_end();
+    if (world == 3) {
+        if (rank == 0) printf("%d ranks share rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");
+        return n_failed > 0;
     }
     int most = MIN(world, 4); /* heads of the test models */
     open_mesh(most, 1);
@@ -369,6 +289,7 @@ int main(int argc, char **argv) {
     for (int tensor = 1; tensor <= 2 && 2 * tensor < world; tensor++) {
         open_mesh(tensor, 2);
         check_sequence_with(tensor, world / (2 * tensor));
+        check_ring_with(tensor, world / (2 * tensor));
         mesh_end();
     }
     if (rank == 0) printf("%d ranks share model and rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");

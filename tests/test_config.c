@@ -130,6 +130,8 @@ static void test_choices_follow_their_enums(void **state) {
         {"precision=bf16", PRECISION_BF16},
         {"precision=bf16_sr", PRECISION_BF16_SR},
         {"precision=fp16", PRECISION_FP16},
+        {"precision=fp8", PRECISION_FP8},
+        {"precision=fp8_sr", PRECISION_FP8_SR},
         {"train.task=sft", TASK_SFT},
         {"model.tied=auto", -1},
         {"model.tied=false", 0},

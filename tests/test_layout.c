@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <limits.h>
 #include <stdlib.h>
 
 /* A target whose scratch varies from op to op, to make packing hard. */
@@ -150,6 +151,58 @@ static void what_does_not_fit_names_a_change_that_does(void **state) {
     plan_close(&p);
 }
 
+/* How often the layer changes between two ops, as far as kernels go. */
+static int layers_between(const program *p, size_t from, size_t to) {
+    int n = 0, layer = INT_MIN;
+    for (size_t i = from; i < to; i++) {
+        const op *o = &p->ops[i];
+        if (o->kind == OP_COPY || o->at == TIER_HOST) continue;
+        n += layer != INT_MIN && o->layer != layer;
+        layer = o->layer;
+    }
+    return n;
+}
+
+static bool overlap(const value *a, const value *b) {
+    return a->tier == b->tier && a->offset < b->offset + value_bytes(b) && b->offset < a->offset + value_bytes(a);
+}
+
+/* A copy out that takes over the bytes of a copy in must wait for it: there should be some layers between the two. */
+static void bytes_of_the_host_rest_before_they_serve_again(void **state) {
+    (void)state;
+    for (int prefetch = 1; prefetch <= 3; prefetch++) {
+        plan_request r = request("gpt2", PRECISION_BF16_SR, 4);
+        r.recompute.kind = RECOMPUTE_FULL;
+        r.offload = (offload_options){.params = TIER_HOST,
+                                      .grads = TIER_HOST,
+                                      .states = TIER_HOST,
+                                      .activations = TIER_HOST,
+                                      .prefetch = prefetch,
+                                      .bucket_bytes = 1 << 20};
+        plan p;
+        assert_int_equal(plan_compile(&p, &r), OK);
+        const program *g = &p.program;
+        size_t first, end, n_out = 0, n_pairs = 0;
+        program_section(g, SECTION_MICRO, &first, &end);
+        for (size_t i = first; i < end; i++) {
+            const op *out = &g->ops[i];
+            if (out->stream != STREAM_D2H) continue;
+            n_out++;
+            for (size_t k = first; k < i; k++) {
+                const op *in = &g->ops[k];
+                if (in->stream != STREAM_H2D || !overlap(&g->values[in->in[0]], &g->values[out->out[0]])) continue;
+                n_pairs++;
+                if (layers_between(g, k, i) < prefetch)
+                    fail_msg("prefetch %d: '%s' follows '%s' at once", prefetch, g->values[out->out[0]].name,
+                             g->values[in->in[0]].name);
+            }
+        }
+        assert_true(n_out > 12);
+        assert_true(n_pairs > 0); /* bytes are used again, later */
+        plan_close(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(live_values_never_overlap),
@@ -158,6 +211,7 @@ int main(void) {
         cmocka_unit_test(presets_have_their_public_sizes),
         cmocka_unit_test(every_preset_compiles_and_its_params_are_counted),
         cmocka_unit_test(what_does_not_fit_names_a_change_that_does),
+        cmocka_unit_test(bytes_of_the_host_rest_before_they_serve_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

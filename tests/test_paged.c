@@ -238,6 +238,44 @@ static void logits_of_picked_rows_equal_a_loop(void **state) {
         }
 }
 
+static void the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum(void **state) {
+    enum { R = 7, LONGEST = 151936 };
+    static const int64_t widths[] = {1, 3, 133, 4097, LONGEST};
+    static double x[R * LONGEST];
+    for (size_t k = 0; k < ARRAY_LENGTH(widths); k++) {
+        int64_t V = widths[k];
+        for (int64_t i = 0; i < R * V; i++) x[i] = (double)(float)(8 * rng_uniform(3, (uint64_t)i) - 4);
+        x[0] = 50, x[V - 1] = 50;    /* row 0: the first of two */
+        x[V + V / 2] = -INFINITY;    /* row 1: one that weighs nothing */
+        x[2 * V + V / 3] = NAN;      /* row 2 */
+        x[3 * V + V - 1] = INFINITY; /* row 3 */
+        for (int64_t v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
+        for (int64_t v = 0; v < V; v++) x[5 * V + v] = (double)-1e30f; /* row 5: all equal, and far away */
+        op_case *c = op_case_open(OP_LOGITS_TOP, &(op_attr){0});
+        op_case_floats(c, 0, DTYPE_F32, SHAPE(R, V), x);
+        op_case_output(c, 0, DTYPE_I32, SHAPE(R));
+        op_case_output(c, 1, DTYPE_F64, SHAPE(R, 2));
+        op_case_run(c, 2);
+        const double *top = op_case_values(c, 0), *sums = op_case_values(c, 1);
+        for (int64_t r = 0; r < R; r++) {
+            const double *row = x + r * V;
+            int64_t best = 0;
+            double sum = 0;
+            for (int64_t v = 0; v < V; v++) best = row[v] > row[best] ? v : best;
+            for (int64_t v = 0; v < V; v++) sum += exp(row[v] - row[best]);
+            double want = row[best] + log(sum);
+            if ((r >= 2 && r <= 4) || !isfinite(want)) {
+                assert_false(isfinite(sums[2 * r + 1]));
+                continue;
+            }
+            assert_int_equal((int64_t)top[r], best);
+            assert_true(sums[2 * r] == row[best]);
+            assert_true(fabs(sums[2 * r + 1] - want) <= 1e-5 + 1e-6 * fabs(want));
+        }
+        op_case_close(c);
+    }
+}
+
 /* ---- rows know nothing of each other ---------------------------------------------------------------------------- */
 
 static void a_product_has_the_same_bits_for_every_number_of_rows(void **state) {
@@ -338,6 +376,7 @@ int main(void) {
         cmocka_unit_test(paged_attention_equals_a_loop_and_never_sees_its_neighbours),
         cmocka_unit_test(stored_tokens_lie_in_their_pages_and_nothing_else_changes),
         cmocka_unit_test(logits_of_picked_rows_equal_a_loop),
+        cmocka_unit_test(the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum),
         cmocka_unit_test(a_product_has_the_same_bits_for_every_number_of_rows),
         cmocka_unit_test(ops_compute_only_the_rows_that_are_there),
     };

@@ -122,7 +122,7 @@ static void draws_follow_the_probabilities_and_the_counter_alone(void **state) {
     double count[V] = {0}, total = 0;
     for (int i = 0; i < V; i++) total += exp((double)logits[i]);
     for (uint64_t i = 0; i < N; i++) {
-        sample_result r = sample_draw(&w, logits, NULL, 0, &s, sample_uniform(7, 1, 2, i));
+        sample_result r = sample_draw(&w, logits, log(total), NULL, 0, &s, sample_uniform(7, 1, 2, i));
         assert_in_range(r.token, 0, V - 1);
         count[r.token]++;
         assert_true(fabs(r.log_probability - (logits[r.token] - log(total))) < 1e-6);
@@ -138,17 +138,18 @@ static void draws_follow_the_probabilities_and_the_counter_alone(void **state) {
     assert_true(sample_uniform(7, 1, 2, 3) != sample_uniform(7, 1, 3, 3));
     assert_true(sample_uniform(7, 1, 2, 3) != sample_uniform(7, 1, 2, 4));
     s.temperature = 0;
-    assert_int_equal(sample_draw(&w, logits, NULL, 0, &s, 0.99).token, 2);
+    assert_int_equal(sample_draw(&w, logits, log(total), NULL, 0, &s, 0.99).token, 2);
     const int32_t past[] = {2, 2,
                             0}; /* 2 / 1.5 = 1.33, still first; / 2.5 = 0.8, behind 1; the second 2 counts nothing */
     s.repetition_penalty = 1.5;
-    assert_int_equal(sample_draw(&w, logits, past, 3, &s, 0).token, 2);
+    assert_int_equal(sample_draw(&w, logits, log(total), past, 3, &s, 0).token, 2);
     s.repetition_penalty = 2.5;
-    assert_int_equal(sample_draw(&w, logits, past, 3, &s, 0).token, 1);
-    const float bad[][V] = {{0, NAN, 1, 2, 3, 4},
-                            {INFINITY, 0, 0, 0, 0, 0},
-                            {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}};
-    for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) assert_int_equal(sample_draw(&w, bad[i], NULL, 0, &s, 0).token, -1);
+    assert_int_equal(sample_draw(&w, logits, log(total), past, 3, &s, 0).token, 1);
+    assert_int_equal(sample_draw(&w, logits, NAN, NULL, 0, &s, 0).token, -1);
+    assert_int_equal(sample_draw(&w, logits, -INFINITY, NULL, 0, &s, 0).token, -1);
+    assert_int_equal(sample_top(2, 2, NAN).token, -1);
+    assert_int_equal(sample_top(2, 2, 3).token, 2);
+    assert_true(sample_top(2, 2, 3).log_probability == -1);
     sample_scratch_fini(&w);
 }
 

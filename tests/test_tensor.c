@@ -199,6 +199,48 @@ static size_t make_inputs(dtype t, void **out) {
     return n;
 }
 
+/* Against the definition: sign, 4 exponent bits of bias 7, 3 bits of fraction. */
+static void test_e4m3_to_f32_all_codes(void **state) {
+    (void)state;
+    for (int e = 0; e < 256; e++) {
+        int exponent = e >> 3 & 15, fraction = e & 7;
+        float found = e4m3_to_f32((uint8_t)e);
+        if ((e & 0x7f) == 0x7f) {
+            assert_true(isnan(found));
+            continue;
+        }
+        double size = exponent ? ldexp(1 + fraction / 8.0, exponent - 7) : ldexp(fraction / 8.0, -6);
+        assert_true((double)found == (e & 0x80 ? -size : size));
+        assert_int_equal(signbit(found) != 0, e >> 7);
+        assert_int_equal(f32_to_e4m3(found), e);
+    }
+}
+
+/* Every float that has the first 16 bits of some float, its neighbours included: the nearest code, ties to the even one. */
+static void test_f32_to_e4m3_is_the_nearest_code(void **state) {
+    (void)state;
+    for (uint32_t high = 0; high < 0x7f80u; high++)
+        for (int step = -1; step <= 1; step++) {
+            uint32_t u = (high << 16) + (uint32_t)step, found;
+            float f;
+            if (u > 0x7f800000u) continue; /* one below zero */
+            memcpy(&f, &u, 4);
+            int best = 0;
+            for (int e = 1; e < 0x7f; e++) {
+                double was = fabs((double)f - (double)e4m3_to_f32((uint8_t)best));
+                double is = fabs((double)f - (double)e4m3_to_f32((uint8_t)e));
+                if (is < was || (is == was && e % 2 == 0)) best = e;
+            }
+            found = f32_to_e4m3(f);
+            if (found != (uint32_t)best) fail_msg("%a became %02x, expected %02x", (double)f, found, (unsigned)best);
+            assert_int_equal(f32_to_e4m3(-f), best | 0x80);
+        }
+    assert_int_equal(f32_to_e4m3(INFINITY), 0x7e);
+    assert_int_equal(f32_to_e4m3(-INFINITY), 0xfe);
+    assert_int_equal(f32_to_e4m3(NAN), 0x7f);
+    assert_int_equal(f32_to_e4m3(-NAN), 0x7f);
+}
+
 static void convert_one(void *dst, dtype dst_type, const void *src, dtype src_type, size_t i) {
     float f = src_type == DTYPE_F32    ? ((const float *)src)[i]
               : src_type == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)src)[i])
@@ -287,6 +329,8 @@ int main(void) {
         cmocka_unit_test(test_f32_to_f16_specials),
         cmocka_unit_test(test_f32_to_f16_random_floats),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
+        cmocka_unit_test(test_e4m3_to_f32_all_codes),
+        cmocka_unit_test(test_f32_to_e4m3_is_the_nearest_code),
         cmocka_unit_test(test_convert_equals_the_scalar_functions),
         cmocka_unit_test(test_convert_takes_any_length_and_touches_nothing_else),
         cmocka_unit_test(test_get_and_set),

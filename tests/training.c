@@ -54,11 +54,11 @@ status training_request(const training *t, config *c, train_request *out) {
     config_init(c);
     TRY(set_all(c, t));
     TRY(request_from_config(c, out));
+    if (t->backend) out->backend = t->backend;
     TRY(request_use_comm(out, c, t->comm));
     out->plan.verify = true;
     out->run_dir = t->dir;
     out->resume = t->resume;
-    if (t->backend) out->backend = t->backend;
     return OK;
 }
 

@@ -34,6 +34,7 @@ typedef struct device_info {
     int n_multiprocessors;
     uint64_t memory, free_memory;
     int driver, runtime; /* versions: 13000 */
+    uint8_t id[16];      /* the same in every process, another for every device */
 } device_info;
 
 typedef struct kernel_call {
@@ -73,6 +74,23 @@ typedef struct backend_queues {
     uint64_t (*stamp_ns)(backend_context *c, size_t i);
 } backend_queues;
 
+/* Messages between ranks that have a device each, moved by the devices themselves: from one's memory to the other's, on a
+ * queue. There is one group of ranks per axis. What is summed is summed as comm.h promises. */
+enum { LINK_ID_BYTES = 128 };
+typedef struct backend_links {
+    status (*present)(void);                      /* is there a library that can? ERR_INPUT says what was looked for */
+    status (*make_id)(uint8_t id[LINK_ID_BYTES]); /* by one rank of a group, for all of them */
+    /* By all ranks of a group; returns when all have come. */
+    status (*open)(backend_context *c, axis a, const uint8_t id[LINK_ID_BYTES], int n_ranks, int index);
+    /* On the selected queue: one message op, or several SENDs and RECVs of one axis that begin together, as ranks need that
+     * send to each other at once. */
+    void (*run)(backend_context *c, const kernel_call *const *calls, int n_calls);
+    status (*check)(backend_context *c); /* has one failed? From any thread */
+    /* Whatever waits for another rank ends, and nothing is sent any more. From any thread. */
+    void (*abort)(backend_context *c);
+    void (*close)(backend_context *c); /* all groups; when nothing is queued */
+} backend_links;
+
 typedef struct backend {
     const char *name;
     status (*open)(backend_context **out, const backend_options *options);
@@ -84,6 +102,7 @@ typedef struct backend {
     void (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
     status (*synchronize)(backend_context *c); /* until all is done that was queued; what went wrong with it */
     const backend_queues *queues;              /* NULL: a kernel has run when it returns */
+    const backend_links *links;                /* NULL: messages between ranks are the host's business */
     /* Makes memory of the host reachable for the device's copies; NULL where that means nothing. */
     status (*pin)(backend_context *c, void *memory, size_t n_bytes);
     void (*unpin)(backend_context *c, void *memory);
@@ -103,6 +122,7 @@ typedef struct backend {
     bool discrete;                       /* has memory of its own: the host's is another tier for real */
     /* What the device has and is, where `discrete`; callable without open. ERR_INPUT names what is missing. */
     status (*describe)(int device, device_info *out);
+    int (*count)(void);                               /* of such devices */
     uint64_t (*used_bytes)(const backend_context *c); /* of the device, as its driver counts; where `discrete` */
 } backend;
 
@@ -122,5 +142,8 @@ typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO = -1 } device_ki
 status backend_choose(device_kind wish, int gpu, const backend **out);
 target backend_target(device_kind k, int n_threads);
 device_kind backend_kind(const backend *b);
-/* Bytes of a device that a plan may take when the user named no limit: what is free, less what others need. */
-status backend_memory_limit(const backend *b, int gpu, uint64_t *out);
+/* The GPU that the given process of a node takes where nobody says: one after the other, and from the first again. */
+int backend_gpu_of(int process);
+/* Bytes of a device that each of n processes on it may plan with when the user named no limit: their share of what is free,
+ * less what others need. */
+status backend_memory_limit(const backend *b, int gpu, int n_processes, uint64_t *out);

@@ -32,7 +32,8 @@ target backend_target(device_kind k, int n_threads) {
                 .n_threads = n_threads,
                 .alignment = host->alignment,
                 .work_bytes = host->work_bytes,
-                .host_work_bytes = host->work_bytes};
+                .host_work_bytes = host->work_bytes,
+                .has_ring = k == DEVICE_CPU && host->kernels[OP_ATTENTION_RING]};
     if (k == DEVICE_CUDA) {
         t.name = "cuda";
         t.alignment = CUDA_ALIGNMENT;
@@ -42,7 +43,16 @@ target backend_target(device_kind k, int n_threads) {
     return t;
 }
 
-status backend_memory_limit(const backend *b, int gpu, uint64_t *out) {
+int backend_gpu_of(int process) {
+    const backend *b;
+    error_record before;
+    error_take(&before);
+    int n = backend_cuda(&b) == OK ? b->count() : 0;
+    error_give(&before);
+    return n > 0 ? process % n : 0;
+}
+
+status backend_memory_limit(const backend *b, int gpu, int n_processes, uint64_t *out) {
     uint64_t free_bytes, reserve = HOST_RESERVE;
     if (b->discrete) {
         device_info info;
@@ -54,6 +64,7 @@ status backend_memory_limit(const backend *b, int gpu, uint64_t *out) {
         sys_info_get(&machine);
         free_bytes = machine.memory_available;
     }
+    free_bytes /= (uint64_t)n_processes; /* the reserve is each one's own */
     *out = free_bytes > 2 * reserve ? free_bytes - reserve : reserve;
     return OK;
 }

@@ -52,8 +52,18 @@ static status face_record_end(backend_context *c, section s) {
     return carried(cuda.plugin->backend->queues->record_end(c, s));
 }
 
+static status face_links_present(void) { return carried(cuda.plugin->backend->links->present()); }
+static status face_links_make_id(uint8_t id[LINK_ID_BYTES]) {
+    return carried(cuda.plugin->backend->links->make_id(id));
+}
+static status face_links_open(backend_context *c, axis a, const uint8_t id[LINK_ID_BYTES], int n_ranks, int index) {
+    return carried(cuda.plugin->backend->links->open(c, a, id, n_ranks, index));
+}
+static status face_links_check(backend_context *c) { return carried(cuda.plugin->backend->links->check(c)); }
+
 static void make_face(void) {
     static backend_queues queues;
+    static backend_links links;
     cuda.face = *cuda.plugin->backend;
     cuda.face.open = face_open;
     cuda.face.memory_open = face_memory_open;
@@ -65,6 +75,12 @@ static void make_face(void) {
     queues.record = face_record;
     queues.record_end = face_record_end;
     cuda.face.queues = &queues;
+    links = *cuda.plugin->backend->links;
+    links.present = face_links_present;
+    links.make_id = face_links_make_id;
+    links.open = face_links_open;
+    links.check = face_links_check;
+    cuda.face.links = &links;
 }
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */

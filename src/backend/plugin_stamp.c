@@ -6,7 +6,7 @@ void plugin_stamp(char out[128]) {
     for (op_kind k = 0; k < OP_COUNT; k++)
         for (const char *text[] = {op_name(k), op_doc(k)}, **t = text; t < text + ARRAY_LENGTH(text); t++)
             for (const char *s = *t; *s; s++) hash = (hash ^ (unsigned char)*s) * 0x100000001b3u;
-    snprintf(out, 128, "%d ops %016llx, sizes %zu %zu %zu %zu %zu %zu %zu", OP_COUNT, (unsigned long long)hash,
+    snprintf(out, 128, "%d ops %016llx, sizes %zu %zu %zu %zu %zu %zu %zu %zu %zu", OP_COUNT, (unsigned long long)hash,
              sizeof(program), sizeof(value), sizeof(op), sizeof(kernel_call), sizeof(backend), sizeof(backend_queues),
-             sizeof(backend_options));
+             sizeof(backend_links), sizeof(backend_options), sizeof(device_info));
 }

@@ -107,10 +107,11 @@ status command_devices(command_line *l) {
     const config *c = &l->config;
     if (l->hardware) return show(l);
     sys_info_get(&m);
-    TRY(backend_choose(c->run.device, c->run.gpu, &b));
+    int gpu = MAX(c->run.gpu, 0);
+    TRY(backend_choose(c->run.device, gpu, &b));
     backend_options o = {.n_threads = c->run.threads ? c->run.threads : m.n_cores,
                          .bind = c->run.bind,
-                         .gpu = {.index = c->run.gpu, .tf32 = c->run.tf32}};
+                         .gpu = {.index = gpu, .tf32 = c->run.tf32}};
     json_t *devices = json_array();
     status rc = show_device(backend_cpu(), &o, &m, devices);
     if (rc == OK && b->discrete) rc = show_device(b, &o, &m, devices);

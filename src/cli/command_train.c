@@ -33,6 +33,7 @@ typedef struct listener {
 /* What every rank planned and used, for the report of the first. */
 typedef struct rank_memory {
     uint64_t planned[TIER_COUNT], peak[TIER_COUNT], by_role[ROLE_COUNT], n_allocations;
+    uint64_t gpu_context, gpu_in_use; /* as train_result has them */
     double idle;
 } rank_memory;
 
@@ -118,6 +119,10 @@ static json_t *ranks_json(const rank_memory *all, int n) {
         json_object_set_new(one, "by_role", roles);
         json_object_set_new(one, "allocations_in_steps", json_integer((json_int_t)all[i].n_allocations));
         json_object_set_new(one, "idle", number_or_null(all[i].idle));
+        if (all[i].gpu_in_use) {
+            json_object_set_new(one, "gpu_context", json_integer((json_int_t)all[i].gpu_context));
+            json_object_set_new(one, "gpu_in_use", json_integer((json_int_t)all[i].gpu_in_use));
+        }
         json_array_append_new(list, one);
     }
     return list;
@@ -125,7 +130,10 @@ static json_t *ranks_json(const rank_memory *all, int n) {
 
 /* Arenas only: planned and used of every rank. The caller frees; one of them where this rank is alone. */
 static status gather_memory(comm *ranks, const plan *p, const train_result *t, rank_memory **all) {
-    rank_memory mine = {.n_allocations = t->memory.n_allocations, .idle = t->idle};
+    rank_memory mine = {.n_allocations = t->memory.n_allocations,
+                        .idle = t->idle,
+                        .gpu_context = t->gpu_context,
+                        .gpu_in_use = t->gpu_in_use};
     memcpy(mine.planned, t->memory.planned, sizeof mine.planned);
     memcpy(mine.peak, t->memory.peak, sizeof mine.peak);
     memcpy(mine.by_role, p->by_role, sizeof mine.by_role);
@@ -344,6 +352,8 @@ static status train(command_line *o, comm *ranks) {
         r->trace_path = trace;
     }
     TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
+    /* All choose by the same numbers. */
+    if (ranks) TRY_GOTO(rc, comm_broadcast(ranks, &j.machine, sizeof j.machine, 0), done);
     TRY_GOTO(rc, job_open(&j), done);
     if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
     TRY_GOTO(rc, job_check(&j), done);

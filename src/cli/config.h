@@ -50,10 +50,12 @@ typedef struct config {
     struct {
         int size[AXIS_COUNT]; /* of the mesh; data 0: what the others leave */
         int virtual_stages;   /* chunks of layers of each pipeline stage */
+        int attention;        /* attention_way */
         shard_options shard;
     } parallel;
     struct {
         double timeout; /* seconds */
+        device_transport transport;
         bool shared_memory;
     } comm;
     struct {
@@ -64,7 +66,7 @@ typedef struct config {
         const char *export_dir; /* "": none */
         int threads;            /* 0: one per core */
         device_kind device;
-        int gpu; /* which */
+        int gpu; /* which; -1: auto */
         bool tf32;
         bool bind;
         bool breakdown; /* show the time of each kind of op at the end */

@@ -9,7 +9,7 @@
 status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
     TRY(request_from_config(c, &j->request));
-    if (!j->request.backend) TRY(backend_choose(c->run.device, c->run.gpu, &j->request.backend));
+    if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
     TRY(machine_describe(hardware, &j->request, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;

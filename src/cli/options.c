@@ -290,15 +290,30 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
-static status check_axes(const config *c, device_kind kind) {
-    for (axis a = AXIS_TENSOR; a < AXIS_COUNT; a++)
-        if (kind == DEVICE_CUDA && c->parallel.size[a] > 1)
-            return ERR(
-                ERR_INPUT,
-                "parallel.%s: found %d, expected 1 on a GPU: so far ranks with GPUs do not share a model or a row; set "
-                "run.device to cpu, or use parallel.data with parallel.zero",
-                axis_name(a), c->parallel.size[a]);
+/* Which GPU a process takes that was not told. */
+static int gpu_index(const config *c) { return c->run.gpu >= 0 ? c->run.gpu : backend_gpu_of(comm_launched_place()); }
+
+static status check_transport(const config *c, device_kind kind) {
+    if (kind != DEVICE_CPU || c->comm.transport != DEVICE_TRANSPORT_NCCL) return OK;
+    return ERR(ERR_INPUT,
+               "comm.transport: found nccl, expected auto or mpi: NCCL speaks between GPUs, and this run is on "
+               "the CPU");
+}
+
+/* A GPU has no kernels for the blocks of a ring. */
+static status check_ring(plan_request *p, device_kind kind) {
+    if (kind != DEVICE_CUDA) return OK;
+    if (p->attention == ATTENTION_RING)
+        return ERR(ERR_INPUT, "parallel.attention: found ring, expected auto or heads on a GPU: its attention has no "
+                              "kernels that take keys and values block by block");
+    p->attention = ATTENTION_HEADS;
     return OK;
+}
+
+/* How messages find their bytes: links reach a device's memory, MPI that of the host. */
+static void use_links(plan_request *p, bool links) {
+    p->target.comm_at = links ? TIER_DEVICE : TIER_HOST;
+    p->target.comm_bytes = links ? comm_link_work_bytes : comm_work_bytes;
 }
 
 /* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
@@ -321,7 +336,8 @@ status request_from_config(const config *c, train_request *out) {
     /* A plan can be made for a GPU that is not here; whoever runs it asks backend_choose again and says why it cannot. */
     const backend *b = NULL;
     device_kind kind = c->run.device;
-    if (backend_choose(kind, c->run.gpu, &b) == OK) kind = backend_kind(b);
+    int gpu = gpu_index(c);
+    if (backend_choose(kind, gpu, &b) == OK) kind = backend_kind(b);
     else error_clear();
     int threads = c->run.threads ? c->run.threads : machine.n_cores;
     const train_options *t = &c->train;
@@ -332,7 +348,7 @@ status request_from_config(const config *c, train_request *out) {
                            .n_threads = threads,
                            .bind = c->run.bind,
                            .backend = b};
-    out->gpu = gpu_settings(c->run.gpu, c->run.tf32);
+    out->gpu = gpu_settings(gpu, c->run.tf32);
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
     out->data.n_threads = threads;
@@ -380,13 +396,15 @@ status request_from_config(const config *c, train_request *out) {
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
     p->virtual_stages = c->parallel.virtual_stages;
-    TRY(check_axes(c, kind));
+    p->attention = (attention_way)c->parallel.attention;
+    TRY(check_transport(c, kind));
+    TRY(check_ring(p, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
-    if (kind != DEVICE_CPU) p->target.comm_at = TIER_HOST; /* MPI moves host memory */
+    if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->device_limit = c->memory.device;
-    if (!p->device_limit && b) TRY(backend_memory_limit(b, c->run.gpu, &p->device_limit));
+    if (!p->device_limit && b) TRY(backend_memory_limit(b, gpu, 1, &p->device_limit));
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
     uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
@@ -400,6 +418,16 @@ status request_use_mesh(train_request *r, const config *c) {
     return batch_from_config(c, &r->plan);
 }
 
+/* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is
+ * free before, so every context is there by now and counted as taken. */
+static status use_devices(train_request *r, const config *c, comm *ranks) {
+    comm_devices found;
+    TRY(comm_find_devices(ranks, r->backend, r->gpu.index, c->comm.transport, &found));
+    use_links(&r->plan, found.links);
+    if (c->memory.device) return OK;
+    return backend_memory_limit(r->backend, r->gpu.index, found.n_sharing, &r->plan.device_limit);
+}
+
 status request_use_comm(train_request *r, const config *c, comm *ranks) {
     plan_request *p = &r->plan;
     r->comm = ranks;
@@ -409,7 +437,10 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     int here = comm_node_size(ranks);
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
-    if (!c->memory.device) p->device_limit /= (uint64_t)here;
     if (!c->memory.host) p->host_limit /= (uint64_t)here;
-    return OK;
+    if (r->backend->discrete) TRY(use_devices(r, c, ranks));
+    else if (!c->memory.device) p->device_limit /= (uint64_t)here;
+    /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */
+    TRY(comm_least(ranks, &p->device_limit));
+    return comm_least(ranks, &p->host_limit);
 }

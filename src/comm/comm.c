@@ -128,6 +128,14 @@ bool comm_launched(int *rank, int *size) {
     return false;
 }
 
+int comm_launched_place(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    int place;
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (read_count(names[i], &place)) return place;
+    return 0;
+}
+
 static status resolve_mesh(comm *c, const identity *all) {
     mesh *m = &c->mesh;
     int others = 1, rest = c->rank;
@@ -164,6 +172,7 @@ static void place_ranks(comm *c, const identity *all) {
         n = 0;
         for (int k = 0; k < r; k++) n += all[k].node == all[r].node;
         c->local_of[r] = n;
+        c->device_of[r] = r;
     }
     sys_info machine;
     int sharing = 0;
@@ -192,6 +201,7 @@ static status open_ranks(comm *c) {
     size_t n = (size_t)c->size;
     c->node_of = mem_alloc(n * sizeof *c->node_of);
     c->local_of = mem_alloc(n * sizeof *c->local_of);
+    c->device_of = mem_alloc(n * sizeof *c->device_of);
     c->hosts = mem_alloc(n * sizeof *c->hosts);
     c->messages = mem_alloc(2 * n * sizeof *c->messages);
     c->parts = mem_alloc(n * sizeof *c->parts);
@@ -218,6 +228,7 @@ status comm_open(comm **out, const comm_options *o) {
     c->options = *o;
     if (c->options.timeout_s <= 0) c->options.timeout_s = COMM_TIMEOUT_S;
     c->size = 1;
+    pthread_mutex_init(&c->links.lock, NULL);
     c->node.page_fd = c->wake_fd = -1;
     bool mpi = o->transport == TRANSPORT_MPI || (o->transport == TRANSPORT_AUTO && launched && size > 1);
     status rc = OK;
@@ -230,6 +241,7 @@ status comm_open(comm **out, const comm_options *o) {
         identity alone = {.host = "this host"};
         c->node_of = mem_alloc(sizeof *c->node_of);
         c->local_of = mem_alloc(sizeof *c->local_of);
+        c->device_of = mem_alloc(sizeof *c->device_of);
         c->hosts = mem_alloc(sizeof *c->hosts);
         c->node.n = 1;
         for (axis a = 0; a < AXIS_COUNT; a++) alone.size[a] = o->size[a];
@@ -266,8 +278,10 @@ void comm_close(comm *c) {
     if (failed && c->node.page) wait_for_leavers(c);
     node_close(c);
     if (c->transport && c->transport_state) c->transport->close(c, failed);
+    pthread_mutex_destroy(&c->links.lock);
     free(c->node_of);
     free(c->local_of);
+    free(c->device_of);
     free(c->hosts);
     free(c->messages);
     free(c->parts);

@@ -21,6 +21,8 @@
  */
 #include "backend/backend.h"
 
+#include <stdatomic.h>
+
 typedef struct comm comm;
 
 typedef enum transport {
@@ -43,6 +45,7 @@ typedef struct comm_options {
 
 /* What the launcher says of this process, from its environment: false when none started it. */
 bool comm_launched(int *rank, int *size);
+int comm_launched_place(void); /* its number among the processes of this node; 0 where none says so */
 /* Collective. A world that the mesh does not fill is refused (ERR_INPUT). */
 status comm_open(comm **out, const comm_options *o);
 /* After success: waits for the other ranks. After a failure: gives them up to COMM_GRACE_S to hear of it. NULL is allowed. */
@@ -77,7 +80,7 @@ void comm_memory_close(comm *c, void *memory, size_t n_bytes);
 
 /* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
 size_t comm_work_bytes(const program *p, const op *o);
-/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SEND or RECV of host memory; from one thread, in the order of
+/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in the order of
  * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
  * somebody takes them. */
 status comm_run(comm *c, const kernel_call *k);
@@ -89,6 +92,37 @@ comm_traffic comm_traffic_so_far(const comm *c);
 /* Where this rank is, for the messages of the others. */
 void comm_note_step(comm *c, int64_t step);
 void comm_note_op(comm *c, const op *o);
+
+/* ---- devices ------------------------------------------------------------------------------------------------------- */
+
+/* How messages between ranks with devices of their own travel: by MPI through host memory, or by links (backend_links) from
+ * device to device, which needs a device for every rank. The setting comm.transport. */
+typedef enum device_transport {
+    DEVICE_TRANSPORT_AUTO = -1,
+    DEVICE_TRANSPORT_MPI,
+    DEVICE_TRANSPORT_NCCL
+} device_transport;
+typedef struct comm_devices {
+    int n_sharing; /* ranks on this rank's device, this one included */
+    bool links;
+} comm_devices;
+/* Collective. ERR_INPUT where links are wished for and cannot be: which ranks share a device, or who lacks what. */
+status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out);
+/* Of what each rank brings; over all ranks, or those on this rank's device as comm_find_devices found them. Collective. */
+status comm_least(comm *c, uint64_t *x);
+status comm_device_sum(comm *c, uint64_t *x);
+int comm_device_sharing(const comm *c); /* n_sharing */
+
+/* Scratch of a message that goes over links, in device memory; as comm_work_bytes. */
+size_t comm_link_work_bytes(const program *p, const op *o);
+/* Collective: opens the groups of the axes on which the program speaks. One program at a time has links. */
+status comm_links_open(comm *c, const backend *b, backend_context *device, const program *p);
+void comm_links_close(comm *c);
+/* From here until comm_links_end the device runs messages of this section by itself; `done` counts those that are over. A
+ * wait longer than the timeout, a failed message and a failed rank end them all: the queue goes on, and comm_check says
+ * why. */
+void comm_links_begin(comm *c, section s, _Atomic uint32_t *done);
+status comm_links_end(comm *c);
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */
 

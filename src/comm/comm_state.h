@@ -3,14 +3,13 @@
  *
  * Three layers, each knowing only the one before it:
  *   node.c        ranks of one node: a page they all map, memory they read of each other, who is alive, the first cause
- *   transport     bytes between any two ranks: a table, `mpi` or none. A third one (nccl) would bring collectives of its
- *                 own on device memory and keep everything else
+ *   transport     bytes between any two ranks: a table, `mpi` or none
  *   window.c, messages.c   the collectives, over memory of the node or over the transport
+ * links.c stands beside the last: collectives that devices run by themselves. Mesh, agreement and cause are the same.
  * watch.c is the thread that sees deaths and failures while this rank computes. */
 #include "comm/comm.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 enum { CAUSE_BYTES = 1536, HOST_BYTES = 64, MAX_REGIONS = 16, NAME_BYTES = 64 };
 
@@ -115,6 +114,22 @@ typedef struct comm_transport {
 enum { COMM_TAG_BROADCAST = 1 << 20 };
 const comm_transport *comm_mpi(void); /* NULL where it was built without MPI */
 
+/* ---- links ---------------------------------------------------------------------------------------------------------- */
+
+/* Messages that a device runs. The thread that trains begins and ends sections, the watcher looks on. */
+typedef struct link_state {
+    pthread_mutex_t lock;
+    const backend_links *table; /* NULL: none are open */
+    backend_context *device;
+    const program *program;
+    bool opening, running;
+    section section;
+    _Atomic uint32_t *done;
+    uint32_t n, seen;  /* messages of the section; how many were over when the watcher last looked */
+    uint64_t since_ns; /* when that changed last */
+    bool aborted;
+} link_state;
+
 /* ---- a mesh --------------------------------------------------------------------------------------------------------- */
 
 struct comm {
@@ -125,8 +140,10 @@ struct comm {
     mesh mesh;
     int *node_of;              /* by rank: the lowest rank on its node */
     int *local_of;             /* by rank: its index on its node */
+    int *device_of;            /* by rank: the lowest rank on its device; itself where that is not known */
     char (*hosts)[HOST_BYTES]; /* by rank */
     node node;
+    link_state links;
     bool group_is_local[AXIS_COUNT];
     comm_traffic traffic;
     int n_cores;        /* of this node that are this rank's */
@@ -160,6 +177,9 @@ const uint8_t *node_peer_bytes(const comm *c, int local, const offer *o); /* NUL
 void node_offer(const comm *c, const void *bytes, size_t n_bytes, op_kind kind, offer *out);
 void futex_wake_all(_Atomic uint32_t *word);
 void futex_wait_ms(_Atomic uint32_t *word, uint32_t seen, int ms);
+
+/* links.c */
+void links_look(comm *c); /* the watcher's part */
 
 /* watch.c */
 status watch_open(comm *c);
@@ -196,6 +216,7 @@ typedef struct collective {
 } collective;
 status window_run(comm *c, const collective *k, bool *taken); /* taken false: an operand is not shared, send it */
 status messages_run(comm *c, const collective *k);
-part_sum reduce_sum(comm *c, const collective *k); /* REDUCE_SCATTER of c->parts into y */
+uint64_t collective_bytes_taken(const collective *k); /* what the other ranks have of the result */
+part_sum reduce_sum(comm *c, const collective *k);    /* REDUCE_SCATTER of c->parts into y */
 void reduce_slice(const collective *k, int index, size_t *first,
                   size_t *n); /* elements of ALL_REDUCE that a rank sums */

@@ -36,6 +36,13 @@ static status all_to_all(comm *c, const collective *k) {
     return c->transport->exchange(c, &k->wait, c->messages, n);
 }
 
+static status shift(comm *c, const collective *k) {
+    int n = 0;
+    add_message(c, &n, true, comm_rank_at(c, k->axis, (k->index + k->n - 1) % k->n), k->axis, k->y, k->y_bytes);
+    add_message(c, &n, false, comm_rank_at(c, k->axis, (k->index + 1) % k->n), k->axis, k->x, k->x_bytes);
+    return c->transport->exchange(c, &k->wait, c->messages, n);
+}
+
 /* The slice of x that each rank sums: a part of its own for REDUCE_SCATTER, of the whole for ALL_REDUCE. */
 static void slice_of(const collective *k, int index, size_t *first, size_t *n) {
     if (k->kind == OP_ALL_REDUCE) {
@@ -108,6 +115,7 @@ status messages_run(comm *c, const collective *k) {
     switch (k->kind) {
     case OP_ALL_GATHER: return all_gather(c, k);
     case OP_ALL_TO_ALL: return all_to_all(c, k);
+    case OP_SHIFT: return shift(c, k);
     case OP_ALL_REDUCE: return all_reduce(c, k);
     case OP_REDUCE_SCATTER: {
         part_sum s = reduce_sum(c, k);

@@ -12,6 +12,19 @@ size_t comm_work_bytes(const program *p, const op *o) {
     return MIN(MAX(value_bytes(program_get(p, o->in[0])), WORK_LEAST), WORK_MOST);
 }
 
+/* A device sums in one turn what it can, because each turn waits for all ranks. */
+#define LINK_WORK_MOST ((size_t)64 << 20)
+
+size_t comm_link_work_bytes(const program *p, const op *o) {
+    if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
+    if (o->attr.group_size < 2) return 0;
+    const value *x = program_get(p, o->in[0]);
+    size_t n_ranks = (size_t)o->attr.group_size, element = dtype_bytes(x->type);
+    size_t blocks = (value_bytes(x) / element + n_ranks * NORM_BLOCK - 1) / (n_ranks * NORM_BLOCK); /* of each rank */
+    size_t most = LINK_WORK_MOST / (n_ranks * NORM_BLOCK * element);
+    return n_ranks * MAX(MIN(blocks, most), (size_t)1) * NORM_BLOCK * element;
+}
+
 part_sum reduce_sum(comm *c, const collective *k) {
     const step_scalars *s = k->scalars;
     return (part_sum){.parts = c->parts,
@@ -41,14 +54,14 @@ static void run_alone(comm *c, const collective *k) {
     }
 }
 
-/* What the other ranks have of the result. */
-static uint64_t bytes_taken(const collective *k) {
+uint64_t collective_bytes_taken(const collective *k) {
     uint64_t others = (uint64_t)k->n - 1;
     size_t first, n;
     switch (k->kind) {
     case OP_ALL_GATHER: return others * k->x_bytes;
     case OP_REDUCE_SCATTER: return others * k->y_bytes;
     case OP_ALL_TO_ALL: return others * (k->x_bytes / (uint64_t)k->n);
+    case OP_SHIFT: return k->x_bytes;
     case OP_ALL_REDUCE:
         reduce_slice(k, k->index, &first, &n);
         return others * n * dtype_bytes(k->type) + k->y_bytes - n * dtype_bytes(k->type);
@@ -63,7 +76,7 @@ static status run_among(comm *c, const collective *k) {
     TRY(comm_check(c));
     if (local) TRY(window_run(c, k, &done));
     if (!done) TRY(messages_run(c, k));
-    *(done ? &c->traffic.read : &c->traffic.received) += bytes_taken(k);
+    *(done ? &c->traffic.read : &c->traffic.received) += collective_bytes_taken(k);
     return OK;
 }
 

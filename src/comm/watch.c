@@ -1,7 +1,7 @@
 /* watch.c - the thread that sees what happens to the others while this rank computes.
  *
  * Twenty times a second it looks whether the next rank of the node still lives (each watches one, the last the first, so
- * every death has a witness), whether another node has sent a cause, and whether the first cause is known. Then it says so
+ * every death has a witness), whether another node has sent a cause, how far the messages are that a device runs, and whether the first cause is known. Then it says so
  * soon, because a launcher that sees a rank die kills the others within a second. The rank itself ends where it meets the
  * mesh the next time; one that has not left in time is ended by on_overdue. */
 #include "comm/comm_state.h"
@@ -40,6 +40,7 @@ static void *watch_main(void *argument) {
     while (!atomic_load(&c->closing)) {
         if (!comm_failed(c)) look_at_neighbour(c);
         if (!comm_failed(c)) look_at_other_nodes(c);
+        links_look(c);
         if (comm_failed(c) && !failed_ns) failed_ns = clock_ns();
         uint64_t since_ms = failed_ns ? (clock_ns() - failed_ns) / 1000000 : 0;
         if (since_ms >= TELL_MS && !told) {

@@ -127,6 +127,8 @@ static void all_to_all(comm *c, const collective *k) {
     }
 }
 
+static void shift(comm *c, const collective *k) { memcpy(k->y, c->parts[(k->index + k->n - 1) % k->n], k->y_bytes); }
+
 /* ---- one to one --------------------------------------------------------------------------------------------------------- */
 
 static status send(comm *c, const collective *k, bool *taken) {
@@ -174,6 +176,7 @@ status window_run(comm *c, const collective *k, bool *taken) {
         case OP_ALL_GATHER: all_gather(c, k); break;
         case OP_REDUCE_SCATTER: reduce_scatter(c, k); break;
         case OP_ALL_REDUCE: TRY(all_reduce(c, k)); break;
+        case OP_SHIFT: shift(c, k); break;
         default: all_to_all(c, k); break;
         }
     return meet(c, k);

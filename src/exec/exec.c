@@ -83,7 +83,9 @@ static status resolve_scratch(exec *e, size_t index) {
     const backend *b = o->at == TIER_HOST ? e->host : e->backend;
     int n_threads = e->host->threads(e->host_context);
     bool is_message = op_is_comm(o->kind);
-    size_t needed = is_message ? comm_work_bytes(p, o) : b->work_bytes(p, o, n_threads);
+    size_t needed = !is_message ? b->work_bytes(p, o, n_threads)
+                    : e->links  ? comm_link_work_bytes(p, o)
+                                : comm_work_bytes(p, o);
     if (o->work) TRY(resolve_operand(e, index, "work", o->work, &e->calls[index].work));
     size_t given = o->work ? value_bytes(program_get(p, o->work)) : 0;
     if (given < needed)
@@ -147,7 +149,7 @@ static status open_shared(exec *e, tier t) {
 
 static status open_arenas(exec *e, const char *nvme_dir) {
     const program *p = e->program;
-    for (size_t i = 0; i < p->n_ops && e->comm && comm_shares_memory(e->comm); i++)
+    for (size_t i = 0; i < p->n_ops && e->comm && !e->links && comm_shares_memory(e->comm); i++)
         if (op_is_comm(p->ops[i].kind)) e->arena_shared[p->ops[i].at] = true;
     for (tier t = 0; t < TIER_COUNT; t++) {
         if (t == TIER_NVME || p->arena_bytes[t] == 0) continue;
@@ -161,6 +163,17 @@ static status open_arenas(exec *e, const char *nvme_dir) {
         return ERR(ERR_INPUT, "the plan puts %zu bytes on nvme; set memory.nvme_path to a directory on that drive",
                    p->arena_bytes[TIER_NVME]);
     return disk_open(&e->disk, nvme_dir, p->arena_bytes[TIER_NVME], e->arena[TIER_HOST], p->arena_bytes[TIER_HOST]);
+}
+
+/* Messages that find their bytes in a device's memory are the device's to send: the plan has chosen so. */
+static status find_links(exec *e) {
+    const program *p = e->program;
+    for (size_t i = 0; i < p->n_ops && e->backend->discrete; i++)
+        e->links |= op_is_comm(p->ops[i].kind) && tier_is_device(p->ops[i].at);
+    if (e->links && !(e->comm && e->backend->links && e->backend->queues))
+        return ERR(ERR_BUG, "the plan sends from the memory of %s, which has no links to other ranks",
+                   e->backend->name);
+    return OK;
 }
 
 status exec_open(exec **out, const program *p, const exec_options *o) {
@@ -181,6 +194,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
         e->host_context = NULL;
         TRY_GOTO(rc, e->host->open(&e->host_context, &wished), fail);
     }
+    TRY_GOTO(rc, find_links(e), fail);
     TRY_GOTO(rc, open_arenas(e, o->nvme_path), fail);
     e->calls = mem_alloc(sizeof *e->calls * MAX(p->n_ops, (size_t)1));
     e->kernels = mem_alloc(sizeof *e->kernels * MAX(p->n_ops, (size_t)1));
@@ -194,6 +208,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     }
     if (o->trace_path) TRY_GOTO(rc, trace_open(&e->trace, o->trace_path, p, longest), fail);
     TRY_GOTO(rc, exec_lanes_open(e), fail);
+    if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
@@ -207,6 +222,7 @@ fail:
 void exec_close(exec *e) {
     if (!e) return;
     exec_lanes_close(e);
+    if (e->links && e->comm) comm_links_close(e->comm);
     trace_close(e->trace);
     disk_close(e->disk);
     const program *p = e->program;

@@ -26,6 +26,7 @@ struct exec {
     comm *comm;                    /* NULL: this rank is alone */
     void *arena[TIER_COUNT];       /* NULL for nvme */
     bool arena_shared[TIER_COUNT]; /* of comm and not of the backend: other ranks read it */
+    bool links;                    /* messages are ops of the device's own */
     disk *disk;                    /* the nvme tier; NULL: nothing lives there */
     kernel_call *calls;            /* one per op, every pointer final; NULL where an operand lies on disk */
     uint64_t *disk_offsets;        /* per op: where in the file its operand on disk lies */
@@ -64,6 +65,7 @@ void exec_count_reach(exec *e, size_t index); /* in the ledger: what the op's po
 
 /* queue.c: a device that works on its own */
 static inline bool exec_is_queued(const exec *e, stream s) {
+    if (s == STREAM_COMM) return e->links;
     return e->backend->queues && (s == STREAM_COMPUTE || s == STREAM_H2D || s == STREAM_D2H);
 }
 status exec_queues_open(exec *e); /* after all operands are resolved: prepares and records every section */

@@ -43,7 +43,7 @@ static int64_t find_nonfinite(const void *data, dtype type, int64_t n) {
         for (int64_t i = 0; i < n; i++)
             if ((((const uint64_t *)data)[i] & 0x7ff0000000000000u) == 0x7ff0000000000000u) return i;
         break;
-    default: break; /* integers; fp8 has no arithmetic yet */
+    default: break; /* integers; a number of 8 bits has its NaN from the one it was made of */
     }
     return n;
 }

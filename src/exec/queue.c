@@ -1,12 +1,17 @@
 /* queue.c - a device that works on its own: sections are recorded once and started as a whole.
  *
- * The compute stream and the copies to and from the device become queues of the device; what runs on the host or a disk
- * stays with run.c. The waits of the program hold across both: between two queues they are the device's own affair, the
- * host waits for counts that the device writes into host memory, and the device for counts the host writes there.
+ * The compute stream and the copies to and from the device become queues of the device, and so do messages between ranks
+ * where devices have links; what runs on the host or a disk stays with run.c. The waits of the program hold across both:
+ * between two queues they are the device's own affair, the host waits for counts that the device writes into host memory,
+ * and the device for counts the host writes there.
  *
  * A section in which device and host wait for each other is queued anew each time. Recorded it can stand still: whoever
  * starts a recording puts its parts onto queues of his own choice, and one part that waits for the host may come before the
  * very part that the host waits for. Queued by us, each stream is a queue of its own, and waits point back in the list.
+ *
+ * Nor is a section recorded whose messages the device runs: the library that sends them may do things while it is called
+ * that a recording does not hold, and a recording cannot be ended in the middle. Every such message is counted for the host,
+ * so that comm sees how far they are.
  *
  * A trace needs the time of every op, which a recorded section does not give: with a trace the ops are queued one by one
  * with a stamp before and after each. */
@@ -38,6 +43,7 @@ static void find_marks(exec *e, section s) {
             ASSERT(awaited <= n[k]);
             e->marks[at[k][awaited - 1]] |= exec_is_queued(e, p->ops[i].stream) ? MARK_QUEUE : MARK_HOST;
         }
+    for (size_t i = 0; i < n[STREAM_COMM] && e->links; i++) e->marks[at[STREAM_COMM][i]] |= MARK_HOST;
     for (stream k = 0; k < STREAM_COUNT; k++) free(at[k]);
 }
 
@@ -49,6 +55,7 @@ void exec_queue_op(exec *e, size_t index) {
     const kernel_call *call = &e->calls[index];
     q->select(e->context, o->stream);
     if (o->stream == STREAM_COMPUTE) e->kernels[index](e->context, call);
+    else if (o->stream == STREAM_COMM) e->backend->links->run(e->context, &call, 1);
     else q->copy(e->context, call->out[0], call->in[0], value_bytes(program_get(e->program, o->out[0])));
     exec_count_reach(e, index);
 }
@@ -80,6 +87,12 @@ static bool meets_host(const exec *e, section s) {
     return false;
 }
 
+static bool has_link(const exec *e, section s) {
+    for (size_t i = e->first_op[s]; e->links && i < e->end_op[s]; i++)
+        if (op_is_comm(e->program->ops[i].kind)) return true;
+    return false;
+}
+
 static bool any_queued(const exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
         if (exec_is_queued(e, e->program->ops[i].stream)) return true;
@@ -98,7 +111,7 @@ status exec_queues_open(exec *e) {
         if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
             TRY(e->backend->prepare(e->context, &e->calls[i]));
     for (section s = 0; s < SECTION_COUNT; s++) {
-        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !e->trace;
+        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !has_link(e, s) && !e->trace;
         if (!e->recorded[s]) continue;
         TRY(q->record(e->context));
         queue_section(e, s, false);
@@ -110,6 +123,7 @@ status exec_queues_open(exec *e) {
 status exec_queues_start(exec *e, section s) {
     const backend_queues *q = e->backend->queues;
     if (!any_queued(e, s)) return OK;
+    if (has_link(e, s)) comm_links_begin(e->comm, s, &e->done[STREAM_COMM]);
     if (e->recorded[s]) q->start(e->context, s);
     else if (!e->trace) queue_section(e, s, false);
     if (!e->trace) return OK;
@@ -122,7 +136,12 @@ status exec_queues_start(exec *e, section s) {
 }
 
 status exec_queues_finish(exec *e, section s) {
-    TRY(e->backend->synchronize(e->context));
+    status rc = e->backend->synchronize(e->context);
+    if (has_link(e, s)) { /* where another rank failed, that is why this device did */
+        status ended = comm_links_end(e->comm);
+        if (ended != OK) rc = ended;
+    }
+    TRY(rc);
     if (!e->trace) return OK;
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
         const op *o = &e->program->ops[i];

@@ -372,6 +372,43 @@ static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t
     return x;
 }
 
+static float attention_scale(const model_config *c) { return 1.0f / __builtin_sqrtf((float)c->head_dim); }
+
+/* Keys and values of every rank in turn, this one's own first. The next are on their way while these are looked at. */
+static value_id write_ring(builder *b, value_id qkv) {
+    int S = b->n_sequence, index = b->o->mesh.index[AXIS_SEQUENCE];
+    int64_t N = n_tokens(b), D = b->c->head_dim;
+    value_id kv = activation(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
+    value_id y = NO_VALUE, lse = NO_VALUE;
+    op *o = emit(b, OP_KV_PART);
+    op_in(o, 0, qkv);
+    op_out(o, 0, kv);
+    for (int step = 0; step < S; step++) {
+        char name[NAME_BYTES];
+        bool last = step == S - 1;
+        value_id next = NO_VALUE, y_before = y, lse_before = lse;
+        if (!last) {
+            snprintf(name, sizeof name, "attn.kv.%d", step + 1);
+            next = activation(b, name, b->o->compute, program_get(b->p, kv)->shape);
+            o = emit(b, OP_SHIFT);
+            o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = S;
+            op_in(o, 0, kv);
+            op_out(o, 0, next);
+        }
+        snprintf(name, sizeof name, last ? "attn.y" : "attn.y.%d", step);
+        y = activation(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
+        snprintf(name, sizeof name, last ? "attn.lse" : "attn.lse.%d", step);
+        lse = activation(b, name, DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
+        o = emit(b, OP_ATTENTION_RING);
+        o->attr.scale = attention_scale(b->c);
+        o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
+        op_in(o, 0, qkv), op_in(o, 1, kv), op_in(o, 2, b->doc), op_in(o, 3, y_before), op_in(o, 4, lse_before);
+        op_out(o, 0, y), op_out(o, 1, lse);
+        kv = next;
+    }
+    return y;
+}
+
 static value_id write_attention(builder *b, value_id x, const block_params *w) {
     const model_config *c = b->c;
     int64_t N = n_tokens(b), HD = b->heads * c->head_dim, Q = HD + 2 * b->kv_heads * c->head_dim;
@@ -392,9 +429,10 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         qkv = turned;
     }
     int S = b->n_sequence;
+    if (S > 1 && b->o->ring) return write_linear(b, "attn.out", write_ring(b, qkv), w->out);
     if (S > 1) qkv = exchange_heads(b, "attn.heads", qkv, b->kv_heads, false);
     value_id y = activation(b, "attn.y", b->o->compute, SHAPE(N * S, HD / S));
-    float scale = 1.0f / __builtin_sqrtf((float)c->head_dim);
+    float scale = attention_scale(c);
     if (b->paged) {
         write_paged_attention(b, qkv, y, scale);
     } else {
@@ -633,7 +671,7 @@ static void add_inputs(builder *b) {
     m->tokens = program_persistent(b->p, "tokens", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->targets = program_persistent(b->p, "targets", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->doc = program_persistent(b->p, "doc", DTYPE_I32, SHAPE(N), ROLE_INPUT);
-    if (b->n_sequence > 1)
+    if (b->n_sequence > 1 && !b->o->ring)
         m->doc_all = program_persistent(b->p, "doc.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
@@ -693,6 +731,12 @@ static void write_generation(builder *b, const outer_params *w, section where, c
     if (s->pick) o->rows = s->n_pick;
     op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, s->pick);
     op_out(o, 0, s->logits);
+    s->top = activation(b, "top", DTYPE_I32, SHAPE(n));
+    s->top_sums = activation(b, "top_sums", DTYPE_F64, SHAPE(n, 2));
+    o = emit(b, OP_LOGITS_TOP);
+    if (s->pick) o->rows = s->n_pick;
+    op_in(o, 0, s->logits);
+    op_out(o, 0, s->top), op_out(o, 1, s->top_sums);
 }
 
 static void add_caches(builder *b, const generation_shape *g) {
@@ -757,10 +801,11 @@ static status check_training(const model_config *c, const model_build_options *o
                    "train.micro_batch or data.seq_len",
                    (long long)o->batch, (long long)o->seq_len / S, n);
     int64_t heads = c->n_heads / n, kv_heads = MAX(c->n_kv_heads / n, (int64_t)1);
-    if (heads % S || kv_heads % S)
+    if (!o->ring && (heads % S || kv_heads % S))
         return ERR(
             ERR_INPUT,
-            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both",
+            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both, or "
+            "parallel.attention=ring",
             (long long)heads, (long long)kv_heads, n > 1 ? " of each tensor rank" : "", S);
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }

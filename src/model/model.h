@@ -19,7 +19,13 @@
  *     norm (N/tp, C) -> ALL_GATHER -> rows of w ... columns of w -> REDUCE_SCATTER -> + residual (N/tp, C)
  *
  * Sequence ranks share each row of tokens (sequence_token). Every op but attention works on tokens alone; for attention
- * ranks exchange tokens for heads and back (ALL_TO_ALL), so that each looks back through whole rows with its own heads.
+ * ranks either exchange tokens for heads and back (ALL_TO_ALL), so that each looks back through whole rows with its own heads:
+ *
+ *     HEAD_PARTS -> ALL_TO_ALL -> TOKEN_PARTS -> ATTENTION -> TOKEN_PARTS -> ALL_TO_ALL -> HEAD_PARTS
+ *
+ * or keep their queries, and keys and values go round: any number of heads, and no rank ever has those of a whole row.
+ *
+ *     KV_PART -> ATTENTION_RING -> SHIFT, ATTENTION_RING -> ... as often as there are ranks
  *
  * A parameter of a rank is one or more slices of the model's, and knows where they belong (cut.c).
  *
@@ -122,6 +128,7 @@ typedef struct model_build_options {
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
+    bool ring;                   /* sequence ranks: keys and values go round, instead of an exchange of heads */
     generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
 
@@ -131,6 +138,7 @@ typedef struct generation_section {
     value_id n_tokens;           /* int32 (1): how many of them there are */
     value_id pick, n_pick;       /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
     value_id logits;             /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+    value_id top, top_sums;      /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
 
 typedef struct model {
@@ -141,7 +149,7 @@ typedef struct model {
     int n_chunks;                                    /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
     /* Sequence ranks: those are of this rank's tokens, doc so that i % (T / S) - doc[i] is the position, and this is doc of
-     * all tokens, in their order. NO_VALUE where rows are not shared: doc serves both. */
+     * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc serves both. */
     value_id doc_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */

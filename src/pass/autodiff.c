@@ -230,6 +230,61 @@ static void backward_attention(differ *d, const op *f, value_id dy) {
     give_gradient(d, f->in[0], dx, f);
 }
 
+static value_id add_ring_value(differ *d, const char *name, int step, value_id like, dtype t, int64_t width) {
+    char buf[160];
+    const value *v = program_get(d->p, like);
+    snprintf(buf, sizeof buf, "d.%.100s.%s.%d", v->name, name, step);
+    return program_value(d->p, buf, t, SHAPE(v->shape.dim[0], width), ROLE_ACTIVATION, SECTION_MICRO);
+}
+
+/* One rank on. The tag says that it is backward: of keys and values the data flow does not show it. */
+static value_id shift_on(differ *d, const op *f, const char *name, int step, value_id x) {
+    const value v = *program_get(d->p, x);
+    value_id y = add_ring_value(d, name, step, f->in[0], v.type, v.shape.dim[1]);
+    op *o = emit(d, OP_SHIFT, f);
+    o->attr.axis = AXIS_SEQUENCE;
+    o->attr.tag = TAG_BACKWARD;
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
+}
+
+/* The backward of all steps of a ring, written where the last of them is met. Keys and values go round once more, so that
+ * none but the rank's own are kept, and their gradient goes with them: every rank adds its part, in the order of the ring
+ * from the owner on, and one step more brings it home. */
+static void backward_ring(differ *d, const op *f, value_id dy) {
+    const op_attr *a = &f->attr;
+    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = 2 * (int64_t)a->n_kv_heads * a->head_dim;
+    value_id qkv = f->in[0], kv = add_ring_value(d, "kv", 0, qkv, program_get(d->p, qkv)->type, kv_width);
+    value_id dq = add_ring_value(d, "q", 0, qkv, DTYPE_F32, q_width);
+    value_id dkv = add_ring_value(d, "dkv", 0, qkv, DTYPE_F32, kv_width);
+    op *o = emit(d, OP_KV_PART, f);
+    o->attr.tag = TAG_BACKWARD;
+    op_in(o, 0, qkv);
+    op_out(o, 0, kv);
+    for (int step = 0; step < a->group_size; step++) {
+        value_id next = step + 1 < a->group_size ? shift_on(d, f, "kv", step + 1, kv) : NO_VALUE;
+        o = emit(d, OP_ATTENTION_RING_BWD, f);
+        o->attr.peer = (a->index - step + a->group_size) % a->group_size;
+        op_in(o, 0, qkv), op_in(o, 1, kv), op_in(o, 2, f->in[2]), op_in(o, 3, f->out[0]), op_in(o, 4, f->out[1]);
+        op_in(o, 5, dy);
+        op_out(o, 0, dq), op_out(o, 1, dkv);
+        dkv = shift_on(d, f, "dkv", step + 1, dkv);
+        kv = next;
+    }
+    value_id dx = grad_value(d, qkv);
+    o = emit(d, OP_QKV_JOIN, f);
+    op_in(o, 0, dq), op_in(o, 1, dkv);
+    op_out(o, 0, dx);
+    give_gradient(d, qkv, dx, f);
+}
+
+/* Steps of a ring but the last, whose backward is that of all. */
+static bool is_inside_ring(const op *f) {
+    if (f->kind == OP_ATTENTION_RING) return f->attr.peer != (f->attr.index + 1) % f->attr.group_size;
+    return f->kind == OP_SHIFT || f->kind == OP_KV_PART;
+}
+
 static void backward_activation(differ *d, const op *f, value_id dy) {
     value_id dx = grad_value(d, f->in[0]);
     op *o = emit(d, f->kind == OP_GELU ? OP_GELU_BWD : OP_SWIGLU_BWD, f);
@@ -351,6 +406,7 @@ static status backward(differ *d, const op *f) {
         backward_send(d, f);
         return OK;
     }
+    if (is_inside_ring(f)) return OK;
     value_id dy = take_gradient(d, f->out[0]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[0]].name);
     switch (f->kind) {
@@ -361,6 +417,7 @@ static status backward(differ *d, const op *f) {
     case OP_QK_NORM: backward_qk_norm(d, f, dy); return OK;
     case OP_ROPE: backward_rope(d, f, dy); return OK;
     case OP_ATTENTION: backward_attention(d, f, dy); return OK;
+    case OP_ATTENTION_RING: backward_ring(d, f, dy); return OK;
     case OP_GELU:
     case OP_SWIGLU: backward_activation(d, f, dy); return OK;
     case OP_EMBED: backward_embed(d, f, dy); return OK;

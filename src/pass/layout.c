@@ -62,6 +62,7 @@ static bool can_share(const packer *k, const op *o, size_t i, value_id out, valu
     const program *p = k->p;
     const value *a = &p->values[in], *b = &p->values[out];
     if (a->persistent || b->persistent || a->view_of || b->view_of || a->tier != b->tier) return false;
+    if (a->type != b->type) return false; /* an element would lie where others are still read */
     if (k->life[in].last != i || k->life[out].first != i) return false;
     if (value_bytes(b) > value_bytes(&p->values[owner_of(k, in)])) return false;
     int readers = 0; /* the same value twice among the inputs would be overwritten while still read */
@@ -110,6 +111,46 @@ static void make_blocks(packer *k) {
         b->last = MAX(b->last, k->life[v].last);
     }
     free(index);
+}
+
+/* ---- bytes of the host rest before they serve again ------------------------------------------------------------------ */
+
+/* Per op: the last op of its section within `distance` blocks behind it. A block is what moves.h says: the ops of a layer,
+ * or a single op of the update. */
+static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
+    size_t *begins = mem_alloc((p->n_ops + 1) * sizeof *begins), n = 0, block = 0;
+    int layer = 0;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        bool computes = o->kind != OP_COPY && (o->section == SECTION_UPDATE || o->at != TIER_HOST);
+        bool changes = i == 0 || o->section != p->ops[i - 1].section;
+        if (changes || (computes && (o->section == SECTION_UPDATE || o->layer != layer))) begins[n++] = i;
+        if (changes || computes) layer = o->layer;
+    }
+    for (size_t i = 0; i < p->n_ops; i++) {
+        while (block + 1 < n && begins[block + 1] <= i) block++;
+        size_t next = block + distance + 1, last = next < n ? begins[next] - 1 : p->n_ops - 1;
+        while (p->ops[last].section != p->ops[i].section) last--;
+        end_of[i] = last;
+    }
+    free(begins);
+}
+
+/* Copies run ahead of the list and behind it. Bytes that one copy has just read and another writes tie the two together,
+ * and through them streams that have nothing to do with each other: gradients could not leave before an activation three
+ * layers on had come. So what lies on the host keeps its bytes for as long as copies may run ahead. Bytes of a device are
+ * too dear for that. */
+static void rest_on_host(packer *k, int prefetch) {
+    bool any = false;
+    for (size_t i = 0; i < k->n_blocks; i++)
+        any |= k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent;
+    if (!any || prefetch == 0) return;
+    size_t *end_of = mem_alloc(k->p->n_ops * sizeof *end_of);
+    find_block_ends(k->p, (size_t)prefetch + 1, end_of);
+    for (size_t i = 0; i < k->n_blocks; i++)
+        if (k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent)
+            k->blocks[i].last = end_of[k->blocks[i].last];
+    free(end_of);
 }
 
 /* ---- greedy packing ------------------------------------------------------------------------------------------------ */
@@ -277,6 +318,7 @@ status pass_layout(program *p, pass_context *c) {
     layout_lifetimes(p, k.life);
     share_in_place(&k);
     make_blocks(&k);
+    rest_on_host(&k, c->offload.prefetch);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), peak = end;
         for (section s = 0; s < SECTION_COUNT; s++)

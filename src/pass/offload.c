@@ -33,10 +33,14 @@ bool offload_any(const offload_options *o) {
 /* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
 static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; }
 
+/* The scale of 8-bit numbers stays: copying four bytes takes longer than the kernel that reads them. */
+static bool is_scale(const value *a) { return a->type == DTYPE_F32 && shape_count(&a->shape) == 1; }
+
 static void assign_homes(program *p, const offload_options *o) {
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
+        if (is_scale(a)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
 }
@@ -117,6 +121,7 @@ static bool may_leave(const program *p, const pass_context *c, value_id v, tier 
     const value *a = &p->values[v];
     const offload_options *o = &c->offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
+    if (is_scale(a)) return false;
     if (a->role == ROLE_ACTIVATION && a->layer >= c->model->config.n_layers - o->keep_layers) return false;
     /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;

@@ -6,6 +6,7 @@ static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
     {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"fp8", pass_fp8, "products of 8 bits in the layers"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
     {"chunk", pass_chunk, "the MLP of a block for a few tokens at a time"},
     {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
@@ -42,12 +43,14 @@ static const struct {
     const char *name;
     dtype compute, grad;
     state_format states;
-    bool master;
+    bool master, fp8;
 } precisions[PRECISION_COUNT] = {
-    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, STATES_FP32, false},
-    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, STATES_FP32, true},
-    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false},
-    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, STATES_FP32, true},
+    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, STATES_FP32, false, false},
+    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, STATES_FP32, true, false},
+    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false, false},
+    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, STATES_FP32, true, false},
+    [PRECISION_FP8] = {"fp8", DTYPE_BF16, DTYPE_F32, STATES_FP32, true, true},
+    [PRECISION_FP8_SR] = {"fp8_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false, true},
 };
 
 static const char *const state_formats[STATES_COUNT] = {"auto", "fp32", "bf16", "int8"};
@@ -60,3 +63,4 @@ const char *precision_name(precision p) { return precisions[p].name; }
 dtype precision_compute(precision p) { return precisions[p].compute; }
 dtype precision_grad(precision p) { return precisions[p].grad; }
 bool precision_master(precision p) { return precisions[p].master; }
+bool precision_fp8(precision p) { return precisions[p].fp8; }

@@ -2,8 +2,9 @@
 /* pass.h - rewrites of the program. One technique, one pass, one file.
  *
  * Promises
- *   - A pass may move, repeat or split work; it never changes arithmetic. The one exception is chunk, whose weight gradients
- *     are sums in another order.
+ *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, by precision alone,
+ *     where there is no second program of that precision to be equal to; chunk, whose weight gradients are sums in another
+ *     order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *
@@ -13,11 +14,20 @@
  */
 #include "model/model.h"
 
-typedef enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR, PRECISION_FP16, PRECISION_COUNT } precision;
+typedef enum precision {
+    PRECISION_FP32,
+    PRECISION_BF16,
+    PRECISION_BF16_SR,
+    PRECISION_FP16,
+    PRECISION_FP8,    /* as bf16, with products of 8 bits inside the layers */
+    PRECISION_FP8_SR, /* as bf16_sr, likewise */
+    PRECISION_COUNT
+} precision;
 const char *precision_name(precision p);
 dtype precision_compute(precision p); /* params and activations */
 dtype precision_grad(precision p);
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
+bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits */
 
 /* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
 typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
@@ -34,6 +44,7 @@ typedef struct target {
                               int n_threads); /* of ops beside host memory; NULL: the same */
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
+    bool has_ring; /* kernels for keys and values that go round */
     tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
 } target;
 
@@ -152,6 +163,7 @@ typedef struct pass_context {
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
 status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_fp8(program *p, pass_context *c);       /* linears of the layers in 8 bits, weights once per step */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */
 int64_t chunk_rows(int64_t asked);                  /* what pass_chunk takes for so many tokens */

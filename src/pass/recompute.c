@@ -111,9 +111,13 @@ static void find_backward(rewriter *w) {
 
 static bool is_gather(const op *o) { return o->kind == OP_ALL_GATHER && o->attr.axis == AXIS_TENSOR; }
 
+/* A single number (the largest of a tensor, its scale) is not worth making twice. */
+static bool is_number(const value *a) { return shape_count(&a->shape) == 1; }
+
 static bool can_drop(const program *p, value_id v) {
     const value *a = &p->values[v];
-    return v && a->role == ROLE_ACTIVATION && !a->persistent && a->layer >= 0 && a->view_of == NO_VALUE;
+    return v && a->role == ROLE_ACTIVATION && !a->persistent && a->layer >= 0 && a->view_of == NO_VALUE &&
+           !is_number(a);
 }
 
 /* Only ops that write nothing but such values can be run twice without being noticed. */
@@ -153,7 +157,8 @@ static bool is_cheap(op_kind k) {
     case OP_QK_NORM:
     case OP_ROPE:
     case OP_SWIGLU:
-    case OP_GELU: return true;
+    case OP_GELU:
+    case OP_QUANTIZE: return true;
     default: return false;
     }
 }
@@ -164,14 +169,15 @@ static void keep_by_cost(rewriter *w) {
     const program *p = w->p;
     bool *is_there = mem_alloc(p->n_values * sizeof *is_there);
     bool *is_bent = mem_alloc(p->n_values * sizeof *is_bent); /* read by an activation function */
-    for (value_id v = 1; v < p->n_values; v++) is_there[v] = p->values[v].persistent || w->is_read_back[v];
+    for (value_id v = 1; v < p->n_values; v++)
+        is_there[v] = p->values[v].persistent || w->is_read_back[v] || is_number(&p->values[v]);
     for (size_t i = w->first; i < w->end; i++)
         if (w->ops[i].kind == OP_GELU || w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[0]] = true;
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
-        bool repeat =
-            is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && o->kind == OP_LINEAR && is_bent[o->out[0]]);
+        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8;
+        bool repeat = is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && product && is_bent[o->out[0]]);
         for (int k = 0; k < op_output_count(o->kind) && repeat; k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
@@ -324,8 +330,9 @@ static void repeat_wanted(rewriter *w) {
         for (int k = 0; k < op_input_count(copy.kind); k++) copy.in[k] = reading(w, copy.in[k]);
         for (int k = 0; k < op_output_count(copy.kind); k++) {
             if (!copy.out[k]) continue;
+            bool wanted = w->is_wanted[copy.out[k]];
             w->is_wanted[copy.out[k]] = false;
-            copy.out[k] = make_again(w, copy.out[k]);
+            copy.out[k] = wanted || !op_output_optional(copy.kind, k) ? make_again(w, copy.out[k]) : NO_VALUE;
         }
         program_append(w->p, &copy);
     }

@@ -87,13 +87,13 @@ static double adamw_seconds(const program *p, const op *o, const hardware *h) {
 /* Between the ranks of a group: over the links of a node while all of them fit there, else over the network; once around
  * for the bytes, and a latency for each doubling of the group. Ranks on a CPU whose links nobody described are processes
  * that read each other's memory. */
-static double message_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
-    bool near = o->attr.group_size <= h->devices_per_node;
+double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing) {
+    bool near = group_size <= h->devices_per_node;
     double bandwidth = near ? h->link_bandwidth : h->network_bandwidth;
     double latency = near ? h->link_latency : h->network_latency;
     if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
     const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
-    return over(op_sent(p, o), bandwidth, key, missing) + latency * ceil(log2(o->attr.group_size));
+    return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
 }
 
 /* Parts that meet in a second step: on a GPU it takes its time even where there is little to add. */
@@ -128,8 +128,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
+    case OP_SHIFT:
     case OP_SEND:
-    case OP_RECV: return message_seconds(p, o, h, missing) + h->launch_s;
+    case OP_RECV: return cost_message_seconds(op_sent(p, o), o->attr.group_size, h, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
@@ -146,12 +147,20 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
             hardware_product_rate(h, t, (double)a->shape.dim[1], (double)b->shape.dim[1], (double)a->shape.dim[0]);
         return fmax(flops / rate, memory) + h->launch_s;
     }
+    case OP_LINEAR8: { /* x (N, in), its scale, w (out, in) */
+        const value *w = program_get(p, o->in[2]);
+        double rate = hardware_product_rate(h, DTYPE_F8E4M3, (double)a->shape.dim[0], (double)w->shape.dim[0],
+                                            (double)w->shape.dim[1]);
+        return fmax(flops / rate, memory) + h->launch_s;
+    }
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
     case OP_ATTENTION:
-    case OP_ATTENTION_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
@@ -270,11 +279,12 @@ void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_
     double times = (double)micro_runs;
     out->micro_s = cost_section(p, SECTION_MICRO, h, out->busy_s, &out->missing);
     for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
-    out->update_s = cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
+    out->update_s = cost_section(p, SECTION_PREPARE, h, out->busy_s, &out->missing) +
+                    cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
     out->step_s = times * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        if (o->section != SECTION_MICRO && o->section != SECTION_UPDATE) continue;
+        if (!section_of_step(o->section)) continue;
         uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
         out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, &out->missing);
         out->kinds[o->kind].n += n;

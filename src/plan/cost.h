@@ -19,8 +19,9 @@ typedef struct cost_kind {
 } cost_kind;
 
 typedef struct cost {
-    double micro_s, update_s; /* one run of each section */
-    double step_s;            /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
+    double micro_s;  /* one run of SECTION_MICRO */
+    double update_s; /* what runs once per step: SECTION_PREPARE and SECTION_UPDATE */
+    double step_s;   /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */
@@ -28,6 +29,8 @@ typedef struct cost {
 
 /* One op alone. *missing is set when a needed rate is not there, and the result is then INFINITY. */
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing);
+/* A message that each rank of a group sends, of so many bytes. */
+double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing);
 /* One run of a section that the waits pass has seen, from its first op's start to its last op's end; busy_s
  * (STREAM_COUNT) is added to. */
 double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing);

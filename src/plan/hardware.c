@@ -341,7 +341,8 @@ void hardware_cache_path(char *out, size_t n) {
 /* ---- rates ------------------------------------------------------------------------------------------------------- */
 
 double hardware_product_rate(const hardware *h, dtype t, double m, double n, double k) {
-    return h->matrix[t] * (m / (m + h->half[0])) * (n / (n + h->half[1])) * (k / (k + h->half[2]));
+    double most = t != DTYPE_F8E4M3 ? h->matrix[t] : h->matrix_fp8 > 0 ? h->matrix_fp8 : h->matrix[DTYPE_BF16];
+    return most * (m / (m + h->half[0])) * (n / (n + h->half[1])) * (k / (k + h->half[2]));
 }
 
 double hardware_adamw_rate(const hardware *h) {

@@ -52,7 +52,7 @@ static void count_work(plan *p) {
     for (size_t i = 0; i < g->n_ops; i++) {
         section s = g->ops[i].section;
         double times = s == SECTION_MICRO ? (double)plan_micro_runs(p) : 1;
-        if (s != SECTION_MICRO && s != SECTION_UPDATE && s != SECTION_DECODE) continue;
+        if (!section_of_step(s) && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
         p->sent_per_step += times * op_sent(g, &g->ops[i]);
@@ -97,8 +97,14 @@ status plan_compile(plan *p, const plan_request *r) {
         return plan_compile(p, &q);
     }
     if (plan_is_open(r)) return plan_search(p, r);
+    if (r->attention == ATTENTION_RING && mesh_size(&r->mesh, AXIS_SEQUENCE) > 1 && !r->target.has_ring)
+        return ERR(ERR_INPUT,
+                   "parallel.attention: found ring, expected heads on %s, which has no kernels for a ring; set "
+                   "run.device to cpu, or parallel.attention=heads",
+                   r->target.name);
     *p = (plan){.request = *r};
     p->request.logits_chunk_bytes = logits_chunk(r);
+    p->attention = plan_attention(r);
     program_init(&p->program);
     model_build_options o = {.batch = r->micro_batch,
                              .seq_len = r->seq_len,
@@ -107,6 +113,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
+                             .ring = p->attention.way == ATTENTION_RING,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
@@ -160,9 +167,7 @@ double plan_volume(const plan *p) {
     double n = 0;
     for (size_t i = 0; i < g->n_ops; i++) {
         const op *o = &g->ops[i];
-        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA ||
-            (o->section != SECTION_MICRO && o->section != SECTION_UPDATE))
-            continue;
+        if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA || !section_of_step(o->section)) continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
             n +=

@@ -25,6 +25,15 @@ typedef struct plan_open {
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
 } plan_open;
 
+/* How sequence ranks attend to rows that they share (model.h). */
+typedef enum attention_way { ATTENTION_AUTO = -1, ATTENTION_HEADS, ATTENTION_RING } attention_way;
+typedef struct attention_choice {
+    attention_way way;                /* never auto */
+    const char *why;                  /* in words */
+    double heads_bytes, ring_bytes;   /* that a rank sends for one layer of a micro-batch, forward and backward */
+    double heads_s, ring_s;           /* what they and the copies around them take; NAN without hardware */
+} attention_choice;
+
 typedef struct plan_request {
     model_config model;
     int64_t micro_batch, accumulation, seq_len;
@@ -43,6 +52,7 @@ typedef struct plan_request {
     place_options place;
     mesh mesh;          /* of all ranks, and this one's place on it */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
+    attention_way attention;
     shard_options shard;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
@@ -75,6 +85,7 @@ typedef struct plan_candidate {
 
 typedef struct plan {
     plan_request request; /* as asked, but for precision, micro-batch and accumulation, which are those chosen */
+    attention_choice attention;
     program program;
     model model;
     pass_context passes;
@@ -116,6 +127,12 @@ status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
 status plan_weigh(const plan_request *r, plan_candidate *out);
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
+
+/* ---- attention.c: rows shared by sequence ranks ------------------------------------------------------------------ */
+
+/* The way that is asked for, or the faster of those that the model and the device allow. The same on every rank. */
+attention_choice plan_attention(const plan_request *r);
+void plan_print_attention(const plan *p, FILE *out); /* a line */
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 
@@ -177,7 +194,7 @@ uint64_t plan_alive_sum(const plan_alive *a);
 
 /* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill
  * and decode. Evaluation and start belong to it only where the peak is theirs. */
-enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 6 };
+enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 7 };
 typedef struct plan_column {
     size_t first_op, end_op;
     size_t op; /* the fullest of these on the device, which is the one shown */

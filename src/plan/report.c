@@ -94,6 +94,7 @@ void plan_print(const plan *p, FILE *out) {
                 str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
                 str_format_count(b, p->flops_per_step));
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
+    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
@@ -196,6 +197,10 @@ json_t *plan_strategy_json(const plan *p) {
     if (mesh_world(&r->mesh) > 1) {
         json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));
         json_object_set_new(s, "zero", json_integer(r->shard.zero));
+    }
+    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) {
+        json_object_set_new(s, "sequence_ranks", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
+        json_object_set_new(s, "attention", json_string(p->attention.way == ATTENTION_RING ? "ring" : "heads"));
     }
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) {
         json_object_set_new(s, "stages", json_integer(mesh_size(&r->mesh, AXIS_PIPELINE)));

@@ -28,7 +28,8 @@ static int64_t chunk_of(const plan_request *r) {
 
 static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
     bool may_nest = r->recompute.kind == RECOMPUTE_AUTO;
-    int64_t chunk = r->open.chunk ? chunk_of(r) : r->chunk_tokens;
+    /* 8-bit numbers have one scale for all tokens. */
+    int64_t chunk = r->open.chunk && !precision_fp8(r->precision) ? chunk_of(r) : r->chunk_tokens;
     recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->recompute;
     size_t n = 0;
     out[n++] = (level){first, r->chunk_tokens};
@@ -119,6 +120,7 @@ status plan_tighten(const plan_request *r, const plan_candidate *like, plan_cand
     bool fits = false;
     plan_request q = *r;
     q.micro_batch = like->micro_batch;
+    q.precision = like->precision;
     size_t n_levels = list_levels(&q, levels);
     for (size_t i = 0; i < n_levels && !fits; i++) {
         status rc = try_level(&q, like, &levels[i], &w, &fits);

@@ -73,6 +73,7 @@ static void find_parts(plan_timeline *t, const plan *p) {
     const program *g = &p->program;
     section peak = g->n_ops ? g->ops[p->peak_op].section : SECTION_MICRO;
     if (peak == SECTION_START) add_section(t, g, SECTION_START, "start");
+    add_section(t, g, SECTION_PREPARE, "prepare");
     add_micro(t, p);
     add_section(t, g, SECTION_UPDATE, "update");
     if (peak == SECTION_EVAL) add_section(t, g, SECTION_EVAL, "evaluation");

@@ -88,12 +88,14 @@ bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
 bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_ADAMW && i == 0 && o->out[1]) return false; /* the parameter is the rounded master */
     if (o->kind == OP_REDUCE_SCATTER && !o->in[1]) return false;  /* nothing to add to */
+    if (o->kind == OP_ATTENTION_RING_BWD && o->attr.peer == o->attr.index) return false; /* the first step */
     return op_output_updates(o->kind, i);
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
 bool op_brings_gradient(const op *o) {
+    if (o->kind == OP_KV_PART || o->kind == OP_SHIFT) return o->attr.tag == TAG_BACKWARD;
     return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&
            (o->attr.tag == TAG_BACKWARD || o->attr.tag == TAG_EMBED);
 }
@@ -131,6 +133,7 @@ double op_sent(const program *p, const op *o) {
     case OP_REDUCE_SCATTER:
     case OP_ALL_TO_ALL: return others * (double)value_bytes(program_get(p, o->in[0]));
     case OP_ALL_REDUCE: return 2 * others * (double)value_bytes(program_get(p, o->in[0])); /* there and back */
+    case OP_SHIFT:
     case OP_SEND: return (double)value_bytes(program_get(p, o->in[0]));
     default: return 0;
     }
@@ -175,10 +178,12 @@ static double element_flops(op_kind k) {
     case OP_ACCUMULATE:
     case OP_SUM_PARTS:
     case OP_NORM_SUM:
+    case OP_ABSMAX:
     case OP_CAST: return 1;
     case OP_GRAD_SUMSQ:
     case OP_CLIP: return 2;
-    case OP_ROPE: return 3; /* two products and a sum; v passes */
+    case OP_QUANTIZE: return 2; /* a product, a rounding */
+    case OP_ROPE: return 3;     /* two products and a sum; v passes */
     case OP_RMSNORM:
     case OP_QK_NORM:
     case OP_LOSS_REDUCE: return 4;
@@ -189,7 +194,8 @@ static double element_flops(op_kind k) {
     case OP_RMSNORM_BWD:
     case OP_QK_NORM_BWD: return 9;
     case OP_SWIGLU_BWD: return 11;
-    case OP_LAYERNORM_BWD: return 12;
+    case OP_LAYERNORM_BWD:
+    case OP_LOGITS_TOP: return 12;
     case OP_ADAMW: return 14;
     case OP_GELU:
     case OP_UNEMBED_JOIN:
@@ -235,6 +241,8 @@ double op_flops(const program *p, const op *o) {
     case OP_LINEAR_DX:    /* dy (N, out), w (out, in) */
     case OP_UNEMBED_LOSS: /* h (N, C), w (V, C) */
     case OP_UNEMBED_STATS: return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
+    case OP_LINEAR8: /* x (N, in), its scale, w (out, in) */
+        return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[2]);
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
@@ -243,6 +251,9 @@ double op_flops(const program *p, const op *o) {
      * and shorter ones cost less. */
     case OP_ATTENTION: return 2.0 * square;     /* two products */
     case OP_ATTENTION_BWD: return 5.0 * square; /* five */
+    /* Tokens of a rank are a run from the front and one from the back: of any rank's keys they see half. */
+    case OP_ATTENTION_RING: return 2.0 * square;
+    case OP_ATTENTION_RING_BWD: return 5.0 * square;
     case OP_ADAMW:
     case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + NOISE_FLOPS * op_noise(p, o);
     default: return element_flops(o->kind) * count_of(p, sizing_operand(o));

@@ -10,7 +10,8 @@ static const char *const role_names[ROLE_COUNT] = {"inputs",      "params", "gra
                                                    "activations", "work",   "comm",  "cache"};
 static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme", "device1", "device2", "device3"};
 static const char *const stream_names[STREAM_COUNT] = {"compute", "host", "h2d", "d2h", "read", "write", "comm"};
-static const char *const section_names[SECTION_COUNT] = {"start", "micro", "eval", "update", "prefill", "decode"};
+static const char *const section_names[SECTION_COUNT] = {"start",  "prepare", "micro", "eval",
+                                                         "update", "prefill", "decode"};
 
 const char *role_name(role r) { return role_names[r]; }
 const char *tier_name(tier t) { return tier_names[t]; }
@@ -18,6 +19,7 @@ bool tier_is_device(tier t) { return t != TIER_HOST && t != TIER_NVME; }
 tier tier_of_device(int index) { return index == 0 ? TIER_DEVICE : (tier)(TIER_DEVICE_1 + index - 1); }
 const char *stream_name(stream s) { return stream_names[s]; }
 const char *section_name(section s) { return section_names[s]; }
+bool section_of_step(section s) { return s == SECTION_PREPARE || s == SECTION_MICRO || s == SECTION_UPDATE; }
 
 static const char *const axis_names[AXIS_COUNT] = {"data", "tensor", "pipeline", "sequence"};
 

@@ -3,8 +3,8 @@
  *
  * Promises
  *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
- *   - A program is several sections over one table of values. A section is what runs in one go: MICRO is forward and
- *     backward of one micro-batch (in a pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
+ *   - A program is several sections over one table of values. A section is what runs in one go: PREPARE is what all
+ *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
  *     generation. Values that belong to one section
  *     only share bytes with those of other sections, because sections never run at the same moment.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
@@ -55,6 +55,7 @@ typedef enum stream {
 } stream;
 typedef enum section {
     SECTION_START,
+    SECTION_PREPARE, /* once per step, before its first micro-batch */
     SECTION_MICRO,
     SECTION_EVAL,
     SECTION_UPDATE,
@@ -74,6 +75,7 @@ bool tier_is_device(tier t);
 tier tier_of_device(int index); /* 0 .. DEVICES_MAX - 1 */
 const char *stream_name(stream s);
 const char *section_name(section s);
+bool section_of_step(section s); /* does a training step run it? */
 
 typedef uint32_t value_id; /* index into program.values; 0 is "none" */
 #define NO_VALUE 0u
@@ -150,12 +152,14 @@ typedef struct op_attr {
     int64_t first_token, n_tokens;
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
+    bool over_tokens;          /* linear8: the gradient of a weight, a sum over all tokens */
     int first_part, n_parts;   /* sum_parts: which of them */
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
     int peer, tag;             /* send, recv: rank in the group; which of several messages */
+    int index;                 /* attention_ring: this rank's place in the group */
 } op_attr;
 
 #define OP_MAX_IN 8
@@ -244,7 +248,8 @@ bool op_reads_output(const op *o,
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
-bool op_brings_gradient(const op *o);         /* a message from another stage: the backward begins with it here */
+bool op_brings_gradient(const op *o);         /* the backward begins with it here: a message from another stage, or keys and
+                                                 values that go round once more for it */
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */

@@ -74,6 +74,14 @@ static status check_gain(const checker *c, value_id x, value_id g) {
     return OK;
 }
 
+static bool is_number(const checker *c, value_id v) { return has_type(c, v, DTYPE_F32) && is_shape1(c, v, 1); }
+
+/* The largest number of x, where it is asked for. */
+static status check_amax(const checker *c, value_id x, value_id amax) {
+    if (amax) REQUIRE(has_type(c, x, DTYPE_BF16) && is_number(c, amax), "amax is not one fp32 of a bf16 tensor", amax);
+    return OK;
+}
+
 static status check_statistic(const checker *c, value_id x, value_id s) {
     REQUIRE(has_type(c, s, DTYPE_F32) && is_shape1(c, s, sh(c, x)->dim[0]), "expected fp32 (N)", s);
     return OK;
@@ -86,6 +94,52 @@ static status check_heads(const checker *c, value_id qkv) {
             qkv);
     REQUIRE(is_shape2(c, qkv, a->batch * a->seq_len, (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim),
             "expected packed rows (N, (H + 2G) D)", qkv);
+    return OK;
+}
+
+static bool is_lse(const checker *c, value_id v) {
+    const op_attr *a = &c->o->attr;
+    return has_type(c, v, DTYPE_F32) && shape_count(sh(c, v)) == a->batch * a->seq_len * a->n_heads;
+}
+
+static status check_query(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, (int64_t)a->n_heads * a->head_dim),
+            "expected (N, H D)", v);
+    return OK;
+}
+
+static status check_kv(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, 2 * (int64_t)a->n_kv_heads * a->head_dim),
+            "expected (N, 2G D)", v);
+    return OK;
+}
+
+/* One step of a ring. The first is with the rank's own keys, the last with those of the rank behind it. */
+static status check_ring(const checker *c) {
+    const op *o = c->o;
+    const op_attr *a = &o->attr;
+    TRY(check_heads(c, IN(0)));
+    dtype t = program_get(c->p, IN(0))->type;
+    TRY(check_kv(c, IN(1), t));
+    TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
+    REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
+                a->peer < a->group_size,
+            "expected a rank of a group, with two runs of tokens", IN(0));
+    if (o->kind == OP_ATTENTION_RING_BWD) {
+        TRY(check_query(c, IN(3), t));
+        REQUIRE(is_lse(c, IN(4)), "lse is not (B, H, T)", IN(4));
+        TRY(check_query(c, IN(5), t));
+        TRY(check_query(c, OUT(0), DTYPE_F32));
+        return check_kv(c, OUT(1), DTYPE_F32);
+    }
+    bool first = a->peer == a->index, last = a->peer == (a->index + 1) % a->group_size;
+    REQUIRE(!IN(3) == first && !IN(4) == first, "the first step, and no other, follows none", IN(0));
+    if (!first) TRY(check_query(c, IN(3), DTYPE_F32));
+    REQUIRE(first || is_lse(c, IN(4)), "lse is not (B, H, T)", IN(4));
+    TRY(check_query(c, OUT(0), last ? t : DTYPE_F32));
+    REQUIRE(is_lse(c, OUT(1)), "lse is not (B, H, T)", OUT(1));
     return OK;
 }
 
@@ -254,6 +308,35 @@ static status check_adamw(const checker *c) {
 }
 
 /* Groups of one rank are none: such an op is not written. */
+static status check_quantize(const checker *c) {
+    const op *o = c->o;
+    const shape *x = sh(c, IN(0));
+    REQUIRE(has_type(c, IN(0), DTYPE_BF16) && x->rank == 2, "expected rows of bf16", IN(0));
+    REQUIRE(is_number(c, IN(1)), "amax is not one fp32", IN(1));
+    REQUIRE(OUT(0) || OUT(1), "neither q nor t is asked for", IN(0));
+    if (OUT(0))
+        REQUIRE(has_type(c, OUT(0), DTYPE_F8E4M3) && shape_equal(sh(c, OUT(0)), x), "q is not e4m3 (N, C)", OUT(0));
+    if (OUT(1))
+        REQUIRE(has_type(c, OUT(1), DTYPE_F8E4M3) && is_shape2(c, OUT(1), x->dim[1], x->dim[0]), "t is not e4m3 (C, N)",
+                OUT(1));
+    if (OUT(2)) REQUIRE(is_number(c, OUT(2)), "scale is not one fp32", OUT(2));
+    return OK;
+}
+
+static status check_linear8(const checker *c) {
+    const op *o = c->o;
+    for (int i = 0; i <= 2; i += 2) {
+        REQUIRE(has_type(c, IN(i), DTYPE_F8E4M3) && sh(c, IN(i))->rank == 2, "expected rows of e4m3", IN(i));
+        REQUIRE(is_number(c, IN(i + 1)), "scale is not one fp32", IN(i + 1));
+    }
+    REQUIRE(sh(c, IN(0))->dim[1] == sh(c, IN(2))->dim[1], "weight is not (out, in)", IN(2));
+    REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(2))->dim[0]), "output is not (N, out)", OUT(0));
+    REQUIRE(has_type(c, OUT(0), DTYPE_BF16) || has_type(c, OUT(0), DTYPE_F32), "output is not bf16 or fp32", OUT(0));
+    if (IN(4))
+        REQUIRE(is_shape1(c, IN(4), sh(c, IN(2))->dim[0]) && same_type(c, IN(4), OUT(0)), "bias is not (out)", IN(4));
+    return OK;
+}
+
 static status check_comm(const checker *c) {
     const op *o = c->o;
     int64_t n = o->attr.group_size;
@@ -304,8 +387,12 @@ static status check_op(const checker *c) {
                     "positions do not match the rows", IN(3));
         }
         return OK;
-    case OP_RMSNORM: return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
-    case OP_LAYERNORM: return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
+    case OP_RMSNORM:
+        TRY(check_amax(c, OUT(0), OUT(2)));
+        return check_norm(c, IN(0), IN(1), NO_VALUE, OUT(0), NO_VALUE, OUT(1));
+    case OP_LAYERNORM:
+        TRY(check_amax(c, OUT(0), OUT(3)));
+        return check_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1), OUT(2));
     case OP_ADD:
         TRY(check_rows(c, IN(0)));
         TRY(check_like(c, IN(0), IN(1)));
@@ -313,10 +400,12 @@ static status check_op(const checker *c) {
     case OP_ADD_RMSNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(3)));
         return check_norm(c, IN(0), IN(2), NO_VALUE, OUT(1), NO_VALUE, OUT(2));
     case OP_ADD_LAYERNORM:
         TRY(check_like(c, IN(0), IN(1)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(1), OUT(4)));
         return check_norm(c, IN(0), IN(2), IN(3), OUT(1), OUT(2), OUT(3));
     case OP_LINEAR:
         TRY(check_rows(c, IN(0)));
@@ -359,6 +448,15 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
                 "lse is not (B, H, T)", OUT(1));
         return OK;
+    case OP_KV_PART:
+        TRY(check_heads(c, IN(0)));
+        return check_kv(c, OUT(0), program_get(c->p, IN(0))->type);
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return check_ring(c);
+    case OP_QKV_JOIN:
+        TRY(check_heads(c, OUT(0)));
+        TRY(check_query(c, IN(0), DTYPE_F32));
+        return check_kv(c, IN(1), DTYPE_F32);
     case OP_KV_STORE: TRY(check_heads(c, IN(0))); return check_paged(c, OUT(0), IN(1), IN(2), IN(3));
     case OP_ATTENTION_PAGED:
         TRY(check_heads(c, IN(0)));
@@ -376,11 +474,17 @@ static status check_op(const checker *c) {
         if (IN(2)) return check_tokens(c, IN(2), sh(c, OUT(0))->dim[0]);
         REQUIRE(sh(c, OUT(0))->dim[0] == sh(c, IN(0))->dim[0], "without pick there are as many rows as in h", OUT(0));
         return OK;
+    case OP_LOGITS_TOP:
+        REQUIRE(has_type(c, IN(0), DTYPE_F32) && sh(c, IN(0))->rank == 2, "expected fp32 (R, V)", IN(0));
+        TRY(check_tokens(c, OUT(0), sh(c, IN(0))->dim[0]));
+        REQUIRE(has_type(c, OUT(1), DTYPE_F64) && is_shape2(c, OUT(1), sh(c, IN(0))->dim[0], 2), "expected fp64 (R, 2)",
+                OUT(1));
+        return OK;
     case OP_SWIGLU:
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, OUT(0), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2) && same_type(c, IN(0), OUT(0)),
                 "output is not (N, F)", OUT(0));
-        return OK;
+        return check_amax(c, OUT(0), OUT(1));
     case OP_GELU: TRY(check_rows(c, IN(0))); return check_like(c, IN(0), OUT(0));
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD: return check_loss(c);
@@ -423,11 +527,13 @@ static status check_op(const checker *c) {
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(3), NO_VALUE, IN(2)));
         if (IN(4)) TRY(check_like(c, IN(0), IN(4)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(2)));
         return check_weight_grad(c, IN(1), OUT(1));
     case OP_LAYERNORM_BWD:
         TRY(check_norm(c, IN(0), IN(1), NO_VALUE, IN(4), IN(2), IN(3)));
         if (IN(5)) TRY(check_like(c, IN(0), IN(5)));
         TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_amax(c, OUT(0), OUT(3)));
         TRY(check_weight_grad(c, IN(1), OUT(1)));
         return check_weight_grad(c, IN(1), OUT(2));
     case OP_QK_NORM_BWD:
@@ -444,6 +550,7 @@ static status check_op(const checker *c) {
     case OP_SWIGLU_BWD:
         TRY(check_rows(c, IN(0)));
         REQUIRE(is_shape2(c, IN(1), sh(c, IN(0))->dim[0], sh(c, IN(0))->dim[1] / 2), "dy is not (N, F)", IN(1));
+        TRY(check_amax(c, OUT(0), OUT(1)));
         return check_like(c, IN(0), OUT(0));
     case OP_GELU_BWD: TRY(check_like(c, IN(0), IN(1))); return check_like(c, IN(0), OUT(0));
     case OP_EMBED_BWD:
@@ -478,6 +585,9 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(0), DTYPE_F32) && is_shape1(c, OUT(0), CLIP_COUNT), "expected the clip value", OUT(0));
         return OK;
     case OP_ADAMW: return check_adamw(c);
+    case OP_ABSMAX: return check_amax(c, IN(0), OUT(0));
+    case OP_QUANTIZE: return check_quantize(c);
+    case OP_LINEAR8: return check_linear8(c);
     case OP_CAST:
         REQUIRE(shape_equal(sh(c, IN(0)), sh(c, OUT(0))), "shapes differ", OUT(0));
         REQUIRE(is_compute(c, IN(0)) && is_compute(c, OUT(0)), "cast is for fp32, bf16, fp16", OUT(0));
@@ -487,6 +597,7 @@ static status check_op(const checker *c) {
     case OP_REDUCE_SCATTER:
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
+    case OP_SHIFT:
     case OP_SEND:
     case OP_RECV: return check_comm(c);
     case OP_COUNT: break;

@@ -1,6 +1,6 @@
 /* tensor.c - the dtype table, shapes, and conversion between the three training formats.
  *
- * Every conversion exists as a scalar function (tensor.h, and f32_to_f16 here) that defines the bits; the vector
+ * Every conversion exists as a scalar function (tensor.h, and those of fp16 and fp8 here) that defines the bits; the vector
  * loops below give exactly those bits, NaN payloads included, so a tensor may be converted in any pieces, by any
  * number of threads, on any machine. bf16 loops are plain C that the compiler vectorises, fp16 uses the conversion
  * instructions (always there on arm64, asked for at run time on x86-64).
@@ -106,6 +106,39 @@ uint16_t f32_to_f16(float f) {
     }
     mag += 0xfffu + ((mag >> 13) & 1); /* nearest even; a carry moves into the exponent as it should */
     return (uint16_t)(sign | ((mag - 0x38000000u) >> 13));
+}
+
+float e4m3_to_f32(uint8_t e) {
+    uint32_t sign = (uint32_t)(e & 0x80u) << 24, mag = e & 0x7fu, u;
+    float f;
+    if (mag < 8) { /* zero and subnormals count units of 2^-9 */
+        f = (float)mag * 0x1p-9f;
+        memcpy(&u, &f, 4);
+    } else if (mag == 0x7f) {
+        u = 0x7fc00000u;
+    } else {
+        u = (mag << 20) + ((127u - 7u) << 23);
+    }
+    u |= sign;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+uint8_t f32_to_e4m3(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t sign = (u >> 24) & 0x80u, mag = u & 0x7fffffffu;
+    if (mag > 0x7f800000u) return 0x7fu;                    /* one NaN, as the conversion instructions have it */
+    if (mag >= 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* 448 and up */
+    if (mag < 0x3c800000u) {                                /* below 2^-6 the result counts units of 2^-9 */
+        float magnitude, units;
+        memcpy(&magnitude, &mag, 4);
+        units = magnitude + 0x1p14f; /* whose last bit is 2^-9: the sum is rounded as the result is to be */
+        memcpy(&u, &units, 4);
+        return (uint8_t)(sign | (u & 0xfu)); /* 8 is the smallest normal number */
+    }
+    mag += 0x7ffffu + ((mag >> 20) & 1); /* nearest even; a carry moves into the exponent as it should */
+    return (uint8_t)(sign | ((mag - 0x3c000000u) >> 20));
 }
 
 /* The bodies of the bf16 loops; always_inline so that each caller compiles them for its own instruction set. */
@@ -256,7 +289,7 @@ float tensor_get_f32(const void *data, dtype t, size_t i) {
     case DTYPE_I64: return (float)((const int64_t *)data)[i];
     case DTYPE_U8: return (float)((const uint8_t *)data)[i];
     case DTYPE_I8: return (float)((const int8_t *)data)[i];
-    case DTYPE_F8E4M3:
+    case DTYPE_F8E4M3: return e4m3_to_f32(((const uint8_t *)data)[i]);
     case DTYPE_F8E5M2:
     case DTYPE_BOOL:
     case DTYPE_COUNT: break;
@@ -282,7 +315,7 @@ void tensor_set_f32(void *data, dtype t, size_t i, float f) {
     case DTYPE_I64: ((int64_t *)data)[i] = exact_integer(f, -0x1p63f, 0x1.fffffep62f); return;
     case DTYPE_U8: ((uint8_t *)data)[i] = (uint8_t)exact_integer(f, 0, 255); return;
     case DTYPE_I8: ((int8_t *)data)[i] = (int8_t)exact_integer(f, -128, 127); return;
-    case DTYPE_F8E4M3:
+    case DTYPE_F8E4M3: ((uint8_t *)data)[i] = f32_to_e4m3(f); return;
     case DTYPE_F8E5M2:
     case DTYPE_BOOL:
     case DTYPE_COUNT: break;

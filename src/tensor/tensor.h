@@ -8,8 +8,9 @@
 #include "base/base.h"
 #include <string.h>
 
-/* One row per dtype: enum, name, bytes per element, safetensors name, floating point. fp8 and int8 are reserved:
- * they have a size and a file name, no arithmetic yet. bool is for files only: masks that old models carry along. */
+/* One row per dtype: enum, name, bytes per element, safetensors name, floating point. fp8_e4m3 is what products of 8 bits
+ * read; fp8_e5m2 is reserved: it has a size and a file name, no arithmetic. bool is for files only: masks that old models
+ * carry along. */
 #define DTYPE_TABLE(X)                     \
     X(F32, "fp32", 4, "F32", 1)            \
     X(BF16, "bf16", 2, "BF16", 1)          \
@@ -91,6 +92,11 @@ static inline float f16_to_f32(uint16_t h) {
     return f;
 }
 uint16_t f32_to_f16(float f);
+/* 4 exponent bits of bias 7, 3 of fraction, no infinity; 0x7f and 0xff are NaN, written as 0x7f. What is larger than 448 becomes 448,
+ * infinity too: the scale that stands beside such numbers says that it was there. */
+#define E4M3_MOST 448.0f
+float e4m3_to_f32(uint8_t e);
+uint8_t f32_to_e4m3(float f);
 
 /* n elements between any two of fp32, bf16, fp16. */
 void tensor_convert(void *dst, dtype dst_type, const void *src, dtype src_type, size_t n);

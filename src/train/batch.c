@@ -57,7 +57,7 @@ void batch_write(exec *e, const plan *p, const micro_inputs *to, const int32_t *
     write_own(e, &r, to->tokens, tokens);
     write_own(e, &r, to->targets, targets);
     write_positions(e, &r, to->doc, doc);
-    exec_write(e, to->doc_all, 0, doc, n);
+    if (to->doc_all) exec_write(e, to->doc_all, 0, doc, n);
 }
 
 void batch_read(exec *e, const plan *p, value_id v, void *out) {

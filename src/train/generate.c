@@ -10,7 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { SEQUENCES = 16, PAGE_SIZE = 32, PREFILL = 256, CONTEXT_MOST = 4096 };
+/* A GPU needs a few thousand tokens to be busy; what the CPU computes at once should stay in its caches. */
+enum { SEQUENCES = 16, PAGE_SIZE = 32, PREFILL = 256, PREFILL_DISCRETE = 2048, CONTEXT_MOST = 4096 };
 
 const char *stop_reason_name(stop_reason r) {
     static const char *const names[STOP_COUNT] = {"eos", "stop", "length"};
@@ -51,12 +52,12 @@ static status request_make(plan_request *r, const model_config *c, const generat
                         .precision = o->precision,
                         .device_limit = o->device_limit};
     r->target = backend_target(backend_kind(o->backend), threads);
-    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, &r->device_limit));
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
     g->page_size = o->page_size ? o->page_size : PAGE_SIZE;
-    g->prefill_tokens = o->prefill ? o->prefill : PREFILL;
+    g->prefill_tokens = o->prefill ? o->prefill : o->backend->discrete ? PREFILL_DISCRETE : PREFILL;
     if (g->slots < 1 || g->context < 1 || g->page_size < 1 || g->slots > 1 << 16 || g->context > c->max_positions)
         return ERR(ERR_INPUT,
                    "%s: %lld sequences of %lld tokens in pages of %lld: expected at least 1 of each, at most 65536 "
@@ -94,6 +95,8 @@ static void make_buffers(generator *g) {
     g->slots = arena_array(&g->memory, int32_t, most);
     g->pick = arena_array(&g->memory, int32_t, most);
     g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));
+    g->top = arena_array(&g->memory, int32_t, s->slots);
+    g->top_sums = arena_alloc(&g->memory, (size_t)s->slots * sizeof *g->top_sums);
     g->logits = mem_alloc((size_t)s->slots * vocab * sizeof *g->logits);
     g->n_scratch = exec_threads(g->e);
     g->scratch = mem_alloc((size_t)g->n_scratch * sizeof *g->scratch);
@@ -219,7 +222,7 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
             step_add(g, tokens[at], 0, (int64_t)at);
             step_pick(g);
         }
-        step_run(g);
+        step_run(g, true);
         memcpy(out + first * (size_t)vocab, step_logits(g, 0), (at - first) * (size_t)vocab * sizeof *out);
     }
     page_pool_drop(&g->pages, pages, n_pages);

@@ -172,9 +172,14 @@ static status finish(scheduler *s, sequence *q, stop_reason why) {
 static void sample_task(void *context, int64_t row, int thread) {
     scheduler *s = context;
     const sequence *q = s->rows[row];
+    const generator *g = s->g;
+    if (sample_takes_top(s->options)) {
+        s->results[row] = sample_top(g->top[row], g->top_sums[row][0], g->top_sums[row][1]);
+        return;
+    }
     double uniform = sample_uniform(s->options->seed, q->prompt, q->index, (uint64_t)(q->n_tokens - q->n_prompt));
-    s->results[row] = sample_draw(&s->g->scratch[thread], step_logits(s->g, row), q->tokens, (size_t)q->n_tokens,
-                                  s->options, uniform);
+    s->results[row] = sample_draw(&g->scratch[thread], step_logits(g, row), g->top_sums[row][1], q->tokens,
+                                  (size_t)q->n_tokens, s->options, uniform);
 }
 
 static bool is_eos(const scheduler *s, int32_t token) {
@@ -243,7 +248,7 @@ static status prefill(scheduler *s) {
         step_pick(g);
         s->rows[n_rows++] = q;
     }
-    step_run(g);
+    step_run(g, !sample_takes_top(s->options));
     s->report->prefill_steps++;
     return sample_rows(s, n_rows);
 }
@@ -258,7 +263,7 @@ static status decode(scheduler *s) {
         q->n_cached++;
         s->rows[i] = q;
     }
-    step_run(g);
+    step_run(g, !sample_takes_top(s->options));
     s->report->decode_steps++;
     return sample_rows(s, (int64_t)s->n_active);
 }

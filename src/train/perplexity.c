@@ -47,7 +47,7 @@ static status make_request(plan_request *r, const model_config *c, const perplex
     /* No more windows at once than there are. */
     r->micro_batch = MIN(r->micro_batch, ((int64_t)n_tokens - 2) / r->seq_len + 1);
     r->target = backend_target(backend_kind(o->backend), o->n_threads ? o->n_threads : machine.n_cores);
-    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, &r->device_limit));
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     r->host_bytes =
         (uint64_t)n_tokens * sizeof(int32_t) + 4 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
     return OK;

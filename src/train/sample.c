@@ -144,16 +144,6 @@ size_t sample_filter(sample_scratch *w, const float *logits, const int32_t *hist
 
 /* ---- the draw ---------------------------------------------------------------------------------------------------- */
 
-/* log of the sum of exponentials; NaN when any logit is NaN or the largest is not finite. */
-static double log_sum(const float *logits, size_t n) {
-    float top = -INFINITY;
-    for (size_t i = 0; i < n; i++) top = logits[i] > top ? logits[i] : top;
-    if (!isfinite(top)) return NAN;
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)expf(logits[i] - top);
-    return (double)top + log(sum);
-}
-
 static int32_t draw(const sample_candidate *c, size_t n, double uniform) {
     float top = top_score(c, n);
     double total = 0, sum = 0;
@@ -175,11 +165,14 @@ static int32_t largest(const sample_candidate *c, size_t n) {
     return c[best].id;
 }
 
-sample_result sample_draw(sample_scratch *w, const float *logits, const int32_t *history, size_t n_history,
-                          const sampling_options *o, double uniform) {
-    double lse = log_sum(logits, w->n_vocab);
-    if (!isfinite(lse)) return (sample_result){-1, NAN};
+sample_result sample_top(int32_t top, double logit, double log_sum) {
+    return isfinite(log_sum) ? (sample_result){top, logit - log_sum} : (sample_result){-1, NAN};
+}
+
+sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
+                          size_t n_history, const sampling_options *o, double uniform) {
+    if (!isfinite(log_sum)) return (sample_result){-1, NAN};
     size_t n = sample_filter(w, logits, history, n_history, o);
     int32_t token = o->temperature == 0 ? largest(w->candidates, n) : draw(w->candidates, n, uniform);
-    return (sample_result){token, (double)logits[token] - lse};
+    return (sample_result){token, (double)logits[token] - log_sum};
 }

@@ -7,7 +7,7 @@
  *
  *     sample_scratch w;
  *     sample_scratch_init(&w, n_vocab);
- *     sample_result r = sample_draw(&w, logits, tokens, n_tokens, &options, sample_uniform(seed, prompt, index, position));
+ *     sample_result r = sample_draw(&w, logits, log_sum, tokens, n_tokens, &options, sample_uniform(seed, ...));
  *     sample_scratch_fini(&w);
  */
 #include "train/generate.h"
@@ -34,5 +34,11 @@ typedef struct sample_result {
     int32_t token;          /* -1: the logits are not finite */
     double log_probability; /* under the logits as they are */
 } sample_result;
-sample_result sample_draw(sample_scratch *w, const float *logits, const int32_t *history, size_t n_history,
-                          const sampling_options *o, double uniform);
+/* log_sum: the log of the sum of all exp(logit), not finite when the logits are not. */
+sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
+                          size_t n_history, const sampling_options *o, double uniform);
+/* Is the largest logit always the answer? Then nobody has to see the others. */
+static inline bool sample_takes_top(const sampling_options *o) {
+    return o->temperature == 0 && o->repetition_penalty == 1;
+}
+sample_result sample_top(int32_t top, double logit, double log_sum);

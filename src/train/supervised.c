@@ -25,6 +25,7 @@ struct trainer {
     const dataset *d;
     const train_observer *o;
     exec *e;
+    bool has_prepare; /* is there something to make before a step's first micro-batch? */
     loader *l;
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
@@ -142,6 +143,7 @@ status trainer_step(trainer *t, train_step_report *report) {
         const batch *b = loader_next(t->l);
         batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
         write_scalars(t, step, micro);
+        if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
         if (is_run_full(t, micro)) TRY(run_micro(t));
     }
     TRY(exec_run(t->e, SECTION_UPDATE));
@@ -276,6 +278,9 @@ static status open_parts(trainer *t) {
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
     TRY(exec_open(&t->e, &t->p->program, &eo));
+    size_t first, end;
+    program_section(&t->p->program, SECTION_PREPARE, &first, &end);
+    t->has_prepare = first < end;
     if (exec_disk_method(t->e)) say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     evaluator_init(&t->eval, t->e, t->p, t->d);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
@@ -393,6 +398,21 @@ status train_check(const train_request *r, const plan *p) {
     return OK;
 }
 
+/* What the driver counts. Ranks that share a GPU see what all of them take together, while all have it: each has its own
+ * arena and an equal part of the rest. */
+static status measure_driver(trainer *t, train_result *out) {
+    comm *ranks = t->r->comm;
+    uint64_t arena = t->p->program.arena_bytes[TIER_DEVICE], arenas = arena;
+    if (ranks) TRY(comm_device_sum(ranks, &arenas));
+    bool known = exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
+    if (ranks) TRY(comm_barrier(ranks)); /* nobody closes before all have looked */
+    int sharing = ranks ? comm_device_sharing(ranks) : 1;
+    if (!known || sharing == 1) return OK;
+    out->gpu_context = (out->gpu_in_use - MIN(arenas, out->gpu_in_use)) / (uint64_t)sharing;
+    out->gpu_in_use = arena + out->gpu_context;
+    return OK;
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer *t;
@@ -423,7 +443,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
                      (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
-    exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
+    if (rc == OK) rc = measure_driver(t, out);
 done:
     interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
     trainer_close(t);

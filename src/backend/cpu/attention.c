@@ -4,23 +4,21 @@
  * A forward task is one block of queries of all heads that share a kv head. A backward task is one (sequence, kv head),
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by
  * the shape, each with its own sums, added in order afterwards. So the bits never depend on the number of threads.
- * Scratch: a few blocks per thread, and backward 8 T D bytes per thread (or per piece) for the sums; never (T, T). Where the
- * sums of all pieces would be large, the pairs take turns, as many at once as give every thread two pieces: no sum goes over
- * two pairs, so no bit depends on it.
+ * Of a ring one op has this rank's queries and one rank's keys: places in the row say who sees whom, and the forward goes on
+ * where the op before it ended.
+ * Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the sums, or per piece, where a long row is then
+ * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T).
  * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
 
 enum {
-    TASKS_WANTED = 32, /* cut a sequence when there are fewer (sequence, kv head) pairs than this */
-    CUT_QUERIES = 256, /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
+    TASKS_WANTED = 32,   /* cut a sequence when there are fewer (sequence, kv head) pairs than this */
+    CUT_QUERIES = 256,   /* ... but never into pieces smaller than this, whose sums would cost as much as they save */
+    SEGMENT_KEYS = 2048, /* whose sums the pieces of a long row have at one time */
 };
 
-/* Sums of dk and dv beyond this are not held for all pieces at once: 32 pieces of 4096 tokens and 64 columns. */
-#define SUMS_BYTES (64ll << 20)
-
 static const attention_functions *forced;
-static int64_t sums_most = SUMS_BYTES;
 
 static bool functions_supported(const attention_functions *f) {
 #if defined(__x86_64__)
@@ -57,8 +55,6 @@ bool attention_force_functions(const char *name) {
     return !name || forced;
 }
 
-void attention_limit_sums(int64_t n_bytes) { sums_most = n_bytes ? n_bytes : SUMS_BYTES; }
-
 const char *attention_functions_list(int i) {
     return i >= 0 && (size_t)i < ARRAY_LENGTH(FUNCTIONS) ? FUNCTIONS[i]->name : NULL;
 }
@@ -78,19 +74,57 @@ static attention_job job_make(const op_attr *a, dtype type) {
         .group = a->n_heads / a->n_kv_heads,
         .scale = a->scale,
         .type = type,
+        .n_ranks = 1,
+        .q_stride = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
+        .y_type = type,
+        .grad_type = type,
         .d_pad = round_up(a->head_dim, ATTENTION_PAD),
-        .t_pad = round_up(a->seq_len, ATTENTION_BLOCK_K),
+        .segment = round_up(a->seq_len, ATTENTION_BLOCK_K),
     };
     /* A key block is transposed once for block_q queries of each head of the group: one head alone takes more. */
-    j.block_q = j.group == 1 && j.T > 64 ? 128 : 64;
+    j.block_q = j.group == 1 && j.T > 64 ? ATTENTION_BLOCK_Q : 64;
     j.n_q_blocks = (j.T + j.block_q - 1) / j.block_q;
     int64_t pairs = j.B * j.G, wanted = (TASKS_WANTED + pairs - 1) / pairs, most = MAX(j.T / CUT_QUERIES, 1);
     j.n_cuts = (int)MIN(wanted, most);
+    /* dq waits between segments: it must take less than it saves of sums of dk and dv. */
+    if (j.n_cuts > 1 && j.T >= 2 * SEGMENT_KEYS && j.group < j.n_cuts) j.segment = SEGMENT_KEYS;
+    j.kv_stride = j.q_stride;
     return j;
+}
+
+/* Keys of the other rank that stand before a place in the row: it has a run of them from the front and one from the back. */
+static int64_t keys_before(const attention_job *j, int64_t place) {
+    int64_t run = j->T / 2, n = 0;
+    for (int64_t i = 0; i < j->T; i += run) {
+        int64_t first = sequence_token(i, j->key_rank, j->n_ranks, j->T * j->n_ranks);
+        n += MIN(MAX(place - first, 0), run);
+    }
+    return n;
+}
+
+/* doc is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself. */
+void attention_seen(const attention_job *j, int64_t b, int64_t query, int64_t *lo, int64_t *hi) {
+    int64_t doc = j->doc[b * j->T + query];
+    if (j->n_ranks == 1) {
+        *lo = MIN(MAX(doc, 0), query);
+        *hi = query + 1;
+        return;
+    }
+    int64_t place = sequence_token(query, j->rank, j->n_ranks, j->T * j->n_ranks);
+    *lo = keys_before(j, place - MIN(MAX(query - doc, 0), place));
+    *hi = keys_before(j, place + 1);
 }
 
 int64_t attention_cut_block(const attention_job *j, int cut) {
     return (int64_t)((double)j->n_q_blocks * sqrt((double)cut / j->n_cuts) + 0.5);
+}
+
+int64_t attention_cut_keys(const attention_job *j, int cut) {
+    return j->n_ranks > 1 ? j->T : MIN(attention_cut_block(j, cut + 1) * j->block_q, j->T);
+}
+
+int64_t attention_segment_blocks(const attention_job *j) {
+    return (j->end_key - j->first_key + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K;
 }
 
 static size_t thread_bytes(const attention_job *j, bool backward) {
@@ -102,22 +136,20 @@ static size_t thread_bytes(const attention_job *j, bool backward) {
     return (size_t)round_up(n * (int64_t)sizeof(float), 64);
 }
 
-/* (sequence, kv head) whose pieces are summed at once. */
-static int64_t pairs_at_once(const attention_job *j, int n_threads) {
-    int64_t all = j->B * j->G, pair_bytes = j->n_cuts * 2 * j->t_pad * j->d_pad * (int64_t)sizeof(float);
-    if (j->n_cuts == 1) return all;
-    return MIN(all, MAX(sums_most / pair_bytes, (2 * n_threads + j->n_cuts - 1) / j->n_cuts));
+static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
+    int64_t owners = j->n_cuts == 1 ? n_threads : j->B * j->G * j->n_cuts;
+    return (size_t)(owners * 2 * j->segment * j->d_pad);
 }
 
-static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
-    int64_t owners = j->n_cuts == 1 ? n_threads : pairs_at_once(j, n_threads) * j->n_cuts;
-    return (size_t)(owners * 2 * j->t_pad * j->d_pad);
+static size_t dq_sums_count(const attention_job *j) {
+    return j->segment < j->T ? (size_t)(j->B * j->H * j->T * j->d_pad) : 0;
 }
 
 size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads) {
     attention_job j = job_make(&o->attr, program_get(p, o->in[0])->type);
-    if (o->kind == OP_ATTENTION) return thread_bytes(&j, false) * (size_t)n_threads;
-    return thread_bytes(&j, true) * (size_t)n_threads + sums_count(&j, n_threads) * sizeof(float);
+    if (o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_RING) return thread_bytes(&j, false) * (size_t)n_threads;
+    size_t n_sums = sums_count(&j, n_threads) + dq_sums_count(&j);
+    return thread_bytes(&j, true) * (size_t)n_threads + n_sums * sizeof(float);
 }
 
 typedef struct attention_run {
@@ -130,37 +162,90 @@ static void run_task(void *context, int64_t task, int thread) {
     r->fn(r->job, task, thread);
 }
 
+/* Columns of packed rows q|k|v that begin with k. */
+static size_t kv_offset(const attention_job *j) { return (size_t)(j->H * j->D) * dtype_bytes(j->type); }
+
+static void run_forward(backend_context *c, const kernel_call *k, attention_job *j) {
+    j->y = k->out[0];
+    j->lse = k->out[1];
+    j->scratch = k->work;
+    j->thread_bytes = thread_bytes(j, false);
+    attention_run r = {j, functions_get()->forward};
+    pool_run(c->threads, run_task, &r, j->B * j->G * j->n_q_blocks);
+}
+
+static void run_backward(backend_context *c, const kernel_call *k, attention_job *j) {
+    j->scratch = k->work;
+    j->thread_bytes = thread_bytes(j, true);
+    j->sums = (float *)(j->scratch + (size_t)c->n_threads * j->thread_bytes);
+    if (dq_sums_count(j)) j->dq_sums = j->sums + sums_count(j, c->n_threads);
+    for (j->first_key = 0; j->first_key < j->T; j->first_key = j->end_key) {
+        j->end_key = MIN(j->first_key + j->segment, j->T);
+        attention_run r = {j, functions_get()->backward};
+        pool_run(c->threads, run_task, &r, j->B * j->G * j->n_cuts);
+        if (j->n_cuts == 1) return;
+        r.fn = functions_get()->add_cuts;
+        pool_run(c->threads, run_task, &r, j->B * j->G * attention_segment_blocks(j));
+    }
+}
+
 void cpu_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     attention_job j = job_make(&k->op->attr, call_in(k, 0)->type);
-    j.qkv = k->in[0];
+    j.q = k->in[0];
+    j.kv = (const char *)k->in[0] + kv_offset(&j);
     j.doc = k->in[1];
-    j.y = k->out[0];
-    j.lse = k->out[1];
-    j.scratch = k->work;
-    j.thread_bytes = thread_bytes(&j, false);
-    attention_run r = {&j, functions_get()->forward};
-    pool_run(c->threads, run_task, &r, j.B * j.G * j.n_q_blocks);
+    run_forward(c, k, &j);
 }
 
 /* dqkv = (written in full) */
 void cpu_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     attention_job j = job_make(&k->op->attr, call_in(k, 0)->type);
-    j.qkv = k->in[0];
+    j.q = k->in[0];
+    j.kv = (const char *)k->in[0] + kv_offset(&j);
     j.doc = k->in[1];
     j.y = k->in[2];
     j.lse = k->in[3];
     j.dy = k->in[4];
-    j.dqkv = k->out[0];
-    j.scratch = k->work;
-    j.thread_bytes = thread_bytes(&j, true);
-    j.sums = (float *)(j.scratch + (size_t)c->n_threads * j.thread_bytes);
-    const attention_functions *f = functions_get();
-    int64_t all = j.B * j.G, at_once = pairs_at_once(&j, c->n_threads);
-    for (j.first_pair = 0; j.first_pair < all; j.first_pair += at_once) {
-        j.n_pairs = MIN(at_once, all - j.first_pair);
-        pool_run(c->threads, run_task, &(attention_run){&j, f->backward}, j.n_pairs * j.n_cuts);
-        if (j.n_cuts == 1) continue;
-        int64_t n_blocks = (j.T + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K;
-        pool_run(c->threads, run_task, &(attention_run){&j, f->add_cuts}, j.n_pairs * n_blocks);
-    }
+    j.dq = k->out[0];
+    j.dkv = (char *)k->out[0] + kv_offset(&j);
+    j.dq_stride = j.dkv_stride = j.q_stride;
+    run_backward(c, k, &j);
+}
+
+/* ---- a ring: keys and values of one rank at a time --------------------------------------------------------------- */
+
+static attention_job ring_job(const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    attention_job j = job_make(a, call_in(k, 0)->type);
+    j.q = k->in[0];
+    j.kv = k->in[1];
+    j.kv_stride = 2 * (int64_t)j.G * j.D;
+    j.doc = k->in[2];
+    j.n_ranks = a->group_size;
+    j.rank = a->index;
+    j.key_rank = a->peer;
+    return j;
+}
+
+void cpu_kernel_ATTENTION_RING(backend_context *c, const kernel_call *k) {
+    attention_job j = ring_job(k);
+    j.before = k->in[3];
+    j.lse_before = k->in[4];
+    j.y_type = call_out(k, 0)->type;
+    run_forward(c, k, &j);
+}
+
+/* dq, dkv = for its own keys, which come first, += for those of others */
+void cpu_kernel_ATTENTION_RING_BWD(backend_context *c, const kernel_call *k) {
+    attention_job j = ring_job(k);
+    j.y = k->in[3];
+    j.lse = k->in[4];
+    j.dy = k->in[5];
+    j.dq = k->out[0];
+    j.dkv = k->out[1];
+    j.dq_stride = (int64_t)j.H * j.D;
+    j.dkv_stride = j.kv_stride;
+    j.grad_type = DTYPE_F32;
+    j.adds = j.key_rank != j.rank;
+    run_backward(c, k, &j);
 }

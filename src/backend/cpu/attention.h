@@ -6,8 +6,9 @@
  * set (attention_base.c, attention_avx2.c, attention_avx512.c); the widest set of this machine is taken at run time. */
 #include "backend/cpu/cpu.h"
 
-#define ATTENTION_BLOCK_K 64 /* keys per block; queries per block depend on the shape: attention_job.block_q */
-#define ATTENTION_PAD 16     /* rows of scratch are padded to whole vectors of the widest set */
+#define ATTENTION_BLOCK_K 64  /* keys per block */
+#define ATTENTION_BLOCK_Q 128 /* queries per block, at most: attention_job.block_q depends on the shape */
+#define ATTENTION_PAD 16      /* rows of scratch are padded to whole vectors of the widest set */
 
 typedef struct attention_job {
     int64_t B, T;
@@ -15,30 +16,45 @@ typedef struct attention_job {
     int group; /* query heads per kv head, H / G */
     float scale;
     dtype type;
-    const void *qkv;    /* (N, (H + 2G) D) */
-    const int32_t *doc; /* (N) */
-    void *y;            /* (N, H D): written forward, read backward */
-    float *lse;         /* (B, H, T): likewise */
-    const void *dy;     /* (N, H D) */
-    void *dqkv;         /* (N, (H + 2G) D) */
-    int64_t d_pad, t_pad;
-    int block_q;
+    const void *q, *kv;          /* rows that begin with H heads of q; with G heads of k and G of v */
+    int64_t q_stride, kv_stride; /* elements from row to row */
+    const int32_t *doc;          /* (N) */
+    /* A ring: T queries of this rank and T keys of another, or its own, of rows that n_ranks share. 1: a row is whole. */
+    int n_ranks, rank, key_rank;
+    const float *before, *lse_before; /* forward: what other keys have given, y and lse of those; NULL: nothing yet */
+    void *y;                          /* (N, H D): written forward, read backward */
+    dtype y_type;
+    float *lse;     /* (B, H, T): likewise */
+    const void *dy; /* (N, H D) */
+    void *dq, *dkv; /* as q and kv, with their strides */
+    int64_t dq_stride, dkv_stride;
+    dtype grad_type;
+    bool adds; /* backward: to what dq and dkv hold, both fp32 */
+    int64_t d_pad;
+    int block_q;        /* at most ATTENTION_BLOCK_Q */
     int64_t n_q_blocks; /* of one sequence */
     int n_cuts;         /* backward: pieces of one (sequence, kv head), each with its own sums of dk and dv */
     char *scratch;      /* thread_bytes for every thread, then the dk and dv sums */
     size_t thread_bytes;
-    float *sums;                 /* 2 x (t_pad, d_pad) for each thread when n_cuts is 1, else for each task */
-    int64_t first_pair, n_pairs; /* backward: the (sequence, kv head) whose sums are held now */
+    /* Backward: keys of one run through all tasks, a whole row or a segment of it. */
+    int64_t first_key, end_key, segment;
+    float *sums;    /* of dk and dv, 2 x (segment, d_pad), for each thread when n_cuts is 1, else for each task */
+    float *dq_sums; /* (B, H, T, d_pad): what earlier segments have given; NULL: there is one */
 } attention_job;
 
+/* Keys [lo, hi) that a query of row b sees, none where lo is hi. hi rises with the query. */
+void attention_seen(const attention_job *j, int64_t b, int64_t query, int64_t *lo, int64_t *hi);
+/* Keys from here on are seen by no query of a cut. */
+int64_t attention_cut_keys(const attention_job *j, int cut);
+int64_t attention_segment_blocks(const attention_job *j); /* of keys, in the segment at hand */
 /* The first query block of a cut. Later queries see more keys, so equal work means cuts at the roots of the area. */
 int64_t attention_cut_block(const attention_job *j, int cut);
 
 typedef struct attention_functions {
     const char *name;
     void (*forward)(const attention_job *j, int64_t task, int thread);  /* task: (b, g, query block) */
-    void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (pair, cut) */
-    void (*add_cuts)(const attention_job *j, int64_t task, int thread); /* task: (pair, key block); n_cuts > 1 */
+    void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (b, g, cut) */
+    void (*add_cuts)(const attention_job *j, int64_t task, int thread); /* task: (b, g, key block); n_cuts > 1 */
 } attention_functions;
 
 extern const attention_functions attention_base;
@@ -48,7 +64,5 @@ extern const attention_functions attention_avx2, attention_avx512;
 
 /* For tests and benches: force a set by name (NULL = the widest). False when this machine cannot run it. */
 bool attention_force_functions(const char *name);
-/* For tests: hold at most so many bytes of sums where a smaller number is possible; 0: as usual. */
-void attention_limit_sums(int64_t n_bytes);
 const char *attention_functions_list(int i); /* every name compiled in; NULL at the end */
 const char *attention_functions_name(void);  /* the one in use */

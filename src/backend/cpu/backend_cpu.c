@@ -91,8 +91,11 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
     case OP_LINEAR_DW_ADD: return cpu_linear_work_bytes(p, o, n_threads);
+    case OP_LINEAR8: return cpu_linear8_work_bytes(p, o, n_threads);
     case OP_ATTENTION:
-    case OP_ATTENTION_BWD: return cpu_attention_work_bytes(p, o, n_threads);
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_RING:
+    case OP_ATTENTION_RING_BWD: return cpu_attention_work_bytes(p, o, n_threads);
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_LOSS_GRAD:
     case OP_UNEMBED_STATS:

@@ -29,6 +29,7 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
 #undef OP
 
 size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads);    /* LINEAR, LINEAR_D* */
+size_t cpu_linear8_work_bytes(const program *p, const op *o, int n_threads);   /* LINEAR8 */
 size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads); /* ATTENTION, ATTENTION_BWD */
 size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads);   /* UNEMBED_LOSS*, _STATS, _GRAD */
 size_t cpu_paged_work_bytes(const program *p, const op *o, int n_threads);     /* ATTENTION_PAGED */

@@ -7,7 +7,7 @@
  * 1 + tanh(z) loses all digits for z < -9. */
 #include "backend/cpu/typed.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/fp8.h"
 #include <math.h>
 
 enum { TASK_ELEMENTS = 32768 };
@@ -161,6 +161,7 @@ void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = y->shape.dim[y->shape.rank - 1]};
     j.n_rows = cpu_rows(k, shape_count(&y->shape) / j.width);
     rows_run(c, &j, swiglu_task);
+    cpu_absmax(c, k, 1, 0);
 }
 
 typedef struct gate_up {
@@ -208,6 +209,7 @@ void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
         .type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = dy->shape.dim[dy->shape.rank - 1]};
     j.n_rows = shape_count(&dy->shape) / j.width;
     rows_run(c, &j, swiglu_bwd_task);
+    cpu_absmax(c, k, 1, 0);
 }
 
 /* ---- rope ----------------------------------------------------------------------------------------------------- */

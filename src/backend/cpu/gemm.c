@@ -200,7 +200,7 @@ static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_
     for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(in[i]);
 }
 
-/* The finished sums of a tile leave for C: + bias, + C, one rounding. */
+/* The finished sums of a tile leave for C: scaled, + bias, + C, one rounding. */
 static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias, int64_t row, int64_t m, int64_t col,
                        int64_t n) {
     if (g->bias) {
@@ -209,6 +209,8 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
     }
     for (int64_t i = 0; i < m; i++, tile += ld) {
         int64_t at = (row + i) * g->ldc + col;
+        if (g->scale)
+            for (int64_t j = 0; j < n; j++) tile[j] *= *g->scale;
         if (g->bias)
             for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
         if (g->c_type == DTYPE_BF16) narrow_bf16((uint16_t *)g->c + at, tile, n);
@@ -259,6 +261,7 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
     ASSERT((g->a.row_stride == 1 || g->a.col_stride == 1) && (g->b.row_stride == 1 || g->b.col_stride == 1));
     const gemm_kernel *kernel = g->by_row ? gemm_kernel_by_row(g->a.type) : kernel_for(g->a.type);
     if (kernel == &gemm_openblas) {
+        ASSERT(!g->scale);
         gemm_openblas_run(c, g);
         return;
     }

@@ -23,7 +23,8 @@ typedef struct gemm_call {
     void *c; /* fp32, or the type of a and b */
     dtype c_type;
     int64_t ldc;
-    const void *bias; /* (n), of bias_type; NULL = none; added in fp32 before the one rounding */
+    const float *scale; /* of the sums, before bias and rounding; NULL = 1. Not for fp32 operands */
+    const void *bias;   /* (n), of bias_type; NULL = none; added in fp32 before the one rounding */
     dtype bias_type;
     bool by_row;     /* a row of C has the same bits for every m; see gemm_rows_run */
     bool accumulate; /* c += A B (c_type fp32 only), in an order fixed by the shape */

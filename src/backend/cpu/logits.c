@@ -1,5 +1,7 @@
-/* logits.c - hidden states to fp32 logits, only for the rows that are sampled. */
+/* logits.c - hidden states to fp32 logits, only for the rows that are sampled, and what every way to sample asks of a row. */
 #include "backend/cpu/gemm.h"
+
+#include <math.h>
 
 static size_t round_up_bytes(size_t n) { return (n + 63) / 64 * 64; }
 
@@ -35,4 +37,30 @@ void cpu_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
                    .c_type = DTYPE_F32,
                    .ldc = V};
     gemm_rows_run(c, &g, (char *)k->work + n_picked);
+}
+
+typedef struct top_work {
+    const float *logits;
+    int32_t *top;
+    double *sums;
+    int64_t n_vocab;
+} top_work;
+
+static void top_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const top_work *w = context;
+    const float *x = w->logits + row * w->n_vocab;
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t v = 1; v < w->n_vocab; v++) best = x[v] > x[best] || isnan(x[best]) ? v : best;
+    for (int64_t v = 0; v < w->n_vocab; v++) sum += (double)expf(x[v] - x[best]);
+    w->top[row] = (int32_t)best;
+    w->sums[2 * row] = (double)x[best];
+    w->sums[2 * row + 1] = (double)x[best] + log(sum);
+}
+
+void cpu_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
+    const value *logits = call_in(k, 0);
+    top_work w = {k->in[0], k->out[0], k->out[1], logits->shape.dim[1]};
+    pool_run(c->threads, top_task, &w, cpu_rows(k, logits->shape.dim[0]));
 }

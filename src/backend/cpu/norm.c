@@ -11,7 +11,7 @@
  *     xh = (x - mean) rstd, a = dy gamma:   dx = rstd (a - [mean(a)] - xh mean(a xh)) + dres    [LayerNorm only] */
 #include "backend/cpu/typed.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/fp8.h"
 #include <math.h>
 
 enum { TASK_ELEMENTS = 32768, MAX_BLOCKS = 128, MIN_BLOCK_ROWS = 16, COLUMNS_PER_TASK = 256, BIAS_COLUMNS = 2048 };
@@ -135,17 +135,20 @@ static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const
 
 void cpu_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
     norm_run(c, k, (norm_job){.a = k->in[0], .gamma = k->in[1], .y = k->out[0], .rstd = k->out[1]}, call_in(k, 1));
+    cpu_absmax(c, k, 2, 0);
 }
 
 void cpu_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
     norm_job j = {
         .a = k->in[0], .gamma = k->in[1], .beta = k->in[2], .y = k->out[0], .mean = k->out[1], .rstd = k->out[2]};
     norm_run(c, k, j, call_in(k, 1));
+    cpu_absmax(c, k, 3, 0);
 }
 
 void cpu_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
     norm_job j = {.a = k->in[0], .b = k->in[1], .gamma = k->in[2], .s = k->out[0], .y = k->out[1], .rstd = k->out[2]};
     norm_run(c, k, j, call_in(k, 2));
+    cpu_absmax(c, k, 3, 1);
 }
 
 void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
@@ -158,6 +161,7 @@ void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
                   .mean = k->out[2],
                   .rstd = k->out[3]};
     norm_run(c, k, j, call_in(k, 2));
+    cpu_absmax(c, k, 4, 1);
 }
 
 /* ---- sums over rows ------------------------------------------------------------------------------------------ */
@@ -246,6 +250,7 @@ void cpu_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
         .x = k->in[0], .gamma = k->in[1], .rstd = k->in[2], .dy = k->in[3], .dres = k->in[4], .dx = k->out[0]};
     int64_t n_blocks = backward_run(c, k, j, 1), C = shape_count(&call_in(k, 1)->shape);
     finish_sums(c, k, 1, n_blocks, C, 0);
+    cpu_absmax(c, k, 2, 0);
 }
 
 void cpu_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
@@ -259,6 +264,7 @@ void cpu_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
     int64_t n_blocks = backward_run(c, k, j, 2), C = shape_count(&call_in(k, 1)->shape);
     finish_sums(c, k, 1, n_blocks, 2 * C, 0);
     finish_sums(c, k, 2, n_blocks, 2 * C, C);
+    cpu_absmax(c, k, 3, 0);
 }
 
 typedef struct bias_job {

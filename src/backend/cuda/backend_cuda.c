@@ -6,30 +6,31 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/gpu_checks.h"
+#include "backend/cuda/links.h"
 #include "backend/cuda/queues.h"
 #include "backend/plugin.h"
 
 #include <stdlib.h>
 
 launch_type launch_type_of(dtype t) {
-    ASSERT(t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16);
-    return t == DTYPE_F32 ? LAUNCH_F32 : t == DTYPE_BF16 ? LAUNCH_BF16 : LAUNCH_F16;
+    switch (t) {
+    case DTYPE_F32: return LAUNCH_F32;
+    case DTYPE_BF16: return LAUNCH_BF16;
+    case DTYPE_F16: return LAUNCH_F16;
+    default: ASSERT(t == DTYPE_F8E4M3); return LAUNCH_E4M3;
+    }
 }
 
 /* ---- which GPU --------------------------------------------------------------------------------------------------- */
 
-static status check_driver(device_info *out) {
-    CUDA_TRY(cudaRuntimeGetVersion(&out->runtime));
-    if (cudaDriverGetVersion(&out->driver) != cudaSuccess || out->driver == 0)
-        return ERR(ERR_INPUT, "no NVIDIA driver is running here; install one, or set run.device to cpu");
-    /* Within one major version an older driver runs newer runtimes. */
-    if (out->driver / 1000 < out->runtime / 1000)
-        return ERR(
-            ERR_INPUT,
-            "the NVIDIA driver serves CUDA %d.%d, ralo's CUDA backend was built with %d.%d; update the driver, or "
-            "build ralo with an older toolkit, or set run.device to cpu",
-            out->driver / 1000, out->driver % 1000 / 10, out->runtime / 1000, out->runtime % 1000 / 10);
-    return OK;
+static int cuda_count(void) {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return n;
 }
 
 static status cuda_describe(int device, device_info *out) {
@@ -37,26 +38,20 @@ static status cuda_describe(int device, device_info *out) {
     int n = 0;
     size_t free_bytes, total_bytes;
     *out = (device_info){0};
-    TRY(check_driver(out));
+    CUDA_TRY(cudaRuntimeGetVersion(&out->runtime));
+    if (cudaDriverGetVersion(&out->driver) != cudaSuccess) out->driver = 0;
+    TRY(gpu_check_driver(out->driver, out->runtime));
     cudaError_t counted = cudaGetDeviceCount(&n);
-    if (counted == cudaErrorNoDevice || (counted == cudaSuccess && n == 0))
-        return ERR(ERR_INPUT,
-                   "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); set run.device to cpu");
-    CUDA_TRY(counted);
-    if (device < 0 || device >= n)
-        return ERR(ERR_INPUT, "run.gpu: found %d, expected 0 to %d: this machine shows %d GPU%s", device, n - 1, n,
-                   n == 1 ? "" : "s");
+    if (counted != cudaErrorNoDevice) CUDA_TRY(counted);
+    TRY(gpu_check_index(device, n));
     CUDA_TRY(cudaGetDeviceProperties(&p, device));
     out->capability = p.major * 10 + p.minor;
     out->n_multiprocessors = p.multiProcessorCount;
     out->memory = p.totalGlobalMem;
+    memcpy(out->id, &p.uuid, sizeof out->id);
     snprintf(out->name, sizeof out->name, "%.63s", p.name);
     CUDA_TRY(cudaSetDevice(device));
-    if (!launch_supported())
-        return ERR(ERR_INPUT,
-                   "GPU %d, %s, has compute capability %d.%d, for which this build has no kernels; build with "
-                   "RALO_CUDA_ARCHS=%d, or set run.device to cpu",
-                   device, out->name, p.major, p.minor, out->capability);
+    TRY(gpu_check_kernels(device, out->name, out->capability, launch_supported()));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
     out->free_memory = free_bytes;
     return OK;
@@ -68,6 +63,7 @@ static void cuda_close(backend_context *c) {
     if (!c) return;
     cudaSetDevice(c->device);
     cudaDeviceSynchronize();
+    links_close(c);
     gemm_close(c);
     queues_close(c);
     if (c->blas) cublasLtDestroy(c->blas);
@@ -101,7 +97,6 @@ fail:
 
 static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     size_t free_bytes = 0, total_bytes = 0;
-    char need[32], have[32], all[32];
     if (t != TIER_DEVICE)
         return ERR(ERR_INPUT,
                    "memory.place: one process drives one GPU; found a second device, expected cuda with all layers "
@@ -110,11 +105,7 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-        return ERR(
-            ERR_FIT,
-            "the plan needs %s of GPU memory and %s of %s are free; another process may hold the rest (nvidia-smi "
-            "names it): end it, or set memory.device to what is free",
-            str_format_bytes(need, n_bytes), str_format_bytes(have, free_bytes), str_format_bytes(all, total_bytes));
+        return gpu_error_memory(n_bytes, free_bytes, total_bytes);
     }
     CUDA_TRY(e);
     return OK;
@@ -160,7 +151,6 @@ static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt
 
 static const kernel_fn cuda_kernels[OP_COUNT] = {
 #define COMM_OP(id, in, out, inplace, doc)
-#define SHARE_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) [OP_##id] = cuda_kernel_##id,
 #include "program/ops.def"
 #undef OP
@@ -179,6 +169,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .read = cuda_read,
         .synchronize = queues_check,
         .queues = queues_table(),
+        .links = links_table(),
         .pin = cuda_pin,
         .unpin = cuda_unpin,
         .prepare = gemm_prepare,
@@ -188,6 +179,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .alignment = CUDA_ALIGNMENT,
         .discrete = true,
         .describe = cuda_describe,
+        .count = cuda_count,
         .used_bytes = cuda_used_bytes,
     };
     plugin_stamp(p.stamp);

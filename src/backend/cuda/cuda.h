@@ -22,13 +22,12 @@ struct backend_context {
     cublasLtHandle_t blas;
     struct gemm_plans *gemms; /* gemm.c: what was chosen for each shape */
     struct queues *queues;    /* queues.c: streams, events, recorded sections */
+    struct links *links;      /* links.c: groups of ranks; NULL: this rank is alone, or its messages are the host's */
 };
 
 /* The kernels of the table, one per op: unpack and launch. */
 #define COMM_OP(id, in, out, inplace, doc)
-#define SHARE_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
-#define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
 

@@ -35,14 +35,16 @@ void cuda_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
 void cuda_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *y = call_out(k, 0);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], row_count(y), row_width(y), k->rows);
+    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->out[1], k->in[0], row_count(y), row_width(y),
+                  k->rows);
 }
 
 void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *dy = call_in(k, 1);
     ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
     ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
-    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->in[0], k->in[1], row_count(dy), row_width(dy));
+    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->out[1], k->in[0], k->in[1], row_count(dy),
+                      row_width(dy));
 }
 
 void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {

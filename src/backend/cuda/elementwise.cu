@@ -6,7 +6,7 @@
  * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
 #include "backend/cuda/launch_elementwise.h"
 
-#include "backend/cuda/typed.cuh"
+#include "backend/cuda/absmax.cuh"
 
 enum { THREADS = 256 };
 
@@ -121,28 +121,33 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T, bool VECTOR>
+template <typename T, bool VECTOR, bool AMAX>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu_kernel(T *y, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
+    swiglu_kernel(T *y, float *amax, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
+    __shared__ uint32_t mosts[WARP];
+    uint32_t most = 0;
     int64_t column = row_column<T>(), left = F - column, held = rows_held(rows, n_rows);
-    if (left <= 0) return;
-    for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
+    for (int64_t row = blockIdx.y; row < held && left > 0; row += gridDim.y) {
         const T *gate = gu + row * 2 * F + column, *up = gate + F;
         uint4 g_raw = raw_load<VECTOR>(gate, left), u_raw = raw_load<VECTOR>(up, left);
         pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw);
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] / (1.0f + expf(-g.v[e])) * u.v[e];
-        pack_store<VECTOR>(y + row * F + column, g, left);
+        uint4 rounded = pack_narrow<T>(g);
+        raw_store<VECTOR>(y + row * F + column, rounded, left);
+        if (AMAX) most = absmax_pack<T>(most, rounded, left);
     }
+    if (AMAX) absmax_give(amax, most, mosts);
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-template <typename T, bool VECTOR>
+template <typename T, bool VECTOR, bool AMAX>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu_bwd_kernel(T *dgu, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
+    swiglu_bwd_kernel(T *dgu, float *amax, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
+    __shared__ uint32_t mosts[WARP];
+    uint32_t most = 0;
     int64_t column = row_column<T>(), left = F - column;
-    if (left <= 0) return;
-    for (int64_t row = blockIdx.y; row < n_rows; row += gridDim.y) {
+    for (int64_t row = blockIdx.y; row < n_rows && left > 0; row += gridDim.y) {
         int64_t gate = row * 2 * F + column, up = gate + F;
         uint4 g_raw = raw_load<VECTOR>(gu + gate, left), u_raw = raw_load<VECTOR>(gu + up, left),
               d_raw = raw_load<VECTOR>(dy + row * F + column, left);
@@ -153,9 +158,12 @@ static __global__ void __launch_bounds__(THREADS)
             dg.v[e] = d.v[e] * u.v[e] * s * fmaf(g.v[e], 1.0f - s, 1.0f);
             du.v[e] = d.v[e] * (g.v[e] * s);
         }
-        pack_store<VECTOR>(dgu + gate, dg, left);
-        pack_store<VECTOR>(dgu + up, du, left);
+        uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
+        raw_store<VECTOR>(dgu + gate, gate_rounded, left);
+        raw_store<VECTOR>(dgu + up, up_rounded, left);
+        if (AMAX) most = absmax_pack<T>(absmax_pack<T>(most, gate_rounded, left), up_rounded, left);
     }
+    if (AMAX) absmax_give(amax, most, mosts);
 }
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
@@ -170,26 +178,40 @@ void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, cons
     });
 }
 
-void launch_swiglu(cudaStream_t s, launch_type t, void *y, const void *gu, int64_t n_rows, int64_t F,
+/* A block that is to hand out a largest number takes some rows: each block does that once. */
+enum { AMAX_ROWS = 8 };
+static int64_t rows_of_blocks(int64_t n_rows, const float *amax) {
+    return amax ? divide_up(n_rows, AMAX_ROWS) : n_rows;
+}
+
+void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
                    const int32_t *rows) {
+    absmax_clear(s, amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(y, 16) && aligned(gu, 16);
         by_flag(whole, [&](auto vector) {
-            launch(swiglu_kernel<T, decltype(vector)::value>, row_grid(n_rows, F, pack<T>::N), dim3(THREADS), s, (T *)y,
-                   (const T *)gu, n_rows, F, rows);
+            by_amax<T>(amax, [&](auto asked) {
+                launch(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
+                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)y, amax,
+                       (const T *)gu, n_rows, F, rows);
+            });
         });
     });
 }
 
-void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, const void *gu, const void *dy, int64_t n_rows,
-                       int64_t F) {
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
+                       int64_t n_rows, int64_t F) {
+    absmax_clear(s, amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16);
         by_flag(whole, [&](auto vector) {
-            launch(swiglu_bwd_kernel<T, decltype(vector)::value>, row_grid(n_rows, F, pack<T>::N), dim3(THREADS), s,
-                   (T *)dgu, (const T *)gu, (const T *)dy, n_rows, F);
+            by_amax<T>(amax, [&](auto asked) {
+                launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value>,
+                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)dgu, amax,
+                       (const T *)gu, (const T *)dy, n_rows, F);
+            });
         });
     });
 }

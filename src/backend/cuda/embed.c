@@ -3,8 +3,15 @@
 
 #include "backend/cuda/launch_embed.h"
 
+static launch_ids ids_of(const op_attr *a, int64_t V) {
+    if (a->vocab == 0) return (launch_ids){.vocab = V, .n_ids = V};
+    ASSERT(a->n_ids <= V);
+    return (launch_ids){.vocab = a->vocab, .first_id = a->first_id, .n_ids = a->n_ids};
+}
+
 void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
     const value *table = call_in(k, 1), *x = call_out(k, 0);
+    const op_attr *o = &k->op->attr;
     launch_embed_args a = {.x = k->out[0],
                            .tokens = k->in[0],
                            .table = k->in[1],
@@ -12,9 +19,11 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
                            .positions = k->in[3],
                            .rows = k->rows,
                            .n = shape_count(&call_in(k, 0)->shape),
-                           .V = table->shape.dim[0],
                            .C = table->shape.dim[1],
-                           .seq_len = k->op->attr.seq_len};
+                           .seq_len = o->seq_len,
+                           .ids = ids_of(o, table->shape.dim[0])};
+    a.first_token = o->n_tokens > 0 ? o->first_token : 0;
+    a.n_tokens = o->n_tokens > 0 ? o->n_tokens : a.n;
     ASSERT(x->type == table->type && shape_count(&x->shape) == a.n * a.C);
     if (a.positions) {
         ASSERT(call_in(k, 3)->type == table->type && a.seq_len > 0);
@@ -33,11 +42,13 @@ static void scatter_run(backend_context *c, const kernel_call *k, bool add, int6
                              .V = dtable->shape.dim[0],
                              .C = dtable->shape.dim[1],
                              .seq_len = seq_len,
+                             .first_token = k->op->attr.first_token,
+                             .held = ids_of(&k->op->attr, dtable->shape.dim[0]),
                              .type = launch_type_of(dy->type),
                              .table_type = launch_type_of(dtable->type),
                              .add = add};
     ASSERT(dtable->type == DTYPE_F32 || dtable->type == DTYPE_BF16);
-    ASSERT(shape_count(&dy->shape) == a.n * a.C && a.n <= INT32_MAX && a.V <= INT32_MAX);
+    ASSERT(shape_count(&dy->shape) == a.n * a.C && a.n <= INT32_MAX && a.V < INT32_MAX);
     launch_scatter(c->stream, &a);
 }
 

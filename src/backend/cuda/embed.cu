@@ -1,4 +1,5 @@
-/* embed.cu - rows out of the token and position tables. A token or position outside its table stops the program. */
+/* embed.cu - rows out of the token and position tables. A token outside the vocabulary or a position outside its table
+ * stops the program. */
 #include "backend/cuda/launch_embed.h"
 
 #include "backend/cuda/typed.cuh"
@@ -10,12 +11,16 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
     int64_t held = rows_held(a.rows, a.n);
     for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
         int32_t token = a.tokens[row];
-        if (token < 0 || token >= a.V) __trap();
-        int64_t position = a.positions ? row % a.seq_len - (a.doc ? a.doc[row] : 0) : 0;
-        if (a.positions && (position < 0 || position >= a.n_positions)) __trap();
+        if (token < 0 || token >= a.ids.vocab) __trap();
+        int64_t id = token - a.ids.first_id;
+        bool held_here = id >= 0 && id < a.ids.n_ids;
+        bool placed = a.positions && row >= a.first_token && row - a.first_token < a.n_tokens;
+        int64_t position = placed ? row % a.seq_len - (a.doc ? a.doc[row] : 0) : 0;
+        if (placed && (position < 0 || position >= a.n_positions)) __trap();
         int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, left = a.C - i;
-        uint4 entry = raw_load<VECTOR>((const T *)a.table + token * a.C + i, left);
-        if (a.positions) {
+        uint4 entry = make_uint4(0, 0, 0, 0);
+        if (held_here) entry = raw_load<VECTOR>((const T *)a.table + id * a.C + i, left);
+        if (placed) {
             pack<T> x = pack_widen<T>(entry), p = pack_load<VECTOR>((const T *)a.positions + position * a.C + i, left);
 #pragma unroll
             for (int e = 0; e < N; e++) x.v[e] += p.v[e];

@@ -17,7 +17,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64 };
+enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, E4M3_CAPABILITY = 89 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 
 typedef struct gemm_plan {
@@ -51,6 +51,7 @@ static cudaDataType_t data_type(dtype t) {
     switch (t) {
     case DTYPE_BF16: return CUDA_R_16BF;
     case DTYPE_F16: return CUDA_R_16F;
+    case DTYPE_F8E4M3: return CUDA_R_8F_E4M3;
     default: ASSERT(t == DTYPE_F32); return CUDA_R_32F;
     }
 }
@@ -75,10 +76,12 @@ static bool describe(const backend_context *c, gemm_plan *p) {
     cublasLtEpilogue_t epilogue = q->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     cublasComputeType_t compute = uses_tf32(c, q->type) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cudaDataType_t type = data_type(q->type);
+    int8_t fast = q->short_sums;
     return cublasLtMatmulDescInit(&p->op, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set_op(p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
            set_op(p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) &&
            set_op(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
+           (!fast || set_op(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast)) &&
            cublasLtMatrixLayoutInit(&p->b, type, (uint64_t)(q->b_turned ? q->k : q->n),
                                     (uint64_t)(q->b_turned ? q->n : q->k), q->ldb) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutInit(&p->a, type, (uint64_t)(q->a_turned ? q->m : q->k),
@@ -87,13 +90,23 @@ static bool describe(const backend_context *c, gemm_plan *p) {
                CUBLAS_STATUS_SUCCESS;
 }
 
+/* Where bias and scales lie, which a descriptor holds where it has them. */
+static bool point(gemm_plan *p, const void *bias, const void *a_scale, const void *b_scale) {
+    const product *q = &p->q;
+    if (q->bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return false;
+    return q->type != DTYPE_F8E4M3 ||
+           (set_op(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b_scale, sizeof b_scale) && /* its first is our second */
+            set_op(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a_scale, sizeof a_scale));
+}
+
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s",
-                     q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
-                     (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
-                     uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
-                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "", q->inside ? " inside" : "");
+    int n =
+        snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s",
+                 q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n, (long long)q->k,
+                 (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
+                 uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type), q->bias ? " + bias" : "",
+                 q->accumulate ? " + c" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 
@@ -155,9 +168,9 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
     cublasLtMatmulPreferenceOpaque_t preference;
     int n_found = 0, n = 0;
     /* An address that is aligned as far as is promised and no further: the answer must not depend on the real one. */
-    const void *bias = (const void *)(uintptr_t)ALIGNMENT;
+    const void *any = (const void *)(uintptr_t)ALIGNMENT;
     if (!is_aligned(&p->q) || !describe(c, p) || !prefer(&preference, &p->q)) return 0;
-    if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return 0;
+    if (!point(p, any, any, any)) return 0;
     if (cublasLtMatmulAlgoGetHeuristic(c->blas, &p->op, &p->b, &p->a, &p->c, &p->c, &preference, CANDIDATES_MOST, found,
                                        &n_found) != CUBLAS_STATUS_SUCCESS)
         return 0;
@@ -173,8 +186,7 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
 
 static cublasStatus_t run_with(backend_context *c, gemm_plan *p, const gemm_call *g, const cublasLtMatmulAlgo_t *a) {
     const float alpha = 1, beta = p->q.accumulate ? 1 : 0;
-    if (p->q.bias && !set_op(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias))
-        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!point(p, g->bias, g->a_scale, g->b_scale)) return CUBLAS_STATUS_INVALID_VALUE;
     return cublasLtMatmul(c->blas, &p->op, &alpha, g->b, &p->b, g->a, &p->a, &beta, g->c, &p->c, g->c, &p->c, a,
                           g->work, product_work_bytes(&p->q), c->stream);
 }
@@ -189,6 +201,7 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .c = g->c,
                            .ldc = q->ldc,
                            .bias = q->bias ? g->bias : NULL,
+                           .scales = {g->a_scale, g->b_scale},
                            .type = launch_type_of(q->type),
                            .c_type = launch_type_of(q->c_type),
                            .accumulate = q->accumulate};
@@ -356,15 +369,23 @@ void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(
 
 status gemm_prepare(backend_context *c, const kernel_call *k) {
     struct gemm_plans *all = c->gemms;
+    if (k->op->kind == OP_LINEAR8 && c->capability < E4M3_CAPABILITY)
+        return ERR(ERR_INPUT,
+                   "precision: fp8 needs a GPU of compute capability %d.%d or more, whose tensor cores multiply 8-bit "
+                   "numbers; GPU %d has %d.%d: set precision to bf16",
+                   E4M3_CAPABILITY / 10, E4M3_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
     all->measuring = true;
     all->rc = OK;
     switch (k->op->kind) {
     case OP_LINEAR: cuda_kernel_LINEAR(c, k); break;
     case OP_LINEAR_DX: cuda_kernel_LINEAR_DX(c, k); break;
     case OP_LINEAR_DW: cuda_kernel_LINEAR_DW(c, k); break;
+    case OP_LINEAR8: cuda_kernel_LINEAR8(c, k); break;
     case OP_LINEAR_DW_ADD: cuda_kernel_LINEAR_DW_ADD(c, k); break;
     case OP_UNEMBED_LOSS: cuda_kernel_UNEMBED_LOSS(c, k); break;
     case OP_UNEMBED_LOSS_GRAD: cuda_kernel_UNEMBED_LOSS_GRAD(c, k); break;
+    case OP_UNEMBED_STATS: cuda_kernel_UNEMBED_STATS(c, k); break;
+    case OP_UNEMBED_GRAD: cuda_kernel_UNEMBED_GRAD(c, k); break;
     case OP_UNEMBED_LOGITS: cuda_kernel_UNEMBED_LOGITS(c, k); break;
     default: break;
     }

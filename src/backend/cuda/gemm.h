@@ -21,7 +21,8 @@ typedef struct gemm_call {
     const void *a, *b; /* start at a multiple of 64 bytes, as all here; where q.inside, at any of their rows */
     void *c;           /* likewise */
     const void *bias;  /* where q.bias */
-    void *work;        /* product_work_bytes(&q) */
+    const float *a_scale, *b_scale; /* of e4m3 operands: what multiplies them, in device memory */
+    void *work;                     /* product_work_bytes(&q) */
 } gemm_call;
 
 /* c->blas, c->stream and c->device are there. cache_directory: as gemm_cache_open. */

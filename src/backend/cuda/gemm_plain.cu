@@ -7,12 +7,14 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 enum { TILE = 64, STEP = 16, THREADS = 256, PER_THREAD = 4, RUN = 128 };
 
 static __device__ float to_float(float x) { return x; }
 static __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 static __device__ float to_float(__half x) { return __half2float(x); }
+static __device__ float to_float(__nv_fp8_e4m3 x) { return (float)x; }
 static __device__ void from_float(float *out, float x) { *out = x; }
 static __device__ void from_float(__nv_bfloat16 *out, float x) { *out = __float2bfloat16_rn(x); }
 static __device__ void from_float(__half *out, float x) { *out = __float2half_rn(x); }
@@ -50,12 +52,13 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
         __syncthreads();
     }
 
+    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] : 1.0f;
     for (int i = 0; i < PER_THREAD; i++)
         for (int j = 0; j < PER_THREAD; j++) {
             int64_t row = i0 + ti + i * (TILE / PER_THREAD), col = j0 + tj + j * (TILE / PER_THREAD);
             if (row >= q.m || col >= q.n) continue;
             U *c = (U *)q.c + row * q.ldc + col;
-            float x = sum[i][j];
+            float x = sum[i][j] * scale;
             if (q.bias) x += to_float(((const U *)q.bias)[col]);
             if (q.accumulate) x += to_float(*c);
             from_float(c, x);
@@ -76,6 +79,7 @@ extern "C" void launch_plain_product(cudaStream_t stream, const plain_product *q
     switch (q->type) {
     case LAUNCH_BF16: launch_for<__nv_bfloat16>(stream, q, (unsigned)n_blocks); break;
     case LAUNCH_F16: launch_for<__half>(stream, q, (unsigned)n_blocks); break;
+    case LAUNCH_E4M3: launch_for<__nv_fp8_e4m3>(stream, q, (unsigned)n_blocks); break;
     default: launch_for<float>(stream, q, (unsigned)n_blocks);
     }
 }

@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-typedef enum launch_type { LAUNCH_F32, LAUNCH_BF16, LAUNCH_F16, LAUNCH_TYPE_COUNT } launch_type;
+/* E4M3 is for the operands of products alone; by_type does not know it. */
+typedef enum launch_type { LAUNCH_F32, LAUNCH_BF16, LAUNCH_F16, LAUNCH_E4M3, LAUNCH_TYPE_COUNT } launch_type;
 
 bool launch_supported(void); /* has this build code for the current GPU? */
 

@@ -16,11 +16,11 @@ void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, con
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
                      int64_t width, const int32_t *rows);
-/* gu (n_rows, 2F), y (n_rows, F). */
-void launch_swiglu(cudaStream_t s, launch_type t, void *y, const void *gu, int64_t n_rows, int64_t F,
+/* gu (n_rows, 2F), y (n_rows, F). amax: the largest |y|, |dgu|, or NULL. */
+void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
                    const int32_t *rows);
-void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, const void *gu, const void *dy, int64_t n_rows,
-                       int64_t F);
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
+                       int64_t n_rows, int64_t F);
 
 typedef struct launch_rope_args {
     void *y;

@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* c (m, n) = or += a (m, k) b (k, n) (+ bias (n)); element (i, j) of an operand lies at i * row + j * col. */
+/* c (m, n) = or += a (m, k) b (k, n) (times scales) (+ bias (n)); element (i, j) of an operand lies at i * row + j * col. */
 typedef struct plain_operand {
     const void *data;
     int64_t row, col;
@@ -17,6 +17,7 @@ typedef struct plain_product {
     void *c;
     int64_t ldc;
     const void *bias;         /* of c_type, or NULL */
+    const float *scales[2];   /* of a and b, in device memory, or NULL */
     launch_type type, c_type; /* of a and b, of c */
     bool accumulate;
 } plain_product;

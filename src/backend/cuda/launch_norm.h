@@ -15,6 +15,7 @@ typedef struct launch_norm_args {
     const void *a, *b, *gamma, *beta;
     void *s, *y;
     float *mean, *rstd;
+    float *amax;         /* the largest |y|, or NULL */
     const int32_t *rows; /* op.rows, in device memory, or NULL */
     int64_t n_rows, C;
     float eps;
@@ -42,6 +43,7 @@ typedef struct launch_norm_bwd_args {
     const float *mean, *rstd;
     void *dx;
     float *lines;
+    float *amax; /* the largest |dx|, or NULL */
     int64_t n_rows, C;
 } launch_norm_bwd_args;
 void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a);

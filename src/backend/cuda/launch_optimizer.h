@@ -30,8 +30,15 @@ enum { NOISE_BLOCK_MULTIPLE = 8192 };
 void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type, void *acc, const void *x,
                        const launch_scalars *scalars, launch_noise noise, int64_t n);
 
-/* partials[b] = sum of squares of elements b * block .. (b + 1) * block, in fp64 and the shape of the host. */
-void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t block);
+/* partials[b] = sum of squares of elements b * block .. (b + 1) * block, in fp64 and the shape of the host. Elements from
+ * n_counted on add nothing. */
+void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t n_counted,
+                       int64_t block);
+/* *sum = all partials, in order. */
+void launch_norm_sum(cudaStream_t s, double *sum, const double *partials, int64_t n);
+/* y = x, but for its last n_end elements: those are the sums of n_parts rows of parts (.., n_end), in order, in fp32. */
+void launch_sum_parts(cudaStream_t s, launch_type t, void *y, const void *x, const void *parts, int64_t n,
+                      int64_t n_end, int n_parts);
 
 /* sums: loss * weight, valid tokens, weights, loss. clip: norm, factor, skip, loss, zeros to `n_clip`. */
 typedef struct launch_clip_args {

@@ -19,7 +19,8 @@ typedef struct unembed_rows {
     float *logits; /* (n_rows, ld) */
     int64_t ld;
     const int32_t *targets; /* (n_rows); outside [0, n_vocabulary): not trained on */
-    int32_t n_vocabulary;
+    int32_t n_vocabulary;   /* of all ranks that share it */
+    int32_t first_id;       /* the id of column 0 */
     const float *weights;  /* (n_rows) or NULL */
     const float *seed;     /* one number */
     float *losses;         /* (n_rows) */
@@ -42,6 +43,20 @@ void launch_unembed_loss(cudaStream_t stream, const unembed_rows *r);
 void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r);
 /* Some columns: gradient, from the states. */
 void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r);
+
+/* Of n_rows rows of n_columns logits behind each other: the first largest's column, and (that logit, log of the sum of exp). */
+void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns, int32_t *top,
+                       double *sums);
+
+/* Where ranks share the vocabulary: numbers of each token, n_stats of them in fp64 (program.h, STAT_*): the largest logit,
+ * the sum of exp(logit - largest), the target's logit or 0; with 4 of them the id of the largest. */
+enum { LAUNCH_STAT_MAX, LAUNCH_STAT_SUM, LAUNCH_STAT_TARGET, LAUNCH_STAT_ARGMAX };
+/* All columns of this rank at once: stats (n_rows, n_stats). */
+void launch_unembed_stats(cudaStream_t stream, const unembed_rows *r, double *stats, int n_stats);
+/* Of all ranks: stats (n_ranks, n_tokens, n_stats), of r->n_rows = n_tokens tokens: losses, argmax where asked. */
+void launch_unembed_join(cudaStream_t stream, const unembed_rows *r, const double *stats, int n_ranks, int n_stats);
+/* ... or states, for launch_unembed_grad. */
+void launch_unembed_states(cudaStream_t stream, const unembed_rows *r, const double *stats, int n_ranks, int n_stats);
 
 /* dst[i] = src[pick[i]], zeros where pick[i] is outside [0, n_src). */
 void launch_gather_rows(cudaStream_t stream, void *dst, const void *src, const int32_t *pick, int64_t n_rows,

@@ -18,19 +18,30 @@ static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args 
 }
 
 void cuda_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
-    norm_run(c, k, (launch_norm_args){.a = k->in[0], .gamma = k->in[1], .y = k->out[0], .rstd = k->out[1]},
+    norm_run(c, k,
+             (launch_norm_args){.a = k->in[0], .gamma = k->in[1], .y = k->out[0], .rstd = k->out[1], .amax = k->out[2]},
              call_in(k, 1));
 }
 
 void cuda_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {
-        .a = k->in[0], .gamma = k->in[1], .beta = k->in[2], .y = k->out[0], .mean = k->out[1], .rstd = k->out[2]};
+    launch_norm_args a = {.a = k->in[0],
+                          .gamma = k->in[1],
+                          .beta = k->in[2],
+                          .y = k->out[0],
+                          .mean = k->out[1],
+                          .rstd = k->out[2],
+                          .amax = k->out[3]};
     norm_run(c, k, a, call_in(k, 1));
 }
 
 void cuda_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {
-        .a = k->in[0], .b = k->in[1], .gamma = k->in[2], .s = k->out[0], .y = k->out[1], .rstd = k->out[2]};
+    launch_norm_args a = {.a = k->in[0],
+                          .b = k->in[1],
+                          .gamma = k->in[2],
+                          .s = k->out[0],
+                          .y = k->out[1],
+                          .rstd = k->out[2],
+                          .amax = k->out[3]};
     norm_run(c, k, a, call_in(k, 2));
 }
 
@@ -42,7 +53,8 @@ void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
                           .s = k->out[0],
                           .y = k->out[1],
                           .mean = k->out[2],
-                          .rstd = k->out[3]};
+                          .rstd = k->out[3],
+                          .amax = k->out[4]};
     norm_run(c, k, a, call_in(k, 2));
 }
 
@@ -68,8 +80,13 @@ static launch_norm_bwd_args backward_run(backend_context *c, const kernel_call *
 }
 
 void cuda_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
-    launch_norm_bwd_args a = {
-        .x = k->in[0], .gamma = k->in[1], .rstd = k->in[2], .dy = k->in[3], .dres = k->in[4], .dx = k->out[0]};
+    launch_norm_bwd_args a = {.x = k->in[0],
+                              .gamma = k->in[1],
+                              .rstd = k->in[2],
+                              .dy = k->in[3],
+                              .dres = k->in[4],
+                              .dx = k->out[0],
+                              .amax = k->out[2]};
     a = backward_run(c, k, a);
     add_lines(c, k, 1, a.n_rows, a.C, 0);
 }
@@ -81,7 +98,8 @@ void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
                               .rstd = k->in[3],
                               .dy = k->in[4],
                               .dres = k->in[5],
-                              .dx = k->out[0]};
+                              .dx = k->out[0],
+                              .amax = k->out[3]};
     a = backward_run(c, k, a);
     add_lines(c, k, 1, a.n_rows, 2 * a.C, 0);
     add_lines(c, k, 2, a.n_rows, 2 * a.C, a.C);

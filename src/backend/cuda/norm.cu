@@ -6,7 +6,7 @@
  * A head is short: a power of two of neighbouring lanes holds it, and several share a warp. */
 #include "backend/cuda/launch_norm.h"
 
-#include "backend/cuda/typed.cuh"
+#include "backend/cuda/absmax.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -14,10 +14,11 @@ enum { ROW_THREADS = 512 };
 static_assert(NORM_ROW_BYTES_MAX == ROW_THREADS * 8 * 16, "by_row_packs knows up to eight packs per thread");
 
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
-template <typename T, bool VECTOR, int PACKS>
+template <typename T, bool VECTOR, int PACKS, bool AMAX>
 static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
+    __shared__ uint32_t mosts[WARP];
     int64_t row = blockIdx.x, start = row * n.C;
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
@@ -72,6 +73,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     }
     float rstd = 1.0f / sqrtf(block_sum(square, sums[1]) / (float)n.C + n.eps);
 
+    uint32_t most = 0;
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
@@ -84,12 +86,15 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
 #pragma unroll
             for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * gamma.v[e];
         }
-        pack_store<VECTOR>((T *)n.y + start + i, y, n.C - i);
+        uint4 rounded = pack_narrow<T>(y);
+        raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
+        if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {
         if (n.mean) n.mean[row] = mean;
         n.rstd[row] = rstd;
     }
+    if (AMAX) absmax_give(n.amax, most, mosts);
 }
 
 /* Two packs and more keep enough bytes under way with few warps to wait for at the sum. */
@@ -101,6 +106,7 @@ template <typename F> static void by_row_packs(int64_t packs, F run) {
 }
 
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
+    absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
@@ -110,8 +116,10 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
         by_row_packs(packs, [&](auto per_thread) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
-                launch(norm_kernel<T, decltype(vector)::value, PACKS>, dim3((unsigned)a->n_rows),
-                       dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
+                by_amax<T>(a->amax, [&](auto amax) {
+                    launch(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
+                           dim3((unsigned)a->n_rows), dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
+                });
             });
         });
     });

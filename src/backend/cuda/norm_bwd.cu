@@ -8,7 +8,7 @@
  * write it, before any of it is written. */
 #include "backend/cuda/launch_norm.h"
 
-#include "backend/cuda/typed.cuh"
+#include "backend/cuda/absmax.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -49,11 +49,13 @@ DEVICE row_packs<PACKS> row_packs_load(const launch_norm_bwd_args &n, int64_t ro
 
 static_assert(NORM_ROW_BYTES_MAX == 1024 * 4 * 16, "four packs per thread are the most");
 
-template <typename T, bool VECTOR, int PACKS, bool CENTERED>
+template <typename T, bool VECTOR, int PACKS, bool CENTERED, bool AMAX>
 static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
     norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
     enum { N = pack<T>::N };
     __shared__ row_sums shared[2][WARP];
+    __shared__ uint32_t mosts[WARP];
+    uint32_t most = 0;
     int64_t first = blockIdx.x * block_rows, end = min(first + block_rows, n.n_rows);
     uint4 gamma[PACKS];
     float dgamma[PACKS][N] = {}, dbeta[PACKS][N] = {};
@@ -97,9 +99,12 @@ static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
 #pragma unroll
                 for (int e = 0; e < N; e++) dx.v[e] += dres.v[e];
             }
-            pack_store<VECTOR>((T *)n.dx + row * n.C + i, dx, n.C - i);
+            uint4 rounded = pack_narrow<T>(dx);
+            raw_store<VECTOR>((T *)n.dx + row * n.C + i, rounded, n.C - i);
+            if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
         }
     }
+    if (AMAX) absmax_give(n.amax, most, mosts);
     float *line = n.lines + blockIdx.x * n.C * (CENTERED ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -114,6 +119,7 @@ static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
 }
 
 void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a) {
+    absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx};
@@ -124,9 +130,12 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 by_flag(a->mean != NULL, [&](auto centered) {
-                    launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value>,
-                           dim3((unsigned)sum_block_count(a->n_rows)),
-                           dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
+                    by_amax<T>(a->amax, [&](auto amax) {
+                        launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value,
+                                               decltype(amax)::value>,
+                               dim3((unsigned)sum_block_count(a->n_rows)),
+                               dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
+                    });
                 });
             });
         };

@@ -46,8 +46,24 @@ void cuda_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
 void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     const value *g = call_in(k, 0);
     int64_t n = shape_count(&g->shape);
+    const op_attr *a = &k->op->attr;
+    int64_t counted = a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n;
     ASSERT(shape_count(&call_out(k, 0)->shape) == (n + NORM_BLOCK - 1) / NORM_BLOCK);
-    launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[0], k->in[0], n, NORM_BLOCK);
+    launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[0], k->in[0], n, counted, NORM_BLOCK);
+}
+
+void cuda_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
+    launch_norm_sum(c->stream, k->out[0], k->in[0], shape_count(&call_in(k, 0)->shape));
+}
+
+void cuda_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
+    const value *x = call_in(k, 0), *parts = call_in(k, 1);
+    const op_attr *a = &k->op->attr;
+    int64_t n = shape_count(&x->shape), n_end = parts->shape.dim[1];
+    size_t skipped = (size_t)(a->first_part * n_end) * dtype_bytes(x->type);
+    ASSERT(parts->type == x->type && n_end <= n && a->n_parts > 0 && a->first_part + a->n_parts <= parts->shape.dim[0]);
+    launch_sum_parts(c->stream, launch_type_of(x->type), k->out[0], k->in[0], (const char *)k->in[1] + skipped, n,
+                     n_end, a->n_parts);
 }
 
 void cuda_kernel_CLIP(backend_context *c, const kernel_call *k) {

@@ -73,10 +73,11 @@ enum { SUMSQ_THREADS = 128, SUMSQ_AHEAD = 8 };
 
 template <typename T, bool VECTOR>
 static __global__ void __launch_bounds__(SUMSQ_THREADS)
-    sumsq_kernel(double *partials, const T *g, int64_t n, int64_t block, int64_t n_blocks) {
+    sumsq_kernel(double *partials, const T *g, int64_t n_counted, int64_t block, int64_t n_blocks) {
     int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 4;
     int part = threadIdx.x % 4;
-    int64_t begin = b * block, end = min(begin + block, n); /* a thread without a block has nothing, and stays */
+    int64_t begin = b * block,
+            end = min(begin + block, n_counted); /* a thread without a block has nothing, and stays */
     double lane[4] = {};
     for (int64_t i = begin + 4 * part; i < end; i += 16 * SUMSQ_AHEAD) {
         quad<T> in[SUMSQ_AHEAD];
@@ -98,14 +99,62 @@ static __global__ void __launch_bounds__(SUMSQ_THREADS)
     if (part == 0 && b < n_blocks) partials[b] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
-void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t block) {
+void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t n_counted,
+                       int64_t block) {
     int64_t n_blocks = divide_up(n, block);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         by_flag(aligned(g, 4 * sizeof(T)), [&](auto vector) {
             launch(sumsq_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(n_blocks * 4, SUMSQ_THREADS)),
-                   dim3(SUMSQ_THREADS), s, partials, (const T *)g, n, block, n_blocks);
+                   dim3(SUMSQ_THREADS), s, partials, (const T *)g, n_counted, block, n_blocks);
         });
+    });
+}
+
+/* All threads fetch, one adds: the order is the host's, and fetching is what would take the time. */
+enum { NORM_SUM_THREADS = 1024 };
+
+static __global__ void __launch_bounds__(NORM_SUM_THREADS) norm_sum_kernel(double *out, const double *x, int64_t n) {
+    __shared__ double held[NORM_SUM_THREADS];
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += NORM_SUM_THREADS) {
+        int count = (int)min((int64_t)NORM_SUM_THREADS, n - first);
+        if (threadIdx.x < count) held[threadIdx.x] = x[first + threadIdx.x];
+        __syncthreads();
+        for (int i = 0; threadIdx.x == 0 && i < count; i++) sum += held[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *out = sum;
+}
+
+void launch_norm_sum(cudaStream_t s, double *sum, const double *partials, int64_t n) {
+    launch(norm_sum_kernel, dim3(1), dim3(NORM_SUM_THREADS), s, sum, partials, n);
+}
+
+/* ---- parts of several ranks -------------------------------------------------------------------------------------- */
+
+enum { PARTS_THREADS = 256 };
+
+template <typename T>
+static __global__ void __launch_bounds__(PARTS_THREADS)
+    sum_parts_kernel(T *y, const T *x, const T *parts, int64_t n, int64_t n_end, int n_parts) {
+    int64_t i = (int64_t)blockIdx.x * PARTS_THREADS + threadIdx.x, head = n - n_end;
+    if (i >= n) return;
+    if (i < head) {
+        y[i] = x[i];
+        return;
+    }
+    float sum = widen_exact(parts[i - head]);
+    for (int p = 1; p < n_parts; p++) sum += widen_exact(parts[p * n_end + i - head]);
+    narrow_exact(&y[i], sum);
+}
+
+void launch_sum_parts(cudaStream_t s, launch_type t, void *y, const void *x, const void *parts, int64_t n,
+                      int64_t n_end, int n_parts) {
+    by_type(t, [&](auto zero) {
+        using T = decltype(zero);
+        launch(sum_parts_kernel<T>, dim3((unsigned)divide_up(n, PARTS_THREADS)), dim3(PARTS_THREADS), s, (T *)y,
+               (const T *)x, (const T *)parts, n, n_end, n_parts);
     });
 }
 

@@ -16,7 +16,8 @@ typedef struct product {
     dtype type, c_type;      /* of A and B, of C */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
-    bool inside;             /* A, B and C may start at any row of their values and not only where values start */
+    bool short_sums; /* e4m3: the tensor cores may keep fewer bits of a sum than fp32 has, and are faster for it */
+    bool inside;     /* A, B and C may start at any row of their values and not only where values start */
 } product;
 
 bool product_equal(const product *a, const product *b);
@@ -26,13 +27,17 @@ size_t product_work_bytes(const product *q);
 
 /* LINEAR, LINEAR_DX, LINEAR_DW, LINEAR_DW_ADD */
 product linear_product(const program *p, const op *o);
+product linear8_product(const program *p, const op *o); /* LINEAR8; operands are in[0] and in[2] */
 
-/* How UNEMBED_LOSS and its gradient cut their work, and where in their scratch things lie. unembed.c explains the walks. */
+/* How UNEMBED_LOSS, UNEMBED_STATS and their gradients cut their work, and where in their scratch things lie. unembed.c
+ * explains the walks. */
 typedef struct unembed_plan {
-    int64_t N, C, V;
+    int64_t N, C, V;         /* V: rows of w that are ids */
+    int64_t vocab, first_id; /* of all ranks that share it; the id of row 0 */
     dtype type;             /* of h, w and the gradient of the logits */
     dtype dh_type, dw_type; /* of the results; only where gradient */
     bool gradient;
+    bool keeps_states;      /* a maximum and a factor for every token */
     int64_t rows, n_chunks; /* tokens whose fp32 logits are held at once */
     int64_t ld;             /* floats from one row of a chunk to the next */
     bool stored;            /* the gradients of all logits are kept in 16 bits, (N, ld) */

@@ -19,15 +19,24 @@ enum { TILE_WARPS = 8, TILE_THREADS = TILE_WARPS * WARP, PIECE = SCATTER_TILE / 
 /* What a pass reads: the ids as they came (order NULL), or the lists of the pass before. */
 struct sort_source {
     const int32_t *ids, *order;
-    int64_t n, V, seq_len;
+    int64_t n, V, seq_len, first_token;
+    launch_ids held;
     int shift;
     uint32_t mask;
 };
 
+/* The row of the table; V where it is another rank's, so that those come last. */
 DEVICE int32_t source_id(const sort_source &s, int64_t i) {
-    int32_t id = s.order || !s.seq_len ? s.ids[i] : (int32_t)(i % s.seq_len) - s.ids[i];
-    if (id < 0 || id >= s.V) __trap();
-    return id;
+    if (s.order) return s.ids[i];
+    if (s.seq_len) {
+        int32_t position = (int32_t)((s.first_token + i) % s.seq_len) - s.ids[i];
+        if (position < 0 || position >= s.V) __trap();
+        return position;
+    }
+    int32_t token = s.ids[i];
+    if (token < 0 || token >= s.held.vocab) __trap();
+    int64_t id = token - s.held.first_id;
+    return (int32_t)(id >= 0 && id < s.held.n_ids ? id : s.V);
 }
 DEVICE uint32_t bin_of(const sort_source &s, int32_t id) { return (uint32_t)id >> s.shift & s.mask; }
 
@@ -133,12 +142,13 @@ template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum
 }
 
 /* A block owns the runs of equal ids that begin at its SUM_PLACES sorted places, and follows the last one to its end,
- * wherever that is. Threads own columns, blocks along y own slabs of them. Rows are asked for ROWS at a time, whatever
+ * wherever that is. Ids from V on belong to nobody here. Threads own columns, blocks along y own slabs of them. Rows are asked for ROWS at a time, whatever
  * runs they belong to: a frequent id has thousands of rows, which must be added one after the other, and then this
  * block is the one that all wait for. */
 template <typename T, typename G, bool VECTOR>
 static __global__ void __launch_bounds__(SUM_THREADS)
-    sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t C, bool add) {
+    sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t V, int64_t C,
+               bool add) {
     enum {
         ROWS = 64 / sizeof(T)
     }; /* 64 registers of them: two blocks of such threads hold enough under way for an SM */
@@ -155,7 +165,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
         if (threadIdx.x >= ROWS || i >= n) return;
         int32_t found = ids[i];
         next_place = order[i];
-        if (found != before && (i < end || found == last)) next_id = found;
+        if (found < V && found != before && (i < end || found == last)) next_id = found;
     };
     fetch(begin);
     float sum[4] = {};
@@ -198,7 +208,7 @@ static void sum_launch(cudaStream_t s, const launch_scatter_args *a, const int32
     by_flag(whole, [&](auto vector) {
         launch(sum_kernel<T, G, decltype(vector)::value>, grid,
                dim3(block_threads(divide_up(quads, slabs), SUM_THREADS)), s, (G *)a->dtable, (const T *)a->dy, ids,
-               order, a->n, a->C, a->add);
+               order, a->n, a->V, a->C, a->add);
     });
 }
 
@@ -218,8 +228,9 @@ void launch_scatter(cudaStream_t s, const launch_scatter_args *a) {
     int32_t *lists[2] = {(int32_t *)a->work, (int32_t *)a->work + 2 * a->n};
     uint32_t *counts = (uint32_t *)a->work + 4 * a->n;
     int64_t tiles = scatter_tiles(a->n);
-    int passes = (int)divide_up(bits_of(a->V), SCATTER_BITS), bits = (int)divide_up(bits_of(a->V), passes);
-    sort_source source = {a->ids, NULL, a->n, a->V, a->seq_len, 0, (1u << bits) - 1};
+    int id_bits = bits_of(a->V + (a->held.n_ids < a->held.vocab)); /* with a place for tokens of other ranks */
+    int passes = (int)divide_up(id_bits, SCATTER_BITS), bits = (int)divide_up(id_bits, passes);
+    sort_source source = {a->ids, NULL, a->n, a->V, a->seq_len, a->first_token, a->held, 0, (1u << bits) - 1};
     for (int pass = 0; pass < passes; pass++) {
         int32_t *out = lists[pass % 2];
         launch(count_kernel, dim3((unsigned)tiles), dim3(TILE_THREADS), s, source, counts);

@@ -11,6 +11,9 @@
  *              walk goes over blocks of the vocabulary, all tokens at once: logits again, gradient again, one product that
  *              finishes its rows of dw. 8 N V C flops, and 8 bytes per token for what the gradient needs.
  *
+ * Where ranks share the vocabulary, UNEMBED_STATS ends with a few numbers per token and UNEMBED_GRAD begins with those of
+ * all ranks: it computes the logits again and goes the same ways, with the states of all tokens known before.
+ *
  * Which one follows from shapes and attr alone (work_gemm.c). The device does not tell the host which tokens are trained
  * on, so a chunk without any is computed like the others; its gradient is 0. */
 #include "backend/cuda/gemm.h"
@@ -33,14 +36,14 @@ static void *element_of(void *data, dtype t, int64_t i) { return (char *)data + 
 static unembed_run run_make(backend_context *c, const kernel_call *k) {
     unembed_run u = {
         .c = c, .plan = unembed_plan_make(k->program, k->op), .h = k->in[0], .w = k->in[1], .work = k->work};
-    ASSERT(u.plan.V <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
+    ASSERT(u.plan.vocab <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
     u.all = (unembed_rows){.n_rows = u.plan.N,
                            .n_columns = (int32_t)u.plan.V,
                            .logits = k->work,
                            .ld = u.plan.ld,
                            .targets = k->in[2],
-                           .n_vocabulary = (int32_t)u.plan.V,
-                           .losses = k->out[0],
+                           .n_vocabulary = (int32_t)u.plan.vocab,
+                           .first_id = (int32_t)u.plan.first_id,
                            .type = launch_type_of(u.plan.type)};
     return u;
 }
@@ -50,7 +53,7 @@ static unembed_rows rows_from(const unembed_run *u, int64_t first, int64_t n_row
     unembed_rows r = u->all;
     r.n_rows = n_rows;
     r.targets += first;
-    r.losses += first;
+    if (r.losses) r.losses += first;
     if (r.weights) r.weights += first;
     if (r.argmax) r.argmax += first;
     if (r.states) r.states += first;
@@ -90,12 +93,19 @@ static void gradient_in_place(const unembed_run *u, unembed_rows *r) {
 
 void cuda_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
     unembed_run u = run_make(c, k);
+    u.all.losses = k->out[0];
     u.all.argmax = k->out[1];
     for (int64_t first = 0; first < u.plan.N; first += u.plan.rows) {
         unembed_rows r = rows_from(&u, first, MIN(u.plan.rows, u.plan.N - first));
         run_logits(&u, &r, first);
         launch_unembed_loss(c->stream, &r);
     }
+}
+
+/* Losses and gradient of a chunk; only the gradient where the states of all tokens are known before. */
+static void chunk_gradient(const unembed_run *u, const unembed_rows *r) {
+    if (r->losses) launch_unembed_loss_grad(u->c->stream, r);
+    else launch_unembed_grad(u->c->stream, r);
 }
 
 static void run_stored(const unembed_run *u, void *dh, void *dw) {
@@ -106,7 +116,7 @@ static void run_stored(const unembed_run *u, void *dh, void *dw) {
         r.gradient = element_of(stored, p->type, first * p->ld);
         r.gradient_ld = p->ld;
         run_logits(u, &r, first);
-        launch_unembed_loss_grad(u->c->stream, &r);
+        chunk_gradient(u, &r);
     }
     unembed_rows all = u->all;
     all.gradient = stored;
@@ -121,7 +131,7 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
         unembed_rows r = rows_from(u, first, MIN(p->rows, p->N - first));
         gradient_in_place(u, &r);
         run_logits(u, &r, first);
-        launch_unembed_loss_grad(u->c->stream, &r);
+        chunk_gradient(u, &r);
         run_dh(u, &r, first, dh);
         if (p->v_block == 0) run_dw(u, &r, first, dw, first > 0);
     }
@@ -139,15 +149,66 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
     }
 }
 
-/* losses =, dh =, dw = */
-void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
+static unembed_run gradient_make(backend_context *c, const kernel_call *k) {
     unembed_run u = run_make(c, k);
     u.all.weights = k->in[3];
     u.all.seed = (const float *)((const char *)k->in[4] + offsetof(step_scalars, seed));
-    if (u.plan.v_block > 0) u.all.states = (unembed_state *)(u.work + u.plan.at_states);
-    if (u.plan.stored) run_stored(&u, k->out[1], k->out[2]);
-    else run_chunks(&u, k->out[1], k->out[2]);
+    if (u.plan.keeps_states) u.all.states = (unembed_state *)(u.work + u.plan.at_states);
+    return u;
 }
+
+static void run_gradient(const unembed_run *u, void *dh, void *dw) {
+    if (u->plan.stored) run_stored(u, dh, dw);
+    else run_chunks(u, dh, dw);
+}
+
+/* losses =, dh =, dw = */
+void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
+    unembed_run u = gradient_make(c, k);
+    u.all.losses = k->out[0];
+    run_gradient(&u, k->out[1], k->out[2]);
+}
+
+/* ---- ranks that share the vocabulary ------------------------------------------------------------------------------ */
+
+_Static_assert((int)LAUNCH_STAT_MAX == STAT_MAX && (int)LAUNCH_STAT_SUM == STAT_SUM &&
+                   (int)LAUNCH_STAT_TARGET == STAT_TARGET && (int)LAUNCH_STAT_ARGMAX == STAT_ARGMAX,
+               "the numbers of a row of logits");
+
+void cuda_kernel_UNEMBED_STATS(backend_context *c, const kernel_call *k) {
+    unembed_run u = run_make(c, k);
+    int64_t n_stats = call_out(k, 0)->shape.dim[1];
+    for (int64_t first = 0; first < u.plan.N; first += u.plan.rows) {
+        unembed_rows r = rows_from(&u, first, MIN(u.plan.rows, u.plan.N - first));
+        run_logits(&u, &r, first);
+        launch_unembed_stats(c->stream, &r, (double *)k->out[0] + first * n_stats, (int)n_stats);
+    }
+}
+
+void cuda_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
+    const shape *stats = &call_in(k, 0)->shape;
+    unembed_rows r = {.n_rows = stats->dim[1],
+                      .targets = k->in[1],
+                      .n_vocabulary = (int32_t)k->op->attr.vocab,
+                      .losses = k->out[0],
+                      .argmax = k->out[1]};
+    ASSERT(!r.argmax || stats->dim[2] > STAT_ARGMAX);
+    launch_unembed_join(c->stream, &r, k->in[0], (int)stats->dim[0], (int)stats->dim[2]);
+}
+
+/* dh =, dw =, the rows of dw that are padding 0 */
+void cuda_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
+    unembed_run u = gradient_make(c, k);
+    const shape *stats = &call_in(k, 5)->shape;
+    const value *dw = call_out(k, 1);
+    launch_unembed_states(c->stream, &u.all, k->in[5], (int)stats->dim[0], (int)stats->dim[2]);
+    run_gradient(&u, k->out[0], k->out[1]);
+    int64_t used = u.plan.V * u.plan.C;
+    cudaMemsetAsync(element_of(k->out[1], dw->type, used), 0,
+                    (size_t)(shape_count(&dw->shape) - used) * dtype_bytes(dw->type), c->stream);
+}
+
+/* ---- logits for sampling ------------------------------------------------------------------------------------------ */
 
 /* logits = ; rows that op.rows leaves out are computed too, from whatever row they pick. */
 void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
@@ -160,4 +221,10 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
         g.a = k->work;
     }
     gemm_launch(c, &g);
+}
+
+/* Rows that op.rows leaves out are read too, whatever they hold. */
+void cuda_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
+    const shape *s = &call_in(k, 0)->shape;
+    launch_logits_top(c->stream, k->in[0], s->dim[0], (int32_t)s->dim[1], k->out[0], k->out[1]);
 }

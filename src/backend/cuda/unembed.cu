@@ -9,7 +9,10 @@
  * i is written at bytes 2 ld + 2 i, which is logit (ld + i) / 2 >= i, one that was read before or is read in this very step;
  * a barrier between the loads and the stores of a step settles the latter. So a chunk costs 4 bytes per logit in all.
  *
- * A row that is not trained on is not read. NaN: the maximum steps over it, the sum does not, and the loss is NaN. */
+ * A row that is not trained on is not read. NaN: the maximum steps over it, the sum does not, and the loss is NaN.
+ *
+ * Where ranks share the vocabulary the first pass ends with a few numbers per token, which travel; what all ranks found is
+ * joined in double, a thread per token, and the second pass begins with that. */
 #include "backend/cuda/launch_unembed.h"
 
 #include <cuda_bf16.h>
@@ -220,8 +223,79 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 3) 
         return;
     }
     float onehot = (r.weights ? r.weights[row] : 1.0f) * *r.seed;
-    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_column, s, onehot);
+    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot);
 }
+
+/* ---- ranks that share the vocabulary ------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(THREADS_MOST, 2) stats_kernel(unembed_rows r, double *stats, int n_stats) {
+    int64_t row = blockIdx.x;
+    int32_t target;
+    bool train = trained(r, row, &target), argmax = n_stats > LAUNCH_STAT_ARGMAX;
+    double *out = stats + row * n_stats;
+    if (!train && !argmax) {
+        if (threadIdx.x < n_stats) out[threadIdx.x] = 0;
+        return;
+    }
+    const float *x = r.logits + row * r.ld;
+    row_part p = block_merge<true>(scan_row<true>(x, r.n_columns));
+    if (threadIdx.x != 0) return;
+    target -= r.first_id;
+    out[LAUNCH_STAT_MAX] = p.max;
+    out[LAUNCH_STAT_SUM] = p.sum;
+    out[LAUNCH_STAT_TARGET] = target >= 0 && target < r.n_columns ? x[target] : 0;
+    if (argmax) out[LAUNCH_STAT_ARGMAX] = r.first_id + p.argmax;
+}
+
+typedef struct joined_stats {
+    double max, sum, target, argmax;
+} joined_stats;
+
+/* Of one token over all ranks, in their order; the first of equal maxima has the lowest id. */
+static __device__ joined_stats stats_join(const double *stats, int n_ranks, int64_t n_tokens, int n_stats,
+                                          int64_t token) {
+    joined_stats all = {-CUDART_INF, 0, 0, 0};
+    for (int i = 0; i < n_ranks; i++) {
+        const double *s = stats + (i * n_tokens + token) * n_stats;
+        all.target += s[LAUNCH_STAT_TARGET]; /* one of them has it, the others 0 */
+        if (i > 0 && !(s[LAUNCH_STAT_MAX] > all.max)) continue;
+        all.max = s[LAUNCH_STAT_MAX];
+        if (n_stats > LAUNCH_STAT_ARGMAX) all.argmax = s[LAUNCH_STAT_ARGMAX];
+    }
+    for (int i = 0; i < n_ranks; i++) {
+        const double *s = stats + (i * n_tokens + token) * n_stats;
+        all.sum += s[LAUNCH_STAT_SUM] * (s[LAUNCH_STAT_MAX] == all.max ? 1 : exp(s[LAUNCH_STAT_MAX] - all.max));
+    }
+    return all;
+}
+
+enum { JOIN_THREADS = 128 };
+
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    join_kernel(unembed_rows r, const double *stats, int n_ranks, int n_stats) {
+    int64_t token = (int64_t)blockIdx.x * JOIN_THREADS + threadIdx.x;
+    int32_t target;
+    if (token >= r.n_rows) return;
+    joined_stats all = stats_join(stats, n_ranks, r.n_rows, n_stats, token);
+    r.losses[token] = trained(r, token, &target) ? (float)(all.max + log(all.sum) - all.target) : 0.0f;
+    if (r.argmax) r.argmax[token] = (int32_t)all.argmax;
+}
+
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    states_kernel(unembed_rows r, const double *stats, int n_ranks, int n_stats) {
+    int64_t token = (int64_t)blockIdx.x * JOIN_THREADS + threadIdx.x;
+    int32_t target;
+    if (token >= r.n_rows) return;
+    unembed_state s = {0, 0};
+    if (trained(r, token, &target)) {
+        joined_stats all = stats_join(stats, n_ranks, r.n_rows, n_stats, token);
+        double weight = r.weights ? r.weights[token] : 1;
+        s = {(float)all.max, (float)(weight * *r.seed / all.sum)};
+    }
+    r.states[token] = s;
+}
+
+/* ---- picked rows -------------------------------------------------------------------------------------------------- */
 
 /* 16 bytes or, where rows are not aligned to that, 2 at a time: rows are of 16-bit or longer elements. */
 template <typename T>
@@ -266,6 +340,55 @@ extern "C" void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r) 
     case LAUNCH_F16: grad_kernel<__half><<<n_blocks, threads_for(r->n_columns), 0, stream>>>(*r); break;
     default: grad_kernel<float><<<n_blocks, threads_for(r->n_columns), 0, stream>>>(*r);
     }
+}
+
+/* Rows of any length behind each other start anywhere, so a thread takes single logits, some at once. */
+enum { TOP_THREADS = 512, TOP_LOADS = 8 };
+
+static __global__ void __launch_bounds__(TOP_THREADS)
+    top_kernel(const float *logits, int32_t n, int32_t *top, double *sums) {
+    const float *x = logits + (int64_t)blockIdx.x * n;
+    row_part p = {-CUDART_INF_F, 0, 0};
+    for (int32_t first = threadIdx.x; first < n; first += TOP_THREADS * TOP_LOADS) {
+        float v[TOP_LOADS];
+#pragma unroll
+        for (int u = 0; u < TOP_LOADS; u++) {
+            int32_t i = first + u * TOP_THREADS;
+            v[u] = i < n ? x[i] : -CUDART_INF_F;
+        }
+#pragma unroll
+        for (int u = 0; u < TOP_LOADS; u++)
+            p = part_merge<true>(p, row_part{v[u], first + u * TOP_THREADS < n ? 1.0f : 0.0f, first + u * TOP_THREADS});
+    }
+    p = block_merge<true>(p);
+    if (threadIdx.x > 0) return;
+    top[blockIdx.x] = p.argmax;
+    sums[2 * (int64_t)blockIdx.x] = (double)p.max;
+    sums[2 * (int64_t)blockIdx.x + 1] = (double)p.max + (double)logf(p.sum);
+}
+
+extern "C" void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns,
+                                  int32_t *top, double *sums) {
+    if (n_rows > 0) top_kernel<<<(unsigned)n_rows, TOP_THREADS, 0, stream>>>(logits, n_columns, top, sums);
+}
+
+extern "C" void launch_unembed_stats(cudaStream_t stream, const unembed_rows *r, double *stats, int n_stats) {
+    if (r->n_rows == 0) return;
+    stats_kernel<<<(unsigned)r->n_rows, threads_for(r->n_columns), 0, stream>>>(*r, stats, n_stats);
+}
+
+static unsigned join_blocks(const unembed_rows *r) { return (unsigned)((r->n_rows + JOIN_THREADS - 1) / JOIN_THREADS); }
+
+extern "C" void launch_unembed_join(cudaStream_t stream, const unembed_rows *r, const double *stats, int n_ranks,
+                                    int n_stats) {
+    if (r->n_rows == 0) return;
+    join_kernel<<<join_blocks(r), JOIN_THREADS, 0, stream>>>(*r, stats, n_ranks, n_stats);
+}
+
+extern "C" void launch_unembed_states(cudaStream_t stream, const unembed_rows *r, const double *stats, int n_ranks,
+                                      int n_stats) {
+    if (r->n_rows == 0) return;
+    states_kernel<<<join_blocks(r), JOIN_THREADS, 0, stream>>>(*r, stats, n_ranks, n_stats);
 }
 
 extern "C" void launch_gather_rows(cudaStream_t stream, void *dst, const void *src, const int32_t *pick, int64_t n_rows,

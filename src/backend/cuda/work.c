@@ -7,8 +7,11 @@ size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_LINEAR:
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
+    case OP_LINEAR8:
     case OP_LINEAR_DW_ADD:
     case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD:
     case OP_UNEMBED_LOGITS: return cuda_gemm_work_bytes(p, o);
     case OP_ATTENTION:

@@ -28,12 +28,13 @@ static size_t bytes_up(size_t n) { return (n + 127) / 128 * 128; }
 bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
-           a->bias == b->bias && a->accumulate == b->accumulate && a->inside == b->inside;
+           a->bias == b->bias && a->accumulate == b->accumulate && a->short_sums == b->short_sums &&
+           a->inside == b->inside;
 }
 
-/* Never a weight gradient (A is turned in those alone): it is one sum over all tokens. */
+/* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. */
 bool product_may_split(const product *q) {
-    return !q->accumulate && !q->a_turned && q->k >= SPLIT_K &&
+    return !q->accumulate && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
            ceil_div(q->m, 128) * ceil_div(q->n, 128) <= SPLIT_TILES;
 }
 
@@ -76,6 +77,23 @@ product linear_product(const program *p, const op *o) {
         q.accumulate = o->kind == OP_LINEAR_DW_ADD;
         ASSERT(q.k == row_count(second));
     }
+    q.ldc = q.n;
+    return q;
+}
+
+product linear8_product(const program *p, const op *o) {
+    const value *x = program_get(p, o->in[0]), *w = program_get(p, o->in[2]), *y = program_get(p, o->out[0]);
+    product q = {.m = x->shape.dim[0],
+                 .n = w->shape.dim[0],
+                 .k = x->shape.dim[1],
+                 .b_turned = true,
+                 .type = x->type,
+                 .c_type = y->type,
+                 .bias = o->in[4] != NO_VALUE,
+                 .short_sums = !o->attr.over_tokens};
+    ASSERT(x->type == w->type && q.k == w->shape.dim[1]);
+    ASSERT(!q.bias || program_get(p, o->in[4])->type == q.c_type);
+    q.lda = q.ldb = q.k;
     q.ldc = q.n;
     return q;
 }
@@ -160,9 +178,12 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
-    u.gradient = o->kind == OP_UNEMBED_LOSS_GRAD;
-    u.dh_type = u.gradient ? program_get(p, o->out[1])->type : u.type;
-    u.dw_type = u.gradient ? program_get(p, o->out[2])->type : u.type;
+    u.vocab = u.V;
+    if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
+    u.gradient = op_is_loss_gradient(o->kind);
+    int at_dh = o->kind == OP_UNEMBED_GRAD ? 0 : 1;
+    u.dh_type = u.gradient ? program_get(p, o->out[at_dh])->type : u.type;
+    u.dw_type = u.gradient ? program_get(p, o->out[at_dh + 1])->type : u.type;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = ceil_div(u.N, u.rows);
     u.ld = ld_up(u.V);
@@ -176,7 +197,8 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     }
     u.at_stored = bytes_up((size_t)n_floats * sizeof(float));
     u.at_states = u.at_stored + bytes_up(u.stored ? (size_t)(u.N * u.ld) * dtype_bytes(u.type) : 0);
-    u.at_products = u.at_states + bytes_up(u.v_block ? (size_t)u.N * 2 * sizeof(float) : 0);
+    u.keeps_states = u.v_block > 0 || o->kind == OP_UNEMBED_GRAD;
+    u.at_products = u.at_states + bytes_up(u.keeps_states ? (size_t)u.N * 2 * sizeof(float) : 0);
     u.n_bytes = u.at_products + products_bytes(&u);
     return u;
 }
@@ -205,7 +227,10 @@ size_t cuda_gemm_work_bytes(const program *p, const op *o) {
     product q;
     switch (o->kind) {
     case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_plan_make(p, o).n_bytes;
+    case OP_LINEAR8: q = linear8_product(p, o); return product_work_bytes(&q);
     case OP_UNEMBED_LOGITS: q = logits_product(p, o); return logits_picked_bytes(p, o) + product_work_bytes(&q);
     default: q = linear_product(p, o); return product_work_bytes(&q);
     }

@@ -1,131 +1,22 @@
-/* checkpoint_io.c - one checkpoint directory: laid out, written, checked, read.
- *
- * Every byte of a checkpoint is under a checksum: tensors piece by piece, the header of each safetensors file, and
- * checkpoint.json by a seal over its own text. The seal is the last member of the object and is compared as bytes, so
- * even a changed blank in it is found. Checksums are taken from the bytes in memory as they are handed to the file: a
- * disk or page cache that returns others is found when reading.
+/* checkpoint_read.c - one checkpoint directory checked and read, into a program or without one.
  *
  * Reading trusts nothing: JSON seal, identity, names, dtypes, shapes, pieces that tile their tensor, and then all
  * checksums on all threads; only after that is the first byte written into the running program.
  * Pieces are cut along the first dimension or between elements, which makes each one a run of bytes; or they are runs of a
  * cut tensor, whose rows or columns tensor ranks share. Other cuts are refused by name. */
 #include "train/checkpoint_io.h"
+#include "train/checkpoint_seal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
-
-#define FORMAT_NAME "ralo checkpoint"
-#define SEAL_BEFORE ",\n \"checksum\": \""
-#define SEAL_AFTER "\"\n}\n"
-enum {
-    FORMAT_VERSION = 1,
-    ALONE = -1, /* in the place of a rank */
-    HEX_BYTES = 32,
-    SEAL_BYTES = sizeof SEAL_BEFORE - 1 + HEX_BYTES + sizeof SEAL_AFTER - 1,
-    JSON_MAX_BYTES = 256 << 20,
-    CHUNK_BYTES = 1 << 20, /* read, hashed and written in one go, while it is in the cache */
-};
-
-static void format_hash(char out[HEX_BYTES + 1], XXH128_hash_t h) {
-    snprintf(out, HEX_BYTES + 1, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
-}
-
-static void checksum_hex(char out[HEX_BYTES + 1], const void *data, size_t n_bytes) {
-    format_hash(out, XXH3_128bits(data, n_bytes));
-}
-
-/* ---- layout -------------------------------------------------------------------------------------------------- */
-
-static int64_t row_count(const shape *s) { return s->rank > 0 ? s->dim[0] : 1; }
-
-static int64_t element_count(const checkpoint_tensor *t) { return shape_count(&t->shape); }
-
-size_t checkpoint_saved_bytes(const checkpoint_tensor *t) { return (size_t)t->saved.n * dtype_bytes(t->type); }
-
-size_t checkpoint_saved_offset(const checkpoint_tensor *t) {
-    return t->saved.n ? (size_t)(t->saved.first - t->held.first) * dtype_bytes(t->type) : 0;
-}
-
-static status check_names(const checkpoint_tensor *tensors, size_t n) {
-    status rc = OK;
-    json_t *seen = json_object();
-    for (size_t i = 0; i < n && rc == OK; i++) {
-        if (json_object_get(seen, tensors[i].name))
-            rc = ERR(ERR_BUG, "checkpoint: two tensors are named '%s'", tensors[i].name);
-        else if (json_object_set_new(seen, tensors[i].name, json_true()) != 0)
-            rc = ERR(ERR_INPUT, "checkpoint: the tensor name '%s' is not UTF-8", tensors[i].name);
-    }
-    json_decref(seen);
-    return rc;
-}
-
-status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpoint_tensor *tensors, size_t n,
-                              uint64_t shard_bytes) {
-    *l = (checkpoint_layout){.n_tensors = n, .n_shards = 1};
-    TRY(check_names(tensors, n));
-    l->tensors = arena_copy(memory, tensors, n * sizeof *tensors);
-    l->staging_offsets = arena_array(memory, uint64_t, n);
-    size_t n_pieces = 0;
-    for (size_t i = 0; i < n; i++) { /* an upper bound: a piece of a cut tensor is a row or more than half a shard */
-        uint64_t n_bytes = checkpoint_saved_bytes(&tensors[i]);
-        n_pieces += n_bytes <= shard_bytes ? 1 : (n_bytes / shard_bytes + 1) * 2;
-    }
-    l->pieces = arena_array(memory, checkpoint_piece, n_pieces);
-
-    uint64_t in_shard = 0;
-    for (size_t i = 0; i < n; i++) {
-        checkpoint_tensor *t = &l->tensors[i];
-        t->name = arena_string(memory, t->name);
-        bool flat = t->saved.n != element_count(t);
-        int64_t rows = flat ? t->saved.n : row_count(&t->shape);
-        uint64_t n_bytes = checkpoint_saved_bytes(t), row_bytes = rows > 0 ? n_bytes / (uint64_t)rows : 0;
-        l->staging_offsets[i] = l->staging_bytes;
-        l->staging_bytes += n_bytes;
-        if (t->cut) t->cut = arena_copy(memory, t->cut, sizeof *t->cut);
-        if (flat && rows == 0) continue; /* other ranks write all of it */
-        /* A tensor stays whole when a shard can hold it. A larger one is cut, one piece per shard: pieces of a tensor
-         * never meet in a file, so each can carry the tensor's own name there. */
-        int64_t rows_per_piece = n_bytes <= shard_bytes ? rows : MAX((int64_t)(shard_bytes / row_bytes), 1);
-        for (int64_t row = 0; row == 0 || row < rows; row += rows_per_piece) {
-            int64_t piece_rows = MIN(rows_per_piece, rows - row);
-            uint64_t piece_bytes = (uint64_t)piece_rows * row_bytes;
-            if (in_shard > 0 && (row > 0 || in_shard + piece_bytes > shard_bytes)) {
-                l->n_shards++;
-                in_shard = 0;
-            }
-            ASSERT(l->n_pieces < n_pieces);
-            int64_t at = t->saved.first + row; /* saved.first is 0 where rows are rows */
-            l->pieces[l->n_pieces++] =
-                (checkpoint_piece){i, l->n_shards - 1, flat, at, piece_rows, (uint64_t)at * row_bytes, piece_bytes};
-            in_shard += piece_bytes;
-            if (rows == 0) break;
-        }
-    }
-    return OK;
-}
 
 /* ---- the state as JSON --------------------------------------------------------------------------------------- */
 
-/* JSON has no NaN and no infinity, and its integers end at 2^63: those go as words. */
-static json_t *json_from_double(double x) {
-    if (isfinite(x)) return json_real(x);
-    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
-}
-
-static json_t *json_from_u64(uint64_t x) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, x);
-    return json_string(text);
-}
-
+/* JSON has no NaN and no infinity, and its integers end at 2^63: those are words. */
 static status get_double(const json_t *object, const char *key, const char *where, double *out) {
     const char *word = json_string_value(json_object_get(object, key));
     if (word && strcmp(word, "nan") == 0) *out = NAN;
@@ -146,15 +37,6 @@ static status get_u64(const json_t *object, const char *key, const char *where, 
     return OK;
 }
 
-static json_t *state_to_json(const train_state *s) {
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:I, s:I}}", "step", (json_int_t)s->step, "updates",
-                     (json_int_t)s->updates, "data_row", json_from_u64(s->data_row), "tokens", json_from_u64(s->tokens),
-                     "seed", json_from_u64(s->seed), "first_loss", json_from_double(s->first_loss), "last_loss",
-                     json_from_double(s->last_loss), "scaler", "scale", json_from_double(s->scaler.scale),
-                     "clean_steps", (json_int_t)s->scaler.clean_steps, "hysteresis_left",
-                     (json_int_t)s->scaler.hysteresis_left);
-}
-
 static status state_from_json(const json_t *root, const char *where, train_state *s) {
     const json_t *object = json_object_get(root, "state"), *scaler = json_object_get(object, "scaler");
     TRY(json_get_int(object, "step", 0, INT64_MAX, where, &s->step));
@@ -170,318 +52,18 @@ static status state_from_json(const json_t *root, const char *where, train_state
     return OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
-
-status checkpoint_dir_sync(const char *dir) {
-    status rc = OK;
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return ERR(ERR_IO, "open directory %s: %s", dir, strerror(errno));
-    if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
-        rc = ERR(ERR_IO, "fsync directory %s: %s", dir, strerror(errno));
-    close(fd);
-    return rc;
-}
-
-static status write_text(const char *path, const char *text, size_t n_bytes) {
-    status rc = OK;
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
-    while (n_bytes > 0 && rc == OK) {
-        ssize_t n = write(fd, text, n_bytes);
-        if (n < 0 && errno != EINTR) rc = ERR(ERR_IO, "write %zu bytes to %s: %s", n_bytes, path, strerror(errno));
-        if (n > 0) text += n, n_bytes -= (size_t)n;
-    }
-    if (rc == OK && fsync(fd) != 0) rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
-    if (close(fd) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
-    return rc;
-}
-
-/* Puts the checksum of everything before it behind the last member: "... ,\n "checksum": "..."\n}\n". */
-static status write_sealed(const char *path, const json_t *root) {
-    char *text = json_dumps(root, JSON_INDENT(1)), hex[HEX_BYTES + 1];
-    ASSERT(text); /* names and identity were checked to be UTF-8 */
-    size_t length = strlen(text);
-    ASSERT(length > 2 && strcmp(text + length - 2, "\n}") == 0);
-    text[length - 2] = 0;
-    checksum_hex(hex, text, length - 2);
-    strbuf sealed;
-    strbuf_init(&sealed);
-    strbuf_add_bytes(&sealed, text, length - 2);
-    strbuf_printf(&sealed, SEAL_BEFORE "%s" SEAL_AFTER, hex);
-    status rc = write_text(path, sealed.text, sealed.length);
-    strbuf_fini(&sealed);
-    free(text);
-    if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
-    return OK;
-}
-
-static shape piece_shape(const checkpoint_layout *l, const checkpoint_piece *piece) {
-    shape s = l->tensors[piece->tensor].shape;
-    if (piece->flat) return SHAPE(piece->n_rows);
-    if (s.rank > 0) s.dim[0] = piece->n_rows;
-    return s;
-}
-
-static json_t *json_from_shape(const shape *s) {
-    json_t *list = json_array();
-    for (int i = 0; i < s->rank; i++) json_array_append_new(list, json_integer(s->dim[i]));
-    return list;
-}
-
-static const char *shard_name(arena *memory, int rank, int shard, int n_shards) {
-    if (rank != ALONE)
-        return arena_format(memory, "tensors-rank-%05d-%05d-of-%05d.safetensors", rank, shard + 1, n_shards);
-    return arena_format(memory, "tensors-%05d-of-%05d.safetensors", shard + 1, n_shards);
-}
-
-/* The part of a safetensors file before its tensors. Ours have no holes, so nothing else is outside the tensors. */
-static size_t header_bytes(const safetensors *st) {
-    uint64_t length;
-    memcpy(&length, st->map, sizeof length);
-    return sizeof length + (size_t)length;
-}
-
-/* Copies one piece into its place in the file and gives its checksum. */
-static status write_piece(safetensors_writer *w, size_t entry, const checkpoint_layout *l,
-                          const checkpoint_source *from, const checkpoint_piece *piece, uint8_t *buffer,
-                          char hex[HEX_BYTES + 1]) {
-    status rc = OK;
-    const checkpoint_tensor *t = &l->tensors[piece->tensor];
-    size_t in_share = (size_t)piece->byte_offset - (size_t)t->saved.first * dtype_bytes(t->type);
-    XXH3_state_t *hash = XXH3_createState();
-    ASSERT(hash && XXH3_128bits_reset(hash) == XXH_OK);
-    for (uint64_t at = 0; at < piece->n_bytes; at += CHUNK_BYTES) {
-        size_t n = (size_t)MIN((uint64_t)CHUNK_BYTES, piece->n_bytes - at), offset = in_share + (size_t)at;
-        const uint8_t *data = buffer;
-        if (from->staging) data = from->staging + l->staging_offsets[piece->tensor] + offset;
-        else exec_read(from->e, t->value, checkpoint_saved_offset(t) + offset, buffer, n);
-        ASSERT(XXH3_128bits_update(hash, data, n) == XXH_OK);
-        TRY_GOTO(rc, safetensors_writer_put(w, entry, at, data, n), done);
-    }
-    format_hash(hex, XXH3_128bits_digest(hash));
-done:
-    XXH3_freeState(hash);
-    return rc;
-}
-
-static void describe_cut(json_t *piece, const param_cut *c) {
-    json_t *slices = json_array();
-    for (int i = 0; i < c->n_slices; i++)
-        json_array_append_new(slices, json_pack("[I, I, I]", (json_int_t)c->slices[i].at, (json_int_t)c->slices[i].from,
-                                                (json_int_t)c->slices[i].n));
-    json_object_set_new(piece, "of", json_from_shape(&c->here));
-    json_object_set_new(piece, "dim", json_integer(c->dim));
-    json_object_set_new(piece, "slices", slices);
-}
-
-static void describe_piece(json_t *tensors, const checkpoint_layout *l, const checkpoint_piece *piece,
-                           const char *hex) {
-    const checkpoint_tensor *t = &l->tensors[piece->tensor];
-    json_t *entry = json_object_get(tensors, t->name);
-    if (!entry) {
-        entry = json_pack("{s:s, s:o, s:[]}", "dtype", dtype_file_name(t->type), "shape", json_from_shape(&t->shape),
-                          "pieces");
-        json_object_set_new(tensors, t->name, entry);
-    }
-    json_t *pieces = json_object_get(entry, "pieces");
-    if (piece->flat) {
-        json_t *run = json_pack("{s:i, s:[I, I], s:s}", "file", piece->shard, "elements", (json_int_t)piece->row,
-                                (json_int_t)piece->n_rows, "xxh3_128", hex);
-        if (t->cut) describe_cut(run, t->cut);
-        json_array_append_new(pieces, run);
-        return;
-    }
-    shape start = {.rank = t->shape.rank, .dim = {piece->row}}, size = piece_shape(l, piece);
-    json_array_append_new(pieces, json_pack("{s:i, s:o, s:o, s:s}", "file", piece->shard, "start",
-                                            json_from_shape(&start), "size", json_from_shape(&size), "xxh3_128", hex));
-}
-
-/* Adds {name, bytes, header checksum} of a finished file. Opening it again also proves that it can be read. */
-static status describe_file(json_t *files, const char *path, const char *name) {
-    safetensors st;
-    char hex[HEX_BYTES + 1];
-    TRY(safetensors_open(&st, path));
-    checksum_hex(hex, st.map, header_bytes(&st));
-    json_array_append_new(
-        files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes", (json_int_t)st.map_bytes, "header_xxh3_128", hex));
-    safetensors_close(&st);
-    return OK;
-}
-
-/* Writes pieces first..end-1 as one file. */
-static status write_shard(const char *dir, const checkpoint_layout *l, const checkpoint_source *from, int rank,
-                          size_t first, size_t end, json_t *files, json_t *tensors) {
-    status rc = OK;
-    arena memory;
-    arena_init(&memory);
-    safetensors_entry *entries = arena_array(&memory, safetensors_entry, end - first);
-    for (size_t i = first; i < end; i++) {
-        const checkpoint_tensor *t = &l->tensors[l->pieces[i].tensor];
-        entries[i - first] = (safetensors_entry){t->name, t->type, piece_shape(l, &l->pieces[i])};
-    }
-    uint8_t *buffer = from->staging ? NULL : arena_alloc(&memory, CHUNK_BYTES);
-    const char *name = shard_name(&memory, rank, l->pieces[first].shard, l->n_shards);
-    const char *path = arena_format(&memory, "%s/%s", dir, name);
-    safetensors_writer w;
-    TRY_GOTO(rc, safetensors_writer_open(&w, path, entries, end - first, NULL), done);
-    for (size_t i = first; i < end; i++) {
-        char hex[HEX_BYTES + 1];
-        TRY_GOTO(rc, write_piece(&w, i - first, l, from, &l->pieces[i], buffer, hex), abandon);
-        describe_piece(tensors, l, &l->pieces[i], hex);
-    }
-    TRY_GOTO(rc, safetensors_writer_close(&w), done);
-    TRY_GOTO(rc, describe_file(files, path, name), done);
-    goto done;
-abandon:
-    safetensors_writer_abort(&w);
-done:
-    arena_fini(&memory);
-    return rc;
-}
-
-static status write_shards(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank,
-                           json_t *files, json_t *tensors) {
-    for (size_t first = 0, end; first < l->n_pieces; first = end) {
-        for (end = first; end < l->n_pieces && l->pieces[end].shard == l->pieces[first].shard;) end++;
-        TRY(write_shard(dir, l, source, rank, first, end, files, tensors));
-    }
-    return OK;
-}
-
-/* checkpoint.json: the last file, without which the others are nothing. Takes files and tensors over. */
-static status write_index(const char *dir, const checkpoint_words *w, json_t *files, json_t *tensors) {
-    json_t *root =
-        json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", FORMAT_NAME, "version", FORMAT_VERSION, "identity",
-                  w->identity, "state", state_to_json(w->state), "files", files, "tensors", tensors);
-    ASSERT(root);
-    if (w->model) {
-        json_t *described = json_loads(w->model, JSON_REJECT_DUPLICATES, NULL);
-        ASSERT(described); /* checked when the checkpointer was opened */
-        json_object_set_new(root, "model", described);
-    }
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/checkpoint.json", dir);
-    status rc = write_sealed(path.text, root);
-    strbuf_fini(&path);
-    json_decref(root);
-    return rc;
-}
-
-status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const checkpoint_words *w) {
-    json_t *files = json_array(), *tensors = json_object();
-    status rc = write_shards(dir, l, source, ALONE, files, tensors);
-    if (rc == OK) return write_index(dir, w, files, tensors);
-    json_decref(files);
-    json_decref(tensors);
-    return rc;
-}
-
-/* ---- reading ------------------------------------------------------------------------------------------------- */
-
-static status read_sealed(const char *path, json_t **out) {
-    status rc = OK;
-    char *text, hex[HEX_BYTES + 1], seal[SEAL_BYTES + 1];
-    size_t n_bytes;
-    json_error_t where;
-    *out = NULL;
-    TRY(file_read_all(path, JSON_MAX_BYTES, &text, &n_bytes));
-    if (n_bytes <= SEAL_BYTES) {
-        rc = ERR(ERR_INPUT, "%s: found %zu bytes, expected a sealed checkpoint.json; it is cut short", path, n_bytes);
-        goto done;
-    }
-    size_t content = n_bytes - SEAL_BYTES;
-    checksum_hex(hex, text, content);
-    snprintf(seal, sizeof seal, SEAL_BEFORE "%s" SEAL_AFTER, hex);
-    if (memcmp(text + content, seal, SEAL_BYTES) != 0) {
-        char found[HEX_BYTES + 1];
-        for (int i = 0; i < HEX_BYTES; i++) {
-            char ch = text[content + sizeof SEAL_BEFORE - 1 + (size_t)i];
-            found[i] = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'f') ? ch : '?';
-        }
-        found[HEX_BYTES] = 0;
-        rc = ERR(ERR_INPUT, "%s is damaged: its seal says checksum %s, its content has %s", path, found, hex);
-        goto done;
-    }
-    if (!(*out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &where)))
-        rc = ERR(ERR_INPUT, "%s:%d:%d: %s", path, where.line, where.column, where.text);
-done:
-    free(text);
-    return rc;
-}
-
-/* ---- by many ranks -------------------------------------------------------------------------------------------- */
-
-static const char *part_path(arena *memory, const char *dir, int rank) {
-    return arena_format(memory, "%s/part-%05d.json", dir, rank);
-}
-
-status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank) {
-    arena memory;
-    arena_init(&memory);
-    json_t *files = json_array(), *tensors = json_object();
-    json_t *root = json_pack("{s:o, s:o}", "files", files, "tensors", tensors);
-    status rc = write_shards(dir, l, source, rank, files, tensors);
-    if (rc == OK) rc = write_sealed(part_path(&memory, dir, rank), root);
-    json_decref(root);
-    arena_fini(&memory);
-    return rc;
-}
-
-/* One rank's words behind those of the ranks before it: its files are numbered on. */
-static void join_part(json_t *files, json_t *tensors, json_t *part) {
-    json_int_t first = (json_int_t)json_array_size(files);
-    json_t *entry, *piece;
-    const char *name;
-    size_t i;
-    json_array_extend(files, json_object_get(part, "files"));
-    json_object_foreach(json_object_get(part, "tensors"), name, entry) {
-        json_t *pieces = json_object_get(entry, "pieces"), *known = json_object_get(tensors, name);
-        json_array_foreach(pieces, i, piece) {
-            json_int_t file = json_integer_value(json_object_get(piece, "file"));
-            json_object_set_new(piece, "file", json_integer(first + file));
-        }
-        if (known) json_array_extend(json_object_get(known, "pieces"), pieces);
-        else json_object_set(tensors, name, entry);
-    }
-}
-
-status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w) {
-    status rc = OK;
-    arena memory;
-    arena_init(&memory);
-    json_t *files = json_array(), *tensors = json_object();
-    for (int rank = 0; rank < n_ranks; rank++) {
-        json_t *part;
-        TRY_GOTO(rc, read_sealed(part_path(&memory, dir, rank), &part), fail);
-        join_part(files, tensors, part);
-        json_decref(part);
-    }
-    TRY_GOTO(rc, write_index(dir, w, json_incref(files), json_incref(tensors)), fail);
-    for (int rank = 0; rank < n_ranks && rc == OK; rank++) {
-        const char *path = part_path(&memory, dir, rank);
-        if (unlink(path) != 0) rc = ERR(ERR_IO, "remove %s: %s", path, strerror(errno));
-    }
-fail:
-    json_decref(files);
-    json_decref(tensors);
-    arena_fini(&memory);
-    return rc;
-}
-
-/* ---- reading what is whole ----------------------------------------------------------------------------------------- */
+/* ---- the directory --------------------------------------------------------------------------------------------- */
 
 static status check_format(const json_t *root, const char *path) {
     const char *format;
     int64_t version;
     TRY(json_get_string(root, "format", path, &format));
-    if (strcmp(format, FORMAT_NAME) != 0)
-        return ERR(ERR_INPUT, "%s: found the format '%s', expected '" FORMAT_NAME "'", path, format);
+    if (strcmp(format, CHECKPOINT_FORMAT) != 0)
+        return ERR(ERR_INPUT, "%s: found the format '%s', expected '" CHECKPOINT_FORMAT "'", path, format);
     TRY(json_get_int(root, "version", INT64_MIN, INT64_MAX, path, &version));
-    if (version != FORMAT_VERSION)
+    if (version != CHECKPOINT_VERSION)
         return ERR(ERR_INPUT, "%s: found format version %lld, this program reads %d", path, (long long)version,
-                   FORMAT_VERSION);
+                   CHECKPOINT_VERSION);
     if (!json_is_array(json_object_get(root, "files")) || !json_is_object(json_object_get(root, "tensors")))
         return ERR(ERR_INPUT, "%s: 'files' or 'tensors' is missing", path);
     return OK;
@@ -509,7 +91,7 @@ status checkpoint_check(const char *dir) {
     json_t *root = NULL, *file;
     size_t i;
     const char *json_path = arena_format(&memory, "%s/checkpoint.json", dir), *path;
-    TRY_GOTO(rc, read_sealed(json_path, &root), done);
+    TRY_GOTO(rc, sealed_read(json_path, &root), done);
     TRY_GOTO(rc, check_format(root, json_path), done);
     json_array_foreach(json_object_get(root, "files"), i, file)
         TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
@@ -526,7 +108,7 @@ typedef struct found_piece {
     const uint8_t *data;
     size_t n_bytes;
     const char *expected; /* hex */
-    char found[HEX_BYTES + 1];
+    char found[CHECKSUM_BYTES + 1];
     int64_t first, count;                 /* elements of the tensor, or of what a rank had of it: */
     param_cut cut;                        /* dim -1: nothing was cut */
     const checkpoint_tensor *destination; /* NULL: not asked for */
@@ -560,7 +142,7 @@ static status open_files(reader *r) {
         TRY(json_get_string(file, "header_xxh3_128", r->json_path, &r->header_hex[i]));
         TRY(safetensors_open(&r->files[i], path));
         r->n_files = i + 1;
-        size_t n_bytes = header_bytes(&r->files[i]);
+        size_t n_bytes = shard_header_bytes(&r->files[i]);
         for (size_t k = 0; k < r->files[i].n_tensors; k++) n_bytes += r->files[i].tensors[k].n_bytes;
         if (n_bytes != r->files[i].map_bytes)
             return ERR(ERR_INPUT, "%s: header and tensors take %zu bytes, the file has %zu", path, n_bytes,
@@ -838,9 +420,9 @@ static void hash_piece(void *context, int64_t task, int thread) {
 }
 
 static status verify_headers(const reader *r) {
-    char hex[HEX_BYTES + 1];
+    char hex[CHECKSUM_BYTES + 1];
     for (size_t i = 0; i < r->n_files; i++) {
-        checksum_hex(hex, r->files[i].map, header_bytes(&r->files[i]));
+        checksum_hex(hex, r->files[i].map, shard_header_bytes(&r->files[i]));
         if (strcmp(hex, r->header_hex[i]) != 0)
             return ERR(ERR_INPUT, "%s is damaged: the checksum of its header is %s, expected %s", r->files[i].path, hex,
                        r->header_hex[i]);
@@ -872,8 +454,8 @@ static void put_piece(void *context, int64_t task, int thread) {
         int64_t in_piece = c.in_piece.here + c.in_value.whole - c.in_piece.whole - piece->first;
         const uint8_t *from = piece->data + (size_t)in_piece * width;
         size_t to = (size_t)(c.in_value.here - t->held.first) * width, n_bytes = (size_t)c.in_value.n * width;
-        for (size_t at = 0; at < n_bytes; at += CHUNK_BYTES)
-            exec_write(r->e, t->value, to + at, from + at, MIN((size_t)CHUNK_BYTES, n_bytes - at));
+        for (size_t at = 0; at < n_bytes; at += CHECKPOINT_CHUNK)
+            exec_write(r->e, t->value, to + at, from + at, MIN((size_t)CHECKPOINT_CHUNK, n_bytes - at));
     }
 }
 
@@ -889,7 +471,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     *r = (reader){.dir = dir, .e = e};
     arena_init(&r->memory);
     r->json_path = arena_format(&r->memory, "%s/checkpoint.json", dir);
-    TRY(read_sealed(r->json_path, &r->root));
+    TRY(sealed_read(r->json_path, &r->root));
     TRY(check_format(r->root, r->json_path));
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
     if (identity && strcmp(found, identity) != 0)

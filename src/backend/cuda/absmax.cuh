@@ -1,0 +1,41 @@
+#pragma once
+/* absmax.cuh - the largest number of a tensor, gathered by the kernel that writes it.
+ *
+ * Numbers without their sign are in the order of their bits, with infinity and NaN above all, so that integers are compared:
+ * the result is the same in whatever order blocks come. It is cleared before the kernel and grows while it runs. */
+#include "backend/cuda/typed.cuh"
+
+DEVICE uint32_t absmax_bits(uint32_t most, float x) { return max(most, __float_as_uint(x) & 0x7fffffffu); }
+
+/* Of the first n numbers of a pack as they are stored: what was rounded to T is not what was computed. */
+template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored, int64_t n) {
+    pack<T> p = pack_widen<T>(stored);
+#pragma unroll
+    for (int e = 0; e < pack<T>::N; e++)
+        if (e < n) most = absmax_bits(most, p.v[e]);
+    return most;
+}
+
+/* All threads of the block take part; one of them writes. `shared` has a place for every warp. */
+DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = most;
+    __syncthreads();
+    if (threadIdx.x >= WARP) return;
+    most = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / WARP ? shared[threadIdx.x] : 0u);
+    if (threadIdx.x == 0) atomicMax((unsigned *)amax, most);
+}
+
+/* A kernel that can also hand out a largest number is made twice, and only of bf16, which alone needs it: without it the
+ * kernel has the registers that it had. */
+template <typename T, typename F> static void by_amax(const float *amax, F run) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        by_flag(amax != NULL, run);
+    } else {
+        run(std::false_type{});
+    }
+}
+
+static inline void absmax_clear(cudaStream_t s, float *amax) {
+    if (amax) cudaMemsetAsync(amax, 0, sizeof *amax, s);
+}

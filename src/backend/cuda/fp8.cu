@@ -1,0 +1,148 @@
+/* fp8.cu - the largest number of a bf16 tensor, and the tensor in e4m3, as it lies and turned, in one pass over it.
+ *
+ * A block takes a tile of 128 x 128 numbers. A thread loads four rows of 16 numbers: eight loads of 16 bytes are under way
+ * before the first is used. Rounded, its four words of 4 x 4 bytes are turned in registers, and the words of a column go to
+ * shared memory side by side, so that q and t are both written 16 bytes at a time, in lines of 128.
+ * Tensors whose sides are no multiples of 16 take a kernel that goes byte by byte: small tests. */
+#include "backend/cuda/launch_fp8.h"
+
+#include "backend/cuda/absmax.cuh"
+#include <cuda_fp8.h>
+
+/* ---- the largest number -------------------------------------------------------------------------------------------- */
+
+enum { ABSMAX_THREADS = 512, ABSMAX_PACKS = 4, ABSMAX_BLOCKS_MOST = 2048 };
+
+template <bool VECTOR>
+static __global__ void __launch_bounds__(ABSMAX_THREADS) absmax_kernel(float *amax, const bf16 *x, int64_t n) {
+    enum { N = pack<bf16>::N };
+    __shared__ uint32_t shared[WARP];
+    uint32_t most = 0;
+    const int64_t run = (int64_t)ABSMAX_PACKS * ABSMAX_THREADS * N;
+    for (int64_t first = blockIdx.x * run + threadIdx.x * N; first < n; first += gridDim.x * run) {
+        uint4 raw[ABSMAX_PACKS];
+#pragma unroll
+        for (int k = 0; k < ABSMAX_PACKS; k++) {
+            int64_t i = first + (int64_t)k * ABSMAX_THREADS * N, left = n - i;
+            raw[k] = VECTOR && left >= N ? raw_load<true>(x + i, left) : raw_load<false>(x + i, left);
+        }
+#pragma unroll
+        for (int k = 0; k < ABSMAX_PACKS; k++) most = absmax_pack<bf16>(most, raw[k], N); /* zeros behind the end */
+    }
+    absmax_give(amax, most, shared);
+}
+
+void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {
+    int64_t blocks = divide_up(n, (int64_t)ABSMAX_PACKS * ABSMAX_THREADS * pack<bf16>::N);
+    absmax_clear(s, amax);
+    by_flag(aligned(x, 16), [&](auto vector) {
+        launch(absmax_kernel<decltype(vector)::value>, dim3((unsigned)min(blocks, (int64_t)ABSMAX_BLOCKS_MOST)),
+               dim3(ABSMAX_THREADS), s, amax, (const bf16 *)x, n);
+    });
+}
+
+/* ---- rounding ------------------------------------------------------------------------------------------------------ */
+
+enum { TILE = 128, TILE_THREADS = 256, COLUMNS = 16, ROWS = 4, ACROSS = TILE / COLUMNS, COLUMN_WORDS = TILE / 4 };
+
+#define E4M3_MOST 448.0f
+
+/* At least 2^-100, so that 448 over it is a number; NaN stays. */
+DEVICE float scaled_by(const float *amax) { return *amax < 0x1p-100f ? 0x1p-100f : *amax; }
+
+DEVICE uint32_t e4m3_pair(float low, float high) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
+/* Eight bf16 numbers times factor: two words of e4m3. */
+DEVICE uint2 e4m3_pack(uint4 raw, float factor) {
+    pack<bf16> p = pack_widen<bf16>(raw);
+#pragma unroll
+    for (int e = 0; e < pack<bf16>::N; e++) p.v[e] *= factor;
+    return make_uint2(e4m3_pair(p.v[0], p.v[1]) | e4m3_pair(p.v[2], p.v[3]) << 16,
+                      e4m3_pair(p.v[4], p.v[5]) | e4m3_pair(p.v[6], p.v[7]) << 16);
+}
+
+/* Four rows of four bytes become four columns of them. */
+DEVICE void turn(uint32_t out[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    uint32_t low_ab = __byte_perm(a, b, 0x5140), high_ab = __byte_perm(a, b, 0x7362); /* a0 b0 a1 b1, a2 b2 a3 b3 */
+    uint32_t low_cd = __byte_perm(c, d, 0x5140), high_cd = __byte_perm(c, d, 0x7362);
+    out[0] = __byte_perm(low_ab, low_cd, 0x5410);
+    out[1] = __byte_perm(low_ab, low_cd, 0x7632);
+    out[2] = __byte_perm(high_ab, high_cd, 0x5410);
+    out[3] = __byte_perm(high_ab, high_cd, 0x7632);
+}
+
+/* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
+ * a column, both find all banks. */
+DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * (group ^ (column / COLUMNS)); }
+
+template <bool Q, bool TURNED>
+static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_quantize_args g) {
+    __shared__ __align__(16) uint32_t columns[TURNED ? TILE * COLUMN_WORDS : 4];
+    float a = scaled_by(g.amax), factor = E4M3_MOST / a;
+    if (g.scale && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *g.scale = a / E4M3_MOST;
+    int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 16 columns, which 4 rows */
+    int64_t column0 = (int64_t)blockIdx.x * TILE, column = column0 + across * COLUMNS;
+    for (int64_t row0 = (int64_t)blockIdx.y * TILE; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE) {
+        int64_t row = row0 + down * ROWS; /* sides are multiples of 16: a thread has all of its numbers or none */
+        bool inside = column < g.n_columns && row < g.n_rows;
+        uint4 raw[ROWS][2];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const bf16 *from = (const bf16 *)g.x + (row + r) * g.n_columns + column + h * pack<bf16>::N;
+                raw[r][h] = inside ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+            }
+        uint32_t word[ROWS][4];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            uint2 low = e4m3_pack(raw[r][0], factor), high = e4m3_pack(raw[r][1], factor);
+            word[r][0] = low.x, word[r][1] = low.y, word[r][2] = high.x, word[r][3] = high.y;
+            if (Q && inside)
+                *(uint4 *)(g.q + (row + r) * g.n_columns + column) = make_uint4(low.x, low.y, high.x, high.y);
+        }
+        if constexpr (TURNED) {
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                uint32_t out[4];
+                turn(out, word[0][w], word[1][w], word[2][w], word[3][w]);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    columns[group_at(across * COLUMNS + w * 4 + e, down / 4) + down % 4] = out[e];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < TILE * ACROSS / TILE_THREADS; k++) {
+                int i = k * TILE_THREADS + threadIdx.x, c = i / ACROSS, group = i % ACROSS;
+                int64_t to = row0 + group * 16;
+                if (column0 + c < g.n_columns && to < g.n_rows)
+                    *(uint4 *)(g.t + (column0 + c) * g.n_rows + to) = *(const uint4 *)(columns + group_at(c, group));
+            }
+            __syncthreads(); /* the next tile takes their place */
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(TILE_THREADS) quantize_any_kernel(launch_quantize_args g) {
+    float a = scaled_by(g.amax), factor = E4M3_MOST / a;
+    int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
+    if (i == 0 && g.scale) *g.scale = a / E4M3_MOST;
+    if (i >= g.n_rows * g.n_columns) return;
+    uint8_t e = (uint8_t)e4m3_pair(widen(((const bf16 *)g.x)[i]) * factor, 0.0f);
+    if (g.q) g.q[i] = e;
+    if (g.t) g.t[i % g.n_columns * g.n_rows + i / g.n_columns] = e;
+}
+
+void launch_quantize(cudaStream_t s, const launch_quantize_args *a) {
+    if (a->n_rows % 16 || a->n_columns % 16 || !aligned(a->x, 16) || !aligned(a->q, 16) || !aligned(a->t, 16)) {
+        launch(quantize_any_kernel, dim3((unsigned)divide_up(a->n_rows * a->n_columns, TILE_THREADS)),
+               dim3(TILE_THREADS), s, *a);
+        return;
+    }
+    dim3 grid((unsigned)divide_up(a->n_columns, TILE), grid_rows(divide_up(a->n_rows, TILE)));
+    if (!a->t) launch(quantize_kernel<true, false>, grid, dim3(TILE_THREADS), s, *a);
+    else if (!a->q) launch(quantize_kernel<false, true>, grid, dim3(TILE_THREADS), s, *a);
+    else launch(quantize_kernel<true, true>, grid, dim3(TILE_THREADS), s, *a);
+}

@@ -1,0 +1,277 @@
+/* links.c - ranks that have a device each: who shares one, and messages that devices run by themselves.
+ *
+ * A message over links is an op on a queue of the device. No thread of this process waits for the other ranks in it, so no
+ * wait of ours can look for the first cause and at the clock: the watcher does. It reads how many messages the device has
+ * counted as done, and when that stands still for longer than the timeout, or a cause is known, or a message has failed, it
+ * ends all messages; the queue then runs on to its end with numbers that are worth nothing, and whoever waits for the
+ * section is told the cause. It also keeps this rank's place in the node's page, which the messages of others name.
+ *
+ * A device that computes for longer than the timeout between two messages would be taken for one that waits: with a step of
+ * seconds and a timeout of minutes that is no case. */
+#include "comm/comm_state.h"
+
+#include <stdlib.h>
+
+/* ---- who has which device -------------------------------------------------------------------------------------------- */
+
+typedef struct device_place {
+    uint8_t id[16];
+    int32_t has_links; /* the backend knows links, and their library loads */
+    char why[400];     /* it does not */
+} device_place;
+
+static bool share_device(const comm *c, const device_place *all, int a, int b) {
+    return c->node_of[a] == c->node_of[b] && memcmp(all[a].id, all[b].id, sizeof all[a].id) == 0;
+}
+
+/* Why links cannot be, as an error; OK: they can. */
+static status check_links(const comm *c, const device_place *all) {
+    for (int r = 0; r < c->size; r++)
+        for (int k = 0; k < r; k++)
+            if (share_device(c, all, k, r))
+                return ERR(
+                    ERR_INPUT,
+                    "comm.transport: found nccl, and ranks %d and %d share one GPU of %s; NCCL needs a GPU for every "
+                    "rank: start as many ranks as there are GPUs, or set comm.transport to mpi",
+                    k, r, c->hosts[r]);
+    for (int r = 0; r < c->size; r++)
+        if (!all[r].has_links)
+            return ERR(ERR_INPUT, "comm.transport: found nccl, but rank %d (%s): %.399s", r, c->hosts[r], all[r].why);
+    return OK;
+}
+
+status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out) {
+    device_place mine = {0}, *all = mem_alloc((size_t)c->size * sizeof *all);
+    device_info info = {0};
+    error_record before;
+    *out = (comm_devices){0};
+    status rc = b->describe ? b->describe(device, &info) : OK;
+    memcpy(mine.id, info.id, sizeof mine.id);
+    if (!b->links) {
+        snprintf(mine.why, sizeof mine.why, "%s has no links between devices; set comm.transport to mpi", b->name);
+    } else if (wish != DEVICE_TRANSPORT_MPI) {
+        error_take(&before);
+        mine.has_links = b->links->present() == OK;
+        if (!mine.has_links) snprintf(mine.why, sizeof mine.why, "%s", error_message());
+        error_give(&before);
+    }
+    if (rc == OK) rc = comm_all_gather_bytes(c, &mine, sizeof mine, all);
+    for (int r = 0; rc == OK && b->describe && r < c->size; r++) {
+        c->device_of[r] = 0;
+        while (!share_device(c, all, c->device_of[r], r)) c->device_of[r]++; /* it shares with itself */
+    }
+    out->n_sharing = comm_device_sharing(c);
+    if (rc == OK && wish != DEVICE_TRANSPORT_MPI) {
+        error_take(&before);
+        out->links = check_links(c, all) == OK;
+        if (!out->links && wish == DEVICE_TRANSPORT_NCCL) rc = ERR_INPUT;
+        else error_give(&before);
+    }
+    free(all);
+    return rc;
+}
+
+int comm_device_sharing(const comm *c) {
+    int n = 0;
+    for (int r = 0; r < c->size; r++) n += c->device_of[r] == c->device_of[c->rank];
+    return n;
+}
+
+status comm_device_sum(comm *c, uint64_t *x) {
+    uint64_t *all = mem_alloc((size_t)c->size * sizeof *all), sum = 0;
+    status rc = comm_all_gather_bytes(c, x, sizeof *x, all);
+    for (int r = 0; r < c->size; r++)
+        if (c->device_of[r] == c->device_of[c->rank]) sum += all[r];
+    if (rc == OK) *x = sum;
+    free(all);
+    return rc;
+}
+
+status comm_least(comm *c, uint64_t *x) {
+    uint64_t *all = mem_alloc((size_t)c->size * sizeof *all);
+    status rc = comm_all_gather_bytes(c, x, sizeof *x, all);
+    for (int r = 0; rc == OK && r < c->size; r++) *x = MIN(*x, all[r]);
+    free(all);
+    return rc;
+}
+
+/* ---- open and close -------------------------------------------------------------------------------------------------- */
+
+static bool speaks_on(const program *p, axis a) {
+    for (size_t i = 0; i < p->n_ops; i++)
+        if (op_is_comm(p->ops[i].kind) && p->ops[i].attr.axis == a) return true;
+    return false;
+}
+
+/* Ids of all groups, each made by the first rank of its group and picked by the others. */
+static status open_groups(comm *c, const program *p) {
+    typedef uint8_t link_id[LINK_ID_BYTES];
+    const backend_links *t = c->links.table;
+    link_id mine[AXIS_COUNT] = {0}, *all = mem_alloc((size_t)c->size * sizeof mine);
+    status rc = OK;
+    for (axis a = 0; a < AXIS_COUNT && rc == OK; a++)
+        if (c->mesh.index[a] == 0 && speaks_on(p, a)) rc = t->make_id(mine[a]);
+    if (rc != OK) comm_fail(c, rc, error_message()); /* the others stand in the exchange */
+    if (rc == OK) rc = comm_all_gather_bytes(c, mine, sizeof mine, all);
+    for (axis a = 0; a < AXIS_COUNT && rc == OK; a++) {
+        if (!speaks_on(p, a)) continue;
+        int first = comm_rank_at(c, a, 0);
+        rc = t->open(c->links.device, a, all[first * AXIS_COUNT + (int)a], mesh_size(&c->mesh, a), c->mesh.index[a]);
+        if (rc != OK) comm_fail(c, rc, error_message());
+    }
+    free(all);
+    return rc;
+}
+
+static void set_opening(comm *c, bool on) {
+    pthread_mutex_lock(&c->links.lock);
+    c->links.opening = on;
+    c->links.since_ns = clock_ns();
+    pthread_mutex_unlock(&c->links.lock);
+}
+
+status comm_links_open(comm *c, const backend *b, backend_context *device, const program *p) {
+    link_state *l = &c->links;
+    ASSERT(!l->table && b->links);
+    pthread_mutex_lock(&l->lock);
+    l->table = b->links;
+    l->device = device;
+    l->program = p;
+    l->aborted = false;
+    pthread_mutex_unlock(&l->lock);
+    set_opening(c, true);
+    status rc = open_groups(c, p);
+    set_opening(c, false);
+    if (rc != OK) comm_links_close(c);
+    return rc;
+}
+
+void comm_links_close(comm *c) {
+    link_state *l = &c->links;
+    pthread_mutex_lock(&l->lock);
+    if (l->table) {
+        if (comm_failed(c)) l->table->abort(l->device); /* closing would wait for ranks that do not come */
+        l->table->close(l->device);
+    }
+    l->table = NULL;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- a section --------------------------------------------------------------------------------------------------------- */
+
+/* The n-th message of the section, from 0; NULL: there are fewer. */
+static const op *message_at(const link_state *l, uint32_t n) {
+    const program *p = l->program;
+    size_t i, end;
+    for (program_section(p, l->section, &i, &end); i < end; i++)
+        if (op_is_comm(p->ops[i].kind) && n-- == 0) return &p->ops[i];
+    return NULL;
+}
+
+static void count_traffic(comm *c, const op *o) {
+    const program *p = c->links.program;
+    const value *x = o->in[0] ? program_get(p, o->in[0]) : NULL, *y = o->out[0] ? program_get(p, o->out[0]) : NULL;
+    collective k = {.kind = o->kind,
+                    .n = c->mesh.size[o->attr.axis],
+                    .index = c->mesh.index[o->attr.axis],
+                    .x_bytes = x ? value_bytes(x) : 0,
+                    .y_bytes = y ? value_bytes(y) : 0,
+                    .type = (x ? x : y)->type};
+    c->traffic.received += collective_bytes_taken(&k);
+}
+
+void comm_links_begin(comm *c, section s, _Atomic uint32_t *done) {
+    link_state *l = &c->links;
+    size_t i, end;
+    pthread_mutex_lock(&l->lock);
+    l->section = s;
+    l->done = done;
+    l->n = l->seen = 0;
+    for (program_section(l->program, s, &i, &end); i < end; i++) {
+        if (!op_is_comm(l->program->ops[i].kind)) continue;
+        count_traffic(c, &l->program->ops[i]);
+        l->n++;
+    }
+    l->since_ns = clock_ns();
+    l->running = true;
+    pthread_mutex_unlock(&l->lock);
+}
+
+static const char *tensor_of(const link_state *l, const op *o) {
+    return program_get(l->program, o->out[0] ? o->out[0] : o->in[0])->name;
+}
+
+/* For the messages of other ranks: what this one is in; NULL: nothing. */
+static void note_message(comm *c, const op *o) {
+    if (!c->node.page) return;
+    seat *s = node_seat(c, c->node.index);
+    if (o) snprintf(s->tensor, sizeof s->tensor, "%s", tensor_of(&c->links, o));
+    atomic_store_explicit(&s->exchanging, o ? (uint32_t)o->kind + 1 : 0, memory_order_relaxed);
+}
+
+status comm_links_end(comm *c) {
+    link_state *l = &c->links;
+    pthread_mutex_lock(&l->lock);
+    l->running = false;
+    note_message(c, NULL);
+    status rc = l->table->check(l->device);
+    pthread_mutex_unlock(&l->lock);
+    if (rc != OK) comm_fail(c, rc, error_message());
+    return comm_check(c);
+}
+
+/* ---- the watcher --------------------------------------------------------------------------------------------------------- */
+
+/* Of the ranks of the message's group, one that is not in it; -1: not known. */
+static int find_late(const comm *c, const op *o, const char *tensor) {
+    if (o->kind == OP_SEND || o->kind == OP_RECV) return comm_rank_at(c, o->attr.axis, o->attr.peer);
+    for (int i = 0; i < c->mesh.size[o->attr.axis]; i++) {
+        int rank = comm_rank_at(c, o->attr.axis, i);
+        const seat *s = node_seat_of(c, rank);
+        if (!s || rank == c->rank) continue;
+        if (atomic_load(&s->exchanging) != (uint32_t)o->kind + 1 || strncmp(s->tensor, tensor, NAME_BYTES - 1) != 0)
+            return rank;
+    }
+    return -1;
+}
+
+static void look_at_clock(comm *c) {
+    link_state *l = &c->links;
+    char what[160] = "the opening of NCCL's communicators";
+    uint32_t done = l->running ? atomic_load(l->done) : 0;
+    if (!l->opening && done >= l->n) {
+        note_message(c, NULL);
+        return;
+    }
+    int late = -1;
+    if (!l->opening) {
+        const op *o = message_at(l, done);
+        const char *tensor = tensor_of(l, o);
+        snprintf(what, sizeof what, "%s of '%s'", op_name(o->kind), tensor);
+        note_message(c, o);
+        late = find_late(c, o, tensor);
+    }
+    if (done != l->seen) {
+        l->seen = done;
+        l->since_ns = clock_ns();
+    }
+    comm_wait w = {what, l->since_ns};
+    if (comm_wait_check(c, &w, late) != OK) error_clear(); /* it is written down now */
+}
+
+void links_look(comm *c) {
+    link_state *l = &c->links;
+    pthread_mutex_lock(&l->lock);
+    if (l->table && !l->aborted) {
+        if (!l->opening && l->table->check(l->device) != OK) {
+            comm_fail(c, ERR_RUN, error_message());
+            error_clear();
+        }
+        if (!comm_failed(c) && (l->opening || l->running)) look_at_clock(c);
+        if (comm_failed(c) && !l->opening) { /* while it opens there is nothing yet that could be ended */
+            l->aborted = true;
+            l->table->abort(l->device);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+}

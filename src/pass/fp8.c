@@ -1,0 +1,160 @@
+/* fp8.c - the linear layers of the blocks in products of 8-bit numbers.
+ *
+ * In: a training section with forward, backward and fused biases. Out: every LINEAR of a layer, and both its gradients, as
+ * LINEAR8 over e4m3 numbers. Hardware wants both operands of such a product contiguous along the sum, so
+ *
+ *     y  = x  w^T     x, w       both as they lie
+ *     dx = dy w       dy, w^T    w^T made with w
+ *     dw = dy^T x     dy^T, x^T  each made in the pass over the tensor that makes it
+ *
+ * A tensor has one scale, from its own largest number: no history, so a step depends on nothing but parameters and data,
+ * and stopping, resuming and running it again give the same bits. What the backward keeps of x is x^T in 8 bits, half of
+ * what it kept. Weights are made once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read
+ * them, and with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
+ *
+ * Evaluation stays in 16 bits: it judges the parameters that are exported. So does a linear with a side, tokens included,
+ * that is no multiple of SIDE, which the hardware does not take: decided here, so that every device runs one program. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+enum { SIDE = 16 };
+
+/* An 8-bit tensor: as it lies, turned, and what a 1 in it stands for. */
+typedef struct quantized {
+    value_id q, t, scale;
+} quantized;
+
+typedef struct rewriter {
+    program *p;
+    quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
+    size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
+} rewriter;
+
+static bool fits(const value *rows, const value *w) {
+    return rows->shape.dim[0] % SIDE == 0 && w->shape.dim[0] % SIDE == 0 && w->shape.dim[1] % SIDE == 0;
+}
+
+/* Is this op one of the three products of a layer's linear that can be done in 8 bits? */
+static bool is_rewritten(const program *p, const op *o) {
+    if (o->section != SECTION_MICRO || o->layer < 0 || o->rows) return false;
+    switch (o->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_DX: return fits(program_get(p, o->in[0]), program_get(p, o->in[1]));
+    case OP_LINEAR_DW: return fits(program_get(p, o->in[0]), program_get(p, o->out[0]));
+    default: return false;
+    }
+}
+
+/* ---- 8-bit tensors ------------------------------------------------------------------------------------------------- */
+
+static value_id add_like(program *p, const value *x, const char *suffix, dtype type, shape s, section where) {
+    char name[256];
+    snprintf(name, sizeof name, "%.200s.%s", x->name, suffix);
+    if (where == SECTION_PREPARE) return program_persistent(p, name, type, s, ROLE_PARAM);
+    return program_value(p, name, type, s, ROLE_ACTIVATION, where);
+}
+
+/* The output with the largest number of output `of`, in ops that have one; -1 elsewhere. */
+static int amax_output(op_kind k, int of) {
+    int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? 1 : 0, last = op_output_count(k) - 1;
+    return of == first && strcmp(op_output_name(k, last), "amax") == 0 ? last : -1;
+}
+
+/* Whoever wrote v hands out its largest number too, where it can: another pass over v less. */
+static bool ask_writer(const rewriter *w, value_id v, value_id amax) {
+    if (!w->writer[v]) return false;
+    op *o = &w->p->ops[w->writer[v] - 1];
+    for (int k = 0; k < op_output_count(o->kind); k++) {
+        int at = o->out[k] == v ? amax_output(o->kind, k) : -1;
+        if (at < 0) continue;
+        op_out(o, at, amax);
+        return true;
+    }
+    return false;
+}
+
+/* Appends what makes the 8-bit tensor of v. Those of a weight live from step to step. */
+static quantized quantize(const rewriter *w, value_id v, section where, int layer) {
+    program *p = w->p;
+    const value x = *program_get(p, v);
+    p->current_layer = layer;
+    char name[256];
+    snprintf(name, sizeof name, "%.200s.amax", x.name);
+    role transient = where == SECTION_PREPARE ? ROLE_WORK : ROLE_ACTIVATION;
+    value_id amax = program_value(p, name, DTYPE_F32, SHAPE(1), transient, where);
+    quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
+                   .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(x.shape.dim[1], x.shape.dim[0]), where),
+                   .scale = add_like(p, &x, "scale", DTYPE_F32, SHAPE(1), where)};
+    op *o;
+    if (!ask_writer(w, v, amax)) {
+        o = program_emit(p, OP_ABSMAX, where);
+        op_in(o, 0, v);
+        op_out(o, 0, amax);
+    }
+    o = program_emit(p, OP_QUANTIZE, where);
+    op_in(o, 0, v), op_in(o, 1, amax);
+    op_out(o, 0, z.q), op_out(o, 1, z.t), op_out(o, 2, z.scale);
+    p->current_layer = -1;
+    return z;
+}
+
+static const quantized *quantized_of(rewriter *w, value_id v, const op *reader) {
+    quantized *z = &w->of[v];
+    if (z->q == NO_VALUE) *z = quantize(w, v, SECTION_MICRO, reader->layer);
+    return z;
+}
+
+/* ---- the rewrite --------------------------------------------------------------------------------------------------- */
+
+static void append_product(rewriter *w, const op *old, value_id x, value_id x_scale, value_id weight,
+                           value_id weight_scale) {
+    op o = *old;
+    o.kind = OP_LINEAR8;
+    memset(o.in, 0, sizeof o.in);
+    op_in(&o, 0, x), op_in(&o, 1, x_scale), op_in(&o, 2, weight), op_in(&o, 3, weight_scale);
+    if (old->kind == OP_LINEAR) op_in(&o, 4, old->in[2]);
+    o.attr.over_tokens = old->kind == OP_LINEAR_DW;
+    program_append(w->p, &o);
+}
+
+static void note_outputs(rewriter *w, const op *o) {
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && o->section == SECTION_MICRO) w->writer[o->out[k]] = w->p->n_ops;
+}
+
+static void rewrite(rewriter *w, const op *o) {
+    if (!is_rewritten(w->p, o)) {
+        program_append(w->p, o);
+        note_outputs(w, o);
+        return;
+    }
+    const quantized *first = quantized_of(w, o->in[0], o), *second = quantized_of(w, o->in[1], o);
+    switch (o->kind) {
+    case OP_LINEAR: append_product(w, o, first->q, first->scale, second->q, second->scale); break;
+    case OP_LINEAR_DX: append_product(w, o, first->q, first->scale, second->t, second->scale); break;
+    default: append_product(w, o, first->t, first->scale, second->t, second->scale);
+    }
+}
+
+/* The weights of a step, in the order in which the forward reads them. */
+static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
+    for (size_t i = 0; i < n_ops; i++)
+        if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i]) && !w->of[ops[i].in[1]].q)
+            w->of[ops[i].in[1]] = quantize(w, ops[i].in[1], SECTION_PREPARE, ops[i].layer);
+}
+
+status pass_fp8(program *p, pass_context *c) {
+    if (!precision_fp8(c->precision) || !c->grads) return OK;
+    size_t n_ops, i = 0;
+    rewriter w = {.p = p, .of = mem_alloc(p->n_values * sizeof *w.of)};
+    w.writer = mem_alloc(p->n_values * sizeof *w.writer);
+    op *ops = program_take_ops(p, &n_ops);
+    for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);
+    prepare_weights(&w, ops, n_ops);
+    for (; i < n_ops; i++) rewrite(&w, &ops[i]);
+    free(ops);
+    free(w.writer);
+    free(w.of);
+    return OK;
+}

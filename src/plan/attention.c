@@ -1,0 +1,87 @@
+/* attention.c - how ranks that share rows attend to all of them: by an exchange of heads, or by a ring of keys and values.
+ *
+ * An exchange sends q, k, v and y once each way, forward and backward, and everything waits for it; it needs heads that the
+ * ranks can share. A ring sends k and v once round forward and backward, and their gradient in fp32 as well; most of it hides
+ * behind the attention to what has come before, where messages run beside kernels. It goes with any number of heads, and no
+ * rank has the keys of a whole row.
+ *
+ * With few kv heads a ring sends less, with many ranks an exchange: its bytes do not grow with their number. Times here are of
+ * what the two do differently, from the same numbers as the cost of a step. */
+#include "plan/plan.h"
+
+#include <math.h>
+
+typedef struct sizes {
+    double N, q, kv;   /* tokens of a rank; elements of q, and of k and v, of a row of them */
+    double width;      /* bytes of an element */
+    double step_flops; /* of the attention to one rank's keys, forward */
+    int S;
+} sizes;
+
+static sizes sizes_of(const plan_request *r) {
+    int tensor = mesh_size(&r->mesh, AXIS_TENSOR);
+    const model_config *c = &r->model;
+    sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE), .width = (double)dtype_bytes(precision_compute(r->precision))};
+    double own = (double)r->seq_len / z.S;
+    z.N = (double)r->micro_batch * own;
+    z.q = (double)(c->n_heads / tensor * c->head_dim);
+    z.kv = (double)(2 * MAX(c->n_kv_heads / tensor, (int64_t)1) * c->head_dim);
+    z.step_flops = 2 * z.N * own * z.q;
+    return z;
+}
+
+static bool heads_divide(const plan_request *r) {
+    int tensor = mesh_size(&r->mesh, AXIS_TENSOR), S = mesh_size(&r->mesh, AXIS_SEQUENCE);
+    int64_t heads = r->model.n_heads / tensor, kv_heads = MAX(r->model.n_kv_heads / tensor, (int64_t)1);
+    return heads % S == 0 && kv_heads % S == 0;
+}
+
+/* Four exchanges, two of q, k and v and two of y; before and after each the rows are sorted, read and written. */
+static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
+    double rows = 2 * (2 * z->q + z->kv) * z->N * z->width;
+    return 2 * cost_message_seconds(n_bytes / 2, z->S, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
+}
+
+/* Beside kernels a step's message takes what is longer than the attention of the step. Partial results in fp32 are read and
+ * written at every step: y forward, dq and dkv backward. */
+static double ring_seconds(const sizes *z, const hardware *h, dtype t, const char **missing) {
+    double there = cost_message_seconds(z->kv * z->N * z->width, z->S, h, missing);
+    double back = cost_message_seconds(z->kv * z->N * sizeof(float), z->S, h, missing);
+    double forward = z->step_flops / h->attention[t], backward = 2.5 * forward, steps = z->S;
+    double copies = steps * 2 * (2 * z->q + z->kv) * z->N * sizeof(float) / h->device_bandwidth;
+    copies += 5 * steps * h->launch_s;
+    if (!h->overlap) return (steps - 1) * 2 * there + steps * back + copies;
+    return (steps - 1) * (fmax(there - forward, 0) + fmax(there - backward, 0)) + steps * back + copies;
+}
+
+attention_choice plan_attention(const plan_request *r) {
+    sizes z = sizes_of(r);
+    double steps = z.S;
+    attention_choice a = {.way = r->attention, .why = "as set", .heads_s = NAN, .ring_s = NAN};
+    a.heads_bytes = 2 * (2 * z.q + z.kv) * z.N * z.width * (steps - 1) / steps;
+    a.ring_bytes = (2 * (steps - 1) * z.width + steps * sizeof(float)) * z.kv * z.N;
+    const char *missing = NULL;
+    if (r->hardware) {
+        a.heads_s = heads_seconds(&z, a.heads_bytes, r->hardware, &missing);
+        a.ring_s = ring_seconds(&z, r->hardware, precision_compute(r->precision), &missing);
+    }
+    if (a.way != ATTENTION_AUTO) return a;
+    bool timed = r->hardware && !missing;
+    if (!r->target.has_ring) a.way = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
+    else if (!heads_divide(r)) a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    else if (timed) a.way = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
+    else a.way = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
+    return a;
+}
+
+void plan_print_attention(const plan *p, FILE *out) {
+    const attention_choice *c = &p->attention;
+    char a[32], b[32];
+    fprintf(out, "rows      %d ranks share each; attention by %s, %s: per layer %s sent by heads, %s by a ring",
+            mesh_size(&p->request.mesh, AXIS_SEQUENCE),
+            c->way == ATTENTION_RING ? "a ring of keys and values" : "heads", c->why,
+            str_format_bytes(a, (uint64_t)c->heads_bytes), str_format_bytes(b, (uint64_t)c->ring_bytes));
+    if (isfinite(c->heads_s) && isfinite(c->ring_s))
+        fprintf(out, "; %.3g and %.3g ms", 1e3 * c->heads_s, 1e3 * c->ring_s);
+    fputc('\n', out);
+}

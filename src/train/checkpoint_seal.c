@@ -1,0 +1,93 @@
+/* checkpoint_seal.c - checksums, and JSON under a checksum of its own text. */
+#include "train/checkpoint_seal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SEAL_BEFORE ",\n \"checksum\": \""
+#define SEAL_AFTER "\"\n}\n"
+enum {
+    SEAL_BYTES = sizeof SEAL_BEFORE - 1 + CHECKSUM_BYTES + sizeof SEAL_AFTER - 1,
+    JSON_MAX_BYTES = 256 << 20,
+};
+
+void checksum_format(char out[CHECKSUM_BYTES + 1], XXH128_hash_t h) {
+    snprintf(out, CHECKSUM_BYTES + 1, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
+}
+
+void checksum_hex(char out[CHECKSUM_BYTES + 1], const void *data, size_t n_bytes) {
+    checksum_format(out, XXH3_128bits(data, n_bytes));
+}
+
+size_t shard_header_bytes(const safetensors *st) {
+    uint64_t length;
+    memcpy(&length, st->map, sizeof length);
+    return sizeof length + (size_t)length;
+}
+
+static status write_text(const char *path, const char *text, size_t n_bytes) {
+    status rc = OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
+    while (n_bytes > 0 && rc == OK) {
+        ssize_t n = write(fd, text, n_bytes);
+        if (n < 0 && errno != EINTR) rc = ERR(ERR_IO, "write %zu bytes to %s: %s", n_bytes, path, strerror(errno));
+        if (n > 0) text += n, n_bytes -= (size_t)n;
+    }
+    if (rc == OK && fsync(fd) != 0) rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
+    if (close(fd) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
+    return rc;
+}
+
+/* Puts the checksum of everything before it behind the last member: "... ,\n "checksum": "..."\n}\n". */
+status sealed_write(const char *path, const json_t *root) {
+    char *text = json_dumps(root, JSON_INDENT(1)), hex[CHECKSUM_BYTES + 1];
+    ASSERT(text); /* names and identity were checked to be UTF-8 */
+    size_t length = strlen(text);
+    ASSERT(length > 2 && strcmp(text + length - 2, "\n}") == 0);
+    text[length - 2] = 0;
+    checksum_hex(hex, text, length - 2);
+    strbuf sealed;
+    strbuf_init(&sealed);
+    strbuf_add_bytes(&sealed, text, length - 2);
+    strbuf_printf(&sealed, SEAL_BEFORE "%s" SEAL_AFTER, hex);
+    status rc = write_text(path, sealed.text, sealed.length);
+    strbuf_fini(&sealed);
+    free(text);
+    if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
+    return OK;
+}
+
+status sealed_read(const char *path, json_t **out) {
+    status rc = OK;
+    char *text, hex[CHECKSUM_BYTES + 1], seal[SEAL_BYTES + 1];
+    size_t n_bytes;
+    json_error_t where;
+    *out = NULL;
+    TRY(file_read_all(path, JSON_MAX_BYTES, &text, &n_bytes));
+    if (n_bytes <= SEAL_BYTES) {
+        rc = ERR(ERR_INPUT, "%s: found %zu bytes, expected a sealed checkpoint.json; it is cut short", path, n_bytes);
+        goto done;
+    }
+    size_t content = n_bytes - SEAL_BYTES;
+    checksum_hex(hex, text, content);
+    snprintf(seal, sizeof seal, SEAL_BEFORE "%s" SEAL_AFTER, hex);
+    if (memcmp(text + content, seal, SEAL_BYTES) != 0) {
+        char found[CHECKSUM_BYTES + 1];
+        for (int i = 0; i < CHECKSUM_BYTES; i++) {
+            char ch = text[content + sizeof SEAL_BEFORE - 1 + (size_t)i];
+            found[i] = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'f') ? ch : '?';
+        }
+        found[CHECKSUM_BYTES] = 0;
+        rc = ERR(ERR_INPUT, "%s is damaged: its seal says checksum %s, its content has %s", path, found, hex);
+        goto done;
+    }
+    if (!(*out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &where)))
+        rc = ERR(ERR_INPUT, "%s:%d:%d: %s", path, where.line, where.column, where.text);
+done:
+    free(text);
+    return rc;
+}

@@ -1,0 +1,176 @@
+/* rank_runs.c - see rank_runs.h. */
+#include "rank_runs.h"
+#include "train/batch.h"
+#include "train/params.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SETTINGS_MOST = 24 };
+
+static void join_settings(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b) {
+    int n = 0;
+    for (; a && *a; a++) out[n++] = *a;
+    for (; b && *b; b++) out[n++] = *b;
+    ASSERT(n < SETTINGS_MOST);
+    out[n] = NULL;
+}
+
+/* ---- gradients of one micro-batch -------------------------------------------------------------------------------- */
+
+typedef struct micro {
+    config c;
+    train_request r;
+    plan p;
+    exec *e;
+} micro;
+
+static void micro_open(micro *m, const training *t) {
+    must(training_request(t, &m->c, &m->r));
+    must(plan_compile(&m->p, &m->r.plan));
+    must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
+    params_initialize(m->e, &m->p, 7);
+    int64_t n = m->p.request.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
+    int32_t *rows[3]; /* tokens, targets, doc: two documents per row, some tokens not trained on */
+    for (int k = 0; k < 3; k++) {
+        rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t token = (i * 37 + i / 5 * 11 + k) % m->p.request.model.vocab;
+            rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
+        }
+    }
+    batch_write(m->e, &m->p, &m->p.passes.inputs[0], rows[0], rows[1], rows[2]);
+    for (int k = 0; k < 3; k++) free(rows[k]);
+    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    exec_write(m->e, m->p.passes.inputs[0].scalars, 0, &s, sizeof s);
+    must(exec_run(m->e, SECTION_MICRO));
+}
+
+static void micro_close(micro *m) {
+    exec_close(m->e);
+    plan_close(&m->p);
+    config_fini(&m->c);
+}
+
+/* The parameter with that number in the whole model, where this rank has it and trains it. */
+static const model_param *find_param(const micro *m, size_t number) {
+    for (size_t i = 0; i < m->p.model.n_params; i++)
+        if (m->p.model.params[i].number == number && !m->p.model.params[i].is_copy) return &m->p.model.params[i];
+    return NULL;
+}
+
+/* In room for all of the model's; zeros where this rank has nothing of it. */
+static double *read_gradient(const micro *m, const model_param *q, size_t room) {
+    double *out = mem_alloc(room * sizeof *out);
+    if (!q) return out;
+    size_t n = (size_t)shape_count(&q->shape);
+    float *narrow = mem_alloc(n * sizeof *narrow);
+    exec_read(m->e, m->p.passes.grads[q - m->p.model.params], 0, narrow, n * sizeof *narrow);
+    /* Every data rank was given the same rows, and has the sum of what they all found. */
+    for (size_t k = 0; k < n; k++) out[k] = (double)narrow[k] / mesh_size(&m->p.request.mesh, AXIS_DATA);
+    free(narrow);
+    return out;
+}
+
+/* Sequence ranks have a part of the sum each, until the update. All ranks come here, whatever they have. */
+static void sum_over_sequence(double *x, size_t n) {
+    int n_ranks = mesh_size(comm_mesh(ranks), AXIS_SEQUENCE);
+    if (n_ranks == 1) return;
+    double *all = mem_alloc((size_t)comm_size(ranks) * n * sizeof *all);
+    must(comm_all_gather_bytes(ranks, x, n * sizeof *x, all));
+    for (size_t i = 0; i < n; i++) {
+        x[i] = 0;
+        for (int s = 0; s < n_ranks; s++) x[i] += all[(size_t)comm_rank_at(ranks, AXIS_SEQUENCE, s) * n + i];
+    }
+    free(all);
+}
+
+/* Cosine of a rank's gradient with the same elements of the whole, and the largest difference beside the largest element. */
+static void compare_gradient(const char *preset, const model_param *q, const double *mine, const double *whole) {
+    double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
+    for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
+        int64_t from = param_cut_place(&q->cut, at, &n);
+        for (int64_t k = 0; k < n; k++) {
+            double x = mine[at + k], y = from < 0 ? 0 : whole[from + k];
+            dot += x * y, a += x * x, b += y * y;
+            worst = fmax(worst, fabs(x - y)), largest = fmax(largest, fabs(y));
+        }
+    }
+    double cosine = a == 0 && b == 0 ? 1 : dot / sqrt(a * b);
+    if (!(cosine > 0.99999) || !(worst <= 1e-4 * largest))
+        FAIL("%s: gradient of %s: cosine %.9f with one rank's, differs by %g of %g", preset, q->name, cosine, worst,
+             largest);
+}
+
+void gradients_shared(const training *t, const char *const *more) {
+    const char *settings[SETTINGS_MOST];
+    training all = *t;
+    micro alone, shared;
+    join_settings(settings, t->more, more);
+    all.comm = ranks;
+    all.more = settings;
+    micro_open(&alone, t);
+    micro_open(&shared, &all);
+    for (size_t i = 0; i < alone.p.model.n_params; i++) {
+        const model_param *whole_param = &alone.p.model.params[i], *q = find_param(&shared, whole_param->number);
+        size_t room = (size_t)shape_count(&whole_param->shape);
+        double *whole = read_gradient(&alone, whole_param, room), *mine = read_gradient(&shared, q, room);
+        sum_over_sequence(mine, room);
+        if (q) compare_gradient(t->preset, q, mine, whole);
+        free(whole);
+        free(mine);
+    }
+    micro_close(&alone);
+    micro_close(&shared);
+}
+
+/* ---- whole runs ------------------------------------------------------------------------------------------------------ */
+
+static void on_step(void *context, const train_step_report *r) {
+    curve *c = context;
+    c->loss[r->step - 1] = r->loss;
+    c->norm[r->step - 1] = r->grad_norm;
+}
+
+static train_result run_curve(training t, curve *out) {
+    train_result r;
+    train_observer o = {.context = out, .on_step = on_step};
+    t.steps = CURVE_STEPS;
+    t.observer = &o;
+    must(training_run(&t, &r));
+    out->eval = r.eval.loss;
+    return r;
+}
+
+void curve_alone(const training *t, curve *out) {
+    *out = (curve){0};
+    if (comm_rank(ranks) == 0) run_curve(*t, out);
+    must(comm_broadcast(ranks, out, sizeof *out, 0));
+}
+
+void curve_shared(const training *t, const char *const *more, const curve *alone, double bound) {
+    curve c = {0};
+    const char *settings[SETTINGS_MOST];
+    training all = *t;
+    char name[512];
+    join_settings(settings, t->more, more);
+    all.more = settings;
+    all.comm = ranks;
+    size_t at = (size_t)snprintf(name, sizeof name, "%s %s", t->preset, precision_name(t->precision));
+    for (const char *const *s = settings; *s && at < sizeof name; s++)
+        at += (size_t)snprintf(name + at, sizeof name - at, " %s", *s);
+    train_result r = run_curve(all, &c);
+    for (int i = 0; i < CURVE_STEPS; i++)
+        if (!(fabs(c.loss[i] - alone->loss[i]) <= bound) || !(fabs(c.norm[i] / alone->norm[i] - 1) <= 10 * bound)) {
+            FAIL("%s: step %d: loss %.7f, norm %.6f, alone %.7f, %.6f", name, i + 1, c.loss[i], c.norm[i],
+                 alone->loss[i], alone->norm[i]);
+            break;
+        }
+    if (isfinite(alone->eval) && !(fabs(c.eval - alone->eval) <= bound))
+        FAIL("%s: held-out loss %.7f, alone %.7f", name, c.eval, alone->eval);
+    for (tier k = 0; k < TIER_COUNT; k++)
+        if (r.memory.planned[k] != r.memory.peak[k])
+            FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
+                 (unsigned long long)r.memory.peak[k]);
+    if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
+}

@@ -1,0 +1,33 @@
+#pragma once
+/* rank_runs.h - the same work by one rank and by all that share it: gradients of a micro-batch, losses and norms of a run.
+ *
+ *     training t = {.preset = "test-gpt2", .threads = 1};
+ *     curve alone;
+ *     curve_alone(&t, &alone);
+ *     curve_shared(&t, SETTINGS("parallel.tensor=2"), &alone, 1e-4);
+ *
+ * Sums over ranks are other orders of the same sums, so numbers agree to rounding. Every rank must use exactly the bytes that
+ * were planned for it. What does not hold is printed and counted in n_failed. */
+#include "rank_check.h"
+#include "training.h"
+
+#define FAIL(...)                                       \
+    do {                                                \
+        fprintf(stderr, "rank %d: ", comm_rank(ranks)); \
+        fprintf(stderr, __VA_ARGS__);                   \
+        fputc('\n', stderr);                            \
+        n_failed++;                                     \
+    } while (0)
+
+enum { CURVE_STEPS = 20 };
+typedef struct curve {
+    double loss[CURVE_STEPS], norm[CURVE_STEPS], eval;
+} curve;
+
+/* By the first rank, told to the others. */
+void curve_alone(const training *t, curve *out);
+/* With these settings more. Losses within the bound; norms, as a share, within ten times it. */
+void curve_shared(const training *t, const char *const *more, const curve *alone, double bound);
+/* Of one micro-batch with documents, with these settings more on the mesh: each rank's part of every gradient has a cosine over
+ * 0.99999 with the same elements of one rank's. */
+void gradients_shared(const training *t, const char *const *more);

@@ -1,0 +1,248 @@
+/* test_fp8.c - the fp8 pass: what it writes, that it trains like bf16, and that no technique of memory changes a bit of it. */
+#include "training.h"
+#include "backend_choice.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+/* ---- programs ------------------------------------------------------------------------------------------------------- */
+
+typedef struct compiled {
+    config c;
+    train_request r;
+    plan p;
+} compiled;
+
+static void compile(compiled *k, const training *t) {
+    k->p = (plan){0};
+    training_must(training_request(t, &k->c, &k->r));
+    k->r.plan.open = (plan_open){0}; /* nothing is to be moved */
+    training_must(plan_compile(&k->p, &k->r.plan));
+    training_must(program_verify(&k->p.program));
+}
+
+static void compiled_close(compiled *k) {
+    plan_close(&k->p);
+    config_fini(&k->c);
+}
+
+static size_t count(const program *p, section s, op_kind k) {
+    size_t n = 0, first, end;
+    for (program_section(p, s, &first, &end); first < end; first++) n += p->ops[first].kind == k;
+    return n;
+}
+
+/* The layers multiply in 8 bits, weights are rounded once per step, each tensor once, and most largest numbers come from
+ * the op that wrote the tensor. */
+static void the_pass_rewrites_the_products_of_the_layers(void **state) {
+    (void)state;
+    enum { LAYERS = 2, LINEARS = 4 };
+    compiled k;
+    compile(&k, &(training){.preset = "test-qwen3",
+                            .precision = PRECISION_FP8,
+                            .accumulation = 2,
+                            .more = SETTINGS("train.eval_rows=4")});
+    const program *p = &k.p.program;
+    assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR8), 3 * LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR), 0);
+    assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR_DX), 0);
+    assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR_DW), 0);
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), 2 * LINEARS * LAYERS); /* x and dy of each */
+    /* Attention's output and, behind rope and the norm of heads, dqkv. */
+    assert_int_equal(count(p, SECTION_MICRO, OP_ABSMAX), 2 * LAYERS);
+    assert_int_equal(count(p, SECTION_PREPARE, OP_QUANTIZE), LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_EVAL, OP_LINEAR), LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_EVAL, OP_LINEAR8), 0);
+    for (size_t i = 0; i < p->n_ops; i++) { /* gradients of weights, and nothing else, are sums over tokens */
+        const op *o = &p->ops[i];
+        if (o->kind != OP_LINEAR8) continue;
+        assert_true(o->attr.over_tokens == (program_get(p, o->out[0])->role == ROLE_WORK));
+    }
+    compiled_close(&k);
+}
+
+/* 16 bits where a side is no multiple of 16, whichever it is; the program is that of bf16 then. */
+static void what_does_not_fit_stays_in_16_bits(void **state) {
+    (void)state;
+    const struct {
+        int64_t seq_len;
+        const char *more;
+        size_t n8; /* forward products in 8 bits */
+    } cases[] = {{24, "model.ffn=160", 8}, {17, "model.ffn=160", 0}, {24, "model.ffn=100", 4}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        compiled a, b;
+        training t = {.preset = "test-llama",
+                      .precision = PRECISION_FP8,
+                      .seq_len = cases[i].seq_len,
+                      .more = SETTINGS(cases[i].more)};
+        compile(&a, &t);
+        t.precision = PRECISION_BF16;
+        compile(&b, &t);
+        size_t all = count(&b.p.program, SECTION_MICRO, OP_LINEAR);
+        assert_int_equal(all - count(&a.p.program, SECTION_MICRO, OP_LINEAR), cases[i].n8);
+        assert_int_equal(count(&a.p.program, SECTION_MICRO, OP_LINEAR8), 3 * cases[i].n8);
+        if (cases[i].n8 == 0) assert_true(program_hash(&a.p.program) == program_hash(&b.p.program));
+        compiled_close(&a);
+        compiled_close(&b);
+    }
+}
+
+/* Two bytes more per parameter of the layers' products, whatever else a precision keeps. */
+static void weights_take_two_bytes_more(void **state) {
+    (void)state;
+    const precision pairs[][2] = {{PRECISION_FP8, PRECISION_BF16}, {PRECISION_FP8_SR, PRECISION_BF16_SR}};
+    for (size_t i = 0; i < ARRAY_LENGTH(pairs); i++) {
+        uint64_t bytes[2], weights = 0, n_scales = 0;
+        for (int k = 0; k < 2; k++) {
+            compiled a;
+            compile(&a, &(training){.preset = "test-qwen3", .precision = pairs[i][k]});
+            const program *p = &a.p.program;
+            bytes[k] = 0;
+            for (value_id v = 1; v < p->n_values; v++) {
+                const value *w = &p->values[v];
+                if (!w->persistent || w->role != ROLE_PARAM) continue;
+                bytes[k] += value_bytes(w);
+                if (k == 0 && w->type == DTYPE_F32) n_scales++;
+                if (k == 1 && w->layer >= 0 && w->shape.rank == 2) weights += (uint64_t)shape_count(&w->shape);
+            }
+            compiled_close(&a);
+        }
+        assert_int_equal(n_scales, 8);
+        assert_int_equal(bytes[0] - bytes[1], 2 * weights + 4 * n_scales);
+    }
+}
+
+static uint64_t kept(precision q, const char *rung) {
+    compiled k;
+    compile(&k, &(training){
+                    .preset = "test-qwen3", .precision = q, .seq_len = 64, .micro_batch = 4, .more = SETTINGS(rung)});
+    uint64_t n = k.p.by_role[ROLE_ACTIVATION];
+    compiled_close(&k);
+    return n;
+}
+
+/* What the backward keeps of a product's input is 8 bits of it, and each rung keeps less than the one before. */
+static void less_is_kept_for_the_backward(void **state) {
+    (void)state;
+    uint64_t none = kept(PRECISION_FP8, "memory.recompute=none"), norms = kept(PRECISION_FP8, "memory.recompute=norms");
+    uint64_t selective = kept(PRECISION_FP8, "memory.recompute=selective");
+    assert_true(none < kept(PRECISION_BF16, "memory.recompute=none"));
+    assert_true(norms < none && selective < norms);
+}
+
+/* ---- training ------------------------------------------------------------------------------------------------------- */
+
+static void check_bits(const train_result *plain, training t, const char *const *more) {
+    train_result r;
+    char name[256] = "";
+    for (const char *const *s = more; *s; s++) snprintf(name + strlen(name), sizeof name - strlen(name), " %s", *s);
+    t.more = more;
+    training_must(training_run(&t, &r));
+    if (r.param_hash != plain->param_hash || r.last_loss != plain->last_loss)
+        fail_msg("%s%s: param_hash %016llx, plain %016llx", precision_name(t.precision), name,
+                 (unsigned long long)r.param_hash, (unsigned long long)plain->param_hash);
+    for (tier at = 0; at < TIER_COUNT; at++)
+        if (r.memory.planned[at] != r.memory.peak[at])
+            fail_msg("%s%s: %s planned %llu, used %llu", precision_name(t.precision), name, tier_name(at),
+                     (unsigned long long)r.memory.planned[at], (unsigned long long)r.memory.peak[at]);
+    assert_int_equal(r.memory.n_allocations, 0);
+}
+
+static void no_technique_changes_a_bit(void **state) {
+    (void)state;
+    char *dir = training_dir(), path[600];
+    snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
+    const char *const *const cells[] = {
+        SETTINGS("memory.recompute=norms"),
+        SETTINGS("memory.recompute=selective"),
+        SETTINGS("memory.recompute=full"),
+        SETTINGS("memory.recompute=every:2"),
+        SETTINGS("memory.recompute=keep:attn.y"),
+        SETTINGS("memory.offload.params=host", "memory.prefetch=0"),
+        SETTINGS("memory.offload.params=nvme", "memory.offload.activations=host", "memory.prefetch=2", path),
+        SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=nvme",
+                 "memory.offload.activations=nvme", "memory.recompute=norms", "memory.bucket=256K", path),
+        SETTINGS("memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:0, head=cpu:2", "memory.recompute=full"),
+    };
+    const precision kinds[] = {PRECISION_FP8, PRECISION_FP8_SR};
+    for (size_t m = 0; m < 2; m++)
+        for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
+            training t = {.preset = m ? "test-gpt2" : "test-qwen3",
+                          .precision = kinds[k],
+                          .accumulation = 1 + 2 * (int64_t)((m + k) % 2),
+                          .steps = 3};
+            train_result plain;
+            training_must(training_run(&t, &plain));
+            for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+                bool places = i + 1 == ARRAY_LENGTH(cells);
+                if (places && backend_under_test()->discrete) continue; /* a process drives one GPU */
+                if ((i + m + k) % 2 || !SANITIZED || i == 7) check_bits(&plain, t, cells[i]);
+            }
+        }
+    training_dir_remove(dir);
+}
+
+static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
+    (void)state;
+    train_result whole, part, rest;
+    char *dir = training_dir();
+    training t = {.preset = "test-qwen3",
+                  .precision = PRECISION_FP8_SR,
+                  .accumulation = 2,
+                  .steps = 6,
+                  .more = SETTINGS("train.schedule=constant")};
+    training_must(training_run(&t, &whole));
+    t.dir = dir;
+    t.steps = 3;
+    training_must(training_run(&t, &part));
+    t.steps = 6;
+    t.resume = "auto";
+    training_must(training_run(&t, &rest));
+    assert_int_equal(rest.steps, 6);
+    assert_true(rest.param_hash == whole.param_hash && part.param_hash != whole.param_hash);
+    training_dir_remove(dir);
+}
+
+/* Rounding every operand to 3 bits of fraction is noise that averages out: the loss goes where that of bf16 goes. The bound
+ * is a tenth of the way that training has gone; a product with a wrong scale does not learn, or diverges. */
+static void it_learns_as_bf16_does(void **state) {
+    (void)state;
+    const precision kinds[] = {PRECISION_BF16, PRECISION_FP8, PRECISION_FP8_SR};
+    train_result r[ARRAY_LENGTH(kinds)];
+    int64_t steps = SANITIZED ? 10 : 60;
+    for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
+        training t = {.preset = "test-qwen3",
+                      .precision = kinds[k],
+                      .seq_len = 64,
+                      .micro_batch = 4,
+                      .steps = steps,
+                      .more = SETTINGS("train.lr=3e-3", "train.warmup=5")};
+        training_must(training_run(&t, &r[k]));
+        print_message("%s: loss %.4f to %.4f in %lld steps\n", precision_name(kinds[k]), r[k].first_loss,
+                      r[k].last_loss, (long long)steps);
+    }
+    double way = r[0].first_loss - r[0].last_loss;
+    assert_true(way > (SANITIZED ? 0.2 : 1));
+    for (size_t k = 1; k < ARRAY_LENGTH(kinds); k++) {
+        assert_true(fabs(r[k].last_loss - r[0].last_loss) < way / 10);
+        assert_true(r[k].param_hash != r[0].param_hash);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_pass_rewrites_the_products_of_the_layers),
+        cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
+        cmocka_unit_test(weights_take_two_bytes_more),
+        cmocka_unit_test(less_is_kept_for_the_backward),
+        cmocka_unit_test(no_technique_changes_a_bit),
+        cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),
+        cmocka_unit_test(it_learns_as_bf16_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

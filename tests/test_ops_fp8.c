@@ -1,0 +1,266 @@
+/* test_ops_fp8.c - ABSMAX, QUANTIZE and LINEAR8, and the largest number that other ops hand out.
+ *
+ * Rounding to e4m3 is defined by tensor.h to the bit, so q, t and scale are compared for equality on every device. Products
+ * of e4m3 numbers are exact; what is left are fp32 sums, whose bound is that of their length. */
+#include "op_check.h"
+#include "backend_choice.h"
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+static double largest(const double *x, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = isnan(x[i]) || fabs(x[i]) > most ? fabs(x[i]) : most;
+    return most;
+}
+
+static void test_absmax_finds_the_largest_wherever_it_is(void **state) {
+    static const int64_t sizes[] = {1, 7, 16, 4097, 300001};
+    for (size_t s = 0; s < ARRAY_LENGTH(sizes); s++)
+        for (int place = 0; place < 4; place++) { /* nowhere in particular, first, middle, last */
+            int64_t n = sizes[s];
+            double *x = mem_alloc((size_t)n * sizeof *x);
+            for (int64_t i = 0; i < n; i++) x[i] = (double)(i % 251) / 256 - 0.5;
+            if (place) x[(n - 1) * (place - 1) / 2] = -3.5;
+            op_case *t = op_case_open(OP_ABSMAX, &(op_attr){0});
+            op_case_floats(t, 0, DTYPE_BF16, SHAPE(n), x);
+            op_case_output(t, 0, DTYPE_F32, SHAPE(1));
+            op_case_run(t, 2);
+            assert_true(op_case_values(t, 0)[0] == largest(op_case_input_values(t, 0), n));
+            op_case_close(t);
+            free(x);
+        }
+}
+
+static void test_absmax_is_not_finite_where_a_number_is_not(void **state) {
+    static const double bad[] = {INFINITY, -INFINITY, NAN};
+    for (size_t k = 0; k < ARRAY_LENGTH(bad); k++) {
+        double x[1000] = {[3] = 7, [777] = bad[k]};
+        op_case *t = op_case_open(OP_ABSMAX, &(op_attr){0});
+        op_case_floats(t, 0, DTYPE_BF16, SHAPE(10, 100), x);
+        op_case_output(t, 0, DTYPE_F32, SHAPE(1));
+        op_case_run(t, 2);
+        assert_false(isfinite(op_case_values(t, 0)[0]));
+        op_case_close(t);
+    }
+}
+
+/* What tensor.h says of one number. */
+static double rounded(double x, double amax) {
+    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
+    return e4m3_to_f32(f32_to_e4m3((float)x * (448.0f / a)));
+}
+
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+typedef struct quantize_case {
+    int64_t N, C;
+    double amax; /* 0: the tensor's own */
+    bool q, t, scale;
+    double scale_of_x;
+} quantize_case;
+
+static void check_quantize(const quantize_case *c) {
+    int64_t N = c->N, C = c->C;
+    op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){0});
+    op_case_random(t, 0, DTYPE_BF16, SHAPE(N, C), c->scale_of_x, 5);
+    const double *x = op_case_input_values(t, 0);
+    double amax = c->amax > 0 ? c->amax : largest(x, N * C);
+    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &amax);
+    if (c->q) op_case_output(t, 0, DTYPE_F8E4M3, SHAPE(N, C));
+    if (c->t) op_case_output(t, 1, DTYPE_F8E4M3, SHAPE(C, N));
+    if (c->scale) op_case_output(t, 2, DTYPE_F32, SHAPE(1));
+    op_case_run(t, 2);
+    const double *q = c->q ? op_case_values(t, 0) : NULL, *turned = c->t ? op_case_values(t, 1) : NULL;
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < C; j++) {
+            double want = rounded(x[i * C + j], amax);
+            if (q && !same(q[i * C + j], want))
+                fail_msg("q (%lld, %lld) [%lld, %lld] of %g: %g, expected %g", (long long)N, (long long)C, (long long)i,
+                         (long long)j, x[i * C + j], q[i * C + j], want);
+            if (turned && !same(turned[j * N + i], want))
+                fail_msg("t (%lld, %lld) [%lld, %lld] of %g: %g, expected %g", (long long)C, (long long)N, (long long)j,
+                         (long long)i, x[i * C + j], turned[j * N + i], want);
+        }
+    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
+    if (c->scale) assert_true(op_case_values(t, 2)[0] == (double)(a / 448.0f));
+    op_case_close(t);
+}
+
+static void test_quantize_rounds_and_turns_every_shape(void **state) {
+    /* One tile of a GPU's kernel, less, several with short ends, and sides that are no multiple of 16. */
+    static const int64_t shapes[][2] = {{16, 16}, {128, 128}, {48, 272}, {400, 144},
+                                        {1, 1},   {7, 33},    {129, 16}, {64, 100}};
+    for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+        for (int outputs = 1; outputs < 4; outputs++)
+            check_quantize(&(quantize_case){.N = shapes[s][0],
+                                            .C = shapes[s][1],
+                                            .q = outputs & 1,
+                                            .t = outputs & 2,
+                                            .scale = outputs != 2, /* made again for the backward, it is kept */
+                                            .scale_of_x = 3});
+}
+
+/* Numbers beyond the range stop at 448, zeros stay zero under any scale, and what is not finite stays so. */
+static void test_quantize_at_the_ends(void **state) {
+    check_quantize(&(quantize_case){.N = 32, .C = 48, .amax = 0.01, .q = true, .t = true, .scale_of_x = 5});
+    check_quantize(&(quantize_case){.N = 32, .C = 48, .amax = 1e30, .q = true, .t = true, .scale_of_x = 5});
+    check_quantize(&(quantize_case){.N = 32, .C = 48, .amax = 1e-37, .q = true, .scale = true, .scale_of_x = 1e-37});
+    check_quantize(&(quantize_case){.N = 32, .C = 48, .amax = INFINITY, .q = true, .t = true, .scale_of_x = 5});
+    double zeros[256] = {0}, none = 0;
+    op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){0});
+    op_case_floats(t, 0, DTYPE_BF16, SHAPE(16, 16), zeros);
+    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &none);
+    op_case_output(t, 0, DTYPE_F8E4M3, SHAPE(16, 16));
+    op_case_output(t, 2, DTYPE_F32, SHAPE(1));
+    op_case_run(t, 2);
+    for (int i = 0; i < 256; i++) assert_true(op_case_values(t, 0)[i] == 0);
+    assert_true(op_case_values(t, 2)[0] > 0); /* a product with it is 0 and not NaN */
+    op_case_close(t);
+}
+
+typedef struct product_case {
+    int64_t N, in, out;
+    dtype type;
+    bool bias, over_tokens;
+} product_case;
+
+/* The CPU sums fp32 numbers: 2 k U32 of the sum of sizes bounds any order. Tensor cores keep fewer bits of a short sum, about
+ * 14 in the worst case known, and for sums over tokens promote them before they are lost. */
+static void check_product(const product_case *c) {
+    op_case *t = op_case_open(OP_LINEAR8, &(op_attr){.over_tokens = c->over_tokens});
+    double x_scale = 0.037, w_scale = 1.7e-3;
+    op_case_random(t, 0, DTYPE_F8E4M3, SHAPE(c->N, c->in), 60, 11);
+    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &x_scale);
+    op_case_random(t, 2, DTYPE_F8E4M3, SHAPE(c->out, c->in), 90, 12);
+    op_case_floats(t, 3, DTYPE_F32, SHAPE(1), &w_scale);
+    if (c->bias) op_case_random(t, 4, c->type, SHAPE(c->out), 20, 13);
+    op_case_output(t, 0, c->type, SHAPE(c->N, c->out));
+    op_case_run(t, 2);
+    const double *x = op_case_input_values(t, 0), *w = op_case_input_values(t, 2), *y = op_case_values(t, 0);
+    const double *b = c->bias ? op_case_input_values(t, 4) : NULL;
+    double scale = (double)(float)x_scale * (double)(float)w_scale;
+    double unit = backend_under_test()->discrete ? 0x1p-13 : 2 * (double)c->in * U32;
+    for (int64_t i = 0; i < c->N; i++)
+        for (int64_t j = 0; j < c->out; j++) {
+            double sum = 0, size = 0;
+            for (int64_t k = 0; k < c->in; k++) {
+                double p = x[i * c->in + k] * w[j * c->in + k];
+                sum += p, size += fabs(p);
+            }
+            double want = sum * scale + (b ? b[j] : 0);
+            check_element(y[i * c->out + j], want, unit * size * scale + 4 * U32 * fabs(want), c->type, "linear8",
+                          (size_t)(i * c->out + j));
+        }
+    op_case_close(t);
+}
+
+static void test_linear8_is_the_scaled_product(void **state) {
+    check_product(&(product_case){.N = 16, .in = 16, .out = 16, .type = DTYPE_BF16});
+    check_product(&(product_case){.N = 48, .in = 64, .out = 80, .type = DTYPE_BF16, .bias = true});
+    check_product(&(product_case){.N = 144, .in = 272, .out = 128, .type = DTYPE_BF16});
+    check_product(&(product_case){.N = 64, .in = 528, .out = 96, .type = DTYPE_F32, .over_tokens = true});
+    check_product(&(product_case){.N = 64, .in = 48, .out = 32, .type = DTYPE_BF16, .over_tokens = true});
+}
+
+static void test_linear8_is_not_finite_where_a_scale_is_not(void **state) {
+    double infinite = INFINITY, one = 1;
+    op_case *t = op_case_open(OP_LINEAR8, &(op_attr){0});
+    op_case_random(t, 0, DTYPE_F8E4M3, SHAPE(16, 16), 60, 11);
+    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &infinite);
+    op_case_random(t, 2, DTYPE_F8E4M3, SHAPE(16, 16), 60, 12);
+    op_case_floats(t, 3, DTYPE_F32, SHAPE(1), &one);
+    op_case_output(t, 0, DTYPE_BF16, SHAPE(16, 16));
+    op_case_run(t, 2);
+    for (int i = 0; i < 256; i++) assert_false(isfinite(op_case_values(t, 0)[i]));
+    op_case_close(t);
+}
+
+/* ---- ops that hand out their largest number ------------------------------------------------------------------------- */
+
+static void declare_output(op_case *t, int output, bool is_rows, int64_t N, int64_t C) {
+    if (is_rows) op_case_output(t, output, DTYPE_BF16, SHAPE(N, C));
+    else op_case_output(t, output, DTYPE_F32, SHAPE(N));
+}
+
+/* The largest number is that of the tensor as it was written. */
+static void check_amax(op_case *t, int of, int amax, int64_t n, const char *what) {
+    op_case_output(t, amax, DTYPE_F32, SHAPE(1));
+    op_case_run(t, 2);
+    double got = op_case_values(t, amax)[0], want = largest(op_case_values(t, of), n);
+    if (!(got == want) || !(want > 0)) fail_msg("amax of %s: %.9g, expected %.9g", what, got, want);
+    op_case_close(t);
+}
+
+static const int64_t rows[][2] = {{1, 8}, {5, 33}, {64, 256}, {300, 1536}, {17, 4096}};
+
+static void test_norms_hand_out_their_largest_number(void **state) {
+    for (size_t s = 0; s < ARRAY_LENGTH(rows); s++)
+        for (int layernorm = 0; layernorm < 2; layernorm++)
+            for (int add = 0; add < 2; add++) {
+                int64_t N = rows[s][0], C = rows[s][1];
+                op_kind k = layernorm ? add ? OP_ADD_LAYERNORM : OP_LAYERNORM : add ? OP_ADD_RMSNORM : OP_RMSNORM;
+                op_case *t = op_case_open(k, &(op_attr){.eps = 1e-5f});
+                int in = 0, out = 0;
+                for (int i = 0; i <= add; i++, in++)
+                    op_case_random(t, in, DTYPE_BF16, SHAPE(N, C), 1, 20 + (uint64_t)i);
+                for (int i = 0; i <= layernorm; i++, in++)
+                    op_case_random(t, in, DTYPE_BF16, SHAPE(C), 1, 30 + (uint64_t)i);
+                for (int i = 0; i <= add; i++, out++) declare_output(t, out, true, N, C);
+                for (int i = 0; i <= layernorm; i++, out++) declare_output(t, out, false, N, C);
+                check_amax(t, add, out, N * C, op_name(k));
+            }
+}
+
+static void test_backward_of_norms_hands_out_its_largest_number(void **state) {
+    for (size_t s = 0; s < ARRAY_LENGTH(rows); s++)
+        for (int layernorm = 0; layernorm < 2; layernorm++)
+            for (int residual = 0; residual < 2; residual++) {
+                int64_t N = rows[s][0], C = rows[s][1];
+                double *ones = mem_alloc((size_t)N * sizeof *ones);
+                for (int64_t i = 0; i < N; i++) ones[i] = 1 + (double)(i % 7) / 8;
+                op_kind k = layernorm ? OP_LAYERNORM_BWD : OP_RMSNORM_BWD;
+                op_case *t = op_case_open(k, &(op_attr){.eps = 1e-5f});
+                int in = 0;
+                op_case_random(t, in++, DTYPE_BF16, SHAPE(N, C), 1, 41);
+                op_case_random(t, in++, DTYPE_BF16, SHAPE(C), 1, 42);
+                for (int i = 0; i <= layernorm; i++) op_case_floats(t, in++, DTYPE_F32, SHAPE(N), ones);
+                op_case_random(t, in++, DTYPE_BF16, SHAPE(N, C), 1, 43);
+                if (residual) op_case_random(t, in, DTYPE_BF16, SHAPE(N, C), 1, 44);
+                op_case_output(t, 0, DTYPE_BF16, SHAPE(N, C));
+                for (int i = 0; i <= layernorm; i++) op_case_output(t, 1 + i, DTYPE_F32, SHAPE(C));
+                check_amax(t, 0, 2 + layernorm, N * C, op_name(k));
+                free(ones);
+            }
+}
+
+static void test_swiglu_hands_out_its_largest_number(void **state) {
+    for (size_t s = 0; s < ARRAY_LENGTH(rows); s++) {
+        int64_t N = rows[s][0], F = rows[s][1];
+        op_case *t = op_case_open(OP_SWIGLU, &(op_attr){0});
+        op_case_random(t, 0, DTYPE_BF16, SHAPE(N, 2 * F), 2, 51);
+        op_case_output(t, 0, DTYPE_BF16, SHAPE(N, F));
+        check_amax(t, 0, 1, N * F, "swiglu");
+        t = op_case_open(OP_SWIGLU_BWD, &(op_attr){0});
+        op_case_random(t, 0, DTYPE_BF16, SHAPE(N, 2 * F), 2, 52);
+        op_case_random(t, 1, DTYPE_BF16, SHAPE(N, F), 1, 53);
+        op_case_output(t, 0, DTYPE_BF16, SHAPE(N, 2 * F));
+        check_amax(t, 0, 1, 2 * N * F, "swiglu_bwd");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_absmax_finds_the_largest_wherever_it_is),
+        cmocka_unit_test(test_absmax_is_not_finite_where_a_number_is_not),
+        cmocka_unit_test(test_quantize_rounds_and_turns_every_shape),
+        cmocka_unit_test(test_quantize_at_the_ends),
+        cmocka_unit_test(test_linear8_is_the_scaled_product),
+        cmocka_unit_test(test_linear8_is_not_finite_where_a_scale_is_not),
+        cmocka_unit_test(test_norms_hand_out_their_largest_number),
+        cmocka_unit_test(test_backward_of_norms_hands_out_its_largest_number),
+        cmocka_unit_test(test_swiglu_hands_out_its_largest_number),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
