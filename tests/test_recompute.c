@@ -395,7 +395,20 @@ static void auto_takes_the_cheapest_rung_that_fits(void **state) {
         assert_int_equal(choice(&k.r.plan, rungs[i].device - 1, &fits), rungs[i + 1].kind);
         assert_true(fits);
     }
-    assert_int_equal(choice(&k.r.plan, rungs[PLAN_RUNGS - 1].device - 1, &fits), RECOMPUTE_FULL); /* the smallest */
+    /* Below the rungs groups of layers are computed again, which is as small as it gets. */
+    assert_int_equal(choice(&k.r.plan, rungs[PLAN_RUNGS - 1].device - 1, &fits), RECOMPUTE_NESTED);
+    assert_true(fits);
+    uint64_t least = UINT64_MAX;
+    for (int64_t n = 2; n < 8; n *= 2) {
+        plan_request q = k.r.plan;
+        plan_candidate c;
+        q.recompute = (recompute_policy){.kind = RECOMPUTE_NESTED, .every = n};
+        training_must(plan_weigh(&q, &c));
+        least = MIN(least, c.planned[TIER_DEVICE]);
+    }
+    assert_int_equal(choice(&k.r.plan, least, &fits), RECOMPUTE_NESTED);
+    assert_true(fits);
+    assert_int_equal(choice(&k.r.plan, least - 1, &fits), RECOMPUTE_NESTED); /* the smallest */
     assert_false(fits);
     assert_null(strstr(error_message(), "memory.recompute")); /* auto has tried that already */
     assert_non_null(strstr(error_message(), "train.micro_batch=2"));

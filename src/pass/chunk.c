@@ -233,6 +233,13 @@ status pass_chunk(program *p, pass_context *c) {
     if (c->chunk_tokens == 0) return OK;
     if (c->chunk_tokens % CHUNK_UNIT)
         return ERR(ERR_BUG, "chunk: %lld tokens are no multiple of %d", (long long)c->chunk_tokens, CHUNK_UNIT);
+    if (precision_fp8(c->precision))
+        return ERR(ERR_INPUT,
+                   "memory.chunk_tokens: found %lld with precision %s, expected 0: the scale of 8-bit numbers is of "
+                   "all tokens; "
+                   "set memory.chunk_tokens=0 or precision=%s",
+                   (long long)c->chunk_tokens, precision_name(c->precision),
+                   precision_master(c->precision) ? "bf16" : "bf16_sr");
     chunker w = {.p = p, .c = c, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);
     bool **flags[] = {&w.is_wide, &w.is_made, &w.is_made_later};

@@ -96,7 +96,8 @@ double cost_message_seconds(double n_bytes, int group_size, const hardware *h, c
     return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
 }
 
-/* Parts that meet in a second step: on a GPU it takes its time even where there is little to add. */
+/* Parts that meet in a second step: on a GPU it takes its time even where there is little to add, and beside one the host's
+ * threads have to be woken for both. */
 static bool is_sum(op_kind k) {
     switch (k) {
     case OP_BIAS_GRAD:
@@ -112,10 +113,12 @@ static bool is_sum(op_kind k) {
     }
 }
 
+static double sum_seconds(const op *o, const hardware *h) { return is_sum(o->kind) ? h->sum_s : 0; }
+
 static double element_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     double s = fmax(op_flops(p, o) / h->vector[t], op_bytes(p, o) / h->device_bandwidth);
     if (h->noise_rate > 0) s = fmax(s, op_noise(p, o) / h->noise_rate);
-    return s + (is_sum(o->kind) ? h->sum_s : 0) + h->launch_s;
+    return s + sum_seconds(o, h) + h->launch_s;
 }
 
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
@@ -164,7 +167,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
-        if (o->at == TIER_HOST) return op_bytes(p, o) / h->host_bandwidth + h->launch_s;
+        if (o->at == TIER_HOST) return op_bytes(p, o) / h->host_bandwidth + sum_seconds(o, h) + h->launch_s;
         return element_seconds(p, o, h, t);
     }
 }

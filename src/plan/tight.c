@@ -28,7 +28,8 @@ static int64_t chunk_of(const plan_request *r) {
 
 static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
     bool may_nest = r->recompute.kind == RECOMPUTE_AUTO;
-    int64_t chunk = r->open.chunk ? chunk_of(r) : r->chunk_tokens;
+    /* 8-bit numbers have one scale for all tokens. */
+    int64_t chunk = r->open.chunk && !precision_fp8(r->precision) ? chunk_of(r) : r->chunk_tokens;
     recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->recompute;
     size_t n = 0;
     out[n++] = (level){first, r->chunk_tokens};
@@ -38,19 +39,19 @@ static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
     return n;
 }
 
-/* From what needs the least of the device to what needs the least of the host. */
-static const tier homes[][3] = {{TIER_NVME, TIER_NVME, TIER_NVME},
-                                {TIER_HOST, TIER_HOST, TIER_HOST},
-                                {TIER_DEVICE, TIER_HOST, TIER_HOST},
-                                {TIER_DEVICE, TIER_DEVICE, TIER_HOST},
-                                {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+/* params, grads, states, activations: what needs the least of the device first. */
+static const tier homes[][4] = {
+    {TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME},       {TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST},
+    {TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST},     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST},
+    {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST}, {TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE},
+    {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE}, {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
 
-static offload_options homes_of(const plan_request *r, const tier row[3]) {
+static offload_options homes_of(const plan_request *r, const tier row[4]) {
     offload_options o = r->offload;
     if (r->open.params) o.params = row[0];
     if (r->open.grads) o.grads = row[1];
     if (r->open.states) o.states = row[2];
-    if (r->open.activations) o.activations = row[0] == TIER_NVME ? TIER_NVME : TIER_HOST;
+    if (r->open.activations) o.activations = row[3];
     return o;
 }
 
@@ -101,14 +102,14 @@ static status try_level(const plan_request *r, const plan_candidate *like, const
         c.recompute = l->recompute;
         c.chunk_tokens = l->chunk_tokens;
         c.offload = homes_of(r, homes[i]);
-        if (homes[i][0] == TIER_NVME && !r->may_nvme) continue;
+        if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
         if (any && same_homes(&c.offload, &last.offload)) continue;
         TRY(fill_host(r, &c));
         out->list = array_grow(out->list, &out->capacity, out->n + 1, sizeof *out->list);
         out->list[out->n++] = last = c;
-        any = true;
         *fits |= c.fits;
-        if (!within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+        if (!any && !within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+        any = true;
     }
     return OK;
 }
@@ -119,6 +120,7 @@ status plan_tighten(const plan_request *r, const plan_candidate *like, plan_cand
     bool fits = false;
     plan_request q = *r;
     q.micro_batch = like->micro_batch;
+    q.precision = like->precision;
     size_t n_levels = list_levels(&q, levels);
     for (size_t i = 0; i < n_levels && !fits; i++) {
         status rc = try_level(&q, like, &levels[i], &w, &fits);
