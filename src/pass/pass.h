@@ -44,7 +44,7 @@ typedef struct target {
                               int n_threads); /* of ops beside host memory; NULL: the same */
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
-    bool has_ring; /* kernels for keys and values that go round */
+    bool has_ring;                                       /* kernels for keys and values that go round, rank to rank */
     tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
 } target;
 

@@ -39,7 +39,7 @@ static bool heads_divide(const plan_request *r) {
 /* Four exchanges, two of q, k and v and two of y; before and after each the rows are sorted, read and written. */
 static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
     double rows = 2 * (2 * z->q + z->kv) * z->N * z->width;
-    return 2 * cost_message_seconds(n_bytes / 2, z->S, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
+    return 4 * cost_message_seconds(n_bytes / 4, z->S, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
 }
 
 /* Beside kernels a step's message takes what is longer than the attention of the step. Partial results in fp32 are read and

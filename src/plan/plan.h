@@ -28,10 +28,10 @@ typedef struct plan_open {
 /* How sequence ranks attend to rows that they share (model.h). */
 typedef enum attention_way { ATTENTION_AUTO = -1, ATTENTION_HEADS, ATTENTION_RING } attention_way;
 typedef struct attention_choice {
-    attention_way way;                /* never auto */
-    const char *why;                  /* in words */
-    double heads_bytes, ring_bytes;   /* that a rank sends for one layer of a micro-batch, forward and backward */
-    double heads_s, ring_s;           /* what they and the copies around them take; NAN without hardware */
+    attention_way way;              /* never auto */
+    const char *why;                /* in words */
+    double heads_bytes, ring_bytes; /* that a rank sends for one layer of a micro-batch, forward and backward */
+    double heads_s, ring_s;         /* what they and the copies around them take; NAN without hardware */
 } attention_choice;
 
 typedef struct plan_request {

@@ -248,12 +248,11 @@ double op_flops(const program *p, const op *o) {
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
     case OP_LINEAR_DW_ADD: return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];
     /* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
-     * and shorter ones cost less. */
-    case OP_ATTENTION: return 2.0 * square;     /* two products */
-    case OP_ATTENTION_BWD: return 5.0 * square; /* five */
-    /* Tokens of a rank are a run from the front and one from the back: of any rank's keys they see half. */
-    case OP_ATTENTION_RING: return 2.0 * square;
-    case OP_ATTENTION_RING_BWD: return 5.0 * square;
+     * and shorter ones cost less. In a ring, a run of tokens from the front and one from the back see half of any rank's keys. */
+    case OP_ATTENTION:
+    case OP_ATTENTION_RING: return 2.0 * square; /* two products */
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_RING_BWD: return 5.0 * square; /* five */
     case OP_ADAMW:
     case OP_ACCUMULATE: return element_flops(o->kind) * count_of(p, o->in[0]) + NOISE_FLOPS * op_noise(p, o);
     default: return element_flops(o->kind) * count_of(p, sizing_operand(o));

@@ -248,8 +248,8 @@ bool op_reads_output(const op *o,
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
-bool op_brings_gradient(const op *o);         /* the backward begins with it here: a message from another stage, or keys and
-                                                 values that go round once more for it */
+/* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
+bool op_brings_gradient(const op *o);
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */

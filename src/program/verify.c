@@ -448,9 +448,7 @@ static status check_op(const checker *c) {
         REQUIRE(has_type(c, OUT(1), DTYPE_F32) && shape_count(sh(c, OUT(1))) == sh(c, IN(0))->dim[0] * o->attr.n_heads,
                 "lse is not (B, H, T)", OUT(1));
         return OK;
-    case OP_KV_PART:
-        TRY(check_heads(c, IN(0)));
-        return check_kv(c, OUT(0), program_get(c->p, IN(0))->type);
+    case OP_KV_PART: TRY(check_heads(c, IN(0))); return check_kv(c, OUT(0), program_get(c->p, IN(0))->type);
     case OP_ATTENTION_RING:
     case OP_ATTENTION_RING_BWD: return check_ring(c);
     case OP_QKV_JOIN:
