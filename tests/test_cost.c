@@ -476,6 +476,35 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
     assert_true(twice > plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds);
 }
 
+/* A vocabulary shared by ranks: each has its share of the products and of the walks over the logits, and makes its logits
+ * once more for the gradient, which is a third of the products and nothing else. */
+static void a_shared_loss_costs_its_share_and_its_logits_again(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    for (size_t i = 0; i < ARRAY_LENGTH(h.half); i++) h.half[i] = 0; /* products of any size at the same rate */
+    plan_request r = {.model = *model_preset_find("llama3-8b"),
+                      .micro_batch = 1,
+                      .accumulation = 4,
+                      .seq_len = 4096,
+                      .precision = PRECISION_BF16,
+                      .logits_chunk_bytes = 1 << 30,
+                      .target = {.name = "test", .n_threads = 1, .alignment = 64}};
+    r.model.n_layers = 4;
+    cost alone = plan_cost(r, &h);
+    double products = 4 * 6.0 * 4096 * (double)(r.model.vocab * r.model.hidden) / h.matrix[DTYPE_BF16];
+    double whole = alone.kinds[OP_UNEMBED_LOSS_GRAD].seconds;
+    assert_true(whole > products && whole < 1.25 * products);
+    for (int tensor = 2; tensor <= 8; tensor *= 2) {
+        r.mesh = (mesh){.size = {[AXIS_TENSOR] = tensor, [AXIS_PIPELINE] = 2}, .index = {[AXIS_PIPELINE] = 1}};
+        r.logits_chunk_bytes = (1 << 30) / tensor; /* as many rows at once */
+        cost c = plan_cost(r, &h);
+        double shared = c.kinds[OP_UNEMBED_STATS].seconds + c.kinds[OP_UNEMBED_GRAD].seconds;
+        assert_int_equal(c.kinds[OP_UNEMBED_GRAD].n, 4);
+        assert_float_equal(shared, (whole + products / 3) / tensor, 0.02 * shared);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_stream_is_a_sum),
@@ -493,6 +522,7 @@ int main(void) {
         cmocka_unit_test(bytes_are_those_that_move),
         cmocka_unit_test(a_plan_knows_its_time),
         cmocka_unit_test(smaller_chunks_of_logits_cost_time),
+        cmocka_unit_test(a_shared_loss_costs_its_share_and_its_logits_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

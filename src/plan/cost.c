@@ -29,11 +29,12 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
     return fmax(2 * m * n * k / hardware_product_rate(h, t, m, n, k), bytes / h->device_bandwidth);
 }
 
-/* Per logit: maximum, exp and sum forward; the same exp again and the difference for the gradient. */
+/* Per logit and walk over it. The first takes maximum, exp and sum; the gradient's the same exp again and the difference. */
 #define SOFTMAX_FLOPS 12.0
 
 /* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit
- * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. */
+ * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. Where ranks share the
+ * vocabulary the first walk over the logits is STATS', and the gradient has the second alone. */
 static double unembed_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     const value *hidden = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
@@ -45,7 +46,8 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     dtype dw = program_get(p, o->kind == OP_UNEMBED_GRAD ? o->out[1] : o->out[2])->type;
     bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
-    chunk += 2 * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
+    chunk +=
+        (o->kind == OP_UNEMBED_GRAD ? 1 : 2) * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
     if (again)
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +
                product_seconds(h, t, V, C, N, dw_bytes + N * C * e) + SOFTMAX_FLOPS * N * V / h->vector[DTYPE_F32];
