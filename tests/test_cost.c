@@ -62,7 +62,7 @@ static double ms_of(program *p, const hardware *h, double *busy) {
     const char *missing = NULL;
     give_addresses(p);
     assert_int_equal(pass_waits(p, NULL), OK);
-    double s = cost_section(p, SECTION_MICRO, h, busy ? busy : none, &missing);
+    double s = cost_section(p, SECTION_MICRO, h, NULL, busy ? busy : none, &missing);
     assert_null(missing);
     return s * 1e3;
 }
@@ -248,7 +248,7 @@ static void a_rate_that_is_not_there_is_named(void **state) {
     emit_copy(&p, near, disk, STREAM_WRITE);
     assert_int_equal(pass_waits(&p, NULL), OK);
     cost c;
-    cost_program(&c, &p, &h, 1);
+    cost_program(&c, &p, &h, NULL, 1);
     assert_true(isinf(c.step_s));
     assert_string_equal(c.missing, "disk.write_gb_per_s");
     program_fini(&p);
@@ -292,7 +292,7 @@ static double slow_walk(const program *p, const hardware *h) {
                 for (size_t y = 0; y < nb; y++)
                     if (conflict(&a[x], &b[y])) start = fmax(start, end[j]);
         }
-        end[i] = free_at[mine] = start + cost_op_seconds(p, &p->ops[i], h, &missing);
+        end[i] = free_at[mine] = start + cost_op_seconds(p, &p->ops[i], h, NULL, &missing);
         last = fmax(last, end[i]);
     }
     free(end);
@@ -328,7 +328,7 @@ static void random_programs_end_when_the_slow_walk_ends(void **state) {
         hardware cores = h; /* the same on cores that do everything: however it overlaps, the sum */
         cores.overlap = false;
         double sum = 0, busy[STREAM_COUNT] = {0}, all_busy = 0;
-        for (size_t i = 0; i < p.n_ops; i++) sum += cost_op_seconds(&p, &p.ops[i], &cores, &(const char *){NULL});
+        for (size_t i = 0; i < p.n_ops; i++) sum += cost_op_seconds(&p, &p.ops[i], &cores, NULL, &(const char *){NULL});
         assert_float_equal(ms_of(&p, &cores, busy), 1e3 * sum, 1e-6);
         for (stream s = 0; s < STREAM_COUNT; s++) all_busy += busy[s];
         assert_float_equal(all_busy, sum, 1e-9);
@@ -350,7 +350,7 @@ static void small_products_are_slower(void **state) {
 
 static double op_seconds(const program *p, const hardware *h, size_t i) {
     const char *missing = NULL;
-    double s = cost_op_seconds(p, &p->ops[i], h, &missing);
+    double s = cost_op_seconds(p, &p->ops[i], h, NULL, &missing);
     assert_null(missing);
     return s;
 }

@@ -330,8 +330,9 @@ static status run(command_line *o, job *j, const char *run_dir) {
     return rc;
 }
 
-static status train(command_line *o, comm *ranks) {
+static status train(command_line *o, comm **mesh) {
     const config *c = &o->config;
+    comm *ranks = comm_size(*mesh) > 1 ? *mesh : NULL;
     status rc;
     job j;
     char run_dir[4096], trace[4096];
@@ -345,6 +346,10 @@ static status train(command_line *o, comm *ranks) {
     }
     TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
     TRY_GOTO(rc, job_open(&j), done);
+    if (ranks) {
+        TRY_GOTO(rc, ranks_use_mesh(mesh, o, &j.plan.request.mesh), done);
+        r->comm = ranks = *mesh;
+    }
     if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
@@ -366,6 +371,7 @@ status command_train(command_line *o) {
     TRY(foreign_check_train(&o->foreign));
     if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
-    status rc = ranks_open(&ranks, o);
-    return rc == OK ? ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL)) : rc;
+    TRY(ranks_open(&ranks, o));
+    status rc = train(o, &ranks);
+    return ranks_close(ranks, rc);
 }

@@ -345,7 +345,9 @@ status request_from_config(const config *c, train_request *out) {
                                .states = c->memory.offload_states < 0,
                                .activations = c->memory.offload_activations < 0,
                                .precision = p->open.precision,
-                               .micro_batch = p->open.micro_batch};
+                               .micro_batch = p->open.micro_batch,
+                               .zero = c->parallel.shard.zero < 0,
+                               .sequence = c->parallel.size[AXIS_SEQUENCE] == 0 && kind == DEVICE_CPU};
     p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
@@ -360,6 +362,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
+    p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
     p->virtual_stages = c->parallel.virtual_stages;
     TRY(check_axes(c, kind));
     TRY(check_stages(c, p));

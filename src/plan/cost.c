@@ -85,19 +85,24 @@ static double adamw_seconds(const program *p, const op *o, const hardware *h) {
     return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
 }
 
-/* Between the ranks of a group: over the links of a node while all of them fit there, else over the network; once around
- * for the bytes, and a latency for each doubling of the group. Ranks on a CPU whose links nobody described are processes
- * that read each other's memory. */
-static double message_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
-    bool near = o->attr.group_size <= h->devices_per_node;
+/* Between the ranks of a group: over the links of a node while all of them are there. A ring over several nodes enters
+ * and leaves each of them once, and its parts take all ways out that its ranks there have: the network of each, up to what
+ * the links inside can carry. Ranks that speak in pairs have their own way out alone. A latency is added for each
+ * doubling of the group. Ranks on a CPU whose links nobody described are processes that read each other's memory. */
+static double message_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
+    int64_t stride = m ? mesh_stride(m, o->attr.axis) : 1, here = MAX(h->devices_per_node / stride, (int64_t)1);
+    bool near = o->attr.group_size <= here;
+    bool in_pairs = o->kind == OP_ALL_TO_ALL || o->kind == OP_SEND || o->kind == OP_RECV;
     double bandwidth = near ? h->link_bandwidth : h->network_bandwidth;
     double latency = near ? h->link_latency : h->network_latency;
+    if (!near && !in_pairs && here > 1 && h->link_bandwidth > 0)
+        bandwidth = fmin(bandwidth * (double)here, h->link_bandwidth);
     if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
     const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
     return over(op_sent(p, o), bandwidth, key, missing) + latency * ceil(log2(o->attr.group_size));
 }
 
-double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
+double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
     const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL, *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
@@ -108,7 +113,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_ALL_REDUCE:
     case OP_ALL_TO_ALL:
     case OP_SEND:
-    case OP_RECV: return message_seconds(p, o, h, missing) + h->launch_s;
+    case OP_RECV: return message_seconds(p, o, h, m, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
@@ -231,30 +236,31 @@ static double run(const walker *w, double *busy_s) {
     }
 }
 
-double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing) {
+double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
+                    const char **missing) {
     walker w = {.p = p, .h = h};
     size_t end;
     program_section(p, s, &w.first, &end);
     w.n = end - w.first;
     w.seconds = mem_alloc((w.n + 1) * sizeof *w.seconds);
-    for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, missing);
+    for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, m, missing);
     double seconds = run(&w, busy_s);
     free(w.seconds);
     return seconds;
 }
 
-void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_runs) {
+void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, int64_t micro_runs) {
     *out = (cost){0};
     double times = (double)micro_runs;
-    out->micro_s = cost_section(p, SECTION_MICRO, h, out->busy_s, &out->missing);
+    out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
     for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
-    out->update_s = cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
+    out->update_s = cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
     out->step_s = times * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (o->section != SECTION_MICRO && o->section != SECTION_UPDATE) continue;
         uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
-        out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, &out->missing);
+        out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, m, &out->missing);
         out->kinds[o->kind].n += n;
     }
 }

@@ -127,7 +127,7 @@ status plan_compile(plan *p, const plan_request *r) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
-    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, plan_micro_runs(p));
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
     p->cost.step_s += plan_waiting(r) * p->cost.micro_s;
     p->planned[TIER_HOST] +=
         r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);

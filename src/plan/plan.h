@@ -21,6 +21,8 @@ typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
+    bool zero;        /* what data ranks keep a part of */
+    bool sequence;    /* how many of the data ranks share their rows; accumulation makes up for them: the rows stay */
 } plan_open;
 
 typedef struct plan_request {
@@ -38,7 +40,7 @@ typedef struct plan_request {
     bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
-    mesh mesh;          /* of all ranks, and this one's place on it */
+    mesh mesh; /* of all ranks, and this one's place on it; where it is open, one of those that may be chosen */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     shard_options shard;
     bool with_eval, token_weights, verify;
@@ -58,6 +60,7 @@ typedef struct plan_request {
 typedef struct plan_candidate {
     precision precision;
     int64_t micro_batch, accumulation;
+    int zero, sequence; /* stage; ranks that share a row */
     recompute_policy recompute;
     offload_options offload;
     uint64_t planned[TIER_COUNT];
@@ -70,7 +73,8 @@ typedef struct plan_candidate {
 } plan_candidate;
 
 typedef struct plan {
-    plan_request request; /* as asked, but for precision, micro-batch and accumulation, which are those chosen */
+    plan_request
+        request; /* as asked, but for precision, micro-batch, accumulation, mesh and stage, which are those chosen */
     program program;
     model model;
     pass_context passes;
@@ -108,6 +112,9 @@ bool plan_is_open(const plan_request *r);
 status plan_search(plan *p, const plan_request *r);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
 status plan_weigh(const plan_request *r, plan_candidate *out);
+
+/* ---- strategy_report.c ---------------------------------------------------------------------------------------------- */
+
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 
