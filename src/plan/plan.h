@@ -126,6 +126,10 @@ int64_t plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step */
 double plan_bubble(const plan_request *r);
 /* How long this stage waits, in times of what it works: for that, and for the slowest stage. */
 double plan_waiting(const plan_request *r);
+/* Micro-batches after which a pipeline only repeats itself; all of them where there is none. */
+int64_t plan_few_micros(const plan_request *r);
+/* The time of a step of `accumulation` micro-batches, from the plan of one that has fewer. */
+double plan_step_of_many(const plan *few, int64_t accumulation);
 typedef struct plan_stage {
     plan_candidate numbers; /* planned with the choices of the stage that was asked for */
     double load;            /* arithmetic, as a share of the stage that has most */
@@ -217,9 +221,12 @@ typedef struct plan_world_stage {
 typedef struct plan_world_layout {
     char name[64];
     int data, tensor, pipeline, sequence; /* ranks in each direction */
+    int zero;
     plan_world_share bytes;
-    double bubble;     /* share of a pipeline's time in which a stage waits */
-    char why_not[128]; /* "" where it can be cut so */
+    double bubble;      /* share of a pipeline's time in which a stage waits */
+    double step_s;      /* predicted, of the slowest stage; NAN without hardware */
+    int64_t few_micros; /* how many micro-batches were compiled, where that is not all; else 0 */
+    char why_not[256];  /* "" where it can be cut so */
 } plan_world_layout;
 typedef struct plan_world_rung {
     char name[96];

@@ -21,6 +21,20 @@ double plan_waiting(const plan_request *r) {
     return slowest / (1 - plan_bubble(r)) - 1;
 }
 
+/* As many as are in flight at the first stage, and one; with several chunks a multiple of the stages. */
+int64_t plan_few_micros(const plan_request *r) {
+    int S = n_stages(r);
+    if (S == 1) return r->accumulation;
+    return MIN(r->accumulation, (int64_t)(r->virtual_stages > 1 ? 2 * S : S + 1));
+}
+
+double plan_step_of_many(const plan *few, int64_t accumulation) {
+    plan_request r = few->request;
+    double per_run = few->cost.micro_s / (double)few->passes.micros_per_run;
+    r.accumulation = accumulation;
+    return per_run * (double)accumulation * (1 + plan_waiting(&r)) + few->cost.update_s;
+}
+
 /* "0-2 8-10": the layers of a stage, a run for each of its chunks. */
 static void write_layers(const plan_request *r, int stage, strbuf *out) {
     int n_chunks = n_chunks_of(r);

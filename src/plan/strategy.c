@@ -220,29 +220,20 @@ static bool is_deep(const plan_request *r) {
     return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
-/* Micro-batches after which a pipeline only repeats itself: as many as are in flight at the first stage, and one. */
-static int64_t few_micros(const plan_request *r) {
-    int S = mesh_size(&r->mesh, AXIS_PIPELINE);
-    return r->virtual_stages > 1 ? 2 * S : S + 1;
-}
-
 /* A step of many micro-batches holds no more than one of few, but for its inputs, and takes so many times as long. */
 static status estimate_pipeline(const plan_request *r, plan_candidate *c) {
     plan_request q = request_of(r, c);
     plan few;
-    q.accumulation = few_micros(r);
+    q.accumulation = plan_few_micros(r);
     TRY(plan_compile(&few, &q));
     take_numbers(c, &few);
-    double micro_s = few.cost.micro_s / (double)q.accumulation * (double)r->accumulation;
-    c->step_s = isfinite(c->step_s) ? micro_s * (1 + plan_waiting(r)) + few.cost.update_s : NAN;
+    if (isfinite(c->step_s)) c->step_s = plan_step_of_many(&few, r->accumulation);
     c->estimated = true;
     plan_close(&few);
     return OK;
 }
 
-static bool is_long(const plan_request *r) {
-    return mesh_size(&r->mesh, AXIS_PIPELINE) > 1 && r->accumulation > few_micros(r);
-}
+static bool is_long(const plan_request *r) { return r->accumulation > plan_few_micros(r); }
 
 static status weigh(const plan_request *r, plan_candidate *c) {
     if (is_deep(r)) return estimate(r, c);
