@@ -2,11 +2,29 @@
 #include "cli/output.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void print_json(json_t *root) {
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);
+}
+
+/* The mesh of parallel.*, with as many data ranks as --world leaves for them. */
+static status use_world(plan_request *r, const command_line *l) {
+    memcpy(r->mesh.size, l->config.parallel.size, sizeof r->mesh.size);
+    r->mesh.size[AXIS_DATA] = 1;
+    int others = mesh_world(&r->mesh);
+    if (l->world % others)
+        return ERR(ERR_INPUT, "--world: found %d, expected a multiple of the %d ranks of parallel.* that share rows",
+                   l->world, others);
+    r->mesh.size[AXIS_DATA] = l->world / others;
+    return OK;
+}
+
+/* The ranks of a node share its memory. */
+static void share_host(plan_request *r, const hardware *h, int n_ranks) {
+    r->host_limit /= (uint64_t)MIN((int64_t)n_ranks, h->devices_per_node);
 }
 
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
@@ -18,11 +36,21 @@ static status show_world(const command_line *l, const plan_request *from) {
         r.device_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
     plan_world_print(&w, stderr);
-    if (!l->json) return OK;
+    plan p; /* what `train` would do on as many ranks */
+    TRY(use_world(&r, l));
+    TRY(plan_compile(&p, &r));
+    plan_print_candidates(&p, stderr);
+    json_t *chosen = plan_json(&p, NULL);
+    plan_close(&p);
+    if (!l->json) {
+        json_decref(chosen);
+        return OK;
+    }
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r.model.name));
     json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
+    json_object_set_new(root, "chosen", chosen);
     print_json(root);
     return OK;
 }
@@ -69,8 +97,12 @@ status command_plan(command_line *l) {
     if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;
     if (l->hardware) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
-    if (l->world) return show_world(l, &r.plan);
+    if (l->world) {
+        share_host(&r.plan, &machine, l->world);
+        return show_world(l, &r.plan);
+    }
     TRY(request_use_mesh(&r, &l->config));
+    share_host(&r.plan, &machine, mesh_world(&r.plan.mesh));
     TRY(plan_compile(&p, &r.plan));
     status rc = show(l, &p);
     plan_close(&p);
