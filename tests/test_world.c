@@ -148,16 +148,16 @@ static void layouts_of_7b_on_8_ranks(void **state) {
                          l->bytes.params + l->bytes.grads + l->bytes.states + l->bytes.window + l->bytes.activations);
         assert_true(l->bytes.activations < w.layouts[0].bytes.activations);
         assert_float_equal(l->bubble, (l->pipeline - 1) / (8.0 + l->pipeline - 1), 1e-12);
-        assert_true(l->few_micros > l->pipeline - 1 && l->few_micros < 8); /* the others repeat them */
+        assert_int_equal(l->built_micros, l->pipeline + 1); /* the others repeat them */
         assert_true(isnan(l->step_s));
     }
     /* The first stage holds as many micro-batches as there are stages, but not more than there are. */
     plan_world single = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 8);
     assert_true(find_layout(&single, "TP2 PP4")->bytes.activations < find_layout(&w, "TP2 PP4")->bytes.activations);
-    assert_int_equal(find_layout(&single, "TP2 PP4")->few_micros, 0);
+    assert_int_equal(find_layout(&single, "TP2 PP4")->built_micros, 1);
 }
 
-/* What the table says of a stage is what its rank plans: of few micro-batches the same plan, of many a little more. */
+/* What the table says of a stage is what its rank plans: of few micro-batches the same plan, of many its continuation. */
 static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
     (void)state;
     hardware h;
@@ -168,19 +168,18 @@ static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
         r.hardware = &h;
         plan_world w = compiled(r, 4);
         const plan_world_layout *l = find_layout(&w, "TP2 PP2");
-        uint64_t fullest = 0, inputs = 0;
+        uint64_t fullest = 0;
         double slowest = 0;
         for (int stage = 0; stage < 2; stage++) {
             plan p;
             r.mesh = (mesh){.size = {1, 2, 2, 1}, .index = {[AXIS_PIPELINE] = stage}};
             assert_int_equal(plan_compile(&p, &r), OK);
             fullest = MAX(fullest, p.planned[TIER_DEVICE]);
-            inputs = MAX(inputs, p.by_role[ROLE_INPUT]);
             slowest = fmax(slowest, p.cost.step_s);
             plan_close(&p);
         }
         if (accumulation == 3) assert_int_equal(l->bytes.total, fullest);
-        assert_true(l->bytes.total <= fullest && fullest <= l->bytes.total + inputs);
+        else assert_float_equal((double)l->bytes.total, (double)fullest, 1e-3 * (double)fullest); /* gaps */
         assert_float_equal(l->step_s, slowest, 0.03 * slowest);
     }
 }

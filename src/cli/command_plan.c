@@ -94,6 +94,7 @@ status command_plan(command_line *l) {
     if (!l->config.memory.device && !r.backend) r.plan.device_limit = machine.device_bytes;
     r.plan.hardware = &machine;
     r.plan.compare = true;
+    r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->hardware && !l->config.memory.device) r.plan.device_limit = machine.device_bytes;
     if (l->hardware) r.plan.host_limit = machine.host_bytes;
     r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);

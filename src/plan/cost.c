@@ -249,18 +249,17 @@ double cost_section(const program *p, section s, const hardware *h, const mesh *
     return seconds;
 }
 
-void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, int64_t micro_runs) {
+void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs) {
     *out = (cost){0};
-    double times = (double)micro_runs;
     out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
-    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
+    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= micro_runs;
     out->update_s = cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
-    out->step_s = times * out->micro_s + out->update_s;
+    out->step_s = micro_runs * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (o->section != SECTION_MICRO && o->section != SECTION_UPDATE) continue;
-        uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
-        out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, m, &out->missing);
+        double n = o->section == SECTION_MICRO ? micro_runs : 1;
+        out->kinds[o->kind].seconds += n * cost_op_seconds(p, o, h, m, &out->missing);
         out->kinds[o->kind].n += n;
     }
 }

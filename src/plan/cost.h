@@ -15,7 +15,7 @@
 
 typedef struct cost_kind {
     double seconds; /* of one step, as if nothing overlapped */
-    uint64_t n;     /* runs in one step */
+    double n;       /* runs in one step */
 } cost_kind;
 
 typedef struct cost {
@@ -34,4 +34,4 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
  * (STREAM_COUNT) is added to. */
 double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
                     const char **missing);
-void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, int64_t micro_runs);
+void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs);

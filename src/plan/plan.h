@@ -37,8 +37,9 @@ typedef struct plan_request {
     bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
     bool left_open_recompute; /* ... and recompute */
-    bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
-    bool may_nvme;            /* the user named a directory for it */
+    bool shorten;  /* a pipeline may be compiled with few micro-batches and continued: a plan that is not run */
+    bool compare;  /* cost every candidate, also where the plain one fits: for `ralo plan` */
+    bool may_nvme; /* the user named a directory for it */
     place_options place;
     mesh mesh; /* of all ranks, and this one's place on it; where it is open, one of those that may be chosen */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
@@ -120,16 +121,15 @@ json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 
 /* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
 
-int64_t plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step */
+double plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step; not whole where a pipeline was shortened */
 /* The share of forward and backward in which each of S equal stages with V chunks waits: (S - 1) / (V M + S - 1) with M
  * micro-batches. */
 double plan_bubble(const plan_request *r);
 /* How long this stage waits, in times of what it works: for that, and for the slowest stage. */
 double plan_waiting(const plan_request *r);
-/* Micro-batches after which a pipeline only repeats itself; all of them where there is none. */
-int64_t plan_few_micros(const plan_request *r);
-/* The time of a step of `accumulation` micro-batches, from the plan of one that has fewer. */
-double plan_step_of_many(const plan *few, int64_t accumulation);
+/* Micro-batches that are compiled: all of a step, or of a pipeline that may be shortened as many as it takes until they
+ * repeat. */
+int64_t plan_built_micros(const plan_request *r);
 typedef struct plan_stage {
     plan_candidate numbers; /* planned with the choices of the stage that was asked for */
     double load;            /* arithmetic, as a share of the stage that has most */
@@ -223,10 +223,10 @@ typedef struct plan_world_layout {
     int data, tensor, pipeline, sequence; /* ranks in each direction */
     int zero;
     plan_world_share bytes;
-    double bubble;      /* share of a pipeline's time in which a stage waits */
-    double step_s;      /* predicted, of the slowest stage; NAN without hardware */
-    int64_t few_micros; /* how many micro-batches were compiled, where that is not all; else 0 */
-    char why_not[256];  /* "" where it can be cut so */
+    double bubble;        /* share of a pipeline's time in which a stage waits */
+    double step_s;        /* predicted, of the slowest stage; NAN without hardware */
+    int64_t built_micros; /* how many micro-batches were compiled */
+    char why_not[256];    /* "" where it can be cut so */
 } plan_world_layout;
 typedef struct plan_world_rung {
     char name[96];

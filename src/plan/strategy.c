@@ -220,20 +220,23 @@ static bool is_deep(const plan_request *r) {
     return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
-/* A step of many micro-batches holds no more than one of few, but for its inputs, and takes so many times as long. */
+/* Exact but for how it is packed, and sooner. */
 static status estimate_pipeline(const plan_request *r, plan_candidate *c) {
     plan_request q = request_of(r, c);
     plan few;
-    q.accumulation = plan_few_micros(r);
+    q.shorten = true;
     TRY(plan_compile(&few, &q));
     take_numbers(c, &few);
-    if (isfinite(c->step_s)) c->step_s = plan_step_of_many(&few, r->accumulation);
     c->estimated = true;
     plan_close(&few);
     return OK;
 }
 
-static bool is_long(const plan_request *r) { return r->accumulation > plan_few_micros(r); }
+static bool is_long(const plan_request *r) {
+    plan_request q = *r;
+    q.shorten = true;
+    return plan_built_micros(&q) < r->accumulation;
+}
 
 static status weigh(const plan_request *r, plan_candidate *c) {
     if (is_deep(r)) return estimate(r, c);

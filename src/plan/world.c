@@ -3,7 +3,7 @@
  * Every number is counted in the very program that a rank would run: for each stage of ZeRO that of the first rank, for
  * each layout that of the first rank of every pipeline stage, of which the fullest is shown. A pipeline's program has all
  * micro-batches of a step one behind the other, and from some number on they only repeat: it is compiled with that many,
- * and the table says so where there are more (they hold their inputs, which are small, and take so many times as long). */
+ * and the table says so where there are more. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ static status fill_stage(plan_world *w, int zero) {
 
 /* ---- tensor, pipeline, sequence ---------------------------------------------------------------------------------- */
 
-/* One stage of a layout: the program of its first rank, with as many micro-batches as it takes until they repeat. */
+/* One stage of a layout: the program of its first rank. */
 static status compile_layout(const plan_world *w, const plan_world_layout *l, int stage, plan *p) {
     plan_request r = w->request;
     r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
@@ -103,7 +103,7 @@ static status compile_layout(const plan_world *w, const plan_world_layout *l, in
                     .index = {[AXIS_PIPELINE] = stage}};
     r.shard.zero = l->zero;
     r.open.zero = r.open.sequence = false;
-    r.accumulation = MIN(r.accumulation, plan_few_micros(&r));
+    r.shorten = true;
     return plan_compile(p, &r);
 }
 
@@ -127,9 +127,8 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
                                           .window = p.by_role[ROLE_COMM],
                                           .activations = in.inside - p.by_role[ROLE_COMM],
                                           .total = p.planned[TIER_DEVICE]};
-        l->few_micros = p.request.accumulation < w->request.accumulation ? p.request.accumulation : 0;
-        if (isfinite(predicted(&p))) l->step_s = fmax(l->step_s, plan_step_of_many(&p, w->request.accumulation));
-        p.request.accumulation = w->request.accumulation;
+        l->built_micros = plan_built_micros(&p.request);
+        l->step_s = fmax(l->step_s, predicted(&p));
         l->bubble = plan_bubble(&p.request);
         plan_close(&p);
     }

@@ -64,7 +64,8 @@ static void print_layouts(const plan_world *w, FILE *out) {
             char n[32];
             fprintf(out, "  %.4g s  %s tokens/s", l->step_s, str_format_count(n, layout_tokens(w, l) / l->step_s));
         }
-        if (l->few_micros) fprintf(out, "  (from %lld micro-batches)", (long long)l->few_micros);
+        if (l->built_micros < w->request.accumulation)
+            fprintf(out, "  (from %lld micro-batches)", (long long)l->built_micros);
         fprintf(out, "%s\n", verdict(w, l->bytes.total));
     }
     fprintf(out, "  idle: of a pipeline with %lld micro-batches per step (train.accumulation)\n",
@@ -135,7 +136,7 @@ json_t *plan_world_json(const plan_world *w) {
             json_object_set_new(one, "zero", json_integer(l->zero));
             json_object_set_new(one, "idle", json_real(l->bubble));
             json_object_set_new(one, "step_ms", number_or_null(1e3 * l->step_s));
-            if (l->few_micros) json_object_set_new(one, "compiled_micro_batches", json_integer(l->few_micros));
+            json_object_set_new(one, "compiled_micro_batches", json_integer(l->built_micros));
         }
         json_array_append_new(layouts, one);
     }
