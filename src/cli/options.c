@@ -168,9 +168,13 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     TRY(check_needed(l));
     if (!takes_settings(c)) return OK;
     if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
+    int rank = 0, launched = 0;
+    bool is_rank = comm_launched(&rank, &launched);
+    l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
     TRY(foreign_apply(&l->foreign, &l->config));
     config_settle(&l->config);
-    foreign_print(&l->foreign, &l->config, stderr);
+    bool launches = l->ranks > 1 && !is_rank; /* then the first rank will say it */
+    if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
     return config_check(&l->config);
 }
 
