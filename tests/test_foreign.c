@@ -128,7 +128,7 @@ static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
           "train.fp16.consecutive_hysteresis", "true", "train.fp16.min_loss_scale", "2", "memory.strategy", "manual",
           "parallel.zero", "2", "memory.offload.states", "host", "memory.offload.grads", "host",
           "memory.offload.params", "auto", "memory.recompute", "auto", "parallel.overlap", "true",
-          "parallel.reduce_bucket", "2000000000");
+          "parallel.reduce_bucket", "1953125K");
     REPORTS(DS(zero2), "from      ds.json (DeepSpeed)", "train_batch_size = 32", "-> train.accumulation = 8",
             "32 = 4 x 8 x 1 rank", "-> memory.offload.states = host", "-> memory.offload.grads = host",
             "zero_optimization.stage = 2", "-> parallel.zero = 2", "zero_optimization.overlap_comm = true",
