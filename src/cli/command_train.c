@@ -371,7 +371,8 @@ status command_train(command_line *o) {
     TRY(foreign_check_train(&o->foreign));
     if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
-    TRY(ranks_open(&ranks, o));
-    status rc = train(o, &ranks);
+    status rc = ranks_open(&ranks, o);
+    if (rc != OK) return rc; /* without a trail: it may have been said by another rank */
+    rc = train(o, &ranks);
     return ranks_close(ranks, rc);
 }
