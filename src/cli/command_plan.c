@@ -10,15 +10,15 @@ static void print_json(json_t *root) {
     json_decref(root);
 }
 
-/* The mesh of parallel.*, with as many data ranks as --world leaves for them. */
+/* The mesh of parallel.*, with as many data ranks as --world leaves for them where that is not said. */
 static status use_world(plan_request *r, const command_line *l) {
+    int given = l->config.parallel.size[AXIS_DATA];
     memcpy(r->mesh.size, l->config.parallel.size, sizeof r->mesh.size);
-    r->mesh.size[AXIS_DATA] = 1;
-    int others = mesh_world(&r->mesh);
-    if (l->world % others)
-        return ERR(ERR_INPUT, "--world: found %d, expected a multiple of the %d ranks of parallel.* that share rows",
-                   l->world, others);
-    r->mesh.size[AXIS_DATA] = l->world / others;
+    int n = mesh_world(&r->mesh);
+    if (l->world % n || (given && l->world != n))
+        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", l->world,
+                   given ? "" : "a multiple of ", n);
+    if (!given) r->mesh.size[AXIS_DATA] = l->world / n;
     return OK;
 }
 

@@ -301,6 +301,11 @@ static status check_stages(const config *c, const plan_request *p) {
     return OK;
 }
 
+/* Ranks that share rows are taken from the data axis, so its size must be free; and so far they are not GPUs. */
+static bool sequence_is_open(const config *c, device_kind kind) {
+    return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
+}
+
 /* The names of the setting stand in the order of the tiers. */
 static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
 
@@ -351,7 +356,7 @@ status request_from_config(const config *c, train_request *out) {
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,
                                .zero = c->parallel.shard.zero < 0,
-                               .sequence = c->parallel.size[AXIS_SEQUENCE] == 0 && kind == DEVICE_CPU};
+                               .sequence = sequence_is_open(c, kind)};
     p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
