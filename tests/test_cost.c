@@ -476,6 +476,45 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
     assert_true(twice > plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds);
 }
 
+/* A message of 8 MB between the ranks of one axis. */
+static double message_ms(op_kind kind, axis a, int group, const hardware *h, const mesh *m) {
+    program p;
+    program_init(&p);
+    value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
+    value_id y = program_value(&p, "y", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
+    op *o = program_emit(&p, kind, SECTION_MICRO);
+    op_in(o, 0, x), op_out(o, 0, y);
+    o->attr.axis = a, o->attr.group_size = group;
+    const char *missing = NULL;
+    double s = cost_op_seconds(&p, &p.ops[0], h, m, &missing);
+    assert_null(missing);
+    program_fini(&p);
+    return s * 1e3;
+}
+
+/* Nodes of 8 with links of 4 GB/s inside and 1 GB/s out for each device. A ring leaves a node by all ways that its ranks
+ * there have, up to what links carry; who speaks in pairs has one. */
+static void messages_leave_a_node_by_all_ways_of_a_group(void **state) {
+    (void)state;
+    hardware h = machine();
+    h.devices_per_node = 8;
+    h.link_bandwidth = 4e9;
+    h.network_bandwidth = 1e9;
+    const double sent16 = 8 * 15.0 / 16, sent8 = 8 * 7.0 / 8, sent2 = 8 * 1.0 / 2; /* MB of 8 */
+    mesh flat = {.size = {[AXIS_DATA] = 16}}, small = {.size = {[AXIS_DATA] = 8}};
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 8, &h, &small), sent8 / 4, 1e-9);
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 16, &h, &flat), sent16 / 4, 1e-9); /* 8 ways, 4 GB/s */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 16, &h, NULL), sent16 / 4, 1e-9);
+    assert_float_equal(message_ms(OP_ALL_TO_ALL, AXIS_DATA, 16, &h, &flat), sent16, 1e-9);
+    mesh pairs = {.size = {[AXIS_DATA] = 8, [AXIS_TENSOR] = 4}}; /* 2 data ranks of a group on each node */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 8, &h, &pairs), sent8 / 2, 1e-9);
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_TENSOR, 4, &h, &pairs), 6.0 / 4, 1e-9);
+    mesh far = {.size = {[AXIS_DATA] = 2, [AXIS_TENSOR] = 8}}; /* two ranks, and each on its own node */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 2, &h, &far), sent2, 1e-9);
+    h.devices_per_node = 16;
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 2, &h, &far), sent2 / 4, 1e-9);
+}
+
 /* A vocabulary shared by ranks: each has its share of the products and of the walks over the logits, and makes its logits
  * once more for the gradient, which is a third of the products and nothing else. */
 static void a_shared_loss_costs_its_share_and_its_logits_again(void **state) {
@@ -522,6 +561,7 @@ int main(void) {
         cmocka_unit_test(bytes_are_those_that_move),
         cmocka_unit_test(a_plan_knows_its_time),
         cmocka_unit_test(smaller_chunks_of_logits_cost_time),
+        cmocka_unit_test(messages_leave_a_node_by_all_ways_of_a_group),
         cmocka_unit_test(a_shared_loss_costs_its_share_and_its_logits_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

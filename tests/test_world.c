@@ -257,6 +257,91 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_true(w.stages[1].comm_s > 5 * inside); /* one way out */
 }
 
+/* ---- what many ranks choose ---------------------------------------------------------------------------------------- */
+
+static plan chosen(const plan_request *r) {
+    plan p;
+    assert_int_equal(plan_compile(&p, r), OK);
+    return p;
+}
+
+static plan_request open_request(int n_ranks, const hardware *h) {
+    plan_request r = request("test-llama", PRECISION_FP32, 1, 2, 2048);
+    r.mesh.size[AXIS_DATA] = n_ranks;
+    r.open.zero = r.open.sequence = true;
+    r.hardware = h;
+    return r;
+}
+
+/* Stages are compared where all fit; rows are not shared then, whatever the number of ranks. */
+static void with_room_only_the_stage_is_chosen(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    plan_request r = open_request(4, &h);
+    plan p = chosen(&r);
+    assert_int_equal(p.n_candidates, 4);
+    assert_int_equal(mesh_size(&p.request.mesh, AXIS_SEQUENCE), 1);
+    for (size_t i = 0; i < 4; i++) {
+        plan_request one = r;
+        one.open = (plan_open){0};
+        one.shard.zero = p.candidates[i].zero;
+        plan q = chosen(&one);
+        assert_true(q.cost.step_s >= p.cost.step_s);
+        assert_int_equal(q.planned[TIER_DEVICE], p.candidates[i].planned[TIER_DEVICE]);
+        plan_close(&q);
+    }
+    plan_close(&p);
+    r.hardware = NULL; /* no times: the least that is done to the step */
+    p = chosen(&r);
+    assert_int_equal(p.request.shard.zero, 0);
+    plan_close(&p);
+    r.mesh.size[AXIS_PIPELINE] = 2; /* stages would have to agree */
+    assert_false(plan_is_open(&r));
+}
+
+/* In less memory than a whole row needs they share it: accumulation keeps the rows of the step, every rank has its seat, and
+ * as many share as it takes and the model can be cut for. */
+static void without_room_ranks_share_rows(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    plan_request r = open_request(8, &h);
+    plan whole = chosen(&r);
+    r.device_limit = whole.planned[TIER_DEVICE] * 7 / 10;
+    plan p = chosen(&r);
+    const plan_request *q = &p.request;
+    assert_true(plan_fits(&p));
+    assert_int_equal(mesh_size(&q->mesh, AXIS_SEQUENCE), 2); /* of 2 kv heads */
+    assert_int_equal(mesh_size(&q->mesh, AXIS_DATA), 4);
+    assert_int_equal(q->accumulation, 4);
+    assert_int_equal(plan_tokens_per_step(&p), plan_tokens_per_step(&whole));
+    for (size_t i = 0; i < p.n_candidates; i++) assert_true(p.candidates[i].sequence <= 2);
+    for (int rank = 0; rank < 8; rank++) {
+        mesh_seat(&r.mesh, rank);
+        plan other = chosen(&r);
+        assert_int_equal(mesh_rank(&other.request.mesh), rank);
+        assert_int_equal(other.request.shard.zero, q->shard.zero);
+        assert_int_equal(other.request.mesh.size[AXIS_SEQUENCE], q->mesh.size[AXIS_SEQUENCE]);
+        plan_close(&other);
+    }
+    /* A plan's own request is asked again where something does not fit: it leads to the same plan. */
+    plan again = chosen(q);
+    assert_int_equal(again.planned[TIER_DEVICE], p.planned[TIER_DEVICE]);
+    assert_int_equal(again.request.accumulation, q->accumulation);
+    plan_close(&again);
+    plan_close(&p);
+    plan_close(&whole);
+    r.open.sequence = false; /* by hand */
+    mesh_seat(&r.mesh, 0);
+    p = chosen(&r);
+    assert_int_equal(mesh_size(&p.request.mesh, AXIS_SEQUENCE), 1);
+    assert_false(plan_fits(&p));
+    plan_close(&p);
+    r.seq_len = 1 << 30; /* wrong in any way */
+    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+}
+
 static void text_and_json_have_every_row(void **state) {
     (void)state;
     plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 2, 128), 8);
@@ -294,6 +379,8 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_cut_says_why),
         cmocka_unit_test(many_ranks_have_layouts_too),
         cmocka_unit_test(the_ladder_of_gpt2_large_goes_down),
+        cmocka_unit_test(with_room_only_the_stage_is_chosen),
+        cmocka_unit_test(without_room_ranks_share_rows),
         cmocka_unit_test(text_and_json_have_every_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
