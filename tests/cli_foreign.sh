@@ -60,7 +60,7 @@ cat >ds.json <<'JSON'
 }
 JSON
 tiny=(--preset test-llama --set data.seq_len=24 --set train.steps=4 --set train.eval_rows=2 --set train.problems=0)
-check 0 "from      ds.json (DeepSpeed)" "-> train.clip = 0.5" "no effect here: ralo says it otherwise" "s in kernels" -- \
+check 0 "from      ds.json (DeepSpeed)" "-> train.clip = 0.5" "-> parallel.overlap = true" "no effect here: parameters are whole in this stage" "s in kernels" -- \
     train --deepspeed ds.json "${tiny[@]}" --set run.dir=a --json
 [ "$(grep -c 'gradient_clipping' err)" = 1 ] || fail "gradient_clipping was not reported exactly once"
 python3 - <<'PY' || fail "train --json: translated, breakdown"

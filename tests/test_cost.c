@@ -62,7 +62,7 @@ static double ms_of(program *p, const hardware *h, double *busy) {
     const char *missing = NULL;
     give_addresses(p);
     assert_int_equal(pass_waits(p, NULL), OK);
-    double s = cost_section(p, SECTION_MICRO, h, busy ? busy : none, &missing);
+    double s = cost_section(p, SECTION_MICRO, h, NULL, busy ? busy : none, &missing);
     assert_null(missing);
     return s * 1e3;
 }
@@ -248,7 +248,7 @@ static void a_rate_that_is_not_there_is_named(void **state) {
     emit_copy(&p, near, disk, STREAM_WRITE);
     assert_int_equal(pass_waits(&p, NULL), OK);
     cost c;
-    cost_program(&c, &p, &h, 1);
+    cost_program(&c, &p, &h, NULL, 1);
     assert_true(isinf(c.step_s));
     assert_string_equal(c.missing, "disk.write_gb_per_s");
     program_fini(&p);
@@ -292,7 +292,7 @@ static double slow_walk(const program *p, const hardware *h) {
                 for (size_t y = 0; y < nb; y++)
                     if (conflict(&a[x], &b[y])) start = fmax(start, end[j]);
         }
-        end[i] = free_at[mine] = start + cost_op_seconds(p, &p->ops[i], h, &missing);
+        end[i] = free_at[mine] = start + cost_op_seconds(p, &p->ops[i], h, NULL, &missing);
         last = fmax(last, end[i]);
     }
     free(end);
@@ -328,7 +328,7 @@ static void random_programs_end_when_the_slow_walk_ends(void **state) {
         hardware cores = h; /* the same on cores that do everything: however it overlaps, the sum */
         cores.overlap = false;
         double sum = 0, busy[STREAM_COUNT] = {0}, all_busy = 0;
-        for (size_t i = 0; i < p.n_ops; i++) sum += cost_op_seconds(&p, &p.ops[i], &cores, &(const char *){NULL});
+        for (size_t i = 0; i < p.n_ops; i++) sum += cost_op_seconds(&p, &p.ops[i], &cores, NULL, &(const char *){NULL});
         assert_float_equal(ms_of(&p, &cores, busy), 1e3 * sum, 1e-6);
         for (stream s = 0; s < STREAM_COUNT; s++) all_busy += busy[s];
         assert_float_equal(all_busy, sum, 1e-9);
@@ -350,7 +350,7 @@ static void small_products_are_slower(void **state) {
 
 static double op_seconds(const program *p, const hardware *h, size_t i) {
     const char *missing = NULL;
-    double s = cost_op_seconds(p, &p->ops[i], h, &missing);
+    double s = cost_op_seconds(p, &p->ops[i], h, NULL, &missing);
     assert_null(missing);
     return s;
 }
@@ -476,6 +476,74 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
     assert_true(twice > plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds);
 }
 
+/* A message of 8 MB between the ranks of one axis. */
+static double message_ms(op_kind kind, axis a, int group, const hardware *h, const mesh *m) {
+    program p;
+    program_init(&p);
+    value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
+    value_id y = program_value(&p, "y", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
+    op *o = program_emit(&p, kind, SECTION_MICRO);
+    op_in(o, 0, x), op_out(o, 0, y);
+    o->attr.axis = a, o->attr.group_size = group;
+    const char *missing = NULL;
+    double s = cost_op_seconds(&p, &p.ops[0], h, m, &missing);
+    assert_null(missing);
+    program_fini(&p);
+    return s * 1e3;
+}
+
+/* Nodes of 8 with links of 4 GB/s inside and 1 GB/s out for each device. A ring leaves a node by all ways that its ranks
+ * there have, up to what links carry; who speaks in pairs has one. */
+static void messages_leave_a_node_by_all_ways_of_a_group(void **state) {
+    (void)state;
+    hardware h = machine();
+    h.devices_per_node = 8;
+    h.link_bandwidth = 4e9;
+    h.network_bandwidth = 1e9;
+    const double sent16 = 8 * 15.0 / 16, sent8 = 8 * 7.0 / 8, sent2 = 8 * 1.0 / 2; /* MB of 8 */
+    mesh flat = {.size = {[AXIS_DATA] = 16}}, small = {.size = {[AXIS_DATA] = 8}};
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 8, &h, &small), sent8 / 4, 1e-9);
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 16, &h, &flat), sent16 / 4, 1e-9); /* 8 ways, 4 GB/s */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 16, &h, NULL), sent16 / 4, 1e-9);
+    assert_float_equal(message_ms(OP_ALL_TO_ALL, AXIS_DATA, 16, &h, &flat), sent16, 1e-9);
+    mesh pairs = {.size = {[AXIS_DATA] = 8, [AXIS_TENSOR] = 4}}; /* 2 data ranks of a group on each node */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 8, &h, &pairs), sent8 / 2, 1e-9);
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_TENSOR, 4, &h, &pairs), 6.0 / 4, 1e-9);
+    mesh far = {.size = {[AXIS_DATA] = 2, [AXIS_TENSOR] = 8}}; /* two ranks, and each on its own node */
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 2, &h, &far), sent2, 1e-9);
+    h.devices_per_node = 16;
+    assert_float_equal(message_ms(OP_REDUCE_SCATTER, AXIS_DATA, 2, &h, &far), sent2 / 4, 1e-9);
+}
+
+/* A vocabulary shared by ranks: each has its share of the products and of the walks over the logits, and makes its logits
+ * once more for the gradient, which is a third of the products and nothing else. */
+static void a_shared_loss_costs_its_share_and_its_logits_again(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    for (size_t i = 0; i < ARRAY_LENGTH(h.half); i++) h.half[i] = 0; /* products of any size at the same rate */
+    plan_request r = {.model = *model_preset_find("llama3-8b"),
+                      .micro_batch = 1,
+                      .accumulation = 4,
+                      .seq_len = 4096,
+                      .precision = PRECISION_BF16,
+                      .logits_chunk_bytes = 1 << 30,
+                      .target = {.name = "test", .n_threads = 1, .alignment = 64}};
+    r.model.n_layers = 4;
+    cost alone = plan_cost(r, &h);
+    double products = 4 * 6.0 * 4096 * (double)(r.model.vocab * r.model.hidden) / h.matrix[DTYPE_BF16];
+    double whole = alone.kinds[OP_UNEMBED_LOSS_GRAD].seconds;
+    assert_true(whole > products && whole < 1.25 * products);
+    for (int tensor = 2; tensor <= 8; tensor *= 2) {
+        r.mesh = (mesh){.size = {[AXIS_TENSOR] = tensor, [AXIS_PIPELINE] = 2}, .index = {[AXIS_PIPELINE] = 1}};
+        r.logits_chunk_bytes = (1 << 30) / tensor; /* as many rows at once */
+        cost c = plan_cost(r, &h);
+        double shared = c.kinds[OP_UNEMBED_STATS].seconds + c.kinds[OP_UNEMBED_GRAD].seconds;
+        assert_int_equal(c.kinds[OP_UNEMBED_GRAD].n, 4);
+        assert_float_equal(shared, (whole + products / 3) / tensor, 0.02 * shared);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_stream_is_a_sum),
@@ -493,6 +561,8 @@ int main(void) {
         cmocka_unit_test(bytes_are_those_that_move),
         cmocka_unit_test(a_plan_knows_its_time),
         cmocka_unit_test(smaller_chunks_of_logits_cost_time),
+        cmocka_unit_test(messages_leave_a_node_by_all_ways_of_a_group),
+        cmocka_unit_test(a_shared_loss_costs_its_share_and_its_logits_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 typedef struct request {
     const char *config_name, *config_text, *deepspeed_text;
     const char *set[6];
+    int n_ranks;
 } request;
 
 typedef struct outcome {
@@ -43,6 +44,7 @@ static void translate(outcome *o, const request *q) {
         o->rc = foreign_read_deepspeed(&o->f, "ds.json");
         unlink("ds.json");
     }
+    o->f.n_ranks = q->n_ranks;
     if (o->rc == OK) o->rc = foreign_apply(&o->f, &o->c);
 }
 
@@ -125,12 +127,12 @@ static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
           "train.fp16.initial_scale_power", "12", "train.fp16.loss_scale_window", "500", "train.fp16.hysteresis", "3",
           "train.fp16.consecutive_hysteresis", "true", "train.fp16.min_loss_scale", "2", "memory.strategy", "manual",
           "parallel.zero", "2", "memory.offload.states", "host", "memory.offload.grads", "host",
-          "memory.offload.params", "auto", "memory.recompute", "auto");
+          "memory.offload.params", "auto", "memory.recompute", "auto", "parallel.overlap", "true",
+          "parallel.reduce_bucket", "1953125K");
     REPORTS(DS(zero2), "from      ds.json (DeepSpeed)", "train_batch_size = 32", "-> train.accumulation = 8",
             "32 = 4 x 8 x 1 rank", "-> memory.offload.states = host", "-> memory.offload.grads = host",
-            "zero_optimization.stage = 2", "-> parallel.zero = 2",
-            "zero_optimization.{overlap_comm, reduce_bucket_size}",
-            "no effect here: ralo says it otherwise for several ranks");
+            "zero_optimization.stage = 2", "-> parallel.zero = 2", "zero_optimization.overlap_comm = true",
+            "5e8 elements of 4 bytes");
     GIVES(DS("{\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}}"),
           "memory.offload.states", "host", "memory.offload.grads", "auto");
     GIVES(DS("{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"none\"}}}"),
@@ -403,9 +405,74 @@ static void test_a_threshold_that_defeats_itself(void **state) {
     REPORTS(q, "2.1B of 6.7B parameters (32 %)");
     q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 16777215}}";
     REPORTS(q, "266.2K of 6.7B parameters");
-    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 2e8, "
+    GIVES(q, "parallel.persist_below", "16777216");
+    q.deepspeed_text = "{\"zero_optimization\": {\"stage\": 2, \"stage3_param_persistence_threshold\": 2e8, "
                        "\"stage3_model_persistence_threshold\": 1000000}}";
-    REPORTS(q, "1.0M of 6.7B parameters (0 %)");
+    REPORTS(q, "no effect here: parameters are whole in this stage",
+            "no effect here: parallel.persist_below is the one");
+    GIVES(q, "parallel.persist_below", "0");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 3,\n\"stage3_param_persistence_threshold\": -1}}"), "ds.json:2",
+            "found -1", "whole number from 0");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 9223372036854775807}}"),
+            "stage3_param_persistence_threshold", "[0, 1000000000]");
+}
+
+/* Buckets of elements are buckets of bytes: of gradients in fp32 where there is a master, of parameters as they are. */
+static void test_what_is_sent_in_one_go(void **state) {
+    GIVES(DS("{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1, \"reduce_bucket_size\": 1000000, "
+             "\"allgather_bucket_size\": 1000000, \"overlap_comm\": false}}"),
+          "parallel.reduce_bucket", "4000000", "parallel.allgather_bucket", "2000000", "parallel.overlap", "false",
+          "parallel.zero", "1");
+    GIVES(DS("{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}, \"zero_optimization\": "
+             "{\"stage\": 2,"
+             " \"reduce_bucket_size\": 1000000, \"allgather_bucket_size\": \"auto\"}}"),
+          "parallel.reduce_bucket", "2000000", "parallel.allgather_bucket", "auto");
+    request q =
+        DS("{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3, \"stage3_prefetch_bucket_size\": "
+           "300000000, \"offload_param\": {\"device\": \"cpu\"}}}");
+    q.set[0] = "model.preset=llama2-7b"; /* blocks of 202.4M elements */
+    GIVES(q, "memory.prefetch", "2", "parallel.prefetch", "2");
+    REPORTS(DS("{\"zero_optimization\": {\"stage\": 2, \"stage3_prefetch_bucket_size\": 5}}"), "parameters are whole");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 2,\n\"reduce_bucket_size\": 12}}"), "ds.json:2",
+            "reduce_bucket_size", "[4K, 1T]");
+    REFUSED(DS("{\"zero_optimization\": {\"allgather_bucket_size\": 9223372036854775807}}"), "allgather_bucket_size",
+            "[4K, 1T]");
+    GIVES(DS("{\"zero_optimization\": {\"stage\": \"auto\"}}"), "parallel.zero", "auto");
+}
+
+/* The triangle has a fourth side: the ranks with rows of their own. */
+static void test_the_batch_triangle_of_many_ranks(void **state) {
+    static const struct {
+        const char *text, *set, *micro, *accumulation;
+    } right[] = {
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}", NULL,
+         "2", "4"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", NULL, "2", "4"},
+        {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 4}", NULL, "2", "4"},
+        {"{\"train_batch_size\": 32}", NULL, "8", "1"},
+        {"{\"train_micro_batch_size_per_gpu\": 3}", NULL, "3", "1"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.tensor=2", "2", "8"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.sequence=4", "2", "16"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.data=2", "2", "8"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
+        request q = DS(right[i].text);
+        q.set[0] = right[i].set;
+        q.n_ranks = 4;
+        GIVES(q, "train.micro_batch", right[i].micro, "train.accumulation", right[i].accumulation);
+    }
+    request q = DS("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}");
+    q.n_ranks = 4;
+    REPORTS(q, "32 = 2 x 4 x 4 ranks");
+    q.n_ranks = 3;
+    REFUSED(q, "train_batch_size 32", "2 x 5 x 3 ranks = 30");
+    q.n_ranks = 4;
+    q.deepspeed_text =
+        "{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 16}";
+    REFUSED(q, "2 x gradient_accumulation_steps 16 x 4 ranks = 128");
+    q.set[0] = "train.micro_batch=auto";
+    q.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
+    GIVES(q, "train.batch", "48");
 }
 
 static void test_the_report_as_json(void **state) {
@@ -430,7 +497,7 @@ static void test_the_report_as_json(void **state) {
             assert_string_equal(json_string_value(json_object_get(one, "given")), "0.5");
             assert_int_equal(json_integer_value(json_object_get(one, "line")), 3);
         }
-        idle |= strcmp(key, "zero_optimization.overlap_comm") == 0 && !set;
+        idle |= strcmp(key, "zero_optimization.offload_optimizer.pin_memory") == 0 && !set;
     }
     assert_true(clip && idle);
     json_decref(list);
@@ -483,10 +550,26 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
                  "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
             "-> memory.recompute = {ratio: 0.5}", "trainer.params.selective_checkpointing = true",
             "no effect here: gradient_checkpointing_ratio names the layers",
-            "trainer.params.{zero2_gradient_sharding, sequence_parallelism}",
-            "no effect here: for several ranks say parallel.zero", "trainer.params.rollout_num",
-            "orchestrator.queue_size", "sampler.{algorithm, params}", "data.source says what is trained on",
-            "(RALO itself)");
+            "trainer.params.zero2_gradient_sharding = true", "-> parallel.zero = 2  (on one rank it is the same)",
+            "trainer.params.rollout_num", "orchestrator.queue_size", "sampler.{algorithm, params}",
+            "data.source says what is trained on", "(RALO itself)");
+}
+
+static void test_ralo_on_many_ranks(void **state) {
+    request q = RALO("trainer: {params: {zero2_gradient_sharding: true, sequence_parallelism: true}}");
+    q.n_ranks = 4;
+    GIVES(q, "parallel.zero", "2", "parallel.sequence", "4", "memory.strategy", "auto");
+    REPORTS(q, "-> parallel.sequence = 4  (all ranks share each row)");
+    q.set[0] = "parallel.tensor=2";
+    GIVES(q, "parallel.zero", "2", "parallel.sequence", "2");
+    q.set[0] = "parallel.sequence=1"; /* by hand wins */
+    GIVES(q, "parallel.sequence", "1");
+    q = RALO("trainer: {params: {zero2_gradient_sharding: false, sequence_parallelism: false}}");
+    q.n_ranks = 4;
+    GIVES(q, "parallel.zero", "0", "parallel.sequence", "1");
+    q = RALO("trainer: {params: {auto_memory_strategy: true}}");
+    q.n_ranks = 4;
+    GIVES(q, "parallel.zero", "auto", "parallel.sequence", "auto");
 }
 
 static void test_wrong_ralo_files(void **state) {
@@ -693,6 +776,9 @@ int main(void) {
         cmocka_unit_test(test_precision),
         cmocka_unit_test(test_activation_checkpointing_alone_recomputes),
         cmocka_unit_test(test_a_threshold_that_defeats_itself),
+        cmocka_unit_test(test_what_is_sent_in_one_go),
+        cmocka_unit_test(test_the_batch_triangle_of_many_ranks),
+        cmocka_unit_test(test_ralo_on_many_ranks),
         cmocka_unit_test(test_the_report_as_json),
         cmocka_unit_test(test_the_report_is_safe_to_print),
         cmocka_unit_test(test_old_ralo_files_keep_their_meaning),

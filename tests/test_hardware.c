@@ -53,6 +53,18 @@ static void built_in_machines_are_plausible(void **state) {
     }
 }
 
+static void a_name_may_say_how_many_make_a_node(void **state) {
+    (void)state;
+    hardware one, many;
+    assert_int_equal(hardware_load(&one, "h100"), OK);
+    assert_int_equal(hardware_load(&many, "h100x4"), OK);
+    assert_string_equal(many.name, "h100x4");
+    assert_int_equal(many.devices_per_node, 4);
+    assert_true(many.matrix[DTYPE_BF16] == one.matrix[DTYPE_BF16] && many.device_bytes == one.device_bytes);
+    static const char *const wrong[] = {"h100x", "h100x0", "h100x4097", "h100x4y", "x8", "h300x8", "h100x-1"};
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) assert_int_equal(hardware_load(&many, wrong[i]), ERR_INPUT);
+}
+
 static void unknown_names_get_the_list(void **state) {
     (void)state;
     hardware h;
@@ -206,6 +218,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_descriptions_read_back_to_the_same_bits),
         cmocka_unit_test(built_in_machines_are_plausible),
+        cmocka_unit_test(a_name_may_say_how_many_make_a_node),
         cmocka_unit_test(unknown_names_get_the_list),
         cmocka_unit_test(a_base_needs_only_what_differs),
         cmocka_unit_test(wrong_files_are_refused_by_line_and_key),

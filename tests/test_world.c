@@ -116,32 +116,72 @@ static const plan_world_layout *find_layout(const plan_world *w, const char *nam
     return NULL;
 }
 
-/* Matrices are cut, norms are not; a stage has 32 / PP layers and the larger end of the model. */
-static uint64_t rank_params(uint64_t tp, uint64_t pp) {
-    uint64_t C = 4096, F = 11008, V = 32000;
-    return 32 / pp * ((4 * C * C + 3 * C * F) / tp + 2 * C) + V / tp * C + C;
+/* Matrices are cut, norms are not; the first stage has the embedding, the last the head and its norm. */
+static uint64_t stage_params(const model_config *c, int64_t seq_len, int tp, int pp, int stage) {
+    int64_t first[9], C = c->hidden, F = c->ffn, V = (c->vocab + tp - 1) / tp;
+    assert_true(pp < 9);
+    model_stages_cut(c, seq_len, pp, first);
+    int64_t ends = (stage == 0 ? V * C : 0) + (stage == pp - 1 ? V * C + C : 0);
+    return (uint64_t)((first[stage + 1] - first[stage]) * ((4 * C * C + 3 * C * F) / tp + 2 * C) + ends);
 }
 
 static void layouts_of_7b_on_8_ranks(void **state) {
     (void)state;
-    plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 8, 1024), 8);
+    plan_request r = request("llama2-7b", PRECISION_BF16, 1, 8, 1024);
+    plan_world w = compiled(r, 8);
     assert_int_equal(w.n_layouts, 4);
     assert_int_equal(find_layout(&w, "DP8")->bytes.params, 2 * P7B);
     assert_int_equal(find_layout(&w, "DP8")->bytes.total, w.stages[0].bytes.total);
-    assert_int_equal(find_layout(&w, "TP4 PP2")->bytes.params, 2 * rank_params(4, 2));
-    assert_int_equal(find_layout(&w, "TP2 PP4")->bytes.params, 2 * rank_params(2, 4));
-    assert_int_equal(find_layout(&w, "TP2 PP2 SP2")->bytes.params, 2 * rank_params(2, 2));
+    assert_non_null(find_layout(&w, "TP4 PP2"));
+    assert_non_null(find_layout(&w, "TP2 PP4"));
+    assert_non_null(find_layout(&w, "TP2 PP2 SP2"));
     for (int i = 1; i < w.n_layouts; i++) {
         const plan_world_layout *l = &w.layouts[i];
+        bool is_stage = false;
+        for (int k = 0; k < l->pipeline; k++)
+            is_stage |= l->bytes.params == 2 * stage_params(&r.model, r.seq_len, l->tensor, l->pipeline, k);
+        assert_true(is_stage);
         assert_int_equal(l->data * l->tensor * l->pipeline * l->sequence, 8);
         assert_int_equal(l->bytes.grads, 2 * l->bytes.params);
         assert_int_equal(l->bytes.states, 6 * l->bytes.params);
+        assert_int_equal(l->bytes.total,
+                         l->bytes.params + l->bytes.grads + l->bytes.states + l->bytes.window + l->bytes.activations);
         assert_true(l->bytes.activations < w.layouts[0].bytes.activations);
         assert_float_equal(l->bubble, (l->pipeline - 1) / (8.0 + l->pipeline - 1), 1e-12);
+        assert_int_equal(l->built_micros, l->pipeline + 1); /* the others repeat them */
+        assert_true(isnan(l->step_s));
     }
     /* The first stage holds as many micro-batches as there are stages, but not more than there are. */
     plan_world single = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 1024), 8);
     assert_true(find_layout(&single, "TP2 PP4")->bytes.activations < find_layout(&w, "TP2 PP4")->bytes.activations);
+    assert_int_equal(find_layout(&single, "TP2 PP4")->built_micros, 1);
+}
+
+/* What the table says of a stage is what its rank plans: of few micro-batches the same plan, of many its continuation. */
+static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    for (int64_t accumulation = 3; accumulation <= 24; accumulation *= 8) {
+        plan_request r = request("llama3-8b", PRECISION_BF16, 1, accumulation, 512);
+        r.model.n_layers = 8;
+        r.hardware = &h;
+        plan_world w = compiled(r, 4);
+        const plan_world_layout *l = find_layout(&w, "TP2 PP2");
+        uint64_t fullest = 0;
+        double slowest = 0;
+        for (int stage = 0; stage < 2; stage++) {
+            plan p;
+            r.mesh = (mesh){.size = {1, 2, 2, 1}, .index = {[AXIS_PIPELINE] = stage}};
+            assert_int_equal(plan_compile(&p, &r), OK);
+            fullest = MAX(fullest, p.planned[TIER_DEVICE]);
+            slowest = fmax(slowest, p.cost.step_s);
+            plan_close(&p);
+        }
+        if (accumulation == 3) assert_int_equal(l->bytes.total, fullest);
+        else assert_float_equal((double)l->bytes.total, (double)fullest, 1e-3 * (double)fullest); /* gaps */
+        assert_float_equal(l->step_s, slowest, 0.03 * slowest);
+    }
 }
 
 static void tied_ends_are_counted_once_per_stage(void **state) {
@@ -149,19 +189,22 @@ static void tied_ends_are_counted_once_per_stage(void **state) {
     plan_request r = request("gpt2", PRECISION_BF16, 1, 2, 64);
     const model_config *c = &r.model;
     plan_world w = compiled(r, 4);
+    int64_t first[3];
+    model_stages_cut(c, r.seq_len, 2, first);
     uint64_t C = (uint64_t)c->hidden, F = (uint64_t)c->ffn, V = (uint64_t)(c->vocab + 1) / 2;
     /* Columns' biases are cut with them; those of rows, norms and positions are whole. */
     uint64_t block = (4 * C * C + 2 * C * F + 3 * C + F) / 2 + 2 * C + 4 * C;
+    /* The last stage is the fullest: its table, its gradients of every micro-batch, and the logits. */
     assert_int_equal(find_layout(&w, "TP2 PP2")->bytes.params,
-                     2 * (6 * block + V * C + (uint64_t)c->max_positions * C));
+                     2 * ((uint64_t)(first[2] - first[1]) * block + V * C + 2 * C));
 }
 
 static void what_cannot_be_cut_says_why(void **state) {
     (void)state;
     plan_world w = compiled(request("gpt2-xl", PRECISION_BF16, 1, 1, 64), 8); /* 25 heads */
     assert_non_null(strstr(find_layout(&w, "TP4 PP2")->why_not, "25 heads"));
-    w = compiled(request("test-llama", PRECISION_BF16, 1, 1, 64), 8); /* 2 layers, 2 kv heads */
-    assert_non_null(strstr(find_layout(&w, "TP4 PP2")->why_not, "2 kv heads"));
+    w = compiled(request("test-llama", PRECISION_BF16, 1, 1, 64), 8); /* 2 layers, 4 heads */
+    assert_string_equal(find_layout(&w, "TP4 PP2")->why_not, "");     /* its 2 kv heads are on two ranks each */
     assert_non_null(strstr(find_layout(&w, "TP2 PP4")->why_not, "2 layers"));
     w = compiled(request("test-llama", PRECISION_BF16, 1, 1, 63), 8);
     assert_non_null(strstr(find_layout(&w, "TP2 PP2 SP2")->why_not, "63 tokens"));
@@ -169,6 +212,19 @@ static void what_cannot_be_cut_says_why(void **state) {
         w = compiled(request("test-llama", PRECISION_BF16, 1, 1, 64), n);
         assert_true(w.n_layouts >= 1 && w.layouts[0].data == n);
     }
+}
+
+/* Nothing is cut wider than a node; the rest takes rows of its own. */
+static void many_ranks_have_layouts_too(void **state) {
+    (void)state;
+    plan_request r = request("llama2-7b", PRECISION_BF16, 1, 1, 1024);
+    r.open.zero = true;
+    plan_world w = compiled(r, 1024);
+    const plan_world_layout *l = find_layout(&w, "DP64 TP8 PP2");
+    assert_int_equal(l->zero, 1);
+    assert_true(l->bytes.states < l->bytes.params); /* a 64th of 12 bytes per parameter, against 2 */
+    assert_int_equal(find_layout(&w, "DP64 TP2 PP8")->data, 64);
+    assert_int_equal(find_layout(&w, "DP32 TP2 PP2 SP8")->sequence, 8);
 }
 
 static void the_ladder_of_gpt2_large_goes_down(void **state) {
@@ -194,8 +250,96 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_true(w.rungs[3].step_s > 1.15 * w.rungs[2].step_s && w.rungs[3].step_s < 1.4 * w.rungs[2].step_s);
     assert_true(w.stages[1].comm_s > 0); /* 8 ranks on one node: over its links */
     double inside = w.stages[1].comm_s;
+    w = compiled(r, 16); /* two nodes: all eight ways out of each carry a part of the ring */
+    assert_true(w.stages[1].comm_s > 1.1 * inside && w.stages[1].comm_s < 2 * inside);
+    h.devices_per_node = 1;
     w = compiled(r, 16);
-    assert_true(w.stages[1].comm_s > 5 * inside); /* over the network */
+    assert_true(w.stages[1].comm_s > 5 * inside); /* one way out */
+}
+
+/* ---- what many ranks choose ---------------------------------------------------------------------------------------- */
+
+static plan chosen(const plan_request *r) {
+    plan p;
+    assert_int_equal(plan_compile(&p, r), OK);
+    return p;
+}
+
+static plan_request open_request(int n_ranks, const hardware *h) {
+    plan_request r = request("test-llama", PRECISION_FP32, 1, 2, 2048);
+    r.mesh.size[AXIS_DATA] = n_ranks;
+    r.open.zero = r.open.sequence = true;
+    r.hardware = h;
+    return r;
+}
+
+/* Stages are compared where all fit; rows are not shared then, whatever the number of ranks. */
+static void with_room_only_the_stage_is_chosen(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    plan_request r = open_request(4, &h);
+    plan p = chosen(&r);
+    assert_int_equal(p.n_candidates, 4);
+    assert_int_equal(mesh_size(&p.request.mesh, AXIS_SEQUENCE), 1);
+    for (size_t i = 0; i < 4; i++) {
+        plan_request one = r;
+        one.open = (plan_open){0};
+        one.shard.zero = p.candidates[i].zero;
+        plan q = chosen(&one);
+        assert_true(q.cost.step_s >= p.cost.step_s);
+        assert_int_equal(q.planned[TIER_DEVICE], p.candidates[i].planned[TIER_DEVICE]);
+        plan_close(&q);
+    }
+    plan_close(&p);
+    r.hardware = NULL; /* no times: the least that is done to the step */
+    p = chosen(&r);
+    assert_int_equal(p.request.shard.zero, 0);
+    plan_close(&p);
+    r.mesh.size[AXIS_PIPELINE] = 2; /* stages would have to agree */
+    assert_false(plan_is_open(&r));
+}
+
+/* In less memory than a whole row needs they share it: accumulation keeps the rows of the step, every rank has its seat, and
+ * as many share as it takes and the model can be cut for. */
+static void without_room_ranks_share_rows(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    plan_request r = open_request(8, &h);
+    plan whole = chosen(&r);
+    r.device_limit = whole.planned[TIER_DEVICE] * 7 / 10;
+    plan p = chosen(&r);
+    const plan_request *q = &p.request;
+    assert_true(plan_fits(&p));
+    assert_int_equal(mesh_size(&q->mesh, AXIS_SEQUENCE), 2); /* of 2 kv heads */
+    assert_int_equal(mesh_size(&q->mesh, AXIS_DATA), 4);
+    assert_int_equal(q->accumulation, 4);
+    assert_int_equal(plan_tokens_per_step(&p), plan_tokens_per_step(&whole));
+    for (size_t i = 0; i < p.n_candidates; i++) assert_true(p.candidates[i].sequence <= 2);
+    for (int rank = 0; rank < 8; rank++) {
+        mesh_seat(&r.mesh, rank);
+        plan other = chosen(&r);
+        assert_int_equal(mesh_rank(&other.request.mesh), rank);
+        assert_int_equal(other.request.shard.zero, q->shard.zero);
+        assert_int_equal(other.request.mesh.size[AXIS_SEQUENCE], q->mesh.size[AXIS_SEQUENCE]);
+        plan_close(&other);
+    }
+    /* A plan's own request is asked again where something does not fit: it leads to the same plan. */
+    plan again = chosen(q);
+    assert_int_equal(again.planned[TIER_DEVICE], p.planned[TIER_DEVICE]);
+    assert_int_equal(again.request.accumulation, q->accumulation);
+    plan_close(&again);
+    plan_close(&p);
+    plan_close(&whole);
+    r.open.sequence = false; /* by hand */
+    mesh_seat(&r.mesh, 0);
+    p = chosen(&r);
+    assert_int_equal(mesh_size(&p.request.mesh, AXIS_SEQUENCE), 1);
+    assert_false(plan_fits(&p));
+    plan_close(&p);
+    r.seq_len = 1 << 30; /* wrong in any way */
+    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
 }
 
 static void text_and_json_have_every_row(void **state) {
@@ -230,9 +374,13 @@ int main(void) {
         cmocka_unit_test(other_precisions_have_their_own_bytes),
         cmocka_unit_test(kept_activations_are_the_known_formula),
         cmocka_unit_test(layouts_of_7b_on_8_ranks),
+        cmocka_unit_test(a_layout_is_the_plan_of_its_fullest_rank),
         cmocka_unit_test(tied_ends_are_counted_once_per_stage),
         cmocka_unit_test(what_cannot_be_cut_says_why),
+        cmocka_unit_test(many_ranks_have_layouts_too),
         cmocka_unit_test(the_ladder_of_gpt2_large_goes_down),
+        cmocka_unit_test(with_room_only_the_stage_is_chosen),
+        cmocka_unit_test(without_room_ranks_share_rows),
         cmocka_unit_test(text_and_json_have_every_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

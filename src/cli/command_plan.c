@@ -3,11 +3,29 @@
 #include "cli/output.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void print_json(json_t *root) {
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
     putchar('\n');
     json_decref(root);
+}
+
+/* The mesh of parallel.*, with as many data ranks as --world leaves for them where that is not said. */
+static status use_world(plan_request *r, const command_line *l) {
+    int given = l->config.parallel.size[AXIS_DATA];
+    memcpy(r->mesh.size, l->config.parallel.size, sizeof r->mesh.size);
+    int n = mesh_world(&r->mesh);
+    if (l->world % n || (given && l->world != n))
+        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", l->world,
+                   given ? "" : "a multiple of ", n);
+    if (!given) r->mesh.size[AXIS_DATA] = l->world / n;
+    return OK;
+}
+
+/* The ranks of a node share its memory. */
+static void share_host(plan_request *r, const hardware *h, int n_ranks) {
+    r->host_limit /= (uint64_t)MIN((int64_t)n_ranks, h->devices_per_node);
 }
 
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
@@ -19,11 +37,21 @@ static status show_world(const command_line *l, const plan_request *from) {
         r.device_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
     plan_world_print(&w, stderr);
-    if (!l->json) return OK;
+    plan p; /* what `train` would do on as many ranks */
+    TRY(use_world(&r, l));
+    TRY(plan_compile(&p, &r));
+    plan_print_candidates(&p, stderr);
+    json_t *chosen = plan_json(&p, NULL);
+    plan_close(&p);
+    if (!l->json) {
+        json_decref(chosen);
+        return OK;
+    }
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r.model.name));
     json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
+    json_object_set_new(root, "chosen", chosen);
     print_json(root);
     return OK;
 }
@@ -79,8 +107,13 @@ status command_plan(command_line *l) {
     TRY(make_request(l, &r, &machine));
     r.plan.hardware = &machine;
     r.plan.compare = true;
-    if (l->world) return show_world(l, &r.plan);
+    r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
+    if (l->world) {
+        if (!l->config.memory.host) share_host(&r.plan, &machine, l->world);
+        return show_world(l, &r.plan);
+    }
     TRY(request_use_mesh(&r, &l->config));
+    if (!l->config.memory.host) share_host(&r.plan, &machine, mesh_world(&r.plan.mesh));
     TRY(plan_compile(&p, &r.plan));
     status rc = show(l, &p, &row);
     plan_close(&p);

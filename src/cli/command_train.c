@@ -338,8 +338,9 @@ static status run(command_line *o, job *j, const char *run_dir) {
     return rc;
 }
 
-static status train(command_line *o, comm *ranks) {
+static status train(command_line *o, comm **mesh) {
     const config *c = &o->config;
+    comm *ranks = comm_size(*mesh) > 1 ? *mesh : NULL;
     status rc;
     job j;
     char run_dir[4096], trace[4096];
@@ -355,6 +356,10 @@ static status train(command_line *o, comm *ranks) {
     /* All choose by the same numbers. */
     if (ranks) TRY_GOTO(rc, comm_broadcast(ranks, &j.machine, sizeof j.machine, 0), done);
     TRY_GOTO(rc, job_open(&j), done);
+    if (ranks) {
+        TRY_GOTO(rc, ranks_use_mesh(mesh, o, &j.plan.request.mesh), done);
+        r->comm = ranks = *mesh;
+    }
     if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
@@ -377,5 +382,7 @@ status command_train(command_line *o) {
     if (ranks_wanted(o)) return ranks_launch(o);
     comm *ranks;
     status rc = ranks_open(&ranks, o);
-    return rc == OK ? ranks_close(ranks, train(o, comm_size(ranks) > 1 ? ranks : NULL)) : rc;
+    if (rc != OK) return rc; /* without a trail: it may have been said by another rank */
+    rc = train(o, &ranks);
+    return ranks_close(ranks, rc);
 }

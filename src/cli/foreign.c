@@ -331,6 +331,13 @@ const char *foreign_format(const foreign_reader *r, const char *format, ...) {
     return arena_string(&r->f->memory, text);
 }
 
+int foreign_row_ranks(const foreign_reader *r) {
+    const int *size = r->c->parallel.size;
+    int others = MAX(size[AXIS_TENSOR], 1) * MAX(size[AXIS_PIPELINE], 1);
+    if (size[AXIS_DATA] > 0) return size[AXIS_DATA] * MAX(size[AXIS_SEQUENCE], 1);
+    return MAX(r->f->n_ranks / others, 1);
+}
+
 const char *foreign_value(const foreign_reader *r, const char *setting) {
     strbuf b;
     strbuf_init(&b);

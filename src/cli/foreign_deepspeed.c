@@ -2,8 +2,8 @@
  *
  * The table below names every key of DeepSpeed's configuration that we know; what several keys say together (the batch
  * triangle, precision, optimizer and scheduler, offload, recompute) is in the settle functions behind it.
- * The stage of ZeRO goes to parallel.zero; how DeepSpeed sends between ranks (buckets, overlap, persistence) is not taken over and
- * reported as such. Unlike DeepSpeed, activation_checkpointing alone turns recompute on, a typing error is an error,
+ * The stage of ZeRO goes to parallel.zero, and with it what is sent in one go, ahead and beside the kernels; its buckets count
+ * elements, ours bytes. Unlike DeepSpeed, activation_checkpointing alone turns recompute on, a typing error is an error,
  * and a threshold that defeats the stage it belongs to is called so, with the number.
  * Refused: what would silently be something else here (other optimizers and schedulers, fp16 masters, L2 decay). */
 #include "cli/cli.h"
@@ -99,9 +99,11 @@ static const foreign_row rows[] = {
     {ZERO "stage3_model_persistence_threshold", FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "{stage3_max_live_parameters stage3_max_reuse_distance sub_group_size}", FOREIGN_IDLE, FT_INT, NULL,
      "the plan keeps the block at work and those that memory.prefetch fetches ahead"},
-    {ZERO "{reduce_bucket_size allgather_bucket_size zero_hpz_partition_size mics_shard_size "
+    {ZERO "{reduce_bucket_size allgather_bucket_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {ZERO "overlap_comm",                  FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {ZERO "{zero_hpz_partition_size mics_shard_size "
      "stage3_module_granularity_threshold stage3_partition_stream_chunk_size}", FOREIGN_IDLE, FT_INT, NULL, RANKS},
-    {ZERO "{overlap_comm reduce_scatter allgather_partitions use_multi_rank_bucket_allreduce round_robin_gradients "
+    {ZERO "{reduce_scatter allgather_partitions use_multi_rank_bucket_allreduce round_robin_gradients "
      "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients mics_hierarchical_params_gather "
      "stage3_allgather_sequential stage3_use_all_reduce_for_fetch_params}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {ZERO "zeropp_loco_param",             FOREIGN_WHOLE, FT_ANY, NULL, RANKS},
@@ -187,6 +189,11 @@ static status whole_offer(foreign_reader *r, const foreign_item *i, const char *
     return foreign_offer(r, i, setting, foreign_format(r, "%lld", (long long)value), note);
 }
 
+static int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 /* train.micro_batch is auto by hand: the file says how large a step is, the plan how it is cut. */
 static status settle_open_batch(foreign_reader *r, const foreign_item *const items[3], int64_t train) {
     bool said = false;
@@ -201,13 +208,15 @@ static status settle_open_batch(foreign_reader *r, const foreign_item *const ite
     return OK;
 }
 
-/* train = micro x accumulation x ranks, with one rank. Where the file leaves two of the three open, what the rest of the
+/* train = micro x accumulation x ranks with rows of their own. Where the file leaves two of the three open, what the rest of the
  * configuration says of them counts. */
 static status settle_batch(foreign_reader *r) {
     const foreign_item *train_item = foreign_find(r, "train_batch_size"),
                        *micro_item = foreign_find(r, "train_micro_batch_size_per_gpu"),
                        *steps_item = foreign_find(r, "gradient_accumulation_steps");
-    int64_t train = stated(train_item), micro = stated(micro_item), steps = stated(steps_item), product;
+    int64_t train = stated(train_item), micro = stated(micro_item), steps = stated(steps_item);
+    int64_t ranks = foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1);
+    const char *of_ranks = foreign_format(r, "%lld rank%s", (long long)ranks, ranks == 1 ? "" : "s");
     const struct {
         const foreign_item *item;
         int64_t value;
@@ -218,18 +227,17 @@ static status settle_batch(foreign_reader *r) {
                        all[i].item->key, all[i].item->text);
     bool ours_micro = !micro && config_was_given(r->c, "train.micro_batch"),
          ours_steps = !steps && config_was_given(r->c, "train.accumulation");
-    if (train && micro && steps) {
-        product = micro * steps;
-        if (product != train)
-            return ERR(
-                ERR_INPUT,
-                "%s: train_batch_size is %lld, but train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps "
-                "%lld x 1 rank = %lld; change one of the three",
-                foreign_where(r, train_item), (long long)train, (long long)micro, (long long)steps, (long long)product);
-    }
+    int64_t product = times(times(micro, steps), ranks);
+    if (train && micro && steps && product != train)
+        return ERR(
+            ERR_INPUT,
+            "%s: train_batch_size is %lld, but train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps "
+            "%lld x %s = %lld; change one of the three",
+            foreign_where(r, train_item), (long long)train, (long long)micro, (long long)steps, of_ranks,
+            (long long)product);
     if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch < 0)
         return settle_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
-                                 train ? train : micro * steps);
+                                 train ? train : product);
     if (train && micro && steps) { /* as they stand */
     } else if (train) {
         int64_t known = micro        ? micro
@@ -238,19 +246,20 @@ static status settle_batch(foreign_reader *r) {
                         : ours_steps ? r->c->train.accumulation
                                      : 1;
         bool is_micro = micro || (!steps && ours_micro);
-        if (train % known != 0)
+        int64_t unit = times(known, ranks), rest = train / unit;
+        if (train % unit != 0)
             return ERR(
                 ERR_INPUT,
-                "%s: train_batch_size %lld is not a multiple of %s %lld (%lld x %lld x 1 rank = %lld); change one of "
+                "%s: train_batch_size %lld is not a multiple of %s %lld (%lld x %lld x %s = %lld); change one of "
                 "the two",
                 foreign_where(r, train_item), (long long)train,
                 micro      ? "train_micro_batch_size_per_gpu"
                 : steps    ? "gradient_accumulation_steps"
                 : is_micro ? "train.micro_batch"
                            : "train.accumulation",
-                (long long)known, (long long)known, (long long)(train / known), (long long)(train / known * known));
-        micro = is_micro ? known : train / known;
-        steps = is_micro ? train / known : known;
+                (long long)known, (long long)known, (long long)rest, of_ranks, (long long)(rest * unit));
+        micro = is_micro ? known : rest;
+        steps = is_micro ? rest : known;
     } else if (micro && !steps) {
         steps = ours_steps ? r->c->train.accumulation : 1;
     } else if (steps && !micro) {
@@ -267,8 +276,8 @@ static status settle_batch(foreign_reader *r) {
         if (steps_item) foreign_say_set(r, steps_item, "train.accumulation", "auto");
         return OK;
     }
-    const char *sum = foreign_format(r, "%lld = %lld x %lld x 1 rank", (long long)(micro * steps), (long long)micro,
-                                     (long long)steps);
+    const char *sum = foreign_format(r, "%lld = %lld x %lld x %s", (long long)times(times(micro, steps), ranks),
+                                     (long long)micro, (long long)steps, of_ranks);
     TRY(whole_offer(r, micro_item ? micro_item : train_item, "train.micro_batch", micro, sum));
     TRY(whole_offer(r, steps_item ? steps_item : train_item ? train_item : NULL, "train.accumulation", steps, sum));
     if (train_item && micro_item && steps_item) foreign_say_set(r, train_item, "train.accumulation", sum);
@@ -489,34 +498,54 @@ static status settle_paths(foreign_reader *r, const char *states, const char *pa
     return OK;
 }
 
-/* Elements become bytes here, and elements ahead become blocks ahead. */
-static status settle_windows(foreign_reader *r, const char *params) {
+/* As many elements, in bytes. */
+static status offer_elements(foreign_reader *r, const foreign_item *i, const char *setting, size_t element) {
+    return whole_offer(r, i, setting, times(item_whole(i), (int64_t)element),
+                       foreign_format(r, "%s elements of %zu bytes", i->text, element));
+}
+
+/* As many elements ahead, in blocks. */
+static status offer_ahead(foreign_reader *r, const foreign_item *i, const char *setting) {
+    enum { MOST = 16 };
+    model_sizes m;
+    char a[32];
+    TRY(measure_model(r->c, 0, &m));
+    if (item_whole(i) < 0)
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 0", foreign_where(r, i), i->key, i->text);
+    uint64_t blocks = ((uint64_t)item_whole(i) + m.block - 1) / m.block;
+    return whole_offer(r, i, setting, (int64_t)MIN(blocks, (uint64_t)MOST),
+                       foreign_format(r, "blocks of %s elements, rounded up%s", str_format_count(a, (double)m.block),
+                                      blocks > MOST ? ", at most 16" : ""));
+}
+
+/* What of parameters that live elsewhere is on its way, and what of parameters that other ranks have. */
+static status settle_windows(foreign_reader *r, int64_t stage, const char *params) {
     const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
                        *ahead = foreign_find(r, ZERO "stage3_prefetch_bucket_size");
     bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
-    int64_t element = (int64_t)element_bytes(r->c), n_bytes;
-    if (size && !size->is_auto && params_move) {
-        if (__builtin_mul_overflow(item_whole(size), element, &n_bytes)) n_bytes = INT64_MAX;
-        TRY(whole_offer(r, size, "memory.bucket", n_bytes,
-                        foreign_format(r, "%s elements of %lld bytes", size->text, (long long)element)));
-    } else if (size) {
+    if (size && !size->is_auto && params_move) TRY(offer_elements(r, size, "memory.bucket", element_bytes(r->c)));
+    else if (size)
         foreign_say_idle(r, size, size->is_auto ? "auto: the plan sizes it" : "parameters stay on the device");
-    }
-    if (ahead && !ahead->is_auto && params_move) {
-        model_sizes m;
-        TRY(measure_model(r->c, 0, &m));
-        if (item_whole(ahead) < 0)
-            return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 0", foreign_where(r, ahead),
-                       ahead->key, ahead->text);
-        uint64_t blocks = ((uint64_t)item_whole(ahead) + m.block - 1) / m.block;
-        char a[32];
-        TRY(whole_offer(r, ahead, "memory.prefetch", (int64_t)MIN(blocks, (uint64_t)16),
-                        foreign_format(r, "blocks of %s elements, rounded up%s", str_format_count(a, (double)m.block),
-                                       blocks > 16 ? ", at most 16" : "")));
-    } else if (ahead) {
-        foreign_say_idle(r, ahead,
-                         ahead->is_auto ? "auto: the plan chooses" : "parameters stay on the device, and " RANKS);
-    }
+    if (ahead && !ahead->is_auto && params_move) TRY(offer_ahead(r, ahead, "memory.prefetch"));
+    if (ahead && !ahead->is_auto && stage == 3) return offer_ahead(r, ahead, "parallel.prefetch");
+    if (ahead && (ahead->is_auto || !params_move))
+        foreign_say_idle(r, ahead, ahead->is_auto ? "auto: the plan chooses" : "parameters are whole and stay there");
+    return OK;
+}
+
+/* What one message holds. DeepSpeed counts elements of what it sends, and sums gradients where there is a master in fp32
+ * like ralo. */
+static status settle_buckets(foreign_reader *r) {
+    const foreign_item *reduce = foreign_find(r, ZERO "reduce_bucket_size"),
+                       *gather = foreign_find(r, ZERO "allgather_bucket_size"),
+                       *overlap = foreign_find(r, ZERO "overlap_comm");
+    size_t gradient = dtype_bytes((int)r->c->precision < 0 ? DTYPE_F32 : precision_grad(r->c->precision));
+    if (reduce && reduce->is_auto) foreign_say_set(r, reduce, "parallel.reduce_bucket", "auto");
+    else if (reduce) TRY(offer_elements(r, reduce, "parallel.reduce_bucket", gradient));
+    if (gather && gather->is_auto) foreign_say_set(r, gather, "parallel.allgather_bucket", "auto");
+    else if (gather) TRY(offer_elements(r, gather, "parallel.allgather_bucket", element_bytes(r->c)));
+    if (overlap && overlap->is_auto) foreign_say_set(r, overlap, "parallel.overlap", "auto");
+    else if (overlap) return foreign_offer(r, overlap, "parallel.overlap", overlap->text, NULL);
     return OK;
 }
 
@@ -524,30 +553,34 @@ static status settle_windows(foreign_reader *r, const char *params) {
 static status settle_persistence(foreign_reader *r, int64_t stage) {
     const foreign_item *threshold = foreign_find(r, ZERO "stage3_param_persistence_threshold"),
                        *limit = foreign_find(r, ZERO "stage3_model_persistence_threshold");
-    if (limit) foreign_say_idle(r, limit, RANKS);
+    if (limit) foreign_say_idle(r, limit, "parallel.persist_below is the one threshold");
     if (!threshold) return OK;
-    const char *note = RANKS;
-    if (!threshold->is_auto && stage == 3 && item_whole(threshold) > 0) {
-        model_sizes m;
-        char a[32], b[32];
-        TRY(measure_model(r->c, (uint64_t)item_whole(threshold), &m));
-        uint64_t kept =
-            limit && !limit->is_auto && item_whole(limit) >= 0 ? MIN(m.small, (uint64_t)item_whole(limit)) : m.small;
-        note = foreign_format(r, "%s; it would leave %s of %s parameters (%.0f %%) whole on every rank", RANKS,
-                              str_format_count(a, (double)kept), str_format_count(b, (double)m.total),
-                              100.0 * (double)kept / (double)m.total);
-        if (2 * kept > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE) {
-            size_t element = element_bytes(r->c);
-            log_warn(
-                "%s: stage3_param_persistence_threshold %s defeats stage 3: %s of %s parameters (%.0f %%, %s) are in "
-                "tensors that small and would stay whole on every rank; DeepSpeed's default is 1e5",
-                foreign_where(r, threshold), threshold->text, str_format_count(a, (double)kept),
-                str_format_count(b, (double)m.total), 100.0 * (double)kept / (double)m.total,
-                str_format_bytes((char[32]){0}, kept * element));
-        }
+    if (threshold->is_auto) {
+        foreign_say_set(r, threshold, "parallel.persist_below", "auto");
+        return OK;
     }
-    foreign_say_idle(r, threshold, note);
-    return OK;
+    if (stage != 3) {
+        foreign_say_idle(r, threshold, "parameters are whole in this stage");
+        return OK;
+    }
+    model_sizes m;
+    char a[32], b[32];
+    if (item_whole(threshold) < 0)
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 0", foreign_where(r, threshold),
+                   threshold->key, threshold->text);
+    TRY(measure_model(r->c, (uint64_t)item_whole(threshold), &m));
+    double share = 100.0 * (double)m.small / (double)m.total;
+    const char *note =
+        foreign_format(r, "%s of %s parameters (%.0f %%) whole on every rank; ralo packs q, k, v and gate, up",
+                       str_format_count(a, (double)m.small), str_format_count(b, (double)m.total), share);
+    if (2 * m.small > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE)
+        log_warn("%s: stage3_param_persistence_threshold %s defeats stage 3: %s of %s parameters (%.0f %%, %s) are in "
+                 "tensors that small and stay whole on every rank; DeepSpeed's default is 1e5",
+                 foreign_where(r, threshold), threshold->text, str_format_count(a, (double)m.small),
+                 str_format_count(b, (double)m.total), share,
+                 str_format_bytes((char[32]){0}, m.small * element_bytes(r->c)));
+    /* DeepSpeed keeps tensors of up to so many elements, ralo those of fewer. */
+    return whole_offer(r, threshold, "parallel.persist_below", MIN(item_whole(threshold), INT64_MAX - 1) + 1, note);
 }
 
 static status settle_zero(foreign_reader *r) {
@@ -558,7 +591,10 @@ static status settle_zero(foreign_reader *r) {
     if (stage < 0 || stage > 3)
         return ERR(ERR_INPUT, "%s: zero_optimization.stage: found %s, expected 0, 1, 2 or 3",
                    foreign_where(r, stage_item), stage_item->text);
-    if (stage_item) TRY(whole_offer(r, stage_item, "parallel.zero", stage, "on one rank every stage is the same"));
+    if (stage_item && stage_item->is_auto) foreign_say_set(r, stage_item, "parallel.zero", "auto");
+    else if (stage_item)
+        TRY(whole_offer(r, stage_item, "parallel.zero", stage,
+                        foreign_row_ranks(r) > 1 ? NULL : "on one rank every stage is the same"));
     TRY(device_tier(r, states_item, &states));
     TRY(device_tier(r, params_item, &params));
     if (states_item && !states) foreign_say_set(r, states_item, "memory.offload.states", "auto");
@@ -568,7 +604,8 @@ static status settle_zero(foreign_reader *r) {
         TRY(foreign_offer(r, states_item, "memory.offload.grads", states, "from stage 2 on gradients go along"));
     if (params) TRY(foreign_offer(r, params_item, "memory.offload.params", params, NULL));
     TRY(settle_paths(r, states, params));
-    TRY(settle_windows(r, params));
+    TRY(settle_windows(r, stage, params));
+    TRY(settle_buckets(r));
     return settle_persistence(r, stage);
 }
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 #define ROLLOUTS "it belongs to rollouts, which ralo does not make from this file"
-#define SERVICE "it belongs to RALO's orchestrator; this is one process"
+#define SERVICE "it belongs to RALO's orchestrator; ranks here speak to each other"
 #define PARAMS "trainer.params."
 
 /* clang-format off */
@@ -32,8 +32,8 @@ static const foreign_row rows[] = {
     {PARAMS "gradient_checkpointing_ratio", FOREIGN_OWN, FT_REAL, NULL, NULL},
     {PARAMS "selective_checkpointing",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "auto_memory_strategy",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "{zero2_gradient_sharding sequence_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL,
-     "for several ranks say parallel.zero and parallel.sequence"},
+    {PARAMS "zero2_gradient_sharding",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {PARAMS "sequence_parallelism",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps says how long a run is"},
     {PARAMS "{rollout_num clip_param}",     FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS},
     {PARAMS "{treepo_kwargs dapo_kwargs}",  FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},
@@ -155,11 +155,33 @@ static status settle_implied(foreign_reader *r) {
     return OK;
 }
 
+/* Sharded gradients are stage 2. Sequences are split over all ranks there are, as RALO does; what its strategy chooses by
+ * itself stays open where the file is silent. */
+static status settle_ranks(foreign_reader *r) {
+    const foreign_item *sharding = foreign_find(r, PARAMS "zero2_gradient_sharding"),
+                       *sequence = foreign_find(r, PARAMS "sequence_parallelism");
+    int ranks = foreign_row_ranks(r);
+    const char *alone = ranks > 1 ? NULL : "on one rank it is the same";
+    if (sharding)
+        TRY(foreign_offer(r, sharding, "parallel.zero", item_is_true(sharding) ? "2" : "0",
+                          alone                    ? alone
+                          : item_is_true(sharding) ? NULL
+                                                   : "gradients are whole on every rank"));
+    if (sequence)
+        return foreign_offer(r, sequence, "parallel.sequence",
+                             item_is_true(sequence) ? foreign_format(r, "%d", ranks) : "1",
+                             alone                    ? alone
+                             : item_is_true(sequence) ? "all ranks share each row"
+                                                      : NULL);
+    return OK;
+}
+
 static status settle(foreign_reader *r) {
     const foreign_item *algorithm = foreign_find(r, "trainer.algorithm");
     TRY(settle_model(r));
     TRY(settle_step(r));
     TRY(settle_memory(r));
+    TRY(settle_ranks(r));
     if (algorithm) {
         foreign_say_idle(r, algorithm, "train.task says what is trained");
         log_warn("%s: trainer.algorithm %.60s trains on rollouts; this run does %s on %s", foreign_where(r, algorithm),

@@ -4,6 +4,7 @@
  * before job_use_dir, and that comes last. */
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
@@ -15,11 +16,88 @@ status job_init(job *j, const config *c, const char *hardware) {
     return OK;
 }
 
+/* What the first rank chose, for the others. */
+typedef struct choice {
+    precision precision;
+    int64_t micro_batch, accumulation;
+    int zero;
+    mesh mesh;
+    recompute_kind recompute;
+    offload_options offload;
+} choice;
+
+static choice choice_of(const plan *p) {
+    const plan_request *r = &p->request;
+    return (choice){.precision = r->precision,
+                    .micro_batch = r->micro_batch,
+                    .accumulation = r->accumulation,
+                    .zero = r->shard.zero,
+                    .mesh = r->mesh,
+                    .recompute = p->passes.recompute.kind,
+                    .offload = p->passes.offload};
+}
+
+static void take_choice(plan_request *r, const choice *c) {
+    int rank = mesh_rank(&r->mesh);
+    r->open = (plan_open){0};
+    r->precision = c->precision;
+    r->micro_batch = c->micro_batch;
+    r->accumulation = c->accumulation;
+    r->shard.zero = c->zero;
+    r->mesh = c->mesh;
+    mesh_seat(&r->mesh, rank);
+    if (r->recompute.kind == RECOMPUTE_AUTO) r->recompute.kind = c->recompute;
+    r->offload = c->offload;
+}
+
+static uint64_t smaller_limit(uint64_t a, uint64_t b) { return a && b ? MIN(a, b) : a | b; } /* 0 is none */
+
+/* Least memory and most bytes beside the plan, of all ranks: what fits with these fits everywhere. */
+static status share_limits(plan_request *r, comm *ranks) {
+    typedef struct limits {
+        uint64_t device, host, held;
+    } limits;
+    limits mine = {r->device_limit, r->host_limit, r->host_bytes};
+    limits *all = mem_alloc((size_t)comm_size(ranks) * sizeof *all);
+    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, all);
+    for (int i = 0; rc == OK && i < comm_size(ranks); i++) {
+        r->device_limit = smaller_limit(r->device_limit, all[i].device);
+        r->host_limit = smaller_limit(r->host_limit, all[i].host);
+        r->host_bytes = MAX(r->host_bytes, all[i].held);
+    }
+    free(all);
+    return rc;
+}
+
+/* Ranks must mean the same step, and each sees its own machine: the first chooses for all. Stages of a pipeline differ, and
+ * nothing that they have to agree on is open there. */
+static status plan_together(job *j, comm *ranks) {
+    plan_request *r = &j->request.plan;
+    choice c = {0};
+    if (!plan_is_open(r) || mesh_size(&r->mesh, AXIS_PIPELINE) > 1) return plan_compile(&j->plan, r);
+    TRY(share_limits(r, ranks));
+    bool first = comm_rank(ranks) == 0;
+    if (first) {
+        TRY(plan_compile(&j->plan, r));
+        c = choice_of(&j->plan);
+    }
+    TRY(comm_broadcast(ranks, &c, sizeof c, 0));
+    if (first) return OK;
+    plan_request asked = *r;
+    take_choice(r, &c);
+    TRY(plan_compile(&j->plan, r));
+    j->plan.request.open = asked.open; /* what does not fit is told alike on every rank */
+    j->plan.request.recompute = asked.recompute;
+    j->plan.request.offload = asked.offload;
+    return OK;
+}
+
 status job_open(job *j) {
     double begin = clock_s();
     TRY(dataset_open(&j->data, &j->request.data));
     j->read_seconds = clock_s() - begin;
     j->request.plan.host_bytes += dataset_host_bytes(j->data);
+    if (j->request.comm) return plan_together(j, j->request.comm);
     return plan_compile(&j->plan, &j->request.plan);
 }
 

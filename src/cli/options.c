@@ -168,9 +168,13 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     TRY(check_needed(l));
     if (!takes_settings(c)) return OK;
     if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
+    int rank = 0, launched = 0;
+    bool is_rank = comm_launched(&rank, &launched);
+    l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
     TRY(foreign_apply(&l->foreign, &l->config));
     config_settle(&l->config);
-    foreign_print(&l->foreign, &l->config, stderr);
+    bool launches = l->ranks > 1 && !is_rank; /* then the first rank will say it */
+    if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
     return config_check(&l->config);
 }
 
@@ -300,16 +304,6 @@ static status check_transport(const config *c, device_kind kind) {
                "the CPU");
 }
 
-/* A GPU has no kernels for the blocks of a ring. */
-static status check_ring(plan_request *p, device_kind kind) {
-    if (kind != DEVICE_CUDA) return OK;
-    if (p->attention == ATTENTION_RING)
-        return ERR(ERR_INPUT, "parallel.attention: found ring, expected auto or heads on a GPU: its attention has no "
-                              "kernels that take keys and values block by block");
-    p->attention = ATTENTION_HEADS;
-    return OK;
-}
-
 /* How messages find their bytes: links reach a device's memory, MPI that of the host. */
 static void use_links(plan_request *p, bool links) {
     p->target.comm_at = links ? TIER_DEVICE : TIER_HOST;
@@ -325,6 +319,11 @@ static status check_stages(const config *c, const plan_request *p) {
     if (n > 1 && p->open.precision)
         return ERR(ERR_INPUT, "precision: found auto with parallel.pipeline %d, expected a name: stages must agree", n);
     return OK;
+}
+
+/* Ranks that share rows are taken from the data axis, so its size must be free; and so far they are not GPUs. */
+static bool sequence_is_open(const config *c, device_kind kind) {
+    return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
 }
 
 /* The names of the setting stand in the order of the tiers. */
@@ -378,7 +377,9 @@ status request_from_config(const config *c, train_request *out) {
                                .keep_layers = c->memory.keep_layers < 0,
                                .chunk = c->memory.chunk_tokens < 0,
                                .precision = p->open.precision,
-                               .micro_batch = p->open.micro_batch};
+                               .micro_batch = p->open.micro_batch,
+                               .zero = c->parallel.shard.zero < 0,
+                               .sequence = sequence_is_open(c, kind)};
     p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
@@ -395,10 +396,10 @@ status request_from_config(const config *c, train_request *out) {
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
     p->shard = c->parallel.shard;
+    p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_way)c->parallel.attention;
     TRY(check_transport(c, kind));
-    TRY(check_ring(p, kind));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;

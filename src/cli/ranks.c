@@ -125,7 +125,7 @@ static void on_overdue(void *context) {
     _exit(1); /* deep in a computation or a system call; all has been said */
 }
 
-static status open_mesh(comm **out, const command_line *l) {
+static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_COUNT]) {
     const config *c = &l->config;
     int size = 1;
     if (comm_launched(&this_rank, &size) && l->ranks && l->ranks != size)
@@ -136,15 +136,22 @@ static status open_mesh(comm **out, const command_line *l) {
                       .messages_only = !c->comm.shared_memory,
                       .on_failure = on_failure,
                       .on_overdue = on_overdue};
-    memcpy(o.size, c->parallel.size, sizeof o.size);
+    memcpy(o.size, sizes, sizeof o.size);
     return comm_open(out, &o);
 }
 
 status ranks_open(comm **out, const command_line *l) {
-    status rc = open_mesh(out, l);
+    status rc = open_mesh(out, l, l->config.parallel.size);
     if (rc == ERR_INPUT && this_rank > 0)
         error_clear(); /* a request that is wrong is wrong on all ranks: the first says it */
     return rc;
+}
+
+status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m) {
+    if (memcmp(comm_mesh(*ranks)->size, m->size, sizeof m->size) == 0) return OK;
+    comm_close(*ranks);
+    *ranks = NULL;
+    return open_mesh(ranks, l, m->size);
 }
 
 /* own: why this rank ends; first: why the run ends, which begins with the rank that it began with. */
@@ -161,7 +168,7 @@ static void say_end(const char *own, const char *first) {
 }
 
 status ranks_close(comm *ranks, status rc) {
-    if (rc != OK && comm_size(ranks) > 1) {
+    if (rc != OK && ranks && comm_size(ranks) > 1) {
         error_record own, first;
         error_take(&own);
         comm_fail(ranks, rc, own.message);

@@ -8,5 +8,7 @@ bool ranks_wanted(const command_line *l);
 status ranks_launch(const command_line *l);
 /* The mesh that this process is a rank of, from the settings; a mesh of one where it is alone. */
 status ranks_open(comm **out, const command_line *l);
+/* Closes the mesh and opens the one that was chosen, where it is another. *ranks is NULL after a failure. */
+status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m);
 /* The end of a run that returned rc: the others are told, and this rank says once why it ends. */
 status ranks_close(comm *ranks, status rc);

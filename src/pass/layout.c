@@ -183,7 +183,7 @@ static int order_length(const void *a, const void *b) {
 }
 
 /* Placed blocks by the stretches of ops they live in, so that only those that could be in the way are looked at. */
-enum { STRETCH = 64 };
+enum { STRETCH = 64, SORTING = 8 };
 typedef struct stretch {
     block **blocks;
     size_t n, capacity;
@@ -227,8 +227,16 @@ static void insert_by_offset(block **placed, size_t n, block *b) {
     placed[low] = b;
 }
 
-/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. A
- * block that lives long meets most of the others anyway: for it the list of all, kept sorted, is the shorter way. */
+/* Are those that could be in the way of b so few that to sort them is less than to walk past all that are placed? A block
+ * that lives long meets most of the others anyway, and so does one inside a pipeline, where other micro-batches wait. */
+static bool has_few_neighbours(const stretch *all, const block *b, size_t n_placed) {
+    size_t n = 0;
+    if (b->last - b->first >= 2 * STRETCH) return false;
+    for (size_t i = b->first / STRETCH; i <= b->last / STRETCH; i++) n += all[i].n;
+    return SORTING * n < n_placed;
+}
+
+/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. */
 static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_order order) {
     size_t n_stretches = n_ops / STRETCH + 1, top = base, n_placed = 0;
     stretch *all = mem_alloc(n_stretches * sizeof *all);
@@ -236,10 +244,10 @@ static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_orde
     qsort(list, n, sizeof *list, order);
     for (size_t i = 0; i < n; i++) {
         block *b = list[i];
-        bool is_short = b->last - b->first < 2 * STRETCH;
-        size_t at = align_up(base, b->alignment), n_near = is_short ? find_neighbours(all, b, near) : n_placed;
+        bool few = has_few_neighbours(all, b, n_placed);
+        size_t at = align_up(base, b->alignment), n_near = few ? find_neighbours(all, b, near) : n_placed;
         for (size_t j = 0; j < n_near; j++) {
-            const block *q = is_short ? near[j] : placed[j];
+            const block *q = few ? near[j] : placed[j];
             if (q->last < b->first || q->first > b->last) continue;
             if (q->offset >= at + b->n_bytes) break; /* the gap before q is wide enough */
             at = MAX(at, align_up(q->offset + q->n_bytes, b->alignment));

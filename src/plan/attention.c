@@ -16,12 +16,15 @@ typedef struct sizes {
     double width;      /* bytes of an element */
     double step_flops; /* of the attention to one rank's keys, forward */
     int S;
+    const mesh *mesh;
 } sizes;
 
 static sizes sizes_of(const plan_request *r) {
     int tensor = mesh_size(&r->mesh, AXIS_TENSOR);
     const model_config *c = &r->model;
-    sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE), .width = (double)dtype_bytes(precision_compute(r->precision))};
+    sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE),
+               .mesh = &r->mesh,
+               .width = (double)dtype_bytes(precision_compute(r->precision))};
     double own = (double)r->seq_len / z.S;
     z.N = (double)r->micro_batch * own;
     z.q = (double)(c->n_heads / tensor * c->head_dim);
@@ -36,17 +39,21 @@ static bool heads_divide(const plan_request *r) {
     return heads % S == 0 && kv_heads % S == 0;
 }
 
+static double message_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
+    return cost_message_seconds(n_bytes, z->S, AXIS_SEQUENCE, true, h, z->mesh, missing);
+}
+
 /* Four exchanges, two of q, k and v and two of y; before and after each the rows are sorted, read and written. */
 static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
     double rows = 2 * (2 * z->q + z->kv) * z->N * z->width;
-    return 4 * cost_message_seconds(n_bytes / 4, z->S, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
+    return 4 * message_seconds(z, n_bytes / 4, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
 }
 
 /* Beside kernels a step's message takes what is longer than the attention of the step. Partial results in fp32 are read and
  * written at every step: y forward, dq and dkv backward. */
 static double ring_seconds(const sizes *z, const hardware *h, dtype t, const char **missing) {
-    double there = cost_message_seconds(z->kv * z->N * z->width, z->S, h, missing);
-    double back = cost_message_seconds(z->kv * z->N * sizeof(float), z->S, h, missing);
+    double there = message_seconds(z, z->kv * z->N * z->width, h, missing);
+    double back = message_seconds(z, z->kv * z->N * sizeof(float), h, missing);
     double forward = z->step_flops / h->attention[t], backward = 2.5 * forward, steps = z->S;
     double copies = steps * 2 * (2 * z->q + z->kv) * z->N * sizeof(float) / h->device_bandwidth;
     copies += 5 * steps * h->launch_s;

@@ -30,11 +30,12 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
     return fmax(2 * m * n * k / hardware_product_rate(h, t, m, n, k), bytes / h->device_bandwidth);
 }
 
-/* Per logit: maximum, exp and sum forward; the same exp again and the difference for the gradient. */
+/* Per logit and walk over it. The first takes maximum, exp and sum; the gradient's the same exp again and the difference. */
 #define SOFTMAX_FLOPS 12.0
 
 /* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit
- * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. */
+ * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. Where ranks share the
+ * vocabulary the first walk over the logits is STATS', and the gradient has the second alone. */
 static double unembed_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     const value *hidden = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
@@ -46,7 +47,8 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     dtype dw = program_get(p, o->kind == OP_UNEMBED_GRAD ? o->out[1] : o->out[2])->type;
     bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
-    chunk += 2 * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
+    chunk +=
+        (o->kind == OP_UNEMBED_GRAD ? 1 : 2) * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
     if (again)
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +
                product_seconds(h, t, V, C, N, dw_bytes + N * C * e) + SOFTMAX_FLOPS * N * V / h->vector[DTYPE_F32];
@@ -84,13 +86,18 @@ static double adamw_seconds(const program *p, const op *o, const hardware *h) {
     return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
 }
 
-/* Between the ranks of a group: over the links of a node while all of them fit there, else over the network; once around
- * for the bytes, and a latency for each doubling of the group. Ranks on a CPU whose links nobody described are processes
- * that read each other's memory. */
-double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing) {
-    bool near = group_size <= h->devices_per_node;
+/* Between the ranks of a group: over the links of a node while all of them are there. A ring over several nodes enters
+ * and leaves each of them once, and its parts take all ways out that its ranks there have: the network of each, up to what
+ * the links inside can carry. Ranks that speak in pairs have their own way out alone. A latency is added for each
+ * doubling of the group. Ranks on a CPU whose links nobody described are processes that read each other's memory. */
+double cost_message_seconds(double n_bytes, int group_size, axis a, bool in_pairs, const hardware *h, const mesh *m,
+                            const char **missing) {
+    int64_t stride = m ? mesh_stride(m, a) : 1, here = MAX(h->devices_per_node / stride, (int64_t)1);
+    bool near = group_size <= here;
     double bandwidth = near ? h->link_bandwidth : h->network_bandwidth;
     double latency = near ? h->link_latency : h->network_latency;
+    if (!near && !in_pairs && here > 1 && h->link_bandwidth > 0)
+        bandwidth = fmin(bandwidth * (double)here, h->link_bandwidth);
     if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
     const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
     return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
@@ -121,7 +128,7 @@ static double element_seconds(const program *p, const op *o, const hardware *h, 
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
-double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
+double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
     const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL, *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
@@ -133,7 +140,11 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const c
     case OP_ALL_TO_ALL:
     case OP_SHIFT:
     case OP_SEND:
-    case OP_RECV: return cost_message_seconds(op_sent(p, o), o->attr.group_size, h, missing) + h->launch_s;
+    case OP_RECV: {
+        bool in_pairs = o->kind != OP_ALL_GATHER && o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE;
+        return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing) +
+               h->launch_s;
+    }
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
@@ -265,31 +276,31 @@ static double run(const walker *w, double *busy_s) {
     }
 }
 
-double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing) {
+double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
+                    const char **missing) {
     walker w = {.p = p, .h = h};
     size_t end;
     program_section(p, s, &w.first, &end);
     w.n = end - w.first;
     w.seconds = mem_alloc((w.n + 1) * sizeof *w.seconds);
-    for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, missing);
+    for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, m, missing);
     double seconds = run(&w, busy_s);
     free(w.seconds);
     return seconds;
 }
 
-void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_runs) {
+void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs) {
     *out = (cost){0};
-    double times = (double)micro_runs;
-    out->micro_s = cost_section(p, SECTION_MICRO, h, out->busy_s, &out->missing);
-    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= times;
-    out->update_s = cost_section(p, SECTION_PREPARE, h, out->busy_s, &out->missing) +
-                    cost_section(p, SECTION_UPDATE, h, out->busy_s, &out->missing);
-    out->step_s = times * out->micro_s + out->update_s;
+    out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
+    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= micro_runs;
+    out->update_s = cost_section(p, SECTION_PREPARE, h, m, out->busy_s, &out->missing) +
+                    cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
+    out->step_s = micro_runs * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (!section_of_step(o->section)) continue;
-        uint64_t n = o->section == SECTION_MICRO ? (uint64_t)micro_runs : 1;
-        out->kinds[o->kind].seconds += (double)n * cost_op_seconds(p, o, h, &out->missing);
+        double n = o->section == SECTION_MICRO ? micro_runs : 1;
+        out->kinds[o->kind].seconds += n * cost_op_seconds(p, o, h, m, &out->missing);
         out->kinds[o->kind].n += n;
     }
 }

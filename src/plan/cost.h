@@ -7,7 +7,7 @@
  * here.
  *
  *     cost c;
- *     cost_program(&c, &plan.program, &hardware, micro_runs);
+ *     cost_program(&c, &plan.program, &hardware, &mesh, micro_runs);
  *     printf("%g s\n", c.step_s);   // INFINITY when c.missing names a number that the description lacks
  */
 #include "plan/hardware.h"
@@ -15,7 +15,7 @@
 
 typedef struct cost_kind {
     double seconds; /* of one step, as if nothing overlapped */
-    uint64_t n;     /* runs in one step */
+    double n;       /* runs in one step */
 } cost_kind;
 
 typedef struct cost {
@@ -27,11 +27,15 @@ typedef struct cost {
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */
 } cost;
 
+/* Ranks of the mesh fill one node after the other; NULL: those of a group are neighbours. */
+
 /* One op alone. *missing is set when a needed rate is not there, and the result is then INFINITY. */
-double cost_op_seconds(const program *p, const op *o, const hardware *h, const char **missing);
-/* A message that each rank of a group sends, of so many bytes. */
-double cost_message_seconds(double n_bytes, int group_size, const hardware *h, const char **missing);
+double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing);
+/* A message of so many bytes that each rank of a group sends; in_pairs: each on its own way, else round a ring. */
+double cost_message_seconds(double n_bytes, int group_size, axis a, bool in_pairs, const hardware *h, const mesh *m,
+                            const char **missing);
 /* One run of a section that the waits pass has seen, from its first op's start to its last op's end; busy_s
  * (STREAM_COUNT) is added to. */
-double cost_section(const program *p, section s, const hardware *h, double *busy_s, const char **missing);
-void cost_program(cost *out, const program *p, const hardware *h, int64_t micro_runs);
+double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
+                    const char **missing);
+void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs);

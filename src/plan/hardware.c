@@ -6,6 +6,7 @@
 #include "plan/hardware.h"
 #include "format/format.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -225,11 +226,32 @@ static bool looks_like_path(const char *s) {
     return strchr(s, '/') || str_ends_with(s, ".yaml") || str_ends_with(s, ".yml") || str_ends_with(s, ".json");
 }
 
+enum { DEVICES_MOST = 4096 }; /* of a node, as hardware.def has it */
+
+/* "h100x8": nodes of eight h100. The name is cut off before the x. */
+static bool split_count(const char *text, char *name, size_t n, int64_t *count) {
+    const char *x = strrchr(text, 'x');
+    char *end;
+    if (!x || x == text || (size_t)(x - text) >= n || !isdigit((unsigned char)x[1])) return false;
+    *count = strtoll(x + 1, &end, 10);
+    if (*end || *count < 1 || *count > DEVICES_MOST) return false;
+    snprintf(name, n, "%.*s", (int)(x - text), text);
+    return true;
+}
+
 status hardware_load(hardware *out, const char *name_or_path) {
+    char name[sizeof out->name];
+    int64_t count;
     if (looks_like_path(name_or_path)) return hardware_read_file(out, name_or_path);
     const hardware *h = find_builtin(name_or_path);
+    bool counted = !h && split_count(name_or_path, name, sizeof name, &count);
+    if (counted) h = find_builtin(name);
     if (!h) return unknown_name("--hardware", name_or_path);
     *out = *h;
+    if (counted) {
+        out->devices_per_node = count;
+        snprintf(out->name, sizeof out->name, "%s", name_or_path);
+    }
     return OK;
 }
 

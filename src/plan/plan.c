@@ -51,7 +51,7 @@ static void count_work(plan *p) {
     const program *g = &p->program;
     for (size_t i = 0; i < g->n_ops; i++) {
         section s = g->ops[i].section;
-        double times = s == SECTION_MICRO ? (double)plan_micro_runs(p) : 1;
+        double times = s == SECTION_MICRO ? plan_micro_runs(p) : 1;
         if (!section_of_step(s) && s != SECTION_DECODE) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
@@ -89,6 +89,18 @@ static int64_t logits_chunk(const plan_request *r) {
     return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(rows * ids * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
+/* Micro-batches that were not compiled have inputs all the same: they wait on the device from the start of the step. */
+static void add_inputs_left_out(plan *p) {
+    const micro_inputs *one = &p->passes.inputs[0];
+    const value_id inputs[] = {one->tokens, one->targets, one->doc, one->doc_all, one->weights, one->scalars};
+    uint64_t n = 0;
+    for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
+        if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
+    n *= (uint64_t)(p->request.accumulation - plan_built_micros(&p->request));
+    p->planned[TIER_DEVICE] += n;
+    p->by_role[ROLE_INPUT] += n;
+}
+
 status plan_compile(plan *p, const plan_request *r) {
     status rc;
     if (r->offload.bucket_bytes == 0) { /* here, so that a part of a model is cut as the whole is */
@@ -122,7 +134,7 @@ status plan_compile(plan *p, const plan_request *r) {
                                .model = &p->model,
                                .precision = r->precision,
                                .states = r->states,
-                               .accumulation = r->accumulation,
+                               .accumulation = plan_built_micros(r),
                                .optimizer = r->optimizer,
                                .recompute = r->recompute,
                                .offload = r->offload,
@@ -135,8 +147,9 @@ status plan_compile(plan *p, const plan_request *r) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
-    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, plan_micro_runs(p));
-    p->cost.step_s += plan_waiting(r) * p->cost.micro_s;
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
+    p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
+    add_inputs_left_out(p);
     p->planned[TIER_HOST] +=
         r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
     return OK;
@@ -170,8 +183,7 @@ double plan_volume(const plan *p) {
         if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA || !section_of_step(o->section)) continue;
         dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
         if (t != DTYPE_F64)
-            n +=
-                (o->section == SECTION_MICRO ? (double)plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
+            n += (o->section == SECTION_MICRO ? plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
     }
     double n_params = 0;
     for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);

@@ -23,6 +23,8 @@ typedef struct plan_open {
     bool chunk;       /* may the MLP take fewer tokens at a time */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
+    bool zero;        /* what data ranks keep a part of */
+    bool sequence;    /* how many of the data ranks share their rows; accumulation makes up for them: the rows stay */
 } plan_open;
 
 /* How sequence ranks attend to rows that they share (model.h). */
@@ -47,10 +49,11 @@ typedef struct plan_request {
     bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
     bool left_open_recompute; /* ... and recompute */
-    bool compare;             /* cost every candidate, also where the plain one fits: for `ralo plan` */
-    bool may_nvme;            /* the user named a directory for it */
+    bool shorten;  /* a pipeline may be compiled with few micro-batches and continued: a plan that is not run */
+    bool compare;  /* cost every candidate, also where the plain one fits: for `ralo plan` */
+    bool may_nvme; /* the user named a directory for it */
     place_options place;
-    mesh mesh;          /* of all ranks, and this one's place on it */
+    mesh mesh; /* of all ranks, and this one's place on it; where it is open, one of those that may be chosen */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     attention_way attention;
     shard_options shard;
@@ -71,6 +74,7 @@ typedef struct plan_request {
 typedef struct plan_candidate {
     precision precision;
     int64_t micro_batch, accumulation;
+    int zero, sequence; /* stage; ranks that share a row */
     recompute_policy recompute;
     offload_options offload;
     int64_t chunk_tokens;
@@ -84,7 +88,7 @@ typedef struct plan_candidate {
 } plan_candidate;
 
 typedef struct plan {
-    plan_request request; /* as asked, but for precision, micro-batch and accumulation, which are those chosen */
+    plan_request request; /* as asked, but for precision, batch, mesh and stage of ZeRO, which are those chosen */
     attention_choice attention;
     program program;
     model model;
@@ -125,6 +129,9 @@ status plan_search(plan *p, const plan_request *r);
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
 status plan_weigh(const plan_request *r, plan_candidate *out);
+
+/* ---- strategy_report.c ---------------------------------------------------------------------------------------------- */
+
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
 json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 
@@ -144,12 +151,15 @@ status plan_can_fit(const plan_request *r, bool *fits);
 
 /* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
 
-int64_t plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step */
+double plan_micro_runs(const plan *p); /* of SECTION_MICRO in a step; not whole where a pipeline was shortened */
 /* The share of forward and backward in which each of S equal stages with V chunks waits: (S - 1) / (V M + S - 1) with M
  * micro-batches. */
 double plan_bubble(const plan_request *r);
 /* How long this stage waits, in times of what it works: for that, and for the slowest stage. */
 double plan_waiting(const plan_request *r);
+/* Micro-batches that are compiled: all of a step, or of a pipeline that may be shortened as many as it takes until they
+ * repeat. */
+int64_t plan_built_micros(const plan_request *r);
 typedef struct plan_stage {
     plan_candidate numbers; /* planned with the choices of the stage that was asked for */
     double load;            /* arithmetic, as a share of the stage that has most */
@@ -241,9 +251,12 @@ typedef struct plan_world_stage {
 typedef struct plan_world_layout {
     char name[64];
     int data, tensor, pipeline, sequence; /* ranks in each direction */
+    int zero;
     plan_world_share bytes;
-    double bubble;     /* share of a pipeline's time in which a stage waits */
-    char why_not[128]; /* "" where it can be cut so */
+    double bubble;        /* share of a pipeline's time in which a stage waits */
+    double step_s;        /* predicted, of the slowest stage; NAN without hardware */
+    int64_t built_micros; /* how many micro-batches were compiled */
+    char why_not[256];    /* "" where it can be cut so */
 } plan_world_layout;
 typedef struct plan_world_rung {
     char name[96];

@@ -197,6 +197,8 @@ json_t *plan_strategy_json(const plan *p) {
     if (mesh_world(&r->mesh) > 1) {
         json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));
         json_object_set_new(s, "zero", json_integer(r->shard.zero));
+        json_object_set_new(s, "tensor", json_integer(mesh_size(&r->mesh, AXIS_TENSOR)));
+        json_object_set_new(s, "sequence", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
     }
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) {
         json_object_set_new(s, "sequence_ranks", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));

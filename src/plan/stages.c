@@ -5,7 +5,7 @@
 
 static int n_stages(const plan_request *r) { return mesh_size(&r->mesh, AXIS_PIPELINE); }
 
-int64_t plan_micro_runs(const plan *p) { return p->request.accumulation / p->passes.micros_per_run; }
+double plan_micro_runs(const plan *p) { return (double)p->request.accumulation / (double)p->passes.micros_per_run; }
 
 static int n_chunks_of(const plan_request *r) { return n_stages(r) * MAX(r->virtual_stages, 1); }
 
@@ -19,6 +19,13 @@ double plan_waiting(const plan_request *r) {
     if (S == 1) return 0;
     double slowest = model_stages_slowest(&r->model, r->seq_len, S, n_chunks_of(r), r->mesh.index[AXIS_PIPELINE]);
     return slowest / (1 - plan_bubble(r)) - 1;
+}
+
+/* As many as are in flight at the first stage, and one; with several chunks a multiple of the stages. */
+int64_t plan_built_micros(const plan_request *r) {
+    int S = n_stages(r);
+    if (S == 1 || !r->shorten) return r->accumulation;
+    return MIN(r->accumulation, (int64_t)(r->virtual_stages > 1 ? 2 * S : S + 1));
 }
 
 /* "0-2 8-10": the layers of a stage, a run for each of its chunks. */
@@ -62,11 +69,13 @@ void plan_print_pipeline(const plan *p, FILE *out) {
     strbuf layers;
     strbuf_init(&layers);
     write_layers(r, r->mesh.index[AXIS_PIPELINE], &layers);
-    fprintf(
-        out,
-        "pipeline  stage %d of %d, layers %s; %s, %lld micro-batches: stages wait %.1f %% of forward and backward\n",
-        r->mesh.index[AXIS_PIPELINE], n_stages(r), layers.text, r->virtual_stages > 1 ? "interleaved 1F1B" : "1F1B",
-        (long long)r->accumulation, 100 * plan_bubble(r));
+    fprintf(out,
+            "pipeline  stage %d of %d, layers %s; %s, %lld micro-batches: stages wait %.1f %% of forward and backward",
+            r->mesh.index[AXIS_PIPELINE], n_stages(r), layers.text, r->virtual_stages > 1 ? "interleaved 1F1B" : "1F1B",
+            (long long)r->accumulation, 100 * plan_bubble(r));
+    if (plan_built_micros(r) < r->accumulation)
+        fprintf(out, "; planned from %lld of them, which the others repeat", (long long)plan_built_micros(r));
+    fputc('\n', out);
     strbuf_fini(&layers);
 }
 
@@ -99,5 +108,6 @@ json_t *plan_stages_json(const plan *p, const plan_stage *list) {
         json_array_append_new(stages, one);
         strbuf_fini(&layers);
     }
-    return json_pack("{s:f, s:o}", "bubble", plan_bubble(r), "stages", stages);
+    return json_pack("{s:f, s:I, s:o}", "bubble", plan_bubble(r), "compiled_micro_batches",
+                     (json_int_t)plan_built_micros(r), "stages", stages);
 }

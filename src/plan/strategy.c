@@ -1,23 +1,38 @@
 /* strategy.c - of all ways to run a step that keep what was asked, the fastest that fits.
  *
- * Candidates are the products of what is open: precision, micro-batch against accumulation, the rungs of recompute, and a
- * ladder of things that move to host or nvme. Every one that is a matter of memory alone keeps every bit of the result.
+ * Candidates are the products of what is open: precision, micro-batch against accumulation, what data ranks keep a part of
+ * (ZeRO) and how many of them share a row, the rungs of recompute, and a ladder of things that move to host or nvme. Every
+ * one that is a matter of memory alone keeps every bit of the result; ranks that share rows add in another order.
  * Time comes from the cost model; without a machine to cost on, the order of the ladder stands for it.
  *
  * A deep model is one block many times over. Its candidates are compiled with a few layers, twice, and continued as
- * straight lines, which is quick; the winner is then compiled for real, so that what is chosen fits to the byte. Where
- * the plain way fits and nothing but memory is open there is nothing to search: every technique costs time. */
+ * straight lines, which is quick; the winner is then compiled for real, so that what is chosen fits to the byte.
+ *
+ * The search goes from what costs least: first nothing is moved or computed again, in every stage of ZeRO, because a cut
+ * update may be faster than a whole one. Where the fastest of these fits and nothing but memory is open that is all: every
+ * other technique costs time. Else things move. Rows are shared by no more ranks than it takes to move nothing, since more of
+ * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. */
 #include "plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, RUNNERS_UP = 2, BATCHES_MAX = 6, FACTOR_MAX = 65536 };
+enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
+
+/* That have rows of their own, or share them: what one axis gives up the other has. */
+static int row_ranks(const plan_request *r) {
+    return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
+}
+
+/* Which ranks there are is not open in a pipeline: each stage plans for itself, and all must mean the same mesh. */
+static bool ranks_open(const plan_request *r) {
+    return (r->open.zero || r->open.sequence) && row_ranks(r) > 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+}
 
 bool plan_is_open(const plan_request *r) {
     const plan_open *o = &r->open;
     return r->recompute.kind == RECOMPUTE_AUTO || o->params || o->grads || o->states || o->activations ||
-           o->keep_layers || o->chunk || o->precision || o->micro_batch;
+           o->keep_layers || o->chunk || o->precision || o->micro_batch || ranks_open(r);
 }
 
 /* ---- the candidates --------------------------------------------------------------------------------------------- */
@@ -45,6 +60,7 @@ typedef struct search {
     const plan_request *r;
     plan_candidate *list;
     size_t n, capacity;
+    size_t n_tried; /* with those that turned out to be no ways */
 } search;
 
 static bool same_homes(const offload_options *a, const offload_options *b) {
@@ -58,20 +74,21 @@ static bool on_nvme(const offload_options *o) {
 static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
         const plan_candidate *k = &s->list[i];
-        if (k->precision == c.precision && k->micro_batch == c.micro_batch && k->recompute.kind == c.recompute.kind &&
-            same_homes(&k->offload, &c.offload))
+        if (k->precision == c.precision && k->micro_batch == c.micro_batch && k->zero == c.zero &&
+            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind && same_homes(&k->offload, &c.offload))
             return;
     }
     c.step_s = NAN;
-    c.order = s->n;
+    c.order = s->n_tried++;
     s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
     s->list[s->n++] = c;
 }
 
-static void add_homes(search *s, plan_candidate c) {
+/* c with the first n rows of the ladder and the first n rungs of recompute, as far as they are open. */
+static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rungs) {
     const plan_request *r = s->r;
     const plan_open *open = &r->open;
-    for (size_t i = 0; i < ARRAY_LENGTH(ladder); i++) {
+    for (size_t i = 0; i < n_homes; i++) {
         c.offload = r->offload;
         if (open->params) c.offload.params = ladder[i].params;
         if (open->grads) c.offload.grads = ladder[i].grads;
@@ -79,10 +96,19 @@ static void add_homes(search *s, plan_candidate c) {
         if (open->activations) c.offload.activations = ladder[i].activations;
         if (on_nvme(&c.offload) && !on_nvme(&r->offload) && !r->may_nvme) continue;
         bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
-        for (size_t k = 0; k < (recompute ? ARRAY_LENGTH(rungs) : 1); k++) {
+        for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
             c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
             add_candidate(s, c);
         }
+    }
+}
+
+/* Nothing moved and nothing computed again, beyond what was asked for. */
+static void add_plain(search *s, plan_candidate c) {
+    bool open = s->r->open.zero && ranks_open(s->r) && row_ranks(s->r) > c.sequence;
+    for (int zero = 0; zero < (open ? ZERO_STAGES : 1); zero++) {
+        c.zero = open ? zero : s->r->shard.zero; /* one data rank has nobody to share with: any stage is the same */
+        add_homes(s, c, 1, 1);
     }
 }
 
@@ -95,22 +121,26 @@ static void add_batches(search *s, plan_candidate c) {
         if (rows % times || rows / times > FACTOR_MAX) continue;
         c.micro_batch = rows / times;
         c.accumulation = times;
-        add_homes(s, c);
+        add_plain(s, c);
         n++;
     }
-    if (n == 0) add_homes(s, c);
+    if (n == 0) add_plain(s, c);
 }
 
-static void list_candidates(search *s) {
+/* All plain ways in which `sequence` ranks share a row. */
+static void list_plain(search *s, int sequence) {
     const plan_request *r = s->r;
+    int64_t micros = r->accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
+    if (micros % before) return; /* fewer than one micro-batch each */
     plan_candidate c = {.precision = r->precision,
                         .micro_batch = r->micro_batch,
-                        .accumulation = r->accumulation,
+                        .accumulation = micros / before,
+                        .sequence = sequence,
                         .chunk_tokens = r->chunk_tokens};
     for (size_t i = 0; i < (r->open.precision ? ARRAY_LENGTH(precisions) : 1); i++) {
         if (r->open.precision) c.precision = precisions[i];
         if (r->open.micro_batch) add_batches(s, c);
-        else add_homes(s, c);
+        else add_plain(s, c);
     }
 }
 
@@ -125,6 +155,13 @@ static plan_request request_of(const plan_request *r, const plan_candidate *c) {
     q.recompute = c->recompute;
     q.offload = c->offload;
     q.chunk_tokens = c->chunk_tokens;
+    q.shard.zero = c->zero;
+    if (c->sequence != mesh_size(&r->mesh, AXIS_SEQUENCE)) {
+        int rank = mesh_rank(&r->mesh);
+        q.mesh.size[AXIS_DATA] = row_ranks(r) / c->sequence;
+        q.mesh.size[AXIS_SEQUENCE] = c->sequence;
+        mesh_seat(&q.mesh, rank);
+    }
     return q;
 }
 
@@ -190,28 +227,22 @@ static bool is_line(const plan_candidate *c) {
     return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED;
 }
 
-/* Micro-batches after which a pipeline only repeats itself: as many as are in flight at the first stage, and one. */
-static int64_t few_micros(const plan_request *r) {
-    int S = mesh_size(&r->mesh, AXIS_PIPELINE);
-    return r->virtual_stages > 1 ? 2 * S : S + 1;
-}
-
-/* A step of many micro-batches holds no more than one of few, but for its inputs, and takes so many times as long. */
+/* Exact but for how it is packed, and sooner. */
 static status estimate_pipeline(const plan_request *r, plan_candidate *c) {
     plan_request q = request_of(r, c);
     plan few;
-    q.accumulation = few_micros(r);
+    q.shorten = true;
     TRY(plan_compile(&few, &q));
     take_numbers(c, &few);
-    double micro_s = few.cost.micro_s / (double)q.accumulation * (double)r->accumulation;
-    c->step_s = isfinite(c->step_s) ? micro_s * (1 + plan_waiting(r)) + few.cost.update_s : NAN;
     c->estimated = true;
     plan_close(&few);
     return OK;
 }
 
 static bool is_long(const plan_request *r) {
-    return mesh_size(&r->mesh, AXIS_PIPELINE) > 1 && r->accumulation > few_micros(r);
+    plan_request q = *r;
+    q.shorten = true;
+    return plan_built_micros(&q) < r->accumulation;
 }
 
 static status weigh(const plan_request *r, plan_candidate *c) {
@@ -227,6 +258,8 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
     *out = (plan_candidate){.precision = r->precision,
                             .micro_batch = r->micro_batch,
                             .accumulation = r->accumulation,
+                            .zero = r->shard.zero,
+                            .sequence = mesh_size(&r->mesh, AXIS_SEQUENCE),
                             .recompute = r->recompute,
                             .offload = r->offload,
                             .chunk_tokens = r->chunk_tokens};
@@ -264,7 +297,7 @@ static status add_tighter(search *s) {
     s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
     for (size_t i = 0; i < n; i++) {
         s->list[s->n] = more[i];
-        s->list[s->n].order = s->n;
+        s->list[s->n].order = s->n_tried++;
         s->n++;
     }
     free(more);
@@ -292,20 +325,62 @@ static status take_best(search *s, plan *out) {
     return OK;
 }
 
-status plan_search(plan *p, const plan_request *r) {
+/* Is another plain way like it, but for the stage, no slower and no larger? */
+static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
+    for (size_t i = 0; i < n_plain; i++) {
+        const plan_candidate *k = &s->list[i];
+        if (k->precision != c->precision || k->micro_batch != c->micro_batch || k->sequence != c->sequence) continue;
+        uint64_t a = k->planned[TIER_DEVICE], b = c->planned[TIER_DEVICE];
+        bool better = k->step_s < c->step_s || a < b || k->order < c->order;
+        if (k->step_s <= c->step_s && a <= b && better) return true;
+    }
+    return false;
+}
+
+/* A way that the model cannot be cut for is none: that is known when it is built. Where ranks are as asked it is an error. */
+static status weigh_from(search *s, size_t first) {
+    size_t n = first;
+    for (size_t i = first; i < s->n; i++) {
+        status rc = weigh(s->r, &s->list[i]);
+        if (rc == OK) s->list[n++] = s->list[i];
+        else if (rc != ERR_INPUT || !ranks_open(s->r)) return rc;
+        else error_clear();
+    }
+    s->n = n;
+    return OK;
+}
+
+/* All ways in which `sequence` ranks share a row. *fits: with nothing moved; where that is enough, nothing is. */
+static status search_rows(search *s, int sequence, bool enough, bool *fits) {
+    size_t first = s->n;
+    list_plain(s, sequence);
+    TRY(weigh_from(s, first));
+    size_t n_plain = s->n;
+    *fits = false;
+    for (size_t i = first; i < n_plain; i++) *fits |= s->list[i].fits;
+    if (*fits && enough) return OK;
+    for (size_t i = first; i < n_plain; i++)
+        if (!is_dominated(s, n_plain, &s->list[i])) add_homes(s, s->list[i], ARRAY_LENGTH(ladder), ARRAY_LENGTH(rungs));
+    return weigh_from(s, n_plain);
+}
+
+static status search_all(plan *p, const plan_request *r, bool plain_is_enough, bool *searched) {
     search s = {.r = r};
     status rc = OK;
-    list_candidates(&s);
-    bool only_memory = !r->open.precision && !r->open.micro_batch;
-    if (only_memory && !r->compare) {
-        TRY_GOTO(rc, plan_measure(r, &s.list[0], p), fail);
-        if (s.list[0].fits) {
-            adopt(p, r, s.list, 1);
-            return OK;
-        }
-        plan_close(p);
+    int asked = mesh_size(&r->mesh, AXIS_SEQUENCE), all = row_ranks(r);
+    bool open = r->open.sequence && ranks_open(r), fits = false;
+    for (int n = open ? 1 : asked; n <= (open ? all : asked) && !fits; n++)
+        if (all % n == 0) TRY_GOTO(rc, search_rows(&s, n, plain_is_enough, &fits), fail);
+    *searched = !(plain_is_enough && fits);
+    if (s.n == 0) { /* what is wrong with all of them is wrong with the one that was asked for */
+        plan_candidate c;
+        plan_request q = *r;
+        q.open = (plan_open){0};
+        q.recompute.kind = RECOMPUTE_NONE;
+        rc = plan_weigh(&q, &c);
+        ASSERT(rc != OK);
+        return rc;
     }
-    for (size_t i = 0; i < s.n; i++) TRY_GOTO(rc, weigh(r, &s.list[i]), fail);
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, take_best(&s, p), fail);
     return OK;
@@ -314,89 +389,11 @@ fail:
     return rc;
 }
 
-/* ---- in words --------------------------------------------------------------------------------------------------- */
-
-static void describe(const plan *p, const plan_candidate *c, strbuf *out) {
-    static const char *const names[] = {"params", "grads", "states", "activations"};
-    const tier homes[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
-    if (p->request.open.precision) strbuf_printf(out, "%s, ", precision_name(c->precision));
-    if (p->request.open.micro_batch)
-        strbuf_printf(out, "micro-batch %lld x %lld, ", (long long)c->micro_batch, (long long)c->accumulation);
-    strbuf_printf(out, "recompute ");
-    recompute_write(&c->recompute, out);
-    bool moved = false;
-    for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
-        bool first = true;
-        for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
-            if (homes[i] != t) continue;
-            strbuf_printf(out, "%s%s", first ? ", " : " + ", names[i]);
-            first = false;
-            moved = true;
-        }
-        if (!first) strbuf_printf(out, " on %s", tier_name(t));
-    }
-    if (!moved) strbuf_add(out, ", nothing offloaded");
-    if (c->offload.keep_layers)
-        strbuf_printf(out, " but for those of the last %lld layers", (long long)c->offload.keep_layers);
-    if (c->chunk_tokens) strbuf_printf(out, ", MLP in chunks of %lld tokens", (long long)c->chunk_tokens);
-}
-
-void plan_print_candidates(const plan *p, FILE *out) {
-    if (p->n_candidates == 0) return;
-    const plan_candidate *best = &p->candidates[0];
-    size_t n_fit = 0;
-    for (size_t i = 0; i < p->n_candidates; i++) n_fit += p->candidates[i].fits;
-    if (p->n_candidates == 1) {
-        bool is_plain = !offload_any(&best->offload) && best->recompute.kind == RECOMPUTE_NONE && !best->chunk_tokens;
-        if (best->fits && is_plain) fputs("strategy  nothing moved: it all fits\n", out);
-        return;
-    }
-    fprintf(out, "strategy  auto: of %zu ways %zu fit%s\n", p->n_candidates, n_fit,
-            n_fit ? "; the fastest of them, and the next" : "; the smallest of them");
-    for (size_t i = 0; i < MIN(p->n_candidates, (size_t)1 + RUNNERS_UP); i++) {
-        const plan_candidate *c = &p->candidates[i];
-        char a[32], b[32];
-        strbuf text;
-        if (!c->fits && i > 0) break;
-        strbuf_init(&text);
-        describe(p, c, &text);
-        fprintf(out, "  %zu. %s\n     device %s, host %s", i + 1, text.text,
-                str_format_bytes(a, c->planned[TIER_DEVICE]), str_format_bytes(b, c->planned[TIER_HOST]));
-        if (c->planned[TIER_NVME]) fprintf(out, ", nvme %s", str_format_bytes(a, c->planned[TIER_NVME]));
-        if (isfinite(c->step_s)) fprintf(out, ", predicted %s", str_format_seconds(a, c->step_s));
-        if (i > 0 && isfinite(c->step_s) && best->step_s > 0)
-            fprintf(out, " (%+.1f %%)", 100 * (c->step_s / best->step_s - 1));
-        fputs(c->fits ? "\n" : ", does not fit\n", out);
-        strbuf_fini(&text);
-    }
-}
-
-json_t *plan_candidates_json(const plan *p) {
-    json_t *array = json_array();
-    for (size_t i = 0; i < p->n_candidates; i++) {
-        const plan_candidate *c = &p->candidates[i];
-        json_t *one = json_object(), *memory = json_object(), *roles = json_object();
-        strbuf policy;
-        strbuf_init(&policy);
-        recompute_write(&c->recompute, &policy);
-        json_object_set_new(one, "precision", json_string(precision_name(c->precision)));
-        json_object_set_new(one, "micro_batch", json_integer(c->micro_batch));
-        json_object_set_new(one, "accumulation", json_integer(c->accumulation));
-        json_object_set_new(one, "recompute", json_string(policy.text));
-        json_object_set_new(one, "offload", plan_homes_json(&c->offload));
-        json_object_set_new(one, "keep_layers", json_integer(c->offload.keep_layers));
-        json_object_set_new(one, "chunk_tokens", json_integer(c->chunk_tokens));
-        for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)
-            json_object_set_new(memory, tier_name(t), json_integer((json_int_t)c->planned[t]));
-        for (role k = 0; k < ROLE_COUNT; k++)
-            json_object_set_new(roles, role_name(k), json_integer((json_int_t)c->by_role[k]));
-        json_object_set_new(memory, "by_role", roles);
-        json_object_set_new(one, "memory", memory);
-        json_object_set_new(one, "step_ms", isfinite(c->step_s) ? json_real(1e3 * c->step_s) : json_null());
-        json_object_set_new(one, "fits", json_boolean(c->fits));
-        json_object_set_new(one, "estimated", json_boolean(c->estimated));
-        json_array_append_new(array, one);
-        strbuf_fini(&policy);
-    }
-    return array;
+/* Deep models are estimated: the plain way may fit by little there and not when it is compiled. */
+status plan_search(plan *p, const plan_request *r) {
+    bool searched, only_memory = !r->open.precision && !r->open.micro_batch;
+    TRY(search_all(p, r, only_memory && !r->compare, &searched));
+    if (searched || plan_fits(p)) return OK;
+    plan_close(p);
+    return search_all(p, r, false, &searched);
 }

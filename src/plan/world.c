@@ -1,10 +1,9 @@
 /* world.c - the same step on N ranks that are not here: who holds how many bytes, and what has to be sent.
  *
- * Parameters, gradients and states are counted in compiled plans. For ZeRO that is the very program that a rank would run,
- * and what it sends is counted in its messages. A rank of a tensor, pipeline or sequence layout is a model of its own, with its share of heads, feed-forward, vocabulary, layers and tokens: that model
- * is compiled like any other, so its activations are as exact as a plan. Of a pipeline the fullest rank is the first: it
- * holds the activations of as many micro-batches as there are stages. It is planned with both ends of the model inside,
- * though a stage has at most one of them: its scratch for logits is a little too much there. */
+ * Every number is counted in the very program that a rank would run: for each stage of ZeRO that of the first rank, for
+ * each layout that of the first rank of every pipeline stage, of which the fullest is shown. A pipeline's program has all
+ * micro-batches of a step one behind the other, and from some number on they only repeat: it is compiled with that many,
+ * and the table says so where there are more. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -16,13 +15,7 @@ typedef struct contents {
     uint64_t params, grads, states; /* persistent bytes */
     uint64_t inside;                /* everything else of the device's arena */
     uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
-    uint64_t largest_unit;          /* parameters of the largest block, or of a table outside the blocks */
-    uint64_t first_end, last_end;   /* parameters before and after the blocks */
 } contents;
-
-static bool in_first_stage(const char *name) {
-    return strcmp(name, "embed.w") == 0 || strcmp(name, "positions.w") == 0;
-}
 
 static size_t find_loss(const program *g) {
     for (size_t i = 0; i < g->n_ops; i++)
@@ -33,8 +26,6 @@ static size_t find_loss(const program *g) {
 static void look_into(const plan *p, contents *out) {
     const program *g = &p->program;
     *out = (contents){0};
-    int64_t n_layers = p->request.model.n_layers;
-    uint64_t *blocks = mem_alloc((size_t)n_layers * sizeof *blocks);
     lifetime *life = mem_alloc(g->n_values * sizeof *life);
     layout_lifetimes(g, life);
     size_t loss = find_loss(g);
@@ -47,25 +38,10 @@ static void look_into(const plan *p, contents *out) {
         if (!a->persistent && a->role == ROLE_ACTIVATION && a->layer >= 0 && a->section == SECTION_MICRO &&
             life[v].first < loss && life[v].last > loss && life[v].last != SIZE_MAX)
             out->kept_by_layers += n;
-        if (a->role != ROLE_PARAM) continue;
-        out->params += n;
-        if (a->layer >= 0 && a->layer < n_layers) {
-            blocks[a->layer] += n;
-            out->largest_unit = MAX(out->largest_unit, blocks[a->layer]);
-        } else {
-            out->largest_unit = MAX(out->largest_unit, n);
-            if (in_first_stage(a->name)) out->first_end += n;
-            else out->last_end += n;
-            if (p->request.model.tied && strcmp(a->name, "embed.w") == 0) out->last_end += n; /* both ends use it */
-        }
+        if (a->role == ROLE_PARAM) out->params += n;
     }
     out->inside = p->planned[TIER_DEVICE] - out->params - out->grads - out->states;
     free(life);
-    free(blocks);
-}
-
-static uint64_t sum_of(const plan_world_share *b) {
-    return b->params + b->grads + b->states + b->window + b->activations;
 }
 
 /* ---- ZeRO -------------------------------------------------------------------------------------------------------- */
@@ -86,6 +62,7 @@ static status compile_stage(const plan_world *w, int zero, plan *p) {
     r.device_limit = 0;
     r.mesh = (mesh){.size[AXIS_DATA] = w->n_ranks};
     r.shard.zero = zero;
+    r.open.zero = r.open.sequence = false;
     return plan_compile(p, &r);
 }
 
@@ -115,89 +92,80 @@ static status fill_stage(plan_world *w, int zero) {
 
 /* ---- tensor, pipeline, sequence ---------------------------------------------------------------------------------- */
 
-static bool why_not(const plan_request *r, plan_world_layout *l) {
-    const model_config *c = &r->model;
-    const struct {
-        const char *what;
-        int64_t n;
-        int by;
-    } cuts[] = {{"heads", c->n_heads, l->tensor},
-                {"kv heads", c->n_kv_heads, l->tensor},
-                {"feed-forward columns", c->ffn, l->tensor},
-                {"tokens of a row", r->seq_len, l->sequence}};
-    for (size_t i = 0; i < ARRAY_LENGTH(cuts); i++)
-        if (cuts[i].n % cuts[i].by) {
-            snprintf(l->why_not, sizeof l->why_not, "%lld %s cannot be cut into %d", (long long)cuts[i].n, cuts[i].what,
-                     cuts[i].by);
-            return true;
-        }
-    if (c->n_layers < l->pipeline)
-        snprintf(l->why_not, sizeof l->why_not, "%lld layers cannot fill %d stages", (long long)c->n_layers,
-                 l->pipeline);
-    return l->why_not[0] != 0;
+/* One stage of a layout: the program of its first rank. */
+static status compile_layout(const plan_world *w, const plan_world_layout *l, int stage, plan *p) {
+    plan_request r = w->request;
+    r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
+    r.mesh = (mesh){.size = {[AXIS_DATA] = l->data,
+                             [AXIS_TENSOR] = l->tensor,
+                             [AXIS_PIPELINE] = l->pipeline,
+                             [AXIS_SEQUENCE] = l->sequence},
+                    .index = {[AXIS_PIPELINE] = stage}};
+    r.shard.zero = l->zero;
+    r.open.zero = r.open.sequence = false;
+    r.shorten = true;
+    return plan_compile(p, &r);
 }
 
 static status fill_layout(plan_world *w, plan_world_layout *l) {
-    plan_request r = w->request;
-    r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
-    if (why_not(&r, l)) return OK;
-    if (l->data == w->n_ranks) { /* that is the first stage */
-        l->bytes = w->stages[0].bytes;
-        return OK;
+    l->step_s = NAN;
+    for (int stage = 0; stage < l->pipeline; stage++) {
+        plan p;
+        contents in;
+        status rc = compile_layout(w, l, stage, &p);
+        if (rc == ERR_INPUT) { /* it cannot be cut so, and the builder says why */
+            snprintf(l->why_not, sizeof l->why_not, "%s", error_message());
+            error_clear();
+            return OK;
+        }
+        if (rc != OK) return rc;
+        look_into(&p, &in);
+        if (p.planned[TIER_DEVICE] > l->bytes.total)
+            l->bytes = (plan_world_share){.params = in.params,
+                                          .grads = in.grads,
+                                          .states = in.states,
+                                          .window = p.by_role[ROLE_COMM],
+                                          .activations = in.inside - p.by_role[ROLE_COMM],
+                                          .total = p.planned[TIER_DEVICE]};
+        l->built_micros = plan_built_micros(&p.request);
+        l->step_s = fmax(l->step_s, predicted(&p));
+        l->bubble = plan_bubble(&p.request);
+        plan_close(&p);
     }
-    model_config *c = &r.model;
-    c->n_heads /= l->tensor;
-    c->n_kv_heads /= l->tensor;
-    c->ffn /= l->tensor;
-    c->vocab = (c->vocab + l->tensor - 1) / l->tensor;
-    c->n_layers = (c->n_layers + l->pipeline - 1) / l->pipeline;
-    r.seq_len /= l->sequence;
-    plan p;
-    contents in;
-    TRY(plan_compile(&p, &r));
-    look_into(&p, &in);
-    double n_params = (double)model_param_count(c), per_grad = (double)in.grads / n_params;
-    double per_state = (double)in.states / n_params;
-    uint64_t params = in.params, width = dtype_bytes(precision_compute(r.precision));
-    uint64_t tied_twice = c->tied ? (uint64_t)(c->vocab * c->hidden) * width : 0; /* counted at both ends */
-    if (l->pipeline > 1) params = params + tied_twice - in.first_end - in.last_end + MAX(in.first_end, in.last_end);
-    int64_t in_flight = MIN((int64_t)l->pipeline, r.accumulation);
-    l->bytes = (plan_world_share){.params = params,
-                                  .grads = (uint64_t)llround((double)(params / width) * per_grad),
-                                  .states = (uint64_t)llround((double)(params / width) * per_state),
-                                  .activations = in.inside + (uint64_t)(in_flight - 1) * in.kept_by_layers};
-    if (l->sequence > 1) /* keys and values of other ranks' tokens pass by: one block in use, one arriving */
-        l->bytes.activations += 2 * (uint64_t)(r.micro_batch * r.seq_len * 2 * c->n_kv_heads * c->head_dim) * width;
-    l->bytes.total = sum_of(&l->bytes);
-    l->bubble = (double)(l->pipeline - 1) / (double)(r.accumulation + l->pipeline - 1);
-    plan_close(&p);
     return OK;
 }
 
+static void name_layout(plan_world_layout *l) {
+    const struct {
+        const char *name;
+        int n;
+    } parts[] = {{"DP", l->data}, {"TP", l->tensor}, {"PP", l->pipeline}, {"SP", l->sequence}};
+    size_t at = 0;
+    for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
+        if (parts[k].n > 1)
+            at +=
+                (size_t)snprintf(l->name + at, sizeof l->name - at, "%s%s%d", at ? " " : "", parts[k].name, parts[k].n);
+}
+
 /* Data parallel; one cut mostly along tensors, one mostly along layers, one along both and the sequence. For 8 ranks:
- * DP8; TP4 PP2; TP2 PP4; TP2 PP2 SP2. */
+ * DP8; TP4 PP2; TP2 PP4; TP2 PP2 SP2. No cut is wider than a node usually is; what is left of more ranks takes rows of its
+ * own and, where the stage is open, cuts the states, which costs no further messages. */
 static status fill_layouts(plan_world *w) {
-    int n = w->n_ranks;
-    const int cuts[WORLD_LAYOUTS][3] = {{1, 1, 1}, {n / 2, 2, 1}, {2, n / 2, 1}, {2, 2, n / 4}};
+    enum { WIDEST = 8 };
+    int n = w->n_ranks, half = MIN(n / 2, WIDEST), quarter = MIN(n / 4, WIDEST);
+    const int cuts[WORLD_LAYOUTS][3] = {{1, 1, 1}, {half, 2, 1}, {2, half, 1}, {2, 2, quarter}};
     for (int i = 0; i < WORLD_LAYOUTS; i++) {
         plan_world_layout l = {.tensor = cuts[i][0], .pipeline = cuts[i][1], .sequence = cuts[i][2]};
         int cut = l.tensor * l.pipeline * l.sequence;
-        if (cut < 1 || n % cut || (i > 0 && cut != n)) continue;
+        if (cut < 1 || n % cut || (n <= 2 * WIDEST && i > 0 && cut != n)) continue;
         l.data = n / cut;
+        l.zero = i > 0 && l.data > 1 && w->request.open.zero ? 1 : w->request.shard.zero;
         bool known = false;
         for (int k = 0; k < w->n_layouts; k++)
             known |= w->layouts[k].tensor == l.tensor && w->layouts[k].pipeline == l.pipeline &&
                      w->layouts[k].sequence == l.sequence;
         if (known) continue;
-        const struct {
-            const char *name;
-            int n;
-        } parts[] = {{"DP", l.data}, {"TP", l.tensor}, {"PP", l.pipeline}, {"SP", l.sequence}};
-        size_t at = 0;
-        for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
-            if (parts[k].n > 1)
-                at += (size_t)snprintf(l.name + at, sizeof l.name - at, "%s%s%d", at ? " " : "", parts[k].name,
-                                       parts[k].n);
+        name_layout(&l);
         TRY(fill_layout(w, &l));
         w->layouts[w->n_layouts++] = l;
     }

@@ -42,6 +42,11 @@ static void print_stages(const plan_world *w, FILE *out) {
     fputs("  window: gathered parameters, gradients on their way and scratch of messages, at the peak\n", out);
 }
 
+/* Of a step of all ranks. */
+static double layout_tokens(const plan_world *w, const plan_world_layout *l) {
+    return (double)(w->request.micro_batch * w->request.accumulation * w->request.seq_len * l->data);
+}
+
 static void print_layouts(const plan_world *w, FILE *out) {
     fprintf(out, "layouts of %d ranks, GB per rank (the fullest)\n", w->n_ranks);
     fprintf(out, "  %-18s %8s %8s %8s %11s %8s\n", "", "params", "grads", "states", "activations", "total");
@@ -54,6 +59,13 @@ static void print_layouts(const plan_world *w, FILE *out) {
         }
         print_share(&l->bytes, false, out);
         if (l->pipeline > 1) fprintf(out, "  idle %.0f %%", 100 * l->bubble);
+        if (l->zero) fprintf(out, "  zero %d", l->zero);
+        if (isfinite(l->step_s)) {
+            char n[32];
+            fprintf(out, "  %.4g s  %s tokens/s", l->step_s, str_format_count(n, layout_tokens(w, l) / l->step_s));
+        }
+        if (l->built_micros < w->request.accumulation)
+            fprintf(out, "  (from %lld micro-batches)", (long long)l->built_micros);
         fprintf(out, "%s\n", verdict(w, l->bytes.total));
     }
     fprintf(out, "  idle: of a pipeline with %lld micro-batches per step (train.accumulation)\n",
@@ -121,7 +133,10 @@ json_t *plan_world_json(const plan_world *w) {
         if (l->why_not[0]) json_object_set_new(one, "not_possible", json_string(l->why_not));
         else {
             json_object_set_new(one, "bytes", share_json(&l->bytes));
+            json_object_set_new(one, "zero", json_integer(l->zero));
             json_object_set_new(one, "idle", json_real(l->bubble));
+            json_object_set_new(one, "step_ms", number_or_null(1e3 * l->step_s));
+            json_object_set_new(one, "compiled_micro_batches", json_integer(l->built_micros));
         }
         json_array_append_new(layouts, one);
     }

@@ -243,7 +243,8 @@ double op_flops(const program *p, const op *o) {
     case OP_UNEMBED_STATS: return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR8: /* x (N, in), its scale, w (out, in) */
         return 2.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[2]);
-    case OP_UNEMBED_GRAD:
+    case OP_UNEMBED_GRAD: /* dh and dw; its logits are those of STATS once more, which the model does not ask for */
+        return 4.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_UNEMBED_LOSS_GRAD: return 6.0 * (double)program_get(p, o->in[0])->shape.dim[0] * count_of(p, o->in[1]);
     case OP_LINEAR_DW: /* dy (N, out), x (N, in) */
     case OP_LINEAR_DW_ADD: return 2.0 * count_of(p, o->in[0]) * (double)program_get(p, o->in[1])->shape.dim[1];

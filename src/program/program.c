@@ -38,6 +38,22 @@ int mesh_rank(const mesh *m) {
            m->index[AXIS_TENSOR];
 }
 
+static const axis inner_first[AXIS_COUNT] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_DATA, AXIS_PIPELINE};
+
+void mesh_seat(mesh *m, int rank) {
+    for (int i = 0; i < AXIS_COUNT; i++) {
+        axis a = inner_first[i];
+        m->index[a] = rank % mesh_size(m, a);
+        rank /= mesh_size(m, a);
+    }
+}
+
+int mesh_stride(const mesh *m, axis a) {
+    int stride = 1;
+    for (int i = 0; inner_first[i] != a; i++) stride *= mesh_size(m, inner_first[i]);
+    return stride;
+}
+
 int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len) {
     int64_t chunk = seq_len / (2 * n_ranks);
     return i < chunk ? rank * chunk + i : (2 * n_ranks - 2 - rank) * chunk + i;

@@ -106,8 +106,10 @@ typedef struct mesh {
 } mesh;
 const char *axis_name(axis a);
 int mesh_size(const mesh *m, axis a);
-int mesh_world(const mesh *m); /* ranks in all */
-int mesh_rank(const mesh *m);  /* of this index in the world */
+int mesh_world(const mesh *m);          /* ranks in all */
+int mesh_rank(const mesh *m);           /* of this index in the world */
+void mesh_seat(mesh *m, int rank);      /* the index of that rank */
+int mesh_stride(const mesh *m, axis a); /* from one rank of a group to the next, in the world */
 /* Ranks that share a row of tokens cut it into two chunks each; a rank has one from the front and its counterpart from the
  * back, so that looking back costs each as much. The place in the row of token i of that rank. */
 int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len);

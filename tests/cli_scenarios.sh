@@ -1,0 +1,71 @@
+#!/bin/bash
+# cli_scenarios.sh - the strategy for one rank and many, short rows and long ones, as the cost model has it; what is given by
+# hand wins; and a run of 16K tokens on four ranks that chose by themselves. RALO names the program.
+. "$(dirname "$0")/check.sh"
+need python3
+
+plan() { run 0 plan --json "$@"; }
+gpu=(--hardware h100x8 --set precision=bf16 --set train.micro_batch=1)
+
+# One rank and a long row: what does not fit waits on the host.
+plan "${gpu[@]}" --preset qwen2.5-7b --set data.seq_len=16384
+holds 'r["fits"] and r["strategy"]["offload"]["states"] == "host" and "zero" not in r["strategy"]'
+
+# Many ranks and short rows: gradients and states are cut, nothing waits on the host, nobody shares a row.
+plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8
+holds 'r["fits"] and r["strategy"]["zero"] == 2 and r["strategy"]["sequence"] == 1'
+holds 'set(r["strategy"]["offload"].values()) == {"device"} and r["strategy"]["recompute"] == "none"'
+# Less memory: each rank's part goes to the host, and that alone.
+plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8 --device-memory 12G
+holds 'r["fits"] and r["strategy"]["zero"] >= 2 and r["strategy"]["offload"]["states"] == "host"'
+holds 'r["memory"]["host"]["planned"] < 3 * 12 * 6.8e9 / 8'
+
+
+# A small model whose rows fill the device: 16K tokens in the memory that 4K take on one rank.
+mkdir long
+cat >long/config.json <<'END'
+{"model_type": "llama", "vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+ "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+ "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu"}
+END
+small=(--set model.path=long --set model.init=random --set data.tokenizer=byte --set data.source=builtin:grammar
+    --set train.micro_batch=1 --set train.steps=1 --set train.eval_rows=0 --set train.problems=0
+    --set run.threads=1 --set precision=fp32)
+plan "${small[@]}" --set data.seq_len=4096
+one=$(python3 -c 'import json; print(json.load(open("out"))["memory"]["by_role"]["activations"])')
+small+=(--set data.seq_len=16384)
+plan "${small[@]}" --world 4 --device-memory 1G # enough: nobody shares
+holds 'r["chosen"]["strategy"]["sequence"] == 1 and r["chosen"]["strategy"]["accumulation"] == 1'
+check 0 "4 ranks share a row, recompute none, nothing offloaded" -- plan --json "${small[@]}" --world 4 --device-memory 130M
+holds 'r["chosen"]["strategy"]["sequence"] == 4 and r["chosen"]["strategy"]["accumulation"] == 4'
+holds 'r["chosen"]["tokens_per_step"] == 4 * 16384'
+holds "r['chosen']['memory']['by_role']['activations'] <= 1.05 * $one" # and q, k, v on their way to other ranks
+# By hand: rows stay whole, or a stage is asked for.
+for given in parallel.sequence=1 parallel.data=4; do
+    check 0 "!share a row" -- plan --json "${small[@]}" --world 4 --device-memory 130M --set $given
+    holds 'r["chosen"]["fits"] and r["chosen"]["strategy"]["sequence"] == 1'
+done
+plan "${small[@]}" --set parallel.data=4 --device-memory 1G --set parallel.zero=3
+holds 'r["strategy"]["zero"] == 3'
+plan "${small[@]}" --set parallel.data=4 --set memory.strategy=manual
+holds 'r["strategy"]["zero"] == 0 and r["strategy"]["sequence"] == 1 and "candidates" not in r'
+check 2 "--world: found 5, expected a multiple of 2" -- plan --preset test-llama --world 5 --set parallel.tensor=2
+check 2 "--world: found 8, expected 4" -- plan --preset test-llama --world 8 --set parallel.tensor=2 --set parallel.data=2
+
+# RALO's own keys.
+printf 'trainer: {params: {auto_memory_strategy: true, sequence_parallelism: true, zero2_gradient_sharding: true}}\n' >old.yaml
+check 0 "-> parallel.sequence = 4" "-> parallel.zero = 2" -- plan old.yaml --preset test-gpt2 --world 4 --set data.seq_len=64 --set precision=bf16
+
+need_ranks
+run 0 train --ranks 4 "${small[@]}" --device-memory 130M --set run.dir=long-run --json
+holds 'r["strategy"]["sequence"] == 4 and r["strategy"]["accumulation"] == 4 and r["tokens"] == 4 * 16384'
+holds 'all(k["device"]["planned"] == k["device"]["peak"] <= 130 << 20 for k in r["ranks"]) and len(r["ranks"]) == 4'
+holds "max(k['by_role']['activations'] for k in r['ranks']) <= 1.05 * $one"
+# Ranks that choose agree, also where it is their stage alone, and end with the bits of one rank.
+run 0 train --ranks 4 --preset test-llama --set train.micro_batch=1 --set train.steps=2 --set train.eval_rows=0 \
+    --set train.problems=0 --set run.dir=four --json
+four=$(python3 -c 'import json; r = json.load(open("out")); print(r["param_hash"])')
+run 0 train --preset test-llama --set train.micro_batch=1 --set train.accumulation=4 --set train.steps=2 --set train.eval_rows=0 \
+    --set train.problems=0 --set run.dir=alone --json
+holds "r['param_hash'] == '$four'"
+finish "three scenarios, chosen and run"
