@@ -60,6 +60,12 @@ static int64_t largest_bucket(const pass_context *c) {
     return most;
 }
 
+/* Micro-batches read the 8-bit weights of a layer and, of its parameters, the gains and biases alone: gathered with the
+ * weights, these would bring them along. */
+static bool is_read_beside_fp8(const pass_context *c, size_t param) {
+    return precision_fp8(c->precision) && c->model->params[param].shape.rank == 1;
+}
+
 void buckets_init(buckets *b, const pass_context *c) {
     const model *m = c->model;
     size_t n = m->n_params;
@@ -75,7 +81,7 @@ void buckets_init(buckets *b, const pass_context *c) {
         const placed *q = &list[i];
         if (m->params[q->param].is_copy) continue; /* its owners hand it out */
         bucket *last = b->n ? &b->list[b->n - 1] : NULL;
-        bool small = c->shard.zero == 3 && q->count < c->shard.persist_below;
+        bool small = c->shard.zero == 3 && (q->count < c->shard.persist_below || is_read_beside_fp8(c, q->param));
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
             const flat_place *at = &places[q->param];

@@ -40,7 +40,7 @@ static void assign_homes(program *p, const offload_options *o) {
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
-        if (is_scale(a)) continue;
+        if (a->role == ROLE_PARAM && is_scale(a)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
 }

@@ -4,7 +4,8 @@
  * Promises
  *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
  *   - A program is several sections over one table of values. A section is what runs in one go: PREPARE is what all
- *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
+ *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a
+ *     pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
  *     generation. Values that belong to one section
  *     only share bytes with those of other sections, because sections never run at the same moment.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.

@@ -92,8 +92,8 @@ static inline float f16_to_f32(uint16_t h) {
     return f;
 }
 uint16_t f32_to_f16(float f);
-/* 4 exponent bits of bias 7, 3 of fraction, no infinity; 0x7f and 0xff are NaN, written as 0x7f. What is larger than 448 becomes 448,
- * infinity too: the scale that stands beside such numbers says that it was there. */
+/* e4m3: 4 exponent bits of bias 7, 3 of fraction, no infinity; 0x7f and 0xff are NaN, and 0x7f is what is written. What is
+ * larger than 448 becomes 448, infinity too: whoever scales numbers into the range sees it there first. */
 #define E4M3_MOST 448.0f
 float e4m3_to_f32(uint8_t e);
 uint8_t f32_to_e4m3(float f);
