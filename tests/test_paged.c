@@ -353,14 +353,14 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
             }
             double *filled = mem_alloc(N * C * sizeof *filled);
             for (int e = 0; e < N * C; e++) filled[e] = 9;
-            for (int n = 0; n < op_output_count(ops[i].kind); n++)
+            for (int n = 0; n < op_output_count(ops[i].kind) && ops[i].width[n]; n++)
                 op_case_output_floats(t, n, DTYPE_F32, ops[i].width[n] == 1 ? SHAPE(N) : SHAPE(N, ops[i].width[n]),
                                       filled);
             free(filled);
             if (limited) op_case_rows(t, THERE);
             op_case_run(t, 2);
         }
-        for (int n = 0; n < op_output_count(ops[i].kind); n++) {
+        for (int n = 0; n < op_output_count(ops[i].kind) && ops[i].width[n]; n++) {
             const double *all = op_case_values(c[0], n), *some = op_case_values(c[1], n);
             for (int64_t e = 0; e < N * ops[i].width[n]; e++)
                 if (some[e] != (e < THERE * ops[i].width[n] ? all[e] : 9))

@@ -376,6 +376,7 @@ status request_from_config(const config *c, train_request *out) {
                                .activations = c->memory.offload_activations < 0,
                                .keep_layers = c->memory.keep_layers < 0,
                                .chunk = c->memory.chunk_tokens < 0,
+                               .prefetch = !config_was_given(c, "memory.prefetch"),
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,
                                .zero = c->parallel.shard.zero < 0,

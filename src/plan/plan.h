@@ -21,6 +21,7 @@ typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
     bool keep_layers; /* which of the activations stay */
     bool chunk;       /* may the MLP take fewer tokens at a time */
+    bool prefetch;    /* how far ahead copies run */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
     bool zero;        /* what data ranks keep a part of */

@@ -325,6 +325,27 @@ static status take_best(search *s, plan *out) {
     return OK;
 }
 
+/* Copies that run further ahead take memory, and time only where they run beside kernels: worth a try for the few that are
+ * best without it. */
+static status look_further_ahead(search *s) {
+    enum { TRIED = 3, FURTHEST = 3 };
+    const plan_request *r = s->r;
+    if (!r->open.prefetch || !r->hardware || !r->hardware->overlap) return OK;
+    for (size_t i = 0, n = MIN(s->n, (size_t)TRIED); i < n; i++) {
+        plan_candidate c = s->list[i];
+        if (!c.fits || !offload_any(&c.offload)) continue;
+        while (c.offload.prefetch < FURTHEST) {
+            c.offload.prefetch++;
+            c.order = s->n_tried++;
+            TRY(weigh(r, &c));
+            s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
+            s->list[s->n++] = c;
+        }
+    }
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 /* Is another plain way like it, but for the stage, no slower and no larger? */
 static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
@@ -382,6 +403,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
         return rc;
     }
     sort_candidates(s.list, s.n);
+    TRY_GOTO(rc, look_further_ahead(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     return OK;
 fail:

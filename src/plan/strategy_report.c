@@ -29,6 +29,8 @@ static void describe(const plan *p, const plan_candidate *c, strbuf *out) {
         if (!first) strbuf_printf(out, " on %s", tier_name(t));
     }
     if (!moved) strbuf_add(out, ", nothing offloaded");
+    if (moved && p->request.open.prefetch && c->offload.prefetch != p->request.offload.prefetch)
+        strbuf_printf(out, ", copies %d layers ahead", c->offload.prefetch);
     if (c->offload.keep_layers)
         strbuf_printf(out, " but for those of the last %lld layers", (long long)c->offload.keep_layers);
     if (c->chunk_tokens) strbuf_printf(out, ", MLP in chunks of %lld tokens", (long long)c->chunk_tokens);
@@ -79,6 +81,7 @@ json_t *plan_candidates_json(const plan *p) {
         json_object_set_new(one, "sequence", json_integer(c->sequence));
         json_object_set_new(one, "recompute", json_string(policy.text));
         json_object_set_new(one, "offload", plan_homes_json(&c->offload));
+        json_object_set_new(one, "prefetch", json_integer(c->offload.prefetch));
         json_object_set_new(one, "keep_layers", json_integer(c->offload.keep_layers));
         json_object_set_new(one, "chunk_tokens", json_integer(c->chunk_tokens));
         for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)

@@ -68,35 +68,49 @@ void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type,
 /* ---- global norm ------------------------------------------------------------------------------------------------- */
 
 /* The host adds the squares of a block in 16 lanes, lane j those of elements j, j + 16, ... in order, and folds the lanes
- * in halves. Here four neighbouring threads have four of these lanes each, and ask for SUMSQ_AHEAD quads at a time. */
-enum { SUMSQ_THREADS = 128, SUMSQ_AHEAD = 8 };
+ * in halves. Here eight neighbouring threads have two of these lanes each: a parameter has few blocks, so it takes many
+ * threads with much on the way to keep memory busy. */
+enum { SUMSQ_THREADS = 128, SUMSQ_AHEAD = 16 };
+
+/* Two elements from p on, the second in the upper half; those from n on are zero. */
+template <bool VECTOR> DEVICE uint2 pair_load(const float *p, int64_t n) {
+    if (VECTOR && n >= 2) return *(const uint2 *)p;
+    return make_uint2(n >= 1 ? __float_as_uint(p[0]) : 0, n >= 2 ? __float_as_uint(p[1]) : 0);
+}
+template <bool VECTOR, typename T> DEVICE uint32_t pair_load(const T *p, int64_t n) {
+    if (VECTOR && n >= 2) return *(const uint32_t *)p;
+    return (n >= 1 ? p[0].bits : 0u) | (n >= 2 ? (uint32_t)p[1].bits << 16 : 0u);
+}
+DEVICE float2 pair_widen(uint2 raw, float) { return make_float2(__uint_as_float(raw.x), __uint_as_float(raw.y)); }
+template <typename T> DEVICE float2 pair_widen(uint32_t raw, T) {
+    return make_float2(widen(T{(uint16_t)raw}), widen(T{(uint16_t)(raw >> 16)}));
+}
 
 template <typename T, bool VECTOR>
 static __global__ void __launch_bounds__(SUMSQ_THREADS)
     sumsq_kernel(double *partials, const T *g, int64_t n_counted, int64_t block, int64_t n_blocks) {
-    int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 4;
-    int part = threadIdx.x % 4;
+    int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 8;
+    int part = threadIdx.x % 8;
     int64_t begin = b * block,
             end = min(begin + block, n_counted); /* a thread without a block has nothing, and stays */
-    double lane[4] = {};
-    for (int64_t i = begin + 4 * part; i < end; i += 16 * SUMSQ_AHEAD) {
-        quad<T> in[SUMSQ_AHEAD];
+    double lane[2] = {};
+    for (int64_t i = begin + 2 * part; i < end; i += 16 * SUMSQ_AHEAD) {
+        decltype(pair_load<VECTOR>(g, 0)) in[SUMSQ_AHEAD];
 #pragma unroll
-        for (int k = 0; k < SUMSQ_AHEAD; k++) in[k] = quad_load<VECTOR>(g + i + 16 * k, end - i - 16 * k);
+        for (int k = 0; k < SUMSQ_AHEAD; k++) in[k] = pair_load<VECTOR>(g + i + 16 * k, end - i - 16 * k);
 #pragma unroll
-        for (int k = 0; k < SUMSQ_AHEAD; k++) /* past the end zero squares, which change nothing */
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                double d = widen(in[k].e[e]);
-                lane[e] = fma(d, d, lane[e]);
-            }
+        for (int k = 0; k < SUMSQ_AHEAD; k++) { /* past the end zero squares, which change nothing */
+            float2 x = pair_widen(in[k], T{});
+            lane[0] = fma((double)x.x, (double)x.x, lane[0]);
+            lane[1] = fma((double)x.y, (double)x.y, lane[1]);
+        }
     }
-    /* lanes 8 .. 15 onto 0 .. 7 are threads 2 and 3 onto 0 and 1, and so on down to one */
+    /* lanes 8 .. 15 onto 0 .. 7 are threads 4 .. 7 onto 0 .. 3, and so on down to one */
 #pragma unroll
-    for (int step = 2; step > 0; step /= 2)
+    for (int step = 4; step > 0; step /= 2)
 #pragma unroll
-        for (int e = 0; e < 4; e++) lane[e] += __shfl_down_sync(0xffffffffu, lane[e], step, 4);
-    if (part == 0 && b < n_blocks) partials[b] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+        for (int e = 0; e < 2; e++) lane[e] += __shfl_down_sync(0xffffffffu, lane[e], step, 8);
+    if (part == 0 && b < n_blocks) partials[b] = lane[0] + lane[1];
 }
 
 void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t n_counted,
@@ -104,8 +118,8 @@ void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const vo
     int64_t n_blocks = divide_up(n, block);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        by_flag(aligned(g, 4 * sizeof(T)), [&](auto vector) {
-            launch(sumsq_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(n_blocks * 4, SUMSQ_THREADS)),
+        by_flag(aligned(g, 2 * sizeof(T)), [&](auto vector) {
+            launch(sumsq_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(n_blocks * 8, SUMSQ_THREADS)),
                    dim3(SUMSQ_THREADS), s, partials, (const T *)g, n_counted, block, n_blocks);
         });
     });
