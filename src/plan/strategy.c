@@ -400,7 +400,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
         q.recompute.kind = RECOMPUTE_NONE;
         rc = plan_weigh(&q, &c);
         ASSERT(rc != OK);
-        return rc;
+        goto fail;
     }
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, look_further_ahead(&s), fail);
