@@ -60,7 +60,7 @@ static void check_cell(const cell *c, const train_result *alone, double bound) {
     must(training_run(&t, &r));
     if (bound == 0 && r.param_hash != alone->param_hash)
         FAIL_CELL(c, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g", (unsigned long long)r.param_hash,
-             (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
+                  (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
     if (!(fabs(r.last_loss - alone->last_loss) <= bound) || !(fabs(r.first_loss - alone->first_loss) <= bound))
         FAIL_CELL(c, "loss %.9g, alone %.9g", r.last_loss, alone->last_loss);
     if (isfinite(alone->eval.loss) && !(fabs(r.eval.loss - alone->eval.loss) <= bound))
@@ -68,7 +68,7 @@ static void check_cell(const cell *c, const train_result *alone, double bound) {
     for (tier i = 0; i < TIER_COUNT; i++)
         if (r.memory.planned[i] != r.memory.peak[i])
             FAIL_CELL(c, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
-                 (unsigned long long)r.memory.peak[i]);
+                      (unsigned long long)r.memory.peak[i]);
     if (r.memory.n_allocations) FAIL_CELL(c, "allocations in steps");
     n_cells++;
 }
@@ -215,7 +215,7 @@ static void check_files(void) {
     cell c = {"test-gpt2", "model.layers=4", PRECISION_BF16, 4, NULL};
     if (moved != whole)
         FAIL_CELL(&c, "from %d ranks to one and back: param_hash %016llx, never stopped %016llx", comm_size(ranks),
-             (unsigned long long)moved, (unsigned long long)whole);
+                  (unsigned long long)moved, (unsigned long long)whole);
     must(comm_barrier(ranks));
     if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
     free(dir);

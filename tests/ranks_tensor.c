@@ -55,12 +55,8 @@ static int64_t row; /* tokens: two chunks for each rank that may share it */
 
 static training run_of(const char *preset, precision p, int accumulation) {
     static const char *const more[] = {EVAL, NULL};
-    return (training){.preset = preset,
-                      .precision = p,
-                      .seq_len = row,
-                      .accumulation = accumulation,
-                      .threads = 1,
-                      .more = more};
+    return (training){
+        .preset = preset, .precision = p, .seq_len = row, .accumulation = accumulation, .threads = 1, .more = more};
 }
 
 /* Micro-batches of the data ranks, one after the other, on one. */

@@ -196,14 +196,14 @@ static void check_ring(dtype t, int64_t T, int n_ranks) {
     rows_close(&r);
 }
 
-/* Rows of 24 tokens: a block has them all; of 720 and 1536: blocks of queries and keys begin inside chunks, and the backward
+/* Rows of 24 tokens: a block has them all; of 360 and 1024: blocks of queries and keys begin inside chunks, and the backward
  * is cut into pieces. */
 static void a_ring_has_what_whole_rows_have(void **state) {
     (void)state;
     for (size_t q = 0; q < ARRAY_LENGTH(check_types); q++)
         for (int n_ranks = 2; n_ranks <= 4; n_ranks++) check_ring(check_types[q], 24, n_ranks);
-    check_ring(DTYPE_F32, 720, 3);
-    check_ring(DTYPE_BF16, 1536, 2);
+    check_ring(DTYPE_F32, 360, 3);
+    check_ring(DTYPE_BF16, 1024, 2);
 }
 
 static void keys_and_values_leave_their_rows_and_come_back(void **state) {
