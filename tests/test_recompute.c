@@ -371,6 +371,7 @@ static recompute_kind choice(const plan_request *r, uint64_t limit, bool *fits) 
     plan_request q = *r;
     plan p;
     q.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    q.open.keep_layers = true; /* the last resort too */
     q.device_limit = limit;
     training_must(plan_compile(&p, &q));
     recompute_kind k = p.passes.recompute.kind;

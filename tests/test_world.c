@@ -247,7 +247,8 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_int_equal(w.rungs[3].bytes, p.planned[TIER_DEVICE]);
     plan_close(&p);
     assert_true(w.rungs[1].step_s < w.rungs[0].step_s / 5); /* matrix units */
-    assert_true(w.rungs[3].step_s > 1.15 * w.rungs[2].step_s && w.rungs[3].step_s < 1.4 * w.rungs[2].step_s);
+    /* A third more arithmetic, less what small sums and the update take of a step of rows of 1. */
+    assert_true(w.rungs[3].step_s > 1.08 * w.rungs[2].step_s && w.rungs[3].step_s < 1.4 * w.rungs[2].step_s);
     assert_true(w.stages[1].comm_s > 0); /* 8 ranks on one node: over its links */
     double inside = w.stages[1].comm_s;
     w = compiled(r, 16); /* two nodes: all eight ways out of each carry a part of the ring */

@@ -292,6 +292,7 @@ static void adopt(plan *p, const plan_request *r, plan_candidate *list, size_t n
 static status add_tighter(search *s) {
     plan_candidate *more;
     size_t n;
+    if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
     if (mesh_size(&s->r->mesh, AXIS_PIPELINE) > 1 || s->r->place.n_devices > 1) return OK; /* not searched so deep */
     TRY(plan_tighten(s->r, &s->list[0], &more, &n));
     s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
