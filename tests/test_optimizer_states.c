@@ -357,6 +357,8 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
         [PRECISION_BF16] = {18, 18, 14, 12},
         [PRECISION_BF16_SR] = {8, 12, 8, 6},
         [PRECISION_FP16] = {18, 18, 14, 12},
+        [PRECISION_FP8] = {18, 18, 14, 12}, /* and what is kept of the weights in 8 bits */
+        [PRECISION_FP8_SR] = {8, 12, 8, 6},
     };
     for (size_t m = 0; m < ARRAY_LENGTH(training_presets); m++)
         for (precision q = 0; q < PRECISION_COUNT; q++)
@@ -375,6 +377,12 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
                     if (f != STATES_INT8) want += n * (uint64_t)expected[q][f];
                     else if (n < 4096) want += n * (uint64_t)(expected[q][STATES_FP32]); /* norms and biases */
                     else want += n * (uint64_t)expected[q][f] + 2 * 4 * blocks_of(n);
+                }
+                for (value_id v = 1; v < p.program.n_values; v++) {
+                    const value *a = &p.program.values[v];
+                    bool is_copy = a->persistent && !a->view_of && a->role == ROLE_PARAM && precision_fp8(q);
+                    for (size_t i = 0; i < p.model.n_params; i++) is_copy &= p.model.params[i].value != v;
+                    if (is_copy) want += value_bytes(a);
                 }
                 assert_int_equal(p.by_role[ROLE_PARAM] + p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], want);
                 plan_close(&p);

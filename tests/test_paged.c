@@ -321,7 +321,7 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
     enum { N = 40, C = 48, F = 24, H = 2, G = 1, D = 12, P = 64, THERE = 3 };
     static const struct {
         op_kind kind;
-        int64_t width[4]; /* of the outputs; 1: a statistic in fp32 */
+        int64_t width[OP_MAX_OUT + 1]; /* of the outputs; 1: a statistic in fp32; 0: not asked for */
     } ops[] = {{OP_EMBED, {C}},
                {OP_RMSNORM, {C, 1}},
                {OP_LAYERNORM, {C, 1, 1}},
