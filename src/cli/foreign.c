@@ -368,8 +368,11 @@ void foreign_say_set(foreign_reader *r, const foreign_item *i, const char *setti
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note) {
     const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_said_by(r->c, setting);
+    const char *name = i ? i->key : setting;
     config_offer_result result;
-    TRY(config_offer(r->c, setting, value, where, i ? i->key : setting, &result));
+    /* A number in other units is refused in those: the one in the file stands beside it. */
+    if (i && strcmp(i->text, value) != 0) name = foreign_format(r, "%s = %.100s", i->key, i->text);
+    TRY(config_offer(r->c, setting, value, where, name, &result));
     if (result == OFFER_REFUSED)
         note = foreign_format(r, "conflict: %s says so, %s would give %s%s%s", who, r->file->path, value,
                               note ? "; " : "", note ? note : "");

@@ -498,8 +498,11 @@ static status settle_paths(foreign_reader *r, const char *states, const char *pa
     return OK;
 }
 
-/* As many elements, in bytes. */
+/* As many elements, in bytes. 0 bytes would read as auto. */
 static status offer_elements(foreign_reader *r, const foreign_item *i, const char *setting, size_t element) {
+    if (item_whole(i) < 1)
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1, or \"auto\"", foreign_where(r, i),
+                   i->key, i->text);
     return whole_offer(r, i, setting, times(item_whole(i), (int64_t)element),
                        foreign_format(r, "%s elements of %zu bytes", i->text, element));
 }
@@ -573,14 +576,15 @@ static status settle_persistence(foreign_reader *r, int64_t stage) {
     const char *note =
         foreign_format(r, "%s of %s parameters (%.0f %%) whole on every rank; ralo packs q, k, v and gate, up",
                        str_format_count(a, (double)m.small), str_format_count(b, (double)m.total), share);
+    /* DeepSpeed keeps tensors of up to so many elements, ralo those of fewer. */
+    TRY(whole_offer(r, threshold, "parallel.persist_below", MIN(item_whole(threshold), INT64_MAX - 1) + 1, note));
     if (2 * m.small > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE)
         log_warn("%s: stage3_param_persistence_threshold %s defeats stage 3: %s of %s parameters (%.0f %%, %s) are in "
                  "tensors that small and stay whole on every rank; DeepSpeed's default is 1e5",
                  foreign_where(r, threshold), threshold->text, str_format_count(a, (double)m.small),
                  str_format_count(b, (double)m.total), share,
                  str_format_bytes((char[32]){0}, m.small * element_bytes(r->c)));
-    /* DeepSpeed keeps tensors of up to so many elements, ralo those of fewer. */
-    return whole_offer(r, threshold, "parallel.persist_below", MIN(item_whole(threshold), INT64_MAX - 1) + 1, note);
+    return OK;
 }
 
 static status settle_zero(foreign_reader *r) {
