@@ -498,6 +498,9 @@ static void test_the_batch_triangle_of_many_ranks(void **state) {
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.tensor=2", "2", "8"},
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.sequence=4", "2", "16"},
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.data=2", "2", "8"},
+        /* for more ranks than there are: one has rows */
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.sequence=8", "2", "16"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.tensor=65536", "2", "16"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
         request q = DS(right[i].text);
@@ -517,6 +520,12 @@ static void test_the_batch_triangle_of_many_ranks(void **state) {
     q.set[0] = "train.micro_batch=auto";
     q.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
     GIVES(q, "train.batch", "48");
+    /* Axes that are too long together are refused by config_check, which comes after this. */
+    q = DS("{\"train_micro_batch_size_per_gpu\": 2}");
+    memcpy(q.set, (const char *const[]){"parallel.data=65536", "parallel.sequence=65536"}, 2 * sizeof *q.set);
+    GIVES(q, "train.micro_batch", "2");
+    memcpy(q.set, (const char *const[]){"parallel.tensor=65536", "parallel.pipeline=65536"}, 2 * sizeof *q.set);
+    GIVES(q, "train.micro_batch", "2");
 }
 
 static void test_the_report_as_json(void **state) {

@@ -331,11 +331,12 @@ const char *foreign_format(const foreign_reader *r, const char *format, ...) {
     return arena_string(&r->f->memory, text);
 }
 
-int foreign_row_ranks(const foreign_reader *r) {
+/* In 64 bits: that the axes fit together is checked when all settings are known. */
+int64_t foreign_row_ranks(const foreign_reader *r) {
     const int *size = r->c->parallel.size;
-    int others = MAX(size[AXIS_TENSOR], 1) * MAX(size[AXIS_PIPELINE], 1);
-    if (size[AXIS_DATA] > 0) return size[AXIS_DATA] * MAX(size[AXIS_SEQUENCE], 1);
-    return MAX(r->f->n_ranks / others, 1);
+    int64_t others = (int64_t)MAX(size[AXIS_TENSOR], 1) * MAX(size[AXIS_PIPELINE], 1);
+    if (size[AXIS_DATA] > 0) return (int64_t)size[AXIS_DATA] * MAX(size[AXIS_SEQUENCE], 1);
+    return MAX(r->f->n_ranks / others, (int64_t)1);
 }
 
 const char *foreign_value(const foreign_reader *r, const char *setting) {

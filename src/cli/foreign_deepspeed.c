@@ -215,7 +215,8 @@ static status settle_batch(foreign_reader *r) {
                        *micro_item = foreign_find(r, "train_micro_batch_size_per_gpu"),
                        *steps_item = foreign_find(r, "gradient_accumulation_steps");
     int64_t train = stated(train_item), micro = stated(micro_item), steps = stated(steps_item);
-    int64_t ranks = foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1);
+    /* At least one also where fewer ranks are there than share a row: a plan may be for more than are. */
+    int64_t ranks = MAX(foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1), (int64_t)1);
     const char *of_ranks = foreign_format(r, "%lld rank%s", (long long)ranks, ranks == 1 ? "" : "s");
     const struct {
         const foreign_item *item;
