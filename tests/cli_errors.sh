@@ -34,6 +34,25 @@ file form.yaml 'memory:\n  recompute: {ratio: 2}\n'
 check 2 form.yaml:2 memory.recompute "'ratio:2'" "{ratio: number in [0, 1]}" -- plan form.yaml
 check 2 memory.recompute "'{ratio: 2}'" "none or false, norms" -- plan --set 'memory.recompute={ratio: 2}'
 check 2 memory.recompute "'mlp'" "norm1, norm1.rstd, attn.qkv" mlp.gate_up -- plan --set memory.recompute=keep:mlp
+file nested.yaml 'memory:\n  recompute:\n    nested: 0\n'
+check 2 nested.yaml:2 memory.recompute "'nested:0'" "{nested: whole number in [1, 1024]}" -- plan nested.yaml
+file chunk.yaml 'memory:\n  host: 8G\n  chunk_tokens: 1.5\n'
+check 2 chunk.yaml:3 memory.chunk_tokens "'1.5'" "[0, 268435456], or auto" -- plan chunk.yaml
+file layers.yaml 'memory:\n  offload:\n    keep_layers: many\n'
+check 2 layers.yaml:3 memory.offload.keep_layers "'many'" "[0, 1024], or auto" -- plan layers.yaml
+check 2 memory.host "'64K'" "[1M, 1P]" -- plan --set memory.host=64K
+check 2 "seq_len 128" "the 64 positions" data.seq_len -- plan --set model.max_positions=64
+check 2 parallel.attention "'both'" "heads, ring, auto" -- plan --set parallel.attention=both
+check 2 parallel.sequence "128 tokens" "3 ranks" "multiple of 6" -- plan --set parallel.sequence=3
+check 2 comm.transport "found nccl" "expected auto or mpi" -- plan --set comm.transport=nccl --set run.device=cpu
+# Sizes that overflow together, also before a file of DeepSpeed is settled.
+large=(--set parallel.tensor=65536 --set parallel.sequence=65536)
+file ds.json '{"train_batch_size": 64}'
+check 2 "parallel.*" "tensor 65536" "at most 65536 ranks" -- plan "${large[@]}"
+check 2 "at most 65536 ranks" -- plan "${large[@]}" --world 8
+check 2 "at most 65536 ranks" -- plan "${large[@]}" --deepspeed ds.json
+check 2 "at most 65536 ranks" -- train "${tiny[@]}" "${large[@]}" --set run.dir=never
+check 0 "64 = 64 x 1 x 1 rank" -- plan --deepspeed ds.json --set parallel.sequence=2
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6

@@ -33,6 +33,10 @@ chosen=$fits
 longest small-host --set memory.device=160M --set memory.host=4M
 [ "$fits" -lt "$chosen" ] || fail "a host of 4 MiB holds as much as one of 96"
 
+# Also where that is shorter than the steps of a thousand that long rows are looked for in.
+longest short --set memory.strategy=manual --set memory.device=24M
+[ "$fits" -lt 1024 ] && [ $((too_long - fits)) -le $((fits / 32 + 2)) ] || fail "short: $fits fits, $too_long does not"
+
 # Learned positions end with their table, whatever fits.
 run 0 plan --longest --json --preset test-gpt2 --set train.micro_batch=1
 python3 -c '
@@ -40,5 +44,14 @@ import json
 r = json.load(open("out"))["longest"]
 assert r["seq_len"] == r["positions"] and r["too_long"] is None, r' || fail "learned positions: $(cat err | head -n 1)"
 check 3 "longest   none" -- plan --longest "${base[@]}" --set memory.strategy=manual --set memory.device=4M
+check 3 "longest   none: 2 tokens do not fit" -- plan --longest "${base[@]}" --set memory.device=4K --set memory.host=1M
+check 2 "model.max_positions: found 1, expected at least 2" -- \
+    plan --longest --preset test-gpt2 --set model.max_positions=1 --set train.micro_batch=1
 check 2 "--longest is about one plan" -- plan --longest --world 8 "${base[@]}"
+for mesh in data=2 sequence=3 pipeline=2; do
+    check 2 "--longest is about one rank, found parallel.* for ${mesh#*=}" -- plan --longest --set parallel.$mesh "${base[@]}"
+done
+check 2 "train.micro_batch: found auto" "with --longest" -- \
+    plan --longest "${base[@]}" --set train.micro_batch=auto --set train.batch=1000000000
+check 2 "precision: found auto" "with --longest" -- plan --longest "${base[@]}" --set precision=auto
 finish "the longest row fits and the next does not"

@@ -244,6 +244,8 @@ static void test_forms(void **state) {
         {"{ratio: 0}", "ratio:0"},
         {"{every: 2.0}", "every:2"},
         {"{every: 1024}", "every:1024"},
+        {"{nested: 1}", "nested:1"},
+        {"{nested: 1024}", "nested:1024"},
         {"{keep: attn.y}", "keep:attn.y"},
         {"{keep: [attn.y, 'mlp.up' ]}", "keep:attn.y,mlp.up"},
         {"{\"keep\":[\"attn.y\",\"mlp.up\"]}", "keep:attn.y,mlp.up"},
@@ -264,6 +266,15 @@ static void test_forms(void **state) {
                                         "{every: 0}",
                                         "{every: 1.5}",
                                         "{every: 1025}",
+                                        "{nested: 0}",
+                                        "{nested: -1}",
+                                        "{nested: 1.5}",
+                                        "{nested: 1025}",
+                                        "{nested: 9223372036854775808}",
+                                        "{nested: }",
+                                        "{nested: two}",
+                                        "{nested: 2, keep: [attn.y]}",
+                                        "nested",
                                         "{keep: []}",
                                         "{keep: [a, [b]]}",
                                         "{keep: [a, '']}",
@@ -299,7 +310,8 @@ static void test_forms(void **state) {
         refused_set(text);
         SAYS("memory.recompute: found '",
              "expected one of: none or false, norms, selective, full or true, {ratio: number in "
-             "[0, 1]}, {every: whole number in [1, 1024]}, {nested: whole number in [1, 1024]}, {keep: list of names}, auto");
+             "[0, 1]}, {every: whole number in [1, 1024]}, {nested: whole number in [1, 1024]}, {keep: list of names}, "
+             "auto");
     }
     REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
     REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");
@@ -421,6 +433,34 @@ static void test_wrong_values(void **state) {
         "model.layers=none",
         "run.threads=-1",
         "run.threads=5000000000",
+        "memory.chunk_tokens=-2",
+        "memory.chunk_tokens=64K",
+        "memory.chunk_tokens=none",
+        "memory.host=1",
+        "memory.host=-1G",
+        "memory.host=2P",
+        "memory.host=1e30",
+        "memory.host=none",
+        "model.max_positions=4K",
+        "model.max_positions=1e30",
+        "memory.offload.keep_layers=-2",
+        "memory.offload.keep_layers=all",
+        "memory.prefetch=auto",
+        "memory.prefetch=-1",
+        "parallel.zero=4",
+        "parallel.zero=-2",
+        "parallel.zero=2.5",
+        "parallel.zero=none",
+        "parallel.sequence=-1",
+        "parallel.sequence=all",
+        "parallel.attention=RING",
+        "parallel.attention=ulysses",
+        "parallel.reduce_bucket=1",
+        "parallel.allgather_bucket=-4K",
+        "comm.transport=tcp",
+        "comm.transport=true",
+        "precision=fp8_e4m3",
+        "precision=fp8-sr",
     };
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) refused_set(wrong[i]);
     refused_set("data.source=\xff");
@@ -620,6 +660,10 @@ static void test_relations_between_settings(void **state) {
         {{"model.heads=6", "model.kv_heads=4"}, "model.kv_heads"},
         {{"data.seq_len=1048576", "train.micro_batch=65536"}, "train.micro_batch"},
         {{"run.resume=auto"}, "run.dir"},
+        {{"parallel.tensor=65536", "parallel.pipeline=2"}, "at most 65536 ranks"},
+        {{"parallel.tensor=65536", "parallel.sequence=65536"}, "sequence 65536"},
+        {{"parallel.data=65536", "parallel.tensor=65536", "parallel.pipeline=65536", "parallel.sequence=65536"},
+         "data 65536 x tensor 65536 x pipeline 65536 x sequence 65536"}, /* 2 to the 64 */
     };
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
         config c;
@@ -636,6 +680,8 @@ static void test_relations_between_settings(void **state) {
     assert_int_equal(config_set(&c, "train.steps=1000", "--set"), OK);
     assert_int_equal(config_set(&c, "run.dir=x", "--set"), OK);
     assert_int_equal(config_set(&c, "run.resume=auto", "--set"), OK);
+    assert_int_equal(config_set(&c, "parallel.tensor=256", "--set"), OK);
+    assert_int_equal(config_set(&c, "parallel.sequence=256", "--set"), OK);
     assert_int_equal(config_check(&c), OK);
     config_fini(&c);
 }

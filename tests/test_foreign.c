@@ -434,10 +434,54 @@ static void test_what_is_sent_in_one_go(void **state) {
     GIVES(q, "memory.prefetch", "2", "parallel.prefetch", "2");
     REPORTS(DS("{\"zero_optimization\": {\"stage\": 2, \"stage3_prefetch_bucket_size\": 5}}"), "parameters are whole");
     REFUSED(DS("{\"zero_optimization\": {\"stage\": 2,\n\"reduce_bucket_size\": 12}}"), "ds.json:2",
-            "reduce_bucket_size", "[4K, 1T]");
+            "reduce_bucket_size = 12: found '48'", "[4K, 1T]");
     REFUSED(DS("{\"zero_optimization\": {\"allgather_bucket_size\": 9223372036854775807}}"), "allgather_bucket_size",
             "[4K, 1T]");
     GIVES(DS("{\"zero_optimization\": {\"stage\": \"auto\"}}"), "parallel.zero", "auto");
+}
+
+/* Each key that counts elements, with what is no number of them: the line, the key and what stands there, never what it was
+ * multiplied to, and nothing that reads as auto. */
+static void test_sizes_that_are_none(void **state) {
+    static const char *const keys[] = {"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size",
+                                       "stage3_param_persistence_threshold", "offload_param.buffer_size"};
+    static const struct {
+        const char *value, *found;
+    } wrong[] = {
+        {"-1", "found -1,"},
+        {"-9223372036854775808", "found -9223372036854775808,"},
+        {"-1e15", "found -1e15,"},
+        {"\"-5\"", "found -5,"},
+        {"1.5", "found '1.5', expected a whole number"},
+        {"1e30", "found '1e30', expected a whole number"},
+        {"9223372036854775808", "9223372036854775808"}, /* more than JSON's reader has bits for */
+        {"\"big\"", "found 'big', expected a whole number"},
+        {"\"\"", "found '', expected a whole number"},
+        {"true", "found 'true', expected a whole number"},
+        {"[5]", "found a list, expected a whole number"},
+        {"{\"a\": 1}", "found a map, expected a whole number"},
+    };
+    for (size_t k = 0; k < ARRAY_LENGTH(keys); k++) {
+        bool nested = str_starts_with(keys[k], "offload_param.");
+        const char *name = nested ? strchr(keys[k], '.') + 1 : keys[k];
+        for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+            char text[256];
+            snprintf(text, sizeof text, "{\"zero_optimization\": {\"stage\": 3, %s\n\"%s\": %s}}%s",
+                     nested ? "\"offload_param\": {\"device\": \"cpu\"," : "", name, wrong[i].value, nested ? "}" : "");
+            REFUSED(DS(text), "ds.json:2", wrong[i].found);
+        }
+    }
+    REFUSED(DS("{\"zero_optimization\": {\"reduce_bucket_size\": 0}}"), "found 0, expected a whole number from 1");
+    REFUSED(DS("{\"zero_optimization\": {\"allgather_bucket_size\": 0}}"), "found 0, expected a whole number from 1");
+    REFUSED(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 0}}}"),
+            "found 0, expected a whole number from 1");
+    REFUSED(DS("{\"zero_optimization\": {\"reduce_bucket_size\": 4611686018427387904}}"),
+            "reduce_bucket_size = 4611686018427387904: found", "[4K, 1T]");
+    GIVES(DS("{\"zero_optimization\": {\"stage\": 3, \"stage3_prefetch_bucket_size\": 9223372036854775807}}"),
+          "parallel.prefetch", "16");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 1.5}}"), "zero_optimization.stage: found '1.5'");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": 4}}"), "zero_optimization.stage: found 4, expected 0, 1, 2 or 3");
+    REFUSED(DS("{\"zero_optimization\": {\"stage\": -1}}"), "zero_optimization.stage: found -1");
 }
 
 /* The triangle has a fourth side: the ranks with rows of their own. */
@@ -454,6 +498,9 @@ static void test_the_batch_triangle_of_many_ranks(void **state) {
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.tensor=2", "2", "8"},
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.sequence=4", "2", "16"},
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.data=2", "2", "8"},
+        /* for more ranks than there are: one has rows */
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.sequence=8", "2", "16"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2}", "parallel.tensor=65536", "2", "16"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
         request q = DS(right[i].text);
@@ -473,6 +520,12 @@ static void test_the_batch_triangle_of_many_ranks(void **state) {
     q.set[0] = "train.micro_batch=auto";
     q.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
     GIVES(q, "train.batch", "48");
+    /* Axes that are too long together are refused by config_check, which comes after this. */
+    q = DS("{\"train_micro_batch_size_per_gpu\": 2}");
+    memcpy(q.set, (const char *const[]){"parallel.data=65536", "parallel.sequence=65536"}, 2 * sizeof *q.set);
+    GIVES(q, "train.micro_batch", "2");
+    memcpy(q.set, (const char *const[]){"parallel.tensor=65536", "parallel.pipeline=65536"}, 2 * sizeof *q.set);
+    GIVES(q, "train.micro_batch", "2");
 }
 
 static void test_the_report_as_json(void **state) {
@@ -777,6 +830,7 @@ int main(void) {
         cmocka_unit_test(test_activation_checkpointing_alone_recomputes),
         cmocka_unit_test(test_a_threshold_that_defeats_itself),
         cmocka_unit_test(test_what_is_sent_in_one_go),
+        cmocka_unit_test(test_sizes_that_are_none),
         cmocka_unit_test(test_the_batch_triangle_of_many_ranks),
         cmocka_unit_test(test_ralo_on_many_ranks),
         cmocka_unit_test(test_the_report_as_json),

@@ -94,6 +94,22 @@ static status make_request(command_line *l, train_request *r, hardware *machine)
     return OK;
 }
 
+/* What a row may be as long as depends on these, so they are not open where that is the question. */
+static status check_longest(const config *c) {
+    mesh m = {0};
+    memcpy(m.size, c->parallel.size, sizeof m.size);
+    if (mesh_world(&m) > 1)
+        return ERR(
+            ERR_INPUT,
+            "plan: --longest is about one rank, found parallel.* for %d; leave that out, or plan a length of your "
+            "own with data.seq_len",
+            mesh_world(&m));
+    if (c->train.micro_batch < 0)
+        return ERR(ERR_INPUT, "train.micro_batch: found auto, expected a number with --longest, such as 1");
+    if (c->precision < 0) return ERR(ERR_INPUT, "precision: found auto, expected a name with --longest, such as bf16");
+    return OK;
+}
+
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
@@ -102,6 +118,7 @@ status command_plan(command_line *l) {
     if ((l->timeline || l->longest) && l->world)
         return ERR(ERR_INPUT, "plan: --%s is about one plan, --world %d prints tables of many; leave one out",
                    l->timeline ? "timeline" : "longest", l->world);
+    if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (l->longest) TRY(longest_find(l, make_request, &row));
     TRY(make_request(l, &r, &machine));

@@ -652,9 +652,24 @@ static status check_model(const config *c) {
     return OK;
 }
 
+/* Each axis may be as long as all ranks together; their product is an int everywhere else. */
+static status check_mesh(const config *c) {
+    enum { RANKS_MOST = 65536 };
+    const int *size = c->parallel.size;
+    int64_t n = 1;
+    for (axis a = 0; a < AXIS_COUNT && n <= RANKS_MOST; a++) n *= MAX(size[a], 1);
+    if (n <= RANKS_MOST) return OK;
+    return ERR(ERR_INPUT,
+               "parallel.*: found data %d x tensor %d x pipeline %d x sequence %d, expected at most %d ranks in all; "
+               "lower one of them",
+               MAX(size[AXIS_DATA], 1), size[AXIS_TENSOR], size[AXIS_PIPELINE], MAX(size[AXIS_SEQUENCE], 1),
+               RANKS_MOST);
+}
+
 status config_check(const config *c) {
     const train_options *t = &c->train;
     TRY(check_model(c));
+    TRY(check_mesh(c));
     int64_t end = t->schedule_steps ? t->schedule_steps : t->steps;
     const char *end_key = t->schedule_steps ? "train.schedule_steps" : "train.steps";
     if (t->warmup > 0 && t->warmup >= end && t->schedule != SCHEDULE_CONSTANT)

@@ -331,11 +331,12 @@ const char *foreign_format(const foreign_reader *r, const char *format, ...) {
     return arena_string(&r->f->memory, text);
 }
 
-int foreign_row_ranks(const foreign_reader *r) {
+/* In 64 bits: that the axes fit together is checked when all settings are known. */
+int64_t foreign_row_ranks(const foreign_reader *r) {
     const int *size = r->c->parallel.size;
-    int others = MAX(size[AXIS_TENSOR], 1) * MAX(size[AXIS_PIPELINE], 1);
-    if (size[AXIS_DATA] > 0) return size[AXIS_DATA] * MAX(size[AXIS_SEQUENCE], 1);
-    return MAX(r->f->n_ranks / others, 1);
+    int64_t others = (int64_t)MAX(size[AXIS_TENSOR], 1) * MAX(size[AXIS_PIPELINE], 1);
+    if (size[AXIS_DATA] > 0) return (int64_t)size[AXIS_DATA] * MAX(size[AXIS_SEQUENCE], 1);
+    return MAX(r->f->n_ranks / others, (int64_t)1);
 }
 
 const char *foreign_value(const foreign_reader *r, const char *setting) {
@@ -368,8 +369,11 @@ void foreign_say_set(foreign_reader *r, const foreign_item *i, const char *setti
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note) {
     const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_said_by(r->c, setting);
+    const char *name = i ? i->key : setting;
     config_offer_result result;
-    TRY(config_offer(r->c, setting, value, where, i ? i->key : setting, &result));
+    /* A number in other units is refused in those: the one in the file stands beside it. */
+    if (i && strcmp(i->text, value) != 0) name = foreign_format(r, "%s = %.100s", i->key, i->text);
+    TRY(config_offer(r->c, setting, value, where, name, &result));
     if (result == OFFER_REFUSED)
         note = foreign_format(r, "conflict: %s says so, %s would give %s%s%s", who, r->file->path, value,
                               note ? "; " : "", note ? note : "");

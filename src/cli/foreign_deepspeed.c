@@ -215,7 +215,8 @@ static status settle_batch(foreign_reader *r) {
                        *micro_item = foreign_find(r, "train_micro_batch_size_per_gpu"),
                        *steps_item = foreign_find(r, "gradient_accumulation_steps");
     int64_t train = stated(train_item), micro = stated(micro_item), steps = stated(steps_item);
-    int64_t ranks = foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1);
+    /* At least one also where fewer ranks are there than share a row: a plan may be for more than are. */
+    int64_t ranks = MAX(foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1), (int64_t)1);
     const char *of_ranks = foreign_format(r, "%lld rank%s", (long long)ranks, ranks == 1 ? "" : "s");
     const struct {
         const foreign_item *item;
@@ -498,8 +499,11 @@ static status settle_paths(foreign_reader *r, const char *states, const char *pa
     return OK;
 }
 
-/* As many elements, in bytes. */
+/* As many elements, in bytes. 0 bytes would read as auto. */
 static status offer_elements(foreign_reader *r, const foreign_item *i, const char *setting, size_t element) {
+    if (item_whole(i) < 1)
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1, or \"auto\"", foreign_where(r, i),
+                   i->key, i->text);
     return whole_offer(r, i, setting, times(item_whole(i), (int64_t)element),
                        foreign_format(r, "%s elements of %zu bytes", i->text, element));
 }
@@ -573,14 +577,15 @@ static status settle_persistence(foreign_reader *r, int64_t stage) {
     const char *note =
         foreign_format(r, "%s of %s parameters (%.0f %%) whole on every rank; ralo packs q, k, v and gate, up",
                        str_format_count(a, (double)m.small), str_format_count(b, (double)m.total), share);
+    /* DeepSpeed keeps tensors of up to so many elements, ralo those of fewer. */
+    TRY(whole_offer(r, threshold, "parallel.persist_below", MIN(item_whole(threshold), INT64_MAX - 1) + 1, note));
     if (2 * m.small > m.total && item_whole(threshold) > DEFAULT_PERSISTENCE)
         log_warn("%s: stage3_param_persistence_threshold %s defeats stage 3: %s of %s parameters (%.0f %%, %s) are in "
                  "tensors that small and stay whole on every rank; DeepSpeed's default is 1e5",
                  foreign_where(r, threshold), threshold->text, str_format_count(a, (double)m.small),
                  str_format_count(b, (double)m.total), share,
                  str_format_bytes((char[32]){0}, m.small * element_bytes(r->c)));
-    /* DeepSpeed keeps tensors of up to so many elements, ralo those of fewer. */
-    return whole_offer(r, threshold, "parallel.persist_below", MIN(item_whole(threshold), INT64_MAX - 1) + 1, note);
+    return OK;
 }
 
 static status settle_zero(foreign_reader *r) {

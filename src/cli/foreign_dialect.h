@@ -59,6 +59,6 @@ void foreign_say_set(foreign_reader *r, const foreign_item *i, const char *setti
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
 /* Of all ranks, those that share neither a layer nor a stage with each other: they have rows of their own, or share them. */
-int foreign_row_ranks(const foreign_reader *r);
+int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */
 const char *foreign_format(const foreign_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

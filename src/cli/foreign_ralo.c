@@ -160,7 +160,7 @@ static status settle_implied(foreign_reader *r) {
 static status settle_ranks(foreign_reader *r) {
     const foreign_item *sharding = foreign_find(r, PARAMS "zero2_gradient_sharding"),
                        *sequence = foreign_find(r, PARAMS "sequence_parallelism");
-    int ranks = foreign_row_ranks(r);
+    int64_t ranks = foreign_row_ranks(r);
     const char *alone = ranks > 1 ? NULL : "on one rank it is the same";
     if (sharding)
         TRY(foreign_offer(r, sharding, "parallel.zero", item_is_true(sharding) ? "2" : "0",
@@ -169,7 +169,7 @@ static status settle_ranks(foreign_reader *r) {
                                                    : "gradients are whole on every rank"));
     if (sequence)
         return foreign_offer(r, sequence, "parallel.sequence",
-                             item_is_true(sequence) ? foreign_format(r, "%d", ranks) : "1",
+                             item_is_true(sequence) ? foreign_format(r, "%lld", (long long)ranks) : "1",
                              alone                    ? alone
                              : item_is_true(sequence) ? "all ranks share each row"
                                                       : NULL);

@@ -8,18 +8,22 @@
  * positions end where their table ends. */
 #include "cli/longest.h"
 
-enum { UNIT = 1024, LONGEST = 1 << 24, GROWTH = 8, PART = 64 };
+enum { SHORTEST = 2, UNIT = 1024, LONGEST = 1 << 24, GROWTH = 8, PART = 64 };
 
-static status ask(command_line *l, longest_request request, int64_t tokens, bool *fits) {
+/* Notes the answer in out. */
+static status ask(command_line *l, longest_request request, int64_t tokens, longest_row *out) {
     train_request r;
     hardware machine;
+    bool fits;
+    uint64_t planned;
     l->config.data.seq_len = tokens;
     TRY(request(l, &r, &machine));
     r.plan.model.max_positions = MAX(r.plan.model.max_positions, tokens);
     r.plan.hardware = NULL;
-    if (plan_is_open(&r.plan)) return plan_can_fit(&r.plan, fits);
-    uint64_t planned;
-    *fits = plan_variant_fits(&r.plan, &planned);
+    if (plan_is_open(&r.plan)) TRY(plan_can_fit(&r.plan, &fits));
+    else fits = plan_variant_fits(&r.plan, &planned);
+    if (fits) out->fits = tokens;
+    else out->too_long = tokens;
     return OK;
 }
 
@@ -30,23 +34,25 @@ status longest_find(command_line *l, longest_request request, longest_row *out) 
     const model_config *m = &r.plan.model;
     *out = (longest_row){.positions = m->max_positions};
     int64_t most = model_family_traits(m->family)->learned_positions ? m->max_positions : LONGEST;
+    if (most < SHORTEST)
+        return ERR(ERR_INPUT, "model.max_positions: found %lld, expected at least %d: no row is shorter",
+                   (long long)most, SHORTEST);
     most = MIN(most, (int64_t)(1 << 28) / r.plan.micro_batch); /* what one micro-batch may have */
-    int64_t next = MIN((int64_t)UNIT, most), step = UNIT;
-    bool fits = true;
-    for (;;) {
-        TRY(ask(l, request, next, &fits));
-        if (fits) out->fits = next;
-        else out->too_long = next;
-        if (!fits || next == most) break;
+    int64_t next = MIN((int64_t)UNIT, most);
+    TRY(ask(l, request, next, out));
+    while (!out->too_long && next < most) {
         next = MIN(next * GROWTH, most);
+        TRY(ask(l, request, next, out));
+    }
+    while (!out->fits && next > SHORTEST) {
+        next = MAX(next / GROWTH, (int64_t)SHORTEST);
+        TRY(ask(l, request, next, out));
     }
     while (out->fits && out->too_long) {
-        step = MAX(out->fits / PART / UNIT * UNIT, (int64_t)UNIT);
+        int64_t unit = out->fits < UNIT ? SHORTEST : UNIT, step = MAX(out->fits / PART / unit * unit, unit);
         next = (out->fits + out->too_long) / 2 / step * step;
         if (next <= out->fits) break;
-        TRY(ask(l, request, next, &fits));
-        if (fits) out->fits = next;
-        else out->too_long = next;
+        TRY(ask(l, request, next, out));
     }
     l->config.data.seq_len = out->fits ? out->fits : next;
     l->config.model.max_positions = MAX(out->positions, l->config.data.seq_len);
