@@ -81,8 +81,10 @@ static status make_request(command_line *l, train_request *r, hardware *machine)
     TRY(request_from_config(&l->config, r));
     TRY(machine_describe(l->hardware, r, machine));
     /* A machine with devices of their own is planned with their kernels' scratch. */
-    if (l->hardware && l->config.run.device == DEVICE_AUTO)
+    if (l->hardware && l->config.run.device == DEVICE_AUTO) {
         r->plan.target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
+        if (!machine->unified) r->plan.open.sequence = r->plan.left_open.sequence = false; /* as `train` there */
+    }
     if (!l->config.memory.device && (!r->backend || l->hardware)) r->plan.device_limit = machine->device_bytes;
     if (l->hardware && !l->config.memory.host) r->plan.host_limit = machine->host_bytes;
     r->plan.host_bytes += dataset_host_bytes_at_most(&r->data);

@@ -321,7 +321,8 @@ static status check_stages(const config *c, const plan_request *p) {
     return OK;
 }
 
-/* Ranks that share rows are taken from the data axis, so its size must be free; and so far they are not GPUs. */
+/* Ranks that share rows are taken from the data axis, so its size must be free. Not where they have GPUs: the mesh is opened
+ * again for it, and who shares a GPU is known of the first one alone. */
 static bool sequence_is_open(const config *c, device_kind kind) {
     return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
 }
