@@ -30,7 +30,8 @@ static status plan_together(job *j, comm *ranks) {
     }
     TRY(comm_broadcast(ranks, &chosen, sizeof chosen, 0));
     if (first) return OK;
-    if (r->recompute.kind != RECOMPUTE_AUTO) chosen.recompute = r->recompute; /* its names are the first rank's memory */
+    if (r->recompute.kind != RECOMPUTE_AUTO)
+        chosen.recompute = r->recompute; /* its names are the first rank's memory */
     plan_request one = plan_request_of(r, &chosen);
     TRY(plan_compile(&j->plan, &one));
     plan_remember(&j->plan, r); /* what does not fit is told alike on every rank */

@@ -46,7 +46,8 @@ static const struct {
     bool master, fp8;
 } precisions[PRECISION_COUNT] = {
     [PRECISION_FP32] = {.name = "fp32", .compute = DTYPE_F32, .grad = DTYPE_F32, .states = STATES_FP32},
-    [PRECISION_BF16] = {.name = "bf16", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
+    [PRECISION_BF16] =
+        {.name = "bf16", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
     [PRECISION_BF16_SR] = {.name = "bf16_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16},
     [PRECISION_FP16] = {.name = "fp16", .compute = DTYPE_F16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
     [PRECISION_FP8] =

@@ -69,7 +69,8 @@ attention_choice plan_attention(const plan_request *r) {
     if (a.way != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;
     if (!r->target.has_ring) a.way = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
-    else if (!model_heads_divide(&r->model, &r->mesh)) a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    else if (!model_heads_divide(&r->model, &r->mesh))
+        a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
     else if (timed) a.way = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
     else a.way = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
     return a;

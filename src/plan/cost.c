@@ -3,7 +3,8 @@
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
  * products (less for small ones), attention, and arithmetic on single elements; sums over rows have a time of their own
  * beside it, and so has the noise of stochastic rounding where it was measured. On the host AdamW's rate stands for
- * arithmetic. A copy between tiers takes its bytes over the slowest thing on its way; while copies run both ways, both are slower, and so is a drive that reads and writes.
+ * arithmetic. A copy between tiers takes its bytes over the slowest thing on its way; while copies run both ways, both are
+ * slower, and so is a drive that reads and writes.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
  * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The walk itself is

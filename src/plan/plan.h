@@ -19,9 +19,9 @@
  * numbers of a run, so they are open only where they were set to auto. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
-    bool keep_layers; /* which of the activations stay */
-    bool chunk;       /* may the MLP take fewer tokens at a time */
-    bool prefetch;    /* how far ahead copies run */
+    bool keep_layers;                        /* which of the activations stay */
+    bool chunk;                              /* may the MLP take fewer tokens at a time */
+    bool prefetch;                           /* how far ahead copies run */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
     bool zero;        /* what data ranks keep a part of */

@@ -71,7 +71,8 @@ static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
         const plan_candidate *k = &s->list[i];
         if (k->precision == c.precision && k->micro_batch == c.micro_batch && k->zero == c.zero &&
-            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind && offload_same_homes(&k->offload, &c.offload))
+            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind &&
+            offload_same_homes(&k->offload, &c.offload))
             return;
     }
     c.step_s = NAN;
