@@ -113,22 +113,11 @@ static void an_uneven_last_chunk_counts_once(void **state) {
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct compiled {
-    config c;
-    train_request r;
-    plan p;
-} compiled;
-
 static void compile(compiled *k, training t, const char *const *more) {
     t.more = more;
     training_must(training_request(&t, &k->c, &k->r));
     k->r.plan.verify = true;
     training_must(plan_compile(&k->p, &k->r.plan));
-}
-
-static void compiled_close(compiled *k) {
-    plan_close(&k->p);
-    config_fini(&k->c);
 }
 
 static int64_t widest_rows(const program *p, int64_t width, section s) {

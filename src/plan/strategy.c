@@ -321,8 +321,10 @@ static status take_best(search *s, plan *out) {
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
             status rc = add_tighter(s);
-            if (rc != OK) plan_close(out);
-            if (rc != OK) return rc;
+            if (rc != OK) {
+                plan_close(out);
+                return rc;
+            }
         }
         if (s->list[0].order == first) break;
         plan_close(out);
