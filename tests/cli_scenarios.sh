@@ -20,7 +20,6 @@ plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=
 holds 'r["fits"] and r["strategy"]["zero"] >= 2 and r["strategy"]["offload"]["states"] == "host"'
 holds 'r["memory"]["host"]["planned"] < 3 * 12 * 6.8e9 / 8'
 
-
 # A small model whose rows fill the device: 16K tokens in the memory that 4K take on one rank.
 mkdir long
 cat >long/config.json <<'END'
@@ -68,4 +67,10 @@ four=$(python3 -c 'import json; r = json.load(open("out")); print(r["param_hash"
 run 0 train --preset test-llama --set train.micro_batch=1 --set train.accumulation=4 --set train.steps=2 --set train.eval_rows=0 \
     --set train.problems=0 --set run.dir=alone --json
 holds "r['param_hash'] == '$four'"
+# So they do where only the last resort fits: chunks of the MLP reach every rank.
+run 0 train --ranks 2 --preset test-llama --set model.layers=4 --set model.max_positions=2048 --set model.ffn=1024 \
+    --set data.seq_len=2048 --set train.micro_batch=1 --set memory.device=21M --set memory.host=1G --set parallel.sequence=1 \
+    --set train.steps=1 --set train.eval_rows=0 --set train.problems=0 --set run.dir=tight --json
+holds 'r["strategy"]["chunk_tokens"] == 1024'
+holds 'all(k["device"]["planned"] == k["device"]["peak"] <= 21 << 20 for k in r["ranks"])'
 finish "three scenarios, chosen and run"

@@ -3,8 +3,8 @@
  * The device is queued_backend.c: kernels of the CPU behind queues. Ranks that share one send through host memory (copies to
  * and from it are queues of the device, messages a thread beside them); ranks with one each send from queue to queue. Both
  * ways, in every stage of ZeRO, parameters end with the bits of one rank that takes all micro-batches itself, and every
- * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends; with `die` rank 1 dies
- * while all are in that message. */
+ * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends; with
+ * `die` rank 1 dies while all are in that message. */
 #include "queued_backend.h"
 #include "rank_check.h"
 #include "training.h"

@@ -113,22 +113,11 @@ static void an_uneven_last_chunk_counts_once(void **state) {
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct compiled {
-    config c;
-    train_request r;
-    plan p;
-} compiled;
-
 static void compile(compiled *k, training t, const char *const *more) {
     t.more = more;
     training_must(training_request(&t, &k->c, &k->r));
     k->r.plan.verify = true;
     training_must(plan_compile(&k->p, &k->r.plan));
-}
-
-static void compiled_close(compiled *k) {
-    plan_close(&k->p);
-    config_fini(&k->c);
 }
 
 static int64_t widest_rows(const program *p, int64_t width, section s) {
@@ -261,6 +250,24 @@ static void a_small_host_keeps_few_layers(void **state) {
     assert_true(c.offload.keep_layers > 0 || c.recompute.kind == RECOMPUTE_NESTED);
 }
 
+/* Whether anything fits is asked for the ranks that there are: what one cannot hold four that share a row can. */
+static void ranks_that_share_a_row_hold_a_longer_one(void **state) {
+    (void)state;
+    compiled k;
+    training t = {.preset = "test-gpt2", .seq_len = 4096, .micro_batch = 1};
+    compile(&k, t, SETTINGS("model.max_positions=4096", "memory.device=4G", "memory.host=4G"));
+    plan_request r = k.r.plan;
+    bool fits;
+    r.hardware = NULL;
+    r.device_limit = 12u << 20;
+    training_must(plan_can_fit(&r, &fits));
+    assert_false(fits);
+    r.mesh.size[AXIS_SEQUENCE] = 4;
+    training_must(plan_can_fit(&r, &fits));
+    assert_true(fits);
+    compiled_close(&k);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_added_to_what_is_there),
@@ -272,6 +279,7 @@ int main(void) {
         cmocka_unit_test(kept_layers_move_their_bytes_from_host_to_device),
         cmocka_unit_test(chunks_come_where_nothing_else_fits),
         cmocka_unit_test(a_small_host_keeps_few_layers),
+        cmocka_unit_test(ranks_that_share_a_row_hold_a_longer_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,23 +12,12 @@
 
 /* ---- programs ------------------------------------------------------------------------------------------------------- */
 
-typedef struct compiled {
-    config c;
-    train_request r;
-    plan p;
-} compiled;
-
 static void compile(compiled *k, const training *t) {
     k->p = (plan){0};
     training_must(training_request(t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0}; /* nothing is to be moved */
     training_must(plan_compile(&k->p, &k->r.plan));
     training_must(program_verify(&k->p.program));
-}
-
-static void compiled_close(compiled *k) {
-    plan_close(&k->p);
-    config_fini(&k->c);
 }
 
 static size_t count(const program *p, section s, op_kind k) {

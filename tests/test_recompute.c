@@ -108,12 +108,6 @@ static void a_run_may_go_on_with_another_rung(void **state) {
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
-typedef struct compiled {
-    config c;
-    train_request r;
-    plan p;
-} compiled;
-
 static status compile(compiled *k, const char *preset, const char *layers, const char *policy, precision q,
                       const char *more) {
     setting_text s = recompute(policy);
@@ -126,11 +120,6 @@ static status compile(compiled *k, const char *preset, const char *layers, const
     TRY(training_request(&t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0}; /* recompute alone: nothing is to be moved instead */
     return plan_compile(&k->p, &k->r.plan);
-}
-
-static void compiled_close(compiled *k) {
-    plan_close(&k->p);
-    config_fini(&k->c);
 }
 
 static uint64_t hash_of(const char *preset, const char *layers, const char *policy) {

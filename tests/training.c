@@ -62,6 +62,11 @@ status training_request(const training *t, config *c, train_request *out) {
     return OK;
 }
 
+void compiled_close(compiled *k) {
+    plan_close(&k->p);
+    config_fini(&k->c);
+}
+
 status training_run(const training *t, train_result *out) {
     static const train_observer silent;
     status rc;

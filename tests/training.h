@@ -34,6 +34,13 @@ extern const char *const training_presets[4]; /* one tiny model per family */
 
 /* The request that these settings make; `c` keeps its strings and is closed with config_fini. */
 status training_request(const training *t, config *c, train_request *out);
+/* A request and its plan, for tests that look into programs. */
+typedef struct compiled {
+    config c;
+    train_request r;
+    plan p;
+} compiled;
+void compiled_close(compiled *k);
 /* out->host_planned and out->memory.planned are the plan's. */
 status training_run(const training *t, train_result *out);
 

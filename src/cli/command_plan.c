@@ -23,11 +23,6 @@ static status use_world(plan_request *r, const command_line *l) {
     return OK;
 }
 
-/* The ranks of a node share its memory. */
-static void share_host(plan_request *r, const hardware *h, int n_ranks) {
-    r->host_limit /= (uint64_t)MIN((int64_t)n_ranks, h->devices_per_node);
-}
-
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
@@ -81,16 +76,22 @@ static status show(const command_line *l, const plan *p, const longest_row *row)
     return rc;
 }
 
-/* The request of the settings, for the machine that was named or this one. */
+/* The request of the settings and their ranks, for the machine that was named or this one. */
 static status make_request(command_line *l, train_request *r, hardware *machine) {
     TRY(request_from_config(&l->config, r));
     TRY(machine_describe(l->hardware, r, machine));
     /* A machine with devices of their own is planned with their kernels' scratch. */
-    if (l->hardware && l->config.run.device == DEVICE_AUTO)
+    if (l->hardware && l->config.run.device == DEVICE_AUTO) {
         r->plan.target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
+        if (!machine->unified) r->plan.open.sequence = r->plan.left_open.sequence = false; /* as `train` there */
+    }
     if (!l->config.memory.device && (!r->backend || l->hardware)) r->plan.device_limit = machine->device_bytes;
     if (l->hardware && !l->config.memory.host) r->plan.host_limit = machine->host_bytes;
     r->plan.host_bytes += dataset_host_bytes_at_most(&r->data);
+    if (!l->world) TRY(request_use_mesh(r, &l->config));
+    int64_t n_ranks = l->world ? l->world : mesh_world(&r->plan.mesh);
+    /* Those of a node share its memory. */
+    if (!l->config.memory.host) r->plan.host_limit /= (uint64_t)MIN(n_ranks, machine->devices_per_node);
     return OK;
 }
 
@@ -125,12 +126,7 @@ status command_plan(command_line *l) {
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
-    if (l->world) {
-        if (!l->config.memory.host) share_host(&r.plan, &machine, l->world);
-        return show_world(l, &r.plan);
-    }
-    TRY(request_use_mesh(&r, &l->config));
-    if (!l->config.memory.host) share_host(&r.plan, &machine, mesh_world(&r.plan.mesh));
+    if (l->world) return show_world(l, &r.plan);
     TRY(plan_compile(&p, &r.plan));
     status rc = show(l, &p, &row);
     plan_close(&p);

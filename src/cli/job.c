@@ -4,7 +4,6 @@
  * before job_use_dir, and that comes last. */
 #include "cli/cli.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
@@ -16,79 +15,26 @@ status job_init(job *j, const config *c, const char *hardware) {
     return OK;
 }
 
-/* What the first rank chose, for the others. */
-typedef struct choice {
-    precision precision;
-    int64_t micro_batch, accumulation;
-    int zero;
-    mesh mesh;
-    recompute_kind recompute;
-    offload_options offload;
-} choice;
-
-static choice choice_of(const plan *p) {
-    const plan_request *r = &p->request;
-    return (choice){.precision = r->precision,
-                    .micro_batch = r->micro_batch,
-                    .accumulation = r->accumulation,
-                    .zero = r->shard.zero,
-                    .mesh = r->mesh,
-                    .recompute = p->passes.recompute.kind,
-                    .offload = p->passes.offload};
-}
-
-static void take_choice(plan_request *r, const choice *c) {
-    int rank = mesh_rank(&r->mesh);
-    r->open = (plan_open){0};
-    r->precision = c->precision;
-    r->micro_batch = c->micro_batch;
-    r->accumulation = c->accumulation;
-    r->shard.zero = c->zero;
-    r->mesh = c->mesh;
-    mesh_seat(&r->mesh, rank);
-    if (r->recompute.kind == RECOMPUTE_AUTO) r->recompute.kind = c->recompute;
-    r->offload = c->offload;
-}
-
-static uint64_t smaller_limit(uint64_t a, uint64_t b) { return a && b ? MIN(a, b) : a | b; } /* 0 is none */
-
-/* Least memory and most bytes beside the plan, of all ranks: what fits with these fits everywhere. */
-static status share_limits(plan_request *r, comm *ranks) {
-    typedef struct limits {
-        uint64_t device, host, held;
-    } limits;
-    limits mine = {r->device_limit, r->host_limit, r->host_bytes};
-    limits *all = mem_alloc((size_t)comm_size(ranks) * sizeof *all);
-    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, all);
-    for (int i = 0; rc == OK && i < comm_size(ranks); i++) {
-        r->device_limit = smaller_limit(r->device_limit, all[i].device);
-        r->host_limit = smaller_limit(r->host_limit, all[i].host);
-        r->host_bytes = MAX(r->host_bytes, all[i].held);
-    }
-    free(all);
-    return rc;
-}
-
-/* Ranks must mean the same step, and each sees its own machine: the first chooses for all. Stages of a pipeline differ, and
- * nothing that they have to agree on is open there. */
+/* Ranks must mean the same step, and each sees its own machine: the first chooses for all, with the most that any of them holds
+ * beside the plan. (Limits are the least of all ranks since request_use_comm.) Stages of a pipeline differ, and nothing that
+ * they have to agree on is open there. */
 static status plan_together(job *j, comm *ranks) {
     plan_request *r = &j->request.plan;
-    choice c = {0};
     if (!plan_is_open(r) || mesh_size(&r->mesh, AXIS_PIPELINE) > 1) return plan_compile(&j->plan, r);
-    TRY(share_limits(r, ranks));
+    TRY(comm_most(ranks, &r->host_bytes));
     bool first = comm_rank(ranks) == 0;
+    plan_candidate chosen = {0};
     if (first) {
         TRY(plan_compile(&j->plan, r));
-        c = choice_of(&j->plan);
+        chosen = plan_chosen(&j->plan);
     }
-    TRY(comm_broadcast(ranks, &c, sizeof c, 0));
+    TRY(comm_broadcast(ranks, &chosen, sizeof chosen, 0));
     if (first) return OK;
-    plan_request asked = *r;
-    take_choice(r, &c);
-    TRY(plan_compile(&j->plan, r));
-    j->plan.request.open = asked.open; /* what does not fit is told alike on every rank */
-    j->plan.request.recompute = asked.recompute;
-    j->plan.request.offload = asked.offload;
+    if (r->recompute.kind != RECOMPUTE_AUTO)
+        chosen.recompute = r->recompute; /* its names are the first rank's memory */
+    plan_request one = plan_request_of(r, &chosen);
+    TRY(plan_compile(&j->plan, &one));
+    plan_remember(&j->plan, r); /* what does not fit is told alike on every rank */
     return OK;
 }
 

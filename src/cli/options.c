@@ -321,13 +321,44 @@ static status check_stages(const config *c, const plan_request *p) {
     return OK;
 }
 
-/* Ranks that share rows are taken from the data axis, so its size must be free; and so far they are not GPUs. */
+/* Ranks that share rows are taken from the data axis, so its size must be free. Not where they have GPUs: the mesh is opened
+ * again for it, and who shares a GPU is known of the first one alone. */
 static bool sequence_is_open(const config *c, device_kind kind) {
     return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
 }
 
 /* The names of the setting stand in the order of the tiers. */
 static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+
+/* What is given by hand, and what is left to the plan. */
+static void strategy_from_config(const config *c, device_kind kind, plan_request *p) {
+    p->left_open = (plan_open){.params = c->memory.offload_params < 0,
+                               .grads = c->memory.offload_grads < 0,
+                               .states = c->memory.offload_states < 0,
+                               .activations = c->memory.offload_activations < 0,
+                               .keep_layers = c->memory.keep_layers < 0,
+                               .chunk = c->memory.chunk_tokens < 0,
+                               .prefetch = !config_was_given(c, "memory.prefetch"),
+                               .precision = p->open.precision,
+                               .micro_batch = p->open.micro_batch,
+                               .zero = c->parallel.shard.zero < 0,
+                               .sequence = sequence_is_open(c, kind)};
+    p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
+    p->manual = c->memory.strategy == STRATEGY_MANUAL;
+    if (!p->manual) p->open = p->left_open;
+    else if (p->left_open_recompute) p->recompute.kind = RECOMPUTE_NONE;
+    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
+                                   .grads = offload_tier(c->memory.offload_grads),
+                                   .states = offload_tier(c->memory.offload_states),
+                                   .activations = offload_tier(c->memory.offload_activations),
+                                   .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
+                                   .prefetch = c->memory.prefetch,
+                                   .bucket_bytes = c->memory.bucket};
+    p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
+    p->may_nvme = *c->memory.nvme_path != 0; /* a drive is not filled unasked */
+    p->shard = c->parallel.shard;
+    p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
+}
 
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
@@ -370,34 +401,9 @@ status request_from_config(const config *c, train_request *out) {
     p->with_eval = t->eval_rows > 0 || t->problems > 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->recompute, c->memory.recompute));
-    p->left_open = (plan_open){.params = c->memory.offload_params < 0,
-                               .grads = c->memory.offload_grads < 0,
-                               .states = c->memory.offload_states < 0,
-                               .activations = c->memory.offload_activations < 0,
-                               .keep_layers = c->memory.keep_layers < 0,
-                               .chunk = c->memory.chunk_tokens < 0,
-                               .prefetch = !config_was_given(c, "memory.prefetch"),
-                               .precision = p->open.precision,
-                               .micro_batch = p->open.micro_batch,
-                               .zero = c->parallel.shard.zero < 0,
-                               .sequence = sequence_is_open(c, kind)};
-    p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
-    p->manual = c->memory.strategy == STRATEGY_MANUAL;
-    if (!p->manual) p->open = p->left_open;
-    else if (p->left_open_recompute) p->recompute.kind = RECOMPUTE_NONE;
-    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
-                                   .grads = offload_tier(c->memory.offload_grads),
-                                   .states = offload_tier(c->memory.offload_states),
-                                   .activations = offload_tier(c->memory.offload_activations),
-                                   .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
-                                   .prefetch = c->memory.prefetch,
-                                   .bucket_bytes = c->memory.bucket};
-    p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
+    strategy_from_config(c, kind, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
-    p->may_nvme = out->nvme_path != NULL; /* a drive is not filled unasked */
-    p->shard = c->parallel.shard;
-    p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_way)c->parallel.attention;
     TRY(check_transport(c, kind));

@@ -80,8 +80,8 @@ void comm_memory_close(comm *c, void *memory, size_t n_bytes);
 
 /* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
 size_t comm_work_bytes(const program *p, const op *o);
-/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in the order of
- * the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
+/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in the order
+ * of the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
  * somebody takes them. */
 status comm_run(comm *c, const kernel_call *k);
 /* Bytes that this rank has taken from others in comm_run so far: out of their memory, and as messages. */
@@ -110,6 +110,7 @@ typedef struct comm_devices {
 status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out);
 /* Of what each rank brings; over all ranks, or those on this rank's device as comm_find_devices found them. Collective. */
 status comm_least(comm *c, uint64_t *x);
+status comm_most(comm *c, uint64_t *x);
 status comm_device_sum(comm *c, uint64_t *x);
 int comm_device_sharing(const comm *c); /* n_sharing */
 

@@ -85,10 +85,13 @@ status comm_device_sum(comm *c, uint64_t *x) {
     return rc;
 }
 
-status comm_least(comm *c, uint64_t *x) {
+static status find_extreme(comm *c, uint64_t *x, bool most) {
     uint64_t *all = mem_alloc((size_t)c->size * sizeof *all);
     status rc = comm_all_gather_bytes(c, x, sizeof *x, all);
-    for (int r = 0; rc == OK && r < c->size; r++) *x = MIN(*x, all[r]);
+    for (int r = 0; rc == OK && r < c->size; r++) *x = most ? MAX(*x, all[r]) : MIN(*x, all[r]);
     free(all);
     return rc;
 }
+
+status comm_least(comm *c, uint64_t *x) { return find_extreme(c, x, false); }
+status comm_most(comm *c, uint64_t *x) { return find_extreme(c, x, true); }

@@ -1,9 +1,9 @@
 /* watch.c - the thread that sees what happens to the others while this rank computes.
  *
  * Twenty times a second it looks whether the next rank of the node still lives (each watches one, the last the first, so
- * every death has a witness), whether another node has sent a cause, how far the messages are that a device runs, and whether the first cause is known. Then it says so
- * soon, because a launcher that sees a rank die kills the others within a second. The rank itself ends where it meets the
- * mesh the next time; one that has not left in time is ended by on_overdue. */
+ * every death has a witness), whether another node has sent a cause, how far the messages are that a device runs, and
+ * whether the first cause is known. Then it says so soon, because a launcher that sees a rank die kills the others within a
+ * second. The rank itself ends where it meets the mesh the next time; one that has not left in time is ended by on_overdue. */
 #include "comm/comm_state.h"
 
 #include <errno.h>

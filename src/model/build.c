@@ -800,13 +800,13 @@ static status check_training(const model_config *c, const model_build_options *o
                    "parallel.tensor: a micro-batch of %lld x %lld tokens cannot be shared by %d ranks; change "
                    "train.micro_batch or data.seq_len",
                    (long long)o->batch, (long long)o->seq_len / S, n);
-    int64_t heads = c->n_heads / n, kv_heads = MAX(c->n_kv_heads / n, (int64_t)1);
-    if (!o->ring && (heads % S || kv_heads % S))
+    if (!o->ring && !model_heads_divide(c, &o->mesh))
         return ERR(
             ERR_INPUT,
             "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both, or "
             "parallel.attention=ring",
-            (long long)heads, (long long)kv_heads, n > 1 ? " of each tensor rank" : "", S);
+            (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
+            n > 1 ? " of each tensor rank" : "", S);
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 

@@ -28,6 +28,11 @@ status model_cut_check(const model_config *c, int ranks) {
     return OK;
 }
 
+bool model_heads_divide(const model_config *c, const mesh *m) {
+    int tensor = mesh_size(m, AXIS_TENSOR), S = mesh_size(m, AXIS_SEQUENCE);
+    return c->n_heads / tensor % S == 0 && MAX(c->n_kv_heads / tensor, (int64_t)1) % S == 0;
+}
+
 int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n) {
     int64_t columns = c->here.rank == 2 ? c->here.dim[1] : 1, row = at / columns, column = at % columns;
     *n = shape_count(&c->here) - at;

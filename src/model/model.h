@@ -175,6 +175,8 @@ double model_stages_slowest(const model_config *c, int64_t seq_len, int n_stages
 
 /* Can `ranks` tensor ranks share this model? ERR_INPUT names what cannot be cut. */
 status model_cut_check(const model_config *c, int ranks);
+/* Can sequence ranks exchange tokens for heads: do they divide the heads that a tensor rank has? */
+bool model_heads_divide(const model_config *c, const mesh *m);
 /* Where element `at` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are a run. */
 int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n);
 typedef struct param_run {

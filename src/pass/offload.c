@@ -30,6 +30,10 @@ bool offload_any(const offload_options *o) {
            o->activations != TIER_DEVICE;
 }
 
+bool offload_same_homes(const offload_options *a, const offload_options *b) {
+    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
+}
+
 /* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
 static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; }
 

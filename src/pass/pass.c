@@ -45,12 +45,15 @@ static const struct {
     state_format states;
     bool master, fp8;
 } precisions[PRECISION_COUNT] = {
-    [PRECISION_FP32] = {"fp32", DTYPE_F32, DTYPE_F32, STATES_FP32, false, false},
-    [PRECISION_BF16] = {"bf16", DTYPE_BF16, DTYPE_F32, STATES_FP32, true, false},
-    [PRECISION_BF16_SR] = {"bf16_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false, false},
-    [PRECISION_FP16] = {"fp16", DTYPE_F16, DTYPE_F32, STATES_FP32, true, false},
-    [PRECISION_FP8] = {"fp8", DTYPE_BF16, DTYPE_F32, STATES_FP32, true, true},
-    [PRECISION_FP8_SR] = {"fp8_sr", DTYPE_BF16, DTYPE_BF16, STATES_BF16, false, true},
+    [PRECISION_FP32] = {.name = "fp32", .compute = DTYPE_F32, .grad = DTYPE_F32, .states = STATES_FP32},
+    [PRECISION_BF16] =
+        {.name = "bf16", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
+    [PRECISION_BF16_SR] = {.name = "bf16_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16},
+    [PRECISION_FP16] = {.name = "fp16", .compute = DTYPE_F16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
+    [PRECISION_FP8] =
+        {.name = "fp8", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true, .fp8 = true},
+    [PRECISION_FP8_SR] =
+        {.name = "fp8_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16, .fp8 = true},
 };
 
 static const char *const state_formats[STATES_COUNT] = {"auto", "fp32", "bf16", "int8"};

@@ -1,8 +1,8 @@
 /* schedule.c - give every op its stream and its scratch.
  *
- * Copies run on the stream of their direction, messages between ranks on one of their own, kernels on the compute stream, or on the host's where they run there. On
- * a machine with one stream the list order is the schedule; autodiff already writes each gradient's consumer right behind
- * its producer. */
+ * Copies run on the stream of their direction, messages between ranks on one of their own, kernels on the compute stream, or
+ * on the host's where they run there. On a machine with one stream the list order is the schedule; autodiff already writes
+ * each gradient's consumer right behind its producer. */
 #include "pass/pass.h"
 
 static stream stream_of(const program *p, const op *o) {

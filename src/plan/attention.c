@@ -33,12 +33,6 @@ static sizes sizes_of(const plan_request *r) {
     return z;
 }
 
-static bool heads_divide(const plan_request *r) {
-    int tensor = mesh_size(&r->mesh, AXIS_TENSOR), S = mesh_size(&r->mesh, AXIS_SEQUENCE);
-    int64_t heads = r->model.n_heads / tensor, kv_heads = MAX(r->model.n_kv_heads / tensor, (int64_t)1);
-    return heads % S == 0 && kv_heads % S == 0;
-}
-
 static double message_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
     return cost_message_seconds(n_bytes, z->S, AXIS_SEQUENCE, true, h, z->mesh, missing);
 }
@@ -75,7 +69,8 @@ attention_choice plan_attention(const plan_request *r) {
     if (a.way != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;
     if (!r->target.has_ring) a.way = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
-    else if (!heads_divide(r)) a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    else if (!model_heads_divide(&r->model, &r->mesh))
+        a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
     else if (timed) a.way = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
     else a.way = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
     return a;

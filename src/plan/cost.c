@@ -2,8 +2,9 @@
  *
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
  * products (less for small ones), attention, and arithmetic on single elements; sums over rows have a time of their own
- * beside it, and so has the noise of stochastic rounding where it was measured. A copy between tiers takes its bytes over
- * the slowest thing on its way; while copies run both ways, both are slower, and so is a drive that reads and writes.
+ * beside it, and so has the noise of stochastic rounding where it was measured. On the host AdamW's rate stands for
+ * arithmetic. A copy between tiers takes its bytes over the slowest thing on its way; while copies run both ways, both are
+ * slower, and so is a drive that reads and writes.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
  * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The walk itself is
@@ -79,10 +80,11 @@ static double copy_seconds(const program *p, const op *o, const hardware *h, con
     return s;
 }
 
-/* The rate is of the common case, bf16 with a master; other states move other bytes, and rounding noise is work. A rate
- * that was not measured is memory's alone. */
+/* The rate is of the common case, bf16 with a master; other states move other bytes. Rounding noise is integer work beside
+ * roots and divisions: whichever takes longer counts. A rate that was not measured is memory's alone. */
 static double adamw_seconds(const program *p, const op *o, const hardware *h) {
-    double bytes = op_bytes(p, o) / HARDWARE_ADAMW_BYTES, work = op_flops(p, o) / HARDWARE_ADAMW_FLOPS;
+    double bytes = op_bytes(p, o) / HARDWARE_ADAMW_BYTES, noise = NOISE_FLOPS * op_noise(p, o);
+    double work = fmax(op_flops(p, o) - noise, noise) / HARDWARE_ADAMW_FLOPS;
     return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
 }
 
@@ -128,6 +130,18 @@ static double element_seconds(const program *p, const op *o, const hardware *h, 
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
+/* Beside host memory. Its cores compute at least as fast as AdamW was measured to, which noise may be slower than memory at. */
+static double host_element_seconds(const program *p, const op *o, const hardware *h) {
+    double s = op_bytes(p, o) / h->host_bandwidth;
+    if (h->host_adamw > 0) s = fmax(s, op_flops(p, o) / (HARDWARE_ADAMW_FLOPS * h->host_adamw));
+    return s + sum_seconds(o, h) + h->launch_s;
+}
+
+static double message_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
+    bool in_pairs = o->kind != OP_ALL_GATHER && o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE;
+    return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing);
+}
+
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
@@ -140,11 +154,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_ALL_TO_ALL:
     case OP_SHIFT:
     case OP_SEND:
-    case OP_RECV: {
-        bool in_pairs = o->kind != OP_ALL_GATHER && o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE;
-        return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing) +
-               h->launch_s;
-    }
+    case OP_RECV: return message_seconds(p, o, h, m, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
@@ -178,7 +188,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
-        if (o->at == TIER_HOST) return op_bytes(p, o) / h->host_bandwidth + sum_seconds(o, h) + h->launch_s;
+        if (o->at == TIER_HOST) return host_element_seconds(p, o, h);
         return element_seconds(p, o, h, t);
     }
 }

@@ -27,7 +27,7 @@ typedef struct cost {
     const char *missing; /* key of hardware.def that some op needed and the machine does not have; NULL: none */
 } cost;
 
-/* Ranks of the mesh fill one node after the other; NULL: those of a group are neighbours. */
+/* In all of these ranks of the mesh fill one node after the other; NULL: those of a group are neighbours. */
 
 /* One op alone. *missing is set when a needed rate is not there, and the result is then INFINITY. */
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing);

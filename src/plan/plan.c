@@ -174,7 +174,8 @@ bool plan_fits(const plan *p) {
     return true;
 }
 
-/* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. The norm and the loss are noise. */
+/* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. Those of the norm
+ * and the loss are too small to count. */
 double plan_volume(const plan *p) {
     const program *g = &p->program;
     double n = 0;

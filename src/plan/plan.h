@@ -19,9 +19,9 @@
  * numbers of a run, so they are open only where they were set to auto. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
-    bool keep_layers; /* which of the activations stay */
-    bool chunk;       /* may the MLP take fewer tokens at a time */
-    bool prefetch;    /* how far ahead copies run */
+    bool keep_layers;                        /* which of the activations stay */
+    bool chunk;                              /* may the MLP take fewer tokens at a time */
+    bool prefetch;                           /* how far ahead copies run */
     bool precision;
     bool micro_batch; /* with accumulation: their product, the rows of a step, stays */
     bool zero;        /* what data ranks keep a part of */
@@ -126,6 +126,12 @@ bool plan_is_open(const plan_request *r);
 /* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
  * ways that fit the fastest, or where none does the smallest. */
 status plan_search(plan *p, const plan_request *r);
+/* Candidates without numbers: the one way that a request names, and the way that a plan takes. */
+plan_candidate plan_as_asked(const plan_request *r);
+plan_candidate plan_chosen(const plan *p);
+/* The request for one way, with nothing open; and what it was asked for put back, where the passes know what it became. */
+plan_request plan_request_of(const plan_request *r, const plan_candidate *c);
+void plan_remember(plan *p, const plan_request *asked);
 /* A candidate compiled, and its numbers. */
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */

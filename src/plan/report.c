@@ -200,10 +200,8 @@ json_t *plan_strategy_json(const plan *p) {
         json_object_set_new(s, "tensor", json_integer(mesh_size(&r->mesh, AXIS_TENSOR)));
         json_object_set_new(s, "sequence", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
     }
-    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) {
-        json_object_set_new(s, "sequence_ranks", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
+    if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1)
         json_object_set_new(s, "attention", json_string(p->attention.way == ATTENTION_RING ? "ring" : "heads"));
-    }
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) {
         json_object_set_new(s, "stages", json_integer(mesh_size(&r->mesh, AXIS_PIPELINE)));
         json_object_set_new(s, "virtual_stages", json_integer(MAX(r->virtual_stages, 1)));

@@ -64,10 +64,6 @@ typedef struct search {
     size_t n_tried; /* with those that turned out to be no ways */
 } search;
 
-static bool same_homes(const offload_options *a, const offload_options *b) {
-    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
-}
-
 static bool on_nvme(const offload_options *o) {
     return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
 }
@@ -76,7 +72,8 @@ static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
         const plan_candidate *k = &s->list[i];
         if (k->precision == c.precision && k->micro_batch == c.micro_batch && k->zero == c.zero &&
-            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind && same_homes(&k->offload, &c.offload))
+            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind &&
+            offload_same_homes(&k->offload, &c.offload))
             return;
     }
     c.step_s = NAN;
@@ -133,11 +130,9 @@ static void list_plain(search *s, int sequence) {
     const plan_request *r = s->r;
     int64_t micros = r->accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
     if (micros % before) return; /* fewer than one micro-batch each */
-    plan_candidate c = {.precision = r->precision,
-                        .micro_batch = r->micro_batch,
-                        .accumulation = micros / before,
-                        .sequence = sequence,
-                        .chunk_tokens = r->chunk_tokens};
+    plan_candidate c = plan_as_asked(r);
+    c.accumulation = micros / before;
+    c.sequence = sequence;
     for (size_t i = 0; i < (r->open.precision ? ARRAY_LENGTH(precisions) : 1); i++) {
         if (r->open.precision) c.precision = precisions[i];
         if (r->open.micro_batch) add_batches(s, c);
@@ -147,7 +142,26 @@ static void list_plain(search *s, int sequence) {
 
 /* ---- what each needs -------------------------------------------------------------------------------------------- */
 
-static plan_request request_of(const plan_request *r, const plan_candidate *c) {
+plan_candidate plan_as_asked(const plan_request *r) {
+    return (plan_candidate){.precision = r->precision,
+                            .micro_batch = r->micro_batch,
+                            .accumulation = r->accumulation,
+                            .zero = r->shard.zero,
+                            .sequence = mesh_size(&r->mesh, AXIS_SEQUENCE),
+                            .recompute = r->recompute,
+                            .offload = r->offload,
+                            .chunk_tokens = r->chunk_tokens};
+}
+
+plan_candidate plan_chosen(const plan *p) {
+    plan_candidate c = plan_as_asked(&p->request);
+    c.recompute = p->passes.recompute;
+    c.offload = p->passes.offload;
+    c.chunk_tokens = p->passes.chunk_tokens;
+    return c;
+}
+
+plan_request plan_request_of(const plan_request *r, const plan_candidate *c) {
     plan_request q = *r;
     q.open = (plan_open){0};
     q.precision = c->precision;
@@ -190,7 +204,7 @@ static bool limits_hold(const plan_request *r, const uint64_t planned[TIER_COUNT
 }
 
 static status estimate(const plan_request *r, plan_candidate *c) {
-    plan_request q = request_of(r, c);
+    plan_request q = plan_request_of(r, c);
     plan few, more;
     int64_t layers = r->model.n_layers;
     q.model.n_layers = FEW_LAYERS;
@@ -212,7 +226,7 @@ static status estimate(const plan_request *r, plan_candidate *c) {
 }
 
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
-    plan_request q = request_of(r, c);
+    plan_request q = plan_request_of(r, c);
     TRY(plan_compile(out, &q));
     take_numbers(c, out);
     return OK;
@@ -230,7 +244,7 @@ static bool is_line(const plan_candidate *c) {
 
 /* Exact but for how it is packed, and sooner. */
 static status estimate_pipeline(const plan_request *r, plan_candidate *c) {
-    plan_request q = request_of(r, c);
+    plan_request q = plan_request_of(r, c);
     plan few;
     q.shorten = true;
     TRY(plan_compile(&few, &q));
@@ -256,14 +270,7 @@ static status weigh(const plan_request *r, plan_candidate *c) {
 }
 
 status plan_weigh(const plan_request *r, plan_candidate *out) {
-    *out = (plan_candidate){.precision = r->precision,
-                            .micro_batch = r->micro_batch,
-                            .accumulation = r->accumulation,
-                            .zero = r->shard.zero,
-                            .sequence = mesh_size(&r->mesh, AXIS_SEQUENCE),
-                            .recompute = r->recompute,
-                            .offload = r->offload,
-                            .chunk_tokens = r->chunk_tokens};
+    *out = plan_as_asked(r);
     return weigh(r, out);
 }
 
@@ -280,13 +287,11 @@ static bool is_better(const plan_candidate *x, const plan_candidate *y) {
 static int best_first(const void *a, const void *b) { return is_better(a, b) ? -1 : 1; }
 static void sort_candidates(plan_candidate *list, size_t n) { qsort(list, n, sizeof *list, best_first); }
 
-static void adopt(plan *p, const plan_request *r, plan_candidate *list, size_t n) {
-    p->request.open = r->open;
-    p->request.recompute = r->recompute; /* what was asked; the passes know what it became */
-    p->request.offload = r->offload;
-    p->request.chunk_tokens = r->chunk_tokens;
-    p->candidates = list;
-    p->n_candidates = n;
+void plan_remember(plan *p, const plan_request *asked) {
+    p->request.open = asked->open;
+    p->request.recompute = asked->recompute;
+    p->request.offload = asked->offload;
+    p->request.chunk_tokens = asked->chunk_tokens;
 }
 
 /* Nothing on the list fits: what tight.c has beside it. */
@@ -317,13 +322,17 @@ static status take_best(search *s, plan *out) {
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
             status rc = add_tighter(s);
-            if (rc != OK) plan_close(out);
-            if (rc != OK) return rc;
+            if (rc != OK) {
+                plan_close(out);
+                return rc;
+            }
         }
         if (s->list[0].order == first) break;
         plan_close(out);
     }
-    adopt(out, s->r, s->list, s->n);
+    plan_remember(out, s->r);
+    out->candidates = s->list;
+    out->n_candidates = s->n;
     return OK;
 }
 

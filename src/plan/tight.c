@@ -20,16 +20,17 @@ typedef struct level {
 
 enum { LEVELS_MOST = 5 };
 
-/* By the tokens alone, never by the memory there is: chunks are part of the order of a sum. */
-static int64_t chunk_of(const plan_request *r) {
-    int64_t N = r->micro_batch * r->seq_len, c = chunk_rows(MAX((N + CHUNKS - 1) / CHUNKS, (int64_t)CHUNK_LEAST));
+/* By a rank's tokens alone, never by the memory there is: chunks are part of the order of a sum. */
+static int64_t chunk_of(const plan_request *r, const plan_candidate *like) {
+    int64_t N = like->micro_batch * r->seq_len / like->sequence;
+    int64_t c = chunk_rows(MAX((N + CHUNKS - 1) / CHUNKS, (int64_t)CHUNK_LEAST));
     return c < N ? c : 0;
 }
 
-static size_t list_levels(const plan_request *r, level out[LEVELS_MOST]) {
+static size_t list_levels(const plan_request *r, const plan_candidate *like, level out[LEVELS_MOST]) {
     bool may_nest = r->recompute.kind == RECOMPUTE_AUTO;
     /* 8-bit numbers have one scale for all tokens. */
-    int64_t chunk = r->open.chunk && !precision_fp8(r->precision) ? chunk_of(r) : r->chunk_tokens;
+    int64_t chunk = r->open.chunk && !precision_fp8(like->precision) ? chunk_of(r, like) : r->chunk_tokens;
     recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->recompute;
     size_t n = 0;
     out[n++] = (level){first, r->chunk_tokens};
@@ -53,10 +54,6 @@ static offload_options homes_of(const plan_request *r, const tier row[4]) {
     if (r->open.states) o.states = row[2];
     if (r->open.activations) o.activations = row[3];
     return o;
-}
-
-static bool same_homes(const offload_options *a, const offload_options *b) {
-    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
 }
 
 static status weigh(const plan_request *r, plan_candidate *c) {
@@ -103,7 +100,7 @@ static status try_level(const plan_request *r, const plan_candidate *like, const
         c.chunk_tokens = l->chunk_tokens;
         c.offload = homes_of(r, homes[i]);
         if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
-        if (any && same_homes(&c.offload, &last.offload)) continue;
+        if (any && offload_same_homes(&c.offload, &last.offload)) continue;
         TRY(fill_host(r, &c));
         out->list = array_grow(out->list, &out->capacity, out->n + 1, sizeof *out->list);
         out->list[out->n++] = last = c;
@@ -118,12 +115,9 @@ status plan_tighten(const plan_request *r, const plan_candidate *like, plan_cand
     level levels[LEVELS_MOST];
     ways w = {0};
     bool fits = false;
-    plan_request q = *r;
-    q.micro_batch = like->micro_batch;
-    q.precision = like->precision;
-    size_t n_levels = list_levels(&q, levels);
+    size_t n_levels = list_levels(r, like, levels);
     for (size_t i = 0; i < n_levels && !fits; i++) {
-        status rc = try_level(&q, like, &levels[i], &w, &fits);
+        status rc = try_level(r, like, &levels[i], &w, &fits);
         if (rc == OK) continue;
         free(w.list);
         return rc;
@@ -137,10 +131,10 @@ status plan_can_fit(const plan_request *r, bool *fits) {
     level levels[LEVELS_MOST];
     ways w = {0};
     status rc;
-    plan_candidate like = {.precision = r->precision, .micro_batch = r->micro_batch, .accumulation = r->accumulation};
+    plan_candidate like = plan_as_asked(r);
     *fits = false;
     /* The first is the quickest to compile; then the tightest: where anything fits, it does, most often. */
-    size_t n_levels = list_levels(r, levels);
+    size_t n_levels = list_levels(r, &like, levels);
     rc = try_level(r, &like, &levels[0], &w, fits);
     for (size_t i = n_levels; i-- > 1 && !*fits && rc == OK;) rc = try_level(r, &like, &levels[i], &w, fits);
     free(w.list);

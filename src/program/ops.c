@@ -216,9 +216,6 @@ static value_id sizing_operand(const op *o) {
     }
 }
 
-/* Each bf16 number that is rounded stochastically needs 16 of the 128 bits that ten rounds of Philox give. */
-#define NOISE_FLOPS 8.0
-
 double op_noise(const program *p, const op *o) {
     double n = 0;
     if (o->kind != OP_ADAMW && o->kind != OP_ACCUMULATE) return 0;

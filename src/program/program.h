@@ -6,8 +6,8 @@
  *   - A program is several sections over one table of values. A section is what runs in one go: PREPARE is what all
  *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a
  *     pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
- *     generation. Values that belong to one section
- *     only share bytes with those of other sections, because sections never run at the same moment.
+ *     generation. Values that belong to one section only share bytes with those of other sections, because sections never
+ *     run at the same moment.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
  *
  *     program p;
@@ -161,7 +161,7 @@ typedef struct op_attr {
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
-    int peer, tag;             /* send, recv: rank in the group; which of several messages */
+    int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
     int index;                 /* attention_ring: this rank's place in the group */
 } op_attr;
 
@@ -257,6 +257,8 @@ bool op_brings_gradient(const op *o);
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
+/* What op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
+#define NOISE_FLOPS 6.0
 double op_sent(const program *p, const op *o);  /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);

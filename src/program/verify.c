@@ -307,7 +307,6 @@ static status check_adamw(const checker *c) {
     return OK;
 }
 
-/* Groups of one rank are none: such an op is not written. */
 static status check_quantize(const checker *c) {
     const op *o = c->o;
     const shape *x = sh(c, IN(0));
@@ -337,6 +336,7 @@ static status check_linear8(const checker *c) {
     return OK;
 }
 
+/* Groups of one rank are none: such an op is not written. */
 static status check_comm(const checker *c) {
     const op *o = c->o;
     int64_t n = o->attr.group_size;

@@ -120,7 +120,7 @@ static void widen_task(void *context, int64_t task, int thread) {
 }
 
 static void widen(backend_context *c, uint16_t *to, const uint8_t *from, int64_t n) {
-    widen_run r = {from, to, n};
+    widen_run r = {.from = from, .to = to, .n = n};
     pool_run(c->threads, widen_task, &r, ceil_div(n, TASK_ELEMENTS));
 }
 

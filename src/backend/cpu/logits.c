@@ -61,6 +61,6 @@ static void top_task(void *context, int64_t row, int thread) {
 
 void cpu_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
     const value *logits = call_in(k, 0);
-    top_work w = {k->in[0], k->out[0], k->out[1], logits->shape.dim[1]};
+    top_work w = {.logits = k->in[0], .top = k->out[0], .sums = k->out[1], .n_vocab = logits->shape.dim[1]};
     pool_run(c->threads, top_task, &w, cpu_rows(k, logits->shape.dim[0]));
 }

@@ -170,35 +170,34 @@ typedef struct link_call {
     size_t x_bytes, y_bytes, work_bytes, element;
 } link_call;
 
-static void note(const link_call *l, int result) {
+static void note(struct links *l, int result) {
     int none = 0;
-    if (result != NCCL_OK && result != NCCL_IN_PROGRESS)
-        atomic_compare_exchange_strong(&l->links->failed, &none, result);
+    if (result != NCCL_OK && result != NCCL_IN_PROGRESS) atomic_compare_exchange_strong(&l->failed, &none, result);
 }
 
 static void send(const link_call *l, int peer, const char *bytes, size_t n) {
-    if (n > 0) note(l, nccl.Send(bytes, n, NCCL_BYTES, peer, l->nccl, l->stream));
+    if (n > 0) note(l->links, nccl.Send(bytes, n, NCCL_BYTES, peer, l->nccl, l->stream));
 }
 static void receive(const link_call *l, int peer, char *bytes, size_t n) {
-    if (n > 0) note(l, nccl.Recv(bytes, n, NCCL_BYTES, peer, l->nccl, l->stream));
+    if (n > 0) note(l->links, nccl.Recv(bytes, n, NCCL_BYTES, peer, l->nccl, l->stream));
 }
 
 static void all_to_all(const link_call *l) {
     size_t part = l->x_bytes / (size_t)l->group->n;
-    note(l, nccl.GroupStart());
+    note(l->links, nccl.GroupStart());
     for (int i = 0; i < l->group->n; i++) {
         send(l, i, l->x + (size_t)i * part, part);
         receive(l, i, l->y + (size_t)i * part, part);
     }
-    note(l, nccl.GroupEnd());
+    note(l->links, nccl.GroupEnd());
 }
 
 static void shift(const link_call *l) {
     int n = l->group->n, me = l->group->index;
-    note(l, nccl.GroupStart());
+    note(l->links, nccl.GroupStart());
     send(l, (me + 1) % n, l->x, l->x_bytes);
     receive(l, (me + n - 1) % n, l->y, l->y_bytes);
-    note(l, nccl.GroupEnd());
+    note(l->links, nccl.GroupEnd());
 }
 
 /* The slice of x that a rank sums, in elements: its part of REDUCE_SCATTER, its share of ALL_REDUCE. */
@@ -242,7 +241,7 @@ static void sum_slices(const link_call *l, char *out) {
     ASSERT(turn > 0 || longest == 0); /* comm_link_work_bytes gives a block for every rank */
     for (size_t at = 0; at < longest; at += turn) {
         size_t n = at < mine ? MIN(turn, mine - at) : 0;
-        note(l, nccl.GroupStart());
+        note(l->links, nccl.GroupStart());
         for (int i = 0; i < n_ranks; i++) {
             size_t first, count;
             if (i == me) continue;
@@ -250,7 +249,7 @@ static void sum_slices(const link_call *l, char *out) {
             send(l, i, l->x + (first + at) * l->element, (at < count ? MIN(turn, count - at) : 0) * l->element);
             receive(l, i, l->work + (size_t)i * turn * l->element, n * l->element);
         }
-        note(l, nccl.GroupEnd());
+        note(l->links, nccl.GroupEnd());
         if (n > 0) sum_parts(l, mine_first, at, n, turn, out + at * l->element);
     }
 }
@@ -260,7 +259,7 @@ static void all_reduce(const link_call *l) {
     slice_of(l, l->group->index, &first, &n);
     char *own = l->y + first * l->element;
     sum_slices(l, own);
-    note(l, nccl.GroupStart());
+    note(l->links, nccl.GroupStart());
     for (int i = 0; i < l->group->n; i++) {
         size_t their_first, their_n;
         if (i == l->group->index) continue;
@@ -268,12 +267,12 @@ static void all_reduce(const link_call *l) {
         send(l, i, own, n * l->element);
         receive(l, i, l->y + their_first * l->element, their_n * l->element);
     }
-    note(l, nccl.GroupEnd());
+    note(l->links, nccl.GroupEnd());
 }
 
 static void run_call(const link_call *l) {
     switch (l->k->op->kind) {
-    case OP_ALL_GATHER: note(l, nccl.AllGather(l->x, l->y, l->x_bytes, NCCL_BYTES, l->nccl, l->stream)); break;
+    case OP_ALL_GATHER: note(l->links, nccl.AllGather(l->x, l->y, l->x_bytes, NCCL_BYTES, l->nccl, l->stream)); break;
     case OP_ALL_TO_ALL: all_to_all(l); break;
     case OP_SHIFT: shift(l); break;
     case OP_REDUCE_SCATTER: sum_slices(l, l->y); break;
@@ -305,13 +304,13 @@ static void links_run(backend_context *c, const kernel_call *const *calls, int n
     struct links *l = c->links;
     atomic_store(&l->inside, true); /* before looking: abort waits for whoever has come in */
     if (!atomic_load(&l->aborted)) {
-        if (n_calls > 1) nccl.GroupStart();
+        if (n_calls > 1) note(l, nccl.GroupStart());
         for (int i = 0; i < n_calls; i++) {
             link_call one = call_make(c, calls[i]);
             ASSERT(one.nccl && calls[i]->op->attr.group_size == one.group->n);
             run_call(&one);
         }
-        if (n_calls > 1) nccl.GroupEnd();
+        if (n_calls > 1) note(l, nccl.GroupEnd());
     }
     atomic_store(&l->inside, false);
 }

@@ -142,9 +142,9 @@ template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum
 }
 
 /* A block owns the runs of equal ids that begin at its SUM_PLACES sorted places, and follows the last one to its end,
- * wherever that is. Ids from V on belong to nobody here. Threads own columns, blocks along y own slabs of them. Rows are asked for ROWS at a time, whatever
- * runs they belong to: a frequent id has thousands of rows, which must be added one after the other, and then this
- * block is the one that all wait for. */
+ * wherever that is. Ids from V on belong to nobody here. Threads own columns, blocks along y own slabs of them. Rows are
+ * asked for ROWS at a time, whatever runs they belong to: a frequent id has thousands of rows, which must be added one after
+ * the other, and then this block is the one that all wait for. */
 template <typename T, typename G, bool VECTOR>
 static __global__ void __launch_bounds__(SUM_THREADS)
     sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t V, int64_t C,
