@@ -44,10 +44,11 @@ bool plan_is_open(const plan_request *r) {
 static const struct {
     tier params, grads, states, activations;
 } ladder[] = {
-    {DEV, DEV, DEV, DEV},    {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},   {HOST, HOST, HOST, DEV},
-    {DEV, DEV, DEV, HOST},   {DEV, DEV, HOST, HOST},   {DEV, HOST, HOST, HOST},  {HOST, HOST, HOST, HOST},
-    {DEV, DEV, NVME, DEV},   {DEV, HOST, NVME, DEV},   {HOST, HOST, NVME, DEV},  {HOST, HOST, NVME, HOST},
-    {NVME, NVME, NVME, DEV}, {NVME, NVME, NVME, HOST}, {NVME, NVME, NVME, NVME},
+    {DEV, DEV, DEV, DEV},     {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},  {HOST, DEV, HOST, DEV},
+    {HOST, HOST, HOST, DEV},  {DEV, DEV, DEV, HOST},    {DEV, DEV, HOST, HOST},  {DEV, HOST, HOST, HOST},
+    {HOST, DEV, HOST, HOST},  {HOST, HOST, HOST, HOST}, {DEV, DEV, NVME, DEV},   {DEV, HOST, NVME, DEV},
+    {HOST, HOST, NVME, DEV},  {HOST, HOST, NVME, HOST}, {NVME, NVME, NVME, DEV}, {NVME, NVME, NVME, HOST},
+    {NVME, NVME, NVME, NVME},
 };
 #undef DEV
 #undef HOST

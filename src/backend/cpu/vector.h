@@ -169,10 +169,19 @@ static inline __attribute__((unused)) void vec_exp(float *dst, const float *src,
 
 /* ---- one vector of 16-bit elements ---------------------------------------------------------------------------- */
 
+/* By hand, because gcc 12 makes two halves of it on x86-64, and four single elements on arm64. */
 VEC_INLINE vec vec_from_bf16(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#elif defined(__aarch64__)
+    return (vec)vshll_n_u16(vld1_u16(p), 16);
+#else
     vec_u16 h;
     memcpy(&h, p, sizeof h);
     return (vec)(__builtin_convertvector(h, vec_u32) << 16);
+#endif
 }
 VEC_INLINE void vec_to_bf16(uint16_t *p, vec v) { /* nearest even; NaN stays NaN, as f32_to_bf16 */
     vec_u32 u = (vec_u32)v;
