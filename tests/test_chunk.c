@@ -183,6 +183,21 @@ static void one_scale_for_all_tokens_refuses_chunks(void **state) {
     config_fini(&k.c);
 }
 
+/* A program of millions of ops would be the answer to a small number beside many tokens. */
+static void more_chunks_than_a_program_holds_are_refused(void **state) {
+    (void)state;
+    compiled k;
+    training t = {.preset = "test-llama", .seq_len = 128, .micro_batch = MLP_CHUNKS_MOST * 64 / 128};
+    compile(&k, t, SETTINGS("memory.strategy=manual", "memory.chunk_tokens=64", "model.layers=1"));
+    compiled_close(&k);
+    t.micro_batch++;
+    t.more = SETTINGS("memory.strategy=manual", "memory.chunk_tokens=64", "model.layers=1");
+    training_must(training_request(&t, &k.c, &k.r));
+    assert_int_equal(plan_compile(&k.p, &k.r.plan), ERR_INPUT);
+    assert_non_null(strstr(error_message(), "memory.chunk_tokens: found 64, expected at least 128"));
+    config_fini(&k.c);
+}
+
 /* With full recompute a layer keeps its input: (N, C) on the host, or on the device where it is one of the last. */
 static void kept_layers_move_their_bytes_from_host_to_device(void **state) {
     (void)state;
@@ -276,6 +291,7 @@ int main(void) {
         cmocka_unit_test(wide_values_exist_for_one_chunk_alone),
         cmocka_unit_test(as_many_tokens_as_there_are_is_no_chunk),
         cmocka_unit_test(one_scale_for_all_tokens_refuses_chunks),
+        cmocka_unit_test(more_chunks_than_a_program_holds_are_refused),
         cmocka_unit_test(kept_layers_move_their_bytes_from_host_to_device),
         cmocka_unit_test(chunks_come_where_nothing_else_fits),
         cmocka_unit_test(a_small_host_keeps_few_layers),

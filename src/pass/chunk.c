@@ -229,6 +229,23 @@ static void append_run(chunker *w, size_t first, size_t end) {
         if (w->places[i] == PLACE_BEHIND) program_append(w->p, &w->ops[i]);
 }
 
+/* Wide values of a 256th are small beside what a block keeps of every token; smaller chunks would only be more ops, and a
+ * program of millions of them is not placed in any time that one waits. */
+static status check_count(const program *p, int64_t step) {
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (!is_function(o->kind) || !is_cut(o)) continue;
+        int64_t N = p->values[o->in[0]].shape.dim[0];
+        if ((N + step - 1) / step <= MLP_CHUNKS_MOST) continue;
+        return ERR(ERR_INPUT,
+                   "memory.chunk_tokens: found %lld, expected at least %lld for micro-batches of %lld tokens, or 0: an "
+                   "MLP has at most %d chunks",
+                   (long long)step, (long long)chunk_rows((N + MLP_CHUNKS_MOST - 1) / MLP_CHUNKS_MOST), (long long)N,
+                   MLP_CHUNKS_MOST);
+    }
+    return OK;
+}
+
 status pass_chunk(program *p, pass_context *c) {
     if (c->chunk_tokens == 0) return OK;
     if (c->chunk_tokens % CHUNK_UNIT)
@@ -240,6 +257,7 @@ status pass_chunk(program *p, pass_context *c) {
                    "set memory.chunk_tokens=0 or precision=%s",
                    (long long)c->chunk_tokens, precision_name(c->precision),
                    precision_master(c->precision) ? "bf16" : "bf16_sr");
+    TRY(check_count(p, c->chunk_tokens));
     chunker w = {.p = p, .c = c, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);
     bool **flags[] = {&w.is_wide, &w.is_made, &w.is_made_later};

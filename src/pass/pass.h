@@ -168,6 +168,7 @@ status pass_fp8(program *p, pass_context *c);       /* linears of the layers in 
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */
 int64_t chunk_rows(int64_t asked);                  /* what pass_chunk takes for so many tokens */
+enum { MLP_CHUNKS_MOST = 256 };                     /* of one MLP: each is a few ops of the program */
 status pass_shard(program *p, pass_context *c);     /* ZeRO 0 to 3 over the data axis */
 status pass_pipeline(program *p, pass_context *c);  /* all micro-batches of a stage, in the order of 1F1B */
 status pass_place(program *p, pass_context *c);     /* chosen layers on chosen devices */
