@@ -417,8 +417,8 @@ static void noise_on_the_host_takes_time(void **state) {
     value_id wide = program_value(&p, "wide", DTYPE_F32, SHAPE(COUNT), ROLE_GRAD, SECTION_MICRO);
     value_id state_of[3];
     for (int i = 0; i < 3; i++)
-        state_of[i] = program_value(&p, (const char *[]){"p", "m", "v"}[i], DTYPE_BF16, SHAPE(COUNT), ROLE_STATE,
-                                    SECTION_MICRO);
+        state_of[i] =
+            program_value(&p, (const char *[]){"p", "m", "v"}[i], DTYPE_BF16, SHAPE(COUNT), ROLE_STATE, SECTION_MICRO);
     op *o = program_emit(&p, OP_ACCUMULATE, SECTION_MICRO);
     op_in(o, 0, g), op_out(o, 0, g);
     o->at = TIER_HOST;

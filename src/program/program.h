@@ -259,7 +259,7 @@ double op_bytes(const program *p, const op *o); /* bytes that must move: what is
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
 /* What op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
 #define NOISE_FLOPS 6.0
-double op_sent(const program *p, const op *o);  /* bytes that this rank sends to others; 0 where there are none */
+double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
 /* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
