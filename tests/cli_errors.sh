@@ -40,6 +40,7 @@ file chunk.yaml 'memory:\n  host: 8G\n  chunk_tokens: 1.5\n'
 check 2 chunk.yaml:3 memory.chunk_tokens "'1.5'" "[0, 268435456], or auto" -- plan chunk.yaml
 file layers.yaml 'memory:\n  offload:\n    keep_layers: many\n'
 check 2 layers.yaml:3 memory.offload.keep_layers "'many'" "[0, 1024], or auto" -- plan layers.yaml
+check 2 memory.bucket "found 256.0 KiB" "or auto" -- plan --preset llama3-8b --hardware h200 --set memory.bucket=256K
 check 2 memory.chunk_tokens "found 64, expected at least 65536" "16777216 tokens" -- plan --preset test-llama \
     --set memory.chunk_tokens=1 --set model.max_positions=1048576 --set data.seq_len=1048576
 check 2 memory.host "'64K'" "[1M, 1P]" -- plan --set memory.host=64K

@@ -310,6 +310,18 @@ static void use_links(plan_request *p, bool links) {
     p->target.comm_bytes = links ? comm_link_work_bytes : comm_work_bytes;
 }
 
+/* A program with more slices than this would take longer to plan than to run. */
+static status check_bucket(const config *c, const plan_request *p) {
+    enum { SLICES_MOST = 32768 };
+    uint64_t n_bytes = (uint64_t)model_param_count(&p->model) * sizeof(float);
+    if (!c->memory.bucket || n_bytes / (uint64_t)c->memory.bucket <= SLICES_MOST) return OK;
+    char found[32], expected[32];
+    return ERR(ERR_INPUT, "memory.bucket: found %s, expected at least %s for the %lld parameters of %s, or auto",
+               str_format_bytes(found, (uint64_t)c->memory.bucket),
+               str_format_bytes(expected, n_bytes / SLICES_MOST + 1), (long long)model_param_count(&p->model),
+               p->model.name);
+}
+
 /* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
 static status check_stages(const config *c, const plan_request *p) {
     int n = c->parallel.size[AXIS_PIPELINE];
@@ -407,6 +419,7 @@ status request_from_config(const config *c, train_request *out) {
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_way)c->parallel.attention;
     TRY(check_transport(c, kind));
+    TRY(check_bucket(c, p));
     TRY(check_stages(c, p));
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
