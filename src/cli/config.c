@@ -1,4 +1,4 @@
-/* config.c - from text to the config struct and back, driven by config.def.
+/* config.c - from text to the config struct, driven by config.def.
  *
  * Files, --set and defaults go through one reader, and help, messages and the written YAML print the very range and
  * default that the reader obeys, so none of them can drift apart. Every map of a file may be nested or dotted.
@@ -71,7 +71,7 @@ bool bool_read(const char *text, bool *out) {
 }
 
 /* The next code point of p, or -1 where p is not UTF-8 (also overlong forms, surrogates, above U+10FFFF). */
-static int32_t utf8_next(const char **p) {
+int32_t utf8_next(const char **p) {
     const uint8_t *s = (const uint8_t *)*p;
     if (s[0] < 0x80) {
         *p += 1;
@@ -108,7 +108,7 @@ const char *part_next(const char *list, char stop, char *out, size_t n) {
 }
 
 /* The word of a row, and the text it stands for; false when it has none. */
-static bool setting_word(const setting *s, char word[32], const char **means) {
+bool setting_word(const setting *s, char word[32], const char **means) {
     return (*means = part_next(s->word, '=', word, 32)) != NULL;
 }
 
@@ -138,7 +138,7 @@ static int choice_find(const setting *s, const char *name) {
     return -1;
 }
 
-static void setting_expected(const setting *s, strbuf *out) {
+void setting_expected(const setting *s, strbuf *out) {
     char part[64], word[32];
     const char *rest = s->range, *means;
     switch (s->type) {
@@ -177,7 +177,7 @@ static bool setting_answers_to(const setting *s, const char *name, int *element)
     return false;
 }
 
-static const setting *setting_find(const char *name, int *element) {
+const setting *setting_find(const char *name, int *element) {
     for (size_t i = 0; i < N_SETTINGS; i++)
         if (setting_answers_to(&settings[i], name, element)) return &settings[i];
     return NULL;
@@ -190,14 +190,14 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-static const char *tail_of(const char *key) {
+const char *setting_tail(const char *key) {
     const char *dot = strrchr(key, '.');
     return dot ? dot + 1 : key;
 }
 
 /* Typing errors are measured on the whole key; a right name in a wrong or missing map counts as one error more. */
 static int key_distance(const char *given, const char *known) {
-    return MIN(str_edit_distance(given, known), 1 + str_edit_distance(tail_of(given), tail_of(known)));
+    return MIN(str_edit_distance(given, known), 1 + str_edit_distance(setting_tail(given), setting_tail(known)));
 }
 
 static status unknown_key(const char *where, const char *key) {
@@ -224,14 +224,10 @@ static status unknown_key(const char *where, const char *key) {
 
 /* ---- one value into the struct --------------------------------------------------------------------------------- */
 
-static bool text_is_null(const char *text) {
-    return *text == 0 || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
-}
-
-static void *field_of(const void *base, const setting *s) { return (char *)base + s->offset; }
+bool text_is_null(const char *text) { return *text == 0 || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0; }
 
 static void whole_store(void *base, const setting *s, int64_t whole) {
-    void *field = field_of(base, s);
+    void *field = setting_field(base, s);
     switch (s->storage) {
     case STORE_I32: memcpy(field, &(int32_t){(int32_t)whole}, sizeof(int32_t)); return;
     case STORE_I64: *(int64_t *)field = whole; return;
@@ -240,8 +236,8 @@ static void whole_store(void *base, const setting *s, int64_t whole) {
     }
 }
 
-static int64_t whole_load(const config *c, const setting *s) {
-    const void *field = field_of(c, s);
+int64_t setting_whole(const void *base, const setting *s) {
+    const void *field = setting_field(base, s);
     int32_t narrow;
     switch (s->storage) {
     case STORE_I32: memcpy(&narrow, field, sizeof narrow); return narrow;
@@ -273,7 +269,7 @@ static char *spaces_trim(char *text) {
 static bool real_store(void *base, const setting *s, int element, char *text) {
     double x;
     if (!real_read(spaces_trim(text), &x) || !setting_in_range(s, x)) return false;
-    ((double *)field_of(base, s))[element] = x;
+    ((double *)setting_field(base, s))[element] = x;
     return true;
 }
 
@@ -283,7 +279,7 @@ static bool form_store(const setting *s, void *base, arena *memory, const char *
     bool taken = strlen(text) < MAX_TEXT && text_is_utf8(text);
     if (taken && word_value && strcmp(text, word_value) == 0) strbuf_add(&form, text);
     else taken = taken && form_read(s->range, text, &form);
-    if (taken) *(const char **)field_of(base, s) = arena_string(memory, form.text);
+    if (taken) *(const char **)setting_field(base, s) = arena_string(memory, form.text);
     strbuf_fini(&form);
     return taken;
 }
@@ -298,7 +294,7 @@ static bool value_store(const setting *s, void *base, arena *memory, int element
     switch (s->type) {
     case TYPE_BOOL:
         if (!bool_read(text, &flag)) return false;
-        *(bool *)field_of(base, s) = flag;
+        *(bool *)setting_field(base, s) = flag;
         return true;
     case TYPE_INT:
     case TYPE_BYTES:
@@ -310,7 +306,7 @@ static bool value_store(const setting *s, void *base, arena *memory, int element
     case TYPE_REAL:
         if (!real_read(text, &real)) return false;
         if (!setting_in_range(s, real) && !(word_value && real_read(word_value, &zero) && real == zero)) return false;
-        *(double *)field_of(base, s) = real;
+        *(double *)setting_field(base, s) = real;
         return true;
     case TYPE_CHOICE:
         if (word_value && strcmp(text, word_value) == 0 && int_read(word_value, &whole)) {
@@ -323,7 +319,7 @@ static bool value_store(const setting *s, void *base, arena *memory, int element
     case TYPE_TEXT:
         if (strlen(text) >= MAX_TEXT || !text_is_utf8(text)) return false;
         if (*text == 0 && strcmp(s->range, "some") == 0 && !(word_value && *word_value == 0)) return false;
-        *(const char **)field_of(base, s) = arena_string(memory, text);
+        *(const char **)setting_field(base, s) = arena_string(memory, text);
         return true;
     case TYPE_PAIR:
         if (element != WHOLE) return real_store(base, s, element, text);
@@ -387,7 +383,7 @@ void config_copy(config *out, const config *from) {
     arena_init(&out->memory_of_strings);
     for (size_t i = 0; i < N_SETTINGS; i++) {
         if (settings[i].storage != STORE_TEXT) continue;
-        const char **text = field_of(out, &settings[i]);
+        const char **text = setting_field(out, &settings[i]);
         *text = arena_string(&out->memory_of_strings, *text);
     }
 }
@@ -515,17 +511,14 @@ done:
     return rc;
 }
 
-static void real_write(double x, strbuf *out);
-static void value_write(const config *c, const setting *s, bool yaml, strbuf *out);
-
 status config_get(const config *c, const char *key, strbuf *out, const char *where) {
     int element;
     const setting *s = setting_find(key, &element);
     if (!s && group_exists(key))
         return ERR(ERR_INPUT, "%s: '%s' is a group of settings; ask for one of them, such as %s.NAME", where, key, key);
     if (!s) return unknown_key(where, key);
-    if (element == WHOLE) value_write(c, s, false, out);
-    else real_write(((const double *)field_of(c, s))[element], out);
+    if (element == WHOLE) setting_write(c, s, false, out);
+    else real_write(((const double *)setting_field(c, s))[element], out);
     return OK;
 }
 
@@ -545,8 +538,8 @@ status config_offer(config *c, const char *key, const char *text, const char *wh
         TRY_GOTO(rc, setting_assign(c, s, element, text, false, where, name, ORIGIN_FOREIGN), done);
         *out = OFFER_TAKEN;
     } else {
-        value_write(c, s, false, &ours);
-        value_write(&alone, s, false, &theirs);
+        setting_write(c, s, false, &ours);
+        setting_write(&alone, s, false, &theirs);
         *out = strcmp(ours.text, theirs.text) == 0 ? OFFER_SAME : OFFER_REFUSED;
     }
 done:
@@ -572,301 +565,11 @@ const char *config_said_by(const config *c, const char *key) {
     return names[c->origin[s - settings]];
 }
 
-/* ---- what single ranges cannot say ----------------------------------------------------------------------------- */
-
-/* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
-static bool differs_from_default(const config *c, const char *key) {
-    int element;
-    const setting *s = setting_find(key, &element);
-    config fresh;
-    strbuf ours, theirs;
-    config_init(&fresh);
-    strbuf_init(&ours);
-    strbuf_init(&theirs);
-    value_write(c, s, true, &ours);
-    value_write(&fresh, s, true, &theirs);
-    bool differs = strcmp(ours.text, theirs.text) != 0;
-    strbuf_fini(&ours);
-    strbuf_fini(&theirs);
-    config_fini(&fresh);
-    return differs;
-}
-
-static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
-    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key))
-        log_warn("%s has no effect: %s", key, why);
-}
-
-static void config_name_idle(const config *c) {
-    bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
-    bool builtin = str_starts_with(c->data.source, "builtin:");
-    warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
-    warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.loss_scale_window", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.hysteresis", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
-    bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
-    warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
-    warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
-    warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
-    warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
-    warn_if_given(c, "data.difficulty", strcmp(c->data.source, "builtin:arithmetic") == 0,
-                  "data.source is not builtin:arithmetic");
-    static const char *const of_files[] = {"data.format", "data.prompt_column", "data.response_column", "data.train_on",
-                                           "data.chat",   "data.on_error",      "data.max_line",        "data.cache"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
-        warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");
-    warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
-}
-
-const char *config_preset(const config *c) {
-    if (*c->model.path) return NULL;
-    return *c->model.preset ? c->model.preset : "arithmetic-tiny";
-}
-
-/* A directory says all about its model: nothing beside it may. */
-static status check_model(const config *c) {
-    if (*c->model.path == 0) {
-        if (c->model.init == INIT_PRETRAINED)
-            return ERR(ERR_INPUT,
-                       "model.init is pretrained but model.path is not given: presets have no weights; set model.path");
-        return OK;
-    }
-    if (*c->model.preset)
-        return ERR(ERR_INPUT, "model.path (%s) and model.preset (%s) are both given; keep one of them", c->model.path,
-                   c->model.preset);
-    const struct {
-        const char *key;
-        bool given;
-    } sizes[] = {{"layers", c->model.layers},     {"hidden", c->model.hidden},     {"heads", c->model.heads},
-                 {"kv_heads", c->model.kv_heads}, {"head_dim", c->model.head_dim}, {"ffn", c->model.ffn},
-                 {"vocab", c->model.vocab},       {"tied", c->model.tied >= 0}};
-    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
-        if (sizes[i].given)
-            return ERR(ERR_INPUT,
-                       "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave "
-                       "model.%s out",
-                       sizes[i].key, c->model.path, sizes[i].key);
-    return OK;
-}
-
-/* Each axis may be as long as all ranks together; their product is an int everywhere else. */
-static status check_mesh(const config *c) {
-    enum { RANKS_MOST = 65536 };
-    const int *size = c->parallel.size;
-    int64_t n = 1;
-    for (axis a = 0; a < AXIS_COUNT && n <= RANKS_MOST; a++) n *= MAX(size[a], 1);
-    if (n <= RANKS_MOST) return OK;
-    return ERR(ERR_INPUT,
-               "parallel.*: found data %d x tensor %d x pipeline %d x sequence %d, expected at most %d ranks in all; "
-               "lower one of them",
-               MAX(size[AXIS_DATA], 1), size[AXIS_TENSOR], size[AXIS_PIPELINE], MAX(size[AXIS_SEQUENCE], 1),
-               RANKS_MOST);
-}
-
-status config_check(const config *c) {
-    const train_options *t = &c->train;
-    TRY(check_model(c));
-    TRY(check_mesh(c));
-    int64_t end = t->schedule_steps ? t->schedule_steps : t->steps;
-    const char *end_key = t->schedule_steps ? "train.schedule_steps" : "train.steps";
-    if (t->warmup > 0 && t->warmup >= end && t->schedule != SCHEDULE_CONSTANT)
-        return ERR(ERR_INPUT,
-                   "train.warmup is %lld and %s is %lld: nothing would be left for the schedule; "
-                   "lower train.warmup to less than %lld",
-                   (long long)t->warmup, end_key, (long long)end, (long long)end);
-    if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)end > (double)end)
-        return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",
-                   (long long)t->warmup, t->decay_share, (long long)end);
-    if (t->schedule == SCHEDULE_WSD && t->style == STYLE_DEEPSPEED)
-        return ERR(ERR_INPUT,
-                   "train.schedule is wsd and train.schedule_style is deepspeed, which has no such schedule; "
-                   "use constant, linear or cosine");
-    if (t->warmup_min_lr > t->lr)
-        return ERR(ERR_INPUT, "train.warmup_min_lr is %g, above train.lr (%g); lower it", t->warmup_min_lr, t->lr);
-    if (c->precision == PRECISION_FP16 && t->loss_scale == 0 &&
-        t->min_loss_scale > ldexp(1, (int)t->initial_scale_power))
-        return ERR(ERR_INPUT,
-                   "train.fp16.min_loss_scale is %g, above the first scale of 2^%lld; lower it or raise "
-                   "train.fp16.initial_scale_power",
-                   t->min_loss_scale, (long long)t->initial_scale_power);
-    if (c->model.heads && c->model.kv_heads && c->model.heads % c->model.kv_heads != 0)
-        return ERR(ERR_INPUT,
-                   "model.kv_heads (%lld) does not divide model.heads (%lld): every key head serves the same "
-                   "number of query heads",
-                   (long long)c->model.kv_heads, (long long)c->model.heads);
-    int64_t rows, tokens;
-    if (__builtin_mul_overflow(t->micro_batch, c->data.seq_len, &rows) || rows > INT32_MAX ||
-        __builtin_mul_overflow(rows, t->accumulation, &tokens))
-        return ERR(ERR_INPUT,
-                   "train.micro_batch (%lld) times data.seq_len (%lld) is more than the %d tokens of one "
-                   "micro-batch; use train.accumulation instead",
-                   (long long)t->micro_batch, (long long)c->data.seq_len, INT32_MAX);
-    if (strcmp(c->run.resume, "auto") == 0 && *c->run.dir == 0)
-        return ERR(ERR_INPUT, "run.resume is auto but run.dir is not given: a new directory has nothing to resume; "
-                              "set run.dir");
-    config_name_idle(c);
-    return OK;
-}
-
 bool config_was_given(const config *c, const char *key) {
     int element;
     const setting *s = setting_find(key, &element);
     ASSERT(s != NULL);
     return c->origin[s - settings] != ORIGIN_DEFAULT;
-}
-
-/* ---- struct to text -------------------------------------------------------------------------------------------- */
-
-/* The shortest decimal that reads back to the same double. */
-static void real_write(double x, strbuf *out) {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
-        if (strtod(text, NULL) == x) break;
-    }
-    strbuf_add(out, text);
-}
-
-static void bytes_write(int64_t n_bytes, strbuf *out) {
-    static const char units[] = "KMGTP";
-    int unit = 0;
-    for (; n_bytes && n_bytes % 1024 == 0 && units[unit]; unit++) n_bytes /= 1024;
-    strbuf_printf(out, "%lld%.1s", (long long)n_bytes, unit ? &units[unit - 1] : "");
-}
-
-/* May the text stand without quotes, and mean the same to any YAML reader? */
-static bool text_is_plain(const char *text, const char *word) {
-    double real;
-    bool flag;
-    size_t length = strlen(text);
-    if (length == 0 || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:") != length)
-        return false;
-    if (strchr("-+:.", text[0]) || text[length - 1] == ':') return false;
-    return !text_is_null(text) && !bool_read(text, &flag) && !real_read(text, &real) && strcmp(text, word) != 0;
-}
-
-/* In quotes everything outside printable YAML is escaped, and so is what some readers take for a line break. */
-static void text_write_quoted(const char *text, strbuf *out) {
-    strbuf_add(out, "\"");
-    while (*text) {
-        const char *start = text;
-        int32_t c = utf8_next(&text);
-        ASSERT(c >= 0); /* checked when it was set */
-        if (c == '"' || c == '\\') strbuf_printf(out, "\\%c", c);
-        else if (c == '\n') strbuf_add(out, "\\n");
-        else if (c == '\t') strbuf_add(out, "\\t");
-        else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || (c | 1) == 0xffff)
-            strbuf_printf(out, "\\u%04X", (unsigned)c);
-        else strbuf_add_bytes(out, start, (size_t)(text - start));
-    }
-    strbuf_add(out, "\"");
-}
-
-/* yaml: quoted where a reader of YAML would take the text for something else. */
-static void value_write(const config *c, const setting *s, bool yaml, strbuf *out) {
-    char word[32] = "", part[64];
-    const char *means = NULL;
-    bool has_word = setting_word(s, word, &means);
-    int64_t special;
-    double zero;
-    if (s->storage == STORE_I32 || s->storage == STORE_I64 || s->storage == STORE_U64) {
-        int64_t whole = whole_load(c, s);
-        if (has_word && int_read(means, &special) && whole == special) {
-            strbuf_add(out, word);
-        } else if (s->type == TYPE_CHOICE) {
-            const char *rest = s->range;
-            for (int64_t i = 0; (rest = part_next(rest, '|', part, sizeof part)) && i < whole; i++) {}
-            ASSERT(rest != NULL);
-            strbuf_add(out, part);
-        } else if (s->type == TYPE_BYTES) {
-            bytes_write(whole, out);
-        } else {
-            strbuf_printf(out, "%lld", (long long)whole);
-        }
-    } else if (s->storage == STORE_F64) {
-        const double *x = field_of(c, s);
-        if (s->type == TYPE_PAIR) strbuf_add(out, "[");
-        if (has_word && real_read(means, &zero) && *x == zero) strbuf_add(out, word);
-        else real_write(x[0], out);
-        if (s->type != TYPE_PAIR) return;
-        strbuf_add(out, ", ");
-        real_write(x[1], out);
-        strbuf_add(out, "]");
-    } else if (s->storage == STORE_TEXT) {
-        const char *text = *(const char *const *)field_of(c, s);
-        if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
-        else if (s->type == TYPE_FORM) form_write(text, out);
-        else if (!yaml || text_is_plain(text, word)) strbuf_add(out, text);
-        else text_write_quoted(text, out);
-    } else {
-        strbuf_add(out, *(const bool *)field_of(c, s) ? "true" : "false");
-    }
-}
-
-/* "a number in (0, 10]; default 0.003; also train.learning_rate" */
-static void setting_facts(const setting *s, strbuf *out) {
-    setting_expected(s, out);
-    strbuf_printf(out, "; default %s", s->initial);
-    char alias[64];
-    const char *rest = s->aliases;
-    for (int i = 0; (rest = part_next(rest, ' ', alias, sizeof alias)); i++)
-        strbuf_printf(out, "%s%.*s", i ? ", " : "; also ", (int)strcspn(alias, "@"), alias);
-}
-
-/* Opens the maps that `key` stands in and `previous` did not, and returns its depth. */
-static int maps_open(const char *previous, const char *key, FILE *out) {
-    size_t shared = 0; /* characters of whole map names that both keys begin with */
-    for (size_t i = 0; previous[i] && previous[i] == key[i]; i++)
-        if (key[i] == '.') shared = i + 1;
-    int depth = 0;
-    for (size_t i = 0, start = 0; key[i]; i++) {
-        if (key[i] != '.') continue;
-        if (i >= shared) fprintf(out, "%*s%.*s:\n", 2 * depth, "", (int)(i - start), key + start);
-        start = i + 1;
-        depth++;
-    }
-    return depth;
-}
-
-void config_write_yaml(const config *c, FILE *out, bool annotated) {
-    strbuf text;
-    strbuf_init(&text);
-    const char *previous = "";
-    if (annotated)
-        fprintf(out, "# Every setting of ralo. Maps may be nested, as here, or written with dots: train.lr: 3e-4\n");
-    for (size_t i = 0; i < N_SETTINGS; i++) {
-        const setting *s = &settings[i];
-        if (annotated && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
-        int depth = maps_open(previous, s->key, out);
-        if (annotated) {
-            setting_facts(s, &text);
-            fprintf(out, "%*s# %s\n%*s# (%s)\n", 2 * depth, "", s->help, 2 * depth, "", text.text);
-            text.length = 0;
-        }
-        value_write(c, s, true, &text);
-        fprintf(out, "%*s%s: %s\n", 2 * depth, "", tail_of(s->key), text.text);
-        text.length = 0;
-        previous = s->key;
-    }
-    strbuf_fini(&text);
-}
-
-void config_print_help(FILE *out) {
-    strbuf facts;
-    strbuf_init(&facts);
-    const char *previous = "";
-    for (size_t i = 0; i < N_SETTINGS; i++) {
-        const setting *s = &settings[i];
-        if (i && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
-        setting_facts(s, &facts);
-        fprintf(out, "  %-31s %s\n  %31s (%s)\n", s->key, s->help, "", facts.text);
-        facts.length = 0;
-        previous = s->key;
-    }
-    strbuf_fini(&facts);
 }
 
 size_t config_count(void) { return N_SETTINGS; }

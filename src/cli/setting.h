@@ -40,6 +40,19 @@ typedef struct text_list {
 status setting_store(const setting *s, void *base, arena *memory, int element, const char *text, bool quoted,
                      const char *where, const char *key);
 
-const setting *setting_at(size_t row); /* of config.def; NULL past the end */
+const setting *setting_at(size_t row);                      /* of config.def; NULL past the end */
+const setting *setting_find(const char *key, int *element); /* by key or alias; NULL: there is none */
+static inline void *setting_field(const void *base, const setting *s) { return (char *)base + s->offset; }
+int64_t setting_whole(const void *base, const setting *s); /* of a row that holds whole numbers or choices */
+/* The word of a row, such as auto, and the text it stands for; false when it has none. */
+bool setting_word(const setting *s, char word[32], const char **means);
+void setting_expected(const setting *s, strbuf *out); /* "a whole number in [0, 3], or auto" */
+const char *setting_tail(const char *key);            /* what stands behind the last dot */
+/* The value as text. yaml: quoted where a reader of YAML would take the text for something else. */
+void setting_write(const void *base, const setting *s, bool yaml, strbuf *out);
+void real_write(double x, strbuf *out); /* the shortest decimal that reads back to the same double */
+
+bool text_is_null(const char *text);  /* as YAML says it: nothing, ~, null */
+int32_t utf8_next(const char **text); /* the code point that begins there; -1 where none does */
 /* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
 const char *part_next(const char *list, char stop, char *out, size_t n);
