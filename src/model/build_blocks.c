@@ -1,0 +1,232 @@
+/* build_blocks.c - the ops of a block: norms, attention in its ways, MLP, and what tensor and sequence ranks exchange. */
+#include "model/builder.h"
+
+value_id builder_value(builder *b, const char *name, dtype t, shape s) {
+    char buf[2 * NAME_BYTES];
+    if (b->p->current_layer < 0) snprintf(buf, sizeof buf, "%s%s", b->prefix, name);
+    else snprintf(buf, sizeof buf, "%slayers.%d.%s", b->prefix, b->p->current_layer, name);
+    return program_value(b->p, buf, t, s, ROLE_ACTIVATION, b->where);
+}
+
+op *builder_emit(builder *b, op_kind k) {
+    op *o = program_emit(b->p, k, b->where);
+    const model_config *c = b->c;
+    o->rows = b->rows;
+    o->attr.batch = b->batch;
+    o->attr.seq_len = b->seq_len;
+    o->attr.n_heads = (int)b->heads;
+    o->attr.n_kv_heads = (int)b->kv_heads;
+    o->attr.head_dim = (int)c->head_dim;
+    o->attr.eps = (float)c->norm_eps;
+    return o;
+}
+
+op *builder_message(builder *b, op_kind k) {
+    op *o = builder_emit(b, k);
+    o->attr.axis = AXIS_TENSOR;
+    o->attr.group_size = b->n_ranks;
+    return o;
+}
+
+/* All tokens, from the share of every rank. */
+value_id builder_gather(builder *b, const char *name, value_id x) {
+    if (b->n_ranks == 1) return x;
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_tokens(b), program_get(b->p, x)->shape.dim[1]));
+    op *o = builder_message(b, OP_ALL_GATHER);
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
+}
+
+/* The sum of what every rank has, of this rank's share of the tokens. */
+value_id builder_scatter(builder *b, const char *name, value_id x) {
+    if (b->n_ranks == 1) return x;
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), program_get(b->p, x)->shape.dim[1]));
+    op *o = builder_message(b, OP_REDUCE_SCATTER);
+    op_in(o, 0, x);
+    op_out(o, 0, y);
+    return y;
+}
+
+value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
+    char buf[NAME_BYTES];
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
+    snprintf(buf, sizeof buf, "%s.rstd", name);
+    value_id rstd = builder_value(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
+    if (b->t->layernorm) {
+        snprintf(buf, sizeof buf, "%s.mean", name);
+        value_id mean = builder_value(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
+        op *o = builder_emit(b, OP_LAYERNORM);
+        op_in(o, 0, x), op_in(o, 1, n.gamma), op_in(o, 2, n.beta);
+        op_out(o, 0, y), op_out(o, 1, mean), op_out(o, 2, rstd);
+    } else {
+        op *o = builder_emit(b, OP_RMSNORM);
+        op_in(o, 0, x), op_in(o, 1, n.gamma);
+        op_out(o, 0, y), op_out(o, 1, rstd);
+    }
+    return y;
+}
+
+static value_id write_linear(builder *b, const char *name, value_id x, projection w) {
+    int64_t out = program_get(b->p, w.w)->shape.dim[0];
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_tokens(b), out));
+    op *o = builder_emit(b, OP_LINEAR);
+    op_in(o, 0, x), op_in(o, 1, w.w);
+    op_out(o, 0, y);
+    char buf[NAME_BYTES];
+    if (w.sums) {
+        snprintf(buf, sizeof buf, "%s.sum", name);
+        y = builder_scatter(b, buf, y);
+    }
+    if (w.b == NO_VALUE) return y;
+    snprintf(buf, sizeof buf, "%s.biased", name);
+    value_id z = builder_value(b, buf, b->o->compute, program_get(b->p, y)->shape);
+    o = builder_emit(b, OP_ADD_BIAS);
+    op_in(o, 0, y), op_in(o, 1, w.b);
+    op_out(o, 0, z);
+    return z;
+}
+
+static value_id write_add(builder *b, const char *name, value_id x, value_id y) {
+    value_id s = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
+    op *o = builder_emit(b, OP_ADD);
+    op_in(o, 0, x), op_in(o, 1, y);
+    op_out(o, 0, s);
+    return s;
+}
+
+/* Keys and values of all tokens are stored before any of them looks back: a token sees those of its own run too. */
+static void write_paged_attention(builder *b, value_id qkv, value_id y, float scale) {
+    value_id cache = b->caches[b->p->current_layer];
+    op *o = builder_emit(b, OP_KV_STORE);
+    op_in(o, 0, qkv), op_in(o, 1, b->paged->slots), op_in(o, 2, b->m->page_table), op_in(o, 3, b->doc);
+    op_out(o, 0, cache);
+    o = builder_emit(b, OP_ATTENTION_PAGED);
+    o->attr.scale = scale;
+    op_in(o, 0, qkv), op_in(o, 1, cache), op_in(o, 2, b->paged->slots), op_in(o, 3, b->m->page_table);
+    op_in(o, 4, b->doc);
+    op_out(o, 0, y);
+}
+
+/* x of this rank's tokens and all heads -> all tokens and this rank's share of the heads; back: the other way. */
+static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t kv_heads, bool back) {
+    int64_t S = b->n_sequence, N = n_tokens(b), W = (b->heads + 2 * kv_heads) * b->c->head_dim;
+    const shape one_piece[2] = {SHAPE(N, W), SHAPE(N * S, W / S)}; /* of tokens, of heads */
+    const op_kind order[3] = {back ? OP_TOKEN_PARTS : OP_HEAD_PARTS, OP_ALL_TO_ALL,
+                              back ? OP_HEAD_PARTS : OP_TOKEN_PARTS};
+    static const char *const steps[3] = {"out", "in", ""};
+    for (int i = 0; i < 3; i++) {
+        char buf[NAME_BYTES];
+        snprintf(buf, sizeof buf, "%s%s%s", name, i < 2 ? "." : "", steps[i]);
+        value_id y = builder_value(b, buf, b->o->compute, i == 2 && back ? one_piece[0] : one_piece[1]);
+        op *o = builder_emit(b, order[i]);
+        o->attr.n_kv_heads = (int)kv_heads;
+        o->attr.n_parts = (int)S;
+        o->attr.inverse = i == 2;
+        if (order[i] == OP_TOKEN_PARTS) o->attr.seq_len = b->seq_len * S;
+        if (order[i] == OP_ALL_TO_ALL) o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = (int)S;
+        op_in(o, 0, x);
+        op_out(o, 0, y);
+        x = y;
+    }
+    return x;
+}
+
+static float attention_scale(const model_config *c) { return 1.0f / __builtin_sqrtf((float)c->head_dim); }
+
+/* Keys and values of every rank in turn, this one's own first. The next are on their way while these are looked at. */
+static value_id write_ring(builder *b, value_id qkv) {
+    int S = b->n_sequence, index = b->o->mesh.index[AXIS_SEQUENCE];
+    int64_t N = n_tokens(b), D = b->c->head_dim;
+    value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
+    value_id y = NO_VALUE, lse = NO_VALUE;
+    op *o = builder_emit(b, OP_KV_PART);
+    op_in(o, 0, qkv);
+    op_out(o, 0, kv);
+    for (int step = 0; step < S; step++) {
+        char name[NAME_BYTES];
+        bool last = step == S - 1;
+        value_id next = NO_VALUE, y_before = y, lse_before = lse;
+        if (!last) {
+            snprintf(name, sizeof name, "attn.kv.%d", step + 1);
+            next = builder_value(b, name, b->o->compute, program_get(b->p, kv)->shape);
+            o = builder_emit(b, OP_SHIFT);
+            o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = S;
+            op_in(o, 0, kv);
+            op_out(o, 0, next);
+        }
+        snprintf(name, sizeof name, last ? "attn.y" : "attn.y.%d", step);
+        y = builder_value(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
+        snprintf(name, sizeof name, last ? "attn.lse" : "attn.lse.%d", step);
+        lse = builder_value(b, name, DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
+        o = builder_emit(b, OP_ATTENTION_RING);
+        o->attr.scale = attention_scale(b->c);
+        o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
+        op_in(o, 0, qkv), op_in(o, 1, kv), op_in(o, 2, b->doc), op_in(o, 3, y_before), op_in(o, 4, lse_before);
+        op_out(o, 0, y), op_out(o, 1, lse);
+        kv = next;
+    }
+    return y;
+}
+
+static value_id write_attention(builder *b, value_id x, const block_params *w) {
+    const model_config *c = b->c;
+    int64_t N = n_tokens(b), HD = b->heads * c->head_dim, Q = HD + 2 * b->kv_heads * c->head_dim;
+    value_id qkv = write_linear(b, "attn.qkv", builder_gather(b, "attn.x", x), w->qkv);
+    if (b->t->qk_norm) {
+        value_id normed = builder_value(b, "attn.qk_norm", b->o->compute, SHAPE(N, Q));
+        value_id rstd = builder_value(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, b->heads + b->kv_heads));
+        op *o = builder_emit(b, OP_QK_NORM);
+        op_in(o, 0, qkv), op_in(o, 1, w->q_norm), op_in(o, 2, w->k_norm);
+        op_out(o, 0, normed), op_out(o, 1, rstd);
+        qkv = normed;
+    }
+    if (!b->t->learned_positions) {
+        value_id turned = builder_value(b, "attn.rope", b->o->compute, SHAPE(N, Q));
+        op *o = builder_emit(b, OP_ROPE);
+        op_in(o, 0, qkv), op_in(o, 1, b->rope_table), op_in(o, 2, b->doc);
+        op_out(o, 0, turned);
+        qkv = turned;
+    }
+    int S = b->n_sequence;
+    if (S > 1 && b->o->ring) return write_linear(b, "attn.out", write_ring(b, qkv), w->out);
+    if (S > 1) qkv = exchange_heads(b, "attn.heads", qkv, b->kv_heads, false);
+    value_id y = builder_value(b, "attn.y", b->o->compute, SHAPE(N * S, HD / S));
+    float scale = attention_scale(c);
+    if (b->paged) {
+        write_paged_attention(b, qkv, y, scale);
+    } else {
+        value_id lse = builder_value(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, b->heads / S, b->seq_len * S));
+        op *o = builder_emit(b, OP_ATTENTION);
+        o->attr.scale = scale;
+        o->attr.seq_len *= S;
+        o->attr.n_heads /= S;
+        o->attr.n_kv_heads /= S;
+        op_in(o, 0, qkv), op_in(o, 1, S > 1 ? b->m->doc_all : b->doc);
+        op_out(o, 0, y), op_out(o, 1, lse);
+    }
+    if (S > 1) y = exchange_heads(b, "attn.tokens", y, 0, true);
+    return write_linear(b, "attn.out", y, w->out);
+}
+
+static value_id write_mlp(builder *b, value_id x, const block_params *w) {
+    value_id up = write_linear(b, b->t->gelu ? "mlp.up" : "mlp.gate_up", builder_gather(b, "mlp.x", x), w->up);
+    value_id y = builder_value(b, "mlp.act", b->o->compute, SHAPE(n_tokens(b), b->ffn));
+    op *o = builder_emit(b, b->t->gelu ? OP_GELU : OP_SWIGLU);
+    op_in(o, 0, up);
+    op_out(o, 0, y);
+    return write_linear(b, "mlp.down", y, w->down);
+}
+
+value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x) {
+    for (int l = (int)first; l < end; l++) {
+        const block_params *k = &w->blocks[l];
+        b->p->current_layer = l;
+        value_id y = builder_norm(b, "norm1", x, k->norm1);
+        x = write_add(b, "residual1", x, write_attention(b, y, k));
+        y = builder_norm(b, "norm2", x, k->norm2);
+        x = write_add(b, "residual2", x, write_mlp(b, y, k));
+    }
+    b->p->current_layer = -1;
+    return x;
+}

@@ -1,0 +1,239 @@
+/* build_params.c - the parameters of every family: their shapes, their names in files, and the part that this rank has. */
+#include "model/builder.h"
+
+#include <stdlib.h>
+
+/* A parameter that every tensor rank has whole. Its rows or tokens are shared, so each rank sees a part of the gradient. */
+static model_param *add_param(builder *b, const char *name, shape s) {
+    model *m = b->m;
+    m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
+    model_param *p = &m->params[m->n_params++];
+    *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
+    p->shape = s;
+    p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
+    p->n_holders = b->n_ranks;
+    p->shared_from = b->n_ranks > 1 ? 0 : shape_count(&s);
+    p->unit = b->unit;
+    p->number = m->n_params - 1;
+    if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
+    p->decay = s.rank == 2;
+    return p;
+}
+
+/* One that the ranks share: slices of the whole along a dimension, one behind the other. */
+static model_param *add_cut_param(builder *b, const char *name, shape whole, int dim, const param_slice *slices,
+                                  int n) {
+    shape here = whole;
+    if (b->n_ranks == 1) return add_param(b, name, whole);
+    here.dim[dim] = slices[n - 1].at + slices[n - 1].n;
+    model_param *p = add_param(b, name, here);
+    p->cut = (param_cut){.here = here, .whole = whole, .dim = dim, .n_slices = n};
+    memcpy(p->cut.slices, slices, (size_t)n * sizeof *slices);
+    p->shared_from = shape_count(&here);
+    p->first_holder = b->rank;
+    p->n_holders = 1;
+    return p;
+}
+
+static void add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows) {
+    int64_t first = p->n_parts ? p->parts[p->n_parts - 1].first_row + p->parts[p->n_parts - 1].n_rows : 0;
+    p->parts[p->n_parts++] = (param_part){arena_string(&b->m->memory, file_name), first, n_rows};
+}
+
+/* "layers.3.attn.qkv.w" and "model.layers.3.self_attn.q_proj.weight" from a format with one %d for the layer. */
+const char *builder_layer_name(char buf[NAME_BYTES], const char *format, int layer) {
+    char *out = buf, *end = buf + NAME_BYTES;
+    for (const char *s = format; *s && out < end - 1; s++) {
+        if (s[0] == '%' && s[1] == 'd') {
+            out += snprintf(out, (size_t)(end - out), "%d", layer);
+            s++;
+        } else {
+            *out++ = *s;
+        }
+    }
+    *out = 0;
+    return buf;
+}
+
+/* Files name biases and weights of one projection alike but for the ending. */
+static void add_file_parts(builder *b, model_param *p, int layer, const char *const *formats, const int64_t *rows,
+                           int n, const char *ending) {
+    char buf[NAME_BYTES];
+    for (int i = 0; i < n; i++) {
+        builder_layer_name(buf, formats[i], layer);
+        strncat(buf, ending, sizeof buf - strlen(buf) - 1);
+        add_part(b, p, buf, rows[i]);
+    }
+}
+
+/* Our own names: "final_norm.g", "layers.3.attn.qkv.w". */
+static const char *param_name(char buf[NAME_BYTES], int layer, const char *name, const char *ending) {
+    if (layer < 0) snprintf(buf, NAME_BYTES, "%s%s", name, ending);
+    else snprintf(buf, NAME_BYTES, "layers.%d.%s%s", layer, name, ending);
+    return buf;
+}
+
+/* A linear layer whose rows come from n tensors in the files. Ranks share the columns of one that leads back into the
+ * residual stream, and these rows of any other. */
+static projection add_projection(builder *b, int layer, const char *name, const char *const *files, const int64_t *rows,
+                                 int n, int64_t in, bool bias, const param_slice *slices, int n_slices) {
+    char buf[NAME_BYTES];
+    int64_t out = 0;
+    for (int i = 0; i < n; i++) out += rows[i];
+    bool into_residual = !slices;
+    projection r = {.sums = into_residual && b->n_ranks > 1};
+    param_slice columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
+    param_name(buf, layer, name, ".w");
+    model_param *w = into_residual ? add_cut_param(b, buf, SHAPE(out, in), 1, &columns, 1)
+                                   : add_cut_param(b, buf, SHAPE(out, in), 0, slices, n_slices);
+    w->transposed = b->t->transposed_files;
+    if (into_residual && b->t->scaled_residual_init)
+        w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
+    add_file_parts(b, w, layer, files, rows, n, ".weight");
+    r.w = w->value;
+    if (bias) {
+        param_name(buf, layer, name, ".b");
+        model_param *bp =
+            into_residual ? add_param(b, buf, SHAPE(out)) : add_cut_param(b, buf, SHAPE(out), 0, slices, n_slices);
+        bp->init = INIT_ZERO;
+        add_file_parts(b, bp, layer, files, rows, n, ".bias");
+        r.b = bp->value;
+    }
+    return r;
+}
+
+/* Fewer kv heads than ranks: several ranks have the same one, each for its own query heads. */
+static void share_kv(builder *b, size_t first_param) {
+    int64_t holders = b->n_ranks / b->c->n_kv_heads;
+    for (size_t i = first_param; i < b->m->n_params && holders > 1; i++) {
+        model_param *p = &b->m->params[i];
+        p->shared_from = shape_count(&p->shape) / p->shape.dim[0] * b->heads * b->c->head_dim;
+        p->first_holder = (int)(b->rank / holders * holders);
+        p->n_holders = (int)holders;
+    }
+}
+
+static projection add_qkv(builder *b, int layer, const char *const *files, const int64_t *rows, int n) {
+    const model_config *c = b->c;
+    int64_t D = c->head_dim, q = b->heads * D, kv = b->kv_heads * D;
+    int64_t first_kv = b->rank * c->n_kv_heads / b->n_ranks * D, k_rows = c->n_heads * D,
+            v_rows = k_rows + c->n_kv_heads * D;
+    const param_slice slices[3] = {{0, b->rank * q, q}, {q, k_rows + first_kv, kv}, {q + kv, v_rows + first_kv, kv}};
+    size_t first_param = b->m->n_params;
+    projection r = add_projection(b, layer, "attn.qkv", files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
+    share_kv(b, first_param);
+    return r;
+}
+
+static value_id add_gain(builder *b, int layer, const char *name, const char *file_format, const char *ending,
+                         param_init init, int64_t n) {
+    char buf[NAME_BYTES], file[NAME_BYTES];
+    model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
+    p->init = init;
+    builder_layer_name(file, file_format, layer);
+    strncat(file, ending, sizeof file - strlen(file) - 1);
+    add_part(b, p, file, n);
+    return p->value;
+}
+
+static norm_params add_norm(builder *b, int layer, const char *name, const char *file_format) {
+    norm_params n = {.gamma = add_gain(b, layer, name, file_format, ".weight", INIT_ONE, b->c->hidden)};
+    if (b->t->layernorm) n.beta = add_gain(b, layer, name, file_format, ".bias", INIT_ZERO, b->c->hidden);
+    return n;
+}
+
+static block_params add_block(builder *b, int layer) {
+    const model_config *c = b->c;
+    const model_traits *t = b->t;
+    int64_t C = c->hidden, HD = c->n_heads * c->head_dim, GD = c->n_kv_heads * c->head_dim, F = b->ffn;
+    const param_slice ffn[2] = {{0, b->rank * F, F}, {F, c->ffn + b->rank * F, F}}; /* up alone, or gate|up */
+    block_params r = {0};
+    if (c->family == FAMILY_GPT2) {
+        r.norm1 = add_norm(b, layer, "norm1", "transformer.h.%d.ln_1");
+        r.qkv = add_qkv(b, layer, (const char *[]){"transformer.h.%d.attn.c_attn"}, (int64_t[]){HD + 2 * GD}, 1);
+        r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C},
+                               1, HD, t->other_bias, NULL, 0);
+        r.norm2 = add_norm(b, layer, "norm2", "transformer.h.%d.ln_2");
+        r.up = add_projection(b, layer, "mlp.up", (const char *[]){"transformer.h.%d.mlp.c_fc"}, (int64_t[]){c->ffn}, 1,
+                              C, t->other_bias, ffn, 1);
+        r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C},
+                                1, c->ffn, t->other_bias, NULL, 0);
+        return r;
+    }
+    r.norm1 = add_norm(b, layer, "norm1", "model.layers.%d.input_layernorm");
+    r.qkv = add_qkv(b, layer,
+                    (const char *[]){"model.layers.%d.self_attn.q_proj", "model.layers.%d.self_attn.k_proj",
+                                     "model.layers.%d.self_attn.v_proj"},
+                    (int64_t[]){HD, GD, GD}, 3);
+    if (t->qk_norm) {
+        r.q_norm =
+            add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
+        r.k_norm =
+            add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
+    }
+    r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C},
+                           1, HD, t->other_bias, NULL, 0);
+    r.norm2 = add_norm(b, layer, "norm2", "model.layers.%d.post_attention_layernorm");
+    r.up = add_projection(b, layer, "mlp.gate_up",
+                          (const char *[]){"model.layers.%d.mlp.gate_proj", "model.layers.%d.mlp.up_proj"},
+                          (int64_t[]){c->ffn, c->ffn}, 2, C, t->other_bias, ffn, 2);
+    r.down = add_projection(b, layer, "mlp.down", (const char *[]){"model.layers.%d.mlp.down_proj"}, (int64_t[]){C}, 1,
+                            c->ffn, t->other_bias, NULL, 0);
+    return r;
+}
+
+/* A table of the vocabulary: each rank has as many rows, the last may have padding behind its own. */
+static model_param *add_table(builder *b, const char *name, const char *file_name) {
+    const model_config *c = b->c;
+    int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
+    const param_slice own = {0, b->first_id, n};
+    model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
+    if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
+    add_part(b, p, file_name, c->vocab);
+    return p;
+}
+
+/* What a rank has first, in reading order both. */
+static void put_own_first(model *m) {
+    model_param *all = mem_alloc(m->n_params * sizeof *all);
+    size_t n = 0;
+    m->n_all_params = m->n_params;
+    for (size_t i = 0; i < m->n_all_params; i++)
+        if (m->params[i].value) all[n++] = m->params[i];
+    m->n_params = n;
+    for (size_t i = 0; i < m->n_all_params; i++)
+        if (!m->params[i].value) all[n++] = m->params[i];
+    memcpy(m->params, all, n * sizeof *all);
+    free(all);
+}
+
+/* Parameters in reading order: embedding, blocks, final norm, unembedding. Of a tied table the last stage has the one that
+ * is trained, because there its gradient begins. */
+void builder_add_params(builder *b, outer_params *w) {
+    const model_config *c = b->c;
+    bool gpt2 = c->family == FAMILY_GPT2, first = b->stage == 0, last = b->stage == b->n_stages - 1;
+    b->is_here = first || (last && c->tied);
+    model_param *embed = add_table(b, "embed.w", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    embed->is_copy = c->tied && first && !last;
+    w->embed = w->unembed = embed->value;
+    b->is_here = first;
+    if (b->t->learned_positions) {
+        model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
+        add_part(b, positions, "transformer.wpe.weight", c->max_positions);
+        w->positions = positions->value;
+    }
+    int chunk = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        if (l == b->first_layer[chunk + 1]) chunk++;
+        b->is_here = chunk % b->n_stages == b->stage;
+        b->unit = 1 + l;
+        b->p->current_layer = l;
+        w->blocks[l] = add_block(b, l);
+    }
+    b->is_here = last;
+    b->unit = 1 + (int)c->n_layers;
+    b->p->current_layer = -1;
+    w->final_norm = add_norm(b, -1, "final_norm", gpt2 ? "transformer.ln_f" : "model.norm");
+    if (!c->tied) w->unembed = add_table(b, "unembed.w", "lm_head.weight")->value;
+    put_own_first(b->m);
+}

@@ -1,0 +1,77 @@
+#pragma once
+/* builder.h - private to model: a model that is being written, shared by the files that write its parameters, its blocks and
+ * the whole. */
+#include "model/model.h"
+
+typedef struct builder {
+    model *m;
+    program *p;
+    const model_config *c;
+    const model_traits *t;
+    const model_build_options *o;
+    section where;
+    const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
+    size_t params_capacity;
+    value_id rope_table;
+    /* of the section being written */
+    int64_t batch, seq_len; /* seq_len: tokens of a row that this rank has, of n_sequence that share it */
+    int n_sequence;
+    /* what this tensor rank has: n_ranks = 1 has everything */
+    int n_ranks, rank;
+    int64_t heads, kv_heads, ffn;
+    int64_t first_id, n_ids;
+    /* what this stage has: n_stages = 1 has everything */
+    int n_stages, stage;
+    int64_t *first_layer; /* of each chunk of the model, and the number of layers */
+    bool is_here;         /* ... the parameters being added ... */
+    int unit;             /* ... which belong to this */
+    value_id tokens, doc;
+    value_id rows;                   /* NO_VALUE: all rows hold something */
+    const generation_section *paged; /* NULL: training or evaluation */
+    value_id *caches;                /* per layer, where paged */
+} builder;
+
+typedef struct projection {
+    value_id w, b; /* b may be NO_VALUE */
+    bool sums;     /* ranks share its columns: their products are parts of a sum */
+} projection;
+
+typedef struct norm_params {
+    value_id gamma, beta;
+} norm_params;
+
+typedef struct block_params {
+    norm_params norm1, norm2;
+    projection qkv, out, up, down;
+    value_id q_norm, k_norm;
+} block_params;
+
+typedef struct outer_params {
+    value_id embed, positions, unembed;
+    norm_params final_norm;
+    block_params *blocks;
+} outer_params;
+
+static inline int64_t n_tokens(const builder *b) { return b->batch * b->seq_len; }
+/* Between two pairs of products a rank has a share of the tokens. */
+static inline int64_t n_own_tokens(const builder *b) { return n_tokens(b) / b->n_ranks; }
+
+/* ---- build_params.c ---------------------------------------------------------------------------------------------------- */
+
+#define NAME_BYTES 96
+/* "layers.3.attn.qkv.w" from a format with one %d for the layer. */
+const char *builder_layer_name(char buf[NAME_BYTES], const char *format, int layer);
+/* All parameters of the model; those of other stages without a value. */
+void builder_add_params(builder *b, outer_params *w);
+
+/* ---- build_blocks.c ------------------------------------------------------------------------------------------------------ */
+
+/* An activation of the section and layer at hand. */
+value_id builder_value(builder *b, const char *name, dtype t, shape s);
+op *builder_emit(builder *b, op_kind k);
+op *builder_message(builder *b, op_kind k); /* between tensor ranks */
+/* Rows of all tensor ranks; this rank's own rows of a sum over them. Without such ranks x itself. */
+value_id builder_gather(builder *b, const char *name, value_id x);
+value_id builder_scatter(builder *b, const char *name, value_id x);
+value_id builder_norm(builder *b, const char *name, value_id x, norm_params n);
+value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x);
