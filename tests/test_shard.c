@@ -283,6 +283,23 @@ static void what_cannot_be_is_refused(void **state) {
     assert_non_null(strstr(error_message(), "memory.place: found 2 devices in a run of 2 ranks"));
 }
 
+/* Of 4 ranks one has just mlp.up.w of a bucket: the same bytes under two names and two shapes travel to the host. */
+static void a_part_that_is_one_parameter_travels(void **state) {
+    (void)state;
+    for (int rank = 0; rank < 4; rank++) {
+        plan_request r = request("test-gpt2", PRECISION_FP32, 4, rank, 0);
+        r.offload = (offload_options){.params = TIER_HOST,
+                                      .grads = TIER_HOST,
+                                      .states = TIER_HOST,
+                                      .activations = TIER_HOST,
+                                      .prefetch = 1,
+                                      .bucket_bytes = 256 << 10};
+        plan p;
+        compile(&p, &r);
+        plan_close(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_by_role_are_those_of_the_formulas),
@@ -292,6 +309,7 @@ int main(void) {
         cmocka_unit_test(each_setting_has_its_memory),
         cmocka_unit_test(recompute_gathers_no_more_than_it_must),
         cmocka_unit_test(messages_through_the_host_get_their_copies),
+        cmocka_unit_test(a_part_that_is_one_parameter_travels),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
