@@ -174,3 +174,14 @@ void curve_shared(const training *t, const char *const *more, const curve *alone
                  (unsigned long long)r.memory.peak[k]);
     if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
 }
+
+char *shared_dir(void) {
+    char *dir = mem_alloc(512);
+    if (comm_rank(ranks) == 0) {
+        char *made = training_dir();
+        snprintf(dir, 512, "%s", made);
+        free(made);
+    }
+    must(comm_broadcast(ranks, dir, 512, 0));
+    return dir;
+}

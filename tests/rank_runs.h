@@ -31,3 +31,5 @@ void curve_shared(const training *t, const char *const *more, const curve *alone
 /* Of one micro-batch with documents, with these settings more on the mesh: each rank's part of every gradient has a cosine over
  * 0.99999 with the same elements of one rank's. */
 void gradients_shared(const training *t, const char *const *more);
+
+char *shared_dir(void); /* a new one, the same on every rank; the caller frees the name */

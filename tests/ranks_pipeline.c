@@ -177,17 +177,6 @@ static void check_shared(void) {
 
 /* ---- out of the program and back --------------------------------------------------------------------------------------- */
 
-static char *shared_dir(void) { /* one name for all ranks */
-    char *dir = mem_alloc(512);
-    if (comm_rank(ranks) == 0) {
-        char *made = training_dir();
-        snprintf(dir, 512, "%s", made);
-        free(made);
-    }
-    must(comm_broadcast(ranks, dir, 512, 0));
-    return dir;
-}
-
 static uint64_t run_in(const char *dir, int steps, bool alone) {
     training t = {.preset = "test-gpt2",
                   .precision = PRECISION_BF16,

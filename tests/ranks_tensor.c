@@ -78,18 +78,6 @@ static void check_gradients(const char *preset, const char *const *more) {
 
 /* ---- out of the program and back ------------------------------------------------------------------------------------ */
 
-/* One name for all ranks. */
-static char *shared_dir(void) {
-    char *dir = mem_alloc(512);
-    if (comm_rank(ranks) == 0) {
-        char *made = training_dir();
-        snprintf(dir, 512, "%s", made);
-        free(made);
-    }
-    must(comm_broadcast(ranks, dir, 512, 0));
-    return dir;
-}
-
 static void remove_dir(char *dir) {
     must(comm_barrier(ranks));
     if (comm_rank(ranks) == 0) must(dir_remove_all(dir));

@@ -159,7 +159,6 @@ void generator_close(generator *g) {
 }
 
 const plan *generator_plan(const generator *g) { return &g->plan; }
-const tokenizer *generator_tokenizer(const generator *g) { return g->tokenizer; }
 int64_t generator_context(const generator *g) { return g->plan.request.generation.context; }
 
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,

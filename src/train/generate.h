@@ -97,7 +97,6 @@ typedef struct generator generator;
 status generator_open(generator **out, const generator_options *o);
 void generator_close(generator *g);
 const plan *generator_plan(const generator *g);
-const tokenizer *generator_tokenizer(const generator *g);
 int64_t generator_context(const generator *g);
 /* A text as the model saw texts: with what its tokenizer.json puts around one; bytes as they are. Appends as
  * tokenizer_encode does. */
