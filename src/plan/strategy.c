@@ -2,7 +2,8 @@
  *
  * Candidates are the products of what is open: precision, micro-batch against accumulation, what data ranks keep a part of
  * (ZeRO) and how many of them share a row, the rungs of recompute, and a ladder of things that move to host or nvme. Every
- * one that is a matter of memory alone keeps every bit of the result; ranks that share rows add in another order.
+ * one that is a matter of memory alone keeps every bit of the result; ranks that share rows add in another order, and so do
+ * stages 2 and 3 beside 0 and 1 where a rank has several micro-batches.
  * Time comes from the cost model; without a machine to cost on, the order of the ladder stands for it.
  *
  * A deep model is one block many times over. Its candidates are compiled with a few layers, twice, and continued as
