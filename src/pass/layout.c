@@ -8,7 +8,7 @@
  * Packing is interval colouring with sizes, which is NP-hard; a few greedy orders are tried and the lowest peak wins.
  * The result is compared with the lower bound (the most bytes alive at one op) and the difference is shown as gaps.
  * Nothing here touches a device, so `ralo plan` works on a laptop. */
-#include "pass/pass.h"
+#include "pass/moves.h"
 
 #include <stdlib.h>
 
@@ -115,17 +115,15 @@ static void make_blocks(packer *k) {
 
 /* ---- bytes of the host rest before they serve again ------------------------------------------------------------------ */
 
-/* Per op: the last op of its section within `distance` blocks behind it. A block is what moves.h says: the ops of a layer,
- * or a single op of the update. */
+/* Per op: the last op of its section within `distance` blocks (moves.h) behind it. */
 static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
     size_t *begins = mem_alloc((p->n_ops + 1) * sizeof *begins), n = 0, block = 0;
     int layer = 0;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        bool computes = o->kind != OP_COPY && (o->section == SECTION_UPDATE || o->at != TIER_HOST);
-        bool changes = i == 0 || o->section != p->ops[i - 1].section;
-        if (changes || (computes && (o->section == SECTION_UPDATE || o->layer != layer))) begins[n++] = i;
-        if (changes || computes) layer = o->layer;
+        bool is_first = i == 0 || o->section != p->ops[i - 1].section;
+        if (o->kind == OP_COPY && !is_first) continue;
+        if (moves_begins_block(o, is_first, &layer)) begins[n++] = i;
     }
     for (size_t i = 0; i < p->n_ops; i++) {
         while (block + 1 < n && begins[block + 1] <= i) block++;

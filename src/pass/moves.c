@@ -19,9 +19,7 @@ void moves_open(moves *m, program *p, section s, const op *ops, size_t n_ops, in
     m->block_first = mem_alloc((n_ops + 1) * sizeof *m->block_first);
     int layer = 0;
     for (size_t i = 0; i < n_ops; i++) {
-        bool begins = i == 0 || s == SECTION_UPDATE || (ops[i].at != TIER_HOST && ops[i].layer != layer);
-        if (begins) m->block_first[m->n_blocks++] = i;
-        if (i == 0 || ops[i].at != TIER_HOST) layer = ops[i].layer;
+        if (moves_begins_block(&ops[i], i == 0, &layer)) m->block_first[m->n_blocks++] = i;
         m->block[i] = m->n_blocks - 1;
     }
 }

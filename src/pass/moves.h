@@ -22,7 +22,13 @@ typedef struct moves {
     size_t n_copies, capacity;
 } moves;
 
-/* Blocks are runs of ops of one layer; in the update every op is its own. Work on host memory joins the block it is in. */
+/* Blocks are runs of ops of one layer; in the update every op is its own. Work on host memory joins the block it is in.
+ * Does one begin with o? *layer: of the block so far, kept up to date. */
+static inline bool moves_begins_block(const op *o, bool is_first, int *layer) {
+    bool begins = is_first || o->section == SECTION_UPDATE || (o->at != TIER_HOST && o->layer != *layer);
+    if (is_first || o->at != TIER_HOST) *layer = o->layer;
+    return begins;
+}
 void moves_open(moves *m, program *p, section s, const op *ops, size_t n_ops, int prefetch);
 void moves_add(moves *m, size_t key, const op *o); /* any op, at that place */
 /* Appends the section with its copies to the program. */
