@@ -244,5 +244,6 @@ void cpu_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {
 size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads) {
     int64_t n_rows, line;
     op_row_sums(p, o, &n_rows, &line);
+    if (o->kind == OP_QK_NORM_ROPE_BWD) line += o->attr.head_dim; /* one head beside each line */
     return (size_t)(cpu_sum_block_count(n_rows) * line) * sizeof(float);
 }
