@@ -15,10 +15,16 @@ typedef struct bench_op {
     kernel_call call;
 } bench_op;
 
+static void *aligned_memory(size_t n_bytes) { /* as a plan places values */
+    void *p = aligned_alloc(64, (n_bytes + 64) / 64 * 64);
+    if (!p) abort();
+    return memset(p, 0, n_bytes);
+}
+
 static void *buffer(program *p, value_id v) {
     const value *a = program_get(p, v);
     size_t n = (size_t)shape_count(&a->shape);
-    char *data = mem_alloc(n * dtype_bytes(a->type));
+    char *data = aligned_memory(n * dtype_bytes(a->type));
     if (a->type == DTYPE_I32) return data; /* doc: every row is one document */
     float *noise = mem_alloc(n * sizeof *noise);
     rng_normal_fill(1, 0, noise, n, 0, 1);
@@ -35,7 +41,7 @@ static bench_op make(roofline *r, program *p, op_kind k, const op_attr *a, const
     for (int i = 0; i < op_input_count(k); i++) b.op.in[i] = v[in[i]], b.call.in[i] = data[in[i]];
     for (int i = 0; i < op_output_count(k); i++) b.op.out[i] = v[out[i]], b.call.out[i] = data[out[i]];
     b.call.program = p;
-    b.call.work = mem_alloc(r->device->work_bytes(p, &b.op, r->n_threads) + 1);
+    b.call.work = aligned_memory(r->device->work_bytes(p, &b.op, r->n_threads));
     return b;
 }
 

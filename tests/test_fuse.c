@@ -133,6 +133,33 @@ static void a_norm_that_others_read_and_a_turn_back_are_left_alone(void **state)
     }
 }
 
+static void a_joined_op_with_a_wrong_operand_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *value, *words;
+        dtype type;
+        shape shape;
+    } wrong[] = {{"gain", "gain is not (D)", DTYPE_BF16, {1, {8}}},
+                 {"gain", "gain is not (D)", DTYPE_F32, {1, {9}}},
+                 {"table", "table is not (T, D)", DTYPE_F32, {2, {3, 8}}},
+                 {"table", "table is not (T, D)", DTYPE_F32, {2, {4, 6}}},
+                 {"doc", "expected int32 (N)", DTYPE_F32, {1, {4}}},
+                 {"rstd", "rstd is not (N, H + G)", DTYPE_F32, {2, {4, 2}}},
+                 {"turned", "differ", DTYPE_F32, {2, {4, 24}}}};
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        program p;
+        pair_open(&p, false, false);
+        must(pass_fuse(&p, &(pass_context){0}));
+        must(program_verify(&p));
+        value *v = program_get(&p, program_find(&p, wrong[i].value));
+        v->type = wrong[i].type;
+        v->shape = wrong[i].shape;
+        assert_int_not_equal(program_verify(&p), OK);
+        if (!strstr(error_message(), wrong[i].words)) fail_msg("'%s' is not in: %s", wrong[i].words, error_message());
+        program_fini(&p);
+    }
+}
+
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 typedef struct run {
@@ -260,6 +287,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_and_turn_of_heads_are_one_op_in_every_section_and_on_every_rank),
         cmocka_unit_test(a_norm_that_others_read_and_a_turn_back_are_left_alone),
+        cmocka_unit_test(a_joined_op_with_a_wrong_operand_is_refused),
         cmocka_unit_test(a_fused_program_trains_as_the_plain_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

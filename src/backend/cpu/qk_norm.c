@@ -1,8 +1,8 @@
 /* qk_norm.c - RMSNorm of every q and k head of packed rows, alone or with the rotation behind it, and the backward.
  *
  * With the rotation a head is read twice, the second time from L1, and written once: what lies between norm and rotation
- * stays in registers and is not rounded. The backward keeps one head of what it has turned back, in
- * fp32, between its two passes. The sums for the gains are norm.c's: a line per block of rows, heads of a row in order. */
+ * stays in registers and is not rounded. The backward keeps one head of what it has turned back, in fp32, between its two
+ * passes. The sums for the gains are norm.c's: a line per block of rows, heads of a row in order. */
 #include "backend/cpu/norm.h"
 
 #include "backend/cpu/rope.h"
@@ -13,26 +13,15 @@ VEC_INLINE vec_pair pair_fma(vec_pair a, vec_pair b, vec_pair c) {
     return (vec_pair){vec_fma(a.low, b.low, c.low), vec_fma(a.high, b.high, c.high)};
 }
 
-enum {
-    PAIRS = 64
-}; /* that are turned before they are written, half by half: alternating stores took a fifth longer in fp32 */
-
-/* y may be x: a pair is read before one of it is written. */
+/* y may be x: both elements of a pair are read before one is written. */
 VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamma, const float *turn, size_t half,
                                float eps, float *rstd) {
-    float r = 1.0f / sqrtf(row_moment(t, x, 2 * half, 0, true) / (float)(2 * half) + eps), turned[2 * PAIRS];
-    for (size_t first = 0; first < half; first += PAIRS) {
-        size_t n = MIN((size_t)PAIRS, half - first);
-        EACH_VEC(i, lanes, n, {
-            vec_pair xh = pair_scale(pair_load(x, t, half, first + i, lanes), r);
-            vec_pair normed = pair_times(xh, pair_load(gamma, t, half, first + i, lanes));
-            vec_pair by = pair_load(turn, DTYPE_F32, half, first + i, lanes);
-            pair_store(turned, DTYPE_F32, PAIRS, i, lanes, pair_turn(normed, by, 1));
-        });
-        EACH_VEC(i, lanes, n, { typed_store(y, t, first + i, lanes, typed_load(turned, DTYPE_F32, i, lanes)); });
-        EACH_VEC(i, lanes, n,
-                 { typed_store(y, t, half + first + i, lanes, typed_load(turned, DTYPE_F32, PAIRS + i, lanes)); });
-    }
+    float r = 1.0f / sqrtf(row_moment(t, x, 2 * half, 0, true) / (float)(2 * half) + eps);
+    EACH_VEC(i, lanes, half, {
+        vec_pair xh = pair_scale(pair_load(x, t, half, i, lanes), r);
+        vec_pair normed = pair_times(xh, pair_load(gamma, t, half, i, lanes));
+        pair_store(y, t, half, i, lanes, pair_turn(normed, pair_load(turn, DTYPE_F32, half, i, lanes), 1));
+    });
     *rstd = r;
 }
 
