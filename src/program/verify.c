@@ -103,8 +103,8 @@ static status check_qk_norm(const checker *c, value_id qkv, value_id gq, value_i
     const value_id gains[] = {gq, gk};
     TRY(check_heads(c, qkv));
     for (int i = 0; i < 2; i++)
-        REQUIRE(is_shape1(c, gains[i], a->head_dim) && same_type(c, qkv, gains[i]), "gain is not (D) of the rows' dtype",
-                gains[i]);
+        REQUIRE(is_shape1(c, gains[i], a->head_dim) && same_type(c, qkv, gains[i]),
+                "gain is not (D) of the rows' dtype", gains[i]);
     TRY(check_like(c, qkv, y));
     REQUIRE(has_type(c, rstd, DTYPE_F32) && is_shape2(c, rstd, sh(c, qkv)->dim[0], a->n_heads + a->n_kv_heads),
             "rstd is not (N, H + G)", rstd);
