@@ -52,7 +52,7 @@ static bool is_between(const char *interval, double x) {
 static bool argument_read(const char *wanted, const char *text, strbuf *out) {
     double real;
     int64_t whole;
-    if (strcmp(wanted, "names") == 0) return names_read(text, out);
+    if (strcmp(wanted, "names") == 0 || wanted[0] == '(') return names_read(text, out);
     if (!str_starts_with(wanted, whole_mark)) {
         if (!real_read(text, &real) || !is_between(wanted, real)) return false;
         strbuf_add(out, text);
@@ -131,6 +131,7 @@ void form_expected(const char *range, strbuf *out) {
         if (i) strbuf_add(out, ", ");
         if (p.mark != ':') strbuf_printf(out, "%s%s%s", p.name, p.mark ? " or " : "", p.rest);
         else if (strcmp(p.rest, "names") == 0) strbuf_printf(out, "{%s: list of names}", p.name);
+        else if (p.rest[0] == '(') strbuf_printf(out, "{%s: [%.*s]}", p.name, (int)strlen(p.rest) - 2, p.rest + 1);
         else if (str_starts_with(p.rest, whole_mark))
             strbuf_printf(out, "{%s: whole number in %s}", p.name, p.rest + strlen(whole_mark));
         else strbuf_printf(out, "{%s: number in %s}", p.name, p.rest);

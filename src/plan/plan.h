@@ -148,6 +148,14 @@ json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 attention_choice plan_attention(const plan_request *r);
 void plan_print_attention(const plan *p, FILE *out); /* a line */
 
+/* ---- mix.c: between two rungs of recompute ------------------------------------------------------------------------ */
+
+enum { PLAN_MIXES = 4 };
+/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more that fit, each with one rung in some layers and a
+ * lighter one in the others. */
+status plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate out[PLAN_MIXES],
+                size_t *n_out);
+
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 
 /* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory; the caller frees. The

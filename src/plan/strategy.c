@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
+enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
 
 /* That have rows of their own, or share them: what one axis gives up the other has. */
 static int row_ranks(const plan_request *r) {
@@ -233,14 +233,16 @@ status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
     return OK;
 }
 
-/* A stage of a pipeline is not a straight line in the layers of the model. */
-static bool is_deep(const plan_request *r) {
-    return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+static bool is_one_device(const plan_request *r) {
+    return r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
-/* ... nor are layers of which only the last keep something, or every n-th. */
+/* A stage of a pipeline is not a straight line in the layers of the model. */
+static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
+
+/* ... nor are layers of which only the last keep something, or the first n, or every n-th. */
 static bool is_line(const plan_candidate *c) {
-    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED;
+    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
 }
 
 /* Exact but for how it is packed, and sooner. */
@@ -277,11 +279,22 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
+/* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
+static int machinery(const plan_candidate *c) {
+    const offload_options *o = &c->offload;
+    int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
+    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * 64 + o->prefetch;
+}
+
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->fits != y->fits) return x->fits;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
-    if (x->step_s < y->step_s || x->step_s > y->step_s) return x->step_s < y->step_s;
+    float s = (float)x->step_s, t = (float)y->step_s; /* sums of the same times differ in the last bits of a double */
+    if (s < t || s > t) return s < t;
+    if (s == t && machinery(x) != machinery(y)) return machinery(x) < machinery(y);
+    if (s == t && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
+        return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
     return x->order < y->order; /* also where there is no prediction */
 }
 
@@ -300,7 +313,7 @@ static status add_tighter(search *s) {
     plan_candidate *more;
     size_t n;
     if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
-    if (mesh_size(&s->r->mesh, AXIS_PIPELINE) > 1 || s->r->place.n_devices > 1) return OK; /* not searched so deep */
+    if (!is_one_device(s->r)) return OK;                         /* not searched so deep */
     TRY(plan_tighten(s->r, &s->list[0], &more, &n));
     s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
     for (size_t i = 0; i < n; i++) {
@@ -353,6 +366,21 @@ static status look_further_ahead(search *s) {
             s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
             s->list[s->n++] = c;
         }
+    }
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
+/* What a way leaves of the memory may save it some of what it computes again. */
+static status mix_rungs(search *s) {
+    plan_candidate mixes[PLAN_MIXES];
+    size_t n;
+    if (s->r->recompute.kind != RECOMPUTE_AUTO || !s->r->hardware || !is_one_device(s->r)) return OK;
+    TRY(plan_mix(s->r, s->list, s->n, mixes, &n));
+    s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
+    for (size_t i = 0; i < n; i++) {
+        mixes[i].order = s->n_tried++;
+        s->list[s->n++] = mixes[i];
     }
     sort_candidates(s->list, s->n);
     return OK;
@@ -416,6 +444,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     }
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, look_further_ahead(&s), fail);
+    TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     return OK;
 fail:
