@@ -81,7 +81,7 @@ static void add_run(run_set *s, run r) {
 static void take(occupancy *o, size_t i, size_t begin, size_t end, size_t first, size_t last, run r) {
     add_run(&o->nodes[i].within, r);
     if (first <= begin && end - 1 <= last) {
-        add_run(&o->nodes[i].throughout, r);
+        if (i < o->n_leaves) add_run(&o->nodes[i].throughout, r); /* nobody needs less than one moment */
         return;
     }
     size_t middle = begin + (end - begin) / 2;
