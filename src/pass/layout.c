@@ -39,8 +39,10 @@ typedef struct block {
     value_id owner;
     size_t n_bytes, first, last, offset, alignment;
     size_t from, to; /* first and last in moments of the blocks that it is packed with */
+    size_t best;     /* offset in the lowest packing so far */
     section section;
     tier tier;
+    bool persistent;
 } block;
 
 typedef struct packer {
@@ -108,7 +110,8 @@ static void make_blocks(packer *k) {
                                                .last = k->life[v].last,
                                                .alignment = alignment_of(k, a),
                                                .section = a->section,
-                                               .tier = a->tier};
+                                               .tier = a->tier,
+                                               .persistent = a->persistent};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -147,14 +150,12 @@ static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
  * too dear for that. */
 static void rest_on_host(packer *k, int prefetch) {
     bool any = false;
-    for (size_t i = 0; i < k->n_blocks; i++)
-        any |= k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent;
+    for (size_t i = 0; i < k->n_blocks; i++) any |= k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent;
     if (!any || prefetch == 0) return;
     size_t *end_of = mem_alloc(k->p->n_ops * sizeof *end_of);
     find_block_ends(k->p, (size_t)prefetch + 1, end_of);
     for (size_t i = 0; i < k->n_blocks; i++)
-        if (k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent)
-            k->blocks[i].last = end_of[k->blocks[i].last];
+        if (k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent) k->blocks[i].last = end_of[k->blocks[i].last];
     free(end_of);
 }
 
@@ -239,40 +240,42 @@ static size_t lower_bound(block **list, size_t n, size_t n_ops) {
     return most;
 }
 
-static size_t pack_section(packer *k, tier t, section s, size_t base) {
+/* The blocks of one section in one tier, from base on. Returns their highest end. */
+static size_t pack_section(const packer *k, block **list, size_t n, size_t base) {
     static const block_order orders[] = {order_size, order_area, order_length, order_first};
-    block **list = mem_alloc((k->n_blocks + 1) * sizeof *list);
-    size_t n = 0, best = SIZE_MAX;
-    for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[i];
-        if (!k->p->values[b->owner].persistent && b->section == s && b->tier == t) list[n++] = b;
-    }
-    if (n == 0) {
-        free(list);
-        return base;
-    }
-    size_t floor = base + lower_bound(list, n, k->p->n_ops);
-    size_t *offsets = mem_alloc(k->n_blocks * sizeof *offsets);
+    if (n == 0) return base;
+    size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
     occupancy *taken = occupancy_open(number_moments(list, n), k->alignment);
     for (size_t i = 0; i < n; i++) list[i]->to = last_moment(list, n, list[i]);
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
         size_t top = pack(list, n, base, orders[j], best, taken);
         if (top >= best) continue;
         best = top;
-        for (size_t i = 0; i < k->n_blocks; i++) offsets[i] = k->blocks[i].offset;
+        for (size_t i = 0; i < n; i++) list[i]->best = list[i]->offset;
     }
-    for (size_t i = 0; i < k->n_blocks; i++) k->blocks[i].offset = offsets[i];
+    for (size_t i = 0; i < n; i++) list[i]->offset = list[i]->best;
     occupancy_close(taken);
-    free(offsets);
-    free(list);
     return best;
+}
+
+/* The highest end of any section of a tier; they lie on top of each other. */
+static size_t pack_tier(const packer *k, tier t, size_t base) {
+    size_t n[SECTION_COUNT] = {0}, top = base;
+    block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (!b->persistent && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
+    }
+    for (section s = 0; s < SECTION_COUNT; s++) top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], base));
+    free(list);
+    return top;
 }
 
 static size_t stack_persistent(packer *k, tier t) {
     size_t at = 0, end = 0;
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[i];
-        if (!k->p->values[b->owner].persistent || b->tier != t) continue;
+        if (!b->persistent || b->tier != t) continue;
         b->offset = align_up(at, b->alignment);
         at = end = b->offset + b->n_bytes;
     }
@@ -291,10 +294,8 @@ status pass_layout(program *p, pass_context *c) {
     make_blocks(&k);
     rest_on_host(&k, c->offload.prefetch);
     for (tier t = 0; t < TIER_COUNT; t++) {
-        size_t end = stack_persistent(&k, t), peak = end;
-        for (section s = 0; s < SECTION_COUNT; s++)
-            peak = MAX(peak, pack_section(&k, t, s, align_up(end, k.alignment)));
-        p->arena_bytes[t] = peak == align_up(end, k.alignment) ? end : peak;
+        size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);
+        p->arena_bytes[t] = peak == base ? end : peak;
     }
     size_t *offset_of = mem_alloc(p->n_values * sizeof *offset_of);
     for (size_t i = 0; i < k.n_blocks; i++) offset_of[k.blocks[i].owner] = k.blocks[i].offset;
