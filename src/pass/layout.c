@@ -246,7 +246,10 @@ static size_t pack_section(const packer *k, block **list, size_t n, size_t base)
     if (n == 0) return base;
     size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
     occupancy *taken = occupancy_open(number_moments(list, n), k->alignment);
-    for (size_t i = 0; i < n; i++) list[i]->to = last_moment(list, n, list[i]);
+    for (size_t i = 0; i < n; i++) {
+        list[i]->to = last_moment(list, n, list[i]);
+        occupancy_expect(taken, list[i]->from, list[i]->to);
+    }
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
         size_t top = pack(list, n, base, orders[j], best, taken);
         if (top >= best) continue;

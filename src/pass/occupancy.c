@@ -1,9 +1,9 @@
 /* occupancy.c - bytes by moments, as a segment tree over the moments.
  *
- * A node stands for a stretch of moments and has two sets of bytes: `throughout`, taken by blocks that live through the whole
- * stretch and are kept at no node above it, and `within`, taken at some moment of it by a block that is kept here or below. A
- * block is kept at the O(log n) largest stretches that make up its life. Whoever lives beside it finds it there: in
- * `throughout` of a stretch that is longer than what he needs, or in `within` of one that is not.
+ * A life is cut into the O(log n) largest stretches of the tree that make it up; a block is kept at these. A node has two sets
+ * of bytes: `throughout`, of the blocks that are kept at it, and `within`, of those that are kept at it or below. Who looks for
+ * a place for a life asks for `within` at its stretches and for `throughout` at all stretches above them: there is everybody who
+ * lives at one of its moments. Most stretches are nobody's, but for the shortest, and have no `within`.
  *
  * A set is a sorted list of runs. Blocks that lie against each other are one run, so that lists stay short where packing is
  * good. Ends are rounded up to the grain: no block can begin in between. */
@@ -23,9 +23,10 @@ typedef struct run_set {
 
 typedef struct node {
     run_set throughout, within;
+    bool is_asked; /* for `within`, by some life */
 } node;
 
-enum { SETS_MOST = 4 * 64 }; /* that one search meets: at most four nodes of each level */
+enum { SETS_MOST = 4 * 64 }; /* that one search meets: of at most four nodes of each level */
 
 struct occupancy {
     size_t grain, n_leaves; /* a power of two; the children of node i are 2 i and 2 i + 1, the root is 1 */
@@ -62,7 +63,7 @@ void occupancy_clear(occupancy *o) {
 /* Joins the new run with those that it touches. */
 static void add_run(run_set *s, run r) {
     size_t low = 0, high = s->n;
-    while (low < high) { /* the first run that does not end before it */
+    while (low < high) { /* for the first run that does not end before it */
         size_t middle = low + (high - low) / 2;
         if (s->runs[middle].end < r.begin) low = middle + 1;
         else high = middle;
@@ -77,16 +78,32 @@ static void add_run(run_set *s, run r) {
     s->n = s->n + 1 + low - high;
 }
 
-/* A node and the moments it stands for, which overlap those from first to last. */
-static void take(occupancy *o, size_t i, size_t begin, size_t end, size_t first, size_t last, run r) {
-    add_run(&o->nodes[i].within, r);
-    if (first <= begin && end - 1 <= last) {
-        if (i < o->n_leaves) add_run(&o->nodes[i].throughout, r); /* nobody needs less than one moment */
+typedef struct span {
+    size_t first, last;
+} span;
+
+static bool covers(span life, span here) { return life.first <= here.first && here.last <= life.last; }
+static span left_of(span here) { return (span){here.first, here.first + (here.last - here.first) / 2}; }
+static span right_of(span here) { return (span){here.first + (here.last - here.first) / 2 + 1, here.last}; }
+
+/* In these three node i stands for the moments `here`, of which life has one or more. */
+static void expect(occupancy *o, size_t i, span here, span life) {
+    if (covers(life, here)) {
+        o->nodes[i].is_asked = true;
         return;
     }
-    size_t middle = begin + (end - begin) / 2;
-    if (first < middle) take(o, 2 * i, begin, middle, first, last, r);
-    if (last >= middle) take(o, 2 * i + 1, middle, end, first, last, r);
+    if (life.first <= left_of(here).last) expect(o, 2 * i, left_of(here), life);
+    if (life.last >= right_of(here).first) expect(o, 2 * i + 1, right_of(here), life);
+}
+
+static void take(occupancy *o, size_t i, span here, span life, run r) {
+    if (o->nodes[i].is_asked) add_run(&o->nodes[i].within, r);
+    if (covers(life, here)) {
+        if (i < o->n_leaves) add_run(&o->nodes[i].throughout, r); /* nobody asks above less than a moment */
+        return;
+    }
+    if (life.first <= left_of(here).last) take(o, 2 * i, left_of(here), life, r);
+    if (life.last >= right_of(here).first) take(o, 2 * i + 1, right_of(here), life, r);
 }
 
 static void meet(occupancy *o, const run_set *s) {
@@ -95,16 +112,19 @@ static void meet(occupancy *o, const run_set *s) {
     o->seen[o->n_met++] = 0;
 }
 
-static void meet_all(occupancy *o, size_t i, size_t begin, size_t end, size_t first, size_t last) {
-    if (first <= begin && end - 1 <= last) {
+static void meet_all(occupancy *o, size_t i, span here, span life) {
+    if (covers(life, here)) {
         meet(o, &o->nodes[i].within);
         return;
     }
     meet(o, &o->nodes[i].throughout);
-    size_t middle = begin + (end - begin) / 2;
-    if (first < middle) meet_all(o, 2 * i, begin, middle, first, last);
-    if (last >= middle) meet_all(o, 2 * i + 1, middle, end, first, last);
+    if (life.first <= left_of(here).last) meet_all(o, 2 * i, left_of(here), life);
+    if (life.last >= right_of(here).first) meet_all(o, 2 * i + 1, right_of(here), life);
 }
+
+static span all_moments(const occupancy *o) { return (span){0, o->n_leaves - 1}; }
+
+void occupancy_expect(occupancy *o, size_t first, size_t last) { expect(o, 1, all_moments(o), (span){first, last}); }
 
 /* Behind every run of set k that is in the way of n_bytes at `at`. */
 static size_t pass_runs(occupancy *o, size_t k, size_t at, size_t n_bytes, size_t alignment) {
@@ -119,11 +139,11 @@ static size_t pass_runs(occupancy *o, size_t k, size_t at, size_t n_bytes, size_
 size_t occupancy_place(occupancy *o, size_t first, size_t last, size_t base, size_t n_bytes, size_t alignment) {
     size_t at = round_up(base, alignment), before;
     o->n_met = 0;
-    meet_all(o, 1, 0, o->n_leaves, first, last);
+    meet_all(o, 1, all_moments(o), (span){first, last});
     do {
         before = at;
         for (size_t k = 0; k < o->n_met; k++) at = pass_runs(o, k, at, n_bytes, alignment);
     } while (at != before);
-    take(o, 1, 0, o->n_leaves, first, last, (run){at, round_up(at + n_bytes, o->grain)});
+    take(o, 1, all_moments(o), (span){first, last}, (run){at, round_up(at + n_bytes, o->grain)});
     return at;
 }
