@@ -188,15 +188,20 @@ static int order_length(const void *a, const void *b) {
     return order_size(a, b);
 }
 
-/* Moments of a list: the ops at which one of its blocks begins, in order. Two blocks are alive together at one of these or
- * never, and most ops are none of them. */
-static size_t number_moments(block **list, size_t n) {
-    size_t n_moments = 0;
+/* Moments of a list are its ops at which a block begins, one for several where no block ends in between: whoever is there at
+ * the first of them still is at the last. Two blocks are alive together at some moment or never. */
+static size_t number_moments(block **list, size_t n, size_t n_ops) {
+    bool *ends = mem_alloc(n_ops * sizeof *ends);
+    size_t n_moments = 1, at = 0;
     qsort(list, n, sizeof *list, order_first);
+    for (size_t i = 0; i < n; i++) ends[list[i]->last] = true;
     for (size_t i = 0; i < n; i++) {
-        if (i == 0 || list[i]->first != list[i - 1]->first) n_moments++;
+        bool any = false;
+        for (; at < list[i]->first; at++) any |= ends[at];
+        n_moments += any && i > 0;
         list[i]->from = n_moments - 1;
     }
+    free(ends);
     return n_moments;
 }
 
@@ -245,7 +250,7 @@ static size_t pack_section(const packer *k, block **list, size_t n, size_t base)
     static const block_order orders[] = {order_size, order_area, order_length, order_first};
     if (n == 0) return base;
     size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
-    occupancy *taken = occupancy_open(number_moments(list, n), k->alignment);
+    occupancy *taken = occupancy_open(number_moments(list, n, k->p->n_ops), k->alignment);
     for (size_t i = 0; i < n; i++) {
         list[i]->to = last_moment(list, n, list[i]);
         occupancy_expect(taken, list[i]->from, list[i]->to);
