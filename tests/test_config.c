@@ -279,6 +279,7 @@ static void test_forms(void **state) {
                                         "{keep: []}",
                                         "{keep: [a, [b]]}",
                                         "{keep: [a, '']}",
+                                        "{keep: ['', a]}",
                                         "{keep: [a b]}",
                                         "{keep: 'a{b'}",
                                         "[full]",
@@ -317,6 +318,10 @@ static void test_forms(void **state) {
     REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
     REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");
     REFUSED("memory: {recompute: [full]}\n", "memory.recompute", "a list");
+    REFUSED("memory:\n  recompute: {nested: [1]}\n", ":2:", "memory.recompute", "'nested:[1]'", "whole number in");
+    REFUSED("memory:\n  recompute: {ratio: [0.5]}\n", ":2:", "memory.recompute", "'ratio:[0.5]'", "number in [0, 1]");
+    REFUSED("memory:\n  recompute: {every: [2, 3]}\n", ":2:", "memory.recompute", "'every:[2, 3]'", "whole number in");
+    REFUSED("memory:\n  recompute: {keep: []}\n", ":2:", "memory.recompute", "'keep:[]'", "list of names");
     REFUSED("memory: {recompute: {keep: [a, {b: 1}]}}\n", "memory.recompute", "exactly one entry");
     REFUSED("memory: {recompute: full}\ntrain: {gradient_checkpointing: true}\n", ":2:", "line 1");
     REFUSED("memory:\n  recompute.ratio: 0.5\n", ":2:", "memory.recompute.ratio");
