@@ -30,6 +30,10 @@ bool offload_any(const offload_options *o) {
            o->activations != TIER_DEVICE;
 }
 
+bool offload_on_nvme(const offload_options *o) {
+    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
+}
+
 bool offload_same_homes(const offload_options *a, const offload_options *b) {
     return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
 }

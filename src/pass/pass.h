@@ -100,6 +100,7 @@ typedef struct offload_options {
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
 bool offload_any(const offload_options *o);
+bool offload_on_nvme(const offload_options *o);
 bool offload_same_homes(const offload_options *a, const offload_options *b);
 int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 

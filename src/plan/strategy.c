@@ -65,10 +65,6 @@ typedef struct search {
     size_t n_tried; /* with those that turned out to be no ways */
 } search;
 
-static bool on_nvme(const offload_options *o) {
-    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
-}
-
 static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
         const plan_candidate *k = &s->list[i];
@@ -93,7 +89,7 @@ static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rung
         if (open->grads) c.offload.grads = ladder[i].grads;
         if (open->states) c.offload.states = ladder[i].states;
         if (open->activations) c.offload.activations = ladder[i].activations;
-        if (on_nvme(&c.offload) && !on_nvme(&r->offload) && !r->may_nvme) continue;
+        if (offload_on_nvme(&c.offload) && !offload_on_nvme(&r->offload) && !r->may_nvme) continue;
         bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
         for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
             c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
