@@ -1,4 +1,4 @@
-/* test_ops_norm.c - RMSNorm, LayerNorm, the norm of q and k heads, their backward, and bias gradients.
+/* test_ops_norm.c - RMSNorm, LayerNorm, the norm of q and k heads with and without rope, their backward, and bias gradients.
  *
  * The reference is the definition in double. Its backward is the analytic formula, and that formula is itself held
  * against central differences of the definition. */
@@ -398,6 +398,176 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
         }
 }
 
+/* ---- q and k heads, normed and turned ------------------------------------------------------------------------ */
+
+/* B, T, H, G, D: halves of an odd number of elements, of whole vectors, of more than a warp holds at 16 bytes a lane; many
+ * rows. The longest head is for 16 bits alone. */
+static const int turned[][5] = {{1, 3, 2, 1, 6},    {2, 9, 4, 2, 64},  {3, 5, 2, 2, 34},
+                                {1, 300, 3, 3, 8},  {1, 17, 1, 1, 2},  {2, 21, 3, 1, 80},
+                                {1, 40, 6, 2, 128}, {1, 3, 1, 1, 512}, {1, 3, 1, 1, 1024}};
+enum { LONGEST_F32 = 512, MORE_POSITIONS = 2 };
+
+/* Two documents in every row, cut at another place in each; positions of the second batch row begin at 1. */
+static int32_t *turned_docs(int64_t B, int64_t T) {
+    int32_t *doc = mem_alloc((size_t)(B * T) * sizeof *doc);
+    for (int64_t i = 0; i < B * T; i++) {
+        int64_t cut = T / 2 + i / T;
+        doc[i] = i % T >= cut ? (int32_t)cut : i / T == 1 ? -1 : 0;
+    }
+    return doc;
+}
+
+/* One turn of rows (N count, D), all heads of a token by the same line of the table. `size` takes the sum of the absolute
+ * terms of every element, or is NULL. */
+static void turn_rows(double *out, double *size, const double *rows, const double *table, const int32_t *doc, int64_t N,
+                      int64_t T, int64_t count, int64_t D, double sign) {
+    for (int64_t row = 0; row < N * count; row++) {
+        int64_t n = row / count;
+        const double *x = rows + row * D, *cosine = table + (n % T - doc[n]) * D, *sine = cosine + D / 2;
+        for (int64_t i = 0; i < D / 2; i++) {
+            double a = x[i], b = x[D / 2 + i], c = cosine[i], s = sign * sine[i];
+            out[row * D + i] = a * c - b * s;
+            out[row * D + D / 2 + i] = b * c + a * s;
+            if (size)
+                size[row * D + i] = fabs(a * c) + fabs(b * s), size[row * D + D / 2 + i] = fabs(b * c) + fabs(a * s);
+        }
+    }
+}
+
+/* The table need not hold cosines for this: the backward is the transpose of whatever it says. */
+static void test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn(void **state) {
+    enum { N = 3, COUNT = 2, D = 6, ROWS = N * COUNT };
+    const int32_t doc[N] = {0, -1, 2};
+    double *x = random_values(ROWS * D, 51, 0.5), *gamma = random_values(D, 52, 1),
+           *dy = random_values(ROWS * D, 53, 0);
+    double *table = random_values(N * D, 54, 0), y[ROWS * D], d[ROWS * D], h = 1e-5;
+    reference r = reference_open(ROWS, D, false);
+    reference_forward(&r, x, gamma, NULL);
+    turn_rows(d, NULL, dy, table, doc, N, N, COUNT, D, -1);
+    reference_backward(&r, x, gamma, d, NULL);
+    double *inputs[] = {x, gamma}, *slopes[] = {r.dx, r.dgamma};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < (k == 0 ? ROWS * D : D); i++) {
+            double kept = inputs[k][i], at[2];
+            for (int side = 0; side < 2; side++) {
+                inputs[k][i] = side ? kept + h : kept - h;
+                reference_forward(&r, x, gamma, NULL);
+                turn_rows(y, NULL, r.y, table, doc, N, N, COUNT, D, 1);
+                at[side] = dot(y, dy, ROWS * D);
+            }
+            inputs[k][i] = kept;
+            assert_true(fabs((at[1] - at[0]) / (2 * h) - slopes[k][i]) <= 1e-8 * (1 + fabs(slopes[k][i])));
+        }
+    reference_close(&r);
+    free(x);
+    free(gamma);
+    free(dy);
+    free(table);
+}
+
+typedef struct turned_case {
+    dtype type;
+    int64_t B, T, H, G, D;
+    int32_t *doc;
+    op_attr attr;
+} turned_case;
+
+static void turned_inputs(op_case *t, const turned_case *s) {
+    int64_t N = s->B * s->T;
+    op_case_random(t, 0, s->type, SHAPE(N, (s->H + 2 * s->G) * s->D), 2, 61);
+    op_case_random(t, 1, s->type, SHAPE(s->D), 1, 62);
+    op_case_random(t, 2, s->type, SHAPE(s->D), 1, 63);
+    op_case_random(t, 3, DTYPE_F32, SHAPE(s->T + MORE_POSITIONS, s->D), 1, 64);
+    op_case_ints(t, 4, SHAPE(N), s->doc);
+}
+
+/* Queries (key false) or keys of one run, forward t and backward b. */
+static void check_turned(const turned_case *s, op_case *t, op_case *b, bool key, dtype grad_type) {
+    int64_t N = s->B * s->T, D = s->D, n_normed = s->H + s->G, Q = (s->H + 2 * s->G) * D;
+    int64_t first = key ? s->H : 0, count = key ? s->G : s->H, rows = N * count;
+    size_t n_bytes = (size_t)(rows * D) * 8;
+    const double *qkv = op_case_input_values(b, 0), *gamma = op_case_input_values(b, key ? 2 : 1);
+    const double *table = op_case_input_values(b, 3), *dy = op_case_input_values(b, 6);
+    const double *y = op_case_values(t, 0), *rstd = op_case_values(t, 1), *dqkv = op_case_values(b, 0);
+    double *x = mem_alloc(n_bytes), *g = mem_alloc(n_bytes), *want = mem_alloc(n_bytes),
+           *want_size = mem_alloc(n_bytes);
+    double *d = mem_alloc(n_bytes), *d_size = mem_alloc(n_bytes), *terms = mem_alloc((size_t)D * 8);
+    reference r = reference_open(rows, D, false);
+    gather_heads(x, qkv, N, Q, D, first, count);
+    gather_heads(g, dy, N, Q, D, first, count);
+    reference_forward(&r, x, gamma, NULL);
+    turn_rows(want, want_size, r.y, table, s->doc, N, s->T, count, D, 1);
+    turn_rows(d, d_size, g, table, s->doc, N, s->T, count, D, -1);
+    reference_backward(&r, x, gamma, d, NULL);
+    double error = stats_error(D) + 3 * U32; /* a turn is two products and a sum more */
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t n = row / count, h = first + row % count;
+        check_element(rstd[n * n_normed + h], r.rstd[row], r.rstd[row] * stats_error(D), DTYPE_F32, "rstd",
+                      (size_t)row);
+        double largest = 0;
+        for (int64_t c = 0; c < D; c++) {
+            double xh = fabs(x[row * D + c]) * r.rstd[row];
+            largest = fmax(largest, fabs(d_size[row * D + c] * gamma[c]) * (1 + xh));
+            terms[c] += d_size[row * D + c] * xh;
+        }
+        for (int64_t c = 0; c < D; c++) {
+            int64_t i = n * Q + h * D + c, e = row * D + c;
+            double xh = fabs(x[e]) * r.rstd[row];
+            check_element(y[i], want[e], want_size[e] * error, s->type, "y", (size_t)i);
+            check_element(dqkv[i], r.dx[e], r.rstd[row] * largest * (2 + xh) * error, s->type, "dqkv", (size_t)i);
+        }
+    }
+    for (int64_t c = 0; c < D; c++) /* a block holds 16 rows of `count` heads here */
+        check_element(op_case_values(b, key ? 2 : 1)[c], r.dgamma[c], terms[c] * ((double)(16 * count) * U32 + error),
+                      grad_type, "dgamma", (size_t)c);
+    reference_close(&r);
+    double *all[] = {x, g, want, want_size, d, d_size, terms};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) free(all[i]);
+}
+
+static void test_qk_norm_rope_and_its_backward_norm_and_turn_every_head(void **state) {
+    for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
+        for (size_t i = 0; i < ARRAY_LENGTH(turned); i++)
+            for (int alias = 0; alias < 2; alias++) {
+                const int *k = turned[i];
+                turned_case s = {.type = check_types[ti], .B = k[0], .T = k[1], .H = k[2], .G = k[3], .D = k[4]};
+                if (s.type == DTYPE_F32 && s.D > LONGEST_F32) continue;
+                int64_t N = s.B * s.T, Q = (s.H + 2 * s.G) * s.D;
+                dtype grad_type = alias ? DTYPE_BF16 : DTYPE_F32;
+                s.doc = turned_docs(s.B, s.T);
+                s.attr = (op_attr){
+                    .batch = s.B, .seq_len = s.T, .n_heads = k[2], .n_kv_heads = k[3], .head_dim = k[4], .eps = EPS};
+                op_case *t = op_case_open(OP_QK_NORM_ROPE, &s.attr);
+                turned_inputs(t, &s);
+                if (alias) op_case_alias(t, 0, 0);
+                else op_case_output(t, 0, s.type, SHAPE(N, Q));
+                op_case_output(t, 1, DTYPE_F32, SHAPE(N, s.H + s.G));
+                op_case_run(t, 2);
+
+                op_case *b = op_case_open(OP_QK_NORM_ROPE_BWD, &s.attr);
+                turned_inputs(b, &s);
+                op_case_floats(b, 5, DTYPE_F32, SHAPE(N, s.H + s.G), op_case_values(t, 1));
+                op_case_random(b, 6, s.type, SHAPE(N, Q), 1, 65);
+                if (alias) op_case_alias(b, 0, 6);
+                else op_case_output(b, 0, s.type, SHAPE(N, Q));
+                op_case_output(b, 1, grad_type, SHAPE(s.D));
+                op_case_output(b, 2, grad_type, SHAPE(s.D));
+                op_case_run(b, 2);
+
+                for (int key = 0; key < 2; key++) check_turned(&s, t, b, key, grad_type);
+                const double *qkv = op_case_input_values(b, 0), *y = op_case_values(t, 0);
+                const double *dy = op_case_input_values(b, 6), *dqkv = op_case_values(b, 0);
+                for (int64_t n = 0; n < N; n++) /* v passes through, both ways */
+                    for (int64_t c = (s.H + s.G) * s.D; c < Q; c++) {
+                        assert_true(y[n * Q + c] == qkv[n * Q + c]);
+                        assert_true(dqkv[n * Q + c] == dy[n * Q + c]);
+                    }
+                op_case_close(t);
+                op_case_close(b);
+                free(s.doc);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_backward_formula_is_the_slope_of_the_definition),
@@ -407,6 +577,8 @@ int main(void) {
         cmocka_unit_test(test_norm_backward_works_in_the_bytes_of_dy_and_of_dres),
         cmocka_unit_test(test_bias_grad_is_the_sum_of_rows),
         cmocka_unit_test(test_qk_norm_and_its_backward_norm_every_head),
+        cmocka_unit_test(test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn),
+        cmocka_unit_test(test_qk_norm_rope_and_its_backward_norm_and_turn_every_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

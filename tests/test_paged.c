@@ -330,6 +330,7 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
                {OP_ADD_LAYERNORM, {C, C, 1, 1}},
                {OP_QK_NORM, {C, H + G}},
                {OP_ROPE, {C}},
+               {OP_QK_NORM_ROPE, {C, H + G}},
                {OP_SWIGLU, {F}},
                {OP_GELU, {C}}};
     int32_t tokens[N], doc[N];
@@ -348,7 +349,7 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
                     op_case_random(t, n, DTYPE_F32, SHAPE(D), 1, 3);
                 else if (gain) op_case_random(t, n, DTYPE_F32, SHAPE(C), 1, 4);
                 else if (strcmp(name, "table") == 0 || strcmp(name, "positions") == 0)
-                    op_case_random(t, n, DTYPE_F32, SHAPE(P, ops[i].kind == OP_ROPE ? D : C), 1, 5);
+                    op_case_random(t, n, DTYPE_F32, SHAPE(P, ops[i].kind == OP_EMBED ? C : D), 1, 5);
                 else op_case_random(t, n, DTYPE_F32, SHAPE(N, C), 1, 6 + (uint64_t)n);
             }
             double *filled = mem_alloc(N * C * sizeof *filled);

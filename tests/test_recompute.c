@@ -265,7 +265,7 @@ static void a_rotation_is_repeated_only_where_that_saves(void **state) {
     (void)state;
     compiled k;
     training_must(compile(&k, "test-qwen3", "model.layers=2", "norms", PRECISION_FP32, NULL));
-    assert_int_equal(count_again(&k.p.program, OP_ROPE, -1), 2);
+    assert_int_equal(count_again(&k.p.program, OP_QK_NORM_ROPE, -1), 2);
     compiled_close(&k);
     training_must(compile(&k, "test-llama", "model.layers=2", "norms", PRECISION_FP32, NULL));
     assert_int_equal(count_again(&k.p.program, OP_ROPE, -1), 0);
@@ -438,7 +438,7 @@ static void an_unknown_name_lists_the_known_ones(void **state) {
          "'mlp.gate_up', which no layer has; its values are: norm1, norm1.rstd, norm1.mean, attn.qkv, attn.y, "
          "attn.lse, "
          "attn.out, residual1, norm2, norm2.rstd, norm2.mean, mlp.up, mlp.act, mlp.down, residual2"},
-        {"test-qwen3", "keep:layers.0.attn.y", "attn.qkv, attn.qk_norm, attn.qk_norm.rstd, attn.rope, attn.y"},
+        {"test-qwen3", "keep:layers.0.attn.y", "attn.qkv, attn.qk_norm.rstd, attn.rope, attn.y"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
         compiled k;

@@ -5,7 +5,7 @@
 static const pass_row pipeline[] = {
     {"autodiff", pass_autodiff, "append the backward ops"},
     {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
-    {"fuse", pass_fuse, "residual + norm, bias into linear"},
+    {"fuse", pass_fuse, "residual + norm, bias into linear, norm + rope of heads"},
     {"fp8", pass_fp8, "products of 8 bits in the layers"},
     {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
     {"chunk", pass_chunk, "the MLP of a block for a few tokens at a time"},

@@ -169,7 +169,7 @@ typedef struct pass_context {
 
 status pass_autodiff(program *p, pass_context *c); /* backward of SECTION_MICRO, gradients finished into accumulators */
 status pass_optimizer(program *p, pass_context *c); /* SECTION_UPDATE: norm, clip, AdamW */
-status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear */
+status pass_fuse(program *p, pass_context *c);      /* add + norm, bias into linear, qk_norm + rope */
 status pass_fp8(program *p, pass_context *c);       /* linears of the layers in 8 bits, weights once per step */
 status pass_recompute(program *p, pass_context *c); /* what the policy drops is computed again before its backward */
 status pass_chunk(program *p, pass_context *c);     /* wide values of an MLP for a few tokens at a time */

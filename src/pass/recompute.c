@@ -181,6 +181,7 @@ static bool is_cheap(op_kind k) {
     case OP_ADD_BIAS:
     case OP_QK_NORM:
     case OP_ROPE:
+    case OP_QK_NORM_ROPE:
     case OP_SWIGLU:
     case OP_GELU:
     case OP_QUANTIZE: return true;

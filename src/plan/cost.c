@@ -113,6 +113,7 @@ static bool is_sum(op_kind k) {
     case OP_RMSNORM_BWD:
     case OP_LAYERNORM_BWD:
     case OP_QK_NORM_BWD:
+    case OP_QK_NORM_ROPE_BWD:
     case OP_EMBED_BWD:
     case OP_EMBED_BWD_ADD:
     case OP_POSITION_BWD:

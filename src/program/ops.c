@@ -148,6 +148,7 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
         *line = o->kind == OP_LAYERNORM_BWD ? 2 * width : width;
         break;
     case OP_QK_NORM_BWD:
+    case OP_QK_NORM_ROPE_BWD:
         width = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
         *line = 2 * (int64_t)o->attr.head_dim;
         break;
@@ -188,6 +189,7 @@ static double element_flops(op_kind k) {
     case OP_QK_NORM:
     case OP_LOSS_REDUCE: return 4;
     case OP_ADD_RMSNORM: return 5;
+    case OP_QK_NORM_ROPE:
     case OP_LAYERNORM: return 7;
     case OP_ADD_LAYERNORM: return 8;
     case OP_SWIGLU: return 8; /* per element of gate|up: one exp for two of them */
@@ -195,6 +197,7 @@ static double element_flops(op_kind k) {
     case OP_QK_NORM_BWD: return 9;
     case OP_SWIGLU_BWD: return 11;
     case OP_LAYERNORM_BWD:
+    case OP_QK_NORM_ROPE_BWD:
     case OP_LOGITS_TOP: return 12;
     case OP_ADAMW: return 14;
     case OP_GELU:

@@ -97,6 +97,31 @@ static status check_heads(const checker *c, value_id qkv) {
     return OK;
 }
 
+/* The norm of q and k heads, forward or backward: y is what it wrote, or that one's gradient. */
+static status check_qk_norm(const checker *c, value_id qkv, value_id gq, value_id gk, value_id y, value_id rstd) {
+    const op_attr *a = &c->o->attr;
+    const value_id gains[] = {gq, gk};
+    TRY(check_heads(c, qkv));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(is_shape1(c, gains[i], a->head_dim) && same_type(c, qkv, gains[i]), "gain is not (D) of the rows' dtype",
+                gains[i]);
+    TRY(check_like(c, qkv, y));
+    REQUIRE(has_type(c, rstd, DTYPE_F32) && is_shape2(c, rstd, sh(c, qkv)->dim[0], a->n_heads + a->n_kv_heads),
+            "rstd is not (N, H + G)", rstd);
+    return OK;
+}
+
+/* What turns the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
+ * generation. */
+static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] >= a->seq_len &&
+                sh(c, table)->dim[1] == a->head_dim,
+            "table is not (T, D) or longer", table);
+    REQUIRE(a->head_dim % 2 == 0, "rope needs an even head_dim", qkv);
+    return check_tokens(c, doc, sh(c, qkv)->dim[0]);
+}
+
 static bool is_lse(const checker *c, value_id v) {
     const op_attr *a = &c->o->attr;
     return has_type(c, v, DTYPE_F32) && shape_count(sh(c, v)) == a->batch * a->seq_len * a->n_heads;
@@ -421,24 +446,14 @@ static status check_op(const checker *c) {
         TRY(check_rows(c, IN(0)));
         TRY(check_gain(c, IN(0), IN(1)));
         return check_like(c, IN(0), OUT(0));
-    case OP_QK_NORM:
-        TRY(check_heads(c, IN(0)));
-        REQUIRE(is_shape1(c, IN(1), o->attr.head_dim) && is_shape1(c, IN(2), o->attr.head_dim), "gain is not (D)",
-                IN(1));
-        TRY(check_like(c, IN(0), OUT(0)));
-        REQUIRE(has_type(c, OUT(1), DTYPE_F32) &&
-                    is_shape2(c, OUT(1), sh(c, IN(0))->dim[0], o->attr.n_heads + o->attr.n_kv_heads),
-                "rstd is not (N, H + G)", OUT(1));
-        return OK;
+    case OP_QK_NORM: return check_qk_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1));
     case OP_ROPE:
         TRY(check_heads(c, IN(0)));
-        /* Longer than a row where rows are single tokens of a long sequence, as in generation. */
-        REQUIRE(has_type(c, IN(1), DTYPE_F32) && sh(c, IN(1))->rank == 2 && sh(c, IN(1))->dim[0] >= o->attr.seq_len &&
-                    sh(c, IN(1))->dim[1] == o->attr.head_dim,
-                "table is not (T, D) or longer", IN(1));
-        TRY(check_tokens(c, IN(2), sh(c, IN(0))->dim[0]));
-        REQUIRE(o->attr.head_dim % 2 == 0, "rope needs an even head_dim", IN(0));
+        TRY(check_rotation(c, IN(0), IN(1), IN(2)));
         return check_like(c, IN(0), OUT(0));
+    case OP_QK_NORM_ROPE:
+        TRY(check_qk_norm(c, IN(0), IN(1), IN(2), OUT(0), OUT(1)));
+        return check_rotation(c, IN(0), IN(3), IN(4));
     case OP_ATTENTION:
         TRY(check_heads(c, IN(0)));
         TRY(check_tokens(c, IN(1), sh(c, IN(0))->dim[0]));
@@ -535,8 +550,13 @@ static status check_op(const checker *c) {
         TRY(check_weight_grad(c, IN(1), OUT(1)));
         return check_weight_grad(c, IN(1), OUT(2));
     case OP_QK_NORM_BWD:
-        TRY(check_heads(c, IN(0)));
-        TRY(check_like(c, IN(0), IN(4)));
+        TRY(check_qk_norm(c, IN(0), IN(1), IN(2), IN(4), IN(3)));
+        TRY(check_like(c, IN(0), OUT(0)));
+        TRY(check_weight_grad(c, IN(1), OUT(1)));
+        return check_weight_grad(c, IN(2), OUT(2));
+    case OP_QK_NORM_ROPE_BWD:
+        TRY(check_qk_norm(c, IN(0), IN(1), IN(2), IN(6), IN(5)));
+        TRY(check_rotation(c, IN(0), IN(3), IN(4)));
         TRY(check_like(c, IN(0), OUT(0)));
         TRY(check_weight_grad(c, IN(1), OUT(1)));
         return check_weight_grad(c, IN(2), OUT(2));

@@ -105,7 +105,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_BIAS_GRAD:
     case OP_RMSNORM_BWD:
     case OP_LAYERNORM_BWD:
-    case OP_QK_NORM_BWD: return cpu_norm_work_bytes(p, o, n_threads);
+    case OP_QK_NORM_BWD:
+    case OP_QK_NORM_ROPE_BWD: return cpu_norm_work_bytes(p, o, n_threads);
     case OP_EMBED_BWD:
     case OP_EMBED_BWD_ADD:
     case OP_POSITION_BWD: return cpu_embed_work_bytes(p, o, n_threads);

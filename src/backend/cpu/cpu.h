@@ -34,5 +34,5 @@ size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads); /
 size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads);   /* UNEMBED_LOSS*, _STATS, _GRAD */
 size_t cpu_paged_work_bytes(const program *p, const op *o, int n_threads);     /* ATTENTION_PAGED */
 size_t cpu_logits_work_bytes(const program *p, const op *o, int n_threads);    /* UNEMBED_LOGITS */
-size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads);      /* *NORM_BWD, BIAS_GRAD */
-size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads);     /* EMBED_BWD*, POSITION_BWD */
+size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads);  /* *NORM_BWD, QK_NORM_ROPE_BWD, BIAS_GRAD */
+size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads); /* EMBED_BWD*, POSITION_BWD */

@@ -8,6 +8,7 @@
 #include "backend/cpu/typed.h"
 
 #include "backend/cpu/fp8.h"
+#include "backend/cpu/rope.h"
 #include <math.h>
 
 enum { TASK_ELEMENTS = 32768 };
@@ -214,13 +215,10 @@ void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
 
 /* ---- rope ----------------------------------------------------------------------------------------------------- */
 
-VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *cosine, const float *sine, float sign,
-                          size_t half) {
+VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *turn, float sign, size_t half) {
     EACH_VEC(i, lanes, half, {
-        vec c = typed_load(cosine, DTYPE_F32, i, lanes), s = sign * typed_load(sine, DTYPE_F32, i, lanes);
-        vec a = typed_load(x, t, i, lanes), b = typed_load(x, t, half + i, lanes);
-        typed_store(y, t, i, lanes, vec_fma(a, c, -(b * s)));
-        typed_store(y, t, half + i, lanes, vec_fma(b, c, a * s));
+        vec_pair by = pair_load(turn, DTYPE_F32, half, i, lanes);
+        pair_store(y, t, half, i, lanes, pair_turn(pair_load(x, t, half, i, lanes), by, sign));
     });
 }
 
@@ -233,10 +231,10 @@ static void rope_task(void *context, int64_t task, int thread) {
     for (int64_t row = first; row < end; row++) {
         int64_t position = row % a->seq_len - j->doc[row];
         ASSERT(position >= 0 && position < j->n_positions);
-        const float *cosine = j->table + position * D, *sine = cosine + half;
+        const float *turn = j->table + position * D;
         for (int64_t h = 0; h < n_turned; h++)
             BY_TYPE(j->type, rope_head, at(j->y, j->type, row * j->width + h * D),
-                    at(j->x, j->type, row * j->width + h * D), cosine, sine, a->inverse ? -1.0f : 1.0f, half);
+                    at(j->x, j->type, row * j->width + h * D), turn, a->inverse ? -1.0f : 1.0f, half);
         if (j->y != j->x) {
             int64_t v = row * j->width + n_turned * D;
             memcpy(at(j->y, j->type, v), at(j->x, j->type, v), (size_t)(a->n_kv_heads * D) * dtype_bytes(j->type));

@@ -1,8 +1,8 @@
-/* norm.c - the C side of norm.cu, norm_bwd.cu and column_sums.cu. Sums over rows take two launches: lines into work, then
+/* norm.c - the C side of norm.cu, norm_bwd.cu, qk_norm_rope.cu and column_sums.cu. Sums over rows take two launches: lines into work, then
  * their sum. */
 #include "backend/cuda/cuda.h"
 
-#include "backend/cuda/launch_norm.h"
+#include "backend/cuda/launch_heads.h"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
@@ -147,4 +147,33 @@ void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &h);
     add_lines(c, k, 1, sum_block_count(h.n_rows), 2 * h.D, 0);
     add_lines(c, k, 2, sum_block_count(h.n_rows), 2 * h.D, h.D);
+}
+
+/* Table and doc are inputs 3 and 4, forward and backward. */
+static launch_turned_args turned_make(const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    launch_turned_args t = {.heads = heads_make(k),
+                            .table = k->in[3],
+                            .doc = k->in[4],
+                            .n_positions = call_in(k, 3)->shape.dim[0],
+                            .seq_len = (uint32_t)a->seq_len};
+    ASSERT(t.heads.n_rows == a->batch * a->seq_len && t.heads.n_rows <= UINT32_MAX);
+    ASSERT(a->head_dim % 2 == 0 && t.n_positions >= a->seq_len);
+    return t;
+}
+
+void cuda_kernel_QK_NORM_ROPE(backend_context *c, const kernel_call *k) {
+    launch_turned_args t = turned_make(k);
+    t.heads.rstd = k->out[1];
+    launch_qk_norm_rope(c->stream, launch_type_of(call_in(k, 0)->type), &t);
+}
+
+void cuda_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
+    launch_turned_args t = turned_make(k);
+    t.heads.rstd = k->in[5];
+    t.heads.dy = k->in[6];
+    t.heads.lines = k->work;
+    launch_qk_norm_rope_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &t);
+    add_lines(c, k, 1, t.heads.n_rows, 2 * t.heads.D, 0);
+    add_lines(c, k, 2, t.heads.n_rows, 2 * t.heads.D, t.heads.D);
 }

@@ -20,7 +20,8 @@ size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
     case OP_BIAS_GRAD:
     case OP_RMSNORM_BWD:
     case OP_LAYERNORM_BWD:
-    case OP_QK_NORM_BWD: return cuda_norm_work_bytes(p, o);
+    case OP_QK_NORM_BWD:
+    case OP_QK_NORM_ROPE_BWD: return cuda_norm_work_bytes(p, o);
     case OP_EMBED_BWD:
     case OP_EMBED_BWD_ADD:
     case OP_POSITION_BWD: return cuda_embed_work_bytes(p, o);

@@ -1,0 +1,191 @@
+/* qk_norm.c - RMSNorm of every q and k head of packed rows, alone or with the rotation behind it, and the backward.
+ *
+ * With the rotation a head is read twice, the second time from L1, and written once: what lies between norm and rotation
+ * stays in registers and is not rounded. The backward keeps one head of what it has turned back, in
+ * fp32, between its two passes. The sums for the gains are norm.c's: a line per block of rows, heads of a row in order. */
+#include "backend/cpu/norm.h"
+
+#include "backend/cpu/rope.h"
+
+VEC_INLINE vec_pair pair_times(vec_pair a, vec_pair b) { return (vec_pair){a.low * b.low, a.high * b.high}; }
+VEC_INLINE vec_pair pair_scale(vec_pair a, float b) { return (vec_pair){a.low * b, a.high * b}; }
+VEC_INLINE vec_pair pair_fma(vec_pair a, vec_pair b, vec_pair c) {
+    return (vec_pair){vec_fma(a.low, b.low, c.low), vec_fma(a.high, b.high, c.high)};
+}
+
+enum {
+    PAIRS = 64
+}; /* that are turned before they are written, half by half: alternating stores took a fifth longer in fp32 */
+
+/* y may be x: a pair is read before one of it is written. */
+VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamma, const float *turn, size_t half,
+                               float eps, float *rstd) {
+    float r = 1.0f / sqrtf(row_moment(t, x, 2 * half, 0, true) / (float)(2 * half) + eps), turned[2 * PAIRS];
+    for (size_t first = 0; first < half; first += PAIRS) {
+        size_t n = MIN((size_t)PAIRS, half - first);
+        EACH_VEC(i, lanes, n, {
+            vec_pair xh = pair_scale(pair_load(x, t, half, first + i, lanes), r);
+            vec_pair normed = pair_times(xh, pair_load(gamma, t, half, first + i, lanes));
+            vec_pair by = pair_load(turn, DTYPE_F32, half, first + i, lanes);
+            pair_store(turned, DTYPE_F32, PAIRS, i, lanes, pair_turn(normed, by, 1));
+        });
+        EACH_VEC(i, lanes, n, { typed_store(y, t, first + i, lanes, typed_load(turned, DTYPE_F32, i, lanes)); });
+        EACH_VEC(i, lanes, n,
+                 { typed_store(y, t, half + first + i, lanes, typed_load(turned, DTYPE_F32, PAIRS + i, lanes)); });
+    }
+    *rstd = r;
+}
+
+/* dx =, dgamma +=. dx may be dy. a (D) takes dy, turned back, times gamma. Lanes past the end hold dy = 0 and add
+ * nothing. */
+VEC_INLINE void norm_turn_bwd_head(dtype t, void *dx, float *dgamma, float *a, const void *x, const void *gamma,
+                                   const void *dy, const float *turn, size_t half, float rstd) {
+    vec_pair sum = {0};
+    EACH_VEC(i, lanes, half, {
+        vec_pair by = pair_load(turn, DTYPE_F32, half, i, lanes);
+        vec_pair d = pair_turn(pair_load(dy, t, half, i, lanes), by, -1);
+        vec_pair xh = pair_scale(pair_load(x, t, half, i, lanes), rstd);
+        vec_pair d_gamma = pair_times(d, pair_load(gamma, t, half, i, lanes));
+        sum = pair_fma(d_gamma, xh, sum);
+        pair_store(a, DTYPE_F32, half, i, lanes, d_gamma);
+        pair_store(dgamma, DTYPE_F32, half, i, lanes, pair_fma(d, xh, pair_load(dgamma, DTYPE_F32, half, i, lanes)));
+    });
+    vec minus_mean = vec_set(-(vec_sum(sum.low + sum.high) / (float)(2 * half)));
+    EACH_VEC(i, lanes, 2 * half, {
+        vec xh = typed_load(x, t, i, lanes) * rstd;
+        typed_store(dx, t, i, lanes, rstd * vec_fma(xh, minus_mean, typed_load(a, DTYPE_F32, i, lanes)));
+    });
+}
+
+typedef struct heads_job {
+    dtype type;
+    const op_attr *attr;
+    const void *qkv, *gq, *gk, *dy;
+    void *out; /* y, or dqkv */
+    float *rstd, *lines;
+    float *turned_back; /* (blocks, D): of the head at work */
+    const float *table; /* (n_positions, D), or NULL: nothing is turned */
+    const int32_t *doc;
+    int64_t n_positions, n_rows, width, rows_per_task;
+} heads_job;
+
+static heads_job heads_make(const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    const value *qkv = call_in(k, 0);
+    heads_job j = {.type = qkv->type,
+                   .attr = a,
+                   .qkv = k->in[0],
+                   .gq = k->in[1],
+                   .gk = k->in[2],
+                   .out = k->out[0],
+                   .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
+    j.n_rows = shape_count(&qkv->shape) / j.width;
+    ASSERT(call_in(k, 1)->type == j.type && call_in(k, 2)->type == j.type && call_out(k, 0)->type == j.type);
+    return j;
+}
+
+/* As heads_make, with the table and doc of inputs 3 and 4. */
+static heads_job turned_heads_make(const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    heads_job j = heads_make(k);
+    j.table = k->in[3];
+    j.doc = k->in[4];
+    j.n_positions = call_in(k, 3)->shape.dim[0];
+    ASSERT(j.n_rows == a->batch * a->seq_len && a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
+    return j;
+}
+
+static const float *row_turn(const heads_job *j, int64_t row) {
+    if (!j->table) return NULL;
+    int64_t position = row % j->attr->seq_len - j->doc[row];
+    ASSERT(position >= 0 && position < j->n_positions);
+    return j->table + position * j->attr->head_dim;
+}
+
+static void copy_v(const heads_job *j, const void *from, int64_t row) {
+    const op_attr *a = j->attr;
+    int64_t v = row * j->width + (a->n_heads + a->n_kv_heads) * (int64_t)a->head_dim;
+    if (from != j->out)
+        memcpy(at(j->out, j->type, v), at(from, j->type, v),
+               (size_t)a->n_kv_heads * (size_t)a->head_dim * dtype_bytes(j->type));
+}
+
+static void heads_task(void *context, int64_t task, int thread) {
+    const heads_job *j = context;
+    const op_attr *a = j->attr;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
+    int64_t n_normed = a->n_heads + a->n_kv_heads;
+    for (int64_t row = first; row < end; row++) {
+        const float *turn = row_turn(j, row);
+        for (int64_t h = 0; h < n_normed; h++) {
+            int64_t e = row * j->width + h * D;
+            void *y = at(j->out, j->type, e);
+            const void *x = at(j->qkv, j->type, e), *gamma = h < a->n_heads ? j->gq : j->gk;
+            float *rstd = &j->rstd[row * n_normed + h];
+            if (turn) BY_TYPE(j->type, norm_turn_head, y, x, gamma, turn, (size_t)(D / 2), a->eps, rstd);
+            else BY_TYPE(j->type, rmsnorm_row, y, x, gamma, (size_t)D, a->eps, rstd);
+        }
+        copy_v(j, j->qkv, row);
+    }
+}
+
+static void heads_run(backend_context *c, const kernel_call *k, heads_job j) {
+    j.rstd = k->out[1];
+    j.n_rows = cpu_rows(k, j.n_rows);
+    j.rows_per_task = MAX((int64_t)1, NORM_TASK_ELEMENTS / j.width);
+    pool_run(c->threads, heads_task, &j, divide_up(j.n_rows, j.rows_per_task));
+}
+
+void cpu_kernel_QK_NORM(backend_context *c, const kernel_call *k) { heads_run(c, k, heads_make(k)); }
+void cpu_kernel_QK_NORM_ROPE(backend_context *c, const kernel_call *k) { heads_run(c, k, turned_heads_make(k)); }
+
+static void heads_bwd_task(void *context, int64_t block, int thread) {
+    const heads_job *j = context;
+    const op_attr *a = j->attr;
+    int64_t first = block * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
+    int64_t n_normed = a->n_heads + a->n_kv_heads;
+    float *dgq = j->lines + block * 2 * D, *dgk = dgq + D;
+    memset(dgq, 0, (size_t)(2 * D) * sizeof(float));
+    for (int64_t row = first; row < end; row++) {
+        const float *turn = row_turn(j, row);
+        for (int64_t h = 0; h < n_normed; h++) {
+            int64_t e = row * j->width + h * D;
+            void *dx = at(j->out, j->type, e);
+            const void *x = at(j->qkv, j->type, e), *dy = at(j->dy, j->type, e);
+            const void *gamma = h < a->n_heads ? j->gq : j->gk;
+            float *dgamma = h < a->n_heads ? dgq : dgk, rstd = j->rstd[row * n_normed + h];
+            if (turn) {
+                BY_TYPE(j->type, norm_turn_bwd_head, dx, dgamma, j->turned_back + block * D, x, gamma, dy, turn,
+                        (size_t)(D / 2), rstd);
+            } else {
+                row_stats s = {.rstd = rstd};
+                BY_TYPE(j->type, norm_bwd_row, dx, dgamma, NULL, x, gamma, dy, NULL, (size_t)D, s);
+            }
+        }
+        copy_v(j, j->dy, row);
+    }
+}
+
+static void heads_bwd_run(backend_context *c, const kernel_call *k, heads_job j) {
+    int64_t n_blocks = cpu_sum_block_count(j.n_rows), D = k->op->attr.head_dim;
+    j.lines = k->work;
+    j.turned_back = j.lines + n_blocks * 2 * D;
+    j.rows_per_task = cpu_sum_block_rows(j.n_rows);
+    pool_run(c->threads, heads_bwd_task, &j, n_blocks);
+    cpu_finish_sums(c, k, 1, n_blocks, 2 * D, 0);
+    cpu_finish_sums(c, k, 2, n_blocks, 2 * D, D);
+}
+
+void cpu_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
+    heads_job j = heads_make(k);
+    j.rstd = k->in[3];
+    j.dy = k->in[4];
+    heads_bwd_run(c, k, j);
+}
+
+void cpu_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
+    heads_job j = turned_heads_make(k);
+    j.rstd = k->in[5];
+    j.dy = k->in[6];
+    heads_bwd_run(c, k, j);
+}
