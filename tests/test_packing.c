@@ -72,29 +72,33 @@ typedef struct bytes {
     bool written;
 } bytes;
 
-static void add_bytes(const program *p, const op *o, value_id v, bool written, bytes *out, int *n) {
+typedef struct footprint {
+    int n;
+    bytes list[OP_MAX_IN + OP_MAX_OUT + 1];
+} footprint;
+
+static void add_bytes(const program *p, const op *o, value_id v, bool written, footprint *out) {
     if (v == NO_VALUE) return;
     size_t inside, n_bytes = value_bytes(&p->values[v]);
     const value *root = &p->values[program_root(p, v, &inside)];
     if (o->stream == STREAM_READ || o->stream == STREAM_WRITE) n_bytes = sectors_up(n_bytes);
-    out[(*n)++] = (bytes){root->tier, root->offset + inside, root->offset + inside + n_bytes, written};
+    out->list[out->n++] = (bytes){root->tier, root->offset + inside, root->offset + inside + n_bytes, written};
 }
 
-static int bytes_of(const program *p, const op *o, bytes out[OP_MAX_IN + OP_MAX_OUT + 1]) {
-    int n = 0;
-    for (int k = 0; k < op_input_count(o->kind); k++) add_bytes(p, o, o->in[k], false, out, &n);
-    for (int k = 0; k < op_output_count(o->kind); k++) add_bytes(p, o, o->out[k], true, out, &n);
-    add_bytes(p, o, o->work, true, out, &n);
-    return n;
+static footprint footprint_of(const program *p, const op *o) {
+    footprint f = {0};
+    for (int k = 0; k < op_input_count(o->kind); k++) add_bytes(p, o, o->in[k], false, &f);
+    for (int k = 0; k < op_output_count(o->kind); k++) add_bytes(p, o, o->out[k], true, &f);
+    add_bytes(p, o, o->work, true, &f);
+    return f;
 }
 
-static bool must_wait(const program *p, const op *later, const op *earlier) {
-    bytes a[OP_MAX_IN + OP_MAX_OUT + 1], b[OP_MAX_IN + OP_MAX_OUT + 1];
-    int n_a = bytes_of(p, later, a), n_b = bytes_of(p, earlier, b);
-    for (int i = 0; i < n_a; i++)
-        for (int k = 0; k < n_b; k++) {
-            bool meet = a[i].tier == b[k].tier && a[i].begin < b[k].end && b[k].begin < a[i].end;
-            if (meet && (a[i].written || b[k].written)) return true;
+static bool must_wait(const footprint *later, const footprint *earlier) {
+    for (int i = 0; i < later->n; i++)
+        for (int k = 0; k < earlier->n; k++) {
+            const bytes *a = &later->list[i], *b = &earlier->list[k];
+            bool meet = a->tier == b->tier && a->begin < b->end && b->begin < a->end;
+            if (meet && (a->written || b->written)) return true;
         }
     return false;
 }
@@ -102,6 +106,8 @@ static bool must_wait(const program *p, const op *later, const op *earlier) {
 /* Returns how many waits there are. */
 static size_t check_waits(const program *p) {
     size_t n_waits = 0;
+    footprint *touched = calloc(p->n_ops, sizeof *touched);
+    for (size_t i = 0; i < p->n_ops; i++) touched[i] = footprint_of(p, &p->ops[i]);
     for (size_t first = 0, end; first < p->n_ops; first = end) {
         uint32_t waited[STREAM_COUNT][STREAM_COUNT] = {{0}};
         for (end = first; end < p->n_ops && p->ops[end].section == p->ops[first].section; end++) {
@@ -110,7 +116,7 @@ static size_t check_waits(const program *p) {
             for (size_t k = first; k < end; k++) {
                 stream s = p->ops[k].stream;
                 count[s]++;
-                if (s != o->stream && must_wait(p, o, &p->ops[k])) last[s] = count[s];
+                if (s != o->stream && must_wait(&touched[end], &touched[k])) last[s] = count[s];
             }
             for (stream s = 0; s < STREAM_COUNT; s++) {
                 uint32_t expected = last[s] > waited[o->stream][s] ? last[s] : 0;
@@ -121,6 +127,7 @@ static size_t check_waits(const program *p) {
             }
         }
     }
+    free(touched);
     return n_waits;
 }
 

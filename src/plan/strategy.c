@@ -62,7 +62,10 @@ typedef struct search {
     const plan_request *r;
     plan_candidate *list;
     size_t n, capacity;
-    size_t n_tried; /* with those that turned out to be no ways */
+    size_t n_tried;          /* with those that turned out to be no ways */
+    bool has_kept;           /* of those that were compiled as they would run ... */
+    plan_candidate kept_way; /* ... the best so far ... */
+    plan kept;               /* ... need not be compiled again when it is taken */
 } search;
 
 static void add_candidate(search *s, plan_candidate c) {
@@ -304,6 +307,33 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->request.chunk_tokens = asked->chunk_tokens;
 }
 
+/* As plan_weigh says it, but what was compiled for that is not thrown away where it may be what is taken. */
+static status weigh_and_keep(search *s, plan_candidate *c) {
+    const plan_request *r = s->r;
+    plan p;
+    if ((is_deep(r) && is_line(c)) || (is_long(r) && !r->shorten)) return weigh(r, c);
+    TRY(plan_measure(r, c, &p));
+    c->estimated = is_long(r);
+    if (s->has_kept && !is_better(c, &s->kept_way)) {
+        plan_close(&p);
+        return OK;
+    }
+    if (s->has_kept) plan_close(&s->kept);
+    plan_move(&s->kept, &p);
+    s->kept_way = *c;
+    s->has_kept = true;
+    return OK;
+}
+
+/* A candidate with the numbers of a step that runs, and the plan of that. */
+static status compile_candidate(search *s, plan_candidate *c, plan *out) {
+    if (!s->has_kept || s->kept_way.order != c->order) return plan_measure(s->r, c, out);
+    plan_move(out, &s->kept);
+    s->has_kept = false;
+    take_numbers(c, out);
+    return OK;
+}
+
 /* Nothing on the list fits: what tight.c has beside it. */
 static status add_tighter(search *s) {
     plan_candidate *more;
@@ -327,7 +357,7 @@ static status take_best(search *s, plan *out) {
     bool is_widened = false;
     for (;;) {
         size_t first = s->list[0].order;
-        TRY(plan_measure(s->r, &s->list[0], out));
+        TRY(compile_candidate(s, &s->list[0], out));
         sort_candidates(s->list, s->n);
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
@@ -358,7 +388,7 @@ static status look_further_ahead(search *s) {
         while (c.offload.prefetch < FURTHEST) {
             c.offload.prefetch++;
             c.order = s->n_tried++;
-            TRY(weigh(r, &c));
+            TRY(weigh_and_keep(s, &c));
             s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
             s->list[s->n++] = c;
         }
@@ -398,7 +428,7 @@ static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *
 static status weigh_from(search *s, size_t first) {
     size_t n = first;
     for (size_t i = first; i < s->n; i++) {
-        status rc = weigh(s->r, &s->list[i]);
+        status rc = weigh_and_keep(s, &s->list[i]);
         if (rc == OK) s->list[n++] = s->list[i];
         else if (rc != ERR_INPUT || !ranks_open(s->r)) return rc;
         else error_clear();
@@ -442,8 +472,10 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     TRY_GOTO(rc, look_further_ahead(&s), fail);
     TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
+    if (s.has_kept) plan_close(&s.kept);
     return OK;
 fail:
+    if (s.has_kept) plan_close(&s.kept);
     free(s.list);
     return rc;
 }
