@@ -34,6 +34,9 @@ file form.yaml 'memory:\n  recompute: {ratio: 2}\n'
 check 2 form.yaml:2 memory.recompute "'ratio:2'" "{ratio: number in [0, 1]}" -- plan form.yaml
 check 2 memory.recompute "'{ratio: 2}'" "none or false, norms" -- plan --set 'memory.recompute={ratio: 2}'
 check 2 memory.recompute "'mlp'" "norm1, norm1.rstd, attn.qkv" mlp.gate_up -- plan --set memory.recompute=keep:mlp
+file list.yaml 'memory:\n  recompute: {nested: [1]}\n'
+check 2 list.yaml:2 memory.recompute "'nested:[1]'" "{nested: whole number in [1, 1024]}" -- plan list.yaml
+check 2 memory.recompute "'{nested: [1]}'" "{nested: whole number in [1, 1024]}" -- plan --set 'memory.recompute={nested: [1]}'
 file nested.yaml 'memory:\n  recompute:\n    nested: 0\n'
 check 2 nested.yaml:2 memory.recompute "'nested:0'" "{nested: whole number in [1, 1024]}" -- plan nested.yaml
 file chunk.yaml 'memory:\n  host: 8G\n  chunk_tokens: 1.5\n'

@@ -11,6 +11,18 @@ gpu=(--hardware h100x8 --set precision=bf16 --set train.micro_batch=1)
 plan "${gpu[@]}" --preset qwen2.5-7b --set data.seq_len=16384
 holds 'r["fits"] and r["strategy"]["offload"]["states"] == "host" and "zero" not in r["strategy"]'
 
+# A limit between two rungs of recompute: the heavier one in as few layers as it takes, faster than in all of them.
+between=(--hardware h200 --preset qwen2.5-1.5b --set precision=bf16_sr --set data.seq_len=1024 --set train.micro_batch=16
+    --device-memory 24G)
+plan "${between[@]}" --set memory.offload.states=none --set memory.offload.grads=none --set memory.offload.params=none \
+    --set memory.offload.activations=none
+holds 'r["fits"] and r["strategy"]["recompute"].startswith("mix:") and r["memory"]["device"]["planned"] > 22 << 30'
+mixed=$(python3 -c 'import json; r = json.load(open("out")); print(r["strategy"]["recompute"], r["memory"]["device"]["planned"], r["step_ms"])')
+holds 'all(c["step_ms"] >= r["step_ms"] for c in r["candidates"] if c["fits"] and not c["recompute"].startswith("mix:"))'
+set -- $mixed
+plan "${between[@]}" --set memory.strategy=manual --set memory.recompute="$1" # as chosen, so by hand
+holds "r['memory']['device']['planned'] == $2 and abs(r['step_ms'] / $3 - 1) < 1e-9"
+
 # Many ranks and short rows: gradients and states are cut, nothing waits on the host, nobody shares a row.
 plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8
 holds 'r["fits"] and r["strategy"]["zero"] == 2 and r["strategy"]["sequence"] == 1'

@@ -251,6 +251,7 @@ static void test_forms(void **state) {
         {"{\"keep\":[\"attn.y\",\"mlp.up\"]}", "keep:attn.y,mlp.up"},
         {"{keep: 'attn.y , mlp.up'}", "keep:attn.y,mlp.up"},
         {"\"ratio:1\"", "ratio:1"},
+        {"{mix: [full, 12, selective]}", "mix:full,12,selective"},
     };
     static const char *const wrong[] = {"half",
                                         "{}",
@@ -278,6 +279,7 @@ static void test_forms(void **state) {
                                         "{keep: []}",
                                         "{keep: [a, [b]]}",
                                         "{keep: [a, '']}",
+                                        "{keep: ['', a]}",
                                         "{keep: [a b]}",
                                         "{keep: 'a{b'}",
                                         "[full]",
@@ -311,11 +313,15 @@ static void test_forms(void **state) {
         SAYS("memory.recompute: found '",
              "expected one of: none or false, norms, selective, full or true, {ratio: number in "
              "[0, 1]}, {every: whole number in [1, 1024]}, {nested: whole number in [1, 1024]}, {keep: list of names}, "
-             "auto");
+             "{mix: [rung, layers, lighter rung]}, auto");
     }
     REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
     REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");
     REFUSED("memory: {recompute: [full]}\n", "memory.recompute", "a list");
+    REFUSED("memory:\n  recompute: {nested: [1]}\n", ":2:", "memory.recompute", "'nested:[1]'", "whole number in");
+    REFUSED("memory:\n  recompute: {ratio: [0.5]}\n", ":2:", "memory.recompute", "'ratio:[0.5]'", "number in [0, 1]");
+    REFUSED("memory:\n  recompute: {every: [2, 3]}\n", ":2:", "memory.recompute", "'every:[2, 3]'", "whole number in");
+    REFUSED("memory:\n  recompute: {keep: []}\n", ":2:", "memory.recompute", "'keep:[]'", "list of names");
     REFUSED("memory: {recompute: {keep: [a, {b: 1}]}}\n", "memory.recompute", "exactly one entry");
     REFUSED("memory: {recompute: full}\ntrain: {gradient_checkpointing: true}\n", ":2:", "line 1");
     REFUSED("memory:\n  recompute.ratio: 0.5\n", ":2:", "memory.recompute.ratio");

@@ -20,7 +20,7 @@ enum { STEPS = 10, SHORT_STEPS = 3 };
 static const char *const models[] = {"test-gpt2", "test-qwen3"};
 static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
 static const char *const homes[] = {"none", "host", "nvme"};
-static const char *const rungs[] = {"none", "norms", "selective", "full", "every:2", "nested:2"};
+static const char *const rungs[] = {"none", "norms", "selective", "full", "every:2", "nested:2", "mix:full,1,norms"};
 static const char *const places[] = {"none", "embed=cpu:0, layers.0=cpu:1, layers.1=cpu:0, head=cpu:2"};
 
 typedef struct cell {

@@ -32,7 +32,7 @@ static void test_add_is_the_rounded_sum_and_works_in_place(void **state) {
 }
 
 static void test_add_bias_adds_the_same_row_everywhere(void **state) {
-    const int64_t shapes[][2] = {{1, 1}, {7, 33}, {5, 4097}, {300, 256}};
+    const int64_t shapes[][2] = {{1, 1}, {7, 33}, {5, 4097}, {300, 256}, {3, 2056}};
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
             for (int alias = 0; alias < 2; alias++) {
@@ -114,7 +114,7 @@ static void test_gelu_bwd_is_the_slope_of_gelu(void **state) {
 }
 
 static void test_swiglu_and_its_backward(void **state) {
-    const int64_t shapes[][2] = {{1, 1}, {3, 7}, {5, 33}, {2, 4099}, {41, 256}};
+    const int64_t shapes[][2] = {{1, 1}, {3, 7}, {5, 33}, {2, 4099}, {41, 256}, {1, 8960}, {3, 8960}, {2, 2056}};
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++) {
             dtype type = check_types[ti];

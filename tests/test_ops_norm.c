@@ -10,8 +10,10 @@
 
 #define EPS 1e-5f
 
-/* One row, odd widths, widths over several vectors, more rows than one block of a gradient sum, many blocks. */
-static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {5, 64}, {37, 33}, {2, 4097}, {300, 48}, {2100, 5}};
+/* One row, odd widths, widths over several vectors, more rows than one block of a gradient sum, many blocks. Then widths
+ * of models, and around them those at which a GPU cuts a row in another way; few rows and more than it reads ahead. */
+static const int64_t shapes[][2] = {{1, 1},    {3, 7},     {5, 64},   {37, 33},  {2, 4097}, {300, 48}, {2100, 5},
+                                    {1, 1536}, {18, 1536}, {3, 1537}, {6, 3584}, {5, 5120}, {3, 5124}, {3, 8200}};
 
 /* ---- the definition ------------------------------------------------------------------------------------------ */
 
@@ -246,6 +248,7 @@ static void backward_case(bool centered, dtype type, dtype grad_type, bool with_
             check_element(dx[i], r.dx[i], arithmetic, type, "dx", (size_t)i);
         }
     }
+    const double *dgamma = op_case_values(t, 1), *dbeta = centered ? op_case_values(t, 2) : NULL;
     for (int64_t c = 0; c < C; c++) {
         double terms = 0, rows = 0; /* fp32 sums of at most a block of rows, then double */
         for (int64_t n = 0; n < N; n++) {
@@ -253,8 +256,8 @@ static void backward_case(bool centered, dtype type, dtype grad_type, bool with_
             rows += fabs(rdy[n * C + c]);
         }
         double error = (4 + fmax(16, (double)N / 128 + 1)) * U32;
-        check_element(op_case_values(t, 1)[c], r.dgamma[c], terms * error, grad_type, "dgamma", (size_t)c);
-        if (centered) check_element(op_case_values(t, 2)[c], r.dbeta[c], rows * error, grad_type, "dbeta", (size_t)c);
+        check_element(dgamma[c], r.dgamma[c], terms * error, grad_type, "dgamma", (size_t)c);
+        if (centered) check_element(dbeta[c], r.dbeta[c], rows * error, grad_type, "dbeta", (size_t)c);
     }
     reference_close(&r);
     free(x);
@@ -268,19 +271,25 @@ static void test_norm_backward_matches_the_formula(void **state) {
             for (int centered = 0; centered < 2; centered++)
                 backward_case(centered, check_types[ti], s % 2 ? DTYPE_BF16 : DTYPE_F32, s % 3 == 0, -1, shapes[s][0],
                               shapes[s][1]);
+    for (int centered = 0; centered < 2; centered++) /* longer than a ring of rows can be, in 16 bits */
+        for (int64_t C = 16390; C <= 16392; C += 2) backward_case(centered, DTYPE_BF16, DTYPE_F32, true, -1, 3, C);
 }
 
 static void test_norm_backward_works_in_the_bytes_of_dy_and_of_dres(void **state) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (int centered = 0; centered < 2; centered++)
             for (int alias = 0; alias < 2; alias++) {
-                backward_case(centered, check_types[ti], DTYPE_F32, true, alias, 37, 33);
-                if (alias == 0) backward_case(centered, check_types[ti], DTYPE_F32, false, alias, 37, 33);
+                const int64_t more[][2] = {{37, 33}, {18, 1536}, {5, 5120}, {3, 8200}};
+                for (size_t s = 0; s < ARRAY_LENGTH(more); s++) {
+                    backward_case(centered, check_types[ti], DTYPE_F32, true, alias, more[s][0], more[s][1]);
+                    if (alias == 0)
+                        backward_case(centered, check_types[ti], DTYPE_F32, false, alias, more[s][0], more[s][1]);
+                }
             }
 }
 
 static void test_bias_grad_is_the_sum_of_rows(void **state) {
-    const int64_t more[][2] = {{1, 1}, {17, 3}, {40, 4099}, {5000, 7}};
+    const int64_t more[][2] = {{1, 1}, {17, 3}, {40, 4099}, {5000, 7}, {1, 1536}, {64, 264}, {67, 1544}, {16500, 3}};
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(more); s++)
             for (int g = 0; g < 2; g++) {

@@ -21,6 +21,9 @@ static const char *const policies[] = {"norms",
                                        "{ratio: 0.5}",
                                        "{every: 2}",
                                        "{nested: 2}",
+                                       "{mix: [full, 1, norms]}",
+                                       "{mix: [full, 2, selective]}",
+                                       "{mix: [selective, 1, none]}",
                                        "{keep: [residual1, attn.y]}",
                                        "{keep: [norm2]}",
                                        "{keep: [attn.out, attn.qkv, mlp.act]}",
@@ -448,13 +451,53 @@ static void an_unknown_name_lists_the_known_ones(void **state) {
 
 static void policies_read_back_and_wrong_ones_are_refused(void **state) {
     (void)state;
-    static const char *const right[] = {"none",    "norms",      "selective",          "full",
-                                        "auto",    "ratio:0.25", "ratio:0.1",          "ratio:1",
-                                        "every:1", "every:7",    "keep:attn.y,mlp.up", "nested:4"};
-    static const char *const wrong[] = {"",           "some",      "ratio",   "ratio:",  "ratio:1.1",
-                                        "ratio:-0.1", "ratio:nan", "ratio:x", "every:0", "every:-1",
-                                        "every:",     "every:2x",  "keep:",   "keep",    "full:1",
-                                        "fullness",   "none:none", ":",       "nested",  "nested:0"};
+    static const char *const right[] = {"none",
+                                        "norms",
+                                        "selective",
+                                        "full",
+                                        "auto",
+                                        "ratio:0.25",
+                                        "ratio:0.1",
+                                        "ratio:1",
+                                        "every:1",
+                                        "every:7",
+                                        "keep:attn.y,mlp.up",
+                                        "nested:4",
+                                        "mix:full,12,selective",
+                                        "mix:norms,0,none"};
+    static const char *const wrong[] = {"",
+                                        "some",
+                                        "ratio",
+                                        "ratio:",
+                                        "ratio:1.1",
+                                        "ratio:-0.1",
+                                        "ratio:nan",
+                                        "ratio:x",
+                                        "every:0",
+                                        "every:-1",
+                                        "every:",
+                                        "every:2x",
+                                        "keep:",
+                                        "keep",
+                                        "full:1",
+                                        "fullness",
+                                        "none:none",
+                                        ":",
+                                        "nested",
+                                        "nested:0",
+                                        "mix",
+                                        "mix:",
+                                        "mix:full",
+                                        "mix:full,3",
+                                        "mix:full,3,",
+                                        "mix:norms,3,full",
+                                        "mix:full,3,full",
+                                        "mix:full,-1,none",
+                                        "mix:full,x,none",
+                                        "mix:every,1,none",
+                                        "mix:auto,1,none",
+                                        "mix:full,1,none,1",
+                                        "mix:,1,none"};
     recompute_policy p;
     for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {
         strbuf b;
@@ -464,6 +507,7 @@ static void policies_read_back_and_wrong_ones_are_refused(void **state) {
         recompute_write(&p, &b);
         training_must(recompute_parse(&again, b.text));
         assert_true(p.kind == again.kind && p.ratio == again.ratio && p.every == again.every);
+        assert_true(p.heavy == again.heavy && p.light == again.light && p.n_heavy == again.n_heavy);
         if (p.keep) assert_string_equal(p.keep, again.keep);
         assert_true(str_starts_with(right[i], recompute_name(p.kind)));
         strbuf_fini(&b);

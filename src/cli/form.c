@@ -24,19 +24,19 @@ static const char *part_next(const char *range, part *out) {
     return range + length + (range[length] == '|');
 }
 
-/* Names separated by commas, as "a,b"; false when one of them is empty or could not be a name. */
+/* Names separated by commas, "a,b" or "[a, b]", as "a,b"; false when one of them is empty or could not be a name. */
 static bool names_read(const char *text, strbuf *out) {
-    for (bool first = true;; first = false) {
+    bool is_list = *text == '[';
+    for (text += is_list;; strbuf_add(out, ",")) {
         text += strspn(text, " \t");
-        size_t length = strcspn(text, ", \t");
+        size_t length = strcspn(text, ",] \t");
         if (length == 0) return false;
         for (size_t i = 0; i < length; i++)
             if (!isalnum((unsigned char)text[i]) && !strchr("._", text[i])) return false;
-        if (!first) strbuf_add(out, ",");
         strbuf_add_bytes(out, text, length);
         text += length;
         text += strspn(text, " \t");
-        if (*text == 0) return true;
+        if (strcmp(text, is_list ? "]" : "") == 0) return true;
         if (*text++ != ',') return false;
     }
 }
@@ -52,7 +52,7 @@ static bool is_between(const char *interval, double x) {
 static bool argument_read(const char *wanted, const char *text, strbuf *out) {
     double real;
     int64_t whole;
-    if (strcmp(wanted, "names") == 0) return names_read(text, out);
+    if (strcmp(wanted, "names") == 0 || wanted[0] == '(') return names_read(text, out);
     if (!str_starts_with(wanted, whole_mark)) {
         if (!real_read(text, &real) || !is_between(wanted, real)) return false;
         strbuf_add(out, text);
@@ -100,12 +100,12 @@ const char *form_from_map(const yaml_node *map, arena *memory) {
     const yaml_node *entry = map->first_child;
     if (!entry || entry->next || entry->kind == YAML_MAP) return NULL;
     if (entry->kind == YAML_SCALAR) return arena_format(memory, "%s:%s", entry->key, entry->text);
-    const char *list = "";
+    const char *list = ""; /* in brackets, so that a list of one is not taken for the one */
     for (const yaml_node *n = entry->first_child; n; n = n->next) {
         if (n->kind != YAML_SCALAR) return NULL;
-        list = arena_format(memory, "%s%s%s", list, *list ? "," : "", n->text);
+        list = arena_format(memory, "%s%s%s", list, n == entry->first_child ? "" : ", ", n->text);
     }
-    return arena_format(memory, "%s:%s", entry->key, list);
+    return arena_format(memory, "%s:[%s]", entry->key, list);
 }
 
 void form_write(const char *stored, strbuf *out) {
@@ -131,6 +131,7 @@ void form_expected(const char *range, strbuf *out) {
         if (i) strbuf_add(out, ", ");
         if (p.mark != ':') strbuf_printf(out, "%s%s%s", p.name, p.mark ? " or " : "", p.rest);
         else if (strcmp(p.rest, "names") == 0) strbuf_printf(out, "{%s: list of names}", p.name);
+        else if (p.rest[0] == '(') strbuf_printf(out, "{%s: [%.*s]}", p.name, (int)strlen(p.rest) - 2, p.rest + 1);
         else if (str_starts_with(p.rest, whole_mark))
             strbuf_printf(out, "{%s: whole number in %s}", p.name, p.rest + strlen(whole_mark));
         else strbuf_printf(out, "{%s: number in %s}", p.name, p.rest);

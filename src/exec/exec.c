@@ -277,6 +277,44 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
     }
 }
 
+bool exec_is_near(const exec *e, value_id v) {
+    tier t;
+    uint64_t at;
+    return exec_locate(e, v, &t, &at) && (t == TIER_HOST || (tier_is_device(t) && !e->backend->discrete));
+}
+
+enum { CLEAR_TASK = 1 << 22 }; /* bytes */
+
+typedef struct clearing {
+    uint8_t *to;
+    size_t n_bytes;
+} clearing;
+
+static void clear_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const clearing *c = context;
+    size_t at = (size_t)task * CLEAR_TASK;
+    memset(c->to + at, 0, MIN(c->n_bytes - at, (size_t)CLEAR_TASK));
+}
+
+/* In pieces, from one that is zero: of what only a copy reaches. */
+static void clear_far(exec *e, value_id v, size_t n_bytes) {
+    void *zeros = mem_alloc(CLEAR_TASK);
+    for (size_t at = 0; at < n_bytes; at += CLEAR_TASK)
+        exec_write(e, v, at, zeros, MIN(n_bytes - at, (size_t)CLEAR_TASK));
+    free(zeros);
+}
+
+void exec_clear(exec *e, value_id v) {
+    tier t;
+    size_t n_bytes = value_bytes(program_get(e->program, v));
+    uint64_t at = part_offset(e, v, 0, n_bytes, &t);
+    clearing c = {(uint8_t *)e->arena[t] + at, n_bytes};
+    if (exec_is_near(e, v)) exec_parallel(e, clear_task, &c, (int64_t)((n_bytes + CLEAR_TASK - 1) / CLEAR_TASK));
+    else if (tier_is_device(t) && e->backend->clear) e->backend->clear(e->context, c.to, n_bytes);
+    else clear_far(e, v, n_bytes);
+}
+
 const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }
 
 int exec_threads(const exec *e) { return e->host->threads(e->host_context); }

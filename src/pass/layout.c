@@ -9,6 +9,7 @@
  * The result is compared with the lower bound (the most bytes alive at one op) and the difference is shown as gaps.
  * Nothing here touches a device, so `ralo plan` works on a laptop. */
 #include "pass/moves.h"
+#include "pass/occupancy.h"
 
 #include <stdlib.h>
 
@@ -37,8 +38,11 @@ void layout_lifetimes(const program *p, lifetime *out) {
 typedef struct block {
     value_id owner;
     size_t n_bytes, first, last, offset, alignment;
+    size_t from, to; /* first and last in moments of the blocks that it is packed with */
+    size_t best;     /* offset in the lowest packing so far */
     section section;
     tier tier;
+    bool persistent;
 } block;
 
 typedef struct packer {
@@ -100,8 +104,14 @@ static void make_blocks(packer *k) {
         value_id owner = owner_of(k, v);
         if (owner == v) {
             index[v] = k->n_blocks;
-            k->blocks[k->n_blocks++] = (block){v, value_bytes(a),     k->life[v].first, k->life[v].last,
-                                               0, alignment_of(k, a), a->section,       a->tier};
+            k->blocks[k->n_blocks++] = (block){.owner = v,
+                                               .n_bytes = value_bytes(a),
+                                               .first = k->life[v].first,
+                                               .last = k->life[v].last,
+                                               .alignment = alignment_of(k, a),
+                                               .section = a->section,
+                                               .tier = a->tier,
+                                               .persistent = a->persistent};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -140,14 +150,12 @@ static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
  * too dear for that. */
 static void rest_on_host(packer *k, int prefetch) {
     bool any = false;
-    for (size_t i = 0; i < k->n_blocks; i++)
-        any |= k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent;
+    for (size_t i = 0; i < k->n_blocks; i++) any |= k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent;
     if (!any || prefetch == 0) return;
     size_t *end_of = mem_alloc(k->p->n_ops * sizeof *end_of);
     find_block_ends(k->p, (size_t)prefetch + 1, end_of);
     for (size_t i = 0; i < k->n_blocks; i++)
-        if (k->blocks[i].tier == TIER_HOST && !k->p->values[k->blocks[i].owner].persistent)
-            k->blocks[i].last = end_of[k->blocks[i].last];
+        if (k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent) k->blocks[i].last = end_of[k->blocks[i].last];
     free(end_of);
 }
 
@@ -180,85 +188,45 @@ static int order_length(const void *a, const void *b) {
     return order_size(a, b);
 }
 
-/* Placed blocks by the stretches of ops they live in, so that only those that could be in the way are looked at. */
-enum { STRETCH = 64, SORTING = 8 };
-typedef struct stretch {
-    block **blocks;
-    size_t n, capacity;
-} stretch;
-
-static void stretch_add(stretch *all, block *b) {
-    for (size_t i = b->first / STRETCH; i <= b->last / STRETCH; i++) {
-        all[i].blocks = array_grow(all[i].blocks, &all[i].capacity, all[i].n + 1, sizeof *all[i].blocks);
-        all[i].blocks[all[i].n++] = b;
-    }
-}
-
-static int order_offset(const void *a, const void *b) {
-    const block *x = *(block *const *)a, *y = *(block *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The placed blocks that live at some moment with b, lowest first. A block that began in an earlier stretch than this one
- * was met there, but for the first stretch looked at. */
-static size_t find_neighbours(const stretch *all, const block *b, block **out) {
-    size_t n = 0, first = b->first / STRETCH;
-    for (size_t i = first; i <= b->last / STRETCH; i++)
-        for (size_t k = 0; k < all[i].n; k++) {
-            block *q = all[i].blocks[k];
-            if (i > first && q->first / STRETCH < i) continue;
-            if (q->last >= b->first && q->first <= b->last) out[n++] = q;
-        }
-    qsort(out, n, sizeof *out, order_offset);
-    return n;
-}
-
-/* Behind those that lie as low. */
-static void insert_by_offset(block **placed, size_t n, block *b) {
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (placed[middle]->offset > b->offset) high = middle;
-        else low = middle + 1;
-    }
-    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
-    placed[low] = b;
-}
-
-/* Are those that could be in the way of b so few that to sort them is less than to walk past all that are placed? A block
- * that lives long meets most of the others anyway, and so does one inside a pipeline, where other micro-batches wait. */
-static bool has_few_neighbours(const stretch *all, const block *b, size_t n_placed) {
-    size_t n = 0;
-    if (b->last - b->first >= 2 * STRETCH) return false;
-    for (size_t i = b->first / STRETCH; i <= b->last / STRETCH; i++) n += all[i].n;
-    return SORTING * n < n_placed;
-}
-
-/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end. */
-static size_t pack(block **list, size_t n, size_t base, size_t n_ops, block_order order) {
-    size_t n_stretches = n_ops / STRETCH + 1, top = base, n_placed = 0;
-    stretch *all = mem_alloc(n_stretches * sizeof *all);
-    block **near = mem_alloc((n + 1) * sizeof *near), **placed = mem_alloc((n + 1) * sizeof *placed);
-    qsort(list, n, sizeof *list, order);
+/* Moments of a list are its ops at which a block begins, one for several where no block ends in between: whoever is there at
+ * the first of them still is at the last. Two blocks are alive together at some moment or never. */
+static size_t number_moments(block **list, size_t n, size_t n_ops) {
+    bool *ends = mem_alloc(n_ops * sizeof *ends);
+    size_t n_moments = 1, at = 0;
+    qsort(list, n, sizeof *list, order_first);
+    for (size_t i = 0; i < n; i++) ends[list[i]->last] = true;
     for (size_t i = 0; i < n; i++) {
-        block *b = list[i];
-        bool few = has_few_neighbours(all, b, n_placed);
-        size_t at = align_up(base, b->alignment), n_near = few ? find_neighbours(all, b, near) : n_placed;
-        for (size_t j = 0; j < n_near; j++) {
-            const block *q = few ? near[j] : placed[j];
-            if (q->last < b->first || q->first > b->last) continue;
-            if (q->offset >= at + b->n_bytes) break; /* the gap before q is wide enough */
-            at = MAX(at, align_up(q->offset + q->n_bytes, b->alignment));
-        }
-        b->offset = at;
-        stretch_add(all, b);
-        insert_by_offset(placed, n_placed++, b);
-        top = MAX(top, at + b->n_bytes);
+        bool any = false;
+        for (; at < list[i]->first; at++) any |= ends[at];
+        n_moments += any && i > 0;
+        list[i]->from = n_moments - 1;
     }
-    for (size_t i = 0; i < n_stretches; i++) free(all[i].blocks);
-    free(all);
-    free(near);
-    free(placed);
+    free(ends);
+    return n_moments;
+}
+
+/* The last moment that is not behind the block's last op. */
+static size_t last_moment(block **by_first, size_t n, const block *b) {
+    size_t low = 0, high = n;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (by_first[middle]->first <= b->last) low = middle;
+        else high = middle;
+    }
+    return by_first[low]->from;
+}
+
+/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end, or as
+ * soon as it is known to be no lower than `enough` some such number. */
+static size_t pack(block **list, size_t n, size_t base, block_order order, size_t enough, occupancy *taken) {
+    size_t top = base;
+    occupancy_clear(taken);
+    qsort(list, n, sizeof *list, order);
+    for (size_t i = 0; i < n && top < enough; i++) {
+        block *b = list[i];
+        b->offset = occupancy_place(taken, b->from, b->to, base, b->n_bytes, b->alignment);
+        top = MAX(top, b->offset + b->n_bytes);
+    }
     return top;
 }
 
@@ -277,37 +245,45 @@ static size_t lower_bound(block **list, size_t n, size_t n_ops) {
     return most;
 }
 
-static size_t pack_section(packer *k, tier t, section s, size_t base) {
+/* The blocks of one section in one tier, from base on. Returns their highest end. */
+static size_t pack_section(const packer *k, block **list, size_t n, size_t base) {
     static const block_order orders[] = {order_size, order_area, order_length, order_first};
-    block **list = mem_alloc((k->n_blocks + 1) * sizeof *list);
-    size_t n = 0, best = SIZE_MAX;
-    for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[i];
-        if (!k->p->values[b->owner].persistent && b->section == s && b->tier == t) list[n++] = b;
+    if (n == 0) return base;
+    size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
+    occupancy *taken = occupancy_open(number_moments(list, n, k->p->n_ops), k->alignment);
+    for (size_t i = 0; i < n; i++) {
+        list[i]->to = last_moment(list, n, list[i]);
+        occupancy_expect(taken, list[i]->from, list[i]->to);
     }
-    if (n == 0) {
-        free(list);
-        return base;
-    }
-    size_t floor = base + lower_bound(list, n, k->p->n_ops);
-    size_t *offsets = mem_alloc(k->n_blocks * sizeof *offsets);
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
-        size_t top = pack(list, n, base, k->p->n_ops, orders[j]);
+        size_t top = pack(list, n, base, orders[j], best, taken);
         if (top >= best) continue;
         best = top;
-        for (size_t i = 0; i < k->n_blocks; i++) offsets[i] = k->blocks[i].offset;
+        for (size_t i = 0; i < n; i++) list[i]->best = list[i]->offset;
     }
-    for (size_t i = 0; i < k->n_blocks; i++) k->blocks[i].offset = offsets[i];
-    free(offsets);
-    free(list);
+    for (size_t i = 0; i < n; i++) list[i]->offset = list[i]->best;
+    occupancy_close(taken);
     return best;
+}
+
+/* The highest end of any section of a tier; they lie on top of each other. */
+static size_t pack_tier(const packer *k, tier t, size_t base) {
+    size_t n[SECTION_COUNT] = {0}, top = base;
+    block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (!b->persistent && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
+    }
+    for (section s = 0; s < SECTION_COUNT; s++) top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], base));
+    free(list);
+    return top;
 }
 
 static size_t stack_persistent(packer *k, tier t) {
     size_t at = 0, end = 0;
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[i];
-        if (!k->p->values[b->owner].persistent || b->tier != t) continue;
+        if (!b->persistent || b->tier != t) continue;
         b->offset = align_up(at, b->alignment);
         at = end = b->offset + b->n_bytes;
     }
@@ -326,10 +302,8 @@ status pass_layout(program *p, pass_context *c) {
     make_blocks(&k);
     rest_on_host(&k, c->offload.prefetch);
     for (tier t = 0; t < TIER_COUNT; t++) {
-        size_t end = stack_persistent(&k, t), peak = end;
-        for (section s = 0; s < SECTION_COUNT; s++)
-            peak = MAX(peak, pack_section(&k, t, s, align_up(end, k.alignment)));
-        p->arena_bytes[t] = peak == align_up(end, k.alignment) ? end : peak;
+        size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);
+        p->arena_bytes[t] = peak == base ? end : peak;
     }
     size_t *offset_of = mem_alloc(p->n_values * sizeof *offset_of);
     for (size_t i = 0; i < k.n_blocks; i++) offset_of[k.blocks[i].owner] = k.blocks[i].offset;

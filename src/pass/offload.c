@@ -30,6 +30,10 @@ bool offload_any(const offload_options *o) {
            o->activations != TIER_DEVICE;
 }
 
+bool offload_on_nvme(const offload_options *o) {
+    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
+}
+
 bool offload_same_homes(const offload_options *a, const offload_options *b) {
     return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
 }
@@ -132,24 +136,67 @@ static bool may_leave(const program *p, const pass_context *c, value_id v, tier 
     return *to != TIER_DEVICE;
 }
 
+/* The operands of a section by the value whose bytes they are, in the order of the ops: what leaves is looked for among its
+ * own uses, not in the whole list. */
+typedef struct use {
+    size_t op;
+    value_id *operand;
+    size_t next; /* of the same value; 0: the last */
+} use;
+
+typedef struct use_list {
+    use *uses; /* [0] is unused */
+    size_t n, capacity;
+    size_t *first, *last; /* of each value */
+} use_list;
+
+static void add_use(use_list *l, value_id root, size_t op, value_id *operand) {
+    l->uses = array_grow(l->uses, &l->capacity, l->n + 1, sizeof *l->uses);
+    l->uses[l->n] = (use){.op = op, .operand = operand};
+    if (l->last[root]) l->uses[l->last[root]].next = l->n;
+    else l->first[root] = l->n;
+    l->last[root] = l->n++;
+}
+
+static void use_list_init(use_list *l, const program *p, op *ops, size_t n_ops) {
+    *l = (use_list){.n = 1};
+    l->first = mem_alloc(p->n_values * sizeof *l->first);
+    l->last = mem_alloc(p->n_values * sizeof *l->last);
+    for (size_t i = 0; i < n_ops; i++) {
+        op *o = &ops[i];
+        for (int k = 0; k < op_input_count(o->kind); k++)
+            if (o->in[k]) add_use(l, program_root(p, o->in[k], NULL), i, &o->in[k]);
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k]) add_use(l, program_root(p, o->out[k], NULL), i, &o->out[k]);
+    }
+}
+
+static void use_list_fini(use_list *l) {
+    free(l->uses);
+    free(l->first);
+    free(l->last);
+}
+
+/* Around the widest gap in blocks between two uses; both 0 where all are in one block. */
 typedef struct use_gap {
-    size_t last_use, next_use; /* around the widest gap in blocks */
-    size_t seen;               /* the use before the one at hand; SIZE_MAX: none yet */
+    size_t last_use, next_use;
 } use_gap;
 
-static void note_use(use_gap *g, const moves *m, size_t i) {
-    if (g->seen != SIZE_MAX) {
-        size_t wide = m->block[i] - m->block[g->seen], widest = m->block[g->next_use] - m->block[g->last_use];
-        if (wide > widest) g->last_use = g->seen, g->next_use = i;
+static use_gap widest_gap(const use_list *l, const moves *m, value_id v) {
+    use_gap g = {0};
+    size_t widest = 0, before = l->first[v];
+    for (size_t i = before; i; before = i, i = l->uses[i].next) {
+        size_t wide = m->block[l->uses[i].op] - m->block[l->uses[before].op];
+        if (wide > widest) widest = wide, g = (use_gap){l->uses[before].op, l->uses[i].op};
     }
-    g->seen = i;
+    return g;
 }
 
 /* What stands for v, which is `from` or a part of it, where `to` stands for `from`. */
 static value_id redirected(program *p, value_id v, value_id from, value_id to) {
     size_t inside;
-    if (v == NO_VALUE || program_root(p, v, &inside) != from) return v;
     if (v == from) return to;
+    program_root(p, v, &inside);
     value a = p->values[v]; /* the table may move */
     char name[256];
     snprintf(name, sizeof name, "part.%zu.%.180s", p->n_values, a.name);
@@ -158,36 +205,29 @@ static value_id redirected(program *p, value_id v, value_id from, value_id to) {
     return part;
 }
 
-static void redirect(program *p, op *ops, size_t first, size_t end, value_id from, value_id to) {
-    for (size_t i = first; i < end; i++) {
-        for (int k = 0; k < op_input_count(ops[i].kind); k++) ops[i].in[k] = redirected(p, ops[i].in[k], from, to);
-        for (int k = 0; k < op_output_count(ops[i].kind); k++) ops[i].out[k] = redirected(p, ops[i].out[k], from, to);
-    }
+static void redirect(program *p, const use_list *l, size_t first_op, value_id from, value_id to) {
+    for (size_t i = l->first[from]; i; i = l->uses[i].next)
+        if (l->uses[i].op >= first_op) *l->uses[i].operand = redirected(p, *l->uses[i].operand, from, to);
 }
 
 static void spill_section(program *p, const pass_context *c, op *ops, size_t n_ops) {
     const offload_options *o = &c->offload;
     size_t n_values = p->n_values;
     moves m;
+    use_list l;
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, o->prefetch);
-    use_gap *gaps = mem_alloc(n_values * sizeof *gaps);
-    for (value_id v = 0; v < n_values; v++) gaps[v].seen = SIZE_MAX;
-    for (size_t i = 0; i < n_ops; i++) {
-        for (int k = 0; k < op_input_count(ops[i].kind); k++)
-            if (ops[i].in[k]) note_use(&gaps[program_root(p, ops[i].in[k], NULL)], &m, i);
-        for (int k = 0; k < op_output_count(ops[i].kind); k++)
-            if (ops[i].out[k]) note_use(&gaps[program_root(p, ops[i].out[k], NULL)], &m, i);
-    }
+    use_list_init(&l, p, ops, n_ops);
     for (value_id v = 1; v < n_values; v++) {
         tier to;
-        if (gaps[v].seen == SIZE_MAX || !may_leave(p, c, v, &to)) continue;
-        size_t from = m.block[gaps[v].last_use], back = m.block[gaps[v].next_use];
+        if (!l.first[v] || !may_leave(p, c, v, &to)) continue;
+        use_gap gap = widest_gap(&l, &m, v);
+        size_t from = m.block[gap.last_use], back = m.block[gap.next_use];
         int distance = to == TIER_NVME ? 2 * o->prefetch : o->prefetch;
         if (back <= from + 1 || moves_fetch_key(&m, back, distance) <= moves_store_key(&m, from, distance)) continue;
-        value_id window = moves_spill(&m, v, to, gaps[v].last_use, gaps[v].next_use);
-        redirect(p, ops, gaps[v].next_use, n_ops, v, window);
+        value_id window = moves_spill(&m, v, to, gap.last_use, gap.next_use);
+        redirect(p, &l, gap.next_use, v, window);
     }
-    free(gaps);
+    use_list_fini(&l);
     moves_close(&m);
 }
 

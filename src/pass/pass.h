@@ -64,7 +64,9 @@ typedef struct optimizer_options {
  *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
  *   nested n   as every n, and inside the n layers as full: first only the input of each is computed again, then, before its
  *              backward, the layer. Two forwards more, but for every n-th layer, and never more than one layer's values
- *   keep names the input of each layer and the values of these names in every layer */
+ *   keep names the input of each layer and the values of these names in every layer
+ *   mix a,n,b  one rung (full, selective, norms) in the first n layers and a lighter one in the others. The first, because
+ *              their backward comes last: what they compute again is alive when what the others kept has gone */
 typedef enum recompute_kind {
     RECOMPUTE_NONE,
     RECOMPUTE_NORMS,
@@ -74,17 +76,20 @@ typedef enum recompute_kind {
     RECOMPUTE_EVERY,
     RECOMPUTE_NESTED,
     RECOMPUTE_KEEP,
+    RECOMPUTE_MIX,
     RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
     RECOMPUTE_COUNT
 } recompute_kind;
 typedef struct recompute_policy {
     recompute_kind kind;
     double ratio;
-    int64_t every;    /* also of nested */
-    const char *keep; /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
+    int64_t every;               /* also of nested */
+    const char *keep;            /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
+    recompute_kind heavy, light; /* of mix: in the first n_heavy layers, and in the others */
+    int64_t n_heavy;
 } recompute_policy;
 const char *recompute_name(recompute_kind k);
-/* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up". keep points into text. */
+/* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up", "mix:full,12,selective". keep points into text. */
 status recompute_parse(recompute_policy *out, const char *text);
 void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
 /* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
@@ -95,6 +100,7 @@ typedef struct offload_options {
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;
 bool offload_any(const offload_options *o);
+bool offload_on_nvme(const offload_options *o);
 bool offload_same_homes(const offload_options *a, const offload_options *b);
 int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 

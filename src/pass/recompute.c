@@ -21,26 +21,47 @@
 /* ---- the policy as text ------------------------------------------------------------------------------------------ */
 
 static const char *const kind_names[RECOMPUTE_COUNT] = {"none",  "norms",  "selective", "full", "ratio",
-                                                        "every", "nested", "keep",      "auto"};
+                                                        "every", "nested", "keep",      "mix",  "auto"};
 
 const char *recompute_name(recompute_kind k) { return kind_names[k]; }
 
 static bool takes_argument(recompute_kind k) {
-    return k == RECOMPUTE_RATIO || k == RECOMPUTE_EVERY || k == RECOMPUTE_NESTED || k == RECOMPUTE_KEEP;
+    return k == RECOMPUTE_RATIO || k == RECOMPUTE_EVERY || k == RECOMPUTE_NESTED || k == RECOMPUTE_KEEP ||
+           k == RECOMPUTE_MIX;
 }
 
 static status refuse(const char *text) {
     return ERR(ERR_INPUT,
                "recompute: found '%.100s', expected none, norms, selective, full, auto, ratio:R with R from 0 to 1, "
-               "every:N or nested:N with N from 1, or keep:NAMES separated by commas",
+               "every:N or nested:N with N from 1, keep:NAMES separated by commas, or mix:RUNG,N,LIGHTER such as "
+               "mix:full,12,selective",
                text);
+}
+
+/* The kind of the name of n characters; RECOMPUTE_COUNT: there is none. */
+static recompute_kind kind_named(const char *name, size_t n) {
+    recompute_kind k = 0;
+    while (k < RECOMPUTE_COUNT && (strlen(kind_names[k]) != n || memcmp(kind_names[k], name, n) != 0)) k++;
+    return k;
+}
+
+/* "full,12,selective" */
+static bool parse_mix(recompute_policy *out, const char *text) {
+    char *end;
+    size_t length = strcspn(text, ",");
+    out->heavy = kind_named(text, length);
+    if (!text[length]) return false;
+    const char *number = text + length + 1;
+    out->n_heavy = strtoll(number, &end, 10);
+    if (end == number || *end != ',' || out->n_heavy < 0) return false;
+    out->light = kind_named(end + 1, strlen(end + 1));
+    return out->heavy <= RECOMPUTE_FULL && out->light < out->heavy;
 }
 
 status recompute_parse(recompute_policy *out, const char *text) {
     size_t length = strcspn(text, ":");
     const char *argument = text[length] ? text + length + 1 : NULL;
-    recompute_kind k = 0;
-    while (k < RECOMPUTE_COUNT && (strlen(kind_names[k]) != length || memcmp(kind_names[k], text, length) != 0)) k++;
+    recompute_kind k = kind_named(text, length);
     if (k == RECOMPUTE_COUNT || takes_argument(k) != (argument != NULL)) return refuse(text);
     *out = (recompute_policy){.kind = k};
     char *end = NULL;
@@ -53,6 +74,8 @@ status recompute_parse(recompute_policy *out, const char *text) {
     } else if (k == RECOMPUTE_KEEP) {
         if (!*argument) return refuse(text);
         out->keep = argument;
+    } else if (k == RECOMPUTE_MIX && !parse_mix(out, argument)) {
+        return refuse(text);
     }
     return OK;
 }
@@ -62,6 +85,8 @@ void recompute_write(const recompute_policy *r, strbuf *out) {
     if (r->kind == RECOMPUTE_RATIO) strbuf_printf(out, ":%.17g", r->ratio);
     if (r->kind == RECOMPUTE_EVERY || r->kind == RECOMPUTE_NESTED) strbuf_printf(out, ":%lld", (long long)r->every);
     if (r->kind == RECOMPUTE_KEEP) strbuf_printf(out, ":%s", r->keep);
+    if (r->kind == RECOMPUTE_MIX)
+        strbuf_printf(out, ":%s,%lld,%s", kind_names[r->heavy], (long long)r->n_heavy, kind_names[r->light]);
 }
 
 /* ---- what the program says ----------------------------------------------------------------------------------------- */
@@ -164,6 +189,16 @@ static bool is_cheap(op_kind k) {
     }
 }
 
+/* What the policy says of one layer: itself, but for those that treat layers differently. */
+static recompute_kind kind_in(const rewriter *w, int64_t layer) {
+    const recompute_policy *r = w->policy;
+    if (r->kind == RECOMPUTE_MIX) return layer < r->n_heavy ? r->heavy : r->light;
+    if (r->kind != RECOMPUTE_RATIO) return r->kind;
+    return layer < w->n_layers - (int64_t)(r->ratio * (double)w->n_layers) ? RECOMPUTE_NONE : RECOMPUTE_FULL;
+}
+
+static bool is_by_cost(recompute_kind k) { return k == RECOMPUTE_NORMS || k == RECOMPUTE_SELECTIVE; }
+
 /* norms and selective: dropped is what those ops bring back from values that the backward reads anyway. What would have to
  * hold another value in its place (a rotation whose input nobody else reads) saves nothing and is kept. */
 static void keep_by_cost(rewriter *w) {
@@ -177,11 +212,12 @@ static void keep_by_cost(rewriter *w) {
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
-        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8;
-        bool repeat = is_cheap(o->kind) || (w->policy->kind == RECOMPUTE_SELECTIVE && product && is_bent[o->out[0]]);
-        for (int k = 0; k < op_output_count(o->kind) && repeat; k++) {
+        bool bent = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && is_bent[o->out[0]];
+        for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || bent); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
+            recompute_kind here = kind_in(w, p->values[v].layer);
+            if (!is_by_cost(here) || (bent && here != RECOMPUTE_SELECTIVE)) continue;
             bool possible = true;
             for (int n = sources(o, k, from); n-- > 0;) possible &= is_there[from[n]];
             if (possible) is_there[v] = true, w->is_kept[v] = false;
@@ -255,16 +291,14 @@ static bool ends_group(const rewriter *w, int64_t layer) {
 static status decide(rewriter *w) {
     const program *p = w->p;
     const recompute_policy *r = w->policy;
-    int64_t first_again = r->kind == RECOMPUTE_RATIO ? w->n_layers - (int64_t)(r->ratio * (double)w->n_layers) : 0;
-    if (r->kind == RECOMPUTE_NONE) first_again = w->n_layers;
-    bool by_cost = r->kind == RECOMPUTE_NORMS || r->kind == RECOMPUTE_SELECTIVE;
     for (value_id v = 1; v < p->n_values; v++) {
         int64_t layer = p->values[v].layer;
-        w->is_kept[v] = by_cost || !w->is_activation[v] || layer < first_again || w->is_handed_over[v];
+        recompute_kind here = kind_in(w, layer);
+        w->is_kept[v] = !w->is_activation[v] || w->is_handed_over[v] || here == RECOMPUTE_NONE || is_by_cost(here);
         if (r->kind == RECOMPUTE_EVERY && w->is_activation[v] && !ends_group(w, layer)) w->is_kept[v] = false;
         if (r->kind == RECOMPUTE_NESTED && ends_group(w, layer)) w->is_kept[v] = true;
     }
-    if (by_cost) keep_by_cost(w);
+    keep_by_cost(w);
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         bool dropped = is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[0]]); /* its 8 bits go with it */

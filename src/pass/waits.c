@@ -6,84 +6,208 @@
  * wait for each other.
  *
  * op.wait counts ops of a stream within the section: 3 means its third op must be done. What an earlier op of the same
- * stream has waited for already is not waited for again. */
+ * stream has waited for already is not waited for again.
+ *
+ * Each stream has a tree over the bytes, cut where any value begins or ends, in which its ops leave their numbers. Numbers
+ * only grow, so the last one that was left is the largest, and an op looks for none that it has waited for already. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
 
-enum { TOUCHED_MAX = OP_MAX_IN + OP_MAX_OUT + 1 };
-
-typedef struct touched {
+/* Where bytes begin or end. */
+typedef struct point {
     tier tier;
-    bool written;
+    size_t byte;
+} point;
+
+static int compare_points(const void *a, const void *b) {
+    const point *x = a, *y = b;
+    if (x->tier != y->tier) return x->tier < y->tier ? -1 : 1;
+    return x->byte < y->byte ? -1 : x->byte > y->byte;
+}
+
+/* Pieces of memory, by number. */
+typedef struct pieces {
     size_t begin, end;
-} touched;
+} pieces;
 
-typedef struct footprint {
-    int n;
-    touched ranges[TOUCHED_MAX];
-} footprint;
+/* ---- a tree over the pieces ---------------------------------------------------------------------------------------------- */
 
-static void add_range(footprint *f, const program *p, const op *o, value_id v, bool written) {
-    if (v == NO_VALUE) return;
-    size_t inside, n_bytes = value_bytes(&p->values[v]);
-    const value *root = &p->values[program_root(p, v, &inside)];
-    if (o->stream == STREAM_READ || o->stream == STREAM_WRITE) n_bytes = sectors_up(n_bytes);
-    f->ranges[f->n++] = (touched){root->tier, written, root->offset + inside, root->offset + inside + n_bytes};
-}
+enum { TOUCHED, WRITTEN, DEEDS };
 
-static void find_footprint(footprint *f, const program *p, const op *o) {
-    f->n = 0;
-    for (int k = 0; k < op_input_count(o->kind); k++) add_range(f, p, o, o->in[k], false);
-    for (int k = 0; k < op_output_count(o->kind); k++) add_range(f, p, o, o->out[k], true);
-    add_range(f, p, o, o->work, true);
-}
-
-static bool conflict(const footprint *a, const footprint *b) {
-    for (int i = 0; i < a->n; i++)
-        for (int k = 0; k < b->n; k++) {
-            const touched *x = &a->ranges[i], *y = &b->ranges[k];
-            if ((x->written || y->written) && x->tier == y->tier && x->begin < y->end && y->begin < x->end) return true;
-        }
-    return false;
-}
+/* Of the pieces below a node: the last op that has touched or written one of them, and the last of those that have all. */
+typedef struct mark {
+    uint32_t any[DEEDS], all[DEEDS];
+} mark;
 
 /* Ops of one stream in one section, in order. */
 typedef struct lane {
-    size_t *ops;
-    size_t n;
+    uint32_t n;
     uint32_t waited[STREAM_COUNT]; /* what its ops so far have waited for */
+    mark *marks;                   /* of the tree: the children of node i are 2 i and 2 i + 1, the root is 1 */
 } lane;
 
-static void find_section_waits(program *p, size_t first, size_t end, footprint *prints, lane *lanes) {
-    for (stream s = 0; s < STREAM_COUNT; s++) lanes[s] = (lane){.ops = lanes[s].ops};
-    for (size_t i = first; i < end; i++) {
-        op *o = &p->ops[i];
-        lane *mine = &lanes[o->stream];
-        find_footprint(&prints[i - first], p, o);
-        for (stream s = 0; s < STREAM_COUNT; s++) {
-            o->wait[s] = 0;
-            if (s == o->stream) continue;
-            for (size_t k = lanes[s].n; k > mine->waited[s]; k--) {
-                if (!conflict(&prints[i - first], &prints[lanes[s].ops[k - 1] - first])) continue;
-                o->wait[s] = mine->waited[s] = (uint32_t)k;
-                break;
-            }
-        }
-        mine->ops[mine->n++] = i;
+static void leave_mark(lane *l, size_t n_leaves, pieces at, int deed) {
+    mark *marks = l->marks;
+    for (size_t i = at.begin + n_leaves, end = at.end + n_leaves; i < end; i /= 2, end /= 2) {
+        if (i % 2) marks[i].any[deed] = marks[i].all[deed] = l->n, i++;
+        if (end % 2) end--, marks[end].any[deed] = marks[end].all[deed] = l->n;
     }
+    for (size_t i = (at.begin + n_leaves) / 2; i; i /= 2) marks[i].any[deed] = l->n;
+    for (size_t i = (at.end - 1 + n_leaves) / 2; i; i /= 2) marks[i].any[deed] = l->n;
+}
+
+/* The last op that has done so with one of these pieces, if it is behind `known`; else known. Node i stands for the pieces
+ * `here`, some of which are asked for. */
+static uint32_t last_mark(const mark *marks, size_t i, pieces here, pieces at, int deed, uint32_t known) {
+    if (marks[i].any[deed] <= known) return known;
+    if (at.begin <= here.begin && here.end <= at.end) return marks[i].any[deed];
+    known = MAX(known, marks[i].all[deed]);
+    size_t middle = here.begin + (here.end - here.begin) / 2;
+    if (at.begin < middle) known = last_mark(marks, 2 * i, (pieces){here.begin, middle}, at, deed, known);
+    if (at.end > middle) known = last_mark(marks, 2 * i + 1, (pieces){middle, here.end}, at, deed, known);
+    return known;
+}
+
+/* ---- the bytes of an op ----------------------------------------------------------------------------------------------- */
+
+typedef struct waiter {
+    program *p;
+    size_t first, end; /* ops of the section */
+    point *points;     /* sorted, each once; piece i goes from point i to the next */
+    size_t n_points, capacity;
+    pieces *of_value; /* per value that the section uses */
+    size_t *seen;     /* per value: the section's first op and one; smaller: not seen there */
+    size_t n_leaves;
+    lane lanes[STREAM_COUNT];
+} waiter;
+
+enum { OPERANDS_MOST = OP_MAX_IN + OP_MAX_OUT + 1 };
+typedef struct operand {
+    value_id value;
+    bool written;
+} operand;
+
+static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
+    int n = 0;
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (o->in[k]) out[n++] = (operand){o->in[k], false};
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k]) out[n++] = (operand){o->out[k], true};
+    if (o->work) out[n++] = (operand){o->work, true};
+    return n;
+}
+
+/* A file is read and written in whole sectors. */
+static bool moves_sectors(const op *o) { return o->stream == STREAM_READ || o->stream == STREAM_WRITE; }
+
+static void find_ends(const program *p, value_id v, bool in_sectors, point *begin, point *end) {
+    size_t inside, n_bytes = value_bytes(&p->values[v]);
+    const value *root = &p->values[program_root(p, v, &inside)];
+    *begin = (point){root->tier, root->offset + inside};
+    *end = (point){root->tier, begin->byte + (in_sectors ? sectors_up(n_bytes) : n_bytes)};
+}
+
+static void add_points(waiter *w, value_id v, bool in_sectors) {
+    w->points = array_grow(w->points, &w->capacity, w->n_points + 2, sizeof *w->points);
+    find_ends(w->p, v, in_sectors, &w->points[w->n_points], &w->points[w->n_points + 1]);
+    w->n_points += 2;
+}
+
+static void collect_points(waiter *w) {
+    operand list[OPERANDS_MOST];
+    w->n_points = 0;
+    for (size_t i = w->first; i < w->end; i++) {
+        const op *o = &w->p->ops[i];
+        bool in_sectors = moves_sectors(o);
+        for (int k = 0, n = list_operands(o, list); k < n; k++) {
+            value_id v = list[k].value;
+            if (in_sectors) add_points(w, v, true);
+            if (w->seen[v] == w->first + 1) continue;
+            w->seen[v] = w->first + 1;
+            add_points(w, v, false);
+        }
+    }
+    qsort(w->points, w->n_points, sizeof *w->points, compare_points);
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_points; i++)
+        if (i == 0 || compare_points(&w->points[n - 1], &w->points[i])) w->points[n++] = w->points[i];
+    w->n_points = n;
+}
+
+static size_t find_point(const waiter *w, const point *x) {
+    return (size_t)((const point *)bsearch(x, w->points, w->n_points, sizeof *x, compare_points) - w->points);
+}
+
+static pieces find_pieces(const waiter *w, value_id v, bool in_sectors) {
+    point begin, end;
+    find_ends(w->p, v, in_sectors, &begin, &end);
+    return (pieces){find_point(w, &begin), find_point(w, &end)};
+}
+
+/* ---- the waits --------------------------------------------------------------------------------------------------------- */
+
+/* Looks up every value once, and makes the trees of streams that have ops; a stream alone needs none. */
+static bool open_section(waiter *w) {
+    bool used[STREAM_COUNT] = {false};
+    int n_used = 0;
+    for (size_t i = w->first; i < w->end; i++) used[w->p->ops[i].stream] = true;
+    for (stream s = 0; s < STREAM_COUNT; s++) n_used += used[s];
+    if (n_used < 2) return false;
+    collect_points(w);
+    for (value_id v = 1; v < w->p->n_values; v++)
+        if (w->seen[v] == w->first + 1) w->of_value[v] = find_pieces(w, v, false);
+    for (w->n_leaves = 1; w->n_leaves < w->n_points;) w->n_leaves *= 2;
+    for (stream s = 0; s < STREAM_COUNT; s++)
+        w->lanes[s] = (lane){.marks = used[s] ? mem_alloc(2 * w->n_leaves * sizeof(mark)) : NULL};
+    return true;
+}
+
+static void close_section(waiter *w) {
+    for (stream s = 0; s < STREAM_COUNT; s++) free(w->lanes[s].marks);
+}
+
+static void find_op_waits(waiter *w, op *o) {
+    operand list[OPERANDS_MOST];
+    pieces at[OPERANDS_MOST], root = {0, w->n_leaves};
+    lane *mine = &w->lanes[o->stream];
+    int n = list_operands(o, list);
+    for (int k = 0; k < n; k++)
+        at[k] = moves_sectors(o) ? find_pieces(w, list[k].value, true) : w->of_value[list[k].value];
+    for (stream s = 0; s < STREAM_COUNT; s++) {
+        if (s == o->stream || w->lanes[s].n == 0) continue;
+        uint32_t last = mine->waited[s];
+        for (int k = 0; k < n; k++)
+            if (at[k].begin < at[k].end)
+                last = last_mark(w->lanes[s].marks, 1, root, at[k], list[k].written ? TOUCHED : WRITTEN, last);
+        if (last > mine->waited[s]) o->wait[s] = mine->waited[s] = last;
+    }
+    mine->n++;
+    for (int k = 0; k < n; k++) {
+        if (at[k].begin == at[k].end) continue;
+        leave_mark(mine, w->n_leaves, at[k], TOUCHED);
+        if (list[k].written) leave_mark(mine, w->n_leaves, at[k], WRITTEN);
+    }
+}
+
+static void find_section_waits(waiter *w) {
+    for (size_t i = w->first; i < w->end; i++) memset(w->p->ops[i].wait, 0, sizeof w->p->ops[i].wait);
+    if (!open_section(w)) return;
+    for (size_t i = w->first; i < w->end; i++) find_op_waits(w, &w->p->ops[i]);
+    close_section(w);
 }
 
 status pass_waits(program *p, pass_context *c) {
     (void)c;
-    footprint *prints = mem_alloc((p->n_ops + 1) * sizeof *prints);
-    lane lanes[STREAM_COUNT];
-    for (stream s = 0; s < STREAM_COUNT; s++) lanes[s].ops = mem_alloc((p->n_ops + 1) * sizeof *lanes[s].ops);
-    for (size_t first = 0, end; first < p->n_ops; first = end) {
-        for (end = first; end < p->n_ops && p->ops[end].section == p->ops[first].section;) end++;
-        find_section_waits(p, first, end, prints, lanes);
+    waiter w = {.p = p};
+    w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
+    w.seen = mem_alloc(p->n_values * sizeof *w.seen);
+    for (w.first = 0; w.first < p->n_ops; w.first = w.end) {
+        for (w.end = w.first; w.end < p->n_ops && p->ops[w.end].section == p->ops[w.first].section;) w.end++;
+        find_section_waits(&w);
     }
-    for (stream s = 0; s < STREAM_COUNT; s++) free(lanes[s].ops);
-    free(prints);
+    free(w.points);
+    free(w.of_value);
+    free(w.seen);
     return OK;
 }

@@ -112,6 +112,26 @@ found:
     return true;
 }
 
+/* What no change on the ladder gets rid of: a parameter, its gradient and two moments in 16 bits each. Says so where all
+ * memory together has no room for that, which spares compiling every change. */
+static bool has_no_room(const plan_request *r, strbuf *b) {
+    enum { LEAST_PER_PARAMETER = 8 };
+    char needed[32], there[32];
+    bool alone = mesh_world(&r->mesh) == 1 && r->place.n_devices <= 1;
+    if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->offload) ||
+        r->host_limit == 0)
+        return false;
+    uint64_t least = (uint64_t)model_param_count(&r->model) * LEAST_PER_PARAMETER,
+             all = r->device_limit + r->host_limit;
+    if (least <= all) return false;
+    strbuf_printf(b,
+                  "none of recompute, batch, precision and length is enough: parameters, gradients and states take at "
+                  "least %s, device and host together have %s. Name a directory on a fast drive with memory.nvme_path, "
+                  "or use more or larger machines",
+                  str_format_bytes(needed, least), str_format_bytes(there, all));
+    return true;
+}
+
 status plan_check_fit(const plan *p) {
     const plan_request *r = &p->request;
     char a[32], b[32];
@@ -135,8 +155,10 @@ status plan_check_fit(const plan *p) {
         if (p->by_role[i])
             strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i),
                           str_format_bytes(a, p->by_role[i]));
-    bool found = plan_generates(r) ? plan_generation_change(r, &change, &least) : smallest_change(r, &change, &least);
-    if (!found)
+    bool hopeless = has_no_room(r, &change), found = false;
+    if (plan_generates(r)) found = plan_generation_change(r, &change, &least);
+    else if (!hopeless) found = smallest_change(r, &change, &least);
+    if (!found && !hopeless)
         strbuf_printf(&change, "none of recompute, batch, precision and length is enough: the smallest needs %s",
                       str_format_bytes(a, least));
     status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,

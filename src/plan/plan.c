@@ -166,6 +166,14 @@ void plan_close(plan *p) {
     *p = (plan){0};
 }
 
+/* The passes look into the plan they belong to. */
+void plan_move(plan *to, plan *from) {
+    *to = *from;
+    to->passes.target = &to->request.target;
+    to->passes.model = &to->model;
+    *from = (plan){0};
+}
+
 bool plan_fits(const plan *p) {
     for (tier t = 0; t < TIER_COUNT; t++) {
         uint64_t limit = tier_is_device(t) ? p->request.device_limit : t == TIER_HOST ? p->request.host_limit : 0;

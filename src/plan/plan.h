@@ -111,6 +111,7 @@ typedef struct plan {
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
+void plan_move(plan *to, plan *from); /* from holds nothing then */
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
 double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);
@@ -147,6 +148,14 @@ json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 /* The way that is asked for, or the faster of those that the model and the device allow. The same on every rank. */
 attention_choice plan_attention(const plan_request *r);
 void plan_print_attention(const plan *p, FILE *out); /* a line */
+
+/* ---- mix.c: between two rungs of recompute ------------------------------------------------------------------------ */
+
+enum { PLAN_MIXES = 4 };
+/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more that fit, each with one rung in some layers and a
+ * lighter one in the others. */
+status plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate out[PLAN_MIXES],
+                size_t *n_out);
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FEW_LAYERS = 4, MORE_LAYERS = 6, DEEP = 12, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
+enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
 
 /* That have rows of their own, or share them: what one axis gives up the other has. */
 static int row_ranks(const plan_request *r) {
@@ -62,12 +62,11 @@ typedef struct search {
     const plan_request *r;
     plan_candidate *list;
     size_t n, capacity;
-    size_t n_tried; /* with those that turned out to be no ways */
+    size_t n_tried;          /* with those that turned out to be no ways */
+    bool has_kept;           /* of those that were compiled as they would run ... */
+    plan_candidate kept_way; /* ... the best so far ... */
+    plan kept;               /* ... need not be compiled again when it is taken */
 } search;
-
-static bool on_nvme(const offload_options *o) {
-    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
-}
 
 static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
@@ -93,7 +92,7 @@ static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rung
         if (open->grads) c.offload.grads = ladder[i].grads;
         if (open->states) c.offload.states = ladder[i].states;
         if (open->activations) c.offload.activations = ladder[i].activations;
-        if (on_nvme(&c.offload) && !on_nvme(&r->offload) && !r->may_nvme) continue;
+        if (offload_on_nvme(&c.offload) && !offload_on_nvme(&r->offload) && !r->may_nvme) continue;
         bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
         for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
             c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
@@ -233,14 +232,16 @@ status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
     return OK;
 }
 
-/* A stage of a pipeline is not a straight line in the layers of the model. */
-static bool is_deep(const plan_request *r) {
-    return r->model.n_layers >= DEEP && r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+static bool is_one_device(const plan_request *r) {
+    return r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
-/* ... nor are layers of which only the last keep something, or every n-th. */
+/* A stage of a pipeline is not a straight line in the layers of the model. */
+static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
+
+/* ... nor are layers of which only the last keep something, or the first n, or every n-th. */
 static bool is_line(const plan_candidate *c) {
-    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED;
+    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
 }
 
 /* Exact but for how it is packed, and sooner. */
@@ -277,11 +278,22 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
+/* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
+static int machinery(const plan_candidate *c) {
+    const offload_options *o = &c->offload;
+    int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
+    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * 64 + o->prefetch;
+}
+
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->fits != y->fits) return x->fits;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
-    if (x->step_s < y->step_s || x->step_s > y->step_s) return x->step_s < y->step_s;
+    float s = (float)x->step_s, t = (float)y->step_s; /* sums of the same times differ in the last bits of a double */
+    if (s < t || s > t) return s < t;
+    if (s == t && machinery(x) != machinery(y)) return machinery(x) < machinery(y);
+    if (s == t && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
+        return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
     return x->order < y->order; /* also where there is no prediction */
 }
 
@@ -295,12 +307,39 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->request.chunk_tokens = asked->chunk_tokens;
 }
 
+/* As plan_weigh says it, but what was compiled for that is not thrown away where it may be what is taken. */
+static status weigh_and_keep(search *s, plan_candidate *c) {
+    const plan_request *r = s->r;
+    plan p;
+    if ((is_deep(r) && is_line(c)) || (is_long(r) && !r->shorten)) return weigh(r, c);
+    TRY(plan_measure(r, c, &p));
+    c->estimated = is_long(r);
+    if (s->has_kept && !is_better(c, &s->kept_way)) {
+        plan_close(&p);
+        return OK;
+    }
+    if (s->has_kept) plan_close(&s->kept);
+    plan_move(&s->kept, &p);
+    s->kept_way = *c;
+    s->has_kept = true;
+    return OK;
+}
+
+/* A candidate with the numbers of a step that runs, and the plan of that. */
+static status compile_candidate(search *s, plan_candidate *c, plan *out) {
+    if (!s->has_kept || s->kept_way.order != c->order) return plan_measure(s->r, c, out);
+    plan_move(out, &s->kept);
+    s->has_kept = false;
+    take_numbers(c, out);
+    return OK;
+}
+
 /* Nothing on the list fits: what tight.c has beside it. */
 static status add_tighter(search *s) {
     plan_candidate *more;
     size_t n;
     if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
-    if (mesh_size(&s->r->mesh, AXIS_PIPELINE) > 1 || s->r->place.n_devices > 1) return OK; /* not searched so deep */
+    if (!is_one_device(s->r)) return OK;                         /* not searched so deep */
     TRY(plan_tighten(s->r, &s->list[0], &more, &n));
     s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
     for (size_t i = 0; i < n; i++) {
@@ -318,7 +357,7 @@ static status take_best(search *s, plan *out) {
     bool is_widened = false;
     for (;;) {
         size_t first = s->list[0].order;
-        TRY(plan_measure(s->r, &s->list[0], out));
+        TRY(compile_candidate(s, &s->list[0], out));
         sort_candidates(s->list, s->n);
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
@@ -349,10 +388,25 @@ static status look_further_ahead(search *s) {
         while (c.offload.prefetch < FURTHEST) {
             c.offload.prefetch++;
             c.order = s->n_tried++;
-            TRY(weigh(r, &c));
+            TRY(weigh_and_keep(s, &c));
             s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
             s->list[s->n++] = c;
         }
+    }
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
+/* What a way leaves of the memory may save it some of what it computes again. */
+static status mix_rungs(search *s) {
+    plan_candidate mixes[PLAN_MIXES];
+    size_t n;
+    if (s->r->recompute.kind != RECOMPUTE_AUTO || !s->r->hardware || !is_one_device(s->r)) return OK;
+    TRY(plan_mix(s->r, s->list, s->n, mixes, &n));
+    s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
+    for (size_t i = 0; i < n; i++) {
+        mixes[i].order = s->n_tried++;
+        s->list[s->n++] = mixes[i];
     }
     sort_candidates(s->list, s->n);
     return OK;
@@ -374,7 +428,7 @@ static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *
 static status weigh_from(search *s, size_t first) {
     size_t n = first;
     for (size_t i = first; i < s->n; i++) {
-        status rc = weigh(s->r, &s->list[i]);
+        status rc = weigh_and_keep(s, &s->list[i]);
         if (rc == OK) s->list[n++] = s->list[i];
         else if (rc != ERR_INPUT || !ranks_open(s->r)) return rc;
         else error_clear();
@@ -416,9 +470,12 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     }
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, look_further_ahead(&s), fail);
+    TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
+    if (s.has_kept) plan_close(&s.kept);
     return OK;
 fail:
+    if (s.has_kept) plan_close(&s.kept);
     free(s.list);
     return rc;
 }

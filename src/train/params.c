@@ -11,27 +11,35 @@
 #define FILL_CHUNK (HASH_TASKS * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
 
 typedef struct fill {
-    const model_param *param;
+    exec *e;
+    const plan *p;
+    size_t i; /* of the parameter */
     uint64_t seed;
     int64_t first, n; /* this chunk */
     float *wide;
     void *narrow;
     dtype type;
+    bool near; /* each task writes what it has made; otherwise the chunk travels as one */
 } fill;
+
+/* n elements of the chunk to where the parameter and its master live. */
+static void fill_write(const fill *f, int64_t at, int64_t n) {
+    const pass_context *c = &f->p->passes;
+    const char *narrow = (const char *)f->narrow + (size_t)at * dtype_bytes(f->type);
+    params_write(f->e, f->p, f->p->model.params[f->i].value, c->held[f->i], f->first + at, n,
+                 f->type == DTYPE_F32 ? (const char *)(f->wide + at) : narrow);
+    if (c->masters[f->i]) params_write(f->e, f->p, c->masters[f->i], c->updated[f->i], f->first + at, n, f->wide + at);
+}
 
 static void fill_task(void *context, int64_t task, int thread) {
     (void)thread;
     fill *f = context;
     int64_t at = task * FILL_TASK, n = MIN(f->n - at, (int64_t)FILL_TASK);
-    model_param_initial(f->param, f->seed, f->first + at, n, f->wide + at);
+    model_param_initial(&f->p->model.params[f->i], f->seed, f->first + at, n, f->wide + at);
     if (f->type != DTYPE_F32)
         tensor_convert((char *)f->narrow + (size_t)at * dtype_bytes(f->type), f->type, f->wide + at, DTYPE_F32,
                        (size_t)n);
-}
-
-static void write_zeros(exec *e, const program *p, value_id v, const void *zeros, size_t n_zeros) {
-    size_t n = value_bytes(program_get(p, v));
-    for (size_t at = 0; at < n; at += n_zeros) exec_write(e, v, at, zeros, MIN(n - at, n_zeros));
+    if (f->near) fill_write(f, at, n);
 }
 
 void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n, const void *from) {
@@ -53,18 +61,21 @@ void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t f
 
 void params_initialize(exec *e, const plan *p, uint64_t seed) {
     const program *g = &p->program;
-    fill f = {.seed = seed, .wide = mem_alloc(FILL_CHUNK * sizeof(float)), .narrow = mem_alloc(FILL_CHUNK * 2)};
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        f.param = &p->model.params[i];
-        f.type = program_get(g, f.param->value)->type;
-        int64_t total = shape_count(&f.param->shape);
+    fill f = {.e = e,
+              .p = p,
+              .seed = seed,
+              .wide = mem_alloc(FILL_CHUNK * sizeof(float)),
+              .narrow = mem_alloc(FILL_CHUNK * 2)};
+    for (f.i = 0; f.i < p->model.n_params; f.i++) {
+        const model_param *param = &p->model.params[f.i];
+        value_id master = p->passes.masters[f.i];
+        f.type = program_get(g, param->value)->type;
+        f.near = exec_is_near(e, param->value) && (!master || exec_is_near(e, master));
+        int64_t total = shape_count(&param->shape);
         for (f.first = 0; f.first < total; f.first += FILL_CHUNK) {
             f.n = MIN(total - f.first, (int64_t)FILL_CHUNK);
             exec_parallel(e, fill_task, &f, (f.n + FILL_TASK - 1) / FILL_TASK);
-            params_write(e, p, f.param->value, p->passes.held[i], f.first, f.n,
-                         f.type == DTYPE_F32 ? (void *)f.wide : f.narrow);
-            if (p->passes.masters[i])
-                params_write(e, p, p->passes.masters[i], p->passes.updated[i], f.first, f.n, f.wide);
+            if (!f.near) fill_write(&f, 0, f.n);
         }
     }
     free(f.wide);
@@ -72,13 +83,11 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
 }
 
 void params_clear_states(exec *e, const plan *p) {
-    void *zeros = mem_alloc(FILL_CHUNK * sizeof(float));
     const pass_context *c = &p->passes;
     const value_id *groups[] = {c->moments, c->variances, c->moment_scales, c->variance_scales};
     for (size_t i = 0; i < p->model.n_params; i++)
         for (size_t k = 0; k < ARRAY_LENGTH(groups); k++)
-            if (groups[k][i]) write_zeros(e, &p->program, groups[k][i], zeros, FILL_CHUNK * sizeof(float));
-    free(zeros);
+            if (groups[k][i]) exec_clear(e, groups[k][i]);
 }
 
 /* ---- hash ------------------------------------------------------------------------------------------------------- */
@@ -86,12 +95,16 @@ void params_clear_states(exec *e, const plan *p) {
 /* A sum over elements of a number that mixes parameter, place in the model's tensor and bits. A sum has no order, so each
  * rank adds up what it counts for, and any mesh and any layout give one result. */
 typedef struct hash_job {
+    exec *e;
+    value_id v;
+    bool near;          /* each task reads for itself */
+    int64_t held_first; /* element of what the rank has that v begins with */
     const param_cut *cut;
     uint64_t key;  /* of the parameter */
     int64_t first; /* element of what the rank has, at the chunk's start */
     int64_t n;
     size_t width;
-    const uint8_t *bytes;
+    uint8_t *bytes;
     uint64_t sums[HASH_TASKS];
 } hash_job;
 
@@ -101,11 +114,17 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
+static void hash_read(const hash_job *j, int64_t at, int64_t n) {
+    exec_read(j->e, j->v, (size_t)(j->first + at - j->held_first) * j->width, j->bytes + (size_t)at * j->width,
+              (size_t)n * j->width);
+}
+
 static void hash_task(void *context, int64_t task, int thread) {
     (void)thread;
     hash_job *j = context;
     int64_t at = task * FILL_TASK, end = MIN(at + FILL_TASK, j->n);
     uint64_t sum = 0;
+    if (j->near) hash_read(j, at, end - at);
     while (at < end) {
         int64_t n, whole = param_cut_place(j->cut, j->first + at, &n);
         n = MIN(n, end - at);
@@ -127,14 +146,18 @@ static uint64_t hash_param(exec *e, const plan *p, size_t i, uint8_t *chunk) {
     param_share held = master ? c->updated[i] : c->held[i], mine = shard_saved(c, i);
     uint64_t sum = 0;
     if (mine.n == 0) return 0;
-    hash_job j = {.cut = &p->model.params[i].cut,
+    hash_job j = {.e = e,
+                  .v = v,
+                  .near = exec_is_near(e, v),
+                  .held_first = held.first,
+                  .cut = &p->model.params[i].cut,
                   .key = rng_key(0, p->model.params[i].name),
                   .width = dtype_bytes(program_get(&p->program, v)->type),
                   .bytes = chunk};
     for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
         j.first = mine.first + at;
         j.n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
-        exec_read(e, v, (size_t)(j.first - held.first) * j.width, chunk, (size_t)j.n * j.width);
+        if (!j.near) hash_read(&j, 0, j.n);
         int64_t n_tasks = (j.n + FILL_TASK - 1) / FILL_TASK;
         exec_parallel(e, hash_task, &j, n_tasks);
         for (int64_t k = 0; k < n_tasks; k++) sum += j.sums[k];

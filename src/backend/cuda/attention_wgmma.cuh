@@ -61,17 +61,6 @@ __device__ inline void queue_product_with_rows(float (&sum)[D / 8][4], const uin
         wgmma<E, D>::registers(sum, w[step], operand(b_tile + step * 16 * ROW_BYTES, N * ROW_BYTES), 1);
 }
 
-/* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
-template <int STAGES> struct ring_place {
-    uint32_t stage = 0, parity = 0;
-    __device__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* The tasks of a block that stays, longest first: rounds go forth and back over the blocks, which evens out their loads. */
 __device__ inline int task_of_round(int round) {
     const int n = (int)gridDim.x, block = (int)blockIdx.x;

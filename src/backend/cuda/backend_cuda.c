@@ -6,6 +6,7 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/gpu_checks.h"
 #include "backend/cuda/links.h"
 #include "backend/cuda/queues.h"
@@ -108,6 +109,8 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
         return gpu_error_memory(n_bytes, free_bytes, total_bytes);
     }
     CUDA_TRY(e);
+    launch_fill(c->stream, *out, n_bytes); /* for the products of gemm_prepare */
+    CUDA_TRY(cudaStreamSynchronize(c->stream));
     return OK;
 }
 
@@ -139,6 +142,12 @@ static void cuda_read(backend_context *c, void *host_dst, const void *device_src
     cudaMemcpy(host_dst, device_src, n_bytes, cudaMemcpyDeviceToHost);
 }
 
+static void cuda_clear(backend_context *c, void *device_dst, size_t n_bytes) {
+    cudaSetDevice(c->device);
+    cudaMemset(device_dst, 0, n_bytes);
+    cudaStreamSynchronize(cudaStreamLegacy);
+}
+
 static uint64_t cuda_used_bytes(const backend_context *c) {
     size_t free_bytes, total_bytes;
     cudaSetDevice(c->device);
@@ -168,6 +177,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .memory_close = cuda_memory_close,
         .write = cuda_write,
         .read = cuda_read,
+        .clear = cuda_clear,
         .synchronize = queues_check,
         .queues = queues_table(),
         .links = links_table(),

@@ -101,11 +101,18 @@ void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, con
 /* Blocks along x go over the packs of a row, along y over rows: no division finds the place of an element. A row whose
  * bytes are no multiple of 16 starts unaligned, and then all packs go element by element. */
 
+/* The threads of a row are shared out evenly: blocks of THREADS would leave most of the last one idle in every row. */
+static unsigned row_threads(int64_t width, int pack) {
+    int64_t packs = divide_up(width, pack);
+    return block_threads(divide_up(packs, divide_up(packs, THREADS)), THREADS);
+}
 static dim3 row_grid(int64_t n_rows, int64_t width, int pack) {
-    return dim3((unsigned)divide_up(width, (int64_t)THREADS * pack), grid_rows(n_rows));
+    return dim3((unsigned)divide_up(width, (int64_t)row_threads(width, pack) * pack), grid_rows(n_rows));
 }
 
-template <typename T> DEVICE int64_t row_column() { return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * pack<T>::N; }
+template <typename T> DEVICE int64_t row_column() {
+    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * pack<T>::N;
+}
 
 template <typename T, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS)
@@ -121,21 +128,42 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
+DEVICE float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two rows at once: one row's 32 bytes per thread are too few to keep memory busy. So few bytes to so much arithmetic
+ * leave no time for exact divisions either: g / (1 + e^-g) is 0 here where g is below -87, not 1e-36. */
+enum { SWIGLU_ROWS = 2 };
+
 template <typename T, bool VECTOR, bool AMAX>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_kernel(T *y, float *amax, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
-    int64_t column = row_column<T>(), left = F - column, held = rows_held(rows, n_rows);
-    for (int64_t row = blockIdx.y; row < held && left > 0; row += gridDim.y) {
-        const T *gate = gu + row * 2 * F + column, *up = gate + F;
-        uint4 g_raw = raw_load<VECTOR>(gate, left), u_raw = raw_load<VECTOR>(up, left);
-        pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw);
+    int64_t column = row_column<T>(), held = rows_held(rows, n_rows);
+    for (int64_t first = blockIdx.y; first < held; first += SWIGLU_ROWS * gridDim.y) {
+        uint4 gate[SWIGLU_ROWS], up[SWIGLU_ROWS];
 #pragma unroll
-        for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] / (1.0f + expf(-g.v[e])) * u.v[e];
-        uint4 rounded = pack_narrow<T>(g);
-        raw_store<VECTOR>(y + row * F + column, rounded, left);
-        if (AMAX) most = absmax_pack<T>(most, rounded, left);
+        for (int r = 0; r < SWIGLU_ROWS; r++) {
+            int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
+            gate[r] = raw_load<VECTOR>(gu + row * 2 * F + column, left);
+            up[r] = raw_load<VECTOR>(gu + row * 2 * F + F + column, left);
+        }
+        asm volatile("" ::: "memory"); /* or the compiler asks for the second row after the first is computed */
+#pragma unroll
+        for (int r = 0; r < SWIGLU_ROWS; r++) {
+            int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
+            pack<T> g = pack_widen<T>(gate[r]), u = pack_widen<T>(up[r]);
+#pragma unroll
+            for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] * reciprocal(1.0f + expf(-g.v[e])) * u.v[e];
+            uint4 rounded = pack_narrow<T>(g);
+            raw_store<VECTOR>(y + row * F + column, rounded, left);
+            if (AMAX) most = absmax_pack<T>(most, rounded, left);
+        }
     }
     if (AMAX) absmax_give(amax, most, mosts);
 }
@@ -172,16 +200,16 @@ void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, cons
         using T = decltype(zero);
         bool whole = width % pack<T>::N == 0 && aligned(y, 16) && aligned(x, 16) && aligned(bias, 16);
         by_flag(whole, [&](auto vector) {
-            launch(add_bias_kernel<T, decltype(vector)::value>, row_grid(n_rows, width, pack<T>::N), dim3(THREADS), s,
-                   (T *)y, (const T *)x, (const T *)bias, n_rows, width, rows);
+            launch(add_bias_kernel<T, decltype(vector)::value>, row_grid(n_rows, width, pack<T>::N),
+                   dim3(row_threads(width, pack<T>::N)), s, (T *)y, (const T *)x, (const T *)bias, n_rows, width, rows);
         });
     });
 }
 
-/* A block that is to hand out a largest number takes some rows: each block does that once. */
+/* Blocks along y where each takes `rows` rows; one that is to hand out a largest number takes more: it does that once. */
 enum { AMAX_ROWS = 8 };
-static int64_t rows_of_blocks(int64_t n_rows, const float *amax) {
-    return amax ? divide_up(n_rows, AMAX_ROWS) : n_rows;
+static int64_t rows_of_blocks(int64_t n_rows, int rows, const float *amax) {
+    return divide_up(n_rows, amax ? (int)AMAX_ROWS : rows);
 }
 
 void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
@@ -193,8 +221,8 @@ void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const vo
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
                 launch(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
-                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)y, amax,
-                       (const T *)gu, n_rows, F, rows);
+                       row_grid(rows_of_blocks(n_rows, SWIGLU_ROWS, amax), F, pack<T>::N),
+                       dim3(row_threads(F, pack<T>::N)), s, (T *)y, amax, (const T *)gu, n_rows, F, rows);
             });
         });
     });
@@ -209,8 +237,8 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, co
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
                 launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value>,
-                       row_grid(rows_of_blocks(n_rows, amax), F, pack<T>::N), dim3(THREADS), s, (T *)dgu, amax,
-                       (const T *)gu, (const T *)dy, n_rows, F);
+                       row_grid(rows_of_blocks(n_rows, 1, amax), F, pack<T>::N), dim3(row_threads(F, pack<T>::N)), s,
+                       (T *)dgu, amax, (const T *)gu, (const T *)dy, n_rows, F);
             });
         });
     });

@@ -1,5 +1,5 @@
 #pragma once
-/* launch_gemm.h - the plain matrix product, for the shapes that cuBLASLt does not take. */
+/* launch_gemm.h - the plain matrix product, for the shapes that cuBLASLt does not take, and numbers to measure products on. */
 #include "backend/cuda/launch.h"
 
 #ifdef __cplusplus
@@ -22,6 +22,9 @@ typedef struct plain_product {
     bool accumulate;
 } plain_product;
 void launch_plain_product(cudaStream_t stream, const plain_product *q);
+
+/* Numbers of ordinary size, whatever the memory is read as; bytes behind the last word of 4 stay as they are. */
+void launch_fill(cudaStream_t stream, void *memory, size_t n_bytes);
 
 #ifdef __cplusplus
 }

@@ -5,27 +5,10 @@
  *   A (16, 16): a[0] (g, 2t), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8), two neighbours in each word
  *   B (16, 8):  b[0] (2t, g), b[1] (2t + 8, g), the second element one row below
  *   C (16, 8):  c[0] (g, 2t), c[1] (g, 2t + 1), c[2] and c[3] eight rows below, fp32 */
+#include "backend/cuda/copy_async.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
-
-/* Addresses inside shared memory are 32 bits wide. */
-__device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-/* Copies past the registers; zeros where there is nothing (the address must be valid all the same). */
-__device__ inline void copy_async_16(uint32_t to, const void *from, bool there) {
-    int n_bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
-}
-__device__ inline void copy_async_4(uint32_t to, const void *from, bool there) {
-    int n_bytes = there ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
-}
-__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Until at most PENDING of this thread's groups are on their way. */
-template <int PENDING> __device__ inline void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 /* Four 8 x 8 matrices of 16-bit elements: lanes 8 i to 8 i + 7 give the rows of matrix i. */
 __device__ inline void load_matrices(uint32_t (&m)[4], uint32_t row) {

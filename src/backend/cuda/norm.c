@@ -61,11 +61,11 @@ void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the columns of all lines, starting at `column`, into one output. */
-static void add_lines(backend_context *c, const kernel_call *k, int output, int64_t n_rows, int64_t line,
+static void add_lines(backend_context *c, const kernel_call *k, int output, int64_t n_lines, int64_t line,
                       int64_t column) {
     const value *v = call_out(k, output);
-    launch_add_lines(c->stream, launch_type_of(v->type), k->out[output], (const float *)k->work + column,
-                     sum_block_count(n_rows), line, shape_count(&v->shape));
+    launch_add_lines(c->stream, launch_type_of(v->type), k->out[output], (const float *)k->work + column, n_lines, line,
+                     shape_count(&v->shape));
 }
 
 static launch_norm_bwd_args backward_run(backend_context *c, const kernel_call *k, launch_norm_bwd_args a) {
@@ -88,7 +88,7 @@ void cuda_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
                               .dx = k->out[0],
                               .amax = k->out[2]};
     a = backward_run(c, k, a);
-    add_lines(c, k, 1, a.n_rows, a.C, 0);
+    add_lines(c, k, 1, sum_block_count(a.n_rows), a.C, 0);
 }
 
 void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
@@ -101,15 +101,15 @@ void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
                               .dx = k->out[0],
                               .amax = k->out[3]};
     a = backward_run(c, k, a);
-    add_lines(c, k, 1, a.n_rows, 2 * a.C, 0);
-    add_lines(c, k, 2, a.n_rows, 2 * a.C, a.C);
+    add_lines(c, k, 1, sum_block_count(a.n_rows), 2 * a.C, 0);
+    add_lines(c, k, 2, sum_block_count(a.n_rows), 2 * a.C, a.C);
 }
 
 void cuda_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {
     const value *dy = call_in(k, 0);
     int64_t C = shape_count(&call_out(k, 0)->shape), n_rows = shape_count(&dy->shape) / C;
     launch_bias_lines(c->stream, launch_type_of(dy->type), k->work, k->in[0], n_rows, C);
-    add_lines(c, k, 0, n_rows, C, 0);
+    add_lines(c, k, 0, bias_block_count(n_rows), C, 0);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
@@ -145,8 +145,8 @@ void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     h.dy = k->in[4];
     h.lines = k->work;
     launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &h);
-    add_lines(c, k, 1, h.n_rows, 2 * h.D, 0);
-    add_lines(c, k, 2, h.n_rows, 2 * h.D, h.D);
+    add_lines(c, k, 1, sum_block_count(h.n_rows), 2 * h.D, 0);
+    add_lines(c, k, 2, sum_block_count(h.n_rows), 2 * h.D, h.D);
 }
 
 /* Table and doc are inputs 3 and 4, forward and backward. */

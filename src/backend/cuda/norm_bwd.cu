@@ -3,12 +3,15 @@
  *     xh = (x - mean) rstd, a = dy gamma:   dx = rstd (a - [mean(a)] - xh mean(a xh)) + dres    [LayerNorm only]
  *
  * A block goes through its rows in order. Each thread owns the same columns of every row, so the sums over rows stay in
- * its registers until the end; the next row is asked for before the sums of this one are taken, because a block has only
- * one barrier's worth of other work to hide memory behind. dx may be dy or dres: a row is read whole, by the threads that
- * write it, before any of it is written. */
+ * its registers until the end. Memory is busy only while enough is asked for, and registers cannot hold that much: the
+ * rows ahead are copied into a ring in shared memory. A thread copies, and later reads, its own columns alone, so the
+ * ring needs no barrier. dx may be dy or dres for the same reason: who writes an element has read it, and nobody else
+ * reads it. */
 #include "backend/cuda/launch_norm.h"
 
 #include "backend/cuda/absmax.cuh"
+#include "backend/cuda/copy_async.cuh"
+#include "backend/cuda/launch_kernel.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -26,55 +29,100 @@ template <bool CENTERED> DEVICE row_sums block_sums(row_sums s, row_sums *shared
     return {CENTERED ? lanes_sum(t.a) : 0, lanes_sum(t.axh)};
 }
 
-/* What a thread holds of one row, as it lies in memory. */
-template <int PACKS> struct row_packs {
-    uint4 x[PACKS], dy[PACKS], dres[PACKS];
-    float mean, rstd;
+/* How a row is cut: PACKS packs per thread, STAGES rows in the ring; 0: too long for a ring, packs come from memory when
+ * they are needed, twice. A ring of the widest rows takes 96 KiB, which every GPU from 8.0 on gives one block. */
+template <int PACKS_, int STAGES_> struct row_cut {
+    enum { PACKS = PACKS_, STAGES = STAGES_, THREADS_MAX = STAGES > 0 ? 512 : 1024 };
+    static_assert(STAGES * 3 * PACKS * THREADS_MAX * 16 <= 96 << 10, "x, dy and dres of STAGES rows");
 };
 
-template <typename T, bool VECTOR, int PACKS, bool CENTERED>
-DEVICE row_packs<PACKS> row_packs_load(const launch_norm_bwd_args &n, int64_t row) {
-    row_packs<PACKS> r;
-#pragma unroll
-    for (int k = 0; k < PACKS; k++) {
-        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * pack<T>::N, at = row * n.C + i;
-        r.x[k] = raw_load<VECTOR>((const T *)n.x + at, n.C - i);
-        r.dy[k] = raw_load<VECTOR>((const T *)n.dy + at, n.C - i);
-        if (n.dres) r.dres[k] = raw_load<VECTOR>((const T *)n.dres + at, n.C - i);
-    }
-    r.mean = CENTERED ? n.mean[row] : 0;
-    r.rstd = n.rstd[row];
-    return r;
+template <typename F> static void by_row_cut(int64_t packs, F run) {
+    if (packs <= 512) run(row_cut<1, 4>{});
+    else if (packs <= 1024) run(row_cut<2, 2>{});
+    else if (packs <= 2048) run(row_cut<4, 1>{});
+    else run(row_cut<4, 0>{});
+}
+static_assert(NORM_ROW_BYTES_MAX == 1024 * 4 * 16, "four packs for each of 1024 threads are the most");
+
+enum row_operand { OF_X, OF_DY, OF_DRES };
+
+/* Where pack k of this thread begins in its row. */
+template <typename T> DEVICE int pack_column(int k) { return (int)(threadIdx.x + k * blockDim.x) * pack<T>::N; }
+
+/* Its place in the ring. */
+template <int PACKS> DEVICE uint4 *pack_place(uint4 *stage, row_operand o, int k) {
+    return &stage[(o * PACKS + k) * blockDim.x + threadIdx.x];
 }
 
-static_assert(NORM_ROW_BYTES_MAX == 1024 * 4 * 16, "four packs per thread are the most");
+/* Sets out to copy this thread's packs of one operand; past the end of the row they are 0. */
+template <bool VECTOR, int PACKS, typename T>
+DEVICE void packs_ask(uint4 *stage, row_operand o, const T *row, int64_t C) {
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int i = pack_column<T>(k);
+        uint4 *to = pack_place<PACKS>(stage, o, k);
+        if (VECTOR) copy_async_16(shared_address(to), row + (i < C ? i : 0), i < C);
+        else *to = raw_load<false>(row + i, C - i);
+    }
+}
 
-template <typename T, bool VECTOR, int PACKS, bool CENTERED, bool AMAX>
-static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
-    norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
-    enum { N = pack<T>::N };
+template <typename T, bool VECTOR, int PACKS>
+DEVICE void row_ask(const launch_norm_bwd_args &n, uint4 *stage, int64_t row) {
+    packs_ask<VECTOR, PACKS>(stage, OF_X, (const T *)n.x + row * n.C, n.C);
+    packs_ask<VECTOR, PACKS>(stage, OF_DY, (const T *)n.dy + row * n.C, n.C);
+    if (n.dres) packs_ask<VECTOR, PACKS>(stage, OF_DRES, (const T *)n.dres + row * n.C, n.C);
+}
+
+template <bool VECTOR, typename CUT, typename T>
+DEVICE pack<T> row_pack(uint4 *stage, row_operand o, int k, const T *row, int64_t C) {
+    if (CUT::STAGES > 0) return pack_widen<T>(*pack_place<CUT::PACKS>(stage, o, k));
+    return pack_load<VECTOR>(row + pack_column<T>(k), C - pack_column<T>(k));
+}
+
+/* One thread's sums to their place in a line. */
+template <bool VECTOR, int N> DEVICE void line_store(float *line, const float (&sum)[N], int64_t left) {
+#pragma unroll
+    for (int q = 0; q < N; q += 4)
+        pack_store<VECTOR>(line + q, pack<float>{sum[q], sum[q + 1], sum[q + 2], sum[q + 3]}, left - q);
+}
+
+template <typename T, bool VECTOR, typename CUT, bool CENTERED, bool AMAX>
+static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
+    enum { N = pack<T>::N, PACKS = CUT::PACKS, STAGES = CUT::STAGES };
+    extern __shared__ uint4 ring[];
     __shared__ row_sums shared[2][WARP];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
     int64_t first = blockIdx.x * block_rows, end = min(first + block_rows, n.n_rows);
+    int stage_packs = (n.dres ? 3 : 2) * PACKS * (int)blockDim.x;
+#pragma unroll
+    for (int ahead = 0; ahead < STAGES; ahead++) { /* a group for every row, also for rows that are not there */
+        if (first + ahead < end) row_ask<T, VECTOR, PACKS>(n, ring + ahead * stage_packs, first + ahead);
+        copy_async_commit();
+    }
     uint4 gamma[PACKS];
     float dgamma[PACKS][N] = {}, dbeta[PACKS][N] = {};
 #pragma unroll
-    for (int k = 0; k < PACKS; k++) {
-        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
-        gamma[k] = raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
-    }
-    row_packs<PACKS> next = row_packs_load<T, VECTOR, PACKS, CENTERED>(n, first);
+    for (int k = 0; k < PACKS; k++)
+        gamma[k] = raw_load<VECTOR>((const T *)n.gamma + pack_column<T>(k), n.C - pack_column<T>(k));
+    float next_mean = CENTERED ? n.mean[first] : 0, next_rstd = n.rstd[first];
+    uint4 *stage = ring;
     for (int64_t row = first; row < end; row++) {
-        row_packs<PACKS> now = next;
-        if (row + 1 < end) next = row_packs_load<T, VECTOR, PACKS, CENTERED>(n, row + 1);
+        float mean = next_mean, rstd = next_rstd;
+        if (row + 1 < end) {
+            if (CENTERED) next_mean = n.mean[row + 1];
+            next_rstd = n.rstd[row + 1];
+        }
+        const T *x_row = (const T *)n.x + row * n.C, *dy_row = (const T *)n.dy + row * n.C;
+        if constexpr (STAGES > 0) copy_async_wait<STAGES - 1>();
         row_sums sum = {0, 0};
 #pragma unroll
         for (int k = 0; k < PACKS; k++) { /* past the end of a row dy and gamma are 0 and add nothing */
-            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]), g = pack_widen<T>(gamma[k]);
+            pack<T> x = row_pack<VECTOR, CUT>(stage, OF_X, k, x_row, n.C),
+                    dy = row_pack<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C), g = pack_widen<T>(gamma[k]);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float a = dy.v[e] * g.v[e], xh = (x.v[e] - now.mean) * now.rstd;
+                float a = dy.v[e] * g.v[e], xh = (x.v[e] - mean) * rstd;
                 sum.axh = fmaf(a, xh, sum.axh);
                 dgamma[k][e] = fmaf(dy.v[e], xh, dgamma[k][e]);
                 if (CENTERED) {
@@ -87,34 +135,36 @@ static __global__ void __launch_bounds__(PACKS < 4 ? 512 : 1024)
         float mean_a = sum.a / (float)n.C, mean_axh = sum.axh / (float)n.C;
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
-            int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
-            pack<T> x = pack_widen<T>(now.x[k]), dy = pack_widen<T>(now.dy[k]), g = pack_widen<T>(gamma[k]), dx;
+            int64_t left = n.C - pack_column<T>(k);
+            pack<T> x = row_pack<VECTOR, CUT>(stage, OF_X, k, x_row, n.C),
+                    dy = row_pack<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C), g = pack_widen<T>(gamma[k]), dx;
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float xh = (x.v[e] - now.mean) * now.rstd;
-                dx.v[e] = now.rstd * fmaf(xh, -mean_axh, dy.v[e] * g.v[e] - mean_a);
+                float xh = (x.v[e] - mean) * rstd;
+                dx.v[e] = rstd * fmaf(xh, -mean_axh, dy.v[e] * g.v[e] - mean_a);
             }
             if (n.dres) {
-                pack<T> dres = pack_widen<T>(now.dres[k]);
+                pack<T> dres = row_pack<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.C, n.C);
 #pragma unroll
                 for (int e = 0; e < N; e++) dx.v[e] += dres.v[e];
             }
             uint4 rounded = pack_narrow<T>(dx);
-            raw_store<VECTOR>((T *)n.dx + row * n.C + i, rounded, n.C - i);
-            if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
+            raw_store<VECTOR>((T *)n.dx + row * n.C + pack_column<T>(k), rounded, left);
+            if (AMAX) most = absmax_pack<T>(most, rounded, left);
+        }
+        if constexpr (STAGES > 0) { /* this row's places are free: what was read of them is already written */
+            if (row + STAGES < end) row_ask<T, VECTOR, PACKS>(n, stage, row + STAGES);
+            copy_async_commit();
+            stage = stage == ring + (STAGES - 1) * stage_packs ? ring : stage + stage_packs;
         }
     }
     if (AMAX) absmax_give(n.amax, most, mosts);
     float *line = n.lines + blockIdx.x * n.C * (CENTERED ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
-        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            if (i + e >= n.C) break;
-            line[i + e] = dgamma[k][e];
-            if (CENTERED) line[n.C + i + e] = dbeta[k][e];
-        }
+        int i = pack_column<T>(k);
+        line_store<VECTOR>(line + i, dgamma[k], n.C - i);
+        if (CENTERED) line_store<VECTOR>(line + n.C + i, dbeta[k], n.C - i);
     }
 }
 
@@ -122,26 +172,25 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
     absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx};
+        const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx, a->lines};
         bool whole = a->C % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
         int64_t packs = divide_up(a->C, pack<T>::N);
-        auto run = [&](auto per_thread) {
-            constexpr int PACKS = decltype(per_thread)::value;
+        by_row_cut(packs, [&](auto cut) {
+            using CUT = decltype(cut);
+            unsigned threads = block_threads(divide_up(packs, CUT::PACKS), CUT::THREADS_MAX);
+            size_t ring_bytes = (size_t)CUT::STAGES * (a->dres ? 3 : 2) * CUT::PACKS * threads * sizeof(uint4);
             by_flag(whole, [&](auto vector) {
                 by_flag(a->mean != NULL, [&](auto centered) {
                     by_amax<T>(a->amax, [&](auto amax) {
-                        launch(norm_bwd_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value,
-                                               decltype(amax)::value>,
-                               dim3((unsigned)sum_block_count(a->n_rows)),
-                               dim3(block_threads(divide_up(packs, PACKS), 1024)), s, *a, sum_block_rows(a->n_rows));
+                        launch_kernel(norm_bwd_kernel<T, decltype(vector)::value, CUT, decltype(centered)::value,
+                                                      decltype(amax)::value>,
+                                      sum_block_count(a->n_rows), (int)threads, ring_bytes, s, *a,
+                                      sum_block_rows(a->n_rows));
                     });
                 });
             });
-        };
-        if (packs <= 512) run(std::integral_constant<int, 1>{});
-        else if (packs <= 1024) run(std::integral_constant<int, 2>{});
-        else run(std::integral_constant<int, 4>{}); /* longer than any row of today: it spills */
+        });
     });
 }
 

@@ -14,3 +14,13 @@ static inline int64_t sum_block_rows(int64_t n_rows) {
 static inline int64_t sum_block_count(int64_t n_rows) {
     return (n_rows + sum_block_rows(n_rows) - 1) / sum_block_rows(n_rows);
 }
+
+/* A bias gradient also cuts its columns, so that fewer and longer blocks of rows fill a GPU, and their lines, which are
+ * all that it writes, stay few. Eight warps share a block's rows: a sum in fp32 goes over an eighth of them. */
+static inline int64_t bias_block_rows(int64_t n_rows) {
+    int64_t rows = (n_rows + 255) / 256;
+    return rows > 64 ? rows : 64;
+}
+static inline int64_t bias_block_count(int64_t n_rows) {
+    return (n_rows + bias_block_rows(n_rows) - 1) / bias_block_rows(n_rows);
+}

@@ -3,7 +3,8 @@
  * One block per row, two passes over it. The first finds maximum and sum of exponentials together: each thread keeps its
  * own pair and rescales the sum when its maximum grows; the pairs are merged in a tree of one shape. The second turns
  * logits into gradient. It walks from the end of the row to its beginning: the end was read last and is still in the L2
- * cache, as far as that holds the rows of all blocks.
+ * cache, as far as that holds the rows of all blocks. Where it does not, and the GPU has clusters of blocks,
+ * unembed_cluster.cu takes losses with their gradient.
  *
  * Walking down is also what lets a 16-bit gradient lie on the logits it comes from, in the second half of the row: element
  * i is written at bytes 2 ld + 2 i, which is logit (ld + i) / 2 >= i, one that was read before or is read in this very step;
@@ -13,41 +14,9 @@
  *
  * Where ranks share the vocabulary the first pass ends with a few numbers per token, which travel; what all ranks found is
  * joined in double, a thread per token, and the second pass begins with that. */
-#include "backend/cuda/launch_unembed.h"
+#include "backend/cuda/unembed_row.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <math_constants.h>
-
-enum { WARP = 32, THREADS_MOST = 512, VECTORS = 4 /* of 4 logits that a thread has in flight */ };
-
-typedef struct row_part {
-    float max, sum; /* of exp(logit - max) */
-    int32_t argmax;
-} row_part;
-
-/* -inf - -inf would make a NaN of logits that only weigh nothing. */
-static __device__ float base_of(float max) { return max == -CUDART_INF_F ? 0.0f : max; }
-
-template <bool ARGMAX> static __device__ row_part part_merge(row_part a, row_part b) {
-    row_part m = {fmaxf(a.max, b.max), 0, 0};
-    m.sum = a.sum * (a.max == m.max ? 1.0f : __expf(a.max - m.max)) +
-            b.sum * (b.max == m.max ? 1.0f : __expf(b.max - m.max));
-    if (ARGMAX) m.argmax = a.max > b.max ? a.argmax : b.max > a.max ? b.argmax : min(a.argmax, b.argmax);
-    return m;
-}
-
-template <bool ARGMAX> static __device__ row_part warp_merge(row_part p) {
-#pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        row_part other;
-        other.max = __shfl_xor_sync(0xffffffffu, p.max, distance);
-        other.sum = __shfl_xor_sync(0xffffffffu, p.sum, distance);
-        other.argmax = ARGMAX ? __shfl_xor_sync(0xffffffffu, p.argmax, distance) : 0;
-        p = part_merge<ARGMAX>(p, other);
-    }
-    return p;
-}
+enum { THREADS_MOST = 512, VECTORS = 4 /* of 4 logits that a thread has in flight */ };
 
 /* Of the whole block, known to every thread. */
 template <bool ARGMAX> static __device__ row_part block_merge(row_part p) {
@@ -58,43 +27,6 @@ template <bool ARGMAX> static __device__ row_part block_merge(row_part p) {
     __syncthreads();
     row_part none = {-CUDART_INF_F, 0, 0x7fffffff};
     return warp_merge<ARGMAX>(lane < n_warps ? parts[lane] : none);
-}
-
-static __device__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
-static __device__ float exp_sum4(float4 v, float base) {
-    return (__expf(v.x - base) + __expf(v.y - base)) + (__expf(v.z - base) + __expf(v.w - base));
-}
-
-/* The four logits at x + i; those from n on are -inf. */
-static __device__ float4 load_tail(const float *x, int32_t i, int32_t n) {
-    float4 v = {-CUDART_INF_F, -CUDART_INF_F, -CUDART_INF_F, -CUDART_INF_F};
-    if (i < n) v.x = x[i];
-    if (i + 1 < n) v.y = x[i + 1];
-    if (i + 2 < n) v.z = x[i + 2];
-    if (i + 3 < n) v.w = x[i + 3];
-    return v;
-}
-
-/* VECTORS x 4 logits join a thread's part, the first of them at i, then i + step ... */
-template <bool ARGMAX> static __device__ void part_add(row_part *p, const float4 v[VECTORS], int32_t i, int32_t step) {
-    float top = max4(v[0]);
-#pragma unroll
-    for (int u = 1; u < VECTORS; u++) top = fmaxf(top, max4(v[u]));
-    if (top > p->max) {
-        p->sum *= __expf(p->max - top);
-        p->max = top;
-#pragma unroll
-        for (int u = VECTORS - 1; ARGMAX && u >= 0; u--) { /* downwards: the lowest of equals is written last */
-            if (v[u].w == top) p->argmax = i + u * step + 3;
-            if (v[u].z == top) p->argmax = i + u * step + 2;
-            if (v[u].y == top) p->argmax = i + u * step + 1;
-            if (v[u].x == top) p->argmax = i + u * step;
-        }
-    }
-    float base = base_of(p->max), sum = exp_sum4(v[0], base);
-#pragma unroll
-    for (int u = 1; u < VECTORS; u++) sum += exp_sum4(v[u], base);
-    p->sum += sum;
 }
 
 /* This thread's part of a row of n logits. It meets them in rising order, so the first of equals stays. */
@@ -119,20 +51,6 @@ template <bool ARGMAX> static __device__ row_part scan_row(const float *x, int32
 
 /* ---- gradient --------------------------------------------------------------------------------------------------- */
 
-static __device__ void store4(float *out, float4 v) { *(float4 *)out = v; }
-static __device__ void store4(__nv_bfloat16 *out, float4 v) {
-    __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
-    *(uint2 *)out = *(uint2 *)pair;
-}
-static __device__ void store4(__half *out, float4 v) {
-    __half2 pair[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
-    *(uint2 *)out = *(uint2 *)pair;
-}
-
-template <typename T> static __device__ void zero_row(T *out, int32_t n) {
-    for (int32_t i = threadIdx.x * 4; i < n; i += blockDim.x * 4) store4(out + i, make_float4(0, 0, 0, 0));
-}
-
 /* out = factor * exp(x - max), less onehot at the target. Every thread of the block comes along to every barrier. */
 template <typename T>
 static __device__ void gradient_row(T *out, const float *x, int32_t n, int32_t target, unembed_state s, float onehot) {
@@ -147,30 +65,12 @@ static __device__ void gradient_row(T *out, const float *x, int32_t n, int32_t t
 #pragma unroll
         for (int u = 0; u < VECTORS; u++) {
             int32_t at = i + u * step;
-            if (at >= n) continue;
-            float4 g = make_float4(__expf(v[u].x - s.max) * s.factor, __expf(v[u].y - s.max) * s.factor,
-                                   __expf(v[u].z - s.max) * s.factor, __expf(v[u].w - s.max) * s.factor);
-            uint32_t hit = (uint32_t)(target - at);
-            if (hit < 4) {
-                if (hit == 0) g.x -= onehot;
-                else if (hit == 1) g.y -= onehot;
-                else if (hit == 2) g.z -= onehot;
-                else g.w -= onehot;
-            }
-            store4(out + at, g);
+            if (at < n) store4(out + at, gradient4(v[u], at, target, s, onehot));
         }
     }
 }
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------- */
-
-static __device__ bool trained(const unembed_rows &r, int64_t row, int32_t *target) {
-    *target = r.targets[row];
-    return *target >= 0 && *target < r.n_vocabulary;
-}
-
-/* Neither term is negative: nothing cancels, fp32 is enough. */
-static __device__ float loss_of(row_part p, float logit) { return (p.max - logit) + logf(p.sum); }
 
 template <bool ARGMAX>
 static __global__ void __launch_bounds__(THREADS_MOST, ARGMAX ? 2 : 3) loss_kernel(unembed_rows r) {
@@ -197,15 +97,15 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 2) 
             r.losses[row] = 0;
             if (r.states) r.states[row] = {0, 0};
         }
-        zero_row(out, r.n_columns);
+        zero_row(out, r.n_columns, blockDim.x);
         return;
     }
     const float *x = r.logits + row * r.ld;
     float logit = x[target]; /* before the barrier in block_merge, after which it may be gradient */
     row_part p = block_merge<false>(scan_row<false>(x, r.n_columns));
-    float onehot = (r.weights ? r.weights[row] : 1.0f) * *r.seed;
+    float onehot = onehot_of(r, row);
     unembed_state s = {p.max, onehot / p.sum};
-    if (s.factor == 0) zero_row(out, r.n_columns);
+    if (s.factor == 0) zero_row(out, r.n_columns, blockDim.x);
     else gradient_row(out, x, r.n_columns, target, s, onehot);
     if (threadIdx.x != 0) return;
     r.losses[row] = loss_of(p, logit);
@@ -219,10 +119,10 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 3) 
     unembed_state s = r.states[row];
     T *out = (T *)r.gradient + row * r.gradient_ld;
     if (!train || s.factor == 0) {
-        zero_row(out, r.n_columns);
+        zero_row(out, r.n_columns, blockDim.x);
         return;
     }
-    float onehot = (r.weights ? r.weights[row] : 1.0f) * *r.seed;
+    float onehot = onehot_of(r, row);
     gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot);
 }
 
@@ -323,7 +223,7 @@ extern "C" void launch_unembed_loss(cudaStream_t stream, const unembed_rows *r) 
 }
 
 extern "C" void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r) {
-    if (r->n_rows == 0) return;
+    if (r->n_rows == 0 || unembed_loss_grad_cluster(stream, r)) return;
     unsigned n_blocks = (unsigned)r->n_rows;
     switch (r->type) {
     case LAUNCH_BF16: loss_grad_kernel<__nv_bfloat16><<<n_blocks, threads_for(r->n_columns), 0, stream>>>(*r); break;

@@ -1,9 +1,10 @@
 #pragma once
-/* wgmma.cuh - the instructions of compute capability 9.0 that a warp group (128 threads) works with, as functions: barriers
- * that count bytes, tiles fetched by the TMA unit, and products whose right operand stays in shared memory.
+/* wgmma.cuh - the instructions of compute capability 9.0 that a warp group (128 threads) works with, as functions: tiles
+ * fetched by the TMA unit, and products whose right operand stays in shared memory. Their barriers are those of barriers.cuh.
  *
  * Accumulators and left operands in registers are laid out as in mma.cuh, warp w of the group holding rows 16 w to 16 w + 15.
  * They exist for sm_90a alone; WGMMA_HERE says whether the code being compiled is for it. */
+#include "backend/cuda/barriers.cuh"
 #include "backend/cuda/mma.cuh"
 #include <cuda.h>
 
@@ -14,35 +15,6 @@
 #endif
 
 #if WGMMA_HERE
-
-/* ---- barriers in shared memory ---------------------------------------------------------------------------------- */
-
-__device__ inline void barrier_init(uint32_t barrier, int n_arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals) : "memory");
-}
-/* After the last barrier_init, before __syncthreads: the TMA unit sees them too. */
-__device__ inline void barriers_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void barrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* Arrives, and the phase ends only when so many bytes have come as well. */
-__device__ inline void barrier_arrive_expecting(uint32_t barrier, uint32_t n_bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
-}
-/* Until the phase of this parity has ended; a new barrier counts as having ended parity 1. */
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}\n"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------ */
 

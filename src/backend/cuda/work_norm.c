@@ -6,5 +6,6 @@
 size_t cuda_norm_work_bytes(const program *p, const op *o) {
     int64_t n_rows, line;
     op_row_sums(p, o, &n_rows, &line);
-    return (size_t)(sum_block_count(n_rows) * line) * sizeof(float);
+    int64_t n_lines = o->kind == OP_BIAS_GRAD ? bias_block_count(n_rows) : sum_block_count(n_rows);
+    return (size_t)(n_lines * line) * sizeof(float);
 }

@@ -1,0 +1,108 @@
+#pragma once
+/* barriers.cuh - barriers in shared memory that count bytes, the copies that report to them, and clusters of blocks that see
+ * each other's shared memory: instructions of compute capability 9.0 and later, as functions.
+ *
+ * BARRIERS_HERE says whether the code being compiled has them. */
+#include <stdint.h>
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define BARRIERS_HERE 1
+#else
+#define BARRIERS_HERE 0
+#endif
+
+#if BARRIERS_HERE
+
+/* ---- barriers in shared memory ---------------------------------------------------------------------------------- */
+
+__device__ inline void barrier_init(uint32_t barrier, int n_arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals) : "memory");
+}
+/* After the last barrier_init, before __syncthreads: the TMA unit sees them too. */
+__device__ inline void barriers_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives, and the phase ends only when so many bytes have come as well. */
+__device__ inline void barrier_arrive_expecting(uint32_t barrier, uint32_t n_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
+/* Until the phase of this parity has ended; a new barrier counts as having ended parity 1. */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}\n"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+/* The same where other blocks of the cluster wrote what was waited for. */
+__device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}\n"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+/* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
+template <int STAGES> struct ring_place {
+    uint32_t stage = 0, parity = 0;
+    __device__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* n_bytes behind each other, into this block; both addresses and n_bytes are multiples of 16. */
+__device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* ---- clusters --------------------------------------------------------------------------------------------------- */
+
+__device__ inline uint32_t cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ inline uint32_t cluster_size() {
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+/* Every thread of every block of the cluster comes here. */
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+/* Where that block of the cluster has what lies at `address` here. */
+__device__ inline uint32_t cluster_address(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+/* Two floats for a block of the cluster; its barrier counts their 8 bytes when they are there. */
+__device__ inline void cluster_send(uint32_t to, float2 v, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(v.x), "f"(v.y), "r"(barrier)
+                 : "memory");
+}
+
+#endif
