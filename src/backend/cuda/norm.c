@@ -174,6 +174,6 @@ void cuda_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
     t.heads.dy = k->in[6];
     t.heads.lines = k->work;
     launch_qk_norm_rope_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &t);
-    add_lines(c, k, 1, t.heads.n_rows, 2 * t.heads.D, 0);
-    add_lines(c, k, 2, t.heads.n_rows, 2 * t.heads.D, t.heads.D);
+    add_lines(c, k, 1, sum_block_count(t.heads.n_rows), 2 * t.heads.D, 0);
+    add_lines(c, k, 2, sum_block_count(t.heads.n_rows), 2 * t.heads.D, t.heads.D);
 }
