@@ -28,8 +28,8 @@ enum { PIECE = STATE_BLOCK };
 /* Beside the divider every instruction counts, so parameters are rounded by a rule that is right for nearly all of them,
  * and what may not be is looked for once per piece, while the piece is in L1: then it is rounded again with care.
  * NaN: a payload of ones would carry into the sign. On arm64 also numbers exactly between two of bf16: half is rounded
- * up there, not to even. That makes two instructions per vector where store_bf16_no_nan has three and typed_to_bf16
- * seven; by chance one piece of 1024 in 64 has such a number. */
+ * up there, not to even. That makes two instructions per vector where rounding to even takes three, and NaN beside it
+ * seven (typed_to_bf16); by chance one piece of 1024 in 64 has such a number. */
 typedef struct rounding {
     dtype type;
     const float *x;
@@ -40,7 +40,10 @@ typedef struct rounding {
 #endif
 } rounding;
 
-VEC_INLINE void round_pair(rounding *r, uint16_t *dst, vec a, vec b) {
+/* Two vectors from r->x + i to r->p + i. */
+VEC_INLINE void round_pair(rounding *r, int i) {
+    vec a = vec_load(r->x + i), b = vec_load(r->x + i + VEC_WIDTH);
+    uint16_t *dst = r->p + i;
     r->watch = vec_fma(a, b, r->watch);
     if (r->type != DTYPE_BF16) {
         vec_to_f16(dst, a);
@@ -114,14 +117,9 @@ enum { GROUP = 2 };
 #endif
 enum { GROUP_STEP = GROUP * VEC_WIDTH };
 
-VEC_INLINE void round_group(rounding *r) {
-    for (int i = 0; i < GROUP_STEP; i += 2 * VEC_WIDTH)
-        round_pair(r, r->p + i, vec_load(r->x + i), vec_load(r->x + i + VEC_WIDTH));
-}
-
 /* One group at x, m, v and g, and one group of older parameters rounded on the way: its instructions wait for nothing
- * and fill the time that roots and quotients take. keep_root: v in, its square root out, which is what 8-bit states
- * store. */
+ * and fill the time that roots and quotients take, best in two places (bf16; all in the first would suit fp16 better).
+ * keep_root: v in, its square root out, which is what 8-bit states store. */
 VEC_INLINE void adamw_group(const adamw_constants *k, float *x, float *m, float *v, const float *g, bool keep_root,
                             rounding *older) {
     adamw_moments s[GROUP];
@@ -131,10 +129,11 @@ VEC_INLINE void adamw_group(const adamw_constants *k, float *x, float *m, float 
         if (i > 0) s[i].root = sqrt_exact(s[i].v);
     }
     s[0].root = sqrt_start(s[0].v);
-    if (older) round_group(older);
+    if (older) round_pair(older, 0);
     for (int i = 1; i < GROUP; i++) adamw_second_at(k, x + i * VEC_WIDTH, v + i * VEC_WIDTH, &s[i], keep_root);
     s[0].root = sqrt_finish(s[0].v, s[0].root);
     adamw_second_at(k, x, v, &s[0], keep_root);
+    for (int i = 2 * VEC_WIDTH; older && i < GROUP_STEP; i += 2 * VEC_WIDTH) round_pair(older, i);
 }
 
 /* The last few elements go through the same vector code on copies. */
