@@ -118,22 +118,24 @@ enum { GROUP = 2 };
 enum { GROUP_STEP = GROUP * VEC_WIDTH };
 
 /* One group at x, m, v and g, and one group of older parameters rounded on the way: its instructions wait for nothing
- * and fill the time that roots and quotients take, best in two places (bf16; all in the first would suit fp16 better).
+ * and fill the time that roots and quotients take. Where they stand was measured: bf16 in two places, fp16 in one.
  * keep_root: v in, its square root out, which is what 8-bit states store. */
 VEC_INLINE void adamw_group(const adamw_constants *k, float *x, float *m, float *v, const float *g, bool keep_root,
                             rounding *older) {
     adamw_moments s[GROUP];
+    const int early = !older ? 0 : older->type == DTYPE_BF16 ? 2 * VEC_WIDTH : GROUP_STEP;
+    const int all = older ? GROUP_STEP : 0;
     for (int i = 0; i < GROUP_STEP; i += LINE) ask_ahead(x + i), ask_ahead(m + i), ask_ahead(v + i), ask_ahead(g + i);
     for (int i = 0; i < GROUP; i++) {
         s[i] = adamw_first_at(k, m + i * VEC_WIDTH, v + i * VEC_WIDTH, g + i * VEC_WIDTH, keep_root);
         if (i > 0) s[i].root = sqrt_exact(s[i].v);
     }
     s[0].root = sqrt_start(s[0].v);
-    if (older) round_pair(older, 0);
+    for (int i = 0; i < early; i += 2 * VEC_WIDTH) round_pair(older, i);
     for (int i = 1; i < GROUP; i++) adamw_second_at(k, x + i * VEC_WIDTH, v + i * VEC_WIDTH, &s[i], keep_root);
     s[0].root = sqrt_finish(s[0].v, s[0].root);
     adamw_second_at(k, x, v, &s[0], keep_root);
-    for (int i = 2 * VEC_WIDTH; older && i < GROUP_STEP; i += 2 * VEC_WIDTH) round_pair(older, i);
+    for (int i = early; i < all; i += 2 * VEC_WIDTH) round_pair(older, i);
 }
 
 /* The last few elements go through the same vector code on copies. */
