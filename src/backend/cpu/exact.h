@@ -8,7 +8,7 @@
  *     r = sqrt_finish(a, r);
  *
  * Why there are two on arm64: one slow unit makes both roots and quotients there (Neoverse-N1: four of them in 7 and 6
- * cycles, nothing else meanwhile), so a loop with one of each per element waits for it. A root by products now and then
+ * cycles, one after the other), so a loop with one of each per element waits for it. A root by products now and then
  * shortens that queue; roots by products everywhere would only move it to the multipliers. Elsewhere sqrt_start is
  * sqrt_exact and sqrt_finish returns its operand.
  *
