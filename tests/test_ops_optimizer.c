@@ -222,6 +222,7 @@ static float make_gradient(size_t i, update_mode mode) {
     if (i % 7 == 2) g = 0;
     if (i % 31 == 9) g = 1e-20f;
     if (i % 37 == 11) g = -1e12f;
+    if (i % 43 == 17) g = 1e25f; /* its square is infinite */
     return mode == BF16_STOCHASTIC ? bf16_to_f32(f32_to_bf16(g)) : g;
 }
 
@@ -304,6 +305,32 @@ static void test_adamw_keeps_nan_and_infinity(void **state) {
         }
         op_case_close(t);
     }
+}
+
+/* A step of length 0 leaves a master half way between two numbers of its copy: the even one is nearest, above and below,
+ * wherever in a piece it stands, and alone among others or not. */
+static void test_adamw_rounds_half_to_even(void **state) {
+    enum { N = 3001 };
+    float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 1}, g[N];
+    step_scalars s = make_scalars();
+    s.lr = 0;
+    for (update_mode mode = BF16_MASTER; mode <= FP16_MASTER; mode++)
+        for (size_t apart = 1; apart < 3000; apart = apart * 5 + 2) {
+            element e[N];
+            for (size_t i = 0; i < N; i++) {
+                e[i] = make_element(i, mode), g[i] = make_gradient(i, mode);
+                float last = mode == BF16_MASTER ? 0x1p-7f : 0x1p-10f, sign = i % 2 ? -1 : 1;
+                if (i % apart == 0) e[i].master = sign * (1 + ((float)(i / apart % 8) + 0.5f) * last);
+            }
+            op_case *t = adamw_open(mode, N, clip, &s, e, g);
+            const double *p = op_case_values(t, 0), *x = op_case_values(t, 1);
+            for (size_t i = 0; i < N; i += apart) {
+                element want = adamw_scalar(e[i], g[i], 1, &adamw_attr, &s, mode, i);
+                same_bits(x[i], e[i].master, "master", mode, i);
+                same_bits(p[i], want.p, "p", mode, i);
+            }
+            op_case_close(t);
+        }
 }
 
 static void test_adamw_does_nothing_when_the_step_is_skipped(void **state) {
@@ -411,6 +438,7 @@ int main(void) {
         cmocka_unit_test(test_clip_skips_a_step_that_is_not_finite),
         cmocka_unit_test(test_adamw_gives_the_bits_of_the_scalar_loop),
         cmocka_unit_test(test_adamw_keeps_nan_and_infinity),
+        cmocka_unit_test(test_adamw_rounds_half_to_even),
         cmocka_unit_test(test_adamw_does_nothing_when_the_step_is_skipped),
         cmocka_unit_test(test_adamw_does_not_care_where_a_tensor_lies),
         cmocka_unit_test(test_adamw_follows_the_textbook_for_many_steps),

@@ -80,8 +80,10 @@ static int open_unnamed(const char *dir, int flags) {
     strbuf_init(&path);
     strbuf_printf(&path, "%s/ralo-nvme-%ld", dir, (long)getpid());
     fd = open(path.text, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (fd >= 0) unlink(path.text);
+    int cause = errno;
+    if (fd >= 0 || cause == EINVAL) unlink(path.text); /* Linux refuses O_DIRECT after it has made the file */
     strbuf_fini(&path);
+    errno = cause;
     return fd;
 }
 

@@ -17,35 +17,54 @@
  * What is stored: the parameter beside a master is its nearest rounding, a bf16 parameter without one is rounded
  * stochastically; bf16 states are rounded stochastically (noise.h), 8-bit ones as state8.h says. The update uses m and v
  * before they are rounded. */
+#include "backend/cpu/exact.h"
 #include "backend/cpu/state8.h"
-
-#include <math.h>
 
 /* Formats that are widened work in pieces that stay in L1. */
 enum { PIECE = STATE_BLOCK };
 
-/* ---- exact vector operations that vector.h leaves to its users ----------------------------------------------- */
+/* ---- rounding that is looked over once per piece --------------------------------------------------------------- */
 
-#if VEC_WIDTH > 4 || defined(__aarch64__)
-VEC_INLINE vec fma_exact(vec a, vec b, vec c) { return vec_fma(a, b, c); }
-#else /* vec_fma rounds twice here */
-VEC_INLINE vec fma_exact(vec a, vec b, vec c) {
-    for (int i = 0; i < VEC_WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return c;
-}
+/* Beside the divider every instruction counts, so parameters are rounded by a rule that is right for nearly all of them,
+ * and what may not be is looked for once per piece, while the piece is in L1: then it is rounded again with care.
+ * NaN: a payload of ones would carry into the sign. On arm64 also numbers exactly between two of bf16: half is rounded
+ * up there, not to even. That makes two instructions per vector where rounding to even takes three, and NaN beside it
+ * seven (typed_to_bf16); by chance one piece of 1024 in 64 has such a number. */
+typedef struct rounding {
+    dtype type;
+    const float *x;
+    uint16_t *p;
+    vec watch; /* turns NaN or infinite, for good, at the first of these */
+#if defined(__aarch64__)
+    int16x8_t lowest; /* of the halves that are cut off, signed: the least of all is exactly half */
 #endif
+} rounding;
 
-VEC_INLINE vec sqrt_exact(vec x) {
-#if VEC_WIDTH == 16
-    return (vec)_mm512_sqrt_ps((__m512)x);
-#elif VEC_WIDTH == 8
-    return (vec)_mm256_sqrt_ps((__m256)x);
-#elif defined(__aarch64__)
-    return (vec)vsqrtq_f32((float32x4_t)x);
+/* Two vectors from r->x + i to r->p + i. */
+VEC_INLINE void round_pair(rounding *r, int i) {
+    vec a = vec_load(r->x + i), b = vec_load(r->x + i + VEC_WIDTH);
+    uint16_t *dst = r->p + i;
+    r->watch = vec_fma(a, b, r->watch);
+    if (r->type != DTYPE_BF16) {
+        vec_to_f16(dst, a);
+        vec_to_f16(dst + VEC_WIDTH, b);
+        return;
+    }
+#if defined(__aarch64__)
+    uint32x4_t ua = (uint32x4_t)a, ub = (uint32x4_t)b, half = vdupq_n_u32(0x8000);
+    vst1q_u16(dst, vaddhn_high_u32(vaddhn_u32(ua, half), ub, half));
+    r->lowest = vminq_s16(r->lowest, vuzp1q_s16((int16x8_t)ua, (int16x8_t)ub));
 #else
-    for (int i = 0; i < VEC_WIDTH; i++) x[i] = sqrtf(x[i]);
-    return x;
+    typed_to_bf16(dst, a);
+    typed_to_bf16(dst + VEC_WIDTH, b);
 #endif
+}
+
+VEC_INLINE bool rounding_is_right(const rounding *r) {
+#if defined(__aarch64__)
+    if (vminvq_s16(r->lowest) == INT16_MIN) return false;
+#endif
+    return vec_sum(r->watch) * 0 == 0;
 }
 
 /* ---- the step on rows of fp32 ---------------------------------------------------------------------------------- */
@@ -54,16 +73,15 @@ typedef struct adamw_constants {
     float beta1, gm, beta2, gv, eps2, decay, rate;
 } adamw_constants;
 
-/* The step of the file header on one vector of elements, in two parts: the square roots of two vectors are started
- * before the first division that waits for one. */
+/* The step of the file header on one vector of elements, in two parts with the square root between them. */
 typedef struct adamw_moments {
     vec m, v, root;
 } adamw_moments;
 
 VEC_INLINE adamw_moments adamw_first(const adamw_constants *k, vec m, vec v, vec g) {
     vec t = vec_set(k->gv) * g;
-    v = fma_exact(t, t, vec_set(k->beta2) * v);
-    return (adamw_moments){.root = sqrt_exact(v), .v = v, .m = fma_exact(vec_set(k->beta1), m, vec_set(k->gm) * g)};
+    return (adamw_moments){.v = fma_exact(t, t, vec_set(k->beta2) * v),
+                           .m = fma_exact(vec_set(k->beta1), m, vec_set(k->gm) * g)};
 }
 
 VEC_INLINE vec adamw_second(const adamw_constants *k, vec x, const adamw_moments *s) {
@@ -73,27 +91,51 @@ VEC_INLINE vec adamw_second(const adamw_constants *k, vec x, const adamw_moments
 
 /* How many elements ahead memory is asked for. The hardware prefetcher alone leaves 5 to 8 % on the table; 1024 and
  * 2048 are equally good, 512 is too near. */
-enum { AHEAD = 1024 };
+enum { AHEAD = 1024, LINE = 64 / sizeof(float) };
 
 /* As an integer, because the place may lie past the array; a prefetch never faults. */
 VEC_INLINE void ask_ahead(const float *p) { __builtin_prefetch((const void *)((uintptr_t)p + AHEAD * sizeof *p)); }
 
-VEC_INLINE adamw_moments adamw_first_at(const adamw_constants *k, float *x, float *m, float *v, const float *g,
-                                        bool keep_root) {
-    ask_ahead(x);
-    ask_ahead(m);
-    ask_ahead(v);
-    ask_ahead(g);
+VEC_INLINE adamw_moments adamw_first_at(const adamw_constants *k, float *m, float *v, const float *g, bool keep_root) {
     adamw_moments s = adamw_first(k, vec_load(m), vec_load(v), vec_load(g));
     vec_store(m, s.m);
-    vec_store(v, keep_root ? s.root : s.v);
+    if (!keep_root) vec_store(v, s.v);
     return s;
 }
 
-VEC_INLINE vec adamw_second_at(const adamw_constants *k, float *x, const adamw_moments *s) {
-    vec x_new = adamw_second(k, vec_load(x), s);
-    vec_store(x, x_new);
-    return x_new;
+VEC_INLINE void adamw_second_at(const adamw_constants *k, float *x, float *v, const adamw_moments *s, bool keep_root) {
+    vec_store(x, adamw_second(k, vec_load(x), s));
+    if (keep_root) vec_store(v, s->root);
+}
+
+/* Vectors that are computed together. On arm64 four: the root of the first is made of products while the divider has
+ * the other three and the quotients (exact.h). */
+#if defined(__aarch64__)
+enum { GROUP = 4 };
+#else
+enum { GROUP = 2 };
+#endif
+enum { GROUP_STEP = GROUP * VEC_WIDTH };
+
+/* One group at x, m, v and g, and one group of older parameters rounded on the way: its instructions wait for nothing
+ * and fill the time that roots and quotients take. Where they stand was measured: bf16 in two places, fp16 in one.
+ * keep_root: v in, its square root out, which is what 8-bit states store. */
+VEC_INLINE void adamw_group(const adamw_constants *k, float *x, float *m, float *v, const float *g, bool keep_root,
+                            rounding *older) {
+    adamw_moments s[GROUP];
+    const int early = !older ? 0 : older->type == DTYPE_BF16 ? 2 * VEC_WIDTH : GROUP_STEP;
+    const int all = older ? GROUP_STEP : 0;
+    for (int i = 0; i < GROUP_STEP; i += LINE) ask_ahead(x + i), ask_ahead(m + i), ask_ahead(v + i), ask_ahead(g + i);
+    for (int i = 0; i < GROUP; i++) {
+        s[i] = adamw_first_at(k, m + i * VEC_WIDTH, v + i * VEC_WIDTH, g + i * VEC_WIDTH, keep_root);
+        if (i > 0) s[i].root = sqrt_exact(s[i].v);
+    }
+    s[0].root = sqrt_start(s[0].v);
+    for (int i = 0; i < early; i += 2 * VEC_WIDTH) round_pair(older, i);
+    for (int i = 1; i < GROUP; i++) adamw_second_at(k, x + i * VEC_WIDTH, v + i * VEC_WIDTH, &s[i], keep_root);
+    s[0].root = sqrt_finish(s[0].v, s[0].root);
+    adamw_second_at(k, x, v, &s[0], keep_root);
+    for (int i = early; i < all; i += 2 * VEC_WIDTH) round_pair(older, i);
 }
 
 /* The last few elements go through the same vector code on copies. */
@@ -101,21 +143,18 @@ VEC_INLINE void adamw_tail(const adamw_constants *k, float *x, float *m, float *
                            bool keep_root) {
     adamw_moments s =
         adamw_first(k, typed_load(m, DTYPE_F32, 0, n), typed_load(v, DTYPE_F32, 0, n), typed_load(g, DTYPE_F32, 0, n));
+    s.root = sqrt_exact(s.v);
     typed_store(x, DTYPE_F32, 0, n, adamw_second(k, typed_load(x, DTYPE_F32, 0, n), &s));
     typed_store(m, DTYPE_F32, 0, n, s.m);
     typed_store(v, DTYPE_F32, 0, n, keep_root ? s.root : s.v);
 }
 
-/* keep_root: v in, its square root out, which is what 8-bit states store. */
 VEC_INLINE void adamw_row(const adamw_constants *constants, float *restrict x, float *restrict m, float *restrict v,
                           const float *restrict g, size_t n, bool keep_root) {
     const adamw_constants k = *constants;
     size_t i = 0;
-    for (; i + VEC_WIDTH <= n; i += VEC_WIDTH) {
-        adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, keep_root);
-        adamw_second_at(&k, x + i, &s);
-    }
-    if (i < n) adamw_tail(&k, x + i, m + i, v + i, g + i, n - i, keep_root);
+    for (; i + GROUP_STEP <= n; i += GROUP_STEP) adamw_group(&k, x + i, m + i, v + i, g + i, keep_root, NULL);
+    for (; i < n; i += VEC_WIDTH) adamw_tail(&k, x + i, m + i, v + i, g + i, MIN((size_t)VEC_WIDTH, n - i), keep_root);
 }
 static void adamw_f32(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
     adamw_row(k, x, m, v, g, n, false);
@@ -124,50 +163,27 @@ static void adamw_f32_root(const adamw_constants *k, float *x, float *m, float *
     adamw_row(k, x, m, v, g, n, true);
 }
 
-#if defined(__aarch64__)
-/* Eight rounded parameters, right for everything but NaN (a payload of ones would carry into the sign). The division
- * and the root keep one of the two vector units busy all the time, so each instruction on the other one counts: this
- * takes three per vector, typed_to_bf16 seven. */
-VEC_INLINE void store_bf16_no_nan(uint16_t *dst, vec a, vec b) {
-    uint32x4_t ua = (uint32x4_t)a, ub = (uint32x4_t)b, odd = vdupq_n_u32(0x10000), half = vdupq_n_u32(0x7fff);
-    uint16x4_t low = vaddhn_u32(ua, vsubq_u32(half, vtstq_u32(ua, odd))); /* the test gives -1 where it holds */
-    vst1q_u16(dst, vaddhn_high_u32(low, ub, vsubq_u32(half, vtstq_u32(ub, odd))));
-}
-#else
-VEC_INLINE void store_bf16_no_nan(uint16_t *dst, vec a, vec b) {
-    typed_to_bf16(dst, a);
-    typed_to_bf16(dst + VEC_WIDTH, b);
-}
-#endif
-
-/* fp32 master and a 16-bit parameter that is its rounded copy. NaN is looked for once per piece, while it is in L1. */
+/* fp32 master and a 16-bit parameter that is its rounded copy. The copy is made LAG elements behind the step, long enough
+ * for the division to have come out and the store to have reached the cache. */
 VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restrict p, dtype p_type, float *restrict x,
                               float *restrict m, float *restrict v, const float *restrict g, size_t n) {
-    enum { PIECE = 1024 };
+    enum { LAG = 32, PIECE = 1024 };
     const adamw_constants k = *constants;
-    for (size_t begin = 0; begin < n; begin += PIECE) {
-        size_t end = MIN(begin + PIECE, n), i = begin;
-        vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
-        for (; i + 2 * VEC_WIDTH <= end; i += 2 * VEC_WIDTH) {
-            size_t next = i + VEC_WIDTH;
-            adamw_moments s = adamw_first_at(&k, x + i, m + i, v + i, g + i, false);
-            adamw_moments s_next = adamw_first_at(&k, x + next, m + next, v + next, g + next, false);
-            vec a = adamw_second_at(&k, x + i, &s), b = adamw_second_at(&k, x + next, &s_next);
-            watch = vec_fma(a, b, watch);
-            if (p_type == DTYPE_BF16) {
-                store_bf16_no_nan(p + i, a, b);
-            } else {
-                vec_to_f16(p + i, a);
-                vec_to_f16(p + next, b);
-            }
+    size_t lag = MIN((size_t)LAG, n), i = 0; /* rounded up to i, stepped up to i + lag */
+    adamw_f32(&k, x, m, v, g, lag);
+    while (i + lag + GROUP_STEP <= n) {
+        size_t begin = i, end = MIN(begin + PIECE, n - lag);
+        rounding r = {.type = p_type};
+        for (; i + GROUP_STEP <= end; i += GROUP_STEP) {
+            size_t at = i + lag;
+            r.x = x + i, r.p = p + i;
+            adamw_group(&k, x + at, m + at, v + at, g + at, false, &r);
         }
-        size_t rest = i;
-        if (i < end) {
-            adamw_f32(&k, x + i, m + i, v + i, g + i, end - i);
-            typed_row_store(p + rest, x + rest, p_type, end - rest);
-        }
-        if (vec_sum(watch) * 0 != 0) typed_row_store(p + begin, x + begin, p_type, rest - begin);
+        if (!rounding_is_right(&r)) typed_row_store(p + begin, x + begin, p_type, i - begin);
     }
+    size_t at = i + lag;
+    adamw_f32(&k, x + at, m + at, v + at, g + at, n - at);
+    typed_row_store(p + i, x + i, p_type, n - i);
 }
 
 /* ---- formats that are widened ---------------------------------------------------------------------------------- */
@@ -275,6 +291,7 @@ static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
                         adamw_first(&k, typed_from_bf16(m + a), typed_from_bf16(v + a), typed_from_bf16(g + a));
                     adamw_moments t =
                         adamw_first(&k, typed_from_bf16(m + b), typed_from_bf16(v + b), typed_from_bf16(g + b));
+                    s.root = sqrt_exact(s.v), t.root = sqrt_exact(t.v);
                     vec x = adamw_second(&k, typed_from_bf16(p + a), &s),
                         y = adamw_second(&k, typed_from_bf16(p + b), &t);
                     vec_u32 words_a = noise_words(at_states, noise_states.key);
