@@ -38,13 +38,15 @@ if args.shape in QWEN:
     config = Qwen2Config(vocab_size=151936, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
                          num_key_value_heads=kv_heads, intermediate_size=ffn, tie_word_embeddings=tied, use_cache=False,
                          attn_implementation="sdpa", max_position_embeddings=32768)
-    model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16 if args.mode == "bf16" else torch.float32)
+    kind = Qwen2ForCausalLM
 else:
     hidden, layers, heads = GPT2[args.shape]
     config = GPT2Config(n_embd=hidden, n_layer=layers, n_head=heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
                         use_cache=False, attn_implementation="sdpa")
-    model = GPT2LMHeadModel._from_config(config, dtype=torch.bfloat16 if args.mode == "bf16" else torch.float32)
-model = model.cuda().train()
+    kind = GPT2LMHeadModel
+with torch.device("cuda"):
+    model = kind._from_config(config, dtype=torch.bfloat16 if args.mode == "bf16" else torch.float32)
+model.train()
 if args.checkpoint:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
