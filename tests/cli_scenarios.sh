@@ -47,7 +47,8 @@ one=$(python3 -c 'import json; print(json.load(open("out"))["memory"]["by_role"]
 small+=(--set data.seq_len=16384)
 plan "${small[@]}" --world 4 --device-memory 1G # enough: nobody shares
 holds 'r["chosen"]["strategy"]["sequence"] == 1 and r["chosen"]["strategy"]["accumulation"] == 1'
-check 0 "4 ranks share a row, recompute none, nothing offloaded" -- plan --json "${small[@]}" --world 4 --device-memory 130M
+shared=("${small[@]}" --set memory.recompute=none) # which of the two is faster depends on the machine
+check 0 "4 ranks share a row, recompute none, nothing offloaded" -- plan --json "${shared[@]}" --world 4 --device-memory 130M
 holds 'r["chosen"]["strategy"]["sequence"] == 4 and r["chosen"]["strategy"]["accumulation"] == 4'
 holds 'r["chosen"]["tokens_per_step"] == 4 * 16384'
 holds "r['chosen']['memory']['by_role']['activations'] <= 1.05 * $one" # and q, k, v on their way to other ranks
@@ -68,7 +69,7 @@ printf 'trainer: {params: {auto_memory_strategy: true, sequence_parallelism: tru
 check 0 "-> parallel.sequence = 4" "-> parallel.zero = 2" -- plan old.yaml --preset test-gpt2 --world 4 --set data.seq_len=64 --set precision=bf16
 
 need_ranks
-run 0 train --ranks 4 "${small[@]}" --device-memory 130M --set run.dir=long-run --json
+run 0 train --ranks 4 "${shared[@]}" --device-memory 130M --set run.dir=long-run --json
 holds 'r["strategy"]["sequence"] == 4 and r["strategy"]["accumulation"] == 4 and r["tokens"] == 4 * 16384'
 holds 'all(k["device"]["planned"] == k["device"]["peak"] <= 130 << 20 for k in r["ranks"]) and len(r["ranks"]) == 4'
 holds "max(k['by_role']['activations'] for k in r['ranks']) <= 1.05 * $one"
@@ -81,8 +82,8 @@ run 0 train --preset test-llama --set train.micro_batch=1 --set train.accumulati
 holds "r['param_hash'] == '$four'"
 # So they do where only the last resort fits: chunks of the MLP reach every rank.
 run 0 train --ranks 2 --preset test-llama --set model.layers=4 --set model.max_positions=2048 --set model.ffn=1024 \
-    --set data.seq_len=2048 --set train.micro_batch=1 --set memory.device=21M --set memory.host=1G --set parallel.sequence=1 \
+    --set data.seq_len=2048 --set train.micro_batch=1 --set memory.device=24M --set memory.host=1G --set parallel.sequence=1 \
     --set train.steps=1 --set train.eval_rows=0 --set train.problems=0 --set run.dir=tight --json
 holds 'r["strategy"]["chunk_tokens"] == 1024'
-holds 'all(k["device"]["planned"] == k["device"]["peak"] <= 21 << 20 for k in r["ranks"])'
+holds 'all(k["device"]["planned"] == k["device"]["peak"] <= 24 << 20 for k in r["ranks"])'
 finish "three scenarios, chosen and run"
