@@ -1,7 +1,19 @@
-/* backend_choice.c - which backend is under test. */
+/* backend_choice.c - which backend is under test, and which of a program's tests run. */
 #include "backend_choice.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
+
+#include <cmocka.h>
+
+/* RALO_TEST_FILTER='norms_*': under a sanitizer of the device one test takes minutes. */
+__attribute__((constructor)) static void take_filter(void) {
+    const char *pattern = getenv("RALO_TEST_FILTER");
+    if (pattern) cmocka_set_test_filter(pattern);
+}
 
 const backend *backend_under_test(void) {
     const char *name = getenv("RALO_TEST_BACKEND");
