@@ -15,10 +15,12 @@
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/launch_gemm.h"
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, E4M3_CAPABILITY = 89 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
+static const double LONG_US = 20e3, ENOUGH_US = 500e3; /* of one run; of all runs for one product */
 
 typedef struct gemm_plan {
     product q;
@@ -271,18 +273,24 @@ static int candidates_judge(const candidate *d, int n) {
     return -1;
 }
 
-/* Rounds over all candidates rather than all samples of one after the other: clocks drift. */
+/* Rounds over all candidates rather than all samples of one after the other: clocks drift. A product of a million rows runs for
+ * a second: of such ones the first candidates run twice, and that has to do. */
 static status candidates_measure(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n) {
-    for (int i = 0; i < n; i++) {
-        TRY(sample(c, p, g, &d[i], 1));
-        if (d[i].us > 0) d[i].us = 0; /* the first run loads the kernel */
+    double spent = 0;
+    for (int i = 0; i < n && spent < ENOUGH_US; i++) {
+        TRY(sample(c, p, g, &d[i], 1)); /* the first run loads the kernel, which may take longer than the product */
+        if (d[i].us >= LONG_US) TRY(sample(c, p, g, &d[i], 1));
+        spent += fmax(0, d[i].us);
+        if (d[i].us > 0 && d[i].us < LONG_US) d[i].us = 0;
     }
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < ROUNDS && spent < ENOUGH_US; round++) {
         double whole = best_us(d, n, false), split = best_us(d, n, true);
         double best = whole > 0 && split > 0 ? MIN(whole, split) : whole + split;
         for (int i = 0; i < n; i++) {
             if (d[i].us < 0 || (best > 0 && d[i].us > best * HOPELESS)) continue;
-            TRY(sample(c, p, g, &d[i], d[i].us > 0 ? (int)MAX(1, MIN(20, SAMPLE_US / d[i].us)) : 1));
+            int n_runs = d[i].us > 0 ? (int)MAX(1, MIN(20, SAMPLE_US / d[i].us)) : 1;
+            TRY(sample(c, p, g, &d[i], n_runs));
+            spent += n_runs * fmax(0, d[i].us);
         }
     }
     return OK;

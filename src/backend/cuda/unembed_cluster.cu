@@ -1,7 +1,7 @@
 /* unembed_cluster.cu - losses and gradient of rows of logits that are read once, for compute capability 9.0 and later.
  *
  * loss_grad_kernel (unembed.cu) reads a row for its sum and again for its gradient, and where the rows of all blocks exceed
- * the L2 cache both come from memory. Here a cluster of 1, 2, 4 or 8 blocks holds a row in shared memory, each block a part
+ * the L2 cache both come from memory. Here a cluster of 2, 4 or 8 blocks holds a row in shared memory, each block a part
  * of its columns, between the two.
  *
  * Clusters stay and take rows in turn. A part comes in pieces, into a ring that has room for more than one part: a warp of
@@ -32,9 +32,9 @@ enum {
     PART_PIECES = 11,       /* the others are fetched ahead while the sums of a row travel */
     PART_UNIT = 64,         /* columns: no two blocks write into one line of 128 bytes of a 16-bit gradient */
     BLOCKS_MOST = 8,        /* in a cluster, on every GPU that has them */
-    /* Two such rows for each of 132 multiprocessors are 26 MB and stay in the L2 cache between the passes of
-     * loss_grad_kernel; here the way of the sums would take as long as the loads. */
-    COLUMNS_LEAST = 24576,
+    /* What one block could hold: two such rows for each of 132 multiprocessors are 48 MB and stay in the L2 cache between
+     * the passes of loss_grad_kernel, for the most part. Nor may a block alone send to its cluster. */
+    COLUMNS_LEAST = PART_PIECES * PIECE,
 };
 
 struct shared_layout {
@@ -226,7 +226,7 @@ int64_t part_width_for(int64_t n_columns, int n_blocks) {
 /* In a cluster, as few as hold a row; 0: rows this short (COLUMNS_LEAST) or this long are not for this kernel. */
 int blocks_for(int64_t n_columns) {
     if (n_columns <= COLUMNS_LEAST) return 0;
-    int n = 1;
+    int n = 2;
     while (n <= BLOCKS_MOST && part_width_for(n_columns, n) > PART_PIECES * PIECE) n *= 2;
     return n <= BLOCKS_MOST ? n : 0;
 }
