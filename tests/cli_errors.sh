@@ -195,6 +195,13 @@ fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
 fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
 fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
 check 3 "the smallest needs" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
+# No change helps where parameters, gradients and states alone exceed all memory; with moments of 8 bits they are fewer bytes.
+crowded=(--preset gpt2 --set data.seq_len=64 --set train.micro_batch=1 --set memory.strategy=manual --set memory.host=64M)
+check 3 "at least 949.4 MiB, device and host together have 914.0 MiB" memory.nvme_path -- plan "${crowded[@]}" --set memory.device=850M
+check 3 "The smallest change that fits: --set precision=bf16_sr" -- \
+    plan "${crowded[@]}" --set memory.device=850M --set memory.states=int8
+check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
+    plan "${crowded[@]}" --set memory.device=600M --set memory.states=int8
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "strategy  auto: of " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here
