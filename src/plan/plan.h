@@ -85,7 +85,7 @@ typedef struct plan_candidate {
     double more_flops; /* what recompute adds, as a share of the step */
     bool fits;
     bool estimated; /* from two smaller models, not compiled itself */
-    size_t order;   /* place in the ladder, which decides between equals */
+    size_t order;   /* in which it was tried, which decides between equals */
 } plan_candidate;
 
 typedef struct plan {
