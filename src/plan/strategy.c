@@ -281,9 +281,10 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
 
 /* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
 static int machinery(const plan_candidate *c) {
+    enum { PREFETCH_END = 64 }; /* beyond what memory.prefetch takes */
     const offload_options *o = &c->offload;
     int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
-    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * 64 + o->prefetch;
+    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * PREFETCH_END + o->prefetch;
 }
 
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
