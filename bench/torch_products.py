@@ -3,7 +3,7 @@
 
 usage: torch_products.py --shape qwen2.5-1.5b --tokens 16384 --seconds 3
 Forward, both gradients, all four matrices of a layer in turn, bf16. Prints one JSON line: TFLOP/s of the first tenth of a second
-and of the whole time, on noise and on zeros, with the clock and the power that nvidia-smi reads at the end.
+and of the seconds behind it, on zeros and on noise, with the clock and the power that nvidia-smi reads at the end.
 """
 import argparse
 import json
@@ -47,7 +47,7 @@ def rate(matrices, seconds):
     return flops * n / (time.perf_counter() - begin) / 1e12
 
 
-result = {"who": "torch " + torch.__version__, "shape": args.shape, "tokens": args.tokens}
+result = {"who": "torch " + torch.__version__, "shape": args.shape, "tokens": args.tokens, "seconds": args.seconds}
 for name in ("zeros", "noise"):
     matrices = operands(name == "noise")
     layer(matrices)

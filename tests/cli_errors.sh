@@ -37,6 +37,9 @@ check 2 memory.recompute "'mlp'" "norm1, norm1.rstd, attn.qkv" mlp.gate_up -- pl
 file list.yaml 'memory:\n  recompute: {nested: [1]}\n'
 check 2 list.yaml:2 memory.recompute "'nested:[1]'" "{nested: whole number in [1, 1024]}" -- plan list.yaml
 check 2 memory.recompute "'{nested: [1]}'" "{nested: whole number in [1, 1024]}" -- plan --set 'memory.recompute={nested: [1]}'
+file mix.yaml 'memory:\n  recompute: {mix: [full, 3]}\n'
+check 2 mix.yaml:2 memory.recompute "'mix:[full, 3]'" "{mix: [rung, layers, lighter rung]}" -- plan mix.yaml
+check 2 "memory.recompute: found 'mix:norms,3,full'" mix:full,12,selective -- plan --set memory.recompute=mix:norms,3,full
 file nested.yaml 'memory:\n  recompute:\n    nested: 0\n'
 check 2 nested.yaml:2 memory.recompute "'nested:0'" "{nested: whole number in [1, 1024]}" -- plan nested.yaml
 file chunk.yaml 'memory:\n  host: 8G\n  chunk_tokens: 1.5\n'
@@ -195,6 +198,13 @@ fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
 fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
 fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
 check 3 "the smallest needs" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
+# No change helps where parameters, gradients and states alone exceed all memory; with moments of 8 bits they are fewer bytes.
+crowded=(--preset gpt2 --set data.seq_len=64 --set train.micro_batch=1 --set memory.strategy=manual --set memory.host=64M)
+check 3 "at least 949.4 MiB, device and host together have 914.0 MiB" memory.nvme_path -- plan "${crowded[@]}" --set memory.device=850M
+check 3 "The smallest change that fits: --set precision=bf16_sr" -- \
+    plan "${crowded[@]}" --set memory.device=850M --set memory.states=int8
+check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
+    plan "${crowded[@]}" --set memory.device=600M --set memory.states=int8
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "strategy  auto: of " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here

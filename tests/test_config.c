@@ -281,6 +281,8 @@ static void test_forms(void **state) {
                                         "{keep: [a, '']}",
                                         "{keep: ['', a]}",
                                         "{keep: [a b]}",
+                                        "{mix: [full, 12]}",
+                                        "{mix: [full, 12, norms, none]}",
                                         "{keep: 'a{b'}",
                                         "[full]",
                                         "{ratio: 0.5",

@@ -99,11 +99,11 @@ static cell cell_at(uint64_t index) {
     c.activations = index % 3, index /= 3;
     c.prefetch = (int)(index % 4), index /= 4;
     c.small_bucket = index % 2, index /= 2;
-    c.rung = index % 6, index /= 6;
+    c.rung = index % ARRAY_LENGTH(rungs), index /= ARRAY_LENGTH(rungs);
     c.place = index % 2;
     return c;
 }
-#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * 6 * 2)
+#define CELLS (2 * 3 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * (int)ARRAY_LENGTH(rungs) * 2)
 
 static void every_cell_ends_with_the_same_bits(void **state) {
     (void)state;

@@ -137,6 +137,69 @@ static void ledger_counts_what_was_touched(void **state) {
     program_fini(&f.p);
 }
 
+/* More than twice what is cleared at once, between neighbours; memory is written first, because it is 0 when it is new. */
+static void check_clearing(const backend *b, const char *nvme_path, tier t) {
+    enum { BYTES = (9 << 20) + 5, BESIDE = 64 };
+    program p;
+    program_init(&p);
+    value_id v[3];
+    for (int i = 0; i < 3; i++) {
+        v[i] = program_persistent(&p,
+                                  i == 1 ? "middle"
+                                  : i    ? "behind"
+                                         : "before",
+                                  DTYPE_U8, SHAPE(i == 1 ? BYTES : BESIDE), ROLE_STATE);
+        p.values[v[i]].tier = t;
+    }
+    fake_layout(&p);
+    exec *e;
+    if (exec_open(&e, &p, &(exec_options){.backend = b, .n_threads = 2, .nvme_path = nvme_path}) != OK)
+        fail_msg("%s", error_message());
+    uint8_t *bytes = mem_alloc(BYTES);
+    memset(bytes, 0x5a, BYTES);
+    for (int i = 0; i < 3; i++) exec_write(e, v[i], 0, bytes, i == 1 ? BYTES : BESIDE);
+    exec_clear(e, v[1]);
+    for (int i = 0; i < 3; i++) {
+        size_t n = i == 1 ? BYTES : BESIDE;
+        exec_read(e, v[i], 0, bytes, n);
+        for (size_t k = 0; k < n; k++)
+            if (bytes[k] != (i == 1 ? 0 : 0x5a))
+                fail_msg("%s: byte %zu of value %d is %x", tier_name(t), k, i, bytes[k]);
+    }
+    assert_int_equal(exec_check(e), OK);
+    free(bytes);
+    exec_close(e);
+    program_fini(&p);
+}
+
+static int n_cleared;
+static void fake_clear(backend_context *c, void *device_dst, size_t n_bytes) {
+    (void)c;
+    n_cleared++;
+    memset(device_dst, 0, n_bytes);
+}
+
+/* By threads where they reach it, by a device that can, by copies of zeros otherwise. */
+static void what_is_cleared_is_zero_wherever_it_lives(void **state) {
+    (void)state;
+    char dir[] = "/tmp/ralo-test-clear-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    backend far = *fake_backend(), clears;
+    far.discrete = true;
+    clears = far;
+    clears.clear = fake_clear;
+    check_clearing(fake_backend(), NULL, TIER_HOST);
+    check_clearing(fake_backend(), NULL, TIER_DEVICE);
+    check_clearing(fake_backend(), dir, TIER_NVME);
+    check_clearing(&far, NULL, TIER_DEVICE);
+    assert_int_equal(n_cleared, 0);
+    check_clearing(&clears, NULL, TIER_HOST);
+    assert_int_equal(n_cleared, 0);
+    check_clearing(&clears, NULL, TIER_DEVICE);
+    assert_int_equal(n_cleared, 1);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void expect_refusal(const program *p, status code, const char *first, const char *second) {
     exec *e;
     assert_int_equal(exec_open(&e, p, &(exec_options){.backend = fake_backend(), .n_threads = 1}), code);
@@ -493,6 +556,7 @@ int main(void) {
         cmocka_unit_test(full_disk_ends_the_trace_not_the_run),
         cmocka_unit_test(sections_run_their_ops_on_resolved_views),
         cmocka_unit_test(ledger_counts_what_was_touched),
+        cmocka_unit_test(what_is_cleared_is_zero_wherever_it_lives),
         cmocka_unit_test(wrong_plans_are_refused_by_name),
         cmocka_unit_test(allocations_inside_a_section_are_counted_on_every_thread),
         cmocka_unit_test(every_way_to_allocate_is_counted),

@@ -464,6 +464,7 @@ static void policies_read_back_and_wrong_ones_are_refused(void **state) {
                                         "keep:attn.y,mlp.up",
                                         "nested:4",
                                         "mix:full,12,selective",
+                                        "mix:full,1024,norms",
                                         "mix:norms,0,none"};
     static const char *const wrong[] = {"",
                                         "some",
@@ -497,6 +498,10 @@ static void policies_read_back_and_wrong_ones_are_refused(void **state) {
                                         "mix:every,1,none",
                                         "mix:auto,1,none",
                                         "mix:full,1,none,1",
+                                        "mix:full,1025,none",
+                                        "mix:full,99999999999999999999,none",
+                                        "mix:full, 1,none",
+                                        "mix:full,+1,none",
                                         "mix:,1,none"};
     recompute_policy p;
     for (size_t i = 0; i < ARRAY_LENGTH(right); i++) {

@@ -49,10 +49,19 @@ static bool is_between(const char *interval, double x) {
     return x >= low && x <= high;
 }
 
+static size_t count_commas(const char *text) {
+    size_t n = 0;
+    for (; *text; text++) n += *text == ',';
+    return n;
+}
+
+/* wanted: "names", "(what, these, are)" for just so many of them, an interval, or a whole number in one. */
 static bool argument_read(const char *wanted, const char *text, strbuf *out) {
     double real;
     int64_t whole;
-    if (strcmp(wanted, "names") == 0 || wanted[0] == '(') return names_read(text, out);
+    if (strcmp(wanted, "names") == 0) return names_read(text, out);
+    size_t from = out->length;
+    if (wanted[0] == '(') return names_read(text, out) && count_commas(out->text + from) == count_commas(wanted);
     if (!str_starts_with(wanted, whole_mark)) {
         if (!real_read(text, &real) || !is_between(wanted, real)) return false;
         strbuf_add(out, text);

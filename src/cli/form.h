@@ -4,9 +4,10 @@
  * It is stored as one line of text, `full`, `ratio:0.5`, `keep:attn.y,mlp.up`, and that is accepted too. What a row takes
  * stands in its range, such as
  *
- *     "none=false|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names"
+ *     "none=false|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names|mix: (rung, layers, lighter rung)"
  *
- * a word, perhaps with the boolean that stands for it; or a name with what its one value must be. */
+ * a word, perhaps with the boolean that stands for it; or a name with what its one value must be: a number in an interval,
+ * a list of names, or in parentheses a list of just so many, whose words whoever reads the setting looks at. */
 #include "format/format.h"
 
 /* What is stored for `text`, in the row's words; false when the row does not take it. The map may be written as YAML or

@@ -45,7 +45,8 @@ status exec_run(exec *e, section s);
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
 void exec_clear(exec *e, value_id v); /* all its bytes are 0 */
-/* Is it in memory that the host's threads reach? Then small parts cost no more than a large one, and from many at once. */
+/* Is it in memory that the host's threads reach? Then many of them may write or read parts of it at once, and small parts
+ * cost no more than a large one. */
 bool exec_is_near(const exec *e, value_id v);
 /* exec_write and exec_read of values on nvme fail here, or at the next run. */
 status exec_check(exec *e);

@@ -205,15 +205,15 @@ static size_t number_moments(block **list, size_t n, size_t n_ops) {
     return n_moments;
 }
 
-/* The last moment that is not behind the block's last op. */
-static size_t last_moment(block **by_first, size_t n, const block *b) {
+/* The last moment that is not behind the block's last op; the list is in the order of number_moments. */
+static size_t last_moment(block **sorted, size_t n, const block *b) {
     size_t low = 0, high = n;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (by_first[middle]->first <= b->last) low = middle;
+        if (sorted[middle]->first <= b->last) low = middle;
         else high = middle;
     }
-    return by_first[low]->from;
+    return sorted[low]->from;
 }
 
 /* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end, or as

@@ -16,6 +16,7 @@
  * loss has sent. */
 #include "pass/pass.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 
 /* ---- the policy as text ------------------------------------------------------------------------------------------ */
@@ -30,12 +31,14 @@ static bool takes_argument(recompute_kind k) {
            k == RECOMPUTE_MIX;
 }
 
+enum { LAYERS_MOST = 1024 }; /* as of model.layers */
+
 static status refuse(const char *text) {
     return ERR(ERR_INPUT,
-               "recompute: found '%.100s', expected none, norms, selective, full, auto, ratio:R with R from 0 to 1, "
-               "every:N or nested:N with N from 1, keep:NAMES separated by commas, or mix:RUNG,N,LIGHTER such as "
-               "mix:full,12,selective",
-               text);
+               "memory.recompute: found '%.100s', expected none, norms, selective, full, auto, ratio:R with R from 0 "
+               "to 1, every:N or nested:N with N from 1, keep:NAMES separated by commas, or mix:RUNG,N,LIGHTER with N "
+               "from 0 to %d, such as mix:full,12,selective",
+               text, LAYERS_MOST);
 }
 
 /* The kind of the name of n characters; RECOMPUTE_COUNT: there is none. */
@@ -53,7 +56,7 @@ static bool parse_mix(recompute_policy *out, const char *text) {
     if (!text[length]) return false;
     const char *number = text + length + 1;
     out->n_heavy = strtoll(number, &end, 10);
-    if (end == number || *end != ',' || out->n_heavy < 0) return false;
+    if (!isdigit((unsigned char)*number) || *end != ',' || out->n_heavy > LAYERS_MOST) return false;
     out->light = kind_named(end + 1, strlen(end + 1));
     return out->heavy <= RECOMPUTE_FULL && out->light < out->heavy;
 }

@@ -112,17 +112,17 @@ found:
     return true;
 }
 
-/* What no change on the ladder gets rid of: a parameter, its gradient and two moments in 16 bits each. Says so where all
- * memory together has no room for that, which spares compiling every change. */
+/* What no change on the ladder gets rid of: a parameter and its gradient in 16 bits each, and two moments as memory.states
+ * has them. Says so where all memory together has no room for that, which spares compiling every change. */
 static bool has_no_room(const plan_request *r, strbuf *b) {
-    enum { LEAST_PER_PARAMETER = 8 };
+    static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
     bool alone = mesh_world(&r->mesh) == 1 && r->place.n_devices <= 1;
     if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->offload) ||
         r->host_limit == 0)
         return false;
-    uint64_t least = (uint64_t)model_param_count(&r->model) * LEAST_PER_PARAMETER,
-             all = r->device_limit + r->host_limit;
+    uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->states)];
+    uint64_t least = model_param_count(&r->model) * per_parameter, all = r->device_limit + r->host_limit;
     if (least <= all) return false;
     strbuf_printf(b,
                   "none of recompute, batch, precision and length is enough: parameters, gradients and states take at "

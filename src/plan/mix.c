@@ -34,7 +34,7 @@ static const plan_candidate *with_rung(const plan_candidate *list, size_t n, con
 }
 
 /* heavy with `light` in the other layers, its time by the straight line. What copies further ahead cost was only found out
- * for what fits: for the light rung they are taken to cost the same. False: no layer could be spared. */
+ * for what fits: for the light rung they are taken to cost the same. False: no layer could be light, or all of them. */
 static bool mixture(const plan_request *r, const plan_candidate *heavy, const plan_candidate *heavy_near,
                     const plan_candidate *light_near, plan_candidate *out) {
     const tier limited[] = {TIER_DEVICE, TIER_HOST};

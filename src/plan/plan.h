@@ -85,7 +85,7 @@ typedef struct plan_candidate {
     double more_flops; /* what recompute adds, as a share of the step */
     bool fits;
     bool estimated; /* from two smaller models, not compiled itself */
-    size_t order;   /* place in the ladder, which decides between equals */
+    size_t order;   /* in which it was tried, which decides between equals */
 } plan_candidate;
 
 typedef struct plan {
@@ -111,7 +111,7 @@ typedef struct plan {
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
-void plan_move(plan *to, plan *from); /* from holds nothing then */
+void plan_move(plan *to, plan *from);        /* from holds nothing then */
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
 double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);

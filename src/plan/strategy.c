@@ -12,7 +12,8 @@
  * The search goes from what costs least: first nothing is moved or computed again, in every stage of ZeRO, because a cut
  * update may be faster than a whole one. Where the fastest of these fits and nothing but memory is open that is all: every
  * other technique costs time. Else things move. Rows are shared by no more ranks than it takes to move nothing, since more of
- * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. */
+ * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. At the end
+ * the best few are tried with copies that run further ahead, and with a lighter rung of recompute in some layers (mix.c). */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -280,9 +281,10 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
 
 /* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
 static int machinery(const plan_candidate *c) {
+    enum { PREFETCH_END = 64 }; /* beyond what memory.prefetch takes */
     const offload_options *o = &c->offload;
     int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
-    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * 64 + o->prefetch;
+    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * PREFETCH_END + o->prefetch;
 }
 
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {

@@ -23,7 +23,8 @@ typedef struct plain_product {
 } plain_product;
 void launch_plain_product(cudaStream_t stream, const plain_product *q);
 
-/* Numbers of ordinary size, whatever the memory is read as; bytes behind the last word of 4 stay as they are. */
+/* Numbers of ordinary size, read as fp32, bf16 or fp16; read as fp8 every second byte may be anything, a NaN too. Bytes
+ * behind the last word of 4 stay as they are. */
 void launch_fill(cudaStream_t stream, void *memory, size_t n_bytes);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* norm.c - the C side of norm.cu, norm_bwd.cu, qk_norm_rope.cu and column_sums.cu. Sums over rows take two launches: lines into work, then
- * their sum. */
+/* norm.c - the C side of norm.cu, norm_bwd.cu, qk_norm_rope.cu and column_sums.cu. Sums over rows take two launches: lines
+ * into work, then their sum. */
 #include "backend/cuda/cuda.h"
 
 #include "backend/cuda/launch_heads.h"

@@ -16,7 +16,7 @@
  * Rows start at multiples of 16 bytes and so do parts, as the copies want it (launch_unembed.h promises the former). A copy
  * of the last columns ends at a multiple of 16 bytes too, with what lies behind them. */
 #include "backend/cuda/barriers.cuh"
-#include "backend/cuda/mma.cuh" /* shared_address */
+#include "backend/cuda/copy_async.cuh" /* shared_address */
 #include "backend/cuda/unembed_row.cuh"
 
 namespace {
