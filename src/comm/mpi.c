@@ -81,12 +81,23 @@ static status mpi_gather(comm *c, const void *mine, size_t n_bytes, void *all) {
     return finish(c, &w, &request, 1, ASK_WHO_IS_LATE);
 }
 
+/* After a failure the caller takes its memory back, and what a rank had sent before it heard must not be written there. A
+ * receive whose message has begun to come cannot be taken back and is left alone; neither can a send. */
+static void forget_receives(mpi_state *m, int n) {
+    int done;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < n; i++)
+        if (m->requests[i] != MPI_REQUEST_NULL && MPI_Cancel(&m->requests[i]) == MPI_SUCCESS)
+            MPI_Test(&m->requests[i], &done, MPI_STATUS_IGNORE);
+    pthread_mutex_unlock(&m->lock);
+}
+
 static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n) {
     mpi_state *m = c->transport_state;
     size_t longest = 0;
     for (int i = 0; i < n; i++) longest = MAX(longest, ms[i].n_bytes);
     for (size_t at = 0; at < longest; at += MESSAGE_MOST) {
-        int n_requests = 0, rc = MPI_SUCCESS, late = -1;
+        int n_requests = 0, n_receives = 0, rc = MPI_SUCCESS, late = -1;
         pthread_mutex_lock(&m->lock);
         for (int receive = 1; receive >= 0; receive--) /* receives first: what arrives finds its place */
             for (int i = 0; i < n && rc == MPI_SUCCESS; i++) {
@@ -95,13 +106,17 @@ static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n
                 int length = (int)MIN(x->n_bytes - at, MESSAGE_MOST);
                 char *bytes = (char *)x->bytes + at;
                 MPI_Request *r = &m->requests[n_requests++];
+                *r = MPI_REQUEST_NULL;
+                n_receives += receive;
                 rc = receive ? MPI_Irecv(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r)
                              : MPI_Isend(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r);
                 if (n == 1) late = x->peer;
             }
         pthread_mutex_unlock(&m->lock);
-        if (rc != MPI_SUCCESS) return mpi_error(w->what, rc);
-        TRY(finish(c, w, m->requests, n_requests, late));
+        status ended = rc == MPI_SUCCESS ? finish(c, w, m->requests, n_requests, late) : mpi_error(w->what, rc);
+        if (ended == OK) continue;
+        forget_receives(m, n_receives);
+        return ended;
     }
     return OK;
 }
