@@ -28,24 +28,24 @@ op *builder_message(builder *b, op_kind k) {
     return o;
 }
 
-/* All tokens, from the share of every rank. */
-value_id builder_gather(builder *b, const char *name, value_id x) {
+/* Rows of x, of so many tokens, from a message between the ranks; x itself where there is but one. */
+static value_id exchange(builder *b, const char *name, value_id x, op_kind k, int64_t tokens) {
     if (b->n_ranks == 1) return x;
-    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_tokens(b), program_get(b->p, x)->shape.dim[1]));
-    op *o = builder_message(b, OP_ALL_GATHER);
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(tokens, program_get(b->p, x)->shape.dim[1]));
+    op *o = builder_message(b, k);
     op_in(o, 0, x);
     op_out(o, 0, y);
     return y;
 }
 
+/* All tokens, from the share of every rank. */
+value_id builder_gather(builder *b, const char *name, value_id x) {
+    return exchange(b, name, x, OP_ALL_GATHER, n_tokens(b));
+}
+
 /* The sum of what every rank has, of this rank's share of the tokens. */
 value_id builder_scatter(builder *b, const char *name, value_id x) {
-    if (b->n_ranks == 1) return x;
-    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), program_get(b->p, x)->shape.dim[1]));
-    op *o = builder_message(b, OP_REDUCE_SCATTER);
-    op_in(o, 0, x);
-    op_out(o, 0, y);
-    return y;
+    return exchange(b, name, x, OP_REDUCE_SCATTER, n_own_tokens(b));
 }
 
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
