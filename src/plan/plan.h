@@ -58,6 +58,7 @@ typedef struct plan_request {
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     attention_way attention;
     shard_options shard;
+    overlap_wish overlap_update;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
