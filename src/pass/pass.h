@@ -45,8 +45,8 @@ typedef struct target {
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     bool has_ring;                                       /* kernels for keys and values that go round, rank to rank */
-    tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
-    bool discrete; /* the device works beside the host's cores: it does not run on them */
+    tier comm_at;  /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
+    bool discrete; /* the device is none of the host's cores: they work beside it */
 } target;
 
 typedef struct optimizer_options {
@@ -162,9 +162,9 @@ typedef struct pass_context {
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
-    value_id turn_scalars; /* SECTION_TURN: of its micro-batch, in the place of inputs[0].scalars; NO_VALUE: no such section */
-    int64_t micros_per_run;                          /* 1, or all of a step: a pipeline runs them together */
-    micro_inputs *inputs;                            /* of each of them; in the program's memory */
+    value_id turn_scalars;  /* of SECTION_TURN's micro-batch, which has inputs[0] else; NO_VALUE: no such section */
+    int64_t micros_per_run; /* 1, or all of a step: a pipeline runs them together */
+    micro_inputs *inputs;   /* of each of them; in the program's memory */
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
     /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */
