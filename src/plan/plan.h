@@ -83,6 +83,7 @@ typedef struct plan_candidate {
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT];
     double step_s;     /* predicted; NAN without hardware */
+    double plain_s;    /* that of the same way with nothing moved, where that fits as well; else 0 */
     double more_flops; /* what recompute adds, as a share of the step */
     bool fits;
     bool estimated; /* from two smaller models, not compiled itself */
