@@ -142,8 +142,8 @@ static void write_next_batch(trainer *t, int64_t micro) {
     batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
 }
 
-/* Forward and backward of a step. A first micro-batch that was carried is done, but the update reads its scalars where
- * plain ones stand. */
+/* Forward and backward of a step. Where the first micro-batch was carried only its scalars are missing: the update reads
+ * them where a turn does not have them. */
 static status run_micros(trainer *t, int64_t step) {
     if (t->carried) write_scalars(t, inputs_of(t, 0)->scalars, step, 0);
     for (int64_t micro = t->carried; micro < t->p->request.accumulation; micro++) {
