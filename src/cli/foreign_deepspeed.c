@@ -624,7 +624,7 @@ static status settle_activations(foreign_reader *r) {
         if (item_whole(count) < 1)
             return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, count),
                        count->key, count->text);
-        int64_t n = MIN(item_whole(count), m.layers), every = (m.layers + n - 1) / n;
+        int64_t n = MIN(item_whole(count), m.layers), every = divide_up(m.layers, n);
         TRY(foreign_offer(r, count, "memory.recompute", foreign_format(r, "every:%lld", (long long)every),
                           foreign_format(r, "%lld checkpoints over %lld layers", (long long)n, (long long)m.layers)));
     } else {

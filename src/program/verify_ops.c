@@ -567,8 +567,7 @@ static status check_accumulate(const checker *c) {
 
 static status check_grad_sumsq(const checker *c) {
     TRY(check_part(c, IN(0)));
-    REQUIRE(has_type(c, OUT(0), DTYPE_F64) &&
-                is_shape1(c, OUT(0), (shape_count(sh(c, IN(0))) + NORM_BLOCK - 1) / NORM_BLOCK),
+    REQUIRE(has_type(c, OUT(0), DTYPE_F64) && is_shape1(c, OUT(0), divide_up(shape_count(sh(c, IN(0))), NORM_BLOCK)),
             "one fp64 sum per block", OUT(0));
     return OK;
 }
@@ -609,7 +608,7 @@ static status check_adamw(const checker *c) {
         REQUIRE(!m_scale && !v_scale, "only 8-bit states have scales", m_scale ? m_scale : v_scale);
         return OK;
     }
-    int64_t n_blocks = (shape_count(sh(c, p)) + STATE_BLOCK - 1) / STATE_BLOCK;
+    int64_t n_blocks = divide_up(shape_count(sh(c, p)), STATE_BLOCK);
     REQUIRE(has_type(c, v, DTYPE_U8), "v beside an int8 m is uint8", v);
     REQUIRE(m_scale && has_type(c, m_scale, DTYPE_F32) && is_shape1(c, m_scale, n_blocks), "one fp32 scale per block",
             m_scale);

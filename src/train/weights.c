@@ -325,8 +325,8 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
         if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
             continue; /* other ranks' */
-        if (m->turned) exec_parallel(m->e, turned_task, m, (m->n + TURN_ROWS - 1) / TURN_ROWS);
-        else exec_parallel(m->e, straight_task, m, (n + TASK_ELEMENTS - 1) / TASK_ELEMENTS);
+        if (m->turned) exec_parallel(m->e, turned_task, m, divide_up(m->n, TURN_ROWS));
+        else exec_parallel(m->e, straight_task, m, divide_up(n, TASK_ELEMENTS));
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
         if (!m->turned)
