@@ -174,7 +174,7 @@ static const safetensor *find(const matcher *m, const char *name) {
     return t;
 }
 
-static shape part_shape(const plan *p, const model_param *q, const param_part *part) {
+static shape part_shape(const model_param *q, const param_part *part) {
     const shape *s = &q->cut.whole;
     if (s->rank == 1) return SHAPE(part->n_rows);
     return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
@@ -183,7 +183,7 @@ static shape part_shape(const plan *p, const model_param *q, const param_part *p
 static const safetensor *match_part(matcher *m, const model_param *q, const param_part *part) {
     char a[64], b[64];
     const safetensor *t = find(m, part->file_name);
-    shape want = part_shape(m->p, q, part);
+    shape want = part_shape(q, part);
     if (!t) complain(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
         complain(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
