@@ -243,14 +243,19 @@ static void queued_close(backend_context *c) {
     free(c);
 }
 
+/* A device gives out memory as somebody left it; as any number type this is one of ordinary size. */
+enum { LEFT_BEHIND = 0x40 };
 static status queued_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     ASSERT(tier_is_device(t)); /* host memory is the host's */
-    return backend_cpu()->memory_open(c->cpu, t, n_bytes, out);
+    TRY(backend_cpu()->memory_open(c->cpu, t, n_bytes, out));
+    memset(*out, LEFT_BEHIND, n_bytes);
+    return OK;
 }
 static void queued_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
     backend_cpu()->memory_close(c->cpu, t, memory, n_bytes);
 }
 static void queued_move(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
+static void queued_clear(backend_context *c, void *dst, size_t n_bytes) { memset(dst, 0, n_bytes); }
 
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
 
@@ -276,6 +281,7 @@ const backend *backend_queued(void) {
                   .memory_close = queued_memory_close,
                   .write = queued_move,
                   .read = queued_move,
+                  .clear = queued_clear,
                   .synchronize = queued_synchronize,
                   .queues = &queues,
                   .links = &links,

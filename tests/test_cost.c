@@ -195,7 +195,9 @@ static void adamw_runs_where_its_op_says(void **state) {
     h.device_bandwidth = 0.1e9;                                     /* it has nothing to do with the device */
     double small = (4.0 * CLIP_COUNT + 64) / 1e6;                   /* ms */
     assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9);       /* reads g p m v, writes p m v */
-    h.host_adamw = 0.1e9;                                           /* parameters/s */
+    h.host_adamw = 100e9;                                           /* parameters/s */
+    assert_float_equal(ms_of(&p, &h, NULL), 7 + small, 1e-9);       /* memory is slower */
+    h.host_adamw = 0.1e9, h.host_bandwidth = 10e9;
     assert_float_equal(ms_of(&p, &h, NULL), 1e3 * N / 0.1e9, 1e-9); /* fewer bytes, but as much arithmetic */
     value_id x = add_value(&p, "x", TIER_DEVICE), y = add_value(&p, "y", TIER_DEVICE);
     emit_add(&p, x, x, y); /* beside it on the device */
@@ -348,6 +350,16 @@ static void small_products_are_slower(void **state) {
     assert_float_equal(hardware_product_rate(&h, DTYPE_BF16, 100, 200, 50), 0.125e12, 1e3);
 }
 
+static void short_rows_attend_slower(void **state) {
+    (void)state;
+    hardware h = machine();
+    h.attention[DTYPE_BF16] = 1e12;
+    assert_float_equal(hardware_attention_rate(&h, DTYPE_BF16, 1), 1e12, 1e3); /* nobody said so */
+    h.attention_half = 500;
+    assert_float_equal(hardware_attention_rate(&h, DTYPE_BF16, 500), 0.5e12, 1e3);
+    assert_float_equal(hardware_attention_rate(&h, DTYPE_BF16, 1500), 0.75e12, 1e3);
+}
+
 static double op_seconds(const program *p, const hardware *h, size_t i) {
     const char *missing = NULL;
     double s = cost_op_seconds(p, &p->ops[i], h, NULL, &missing);
@@ -430,11 +442,11 @@ static void noise_on_the_host_takes_time(void **state) {
     o->at = TIER_HOST;
     double ns = 1e9 / COUNT, noisy = ns * op_seconds(&p, &h, 0), plain = ns * op_seconds(&p, &h, 1);
     assert_true(noisy > 0.08 && noisy < 0.12);
-    assert_float_equal(plain, 12 / 188.0, 1e-9); /* fp32: memory alone */
+    assert_float_equal(plain, 12e9 / h.host_bandwidth, 1e-9); /* fp32: memory alone */
     double update = ns * op_seconds(&p, &h, 2);
     assert_true(update > 0.14 && update < 0.25);
     h.host_adamw = 0; /* not measured: memory alone */
-    assert_float_equal(ns * op_seconds(&p, &h, 0), 6 / 188.0, 1e-9);
+    assert_float_equal(ns * op_seconds(&p, &h, 0), 6e9 / h.host_bandwidth, 1e-9);
     program_fini(&p);
 }
 
@@ -592,6 +604,7 @@ int main(void) {
         cmocka_unit_test(a_rate_that_is_not_there_is_named),
         cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
         cmocka_unit_test(small_products_are_slower),
+        cmocka_unit_test(short_rows_attend_slower),
         cmocka_unit_test(an_op_takes_the_longer_of_arithmetic_and_memory),
         cmocka_unit_test(bytes_are_those_that_move),
         cmocka_unit_test(noise_on_the_host_takes_time),

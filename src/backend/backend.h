@@ -100,7 +100,7 @@ typedef struct backend {
     void (*memory_close)(backend_context *c, tier t, void *memory, size_t n_bytes);
     void (*write)(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes);
     void (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
-    void (*clear)(backend_context *c, void *device_dst, size_t n_bytes); /* NULL: write does it */
+    void (*clear)(backend_context *c, void *device_dst, size_t n_bytes); /* of a discrete device */
     status (*synchronize)(backend_context *c); /* until all is done that was queued; what went wrong with it */
     const backend_queues *queues;              /* NULL: a kernel has run when it returns */
     const backend_links *links;                /* NULL: messages between ranks are the host's business */

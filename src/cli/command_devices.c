@@ -26,6 +26,8 @@ static void print_measured(const hardware *h) {
                 h->attention[types[i]] * 1e-9, h->vector[types[i]] * 1e-9);
     fprintf(stderr, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1],
             h->half[2]);
+    if (h->attention_half > 0)
+        fprintf(stderr, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
     fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host (triad)\n",
             h->device_bandwidth * 1e-9, h->host_bandwidth * 1e-9);
     fprintf(stderr, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",

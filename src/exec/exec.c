@@ -165,6 +165,19 @@ static status open_arenas(exec *e, const char *nvme_dir) {
     return disk_open(&e->disk, nvme_dir, p->arena_bytes[TIER_NVME], e->arena[TIER_HOST], p->arena_bytes[TIER_HOST]);
 }
 
+/* Memory of a device comes as it was left, and not every rank writes all that it reads: a stage of a pipeline without the loss
+ * adds its own sums to the others'. Memory of the host comes cleared from the system. */
+static void clear_persistent(exec *e) {
+    const program *p = e->program;
+    for (value_id v = 1; v < p->n_values; v++) {
+        const value *x = program_get(p, v);
+        tier t;
+        uint64_t at;
+        if (x->persistent && !x->view_of && exec_locate(e, v, &t, &at) && tier_is_device(t))
+            e->backend->clear(e->context, (uint8_t *)e->arena[t] + at, value_bytes(x));
+    }
+}
+
 /* Messages that find their bytes in a device's memory are the device's to send: the plan has chosen so. */
 static status find_links(exec *e) {
     const program *p = e->program;
@@ -210,6 +223,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
+    if (e->backend->discrete) clear_persistent(e);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
     *out = e;
@@ -297,8 +311,8 @@ static void clear_task(void *context, int64_t task, int thread) {
     memset(c->to + at, 0, MIN(c->n_bytes - at, (size_t)CLEAR_TASK));
 }
 
-/* In pieces, from one that is zero: of what only a copy reaches. */
-static void clear_far(exec *e, value_id v, size_t n_bytes) {
+/* In pieces, from one that is zero. */
+static void clear_file(exec *e, value_id v, size_t n_bytes) {
     void *zeros = mem_alloc(CLEAR_TASK);
     for (size_t at = 0; at < n_bytes; at += CLEAR_TASK)
         exec_write(e, v, at, zeros, MIN(n_bytes - at, (size_t)CLEAR_TASK));
@@ -311,8 +325,8 @@ void exec_clear(exec *e, value_id v) {
     uint64_t at = part_offset(e, v, 0, n_bytes, &t);
     clearing c = {t == TIER_NVME ? NULL : (uint8_t *)e->arena[t] + at, n_bytes}; /* a file has no address */
     if (exec_is_near(e, v)) exec_parallel(e, clear_task, &c, divide_up((int64_t)n_bytes, CLEAR_TASK));
-    else if (tier_is_device(t) && e->backend->clear) e->backend->clear(e->context, c.to, n_bytes);
-    else clear_far(e, v, n_bytes);
+    else if (tier_is_device(t)) e->backend->clear(e->context, c.to, n_bytes);
+    else clear_file(e, v, n_bytes);
 }
 
 const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }

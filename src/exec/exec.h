@@ -3,6 +3,7 @@
  *
  * Promises
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
+ *   - What is persistent begins as zeros.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
  *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the

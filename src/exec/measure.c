@@ -13,7 +13,7 @@
 #define LEAST_TRIES 4
 #define USUAL_TRY_S 0.4
 #define COPY_BYTES ((size_t)64 << 20)
-#define TRIAD_ELEMENTS ((size_t)16 << 20) /* fp32 arrays of 64 MiB: beyond the caches of a host */
+#define TRIAD_BYTES ((size_t)256 << 20) /* of each array: beyond the caches of a large host */
 #define VALUE_ALIGNMENT 256
 
 /* Work that is large for one device is nothing for another. */
@@ -29,7 +29,7 @@ typedef struct work_sizes {
 static const work_sizes *sizes_for(const backend *b) {
     static const work_sizes cores = {1536, 1024, 128, 2,        8,  512,
                                      64,   512,  512, 16 << 20, 1e8}; /* half a second on two cores */
-    static const work_sizes gpu = {8192, 8192, 512, 8, 16, 2048, 128, 4096, 2048, 128 << 20, 4e12};
+    static const work_sizes gpu = {8192, 8192, 512, 4, 16, 4096, 128, 4096, 2048, 128 << 20, 4e12};
     return b->discrete ? &gpu : &cores;
 }
 
@@ -210,10 +210,10 @@ status exec_measure_peak(const backend *b, const backend_options *o, dtype t, do
     return rc;
 }
 
-/* Forward and backward together, as a step runs them. */
-static status measure_attention(const bench *m, dtype t, double *flops_per_second) {
+/* Forward and backward together, as a step runs them, of rows of T tokens. */
+static status attention_rate(const bench *m, dtype t, int64_t T, double *flops_per_second) {
     const work_sizes *w = sizes_for(m->b);
-    int64_t B = w->batch, H = w->heads, T = w->length, D = w->head_dim, N = B * T;
+    int64_t N = w->batch * w->length, B = N / T, H = w->heads, D = w->head_dim;
     op_attr a = {.batch = B,
                  .seq_len = T,
                  .n_heads = (int)H,
@@ -231,6 +231,26 @@ static status measure_attention(const bench *m, dtype t, double *flops_per_secon
     seconds += probe_seconds(&r, 1);
     probe_close(&r);
     *flops_per_second = flops / seconds;
+    return OK;
+}
+
+/* A GPU needs long rows to be busy: what a FLOP takes is a + b / length. Cores do not. */
+static status measure_attention(const bench *m, hardware *h) {
+    int64_t T = sizes_for(m->b)->length, shorter = m->b->discrete ? T / 4 : T;
+    double half = 0;
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
+        double at_short, at_long, slope = 0;
+        TRY(attention_rate(m, t, shorter, &at_short));
+        at_long = at_short;
+        if (shorter < T) {
+            TRY(attention_rate(m, t, T, &at_long));
+            slope = (1 / at_short - 1 / at_long) / (1.0 / (double)shorter - 1.0 / (double)T);
+        }
+        slope = fmin(fmax(slope, 0), 0.5 * (double)T / at_long); /* noise, and rows that are too short to tell */
+        h->attention[t] = 1 / (1 / at_long - slope / (double)T);
+        half += slope * h->attention[t] / HARDWARE_DTYPES;
+    }
+    h->attention_half = half;
     return OK;
 }
 
@@ -333,14 +353,18 @@ static status measure_host(const bench *m, hardware *h) {
     const backend *b = m->b;
     backend_context *c = m->c;
     void *memory;
-    size_t n_bytes = 3 * TRIAD_ELEMENTS * sizeof(float);
+    sys_info machine;
+    sys_info_get(&machine);
+    size_t most =
+        MIN(TRIAD_BYTES, (size_t)machine.memory_total / 64) / sizeof(float); /* a small one has small caches */
+    size_t n = most / TRIAD_TASK * TRIAD_TASK, n_bytes = 3 * n * sizeof(float);
     TRY(b->memory_open(c, TIER_HOST, n_bytes, &memory));
-    triad t = {memory, (float *)memory + TRIAD_ELEMENTS, (float *)memory + 2 * TRIAD_ELEMENTS};
+    triad t = {memory, (float *)memory + n, (float *)memory + 2 * n};
     double best = INFINITY;
     uint64_t start = clock_ns();
     for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
         uint64_t begin = clock_ns();
-        b->parallel(c, triad_task, &t, (int64_t)(TRIAD_ELEMENTS / TRIAD_TASK));
+        b->parallel(c, triad_task, &t, (int64_t)(n / TRIAD_TASK));
         best = fmin(best, (double)(clock_ns() - begin) * 1e-9);
     }
     b->memory_close(c, TIER_HOST, memory, n_bytes);
@@ -441,7 +465,7 @@ static void round_numbers(hardware *h) {
     double *const all[] = {&h->device_bandwidth, &h->launch_s,   &h->sum_s,          &h->noise_rate,
                            &h->host_bandwidth,   &h->host_adamw, &h->copy_to_device, &h->copy_to_host,
                            &h->copy_both,        &h->disk_read,  &h->disk_write,     &h->half[0],
-                           &h->half[1],          &h->half[2]};
+                           &h->half[1],          &h->half[2],    &h->attention_half};
     char text[32];
     for (size_t i = 0; i < ARRAY_LENGTH(all) + 3 * HARDWARE_DTYPES; i++) {
         size_t k = i - ARRAY_LENGTH(all);
@@ -484,10 +508,8 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     TRY_GOTO(rc, measure_launch(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_sums(m, &h), done);
     TRY_GOTO(rc, measure_products(m, &h), done);
-    for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
-        TRY_GOTO(rc, measure_attention(m, t, &h.attention[t]), done);
-        TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
-    }
+    TRY_GOTO(rc, measure_attention(m, &h), done);
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
     TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
     TRY_GOTO(rc, measure_copies(m, &h), done);

@@ -81,11 +81,12 @@ static double copy_seconds(const program *p, const op *o, const hardware *h, con
 }
 
 /* The rate is of the common case, bf16 with a master; other states move other bytes. Rounding noise is integer work beside
- * roots and divisions: whichever takes longer counts. A rate that was not measured is memory's alone. */
+ * roots and divisions: whichever takes longer counts, and memory if that does. A rate that was not measured is memory's alone. */
 static double adamw_seconds(const program *p, const op *o, const hardware *h) {
     double bytes = op_bytes(p, o) / HARDWARE_ADAMW_BYTES, noise = NOISE_FLOPS * op_noise(p, o);
     double work = fmax(op_flops(p, o) - noise, noise) / HARDWARE_ADAMW_FLOPS;
-    return (h->host_adamw > 0 ? fmax(bytes, work) : bytes) / hardware_adamw_rate(h);
+    if (h->host_adamw <= 0) return bytes / hardware_adamw_rate(h);
+    return fmax(fmax(bytes, work) / hardware_adamw_rate(h), op_bytes(p, o) / h->host_bandwidth);
 }
 
 /* Between the ranks of a group: over the links of a node while all of them are there. A ring over several nodes enters
@@ -185,7 +186,8 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_RING:
-    case OP_ATTENTION_RING_BWD: return fmax(flops / h->attention[t], memory) + h->launch_s;
+    case OP_ATTENTION_RING_BWD:
+        return fmax(flops / hardware_attention_rate(h, t, (double)o->attr.seq_len), memory) + h->launch_s;
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
         if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;

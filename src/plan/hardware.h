@@ -24,6 +24,7 @@ typedef struct hardware {
     double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
     double matrix_fp8, sheet_fp8; /* of products alone: nothing else is computed in 8 bits */
     double half[3]; /* m, n, k: rate(m, n, k) = matrix * m / (m + half_m) * n / (n + half_n) * k / (k + half_k) */
+    double attention_half; /* rate(T) = attention * T / (T + attention_half) */
     double copy_to_device, copy_to_host, copy_both;
     double disk_read, disk_write;
     double link_bandwidth, link_latency, network_bandwidth, network_latency;
@@ -46,6 +47,7 @@ void hardware_cache_path(char *out, size_t n);
 
 /* FLOP/s of a product with a result (m, n) and sums of length k. */
 double hardware_product_rate(const hardware *h, dtype t, double m, double n, double k);
+double hardware_attention_rate(const hardware *h, dtype t, double row_tokens); /* FLOP/s */
 /* bf16 with an fp32 master: reads gradient, master, m, v, writes master, m, v and the parameter. */
 #define HARDWARE_ADAMW_BYTES 30.0
 #define HARDWARE_ADAMW_FLOPS 14.0              /* as op_flops counts them */
