@@ -95,10 +95,10 @@ static value_id add_staging(moves *m, value_id like) {
 }
 
 /* What the host fetches from a device was made just before, and the device's next kernels would soon want its bytes: half
- * of the distance is left for the copy to be late. */
+ * of the distance, and of one block all of it, is left for the copy to be late. */
 static int fetch_distance(const moves *m, value_id from, tier to) {
     bool leaves_device = to == TIER_HOST && tier_is_device(program_tier(m->p, from));
-    return leaves_device ? m->prefetch - m->prefetch / 2 : m->prefetch;
+    return leaves_device ? m->prefetch / 2 : m->prefetch;
 }
 
 value_id moves_fetch(moves *m, value_id from, tier to, size_t block, size_t earliest) {
