@@ -44,10 +44,12 @@ struct backend_context {
     pthread_cond_t moved;
     stream selected;
     bool recording, stop;
+    bool embedded; /* in this section EMBED is queued already */
     recording sections[SECTION_COUNT], current;
 };
 
 static _Atomic uint64_t n_recordings, n_messages;
+static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static struct {
     comm *comm;
@@ -129,9 +131,11 @@ static void queued_select(backend_context *c, stream s) {
     c->selected = s;
 }
 static void queued_kernel(backend_context *c, const kernel_call *k) {
+    c->embedded |= k->op->kind == OP_EMBED;
     put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
 }
 static void queued_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
+    if (c->embedded && c->selected == STREAM_D2H) atomic_fetch_add(&n_copies_behind_embed, 1);
     put(c, (entry){.kind = ENTRY_COPY, .dst = dst, .src = src, .n_bytes = n_bytes});
 }
 static void queued_wait(backend_context *c, stream s, uint32_t n, bool on_host) {
@@ -146,6 +150,7 @@ static status queued_record(backend_context *c) {
 }
 
 static status queued_record_end(backend_context *c, section s) {
+    c->embedded = false;
     for (size_t i = 0; i < c->current.n; i++) /* a recording must not meet the host: see exec/queue.c */
         ASSERT(c->current.items[i].e.kind != ENTRY_WAIT || is_queue(c->current.items[i].e.s));
     c->recording = false;
@@ -164,6 +169,7 @@ static void queued_start(backend_context *c, section s) {
 }
 
 static status queued_synchronize(backend_context *c) {
+    c->embedded = false;
     pthread_mutex_lock(&c->lock);
     for (stream s = 0; s < STREAM_COUNT; s++) {
         while (c->queues[s].done < c->queues[s].n) pthread_cond_wait(&c->moved, &c->lock);
@@ -257,6 +263,7 @@ static void queued_memory_close(backend_context *c, tier t, void *memory, size_t
 static void queued_move(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
 static void queued_clear(backend_context *c, void *dst, size_t n_bytes) { memset(dst, 0, n_bytes); }
 
+uint64_t backend_queued_copies_behind_embed(void) { return atomic_load(&n_copies_behind_embed); }
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
 
 const backend *backend_queued(void) {

@@ -23,14 +23,14 @@ static training training_of(const char *preset, precision q, int accumulation) {
     return (training){.preset = preset, .precision = q, .accumulation = accumulation, .steps = STEPS, .threads = 1};
 }
 
-static void check_same(const char *preset, precision q, int zero, bool links, const char *const *extra,
+static void check_same(const char *preset, precision q, int zero, bool links, bool overlap, const char *const *extra,
                        const train_result *alone) {
     char name[160], what[160], setting[32];
-    const char *more[8] = {setting};
+    const char *more[8] = {setting, overlap ? "memory.overlap_update=true" : "memory.overlap_update=false"};
     snprintf(setting, sizeof setting, "parallel.zero=%d", zero);
-    for (int i = 0; extra && extra[i]; i++) more[1 + i] = extra[i];
-    snprintf(name, sizeof name, "%s %s zero %d%s %s", preset, precision_name(q), zero, links ? " links" : "",
-             extra ? extra[0] : "");
+    for (int i = 0; extra && extra[i]; i++) more[2 + i] = extra[i];
+    snprintf(name, sizeof name, "%s %s zero %d%s%s %s", preset, precision_name(q), zero, links ? " links" : "",
+             overlap ? " overlap" : "", extra ? extra[0] : "");
     training t = training_of(preset, q, 1);
     t.comm = ranks;
     t.backend = backend_queued();
@@ -61,9 +61,9 @@ static int check_precision(const char *preset, precision q) {
     int n = 0;
     if (comm_rank(ranks) == 0) must(training_run(&t, &alone));
     must(comm_broadcast(ranks, &alone, sizeof alone, 0));
-    for (int links = 0; links < 2; links++)
+    for (int way = 0; way < 4; way++)
         for (int zero = 0; zero <= 3; zero++, n++)
-            check_same(preset, q, zero, links, extras[(size_t)zero % ARRAY_LENGTH(extras)], &alone);
+            check_same(preset, q, zero, way % 2, way / 2, extras[(size_t)(zero + way) % ARRAY_LENGTH(extras)], &alone);
     return n;
 }
 

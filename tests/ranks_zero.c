@@ -89,6 +89,9 @@ static const char *const *const extras[] = {
              "memory.recompute=selective", "memory.nvme_path=."),
     SETTINGS("memory.offload.activations=nvme", "memory.nvme_path=.", "memory.states=int8",
              "parallel.persist_below=5000"),
+    SETTINGS("memory.offload.states=host", "memory.bucket=256K", "memory.overlap_update=true"),
+    SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=nvme",
+             "memory.nvme_path=.", "memory.recompute=full", "parallel.prefetch=2", "memory.overlap_update=true"),
 };
 
 /* Every stage of one model, precision and accumulation, with each `stride`-th of the extras. */

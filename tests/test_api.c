@@ -258,6 +258,23 @@ static void steps_of_the_caller_are_the_steps_of_train_run(void **state) {
     ralo_trainer_close(t);
 }
 
+/* A caller may look at the run between any two steps: nothing of the next one has begun. */
+static void steps_of_the_caller_do_not_overlap(void **state) {
+    (void)state;
+    ralo_settings *s = settings_of(PAIRS(TINY, "memory.offload.states", "host", "memory.overlap_update", "true"));
+    ralo_plan *p;
+    ralo_trainer *t;
+    must(ralo_plan_open(&p, s)); /* as `ralo train` would run it */
+    assert_non_null(strstr(ralo_plan_json(p), "\"overlap_update\": true"));
+    ralo_plan_close(p);
+    REFUSED(ralo_trainer_open(&t, s), RALO_ERROR_INPUT, "memory.overlap_update: found true, expected auto or false");
+    must(ralo_settings_set(s, "memory.overlap_update", "auto"));
+    must(ralo_trainer_open(&t, s));
+    assert_non_null(strstr(ralo_plan_json(ralo_trainer_plan(t)), "\"overlap_update\": false"));
+    ralo_trainer_close(t);
+    ralo_settings_free(s);
+}
+
 static void a_saved_run_goes_on_where_it_stopped(void **state) {
     (void)state;
     char *dir = training_dir(), path[600];
@@ -657,6 +674,7 @@ int main(void) {
         cmocka_unit_test(a_plan_adds_up),
         cmocka_unit_test(what_does_not_fit_is_told),
         cmocka_unit_test(steps_of_the_caller_are_the_steps_of_train_run),
+        cmocka_unit_test(steps_of_the_caller_do_not_overlap),
         cmocka_unit_test(a_saved_run_goes_on_where_it_stopped),
         cmocka_unit_test(a_step_that_fails_ends_the_trainer),
         cmocka_unit_test(text_comes_back_from_tokens),

@@ -26,7 +26,7 @@ static train_result run(const backend *b, precision q, const char *const *more, 
 }
 
 static void every_way_gives_the_bits_of_the_cpu(void **state) {
-    static const char *const ways[][6] = {
+    static const char *const ways[][7] = {
         {0},
         {"memory.recompute=full"},
         {"memory.offload.states=host"},
@@ -36,6 +36,10 @@ static void every_way_gives_the_bits_of_the_cpu(void **state) {
          "memory.offload.activations=host", "memory.recompute=full"},
         {"memory.offload.params=nvme", "memory.offload.states=nvme", "memory.offload.activations=host"},
         {"memory.offload.states=host", "memory.bucket=256K"},
+        {"memory.overlap_update=true"},
+        {"memory.offload.states=host", "memory.overlap_update=true", "memory.bucket=256K"},
+        {"memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=nvme",
+         "memory.offload.activations=host", "memory.recompute=full", "memory.overlap_update=true"},
     };
     char *dir = training_dir();
     for (precision q = PRECISION_FP32; q <= PRECISION_BF16_SR; q++) {
@@ -61,10 +65,29 @@ static void sections_that_meet_the_host_are_not_recorded(void **state) {
     training_dir_remove(dir);
 }
 
+/* The next forward is queued while most gradients have yet to leave for the update: a queue that is full of their copies
+ * does not hold it up. */
+static void the_forward_of_a_turn_is_queued_before_the_update_is_done(void **state) {
+    static const char *const apart[] = {"memory.offload.states=host", "memory.bucket=256K", NULL},
+                             *const beside[] = {"memory.offload.states=host", "memory.bucket=256K",
+                                                "memory.overlap_update=true", NULL};
+    char *dir = training_dir();
+    uint64_t before = backend_queued_copies_behind_embed();
+    run(backend_queued(), PRECISION_BF16_SR, apart, dir);
+    assert_int_equal(backend_queued_copies_behind_embed(),
+                     before); /* sections of their own: no gradient leaves in one */
+    run(backend_queued(), PRECISION_BF16_SR, beside, dir);
+    uint64_t n = backend_queued_copies_behind_embed() - before;
+    print_message("%llu copies of gradients and parameters queued behind EMBED\n", (unsigned long long)n);
+    assert_true(n > 20);
+    training_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
         cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
+        cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,25 +250,36 @@ static void assert_message_has(const char *const *parts) {
         if (!strstr(error_message(), *parts)) fail_msg("'%s' is not in the message: %s", *parts, error_message());
 }
 
+/* Each of these also with the next micro-batch run beside the update that goes wrong. */
+static const char *const overlaps[] = {"memory.overlap_update=false", "memory.overlap_update=true"};
+
 /* The second update leaves a NaN in a parameter: the third step cannot be finite. */
 static void a_broken_parameter_is_named(void **state) {
     (void)state;
-    train_result r;
-    training t = {.steps = 6, .backend = poisoned_backend(OP_ADAMW, POISONED_PARAM, 2, 2)};
-    assert_int_equal(training_run(&t, &r), ERR_RUN);
-    assert_message_has(SETTINGS("step 3:", "layer 1", "'" POISONED_PARAM "'", "element 77", "train.nonfinite=skip"));
-    assert_int_equal(r.steps, 2);
+    for (size_t i = 0; i < ARRAY_LENGTH(overlaps); i++) {
+        train_result r;
+        training t = {
+            .steps = 6, .backend = poisoned_backend(OP_ADAMW, POISONED_PARAM, 2, 2), .more = SETTINGS(overlaps[i])};
+        assert_int_equal(training_run(&t, &r), ERR_RUN);
+        assert_message_has(
+            SETTINGS("step 3:", "layer 1", "'" POISONED_PARAM "'", "element 77", "train.nonfinite=skip"));
+        assert_int_equal(r.steps, 2);
+    }
 }
 
 /* A kernel that goes wrong in the second micro-batch of step 4: its output is named, not who stumbled over it. */
 static void the_first_wrong_output_is_named(void **state) {
     (void)state;
-    train_result r;
-    training t = {
-        .steps = 6, .accumulation = 2, .backend = poisoned_backend(OP_SWIGLU, "layers.1.mlp.act", 8, INT64_MAX)};
-    assert_int_equal(training_run(&t, &r), ERR_RUN);
-    assert_message_has(SETTINGS("step 4:", "layer 1", "'layers.1.mlp.act'", "element 77", "swiglu"));
-    assert_int_equal(r.steps, 3);
+    for (size_t i = 0; i < ARRAY_LENGTH(overlaps); i++) {
+        train_result r;
+        training t = {.steps = 6,
+                      .accumulation = 2,
+                      .backend = poisoned_backend(OP_SWIGLU, "layers.1.mlp.act", 8, INT64_MAX),
+                      .more = SETTINGS(overlaps[i])};
+        assert_int_equal(training_run(&t, &r), ERR_RUN);
+        assert_message_has(SETTINGS("step 4:", "layer 1", "'layers.1.mlp.act'", "element 77", "swiglu"));
+        assert_int_equal(r.steps, 3);
+    }
 }
 
 typedef struct diary {
@@ -290,12 +301,15 @@ static train_observer diary_observer(diary *d) {
 static void a_skipped_step_leaves_the_parameters_alone(void **state) {
     (void)state;
     static const precision kinds[] = {PRECISION_FP32, PRECISION_BF16};
-    static const char *const settings[] = {"train.nonfinite=skip", "train.schedule=constant", NULL};
-    for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
+    for (size_t k = 0; k < ARRAY_LENGTH(kinds) * ARRAY_LENGTH(overlaps); k++) {
         diary d;
         train_observer o = diary_observer(&d);
         train_result before, at, after;
-        training t = {.precision = kinds[k], .accumulation = 2, .steps = 3, .more = settings, .observer = &o};
+        training t = {.precision = kinds[k / 2],
+                      .accumulation = 2,
+                      .steps = 3,
+                      .more = SETTINGS("train.nonfinite=skip", "train.schedule=constant", overlaps[k % 2]),
+                      .observer = &o};
         training_must(training_run(&t, &before));
         assert_int_equal(d.n_messages, 0);
 
@@ -318,38 +332,55 @@ static void a_skipped_step_leaves_the_parameters_alone(void **state) {
     }
 }
 
-/* What the kernels were told in each update, of the first parameter. */
+/* What the kernels were told in each update, of the first parameter, and at the end of each forward. */
 static struct {
-    step_scalars scalars[16];
-    int n;
+    step_scalars updates[16], micros[16];
+    int n_updates, n_micros;
 } probe;
 static void probing_adamw(backend_context *c, const kernel_call *k) {
-    if (strcmp(call_out(k, 0)->name, "embed.w") == 0 && probe.n < (int)ARRAY_LENGTH(probe.scalars))
-        probe.scalars[probe.n++] = *(const step_scalars *)k->in[2];
+    if (strcmp(call_out(k, 0)->name, "embed.w") == 0 && probe.n_updates < (int)ARRAY_LENGTH(probe.updates))
+        probe.updates[probe.n_updates++] = *(const step_scalars *)k->in[2];
     backend_cpu()->kernels[OP_ADAMW](c, k);
 }
+static void probing_loss(backend_context *c, const kernel_call *k) {
+    if (probe.n_micros < (int)ARRAY_LENGTH(probe.micros))
+        probe.micros[probe.n_micros++] = *(const step_scalars *)k->in[3];
+    backend_cpu()->kernels[OP_LOSS_REDUCE](c, k);
+}
 
-/* AdamW's bias correction counts updates, so a skipped step does not age it; the rounding noise is fresh every step. */
+/* AdamW's bias correction counts updates, so a skipped step does not age it; the rounding noise is fresh every step. A
+ * micro-batch beside an update is told of its own step. */
 static void kernels_are_told_where_the_run_is(void **state) {
     (void)state;
-    train_result r;
-    training t = {.steps = 6,
-                  .accumulation = 2,
-                  .backend = poisoned_backend(OP_LINEAR_DW, POISONED_GRAD, 5, 5), /* step 3 */
-                  .more = SETTINGS("train.nonfinite=skip", "train.beta1=0.8", "train.beta2=0.9", "train.seed=5")};
-    poisoned_kernels[OP_ADAMW] = probing_adamw;
-    probe.n = 0;
-    training_must(training_run(&t, &r));
-    assert_int_equal(probe.n, 6);
-    static const int updates[] = {1, 2, 3, 3, 4, 5};
-    uint64_t noise = rng_key(5, "stochastic rounding");
-    for (int i = 0; i < 6; i++) {
-        const step_scalars *s = &probe.scalars[i];
-        assert_int_equal(s->step, i + 1);
-        assert_int_equal(s->micro, 1); /* the last of two */
-        assert_true(s->bias1 == (float)(1 - pow(0.8, updates[i])) && s->bias2 == (float)(1 - pow(0.9, updates[i])));
-        assert_true(s->seed == 1 && s->grad_unscale == 1);
-        assert_true(((uint64_t)s->noise_hi << 32 | s->noise_lo) == noise);
+    for (size_t overlap = 0; overlap < ARRAY_LENGTH(overlaps); overlap++) {
+        train_result r;
+        training t = {.steps = 6,
+                      .accumulation = 2,
+                      .backend = poisoned_backend(OP_LINEAR_DW, POISONED_GRAD, 5, 5), /* step 3 */
+                      .more = SETTINGS("train.nonfinite=skip", "train.beta1=0.8", "train.beta2=0.9", "train.seed=5",
+                                       overlaps[overlap])};
+        poisoned_kernels[OP_ADAMW] = probing_adamw;
+        poisoned_kernels[OP_LOSS_REDUCE] = probing_loss;
+        probe.n_updates = probe.n_micros = 0;
+        training_must(training_run(&t, &r));
+        assert_int_equal(probe.n_updates, 6);
+        assert_int_equal(probe.n_micros, 12);
+        static const int updates[] = {1, 2, 3, 3, 4, 5};
+        uint64_t noise = rng_key(5, "stochastic rounding");
+        for (int i = 0; i < 6; i++) {
+            const step_scalars *s = &probe.updates[i];
+            assert_int_equal(s->step, i + 1);
+            assert_int_equal(s->micro, 1); /* the last of two */
+            assert_true(s->bias1 == (float)(1 - pow(0.8, updates[i])) && s->bias2 == (float)(1 - pow(0.9, updates[i])));
+            assert_true(s->seed == 1 && s->grad_unscale == 1);
+            assert_true(((uint64_t)s->noise_hi << 32 | s->noise_lo) == noise);
+        }
+        for (int i = 0; i < 12; i++) {
+            const step_scalars *s = &probe.micros[i];
+            assert_int_equal(s->step, i / 2 + 1);
+            assert_int_equal(s->micro, i % 2);
+            assert_true(s->seed == 1 && ((uint64_t)s->noise_hi << 32 | s->noise_lo) == noise);
+        }
     }
 }
 

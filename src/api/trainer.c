@@ -17,12 +17,24 @@ static void on_message(void *context, const char *text) {
     log_info("%s", text);
 }
 
+/* Between any two steps the caller may look at the run, or change what comes next. */
+static status never_overlap(plan_request *p) {
+    if (p->overlap_update == OVERLAP_TRUE)
+        return ERR(
+            ERR_INPUT,
+            "memory.overlap_update: found true, expected auto or false: a step of ralo_trainer_step ends with its "
+            "update, and the next micro-batch is begun by the next call");
+    p->overlap_update = OVERLAP_FALSE;
+    return OK;
+}
+
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
     static const train_observer observer = {.on_message = on_message};
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
+    TRY(never_overlap(&r->plan));
     r->train.save_every = 0; /* the caller saves, and waits for it: nothing is staged for background writing */
     r->plan.state_copies = 0;
     r->export_dir = NULL;

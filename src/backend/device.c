@@ -36,6 +36,7 @@ target backend_target(device_kind k, int n_threads) {
                 .has_ring = k == DEVICE_CPU && host->kernels[OP_ATTENTION_RING]};
     if (k == DEVICE_CUDA) {
         t.name = "cuda";
+        t.discrete = true;
         t.alignment = CUDA_ALIGNMENT;
         t.logits_rows = 2048; /* 40 times faster at products than a CPU, 10 times at memory */
         t.work_bytes = cuda_work_bytes;

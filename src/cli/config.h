@@ -43,6 +43,7 @@ typedef struct config {
         int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
         int prefetch;
         int64_t bucket;        /* bytes */
+        int overlap_update;    /* overlap_wish */
         const char *nvme_path; /* "": the run directory */
         const char *place;     /* as place_parse reads it; "": everything on the first device */
         state_format states;

@@ -375,6 +375,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                    .bucket_bytes = c->memory.bucket};
     p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
     p->may_nvme = *c->memory.nvme_path != 0; /* a drive is not filled unasked */
+    p->overlap_update = (overlap_wish)c->memory.overlap_update;
     p->shard = c->parallel.shard;
     p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
 }

@@ -250,6 +250,7 @@ void exec_close(exec *e) {
     if (e->host_context && e->host_context != e->context) e->host->close(e->host_context);
     if (e->context) e->backend->close(e->context);
     free(e->marks);
+    free(e->feed);
     free(e->calls);
     free(e->kernels);
     free(e->reach);

@@ -39,6 +39,7 @@ struct exec {
     _Atomic uint32_t *done; /* ops of each stream finished in the section that runs: own_done, or ... */
     _Atomic uint32_t own_done[STREAM_COUNT];
     uint8_t *marks;             /* ... where a device has queues; per op: who waits for it (queue.c) */
+    size_t *feed;               /* likewise: the ops of each section in the order in which they are queued */
     _Atomic uint32_t n_waiting; /* threads asleep until `done` moves on */
     pthread_mutex_t lock;       /* of what follows */
     pthread_cond_t moved;       /* done, or a section to run */

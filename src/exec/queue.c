@@ -8,6 +8,9 @@
  * A section in which device and host wait for each other is queued anew each time. Recorded it can stand still: whoever
  * starts a recording puts its parts onto queues of his own choice, and one part that waits for the host may come before the
  * very part that the host waits for. Queued by us, each stream is a queue of its own, and waits point back in the list.
+ * Not in the order of the list, though: a queue has room for so many entries, and whoever puts one more waits. Where
+ * thousands of copies go at the host's pace, kernels that stand behind them in the list but need only the first of them
+ * would not be queued before the last ones are under way. So what needs less comes first.
  *
  * Nor is a section recorded whose messages the device runs: the library that sends them may do things while it is called
  * that a recording does not hold, and a recording cannot be ended in the middle. Every such message is counted for the host,
@@ -30,21 +33,75 @@ enum {
 
 /* ---- who waits for what ------------------------------------------------------------------------------------------ */
 
+/* The ops of a section by stream, in order. */
+typedef struct stream_ops {
+    size_t *at[STREAM_COUNT], n[STREAM_COUNT];
+} stream_ops;
+
+static void stream_ops_init(stream_ops *l, const exec *e, section s) {
+    size_t n_ops = e->end_op[s] - e->first_op[s];
+    *l = (stream_ops){0};
+    for (stream k = 0; k < STREAM_COUNT; k++) l->at[k] = mem_alloc((n_ops + 1) * sizeof *l->at[k]);
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        stream k = e->program->ops[i].stream;
+        l->at[k][l->n[k]++] = i;
+    }
+}
+
+static void stream_ops_fini(stream_ops *l) {
+    for (stream k = 0; k < STREAM_COUNT; k++) free(l->at[k]);
+}
+
+/* The op of stream k that op o waits for. */
+static size_t awaited_op(const stream_ops *l, const op *o, stream k) {
+    ASSERT(o->wait[k] <= l->n[k]);
+    return l->at[k][o->wait[k] - 1];
+}
+
 static void find_marks(exec *e, section s) {
     const program *p = e->program;
-    size_t *at[STREAM_COUNT] = {0}; /* per queued stream: its ops in order */
-    size_t n[STREAM_COUNT] = {0}, n_ops = e->end_op[s] - e->first_op[s];
-    for (stream k = 0; k < STREAM_COUNT; k++) at[k] = mem_alloc((n_ops + 1) * sizeof *at[k]);
-    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) at[p->ops[i].stream][n[p->ops[i].stream]++] = i;
+    stream_ops l;
+    stream_ops_init(&l, e, s);
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
-        for (stream k = 0; k < STREAM_COUNT; k++) {
-            uint32_t awaited = p->ops[i].wait[k];
-            if (!awaited || !exec_is_queued(e, k)) continue;
-            ASSERT(awaited <= n[k]);
-            e->marks[at[k][awaited - 1]] |= exec_is_queued(e, p->ops[i].stream) ? MARK_QUEUE : MARK_HOST;
-        }
-    for (size_t i = 0; i < n[STREAM_COMM] && e->links; i++) e->marks[at[STREAM_COMM][i]] |= MARK_HOST;
-    for (stream k = 0; k < STREAM_COUNT; k++) free(at[k]);
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (p->ops[i].wait[k] && exec_is_queued(e, k))
+                e->marks[awaited_op(&l, &p->ops[i], k)] |= exec_is_queued(e, p->ops[i].stream) ? MARK_QUEUE : MARK_HOST;
+    for (size_t i = 0; i < l.n[STREAM_COMM] && e->links; i++) e->marks[l.at[STREAM_COMM][i]] |= MARK_HOST;
+    stream_ops_fini(&l);
+}
+
+/* ---- in which order they are queued -------------------------------------------------------------------------------- */
+
+typedef struct ranked_op {
+    size_t op, depth;
+} ranked_op;
+
+static int by_depth(const void *a, const void *b) {
+    const ranked_op *x = a, *y = b;
+    if (x->depth != y->depth) return x->depth < y->depth ? -1 : 1;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+/* By depth: the longest way of ops, those of the host among them, that must be done before. Whatever an op needs has less
+ * of it and is queued already when a full queue holds up the rest: it can always run, so the queue gets room. */
+static void order_by_depth(exec *e, section s) {
+    size_t first = e->first_op[s], n = e->end_op[s] - first;
+    size_t last[STREAM_COUNT] = {0}; /* of each stream: the depth of its last op so far */
+    ranked_op *ranked = mem_alloc((n + 1) * sizeof *ranked);
+    stream_ops l;
+    stream_ops_init(&l, e, s);
+    for (size_t i = 0; i < n; i++) {
+        const op *o = &e->program->ops[first + i];
+        size_t depth = last[o->stream];
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (o->wait[k]) depth = MAX(depth, ranked[awaited_op(&l, o, k) - first].depth);
+        ranked[i] = (ranked_op){.op = first + i, .depth = depth + 1};
+        last[o->stream] = depth + 1;
+    }
+    qsort(ranked, n, sizeof *ranked, by_depth);
+    for (size_t i = 0; i < n; i++) e->feed[first + i] = ranked[i].op;
+    stream_ops_fini(&l);
+    free(ranked);
 }
 
 /* ---- queueing ---------------------------------------------------------------------------------------------------- */
@@ -63,7 +120,8 @@ void exec_queue_op(exec *e, size_t index) {
 static void queue_section(exec *e, section s, bool stamped) {
     const backend_queues *q = e->backend->queues;
     uint32_t n[STREAM_COUNT] = {0};
-    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+    for (size_t at = e->first_op[s]; at < e->end_op[s]; at++) {
+        size_t i = e->feed[at];
         const op *o = &e->program->ops[i];
         if (!exec_is_queued(e, o->stream)) continue;
         q->select(e->context, o->stream);
@@ -105,6 +163,8 @@ status exec_queues_open(exec *e) {
     const program *p = e->program;
     const backend_queues *q = e->backend->queues;
     e->marks = mem_alloc(MAX(p->n_ops, (size_t)1));
+    e->feed = mem_alloc((p->n_ops + 1) * sizeof *e->feed);
+    for (size_t i = 0; i < p->n_ops; i++) e->feed[i] = i;
     e->done = q->counts(e->context);
     for (section s = 0; s < SECTION_COUNT; s++) find_marks(e, s);
     for (size_t i = 0; i < p->n_ops; i++)
@@ -112,7 +172,10 @@ status exec_queues_open(exec *e) {
             TRY(e->backend->prepare(e->context, &e->calls[i]));
     for (section s = 0; s < SECTION_COUNT; s++) {
         e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !has_link(e, s) && !e->trace;
-        if (!e->recorded[s]) continue;
+        if (!e->recorded[s]) {
+            order_by_depth(e, s);
+            continue;
+        }
         TRY(q->record(e->context));
         queue_section(e, s, false);
         TRY(q->record_end(e->context, s));

@@ -17,6 +17,7 @@ void layout_lifetimes(const program *p, lifetime *out) {
     for (size_t v = 0; v < p->n_values; v++) out[v] = (lifetime){SIZE_MAX, 0};
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
+        if (o->section == SECTION_TURN) continue; /* repeats others, where their values lie */
         value_id used[OP_MAX_IN + OP_MAX_OUT + 1];
         int n = 0;
         for (int k = 0; k < op_input_count(o->kind); k++) used[n++] = o->in[k];

@@ -16,6 +16,7 @@ static const pass_row pipeline[] = {
     {"localize", pass_localize, "copies to where an op runs"},
     {"schedule", pass_schedule, "a stream for every op"},
     {"workspace", pass_workspace, "scratch becomes part of the plan"},
+    {"turn", pass_turn, "the update beside the next step's first micro-batch"},
     {"layout", pass_layout, "an address for every value"},
     {"waits", pass_waits, "where streams meet"},
     {NULL, NULL, NULL},

@@ -45,7 +45,8 @@ typedef struct target {
     int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     bool has_ring;                                       /* kernels for keys and values that go round, rank to rank */
-    tier comm_at; /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
+    tier comm_at;  /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
+    bool discrete; /* the device is none of the host's cores: they work beside it */
 } target;
 
 typedef struct optimizer_options {
@@ -131,6 +132,9 @@ typedef struct shard_options {
     int64_t persist_below; /* 3: parameters of fewer elements stay whole */
 } shard_options;
 
+/* The update beside the next step's first micro-batch: never, always, or where the host updates for a device. */
+typedef enum overlap_wish { OVERLAP_AUTO = -1, OVERLAP_FALSE, OVERLAP_TRUE } overlap_wish;
+
 /* A run of a parameter's elements. */
 typedef struct param_share {
     int64_t first, n;
@@ -154,11 +158,13 @@ typedef struct pass_context {
     place_options place;
     mesh mesh;
     shard_options shard;
+    overlap_wish overlap_update;
     bool verify; /* after every pass */
     /* written by the passes */
     value_id loss_sums, clip, norm_partials;
-    int64_t micros_per_run;                          /* 1, or all of a step: a pipeline runs them together */
-    micro_inputs *inputs;                            /* of each of them; in the program's memory */
+    value_id turn_scalars;  /* of SECTION_TURN's micro-batch, which has inputs[0] else; NO_VALUE: no such section */
+    int64_t micros_per_run; /* 1, or all of a step: a pipeline runs them together */
+    micro_inputs *inputs;   /* of each of them; in the program's memory */
     value_id *grads, *masters, *moments, *variances; /* per model parameter; in the program's memory */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
     /* On many ranks these hold a part of their parameter each, or are NO_VALUE where it is empty. */
@@ -182,6 +188,7 @@ status pass_offload(program *p, pass_context *c);   /* homes on host or nvme; la
 status pass_localize(program *p, pass_context *c);  /* copies, so that every op finds its operands where it runs */
 status pass_workspace(program *p, pass_context *c); /* scratch of every op becomes a value of the plan */
 status pass_schedule(program *p, pass_context *c);  /* streams; gradients consumed where they are made */
+status pass_turn(program *p, pass_context *c);      /* an update and the next micro-batch as one section */
 status pass_layout(program *p, pass_context *c);    /* an offset for every value, the peak of every tier */
 status pass_waits(program *p, pass_context *c);     /* what each stream must wait for, from the bytes ops touch */
 

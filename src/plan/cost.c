@@ -304,11 +304,16 @@ double cost_section(const program *p, section s, const hardware *h, const mesh *
 
 void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs) {
     *out = (cost){0};
+    size_t first, end;
+    program_section(p, SECTION_TURN, &first, &end);
+    bool turns = first < end; /* the last step and those before a pause do not; they are few */
     out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
-    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= micro_runs;
-    out->update_s = cost_section(p, SECTION_PREPARE, h, m, out->busy_s, &out->missing) +
-                    cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
-    out->step_s = micro_runs * out->micro_s + out->update_s;
+    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= turns ? micro_runs - 1 : micro_runs;
+    if (turns) out->update_s = cost_section(p, SECTION_TURN, h, m, out->busy_s, &out->missing) - out->micro_s;
+    else
+        out->update_s = cost_section(p, SECTION_PREPARE, h, m, out->busy_s, &out->missing) +
+                        cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
+    out->step_s = out->missing ? INFINITY : micro_runs * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (!section_of_step(o->section)) continue;

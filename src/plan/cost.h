@@ -20,7 +20,7 @@ typedef struct cost_kind {
 
 typedef struct cost {
     double micro_s;  /* one run of SECTION_MICRO */
-    double update_s; /* what runs once per step: SECTION_PREPARE and SECTION_UPDATE */
+    double update_s; /* what a step takes beside them: SECTION_PREPARE and SECTION_UPDATE, or what a turn hides not */
     double step_s;   /* micro_runs x micro + update; of a pipeline the plan adds the time in which it waits */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];

@@ -142,6 +142,7 @@ status plan_compile(plan *p, const plan_request *r) {
                                .place = r->place,
                                .mesh = r->mesh,
                                .shard = r->shard,
+                               .overlap_update = r->overlap_update,
                                .verify = r->verify};
     TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];

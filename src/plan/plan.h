@@ -58,6 +58,7 @@ typedef struct plan_request {
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     attention_way attention;
     shard_options shard;
+    overlap_wish overlap_update;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
@@ -82,6 +83,7 @@ typedef struct plan_candidate {
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT];
     double step_s;     /* predicted; NAN without hardware */
+    double plain_s;    /* that of the same way with nothing moved, where that fits as well; else 0 */
     double more_flops; /* what recompute adds, as a share of the step */
     bool fits;
     bool estimated; /* from two smaller models, not compiled itself */

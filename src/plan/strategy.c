@@ -289,11 +289,17 @@ static int machinery(const plan_candidate *c) {
     return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * PREFETCH_END + o->prefetch;
 }
 
+/* An update on the host may hide behind the next forward, and where a device has next to nothing to do that looks faster
+ * than its own. It is not to be relied on: what meets the host is fed op by op and not started as a recording, which is no
+ * part of the prediction. So what moves without need counts as no faster than what stays. */
+static double counted_s(const plan_candidate *c) { return c->step_s < c->plain_s ? c->plain_s : c->step_s; }
+
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->fits != y->fits) return x->fits;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
-    float s = (float)x->step_s, t = (float)y->step_s; /* sums of the same times differ in the last bits of a double */
+    /* Sums of the same times differ in the last bits of a double. */
+    float s = (float)counted_s(x), t = (float)counted_s(y);
     if (s < t || s > t) return s < t;
     if (s == t && machinery(x) != machinery(y)) return machinery(x) < machinery(y);
     if (s == t && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
@@ -453,8 +459,11 @@ static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     *fits = false;
     for (size_t i = first; i < n_plain; i++) *fits |= s->list[i].fits;
     if (*fits && enough) return OK;
-    for (size_t i = first; i < n_plain; i++)
-        if (!is_dominated(s, n_plain, &s->list[i])) add_homes(s, s->list[i], ARRAY_LENGTH(ladder), ARRAY_LENGTH(rungs));
+    for (size_t i = first; i < n_plain; i++) {
+        plan_candidate c = s->list[i];
+        c.plain_s = c.fits ? c.step_s : 0;
+        if (!is_dominated(s, n_plain, &c)) add_homes(s, c, ARRAY_LENGTH(ladder), ARRAY_LENGTH(rungs));
+    }
     return weigh_from(s, n_plain);
 }
 

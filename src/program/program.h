@@ -7,7 +7,7 @@
  *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a
  *     pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
  *     generation. Values that belong to one section only share bytes with those of other sections, because sections never
- *     run at the same moment.
+ *     run at the same moment. TURN is the exception: it repeats other sections one behind the other, over their values.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
  *
  *     program p;
@@ -60,6 +60,7 @@ typedef enum section {
     SECTION_MICRO,
     SECTION_EVAL,
     SECTION_UPDATE,
+    SECTION_TURN,    /* UPDATE of one step, PREPARE and the first MICRO of the next, in one go; see pass/turn.c */
     SECTION_PREFILL, /* generation: a chunk of prompt tokens of several sequences */
     SECTION_DECODE,  /* generation: one token of every sequence */
     SECTION_COUNT
@@ -76,7 +77,7 @@ bool tier_is_device(tier t);
 tier tier_of_device(int index); /* 0 .. DEVICES_MAX - 1 */
 const char *stream_name(stream s);
 const char *section_name(section s);
-bool section_of_step(section s); /* does a training step run it? */
+bool section_of_step(section s); /* is it a part of a training step? TURN is not: it repeats parts of two */
 
 typedef uint32_t value_id; /* index into program.values; 0 is "none" */
 #define NO_VALUE 0u

@@ -27,13 +27,23 @@ static status check_place(const checker *c) {
     return OK;
 }
 
+/* TURN repeats sections of the step over their own values. */
+static bool lives_in(const value *root, section s) {
+    return root->persistent || root->section == s || (s == SECTION_TURN && section_of_step(root->section));
+}
+
 /* A transient value must be defined earlier in its section; a persistent one always holds something. */
 static status check_use(const checker *c, value_id v, const unsigned char *defined) {
     value_id root = program_root(c->p, v, NULL);
     const value *r = &c->p->values[root];
-    REQUIRE(r->persistent || r->section == c->o->section, "used outside its section", v);
+    REQUIRE(lives_in(r, c->o->section), "used outside its section", v);
     REQUIRE(r->persistent || defined[v] || defined[root], "used before it is defined", v);
     return OK;
+}
+
+/* A copy may bring a value home twice; in TURN two steps write what outlives them. */
+static bool may_come_again(const program *p, const op *o, value_id root) {
+    return p->values[root].persistent && (o->kind == OP_COPY || o->section == SECTION_TURN);
 }
 
 static status check_flow(const program *p) {
@@ -43,7 +53,8 @@ static status check_flow(const program *p) {
     for (size_t i = 0; i < p->n_ops && rc == OK; i++) {
         const op *o = &p->ops[i];
         checker at = {p, o, i}, *c = &at;
-        if (o->section != previous) { /* written once *per section*: sections are separate runs */
+        if (o->section != previous) { /* per section: sections are separate runs */
+            memset(defined, 0, p->n_values);
             memset(written, 0, p->n_values);
             previous = o->section;
         }
@@ -55,10 +66,8 @@ static status check_flow(const program *p) {
             value_id root = program_root(p, v, NULL);
             if (op_reads_output(o, k)) rc = check_use(c, v, defined);
             else if (op_output_updates(o->kind, k)) rc = OK;
-            else if (written[v] && !(o->kind == OP_COPY && p->values[root].persistent)) /* it may come home twice */
-                rc = verify_fail(c, "written twice", v);
-            else if (!p->values[root].persistent && p->values[root].section != o->section)
-                rc = verify_fail(c, "written outside its section", v);
+            else if (written[v] && !may_come_again(p, o, root)) rc = verify_fail(c, "written twice", v);
+            else if (!lives_in(&p->values[root], o->section)) rc = verify_fail(c, "written outside its section", v);
             defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
         }
     }

@@ -3,7 +3,11 @@
  *
  * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
  * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
- * nothing is allocated. */
+ * nothing is allocated.
+ *
+ * Where the program has SECTION_TURN, a step that the next one follows at once ends with it: the next one's first
+ * micro-batch is carried. Whatever looks at the run between two steps is known beforehand; a signal is not, and a run that
+ * stops then leaves the carried one out: nothing of it is in a checkpoint. */
 #include "train/batch.h"
 #include "train/evaluate.h"
 #include "train/export.h"
@@ -26,6 +30,7 @@ struct trainer {
     const train_observer *o;
     exec *e;
     bool has_prepare; /* is there something to make before a step's first micro-batch? */
+    bool carried;     /* the first micro-batch of the next step has run already, behind the last update */
     loader *l;
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
@@ -66,7 +71,7 @@ static float loss_seed(const trainer *t) {
     return (float)ldexp(t->state.scaler.scale, -exponent);
 }
 
-static void write_scalars(const trainer *t, int64_t step, int64_t micro) {
+static void write_scalars(const trainer *t, value_id to, int64_t step, int64_t micro) {
     const train_options *o = &t->r->train;
     double update = (double)(t->state.updates + 1);
     uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
@@ -79,7 +84,7 @@ static void write_scalars(const trainer *t, int64_t step, int64_t micro) {
                       .noise_lo = (uint32_t)noise,
                       .noise_hi = (uint32_t)(noise >> 32)};
     s.grad_unscale = 1 / s.seed;
-    exec_write(t->e, inputs_of(t, micro)->scalars, 0, &s, sizeof s);
+    exec_write(t->e, to, 0, &s, sizeof s);
 }
 
 /* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
@@ -96,7 +101,7 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
         batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
-        write_scalars(t, step, micro);
+        write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
         if (!is_run_full(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
         if (!f.found) f = found;
@@ -132,25 +137,47 @@ static status run_micro(trainer *t) {
     return OK;
 }
 
-status trainer_step(trainer *t, train_step_report *report) {
+static void write_next_batch(trainer *t, int64_t micro) {
+    const batch *b = loader_next(t->l);
+    batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
+}
+
+/* Forward and backward of a step. Where the first micro-batch was carried only its scalars are missing: the update reads
+ * them where a turn does not have them. */
+static status run_micros(trainer *t, int64_t step) {
+    if (t->carried) write_scalars(t, inputs_of(t, 0)->scalars, step, 0);
+    for (int64_t micro = t->carried; micro < t->p->request.accumulation; micro++) {
+        write_next_batch(t, micro);
+        write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
+        if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
+        if (is_run_full(t, micro)) TRY(run_micro(t));
+    }
+    return OK;
+}
+
+/* The update, and beside it the first micro-batch of the next step where that follows at once. Of its scalars a micro-batch
+ * reads nothing that depends on whether this update is left out. */
+static status run_update(trainer *t, int64_t step, bool goes_on) {
+    value_id turn = t->p->passes.turn_scalars;
+    t->carried = goes_on && turn;
+    if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
+    write_next_batch(t, 0);
+    write_scalars(t, turn, step + 1, 0);
+    return exec_run(t->e, SECTION_TURN);
+}
+
+static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     const train_options *o = &t->r->train;
     if (t->state.step >= o->steps)
         return ERR(ERR_INPUT, "all %lld steps are done; raise train.steps for more", (long long)o->steps);
     int64_t step = t->state.step + 1;
     if (t->r->comm) comm_note_step(t->r->comm, step);
-    uint64_t first_row = loader_position(t->l), begin = clock_ns();
-    for (int64_t micro = 0; micro < t->p->request.accumulation; micro++) {
-        const batch *b = loader_next(t->l);
-        batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
-        write_scalars(t, step, micro);
-        if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
-        if (is_run_full(t, micro)) TRY(run_micro(t));
-    }
-    TRY(exec_run(t->e, SECTION_UPDATE));
+    uint64_t first_row = t->state.data_row, begin = clock_ns();
+    TRY(run_micros(t, step));
+    uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
+    TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
-    double sums[SUM_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
-    exec_read(t->e, t->p->passes.loss_sums, 0, sums, sizeof sums);
     double seconds = (double)(clock_ns() - begin) * 1e-9;
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
@@ -168,7 +195,7 @@ status trainer_step(trainer *t, train_step_report *report) {
     uint64_t tokens = (uint64_t)plan_tokens_per_step(t->p);
     t->state.step = step;
     t->state.updates += !skipped;
-    t->state.data_row = loader_position(t->l);
+    t->state.data_row = next_row;
     t->state.tokens += tokens;
     if (step == 1) t->state.first_loss = clip[CLIP_LOSS];
     if (isfinite(clip[CLIP_LOSS])) t->state.last_loss = clip[CLIP_LOSS];
@@ -190,6 +217,8 @@ status trainer_step(trainer *t, train_step_report *report) {
                                   .skipped = skipped};
     return OK;
 }
+
+status trainer_step(trainer *t, train_step_report *report) { return run_step(t, false, report); }
 
 void trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
@@ -362,6 +391,17 @@ static status export_model(trainer *t) {
     return OK;
 }
 
+static bool evaluates_behind(const train_options *o, int64_t step) {
+    return o->eval_every && step % o->eval_every == 0 && step < o->steps;
+}
+
+static bool saves_behind(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
+
+/* Does the step after this one follow at once? By the schedule alone, so that all ranks agree. */
+static bool goes_on(const train_options *o, int64_t step) {
+    return step < o->steps && !evaluates_behind(o, step) && !saves_behind(o, step);
+}
+
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
@@ -370,12 +410,11 @@ static status loop(trainer *t, train_result *out) {
         if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
         if (stop) break;
         train_step_report report;
-        TRY(trainer_step(t, &report));
+        TRY(run_step(t, goes_on(o, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        bool last = report.step == o->steps;
-        if (o->eval_every && report.step % o->eval_every == 0 && !last) trainer_evaluate(t, &out->eval);
-        if (o->save_every && report.step % o->save_every == 0) {
+        if (evaluates_behind(o, report.step)) trainer_evaluate(t, &out->eval);
+        if (saves_behind(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;
         }

@@ -222,7 +222,9 @@ typedef struct trainer trainer;
 status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o);
 void trainer_close(trainer *t); /* a save under way is finished */
 const train_state *trainer_state(const trainer *t);
-status trainer_step(trainer *t, train_step_report *report); /* one optimizer step; ERR_INPUT when all are done */
+/* One optimizer step; ERR_INPUT when all are done. It ends with its update, since the caller may do anything before the
+ * next: SECTION_TURN is for train_run, which knows when nothing comes in between. */
+status trainer_step(trainer *t, train_step_report *report);
 void trainer_evaluate(trainer *t, train_eval_report *out);  /* the plan was made with_eval */
 /* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
 status trainer_save(trainer *t);
