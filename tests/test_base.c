@@ -21,6 +21,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* ---- whole units --------------------------------------------------------------------------------------------- */
+
+static void test_units_are_filled_and_none_is_added(void **state) {
+    (void)state;
+    static const int64_t n[] = {0, 1, 7, 8, 9, 16}, units[] = {0, 1, 1, 1, 2, 2};
+    for (size_t i = 0; i < ARRAY_LENGTH(n); i++) {
+        assert_int_equal(divide_up(n[i], 8), units[i]);
+        assert_int_equal(round_up(n[i], 8), 8 * units[i]);
+        assert_int_equal(align_up((size_t)n[i], 8), 8 * units[i]);
+    }
+    assert_int_equal(divide_up(7, 3), 3);
+    assert_int_equal(round_up(7, 3), 9);
+    assert_int_equal(align_up(((size_t)1 << 40) + 1, 4096), ((size_t)1 << 40) + 4096);
+}
+
 /* ---- errors -------------------------------------------------------------------------------------------------- */
 
 static status fail_at_depth(int depth) {
@@ -723,6 +738,7 @@ static void test_pool_open_counts_cores_and_refuses_nonsense(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_units_are_filled_and_none_is_added),
         cmocka_unit_test(test_error_keeps_message_and_trail),
         cmocka_unit_test(test_error_trail_overflow_keeps_both_ends),
         cmocka_unit_test(test_error_message_may_be_built_from_the_previous_one),

@@ -151,6 +151,40 @@ static void what_does_not_fit_names_a_change_that_does(void **state) {
     plan_close(&p);
 }
 
+static void a_host_too_small_is_not_told_to_set_what_is_set(void **state) {
+    (void)state;
+    static const char FEWER[] = ", or fewer bytes per parameter (--set ", NAME[] = "Name a directory on a fast drive";
+    static const struct {
+        precision precision;
+        state_format states;
+        int tensor;
+        bool may_nvme;
+        const char *expected; /* NULL: no fewer bytes are to be had */
+    } cases[] = {
+        {PRECISION_FP32, STATES_AUTO, 1, false, "precision=bf16_sr)"},
+        {PRECISION_BF16, STATES_INT8, 1, true, "precision=bf16_sr)"},
+        {PRECISION_BF16_SR, STATES_AUTO, 1, false, "memory.states=int8)"},
+        {PRECISION_FP8_SR, STATES_FP32, 1, true, "memory.states=int8)"},
+        {PRECISION_BF16_SR, STATES_INT8, 1, false, NULL},
+        {PRECISION_BF16_SR, STATES_INT8, 1, true, NULL},
+        {PRECISION_BF16_SR, STATES_AUTO, 2, false, NULL}, /* blocks of 8-bit states are not cut */
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        plan p = {.request = request("test-llama", cases[i].precision, 1), .planned[TIER_HOST] = 2};
+        p.request.states = cases[i].states;
+        p.request.mesh.size[AXIS_TENSOR] = cases[i].tensor;
+        p.request.may_nvme = cases[i].may_nvme;
+        p.request.host_limit = 1;
+        assert_int_equal(plan_check_fit(&p), ERR_FIT);
+        const char *fewer = strstr(error_message(), FEWER);
+        if (cases[i].expected) assert_non_null(fewer);
+        if (cases[i].expected) assert_string_equal(fewer + strlen(FEWER), cases[i].expected);
+        else assert_null(fewer);
+        assert_int_equal(strstr(error_message(), NAME) != NULL, !cases[i].may_nvme);
+        assert_non_null(strstr(error_message(), "se more or larger machines"));
+    }
+}
+
 /* How often the layer changes between two ops, as far as kernels go. */
 static int layers_between(const program *p, size_t from, size_t to) {
     int n = 0, layer = INT_MIN;
@@ -211,6 +245,7 @@ int main(void) {
         cmocka_unit_test(presets_have_their_public_sizes),
         cmocka_unit_test(every_preset_compiles_and_its_params_are_counted),
         cmocka_unit_test(what_does_not_fit_names_a_change_that_does),
+        cmocka_unit_test(a_host_too_small_is_not_told_to_set_what_is_set),
         cmocka_unit_test(bytes_of_the_host_rest_before_they_serve_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

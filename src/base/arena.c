@@ -54,7 +54,7 @@ void arena_fini(arena *a) {
 
 void *arena_alloc(arena *a, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) out_of_memory(n_bytes); /* a negative count became huge */
-    size_t room = MAX((n_bytes + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1), (size_t)ARENA_ALIGN);
+    size_t room = MAX(align_up(n_bytes, ARENA_ALIGN), (size_t)ARENA_ALIGN);
     arena_block *b = a->blocks;
     if (!b || b->capacity - b->used < room) {
         size_t capacity = b ? MIN(b->capacity * 2, ARENA_BLOCK_MAX) : ARENA_BLOCK_MIN;

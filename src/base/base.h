@@ -83,6 +83,12 @@ _Noreturn void base_assert_failed(const char *what, const char *file, int line);
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* n in whole units: how many of them, and how much they hold. n is not negative. */
+static inline int64_t divide_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+static inline int64_t round_up(int64_t n, int64_t unit) { return divide_up(n, unit) * unit; }
+/* The same for addresses and sizes, without a division: alignment is a power of two. */
+static inline size_t align_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
+
 /* ---- log: stderr, one line per call ------------------------------------------------------------------------- */
 
 typedef enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;

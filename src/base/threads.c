@@ -237,7 +237,7 @@ status pool_open(pool **out, int n_threads, bool bind) {
     if (n_threads == 0) n_threads = machine.n_cores;
 
     size_t n_bytes = sizeof(pool) + sizeof(worker) * (size_t)(n_threads - 1);
-    n_bytes = (n_bytes + 63) & ~(size_t)63;
+    n_bytes = align_up(n_bytes, 64);
     pool *p = aligned_alloc(64, n_bytes);
     if (!p) return ERR(ERR_FIT, "no memory for a pool of %d threads", n_threads);
     memset(p, 0, n_bytes);
@@ -268,7 +268,7 @@ status pool_open(pool **out, int n_threads, bool bind) {
 
 enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096 };
 
-int64_t page_touch_tasks(const page_range *r) { return (int64_t)((r->n_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES); }
+int64_t page_touch_tasks(const page_range *r) { return divide_up((int64_t)r->n_bytes, TOUCH_BYTES); }
 
 /* Writes, not reads: a read would map the shared zero page. The pages are fresh, so writing zero changes nothing. */
 void page_touch(void *context, int64_t task, int thread) {

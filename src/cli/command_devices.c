@@ -37,13 +37,13 @@ static void print_measured(const hardware *h) {
     fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
-static status measure(const command_line *o, const backend *b, const backend_options *with) {
+static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h;
     char path[4096];
-    if (o->measure_path && (!*o->measure_path || strlen(o->measure_path) >= sizeof path))
+    if (l->measure_path && (!*l->measure_path || strlen(l->measure_path) >= sizeof path))
         return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
-                   strlen(o->measure_path), sizeof path - 1);
-    if (o->measure_path) snprintf(path, sizeof path, "%s", o->measure_path);
+                   strlen(l->measure_path), sizeof path - 1);
+    if (l->measure_path) snprintf(path, sizeof path, "%s", l->measure_path);
     else hardware_cache_path(path, sizeof path);
     if (!*path)
         return ERR(ERR_INPUT, "devices --measure: neither XDG_CACHE_HOME nor HOME is set; name a file: --measure FILE");
@@ -51,23 +51,23 @@ static status measure(const command_line *o, const backend *b, const backend_opt
                      &(measure_options){.n_threads = with->n_threads,
                                         .bind = with->bind,
                                         .gpu = with->gpu,
-                                        .disk_path = o->disk_path ? o->disk_path : "."},
+                                        .disk_path = l->disk_path ? l->disk_path : "."},
                      &h));
     print_measured(&h);
-    if (!o->measure_path) { /* a directory of ours; that of a named file is the user's business */
+    if (!l->measure_path) { /* a directory of ours; that of a named file is the user's business */
         char *slash = strrchr(path, '/');
         *slash = 0;
         TRY(dir_make(path));
         *slash = '/';
     }
     TRY(hardware_write_file(&h, path));
-    fprintf(stderr, "written   %s%s\n", path, o->measure_path ? "" : "; plan and train use it from now on");
+    fprintf(stderr, "written   %s%s\n", path, l->measure_path ? "" : "; plan and train use it from now on");
     return OK;
 }
 
-static status show(const command_line *o) {
+static status show(const command_line *l) {
     hardware h;
-    TRY(hardware_load(&h, o->hardware));
+    TRY(hardware_load(&h, l->hardware));
     hardware_write(&h, stdout);
     return OK;
 }

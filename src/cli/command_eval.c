@@ -88,9 +88,9 @@ static void on_windows(void *context, uint64_t done, uint64_t all, double loss) 
     progress_print(&t->progress, done, all, line);
 }
 
-static void print_text_json(const command_line *a, const perplexity_report *r, json_t *memory) {
+static void print_text_json(const command_line *l, const perplexity_report *r, json_t *memory) {
     json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "model", a->generation.source, "data", a->data,
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "model", l->generation.source, "data", l->data,
                   "bytes", (json_int_t)r->n_bytes, "tokens", (json_int_t)r->n_tokens, "seq_len", (json_int_t)r->seq_len,
                   "loss", r->loss, "perplexity", r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens_per_second",
                   r->seconds > 0 ? (double)r->n_predicted / r->seconds : 0.0, "memory", memory);
@@ -99,18 +99,18 @@ static void print_text_json(const command_line *a, const perplexity_report *r, j
     json_decref(root);
 }
 
-static status eval_text(const command_line *a) {
+static status eval_text(const command_line *l) {
     text_eval t = {.progress.terminal = isatty(STDERR_FILENO)};
-    perplexity_options o = {.source = a->generation.source,
-                            .path = a->data,
-                            .last = a->last,
-                            .seq_len = a->seq_len,
-                            .batch = a->generation.max_sequences,
-                            .precision = a->generation.precision,
-                            .device_limit = a->generation.device_limit,
-                            .n_threads = a->generation.n_threads,
-                            .backend = a->generation.backend,
-                            .gpu = a->generation.gpu};
+    perplexity_options o = {.source = l->generation.source,
+                            .path = l->data,
+                            .last = l->last,
+                            .seq_len = l->seq_len,
+                            .batch = l->generation.max_sequences,
+                            .precision = l->generation.precision,
+                            .device_limit = l->generation.device_limit,
+                            .n_threads = l->generation.n_threads,
+                            .backend = l->generation.backend,
+                            .gpu = l->generation.gpu};
     perplexity_observer observer = {&t, on_plan, on_windows};
     perplexity_report r;
     status rc = perplexity_measure(&o, &observer, &r);
@@ -120,12 +120,12 @@ static status eval_text(const command_line *a) {
                 "text      %s: %llu tokens of %llu bytes in windows of %lld, %.1f tokens/s\n"
                 "loss      %.6f nats per token, perplexity %.4f, %.4f bits per byte\n"
                 "memory    device %s planned, %s used\n",
-                a->data, (unsigned long long)r.n_tokens, (unsigned long long)r.n_bytes, (long long)r.seq_len,
+                l->data, (unsigned long long)r.n_tokens, (unsigned long long)r.n_bytes, (long long)r.seq_len,
                 r.seconds > 0 ? (double)r.n_predicted / r.seconds : 0, r.loss, r.perplexity, r.bits_per_byte,
                 str_format_bytes(x, t.planned), str_format_bytes(y, r.memory.peak[TIER_DEVICE]));
-        if (a->json) {
+        if (l->json) {
             memory_json_add(t.memory, &r.memory, t.host);
-            print_text_json(a, &r, json_incref(t.memory));
+            print_text_json(l, &r, json_incref(t.memory));
         }
     }
     json_decref(t.memory);
@@ -175,7 +175,7 @@ static double mean_pass(const question_eval *e, int64_t k) {
     return sum / (double)e->q->n;
 }
 
-static void print_questions(const command_line *a, const generator *g, const question_eval *e,
+static void print_questions(const command_line *l, const generator *g, const question_eval *e,
                             const generation_report *r) {
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
@@ -184,38 +184,38 @@ static void print_questions(const command_line *a, const generator *g, const que
     fprintf(stderr,
             "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %.1f tokens/s\n"
             "right     exact match %.2f %%",
-            a->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
+            l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
             e->samples == 1 ? "" : "s", rate, 100 * exact);
-    if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)a->k, 100 * mean_pass(e, a->k));
+    if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
     fprintf(stderr, "\nmemory    device %s planned, %s used\n",
             str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
-    if (!a->json) return;
+    if (!l->json) return;
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", a->generation.source, "data",
-                  a->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
-                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "exact_match", exact, "k", (json_int_t)a->k,
-                  "pass_at_k", mean_pass(e, a->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second", rate,
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", l->generation.source, "data",
+                  l->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
+                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "exact_match", exact, "k", (json_int_t)l->k,
+                  "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second", rate,
                   "memory", memory_json(generator_plan(g), &r->memory));
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     putchar('\n');
     json_decref(root);
 }
 
-static status ask(command_line *a, question_eval *e) {
+static status ask(command_line *l, question_eval *e) {
     status rc = OK;
     generator *g = NULL;
     completion *c = NULL;
     generation_report r;
     size_t n = e->q->n * (size_t)e->samples;
     generation_observer observer = {.context = e, .on_completion = on_completion};
-    if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
-    TRY(generator_open(&g, &a->generation));
-    TRY_GOTO(rc, questions_encode(e->q, g, a, &e->asked), done);
+    if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(generator_open(&g, &l->generation));
+    TRY_GOTO(rc, questions_encode(e->q, g, l, &e->asked), done);
     n = e->q->n * (size_t)e->samples; /* some may have been left out */
     e->n_right = mem_alloc(e->q->n * sizeof *e->n_right);
-    TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &a->sampling, &observer, &c, &r), done);
-    print_questions(a, g, e, &r);
+    TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &l->sampling, &observer, &c, &r), done);
+    print_questions(l, g, e, &r);
 done:
     completions_free(c, n);
     asked_fini(&e->asked);
@@ -224,17 +224,17 @@ done:
     return rc;
 }
 
-static status eval_questions(command_line *a) {
+static status eval_questions(command_line *l) {
     status rc = OK;
     questions q;
     answer_rule *rule = NULL;
-    question_eval e = {.q = &q, .samples = a->samples, .progress.terminal = isatty(STDERR_FILENO)};
+    question_eval e = {.q = &q, .samples = l->samples, .progress.terminal = isatty(STDERR_FILENO)};
     questions_init(&q);
-    TRY_GOTO(rc, answer_rule_open(&rule, a->answer_regex), done);
-    TRY_GOTO(rc, questions_read(&q, a->data, &a->records, true, (size_t)a->limit), done);
+    TRY_GOTO(rc, answer_rule_open(&rule, l->answer_regex), done);
+    TRY_GOTO(rc, questions_read(&q, l->data, &l->records, true, (size_t)l->limit), done);
     e.rule = rule;
     TRY_GOTO(rc, find_references(&q, rule), done);
-    rc = ask(a, &e);
+    rc = ask(l, &e);
 done:
     answer_rule_close(rule);
     questions_fini(&q);

@@ -122,22 +122,22 @@ static void print_summary(const generator *g, const questions *q, const asked *a
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
 
-static status generate(command_line *a, questions *q) {
+static status generate(command_line *l, questions *q) {
     status rc = OK;
     asked asked = {0};
     generator *g = NULL;
     completion *c = NULL;
     generation_report r;
-    int64_t n_each = a->sampling.n_completions;
+    int64_t n_each = l->sampling.n_completions;
     size_t n = q->n * (size_t)n_each;
-    if (!a->generation.max_sequences) a->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
-    TRY(generator_open(&g, &a->generation));
-    TRY_GOTO(rc, questions_encode(q, g, a, &asked), done);
+    if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(generator_open(&g, &l->generation));
+    TRY_GOTO(rc, questions_encode(q, g, l, &asked), done);
     n = q->n * (size_t)n_each; /* some may have been left out */
-    bool streams = n == 1 && !a->json;
+    bool streams = n == 1 && !l->json;
     generation_observer observer = {.on_text = streams ? stream_text : NULL};
-    TRY_GOTO(rc, generator_run(g, asked.prompts, q->n, &a->sampling, &observer, &c, &r), done);
-    if (a->json) print_json(g, q, &asked, c, n_each, &r);
+    TRY_GOTO(rc, generator_run(g, asked.prompts, q->n, &l->sampling, &observer, &c, &r), done);
+    if (l->json) print_json(g, q, &asked, c, n_each, &r);
     else if (!streams) print_texts(c, q->n, n_each);
     else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
     fflush(stdout);
@@ -149,17 +149,17 @@ done:
     return rc;
 }
 
-static status show_plan(const command_line *a) {
+static status show_plan(const command_line *l) {
     plan p;
-    TRY(generator_plan_compile(&p, &a->generation));
+    TRY(generator_plan_compile(&p, &l->generation));
     plan_print(&p, stderr);
     status rc = OK;
-    if (a->timeline) TRY_GOTO(rc, plan_timeline_write(&p, a->timeline), done);
+    if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);
-    if (a->json) {
+    if (l->json) {
         json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
                                  "memory", plan_memory_json(&p));
-        if (a->timeline) json_object_set_new(root, "timeline", json_text(a->timeline, strlen(a->timeline)));
+        if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
         putchar('\n');
         json_decref(root);

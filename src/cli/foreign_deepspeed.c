@@ -208,6 +208,31 @@ static status settle_open_batch(foreign_reader *r, const foreign_item *const ite
     return OK;
 }
 
+/* A train_batch_size of which the file says one factor or none. That one is kept, else one that the settings give, else a step is
+ * one micro-batch; what is left of the batch is the other factor. */
+static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64_t ranks, const char *of_ranks,
+                        int64_t *micro, int64_t *steps) {
+    const config *c = r->c;
+    int64_t train = stated(train_item), known = 1;
+    const char *name = "train.accumulation";
+    bool is_micro = false;
+    if (*micro) known = *micro, name = "train_micro_batch_size_per_gpu", is_micro = true;
+    else if (*steps) known = *steps, name = "gradient_accumulation_steps";
+    else if (config_was_given(c, "train.micro_batch"))
+        known = c->train.micro_batch, name = "train.micro_batch", is_micro = true;
+    else if (config_was_given(c, "train.accumulation")) known = c->train.accumulation;
+    int64_t unit = times(known, ranks), rest = train / unit;
+    if (train % unit != 0)
+        return ERR(
+            ERR_INPUT,
+            "%s: train_batch_size %lld is not a multiple of %s %lld (%lld x %lld x %s = %lld); change one of the two",
+            foreign_where(r, train_item), (long long)train, name, (long long)known, (long long)known, (long long)rest,
+            of_ranks, (long long)(rest * unit));
+    *micro = is_micro ? known : rest;
+    *steps = is_micro ? rest : known;
+    return OK;
+}
+
 /* train = micro x accumulation x ranks with rows of their own. Where the file leaves two of the three open, what the rest of the
  * configuration says of them counts. */
 static status settle_batch(foreign_reader *r) {
@@ -239,31 +264,9 @@ static status settle_batch(foreign_reader *r) {
     if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch < 0)
         return settle_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
                                  train ? train : product);
-    if (train && micro && steps) { /* as they stand */
-    } else if (train) {
-        int64_t known = micro        ? micro
-                        : steps      ? steps
-                        : ours_micro ? r->c->train.micro_batch
-                        : ours_steps ? r->c->train.accumulation
-                                     : 1;
-        bool is_micro = micro || (!steps && ours_micro);
-        int64_t unit = times(known, ranks), rest = train / unit;
-        if (train % unit != 0)
-            return ERR(
-                ERR_INPUT,
-                "%s: train_batch_size %lld is not a multiple of %s %lld (%lld x %lld x %s = %lld); change one of "
-                "the two",
-                foreign_where(r, train_item), (long long)train,
-                micro      ? "train_micro_batch_size_per_gpu"
-                : steps    ? "gradient_accumulation_steps"
-                : is_micro ? "train.micro_batch"
-                           : "train.accumulation",
-                (long long)known, (long long)known, (long long)rest, of_ranks, (long long)(rest * unit));
-        micro = is_micro ? known : rest;
-        steps = is_micro ? rest : known;
-    } else if (micro && !steps) {
-        steps = ours_steps ? r->c->train.accumulation : 1;
-    } else if (steps && !micro) {
+    if (train && !(micro && steps)) TRY(cut_batch(r, train_item, ranks, of_ranks, &micro, &steps));
+    else if (micro && !steps) steps = ours_steps ? r->c->train.accumulation : 1;
+    else if (steps && !micro) {
         if (!ours_micro && !micro_item && !train_item)
             return ERR(ERR_INPUT,
                        "%s: gradient_accumulation_steps alone does not say how large a batch is; add "
@@ -280,7 +283,7 @@ static status settle_batch(foreign_reader *r) {
     const char *sum = foreign_format(r, "%lld = %lld x %lld x %s", (long long)times(times(micro, steps), ranks),
                                      (long long)micro, (long long)steps, of_ranks);
     TRY(whole_offer(r, micro_item ? micro_item : train_item, "train.micro_batch", micro, sum));
-    TRY(whole_offer(r, steps_item ? steps_item : train_item ? train_item : NULL, "train.accumulation", steps, sum));
+    TRY(whole_offer(r, steps_item ? steps_item : train_item, "train.accumulation", steps, sum));
     if (train_item && micro_item && steps_item) foreign_say_set(r, train_item, "train.accumulation", sum);
     return OK;
 }
@@ -624,7 +627,7 @@ static status settle_activations(foreign_reader *r) {
         if (item_whole(count) < 1)
             return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, count),
                        count->key, count->text);
-        int64_t n = MIN(item_whole(count), m.layers), every = (m.layers + n - 1) / n;
+        int64_t n = MIN(item_whole(count), m.layers), every = divide_up(m.layers, n);
         TRY(foreign_offer(r, count, "memory.recompute", foreign_format(r, "every:%lld", (long long)every),
                           foreign_format(r, "%lld checkpoints over %lld layers", (long long)n, (long long)m.layers)));
     } else {

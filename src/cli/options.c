@@ -125,6 +125,19 @@ static bool takes_settings(const command *c) {
     return false;
 }
 
+/* The value of the flag argv[*i], where none stood after its '=': the next word, if the flag takes one. *i moves with it. */
+static status find_value(const command_line *l, const flag *f, int *i, const char **value) {
+    const char *name = l->command->name, *next = *i + 1 < l->argc ? l->argv[*i + 1] : NULL;
+    bool takes_one = *f->value != 0, optional = *f->value == '[';
+    if (!takes_one && *value) return ERR(ERR_INPUT, "%s: --%s takes no value, found '%.100s'", name, f->name, *value);
+    if (!takes_one || *value) return OK;
+    if (!next && !optional) return ERR(ERR_INPUT, "%s: %s needs a value: %s", name, l->argv[*i], f->value);
+    if (!next || (optional && next[0] == '-')) return OK;
+    *value = next;
+    (*i)++;
+    return OK;
+}
+
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
     *l = (command_line){.command = c, .argc = argc, .argv = argv};
     arena_init(&l->memory);
@@ -150,14 +163,8 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
             }
             const flag *f = flag_of(c, argv[i], &text);
             if (!f) return refuse_flag(c, argv[i]);
-            bool takes_value = *f->value != 0, may = *f->value == '[';
-            if (may && !text && i + 1 < argc && argv[i + 1][0] != '-') text = argv[++i];
-            if (takes_value && !may && !text) {
-                if (i + 1 >= argc) return ERR(ERR_INPUT, "%s: %s needs a value: %s", c->name, argv[i], f->value);
-                text = argv[++i];
-            }
-            if (!takes_value && text)
-                return ERR(ERR_INPUT, "%s: --%s takes no value, found '%.100s'", c->name, f->name, text);
+            TRY(find_value(l, f, &i, &text));
+            bool takes_value = *f->value != 0;
             if (pass == 1 || !takes_value) TRY(apply(l, f, text));
         }
         if (l->help) return OK;

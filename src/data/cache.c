@@ -82,7 +82,7 @@ void cache_slot_fini(cache_slot *c) {
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
 static uint64_t payload_bytes(const cache_header *h, uint64_t *documents_at) {
-    *documents_at = (h->n_tokens * h->width + 7) / 8 * 8;
+    *documents_at = align_up(h->n_tokens * h->width, 8);
     return *documents_at + h->n_documents * sizeof(store_document);
 }
 

@@ -325,7 +325,7 @@ void exec_clear(exec *e, value_id v) {
     size_t n_bytes = value_bytes(program_get(e->program, v));
     uint64_t at = part_offset(e, v, 0, n_bytes, &t);
     clearing c = {t == TIER_NVME ? NULL : (uint8_t *)e->arena[t] + at, n_bytes}; /* a file has no address */
-    if (exec_is_near(e, v)) exec_parallel(e, clear_task, &c, (int64_t)((n_bytes + CLEAR_TASK - 1) / CLEAR_TASK));
+    if (exec_is_near(e, v)) exec_parallel(e, clear_task, &c, divide_up((int64_t)n_bytes, CLEAR_TASK));
     else if (tier_is_device(t)) e->backend->clear(e->context, c.to, n_bytes);
     else clear_file(e, v, n_bytes);
 }

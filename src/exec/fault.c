@@ -71,7 +71,7 @@ static bool scan_value(exec *e, value_id id, size_t op_index, exec_fault *out) {
     s.n_elements = shape_count(&v->shape);
     atomic_init(&s.first, s.n_elements);
     int64_t per_task = (int64_t)(SCAN_BYTES / s.element_bytes) * TASK_CHUNKS;
-    exec_parallel(e, scan_task, &s, (s.n_elements + per_task - 1) / per_task);
+    exec_parallel(e, scan_task, &s, divide_up(s.n_elements, per_task));
     int64_t element = atomic_load(&s.first);
     if (element == s.n_elements) return false;
 

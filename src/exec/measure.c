@@ -59,7 +59,7 @@ typedef struct probe {
     size_t n_bytes;
 } probe;
 
-static size_t aligned(size_t n) { return (n + VALUE_ALIGNMENT - 1) / VALUE_ALIGNMENT * VALUE_ALIGNMENT; }
+static size_t aligned(size_t n) { return align_up(n, VALUE_ALIGNMENT); }
 
 /* Positive numbers of ordinary size: kernels may be faster on zeros, slower on what is not finite. */
 static void fill(probe *r, const operand *o, uint8_t *at) {

@@ -316,7 +316,7 @@ static status header_text(safetensors_writer *w, const safetensors_entry *entrie
     char *compact = json_dumps(header, JSON_COMPACT);
     ASSERT(compact); /* every part of it was checked above */
     size_t length = strlen(compact);
-    w->data_start = (LENGTH_BYTES + length + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
+    w->data_start = align_up(LENGTH_BYTES + length, DATA_ALIGN);
     *n_bytes = (size_t)w->data_start - LENGTH_BYTES;
     if (*n_bytes > HEADER_MAX_BYTES) {
         rc = ERR(ERR_INPUT, "%s: the header of %zu tensors takes %zu bytes, expected at most %u; write several files",

@@ -156,7 +156,7 @@ static void add_inputs(builder *b) {
 
 /* ---- generation ------------------------------------------------------------------------------------------------ */
 
-int64_t generation_pages_per_slot(const generation_shape *g) { return (g->context + g->page_size - 1) / g->page_size; }
+int64_t generation_pages_per_slot(const generation_shape *g) { return divide_up(g->context, g->page_size); }
 
 uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute) {
     return (uint64_t)(2 * c->n_layers * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
@@ -297,7 +297,7 @@ static void share_model(builder *b, const mesh *m) {
     b->heads = c->n_heads / b->n_ranks;
     b->kv_heads = MAX(c->n_kv_heads / b->n_ranks, (int64_t)1);
     b->ffn = c->ffn / b->n_ranks;
-    int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
+    int64_t n = divide_up(c->vocab, b->n_ranks);
     b->first_id = b->rank * n;
     b->n_ids = MIN(n, c->vocab - b->first_id);
     b->n_stages = mesh_size(m, AXIS_PIPELINE);

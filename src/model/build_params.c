@@ -185,7 +185,7 @@ static block_params add_block(builder *b, int layer) {
 /* A table of the vocabulary: each rank has as many rows, the last may have padding behind its own. */
 static model_param *add_table(builder *b, const char *name, const char *file_name) {
     const model_config *c = b->c;
-    int64_t n = (c->vocab + b->n_ranks - 1) / b->n_ranks;
+    int64_t n = divide_up(c->vocab, b->n_ranks);
     const param_slice own = {0, b->first_id, n};
     model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
     if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;

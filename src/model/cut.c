@@ -22,7 +22,7 @@ status model_cut_check(const model_config *c, int ranks) {
                    "parallel.tensor: model %s has %lld feed-forward columns, which %lld ranks cannot share; set a "
                    "divisor of %lld",
                    c->name, (long long)c->ffn, n, (long long)c->ffn);
-    if ((n - 1) * ((c->vocab + n - 1) / n) >= c->vocab)
+    if ((n - 1) * divide_up(c->vocab, n) >= c->vocab)
         return ERR(ERR_INPUT, "parallel.tensor: model %s has %lld tokens in its vocabulary, too few for %lld ranks",
                    c->name, (long long)c->vocab, n);
     return OK;

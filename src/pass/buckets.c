@@ -10,7 +10,7 @@ typedef struct placed {
     size_t param;
 } placed;
 
-int64_t norm_blocks(int64_t n_elements) { return (n_elements + NORM_BLOCK - 1) / NORM_BLOCK; }
+int64_t norm_blocks(int64_t n_elements) { return divide_up(n_elements, NORM_BLOCK); }
 
 static int by_place(const void *a, const void *b) {
     const placed *x = a, *y = b;
@@ -97,7 +97,7 @@ void buckets_init(buckets *b, const pass_context *c) {
         last->n++;
     }
     b->n_norm_blocks = all_blocks;
-    for (size_t i = 0; i < b->n; i++) b->list[i].per_rank = (b->list[i].n_blocks + ranks - 1) / ranks * NORM_BLOCK;
+    for (size_t i = 0; i < b->n; i++) b->list[i].per_rank = divide_up(b->list[i].n_blocks, ranks) * NORM_BLOCK;
     free(places);
     free(list);
 }

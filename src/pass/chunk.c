@@ -38,7 +38,7 @@ typedef struct chunker {
     place *places;       /* of the ops of the run at hand */
 } chunker;
 
-int64_t chunk_rows(int64_t asked) { return (asked + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT; }
+int64_t chunk_rows(int64_t asked) { return round_up(asked, CHUNK_UNIT); }
 
 static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
 
@@ -216,7 +216,7 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
 }
 
 static void append_run(chunker *w, size_t first, size_t end) {
-    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->chunk_tokens, n_chunks = (N + step - 1) / step;
+    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->chunk_tokens, n_chunks = divide_up(N, step);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
     count_in_run(w, first, end, true);
@@ -236,11 +236,11 @@ static status check_count(const program *p, int64_t step) {
         const op *o = &p->ops[i];
         if (!is_function(o->kind) || !is_cut(o)) continue;
         int64_t N = p->values[o->in[0]].shape.dim[0];
-        if ((N + step - 1) / step <= MLP_CHUNKS_MOST) continue;
+        if (divide_up(N, step) <= MLP_CHUNKS_MOST) continue;
         return ERR(ERR_INPUT,
                    "memory.chunk_tokens: found %lld, expected at least %lld for micro-batches of %lld tokens, or 0: an "
                    "MLP has at most %d chunks",
-                   (long long)step, (long long)chunk_rows((N + MLP_CHUNKS_MOST - 1) / MLP_CHUNKS_MOST), (long long)N,
+                   (long long)step, (long long)chunk_rows(divide_up(N, MLP_CHUNKS_MOST)), (long long)N,
                    MLP_CHUNKS_MOST);
     }
     return OK;

@@ -55,8 +55,6 @@ typedef struct packer {
     size_t n_blocks;
 } packer;
 
-static size_t align_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
-
 static value_id owner_of(const packer *k, value_id v) {
     while (k->owner[v] != v) v = k->owner[v];
     return v;

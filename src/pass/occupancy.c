@@ -39,8 +39,6 @@ struct occupancy {
     int n_met;
 };
 
-static size_t round_up(size_t n, size_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
-
 occupancy *occupancy_open(size_t n_moments, size_t grain) {
     occupancy *o = mem_alloc(sizeof *o);
     o->grain = grain;
@@ -148,13 +146,13 @@ static size_t pass_runs(occupancy *o, int k, size_t at, size_t n_bytes, size_t a
     const run_set *s = o->met[k];
     uint32_t i = o->seen[k];
     for (; i < s->n && s->runs[i].begin < at + n_bytes; i++)
-        if (s->runs[i].end > at) at = round_up(s->runs[i].end, alignment);
+        if (s->runs[i].end > at) at = align_up(s->runs[i].end, alignment);
     o->seen[k] = i;
     return at;
 }
 
 size_t occupancy_place(occupancy *o, size_t first, size_t last, size_t base, size_t n_bytes, size_t alignment) {
-    size_t at = round_up(base, alignment), before;
+    size_t at = align_up(base, alignment), before;
     o->n_met = 0;
     find_nodes(o, first, last);
     for (int i = o->at.n_above; i-- > 0;) meet(o, &o->throughout[o->at.above[i]]);
@@ -163,6 +161,6 @@ size_t occupancy_place(occupancy *o, size_t first, size_t last, size_t base, siz
         before = at;
         for (int k = 0; k < o->n_met; k++) at = pass_runs(o, k, at, n_bytes, alignment);
     } while (at != before);
-    take(o, (run){at, round_up(at + n_bytes, o->grain)});
+    take(o, (run){at, align_up(at + n_bytes, o->grain)});
     return at;
 }

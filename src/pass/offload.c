@@ -89,7 +89,7 @@ static value_id slice_of(program *p, value_id v, int64_t total, int64_t first, i
     int64_t count = shape_count(&a.shape);
     int64_t per = 1;
     while (per * count < total) per *= 2;
-    int64_t begin = first / per, end = MIN((first + n + per - 1) / per, count);
+    int64_t begin = first / per, end = MIN(divide_up(first + n, per), count);
     char name[256];
     snprintf(name, sizeof name, "%.180s[%lld].%zu", a.name, (long long)first, p->n_values);
     return program_view(p, name, v, (size_t)begin * dtype_bytes(a.type), SHAPE(end - begin));

@@ -33,7 +33,7 @@ static void add_states(program *p, pass_context *c, size_t i) {
     c->moments[i] = add_state(p, "m", param, m_type, s);
     c->variances[i] = add_state(p, "v", param, f == STATES_INT8 ? DTYPE_U8 : m_type, s);
     if (f != STATES_INT8) return;
-    shape blocks = SHAPE((shape_count(&s) + STATE_BLOCK - 1) / STATE_BLOCK);
+    shape blocks = SHAPE(divide_up(shape_count(&s), STATE_BLOCK));
     c->moment_scales[i] = add_state(p, "m_scale", param, DTYPE_F32, blocks);
     c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }

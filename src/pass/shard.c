@@ -107,7 +107,7 @@ static void become_share(sharder *s, value_id v, param_share share, int64_t per_
     value *a = &s->p->values[v];
     a->name = arena_format(&s->p->memory, "%s[%lld:%lld]", a->name, (long long)share.first,
                            (long long)(share.first + share.n));
-    a->shape = SHAPE((share.n + per_entry - 1) / per_entry);
+    a->shape = SHAPE(divide_up(share.n, per_entry));
 }
 
 /* The elements of parameter i that this rank updates, in a bucket or, where only that is here, in its own part. */

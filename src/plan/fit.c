@@ -132,16 +132,35 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     return true;
 }
 
+/* What gives a parameter fewer bytes and is not set yet; NULL: nothing does. */
+static const char *fewer_bytes(const plan_request *r) {
+    bool has_few = precision_compute(r->precision) != DTYPE_F32 && !precision_master(r->precision);
+    if (!has_few) return "precision=bf16_sr";
+    bool may_int8 = r->states != STATES_INT8 && mesh_size(&r->mesh, AXIS_TENSOR) == 1; /* blocks are not cut */
+    return may_int8 ? "memory.states=int8" : NULL;
+}
+
+static status host_is_too_small(const plan *p) {
+    const plan_request *r = &p->request;
+    const char *fewer = fewer_bytes(r);
+    char a[32], b[32];
+    strbuf advice;
+    strbuf_init(&advice);
+    if (r->may_nvme) strbuf_add(&advice, "Use");
+    else strbuf_printf(&advice, "Name a directory on a fast drive with memory.nvme_path, %suse", fewer ? "" : "or ");
+    strbuf_add(&advice, " more or larger machines");
+    if (fewer) strbuf_printf(&advice, ", or fewer bytes per parameter (--set %s)", fewer);
+    status rc = ERR(ERR_FIT, "%s fits the device with %s on the host, which has %s. %s", r->model.name,
+                    str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
+    strbuf_fini(&advice);
+    return rc;
+}
+
 status plan_check_fit(const plan *p) {
     const plan_request *r = &p->request;
     char a[32], b[32];
     if (plan_fits(p)) return OK;
-    if (r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit)
-        return ERR(
-            ERR_FIT,
-            "%s fits the device with %s on the host, which has %s. Name a directory on a fast drive with "
-            "memory.nvme_path, use more or larger machines, or fewer bytes per parameter (--set precision=bf16_sr)",
-            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit));
+    if (r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit) return host_is_too_small(p);
     strbuf names, change;
     strbuf_init(&names);
     strbuf_init(&change);

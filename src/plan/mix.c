@@ -2,12 +2,10 @@
  *
  * A rung for all layers fits with room to spare, most often, and the next lighter one does not. Bytes and time of a mixture
  * lie on a straight line between the two, nearly: it says which two rungs to mix, with things in which places, and in how
- * many layers. The best few are then compiled as they are, and one more layer becomes heavy until they fit. */
+ * many layers. What comes out of it is a guess, which strategy.c compiles and mends. */
 #include "plan/plan.h"
 
 #include <math.h>
-
-enum { TRIES = 6 };
 
 /* The share of layers that have to be heavy for a tier to hold its limit. */
 static double share_of(uint64_t limit, double light, double heavy) {
@@ -70,7 +68,7 @@ static size_t insert(plan_candidate best[PLAN_MIXES], size_t n, const plan_candi
     return n;
 }
 
-static size_t guess(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
+size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
     size_t n_best = 0;
     for (size_t i = 0; i < n; i++) {
         const plan_candidate *heavy = &list[i];
@@ -85,21 +83,4 @@ static size_t guess(const plan_request *r, const plan_candidate *list, size_t n,
         }
     }
     return n_best;
-}
-
-status plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate out[PLAN_MIXES],
-                size_t *n_out) {
-    plan p;
-    size_t n_best = guess(r, list, n, out);
-    *n_out = 0;
-    for (size_t i = 0; i < n_best; i++) {
-        plan_candidate c = out[i];
-        for (int k = 0; k < TRIES && c.recompute.n_heavy < r->model.n_layers; k++, c.recompute.n_heavy++) {
-            TRY(plan_measure(r, &c, &p));
-            plan_close(&p);
-            if (c.fits) break;
-        }
-        if (c.fits) out[(*n_out)++] = c;
-    }
-    return OK;
 }

@@ -154,10 +154,9 @@ void plan_print_attention(const plan *p, FILE *out); /* a line */
 /* ---- mix.c: between two rungs of recompute ------------------------------------------------------------------------ */
 
 enum { PLAN_MIXES = 4 };
-/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more that fit, each with one rung in some layers and a
- * lighter one in the others. */
-status plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate out[PLAN_MIXES],
-                size_t *n_out);
+/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more, each with one rung in some layers and a lighter
+ * one in the others, the fastest first. How many there are; that they fit, and their time, is by a straight line only. */
+size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 

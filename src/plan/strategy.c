@@ -69,6 +69,11 @@ typedef struct search {
     plan kept;               /* ... need not be compiled again when it is taken */
 } search;
 
+static void append(search *s, const plan_candidate *c) {
+    s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
+    s->list[s->n++] = *c;
+}
+
 static void add_candidate(search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++) {
         const plan_candidate *k = &s->list[i];
@@ -79,8 +84,7 @@ static void add_candidate(search *s, plan_candidate c) {
     }
     c.step_s = NAN;
     c.order = s->n_tried++;
-    s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
-    s->list[s->n++] = c;
+    append(s, &c);
 }
 
 /* c with the first n rows of the ladder and the first n rungs of recompute, as far as they are open. */
@@ -245,36 +249,34 @@ static bool is_line(const plan_candidate *c) {
     return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
 }
 
-/* Exact but for how it is packed, and sooner. */
-static status estimate_pipeline(const plan_request *r, plan_candidate *c) {
-    plan_request q = plan_request_of(r, c);
-    plan few;
-    q.shorten = true;
-    TRY(plan_compile(&few, &q));
-    take_numbers(c, &few);
-    c->estimated = true;
-    plan_close(&few);
-    return OK;
-}
-
 static bool is_long(const plan_request *r) {
     plan_request q = *r;
     q.shorten = true;
     return plan_built_micros(&q) < r->accumulation;
 }
 
-static status weigh(const plan_request *r, plan_candidate *c) {
+/* The numbers of a candidate, as soon as they can be had. *whole: it was compiled as it would be taken, and *out is that plan;
+ * else *out holds nothing. */
+static status weigh(const plan_request *r, plan_candidate *c, plan *out, bool *whole) {
+    *whole = false;
     if (is_deep(r) && is_line(c)) return estimate(r, c);
-    if (is_long(r)) return estimate_pipeline(r, c);
-    plan p;
-    TRY(plan_measure(r, c, &p));
-    plan_close(&p);
+    plan_request q = *r;
+    bool shortened = is_long(r); /* exact but for how it is packed, and sooner */
+    q.shorten |= shortened;
+    TRY(plan_measure(&q, c, out));
+    c->estimated = shortened;
+    *whole = q.shorten == r->shorten;
+    if (!*whole) plan_close(out);
     return OK;
 }
 
 status plan_weigh(const plan_request *r, plan_candidate *out) {
+    plan p;
+    bool whole;
     *out = plan_as_asked(r);
-    return weigh(r, out);
+    TRY(weigh(r, out, &p, &whole));
+    if (whole) plan_close(&p);
+    return OK;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
@@ -315,13 +317,12 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->request.chunk_tokens = asked->chunk_tokens;
 }
 
-/* As plan_weigh says it, but what was compiled for that is not thrown away where it may be what is taken. */
+/* Weighs c; what was compiled for that is not thrown away where it may be what is taken. */
 static status weigh_and_keep(search *s, plan_candidate *c) {
-    const plan_request *r = s->r;
     plan p;
-    if ((is_deep(r) && is_line(c)) || (is_long(r) && !r->shorten)) return weigh(r, c);
-    TRY(plan_measure(r, c, &p));
-    c->estimated = is_long(r);
+    bool whole;
+    TRY(weigh(s->r, c, &p, &whole));
+    if (!whole) return OK;
     if (s->has_kept && !is_better(c, &s->kept_way)) {
         plan_close(&p);
         return OK;
@@ -349,11 +350,9 @@ static status add_tighter(search *s) {
     if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
     if (!is_one_device(s->r)) return OK;                         /* not searched so deep */
     TRY(plan_tighten(s->r, &s->list[0], &more, &n));
-    s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
     for (size_t i = 0; i < n; i++) {
-        s->list[s->n] = more[i];
-        s->list[s->n].order = s->n_tried++;
-        s->n++;
+        more[i].order = s->n_tried++;
+        append(s, &more[i]);
     }
     free(more);
     sort_candidates(s->list, s->n);
@@ -397,24 +396,30 @@ static status look_further_ahead(search *s) {
             c.offload.prefetch++;
             c.order = s->n_tried++;
             TRY(weigh_and_keep(s, &c));
-            s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
-            s->list[s->n++] = c;
+            append(s, &c);
         }
     }
     sort_candidates(s->list, s->n);
     return OK;
 }
 
-/* What a way leaves of the memory may save it some of what it computes again. */
+/* What a way leaves of the memory may save it some of what it computes again. How many layers that takes is a guess, and one
+ * more becomes heavy until they fit. */
 static status mix_rungs(search *s) {
+    enum { TRIES = 6 };
+    const plan_request *r = s->r;
     plan_candidate mixes[PLAN_MIXES];
-    size_t n;
-    if (s->r->recompute.kind != RECOMPUTE_AUTO || !s->r->hardware || !is_one_device(s->r)) return OK;
-    TRY(plan_mix(s->r, s->list, s->n, mixes, &n));
-    s->list = array_grow(s->list, &s->capacity, s->n + n, sizeof *s->list);
+    if (r->recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
+    size_t n = plan_mix(r, s->list, s->n, mixes);
     for (size_t i = 0; i < n; i++) {
-        mixes[i].order = s->n_tried++;
-        s->list[s->n++] = mixes[i];
+        plan_candidate c = mixes[i];
+        c.order = s->n_tried++;
+        c.fits = false;
+        for (int k = 0; k < TRIES && !c.fits && c.recompute.n_heavy < r->model.n_layers; k++) {
+            TRY(weigh_and_keep(s, &c));
+            if (!c.fits) c.recompute.n_heavy++;
+        }
+        if (c.fits) append(s, &c);
     }
     sort_candidates(s->list, s->n);
     return OK;

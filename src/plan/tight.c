@@ -23,7 +23,7 @@ enum { LEVELS_MOST = 5 };
 /* By a rank's tokens alone, never by the memory there is: chunks are part of the order of a sum. */
 static int64_t chunk_of(const plan_request *r, const plan_candidate *like) {
     int64_t N = like->micro_batch * r->seq_len / like->sequence;
-    int64_t c = chunk_rows(MAX((N + CHUNKS - 1) / CHUNKS, (int64_t)CHUNK_LEAST));
+    int64_t c = chunk_rows(MAX(divide_up(N, CHUNKS), (int64_t)CHUNK_LEAST));
     return c < N ? c : 0;
 }
 

@@ -161,8 +161,8 @@ int64_t op_logits_rows(const program *p, const op *o) {
     int64_t N = program_get(p, o->in[0])->shape.dim[0], V = program_get(p, o->in[1])->shape.dim[0];
     int64_t fit = o->attr.chunk_bytes / (4 * V), n_chunks;
     fit = MIN(MAX(fit, 1), N);
-    n_chunks = (N + fit - 1) / fit;
-    return (N + n_chunks - 1) / n_chunks; /* chunks of equal size rather than a small last one */
+    n_chunks = divide_up(N, fit);
+    return divide_up(N, n_chunks); /* chunks of equal size rather than a small last one */
 }
 
 /* Arithmetic per element of the operand that gives an op its size. exp, tanh and the like count as the ten or so

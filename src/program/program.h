@@ -69,7 +69,7 @@ typedef enum section {
 /* A file is read and written in whole sectors: values on nvme begin at one, and a transfer also moves what follows the
  * value in its last one, on both sides. */
 enum { NVME_SECTOR = 4096 };
-static inline size_t sectors_up(size_t n_bytes) { return (n_bytes + NVME_SECTOR - 1) / NVME_SECTOR * NVME_SECTOR; }
+static inline size_t sectors_up(size_t n_bytes) { return align_up(n_bytes, NVME_SECTOR); }
 
 const char *role_name(role r); /* "params", "grads" ...: the keys of memory.by_role */
 const char *tier_name(tier t);

@@ -209,7 +209,7 @@ done:
     return rc;
 }
 
-/* ---- the writer ---------------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------------------------- */
 
 typedef struct save_names {
     const char *name, *temporary, *path;
@@ -231,7 +231,7 @@ static checkpoint_words words_of(const checkpointer *c, const train_state *s) {
     return (checkpoint_words){c->identity, c->model, s};
 }
 
-/* Everything is in the temporary directory but what `write` still has to: that, then the name. */
+/* Every file is in the temporary directory: now the name, and only then do older ones go. */
 static status finish_directory(const checkpointer *c, const save_names *n, const train_state *s) {
     TRY(checkpoint_dir_sync(n->path));
     TRY(checkpoint_publish(c->dir, n->temporary, n->name, true));
@@ -306,6 +306,8 @@ static status finish_shared(checkpointer *c) {
     TRY(comm_barrier(c->comm));
     return OK;
 }
+
+/* ---- the thread that writes ---------------------------------------------------------------------------------- */
 
 static void *writer_main(void *argument) {
     checkpointer *c = argument;

@@ -72,12 +72,14 @@ typedef struct problem {
     size_t n_tokens, capacity, n_prompt;
 } problem;
 
-static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
+static void problem_drop(problem *q) {
+    strbuf_fini(&q->prompt);
+    strbuf_fini(&q->answer);
+    free(q->tokens);
+}
+
+static bool problem_read(problem *q, const evaluator *v, uint64_t index) {
     const tokenizer *t = dataset_tokenizer(v->d);
-    strbuf_init(&q->prompt);
-    strbuf_init(&q->answer);
-    q->tokens = NULL;
-    q->n_tokens = q->capacity = 0;
     if (!dataset_problem(v->d, index, &q->prompt, &q->answer)) return false;
     if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
         return false;
@@ -89,10 +91,24 @@ static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
     return true;
 }
 
-static void problem_drop(problem *q) {
-    strbuf_fini(&q->prompt);
-    strbuf_fini(&q->answer);
-    free(q->tokens);
+/* False: there are no more, and q holds nothing. */
+static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
+    *q = (problem){0};
+    strbuf_init(&q->prompt);
+    strbuf_init(&q->answer);
+    if (problem_read(q, v, index)) return true;
+    problem_drop(q);
+    return false;
+}
+
+/* As one document of a row, from place `at` on; only the answer is asked for. */
+static void problem_pose(const problem *q, evaluator *v, int64_t row, int64_t at) {
+    for (size_t k = 0; k < q->n_tokens; k++) {
+        int64_t i = row * length_of(v) + at + (int64_t)k;
+        v->tokens[i] = q->tokens[k];
+        v->doc[i] = (int32_t)at;
+        v->targets[i] = k + 1 >= q->n_prompt && k + 1 < q->n_tokens ? q->tokens[k + 1] : -1;
+    }
 }
 
 /* Counts the documents of the batch whose every trained position was predicted. */
@@ -119,23 +135,16 @@ double evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done) {
     problem q;
     *n_done = 0;
     bool more = n > 0 && problem_get(&q, v, 0);
-    if (!more && n > 0) problem_drop(&q);
     while (more) {
         int64_t packed = 0;
         for (int64_t b = 0; b < B; b++) {
             clear_row(v, b, eos);
             for (int64_t at = 0; more && at + (int64_t)q.n_tokens <= T;) {
-                for (size_t k = 0; k < q.n_tokens; k++) {
-                    int64_t i = b * T + at + (int64_t)k;
-                    v->tokens[i] = q.tokens[k];
-                    v->doc[i] = (int32_t)at;
-                    v->targets[i] = k + 1 >= q.n_prompt && k + 1 < q.n_tokens ? q.tokens[k + 1] : -1;
-                }
+                problem_pose(&q, v, b, at);
                 at += (int64_t)q.n_tokens;
                 packed++;
                 problem_drop(&q);
                 more = ++next < n && problem_get(&q, v, (uint64_t)next);
-                if (!more && next < n) problem_drop(&q);
             }
         }
         if (packed == 0) { /* a problem longer than a row cannot be posed */
@@ -154,7 +163,8 @@ void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
     int64_t T = length_of(v);
     for (int64_t k = 0; k < n; k++) {
         problem q;
-        if (!problem_get(&q, v, (uint64_t)k) || (int64_t)q.n_tokens > T) {
+        if (!problem_get(&q, v, (uint64_t)k)) return;
+        if ((int64_t)q.n_tokens > T) {
             problem_drop(&q);
             return;
         }

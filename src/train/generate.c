@@ -106,12 +106,9 @@ static void make_buffers(generator *g) {
 
 static status open_from(generator *g, const model_source *s, const generator_options *o) {
     plan_request r;
-    TRY(tokenizer_open(&g->tokenizer, s->tokenizer));
+    TRY(model_source_tokenizer(s, &g->tokenizer));
     g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
     g->chat = s->chat;
-    if (tokenizer_vocab(g->tokenizer) > s->config.vocab)
-        return ERR(ERR_INPUT, "%s: the tokenizer %s has %lld tokens, the model only %lld", s->dir, s->tokenizer,
-                   (long long)tokenizer_vocab(g->tokenizer), (long long)s->config.vocab);
     TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
     TRY(request_make(&r, &s->config, o));
     TRY(plan_compile(&g->plan, &r));
@@ -200,7 +197,7 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
 
 status generator_logits(generator *g, const int32_t *tokens, size_t n, bool token_by_token, float *out) {
     int64_t size = g->plan.request.generation.page_size, vocab = g->plan.model.config.vocab;
-    size_t n_pages = (n + (size_t)size - 1) / (size_t)size;
+    size_t n_pages = (size_t)divide_up((int64_t)n, size);
     if (n == 0 || (int64_t)n > generator_context(g))
         return ERR(ERR_INPUT, "logits of %zu tokens: expected 1 to %lld, the context", n,
                    (long long)generator_context(g));

@@ -57,7 +57,7 @@ static int64_t new_tokens(const scheduler *s, const prompt *p) {
 
 /* The last token drawn is never stored. */
 static size_t pages_needed(const scheduler *s, const prompt *p) {
-    return (size_t)(((int64_t)p->n_tokens + new_tokens(s, p) - 1 + page_size(s) - 1) / page_size(s));
+    return (size_t)divide_up((int64_t)p->n_tokens + new_tokens(s, p) - 1, page_size(s));
 }
 
 static size_t pages_shared(const scheduler *s, const prompt *p) {

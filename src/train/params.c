@@ -74,7 +74,7 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
         int64_t total = shape_count(&param->shape);
         for (f.first = 0; f.first < total; f.first += FILL_CHUNK) {
             f.n = MIN(total - f.first, (int64_t)FILL_CHUNK);
-            exec_parallel(e, fill_task, &f, (f.n + FILL_TASK - 1) / FILL_TASK);
+            exec_parallel(e, fill_task, &f, divide_up(f.n, FILL_TASK));
             if (!f.near) fill_write(&f, 0, f.n);
         }
     }
@@ -158,7 +158,7 @@ static uint64_t hash_param(exec *e, const plan *p, size_t i, uint8_t *chunk) {
         j.first = mine.first + at;
         j.n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
         if (!j.near) hash_read(&j, 0, j.n);
-        int64_t n_tasks = (j.n + FILL_TASK - 1) / FILL_TASK;
+        int64_t n_tasks = divide_up(j.n, FILL_TASK);
         exec_parallel(e, hash_task, &j, n_tasks);
         for (int64_t k = 0; k < n_tasks; k++) sum += j.sums[k];
     }
@@ -179,11 +179,9 @@ uint64_t params_hash(exec *e, const plan *p, comm *c) {
     return rc == OK ? mix(sum) : 0;
 }
 
-static int64_t entries(int64_t n_elements, int64_t per) { return (n_elements + per - 1) / per; }
-
 /* Shares begin at whole blocks, so their entries are their own. */
 static param_share in_entries(param_share share, int64_t per) {
-    return (param_share){share.first / per, entries(share.n, per)};
+    return (param_share){share.first / per, divide_up(share.n, per)};
 }
 
 checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_t *n) {
@@ -211,7 +209,7 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
                                                .value = v,
                                                .type = program_get(&p->program, v)->type,
                                                .shape = per == 1 ? param->cut.whole
-                                                                 : SHAPE(entries(shape_count(&param->shape), per)),
+                                                                 : SHAPE(divide_up(shape_count(&param->shape), per)),
                                                .cut = param->cut.dim < 0 ? NULL : &param->cut,
                                                .held = in_entries(held, per),
                                                .saved = in_entries(shard_saved(c, i), per)};

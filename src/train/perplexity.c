@@ -105,12 +105,7 @@ static status measure(const perplexity_options *o, const model_source *s, const 
     plan_request r;
     plan p = {0};
     exec *e = NULL;
-    TRY(tokenizer_open(&tokenizer, s->tokenizer));
-    if (tokenizer_vocab(tokenizer) > s->config.vocab) {
-        rc = ERR(ERR_INPUT, "%s: the tokenizer %s has %lld tokens, the model only %lld", s->dir, s->tokenizer,
-                 (long long)tokenizer_vocab(tokenizer), (long long)s->config.vocab);
-        goto done;
-    }
+    TRY(model_source_tokenizer(s, &tokenizer));
     TRY_GOTO(rc, read_text(&t, o, tokenizer), done);
     TRY_GOTO(rc, make_request(&r, &s->config, o, t.n), done);
     TRY_GOTO(rc, plan_compile(&p, &r), done);

@@ -78,6 +78,16 @@ void model_source_close(model_source *s) {
     *s = (model_source){0};
 }
 
+status model_source_tokenizer(const model_source *s, tokenizer **out) {
+    TRY(tokenizer_open(out, s->tokenizer));
+    long long n_tokens = tokenizer_vocab(*out), n_rows = s->config.vocab;
+    if (n_tokens <= n_rows) return OK;
+    tokenizer_close(*out);
+    *out = NULL;
+    return ERR(ERR_INPUT, "%s: the tokenizer %s has %lld tokens, the model only %lld", s->dir, s->tokenizer, n_tokens,
+               n_rows);
+}
+
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static status load_param(const model_source *s, exec *e, const plan *p, size_t i, char *raw, float *wide) {

@@ -15,6 +15,8 @@ typedef struct model_source {
 /* Reads everything but the weights. The model's name points into `path`. */
 status model_source_open(model_source *s, const char *path);
 void model_source_close(model_source *s);
+/* Its tokenizer, which has no token that the model has no row for; the caller closes it. */
+status model_source_tokenizer(const model_source *s, tokenizer **out);
 /* Every parameter of p, rounded once to its dtype. */
 status model_source_load(const model_source *s, exec *e, const plan *p);
 /* The tokens that end a text: eos_token_id of generation_config.json (a number or a list), else the tokenizer's. The caller

@@ -174,7 +174,7 @@ static const safetensor *find(const matcher *m, const char *name) {
     return t;
 }
 
-static shape part_shape(const plan *p, const model_param *q, const param_part *part) {
+static shape part_shape(const model_param *q, const param_part *part) {
     const shape *s = &q->cut.whole;
     if (s->rank == 1) return SHAPE(part->n_rows);
     return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
@@ -183,7 +183,7 @@ static shape part_shape(const plan *p, const model_param *q, const param_part *p
 static const safetensor *match_part(matcher *m, const model_param *q, const param_part *part) {
     char a[64], b[64];
     const safetensor *t = find(m, part->file_name);
-    shape want = part_shape(m->p, q, part);
+    shape want = part_shape(q, part);
     if (!t) complain(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
         complain(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
@@ -325,8 +325,8 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
         if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
             continue; /* other ranks' */
-        if (m->turned) exec_parallel(m->e, turned_task, m, (m->n + TURN_ROWS - 1) / TURN_ROWS);
-        else exec_parallel(m->e, straight_task, m, (n + TASK_ELEMENTS - 1) / TASK_ELEMENTS);
+        if (m->turned) exec_parallel(m->e, turned_task, m, divide_up(m->n, TURN_ROWS));
+        else exec_parallel(m->e, straight_task, m, divide_up(n, TASK_ELEMENTS));
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
         if (!m->turned)

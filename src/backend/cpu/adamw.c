@@ -20,9 +20,6 @@
 #include "backend/cpu/exact.h"
 #include "backend/cpu/state8.h"
 
-/* Formats that are widened work in pieces that stay in L1. */
-enum { PIECE = STATE_BLOCK };
-
 /* ---- rounding that is looked over once per piece --------------------------------------------------------------- */
 
 /* Beside the divider every instruction counts, so parameters are rounded by a rule that is right for nearly all of them,
@@ -188,6 +185,9 @@ VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restri
 
 /* ---- formats that are widened ---------------------------------------------------------------------------------- */
 
+/* They go through rows of so many elements, which stay in L1. */
+enum { ROW = STATE_BLOCK };
+
 typedef struct adamw_job {
     const op *op;
     const step_scalars *scalars;
@@ -202,9 +202,9 @@ typedef struct adamw_job {
 /* m and v of any format as rows: states_load fills them, the step changes them (8 bits: v into its root), states_store
  * puts them back. fp32 is used where it lies. */
 typedef struct state_rows {
-    float m[PIECE], v[PIECE];
-    uint16_t m_rounded[PIECE], v_rounded[PIECE];
-    uint8_t m_codes[PIECE], v_codes[PIECE];
+    float m[ROW], v[ROW];
+    uint16_t m_rounded[ROW], v_rounded[ROW];
+    uint8_t m_codes[ROW], v_codes[ROW];
 } state_rows;
 
 static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
@@ -213,10 +213,10 @@ static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
         typed_row_load(r->v, (const uint16_t *)j->v + i, DTYPE_BF16, n);
     } else if (j->state_type == DTYPE_I8) {
         const uint8_t *m = (const uint8_t *)j->m + i, *v = (const uint8_t *)j->v + i;
-        if (n < PIECE) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
+        if (n < ROW) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
         state8_load(r->m, r->v, m, v, j->m_scale[i / STATE_BLOCK], j->v_scale[i / STATE_BLOCK], n);
-        memset(r->m + n, 0, (PIECE - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
-        memset(r->v + n, 0, (PIECE - n) * sizeof *r->v);
+        memset(r->m + n, 0, (ROW - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
+        memset(r->v + n, 0, (ROW - n) * sizeof *r->v);
     }
 }
 
@@ -233,17 +233,17 @@ static void states_store(const adamw_job *j, state_rows *r, size_t i, size_t n, 
     }
 }
 
-/* Elements begin .. end, which lie in one block of noise; begin is a multiple of PIECE. */
+/* Elements begin .. end, which lie in one block of noise; begin is a multiple of ROW. */
 static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
     rng_noise noise_p = noise_open(j->op, j->scalars, NOISE_PARAM, begin);
     rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
     state_rows r;
-    float x_row[PIECE], g_row[PIECE];
-    uint16_t rounded[PIECE];
+    float x_row[ROW], g_row[ROW];
+    uint16_t rounded[ROW];
     bool stochastic = !j->master && j->p_type == DTYPE_BF16;
-    for (size_t i = begin; i < end; i += PIECE) {
-        size_t n = MIN((size_t)PIECE, end - i), first = noise_place(j->op, i);
-        if (n < PIECE) { /* the rest of a group is computed too, and thrown away */
+    for (size_t i = begin; i < end; i += ROW) {
+        size_t n = MIN((size_t)ROW, end - i), first = noise_place(j->op, i);
+        if (n < ROW) { /* the rest of a group is computed too, and thrown away */
             memset(&r, 0, sizeof r);
             memset(x_row, 0, sizeof x_row);
         }
@@ -268,21 +268,21 @@ static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
 }
 
 /* Everything bf16, every store rounded stochastically: 8 bytes per parameter in all. The same as above in one loop, so
- * that the noise is made while the division and the root keep another unit busy. NaN is looked for once per piece,
- * before anything is stored; such a piece, and a short one, is left to the careful version. */
+ * that the noise is made while the division and the root keep another unit busy. NaN is looked for once per row,
+ * before anything is stored; such a row, and a short one, is left to the careful version. */
 static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
     enum { HALF = NOISE_GROUP / 2 };
     const adamw_constants k = j->constants;
     rng_noise noise_p = noise_open(j->op, j->scalars, NOISE_PARAM, begin);
     rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
-    uint16_t row[3][PIECE], *const out[3] = {j->p, j->m, j->v};
-    for (size_t i = begin; i < end; i += PIECE) {
+    uint16_t row[3][ROW], *const out[3] = {j->p, j->m, j->v};
+    for (size_t i = begin; i < end; i += ROW) {
         size_t first = noise_place(j->op, i);
         vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
-        if (i + PIECE <= end) {
+        if (i + ROW <= end) {
             const uint16_t *p = out[0] + i, *m = out[1] + i, *v = out[2] + i, *g = (const uint16_t *)j->g + i;
             vec_u32 at_p = noise_at(noise_p, first / 2);
-            for (size_t group = 0; group < PIECE; group += NOISE_GROUP) {
+            for (size_t group = 0; group < ROW; group += NOISE_GROUP) {
                 vec_u32 at_states = noise_at(noise_states, first + group);
                 for (size_t a = group; a < group + HALF; a += VEC_WIDTH, at_p += NOISE_STEP, at_states += NOISE_STEP) {
                     size_t b = a + HALF;
@@ -310,7 +310,7 @@ static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
                 continue;
             }
         }
-        adamw_widened(j, i, MIN(i + PIECE, end));
+        adamw_widened(j, i, MIN(i + ROW, end));
     }
 }
 

@@ -61,8 +61,6 @@ const char *attention_functions_list(int i) {
 
 const char *attention_functions_name(void) { return functions_get()->name; }
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 static attention_job job_make(const op_attr *a, dtype type) {
     ASSERT(a->head_dim > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0);
     attention_job j = {
@@ -83,8 +81,8 @@ static attention_job job_make(const op_attr *a, dtype type) {
     };
     /* A key block is transposed once for block_q queries of each head of the group: one head alone takes more. */
     j.block_q = j.group == 1 && j.T > 64 ? ATTENTION_BLOCK_Q : 64;
-    j.n_q_blocks = (j.T + j.block_q - 1) / j.block_q;
-    int64_t pairs = j.B * j.G, wanted = (TASKS_WANTED + pairs - 1) / pairs, most = MAX(j.T / CUT_QUERIES, 1);
+    j.n_q_blocks = divide_up(j.T, j.block_q);
+    int64_t pairs = j.B * j.G, wanted = divide_up(TASKS_WANTED, pairs), most = MAX(j.T / CUT_QUERIES, 1);
     j.n_cuts = (int)MIN(wanted, most);
     /* dq waits between segments: it must take less than it saves of sums of dk and dv. */
     if (j.n_cuts > 1 && j.T >= 2 * SEGMENT_KEYS && j.group < j.n_cuts) j.segment = SEGMENT_KEYS;
@@ -124,7 +122,7 @@ int64_t attention_cut_keys(const attention_job *j, int cut) {
 }
 
 int64_t attention_segment_blocks(const attention_job *j) {
-    return (j->end_key - j->first_key + ATTENTION_BLOCK_K - 1) / ATTENTION_BLOCK_K;
+    return divide_up(j->end_key - j->first_key, ATTENTION_BLOCK_K);
 }
 
 static size_t thread_bytes(const attention_job *j, bool backward) {

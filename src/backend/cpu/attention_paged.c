@@ -33,7 +33,6 @@ typedef struct paged_job {
     size_t thread_bytes;
 } paged_job;
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
 
 static paged_job job_make(const kernel_call *k, void *cache, const value *v, int first_input) {
@@ -87,7 +86,7 @@ static void store_task(void *context, int64_t task, int thread) {
 
 void cpu_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
     paged_job j = job_make(k, k->out[0], call_out(k, 0), 1);
-    pool_run(c->threads, store_task, &j, (j.N + STORE_TOKENS - 1) / STORE_TOKENS);
+    pool_run(c->threads, store_task, &j, divide_up(j.N, STORE_TOKENS));
 }
 
 /* ---- attend ----------------------------------------------------------------------------------------------------- */

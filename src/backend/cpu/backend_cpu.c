@@ -35,9 +35,7 @@ static void cpu_close(backend_context *c) {
     free(c);
 }
 
-static size_t round_to_huge_pages(size_t n_bytes) {
-    return (MAX(n_bytes, (size_t)1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-}
+static size_t round_to_huge_pages(size_t n_bytes) { return align_up(MAX(n_bytes, (size_t)1), HUGE_PAGE); }
 
 static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     if (t == TIER_NVME) return ERR(ERR_BUG, "the cpu backend holds memory, and the nvme tier is a file");

@@ -13,7 +13,6 @@
 
 enum { TASK_ELEMENTS = 32768 };
 
-static int64_t tasks_of(int64_t n, int64_t per_task) { return (n + per_task - 1) / per_task; }
 static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
 
 /* ---- maps: y[i] from a[i] and b[i] ---------------------------------------------------------------------------- */
@@ -87,7 +86,7 @@ static void map_run(backend_context *c, const kernel_call *k, map_kind kind) {
         .kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1], .n = shape_count(&y->shape)};
     if (k->rows) j.n = cpu_rows(k, y->shape.dim[0]) * (j.n / y->shape.dim[0]);
     ASSERT(call_in(k, 0)->type == y->type && (!j.b || call_in(k, 1)->type == y->type));
-    pool_run(c->threads, map_task, &j, tasks_of(j.n, TASK_ELEMENTS));
+    pool_run(c->threads, map_task, &j, divide_up(j.n, TASK_ELEMENTS));
 }
 
 void cpu_kernel_ADD(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_ADD); }
@@ -110,7 +109,7 @@ typedef struct rows_job {
 
 static void rows_run(backend_context *c, rows_job *j, pool_fn fn) {
     j->rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / MAX((int64_t)1, j->width));
-    pool_run(c->threads, fn, j, tasks_of(j->n_rows, j->rows_per_task));
+    pool_run(c->threads, fn, j, divide_up(j->n_rows, j->rows_per_task));
 }
 
 VEC_INLINE void add_bias_row(dtype t, void *y, const void *x, const void *b, size_t n) {
@@ -324,12 +323,12 @@ void cpu_kernel_CAST(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, 0), *y = call_out(k, 0);
     move_job j = {.y = k->out[0], .x = k->in[0], .y_type = y->type, .x_type = x->type, .n = shape_count(&y->shape)};
     ASSERT(shape_count(&x->shape) == j.n);
-    pool_run(c->threads, cast_task, &j, tasks_of(j.n, TASK_ELEMENTS));
+    pool_run(c->threads, cast_task, &j, divide_up(j.n, TASK_ELEMENTS));
 }
 
 void cpu_kernel_COPY(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, 0);
     move_job j = {.y = k->out[0], .x = k->in[0], .n = (int64_t)value_bytes(y)};
     ASSERT(value_bytes(call_in(k, 0)) == (size_t)j.n);
-    pool_run(c->threads, copy_task, &j, tasks_of(j.n, COPY_BYTES));
+    pool_run(c->threads, copy_task, &j, divide_up(j.n, COPY_BYTES));
 }

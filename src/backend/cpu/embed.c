@@ -13,8 +13,6 @@
 
 enum { TASK_ELEMENTS = 32768, IDS_PER_TASK = 16, COLUMNS_PER_TASK = 512, ZERO_BYTES = 1 << 19 };
 
-static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 /* The row of a token in this rank's part of the table; -1 where it is another rank's. */
 static int64_t row_of(const op_attr *a, int32_t token) {
     if (a->vocab == 0) return token;

@@ -10,8 +10,6 @@
 
 enum { TASK_ELEMENTS = 1 << 15, TILE = 64, ALIGNMENT = 64 };
 
-static int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 /* ---- the largest number -------------------------------------------------------------------------------------------- */
 
 typedef struct absmax_run {
@@ -31,7 +29,7 @@ static void absmax_task(void *context, int64_t task, int thread) {
 
 static void absmax(backend_context *c, float *amax, const uint16_t *x, int64_t n) {
     absmax_run r = {.x = x, .n = n};
-    pool_run(c->threads, absmax_task, &r, ceil_div(n, TASK_ELEMENTS));
+    pool_run(c->threads, absmax_task, &r, divide_up(n, TASK_ELEMENTS));
     *amax = bf16_to_f32((uint16_t)atomic_load(&r.most));
 }
 
@@ -78,14 +76,14 @@ void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, sc
                       .t = k->out[1],
                       .n_rows = x->shape.dim[0],
                       .n_columns = x->shape.dim[1]};
-    r.tiles_across = ceil_div(r.n_columns, TILE);
-    pool_run(c->threads, quantize_task, &r, r.tiles_across * ceil_div(r.n_rows, TILE));
+    r.tiles_across = divide_up(r.n_columns, TILE);
+    pool_run(c->threads, quantize_task, &r, r.tiles_across * divide_up(r.n_rows, TILE));
     if (k->out[2]) *(float *)k->out[2] = a / E4M3_MOST;
 }
 
 /* ---- the product --------------------------------------------------------------------------------------------------- */
 
-static int64_t aligned(int64_t n_bytes) { return ceil_div(n_bytes, ALIGNMENT) * ALIGNMENT; }
+static int64_t aligned(int64_t n_bytes) { return round_up(n_bytes, ALIGNMENT); }
 
 static gemm_call linear8_call(const value *x, const value *w, const value *y) {
     int64_t k = x->shape.dim[1];
@@ -121,7 +119,7 @@ static void widen_task(void *context, int64_t task, int thread) {
 
 static void widen(backend_context *c, uint16_t *to, const uint8_t *from, int64_t n) {
     widen_run r = {.from = from, .to = to, .n = n};
-    pool_run(c->threads, widen_task, &r, ceil_div(n, TASK_ELEMENTS));
+    pool_run(c->threads, widen_task, &r, divide_up(n, TASK_ELEMENTS));
 }
 
 void cpu_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */

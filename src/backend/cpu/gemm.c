@@ -83,8 +83,6 @@ bool gemm_force_kernel(const char *name) {
 
 /* ---- the cut: a function of the shape alone --------------------------------------------------------------------- */
 
-static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
 typedef struct cut {
     bool shared_is_a;    /* the smaller side is packed once for all tasks */
     bool shared_packed;  /* false: k is so long that tasks pack both sides block by block */
@@ -102,8 +100,7 @@ static cut cut_make(int64_t m, int64_t n, int64_t k) {
     c.shared_bytes = c.shared_packed ? MIN(whole, (int64_t)SHARED_BYTES) : 0;
     c.tile_own = TILE_OWN;
     c.tile_shared = MIN(TILE_SHARED_MAX, round_up(c.shared, GEMM_UNIT));
-    while (c.tile_shared > GEMM_UNIT &&
-           (c.shared + c.tile_shared - 1) / c.tile_shared * ((c.own + TILE_OWN - 1) / TILE_OWN) < TASKS_WANTED)
+    while (c.tile_shared > GEMM_UNIT && divide_up(c.shared, c.tile_shared) * divide_up(c.own, TILE_OWN) < TASKS_WANTED)
         c.tile_shared = round_up(c.tile_shared / 2, GEMM_UNIT);
     c.own_bytes = c.tile_own * GEMM_BLOCK_BYTES;
     c.local_bytes = c.shared_packed ? 0 : c.tile_shared * GEMM_BLOCK_BYTES;
@@ -278,11 +275,11 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
     for (r.first_row = 0; r.first_row < r.cut.shared; r.first_row += rows_per_pass) {
         r.n_rows = MIN(rows_per_pass, r.cut.shared - r.first_row);
         r.rows_padded = round_up(r.n_rows, panel);
-        r.n_tiles = (r.n_rows + r.cut.tile_shared - 1) / r.cut.tile_shared;
+        r.n_tiles = divide_up(r.n_rows, r.cut.tile_shared);
         if (r.cut.shared_packed) {
-            r.n_groups = (r.n_rows + panel * PANELS_PER_TASK - 1) / (panel * PANELS_PER_TASK);
-            pool_run(c->threads, pack_task, &r, r.n_groups * ((g->k + kernel->kc - 1) / kernel->kc));
+            r.n_groups = divide_up(r.n_rows, panel * PANELS_PER_TASK);
+            pool_run(c->threads, pack_task, &r, r.n_groups * divide_up(g->k, kernel->kc));
         }
-        pool_run(c->threads, tile_task, &r, r.n_tiles * ((r.cut.own + r.cut.tile_own - 1) / r.cut.tile_own));
+        pool_run(c->threads, tile_task, &r, r.n_tiles * divide_up(r.cut.own, r.cut.tile_own));
     }
 }

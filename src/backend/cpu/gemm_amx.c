@@ -54,7 +54,7 @@ static void amx_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, K
 static void amx_pack_b(void *panel, const gemm_slice *s) {
     pack_u16(panel, NR, PAIR, *s);
     /* k is padded to whole tiles, beyond the whole pairs that the packer knows about */
-    int64_t packed = (s->k + PAIR - 1) / PAIR * PAIR, padded = (s->k + KR - 1) / KR * KR;
+    int64_t packed = round_up(s->k, PAIR), padded = round_up(s->k, KR);
     memset((uint16_t *)panel + packed * NR, 0, (size_t)(padded - packed) * NR * sizeof(uint16_t));
 }
 

@@ -24,23 +24,21 @@ typedef struct tiles {
     int64_t n_across;
 } tiles;
 
-static int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 /* n in equal pieces of at most `most`, each a multiple of TILE_UNIT. */
 static int64_t even(int64_t n, int64_t most) {
-    int64_t size = pieces(n, pieces(n, most));
-    return pieces(size, TILE_UNIT) * TILE_UNIT;
+    int64_t size = divide_up(n, divide_up(n, most));
+    return round_up(size, TILE_UNIT);
 }
 
 static tiles tiles_cut(const gemm_call *g) {
     int64_t rows = TILE_MAX, cols = TILE_MAX;
-    while (pieces(g->m, even(g->m, rows)) * pieces(g->n, even(g->n, cols)) < TASKS_WANTED) {
+    while (divide_up(g->m, even(g->m, rows)) * divide_up(g->n, even(g->n, cols)) < TASKS_WANTED) {
         if (even(g->m, rows) >= even(g->n, cols) && even(g->m, rows) > TILE_MIN) rows = even(g->m, rows) - TILE_UNIT;
         else if (even(g->n, cols) > TILE_MIN) cols = even(g->n, cols) - TILE_UNIT;
         else break;
     }
     tiles t = {g, even(g->m, rows), even(g->n, cols), 0};
-    t.n_across = pieces(g->n, t.cols);
+    t.n_across = divide_up(g->n, t.cols);
     return t;
 }
 
@@ -77,5 +75,5 @@ void gemm_openblas_run(backend_context *c, const gemm_call *g) {
            MAX(g->b.row_stride, g->b.col_stride) <= INT_MAX);
     pthread_once(&once, openblas_setup);
     tiles t = tiles_cut(g);
-    pool_run(c->threads, tile_task, &t, pieces(g->m, t.rows) * t.n_across);
+    pool_run(c->threads, tile_task, &t, divide_up(g->m, t.rows) * t.n_across);
 }

@@ -188,5 +188,5 @@ void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
     }
     int64_t unit = MOST_GROUPS * VEC_WIDTH;
     j.columns_per_task = MAX(unit, TASK_WEIGHTS / g->k / unit * unit);
-    pool_run(c->threads, few_task, &j, (g->n + j.columns_per_task - 1) / j.columns_per_task);
+    pool_run(c->threads, few_task, &j, divide_up(g->n, j.columns_per_task));
 }

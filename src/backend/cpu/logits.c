@@ -3,13 +3,11 @@
 
 #include <math.h>
 
-static size_t round_up_bytes(size_t n) { return (n + 63) / 64 * 64; }
-
 /* Picked rows are copied together: the product wants them behind each other. */
 static size_t picked_bytes(const program *p, const op *o) {
     const value *h = program_get(p, o->in[0]);
     if (!o->in[2]) return 0;
-    return round_up_bytes((size_t)(program_get(p, o->out[0])->shape.dim[0] * h->shape.dim[1]) * dtype_bytes(h->type));
+    return align_up((size_t)(program_get(p, o->out[0])->shape.dim[0] * h->shape.dim[1]) * dtype_bytes(h->type), 64);
 }
 
 size_t cpu_logits_work_bytes(const program *p, const op *o, int n_threads) {

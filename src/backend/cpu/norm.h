@@ -10,7 +10,6 @@
 
 enum { NORM_TASK_ELEMENTS = 32768 }; /* of the rows that one task norms */
 
-static inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline void *at(const void *data, dtype t, int64_t element) {
     return (char *)data + (size_t)element * dtype_bytes(t);
 }

@@ -144,7 +144,7 @@ void cpu_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
                    .n_end = call_in(k, 1)->shape.dim[1],
                    .first = k->op->attr.first_part,
                    .n_parts = k->op->attr.n_parts};
-    pool_run(c->threads, parts_task, &j, (j.n + PIECE - 1) / PIECE);
+    pool_run(c->threads, parts_task, &j, divide_up(j.n, PIECE));
 }
 
 /* ---- global norm --------------------------------------------------------------------------------------------- */
@@ -229,12 +229,12 @@ static void sumsq_task(void *context, int64_t task, int thread) {
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     const value *g = call_in(k, 0);
     sumsq_job j = {.g = k->in[0], .type = g->type, .partials = k->out[0], .n = (size_t)shape_count(&g->shape)};
-    int64_t n_blocks = (int64_t)((j.n + NORM_BLOCK - 1) / NORM_BLOCK);
+    int64_t n_blocks = divide_up((int64_t)j.n, NORM_BLOCK);
     ASSERT(shape_count(&call_out(k, 0)->shape) == n_blocks);
     const op_attr *a = &k->op->attr;
     j.n_counted = j.n;
     if (a->counts_part) j.n_counted = (size_t)MIN(MAX(a->counted - a->first_element, 0), (int64_t)j.n);
-    pool_run(c->threads, sumsq_task, &j, (n_blocks + TASK_BLOCKS - 1) / TASK_BLOCKS);
+    pool_run(c->threads, sumsq_task, &j, divide_up(n_blocks, TASK_BLOCKS));
 }
 
 /* A few thousand numbers: one thread, in order. */

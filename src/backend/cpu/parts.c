@@ -58,7 +58,7 @@ static void run(backend_context *c, const kernel_call *k, pool_fn task) {
                    .row_bytes = (size_t)x->shape.dim[1] * width,
                    .head_bytes = (size_t)a->head_dim * width};
     j.rows_per_task = MAX((int64_t)1, (int64_t)(TASK_BYTES / j.row_bytes));
-    pool_run(c->threads, task, &j, (j.n_rows + j.rows_per_task - 1) / j.rows_per_task);
+    pool_run(c->threads, task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
 void cpu_kernel_HEAD_PARTS(backend_context *c, const kernel_call *k) { run(c, k, head_task); }

@@ -35,7 +35,7 @@ static void copy_task(void *context, int64_t task, int thread) {
 
 static void copy_columns(backend_context *c, column_copy j) {
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.n);
-    pool_run(c->threads, copy_task, &j, (j.n_rows + j.rows_per_task - 1) / j.rows_per_task);
+    pool_run(c->threads, copy_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
 void cpu_kernel_KV_PART(backend_context *c, const kernel_call *k) {

@@ -44,8 +44,7 @@ typedef struct row_state { /* what softmax and its gradient need of one token */
     float factor; /* weight * seed / sum of exp(logit - max); 0 = no gradient */
 } row_state;
 
-static size_t round_up_bytes(size_t n) { return (n + 63) / 64 * 64; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static size_t aligned(size_t n_bytes) { return align_up(n_bytes, 64); }
 
 /* The last chunk may be shorter than the others, and scratch need not grow with m: ask for both. */
 static size_t gemm_bytes(const unembed_plan *u, int64_t rows, dtype dh, dtype dw, int n_threads) {
@@ -54,7 +53,7 @@ static size_t gemm_bytes(const unembed_plan *u, int64_t rows, dtype dh, dtype dw
     n = MAX(n, gemm_work_bytes(rows, u->C, u->V, u->type, dh, n_threads));
     if (u->v_block == 0) return MAX(n, gemm_work_bytes(u->V, u->C, rows, u->type, dw, n_threads));
     for (int last = 0; last < 2; last++) {
-        int64_t v = last ? u->V - (ceil_div(u->V, u->v_block) - 1) * u->v_block : u->v_block;
+        int64_t v = last ? u->V - (divide_up(u->V, u->v_block) - 1) * u->v_block : u->v_block;
         n = MAX(n, gemm_work_bytes(u->N, v, u->C, u->type, DTYPE_F32, n_threads));
         n = MAX(n, gemm_work_bytes(v, u->C, u->N, u->type, dw, n_threads));
     }
@@ -72,17 +71,17 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     dtype dh = u.gradient ? program_get(p, o->out[at_dh])->type : DTYPE_F32;
     dtype dw = u.gradient ? program_get(p, o->out[at_dh + 1])->type : DTYPE_F32;
     u.rows = op_logits_rows(p, o);
-    u.n_chunks = ceil_div(u.N, u.rows);
-    u.n_segments = ceil_div(u.V, SEGMENT);
+    u.n_chunks = divide_up(u.N, u.rows);
+    u.n_segments = divide_up(u.V, SEGMENT);
     int64_t n_logits = u.rows * u.V;
     if (u.gradient && dw != DTYPE_F32 && u.n_chunks > 1) {
         /* At least V_BLOCK_MIN columns: thinner products would read all of h for almost nothing. */
         u.v_block = MIN(MAX(o->attr.chunk_bytes / (4 * u.N), V_BLOCK_MIN), u.V);
         n_logits = MAX(n_logits, u.N * u.v_block);
     }
-    u.at_parts = round_up_bytes((size_t)n_logits * sizeof(float));
-    u.at_rows = u.at_parts + round_up_bytes((size_t)(u.rows * u.n_segments) * sizeof(segment_part));
-    u.at_gemm = u.at_rows + round_up_bytes((size_t)(u.v_block ? u.N : u.rows) * sizeof(row_state));
+    u.at_parts = aligned((size_t)n_logits * sizeof(float));
+    u.at_rows = u.at_parts + aligned((size_t)(u.rows * u.n_segments) * sizeof(segment_part));
+    u.at_gemm = u.at_rows + aligned((size_t)(u.v_block ? u.N : u.rows) * sizeof(row_state));
     size_t gemm = gemm_bytes(&u, u.rows, dh, dw, n_threads);
     u.n_bytes = u.at_gemm + MAX(gemm, gemm_bytes(&u, u.N - (u.n_chunks - 1) * u.rows, dh, dw, n_threads));
     return u;
@@ -124,13 +123,13 @@ static bool scanned(const unembed_run *r, int64_t row) {
 /* A task is one segment of one row, or several whole rows where they are short. */
 static int64_t rows_per_task(const unembed_run *r) { return MAX(SEGMENT / r->n_columns, 1); }
 static int64_t task_count(const unembed_run *r) {
-    return ceil_div(r->n_rows, rows_per_task(r)) * ceil_div(r->n_columns, SEGMENT);
+    return divide_up(r->n_rows, rows_per_task(r)) * divide_up(r->n_columns, SEGMENT);
 }
 typedef struct task_range {
     int64_t row, row_end, segment, from, to;
 } task_range;
 static task_range task_get(const unembed_run *r, int64_t task) {
-    int64_t n_segments = ceil_div(r->n_columns, SEGMENT);
+    int64_t n_segments = divide_up(r->n_columns, SEGMENT);
     task_range t = {.row = task / n_segments * rows_per_task(r), .segment = task % n_segments};
     t.row_end = MIN(t.row + rows_per_task(r), r->n_rows);
     t.from = t.segment * SEGMENT;

@@ -196,16 +196,8 @@ template <typename E, int D> void backward(const launch_attention *a, cudaStream
     launch_kernel(attention_dkv<E, D>, a->B * a->G * n_tiles, THREADS, dkv_bytes<D>(), s, *a);
 }
 
-template <typename E> void launch(const launch_attention *a, cudaStream_t s) {
-    if (a->D == 64) backward<E, 64>(a, s);
-    else if (a->D == 80) backward<E, 80>(a, s);
-    else if (a->D == 96) backward<E, 96>(a, s);
-    else backward<E, 128>(a, s);
-}
-
 } // namespace
 
 extern "C" void launch_attention_mma_backward(const launch_attention *a, cudaStream_t s) {
-    if (a->type == LAUNCH_BF16) launch<__nv_bfloat16>(a, s);
-    else launch<__half>(a, s);
+    by_head(a->type, a->D, [&](auto zero, auto length) { backward<decltype(zero), decltype(length)::value>(a, s); });
 }

@@ -94,16 +94,8 @@ template <typename E, int D> void forward(const launch_attention *a, cudaStream_
     launch_kernel(attention_forward<E, D>, a->B * a->H * n_tiles, THREADS, shared_bytes<D>(), s, *a);
 }
 
-template <typename E> void launch(const launch_attention *a, cudaStream_t s) {
-    if (a->D == 64) forward<E, 64>(a, s);
-    else if (a->D == 80) forward<E, 80>(a, s);
-    else if (a->D == 96) forward<E, 96>(a, s);
-    else forward<E, 128>(a, s);
-}
-
 } // namespace
 
 extern "C" void launch_attention_mma(const launch_attention *a, cudaStream_t s) {
-    if (a->type == LAUNCH_BF16) launch<__nv_bfloat16>(a, s);
-    else launch<__half>(a, s);
+    by_head(a->type, a->D, [&](auto zero, auto length) { forward<decltype(zero), decltype(length)::value>(a, s); });
 }

@@ -6,6 +6,7 @@
  * Scores never touch memory: the accumulators of one product are, two by two, the left operand of the next. */
 #include "backend/cuda/attention_device.cuh"
 #include "backend/cuda/mma.cuh"
+#include <type_traits>
 
 namespace attention_mma {
 
@@ -200,6 +201,18 @@ template <int N_THREADS> __device__ inline range range_of(range mine, int *scrat
         mine.most = max(mine.most, scratch[2 * i + 1]);
     }
     return mine;
+}
+
+/* Picks the instance of a launcher: run(E{}, D). Heads of other lengths do not come here. */
+template <typename F> void by_head(launch_type type, int D, F run) {
+    auto by_type = [&](auto length) {
+        if (type == LAUNCH_BF16) run(__nv_bfloat16{}, length);
+        else run(__half{}, length);
+    };
+    if (D == 64) by_type(std::integral_constant<int, 64>{});
+    else if (D == 80) by_type(std::integral_constant<int, 80>{});
+    else if (D == 96) by_type(std::integral_constant<int, 96>{});
+    else by_type(std::integral_constant<int, 128>{});
 }
 
 } // namespace attention_mma

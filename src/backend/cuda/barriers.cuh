@@ -27,34 +27,25 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 __device__ inline void barrier_arrive_expecting(uint32_t barrier, uint32_t n_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }
+#define BARRIER_WAIT(NAME, ORDER)                                                           \
+    __device__ inline void NAME(uint32_t barrier, uint32_t parity) {                        \
+        uint32_t done;                                                                      \
+        do {                                                                                \
+            asm volatile("{\n"                                                              \
+                         ".reg .pred p;\n"                                                  \
+                         "mbarrier.try_wait.parity" ORDER ".shared::cta.b64 p, [%1], %2;\n" \
+                         "selp.u32 %0, 1, 0, p;\n"                                          \
+                         "}\n"                                                              \
+                         : "=r"(done)                                                       \
+                         : "r"(barrier), "r"(parity)                                        \
+                         : "memory");                                                       \
+        } while (!done);                                                                    \
+    }
 /* Until the phase of this parity has ended; a new barrier counts as having ended parity 1. */
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}\n"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
+BARRIER_WAIT(barrier_wait, "")
 /* The same where other blocks of the cluster wrote what was waited for. */
-__device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}\n"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
+BARRIER_WAIT(barrier_wait_cluster, ".acquire.cluster")
+#undef BARRIER_WAIT
 
 /* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
 template <int STAGES> struct ring_place {

@@ -7,6 +7,7 @@
 #include "backend/cuda/launch_norm.h"
 
 #include "backend/cuda/absmax.cuh"
+#include "backend/cuda/heads.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -127,8 +128,6 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
-enum { HEAD_THREADS = 256 };
-
 /* LANES lanes hold a head, PACKS packs each. Blocks along x go over the heads of a row, along y over rows. */
 template <typename T, bool VECTOR, int LANES, int PACKS>
 static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_kernel(launch_heads_args n) {
@@ -171,7 +170,7 @@ void launch_qk_norm(cudaStream_t s, launch_type t, const launch_heads_args *a) {
         using T = decltype(zero);
         bool whole = a->D % pack<T>::N == 0 && aligned(a->qkv, 16) && aligned(a->gq, 16) && aligned(a->gk, 16) &&
                      aligned(a->y, 16);
-        by_head_lanes(divide_up(a->D, pack<T>::N), [&](auto n_lanes, auto per_lane) {
+        by_head_lanes<HEAD_PACKS_MOST>(divide_up(a->D, pack<T>::N), [&](auto n_lanes, auto per_lane) {
             constexpr int LANES = decltype(n_lanes)::value, PACKS = decltype(per_lane)::value;
             int64_t threads = (int64_t)(a->n_q + a->n_k + a->n_v) * LANES;
             unsigned block = block_threads(threads, HEAD_THREADS);

@@ -11,6 +11,7 @@
 
 #include "backend/cuda/absmax.cuh"
 #include "backend/cuda/copy_async.cuh"
+#include "backend/cuda/heads.cuh"
 #include "backend/cuda/launch_kernel.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -196,8 +197,6 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
-enum { HEAD_THREADS = 256 };
-
 /* What a lane holds of one head, as it lies in memory. */
 template <int PACKS> struct head_packs {
     uint4 x[PACKS], dy[PACKS];
@@ -265,21 +264,7 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch
             pack_store<VECTOR>((T *)n.y + (first * n_heads + unit) * n.D + i, dy, n.D - i);
         }
     }
-#pragma unroll
-    for (int which = 0; which < 2; which++)
-#pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-            __syncthreads();
-#pragma unroll
-            for (int e = 0; e < N; e++) parts[(e * GROUPS + group) * LANES + lane] = dg[which][k][e];
-            __syncthreads();
-            for (int c = threadIdx.x; c < LANES * N; c += HEAD_THREADS) {
-                int column = k * LANES * N + c;
-                float total = 0;
-                for (int other = 0; other < GROUPS; other++) total += parts[(c % N * GROUPS + other) * LANES + c / N];
-                if (column < n.D) n.lines[(blockIdx.x * 2 + which) * (int64_t)n.D + column] = total;
-            }
-        }
+    give_lines<T, LANES, PACKS>(n.lines + blockIdx.x * 2 * (int64_t)n.D, dg, n.D, parts);
 }
 
 void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a) {
@@ -288,7 +273,7 @@ void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *
         const void *operands[] = {a->qkv, a->gq, a->gk, a->dy, a->y};
         bool whole = a->D % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
-        by_head_lanes(divide_up(a->D, pack<T>::N), [&](auto n_lanes, auto per_lane) {
+        by_head_lanes<HEAD_PACKS_MOST>(divide_up(a->D, pack<T>::N), [&](auto n_lanes, auto per_lane) {
             constexpr int LANES = decltype(n_lanes)::value, PACKS = decltype(per_lane)::value;
             by_flag(whole, [&](auto vector) {
                 launch(qk_norm_bwd_kernel<T, decltype(vector)::value, LANES, PACKS>,

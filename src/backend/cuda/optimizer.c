@@ -48,7 +48,7 @@ void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     int64_t n = shape_count(&g->shape);
     const op_attr *a = &k->op->attr;
     int64_t counted = a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n;
-    ASSERT(shape_count(&call_out(k, 0)->shape) == (n + NORM_BLOCK - 1) / NORM_BLOCK);
+    ASSERT(shape_count(&call_out(k, 0)->shape) == divide_up(n, NORM_BLOCK));
     launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[0], k->in[0], n, counted, NORM_BLOCK);
 }
 

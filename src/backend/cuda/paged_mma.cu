@@ -187,16 +187,8 @@ template <typename E, int D> void attend(const launch_paged *a, cudaStream_t s) 
     launch_paged_join(a, n_splits, s);
 }
 
-template <typename E> void launch(const launch_paged *a, cudaStream_t s) {
-    if (a->D == 64) attend<E, 64>(a, s);
-    else if (a->D == 80) attend<E, 80>(a, s);
-    else if (a->D == 96) attend<E, 96>(a, s);
-    else attend<E, 128>(a, s);
-}
-
 } // namespace
 
 extern "C" void launch_paged_mma(const launch_paged *a, cudaStream_t s) {
-    if (a->type == LAUNCH_BF16) launch<__nv_bfloat16>(a, s);
-    else launch<__half>(a, s);
+    by_head(a->type, a->D, [&](auto zero, auto length) { attend<decltype(zero), decltype(length)::value>(a, s); });
 }

@@ -9,9 +9,7 @@
  * at a time; the next head is asked for before this one is summed. Which lanes sum which heads follows from the shapes. */
 #include "backend/cuda/launch_heads.h"
 
-#include "backend/cuda/typed.cuh"
-
-enum { HEAD_THREADS = 256 };
+#include "backend/cuda/heads.cuh"
 
 /* ---- what a lane holds of a head --------------------------------------------------------------------------------- */
 
@@ -125,17 +123,6 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_rope_kernel(launc
     }
 }
 
-/* Lanes and packs per lane that hold half a head of so many packs. */
-static_assert(NORM_HEAD_BYTES_MAX / 2 == WARP * 2 * 16, "two packs per lane are the most");
-template <typename F> static void by_half_lanes(int64_t packs, F run) {
-    using std::integral_constant;
-    if (packs <= 4) run(integral_constant<int, 4>{}, integral_constant<int, 1>{});
-    else if (packs <= 8) run(integral_constant<int, 8>{}, integral_constant<int, 1>{});
-    else if (packs <= 16) run(integral_constant<int, 16>{}, integral_constant<int, 1>{});
-    else if (packs <= 32) run(integral_constant<int, 32>{}, integral_constant<int, 1>{});
-    else run(integral_constant<int, 32>{}, integral_constant<int, 2>{});
-}
-
 /* Halves of whole packs, all of them aligned. */
 template <typename T> static bool is_whole(const launch_turned_args *a) {
     const void *operands[] = {a->heads.qkv, a->heads.gq, a->heads.gk, a->heads.dy, a->heads.y, a->table};
@@ -148,7 +135,7 @@ void launch_qk_norm_rope(cudaStream_t s, launch_type t, const launch_turned_args
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const launch_heads_args *n = &a->heads;
-        by_half_lanes(divide_up(n->D / 2, pack<T>::N), [&](auto n_lanes, auto per_lane) {
+        by_head_lanes<HEAD_PACKS_MOST / 2>(divide_up(n->D / 2, pack<T>::N), [&](auto n_lanes, auto per_lane) {
             constexpr int LANES = decltype(n_lanes)::value, PACKS = decltype(per_lane)::value;
             int64_t threads = (int64_t)(n->n_q + n->n_k + (n->y == n->qkv ? 0 : n->n_v)) * LANES;
             unsigned block = block_threads(threads, HEAD_THREADS);
@@ -179,28 +166,6 @@ DEVICE head_in<PACKS> head_load(const launch_turned_args &a, int64_t row, int he
     h.line = there ? row_line(a, row) : a.table; /* zeros are turned by any line */
     h.rstd = there ? n.rstd[row * (n.n_q + n.n_k) + head] : 0;
     return h;
-}
-
-/* Sums of the groups of lanes, in order, to this block's line for one gain. */
-template <typename T, int LANES, int PACKS>
-DEVICE void give_line(float *line, const float (&sums)[2][PACKS][pack<T>::N], int half, float *parts) {
-    enum { N = pack<T>::N, GROUPS = HEAD_THREADS / LANES };
-    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-#pragma unroll
-    for (int side = 0; side < 2; side++)
-#pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-            __syncthreads(); /* parts are read to the end of the turn before */
-#pragma unroll
-            for (int e = 0; e < N; e++) parts[(e * GROUPS + group) * LANES + lane] = sums[side][k][e];
-            __syncthreads();
-            for (int c = threadIdx.x; c < LANES * N; c += HEAD_THREADS) {
-                int column = k * LANES * N + c;
-                float total = 0;
-                for (int other = 0; other < GROUPS; other++) total += parts[(c % N * GROUPS + other) * LANES + c / N];
-                if (column < half) line[side * half + column] = total;
-            }
-        }
 }
 
 /* Heads first_head .. first_head + count of the rows first .. end: dx, and the sums for their gain. */
@@ -258,7 +223,7 @@ DEVICE void heads_bwd(const launch_turned_args &a, int64_t first, int64_t end, i
             pack_store<VECTOR>(dx + half + i, high[k], half - i);
         }
     }
-    give_line<T, LANES, PACKS>(line, dgamma, half, parts);
+    give_lines<T, LANES, PACKS>(line, dgamma, half, parts);
 }
 
 /* The v heads of rows first .. end, where dx is not dy. */
@@ -289,7 +254,7 @@ void launch_qk_norm_rope_bwd(cudaStream_t s, launch_type t, const launch_turned_
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         int64_t n_rows = a->heads.n_rows;
-        by_half_lanes(divide_up(a->heads.D / 2, pack<T>::N), [&](auto n_lanes, auto per_lane) {
+        by_head_lanes<HEAD_PACKS_MOST / 2>(divide_up(a->heads.D / 2, pack<T>::N), [&](auto n_lanes, auto per_lane) {
             constexpr int LANES = decltype(n_lanes)::value, PACKS = decltype(per_lane)::value;
             by_flag(is_whole<T>(a), [&](auto vector) {
                 launch(qk_norm_rope_bwd_kernel<T, decltype(vector)::value, LANES, PACKS>,

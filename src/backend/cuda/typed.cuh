@@ -193,16 +193,6 @@ template <typename F> static void by_flag(bool flag, F run) {
     else run(std::false_type{});
 }
 
-/* Lanes, a power of two, and packs per lane that hold a head of so many packs. */
-template <typename F> static void by_head_lanes(int64_t packs, F run) {
-    using std::integral_constant;
-    if (packs <= 4) run(integral_constant<int, 4>{}, integral_constant<int, 1>{});
-    else if (packs <= 8) run(integral_constant<int, 8>{}, integral_constant<int, 1>{});
-    else if (packs <= 16) run(integral_constant<int, 16>{}, integral_constant<int, 1>{});
-    else if (packs <= 32) run(integral_constant<int, 32>{}, integral_constant<int, 1>{});
-    else run(integral_constant<int, 32>{}, integral_constant<int, 4>{});
-}
-
 static inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline bool aligned(const void *p, size_t n_bytes) { return (uintptr_t)p % n_bytes == 0; } /* so is NULL */
 static inline size_t type_bytes(launch_type t) { return t == LAUNCH_F32 ? 4 : 2; }

@@ -21,9 +21,8 @@ enum {
 #define WORK_MOST ((size_t)16 << 20)
 #define SPLIT_WORK_MOST ((size_t)32 << 20)
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t ld_up(int64_t n) { return ceil_div(n, LD_UNIT) * LD_UNIT; }
-static size_t bytes_up(size_t n) { return (n + 127) / 128 * 128; }
+static int64_t ld_up(int64_t n) { return round_up(n, LD_UNIT); }
+static size_t bytes_up(size_t n) { return align_up(n, 128); }
 
 bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
@@ -35,7 +34,7 @@ bool product_equal(const product *a, const product *b) {
 /* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. */
 bool product_may_split(const product *q) {
     return !q->accumulate && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
-           ceil_div(q->m, 128) * ceil_div(q->n, 128) <= SPLIT_TILES;
+           divide_up(q->m, 128) * divide_up(q->n, 128) <= SPLIT_TILES;
 }
 
 /* A split product keeps its parts in fp32. Others need little or nothing; what they are offered is small beside C. */
@@ -157,7 +156,7 @@ static size_t products_bytes(const unembed_plan *u) {
     if (u->stored) n = MAX(n, chunk_products_bytes(u, u->N));
     if (u->v_block == 0) return n;
     for (int last = 0; last < 2; last++) {
-        int64_t v = last ? u->V - (ceil_div(u->V, u->v_block) - 1) * u->v_block : u->v_block;
+        int64_t v = last ? u->V - (divide_up(u->V, u->v_block) - 1) * u->v_block : u->v_block;
         product logits = unembed_logits_product(u, u->N, v, u->v_ld), dw = unembed_dw_product(u, u->N, v, u->v_ld);
         n = MAX(n, MAX(product_work_bytes(&logits), product_work_bytes(&dw)));
     }
@@ -168,10 +167,10 @@ static size_t products_bytes(const unembed_plan *u) {
 static void plan_store(unembed_plan *u, int64_t budget) {
     int64_t row_bytes = u->ld * (int64_t)dtype_bytes(u->type), left = budget - u->N * row_bytes;
     int64_t rows = left / (u->ld * (int64_t)sizeof(float));
-    if (left <= 0 || rows < ceil_div(u->N, CHUNKS_MOST)) return;
+    if (left <= 0 || rows < divide_up(u->N, CHUNKS_MOST)) return;
     u->stored = true;
-    u->n_chunks = ceil_div(u->N, rows);
-    u->rows = ceil_div(u->N, u->n_chunks);
+    u->n_chunks = divide_up(u->N, rows);
+    u->rows = divide_up(u->N, u->n_chunks);
 }
 
 unembed_plan unembed_plan_make(const program *p, const op *o) {
@@ -185,7 +184,7 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     u.dh_type = u.gradient ? program_get(p, o->out[at_dh])->type : u.type;
     u.dw_type = u.gradient ? program_get(p, o->out[at_dh + 1])->type : u.type;
     u.rows = op_logits_rows(p, o);
-    u.n_chunks = ceil_div(u.N, u.rows);
+    u.n_chunks = divide_up(u.N, u.rows);
     u.ld = ld_up(u.V);
     if (u.gradient && u.n_chunks > 1 && u.type != DTYPE_F32) plan_store(&u, o->attr.chunk_bytes);
     int64_t n_floats = u.rows * u.ld;

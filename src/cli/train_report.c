@@ -1,0 +1,199 @@
+/* train_report.c - what a run says of itself: its data before, a summary and one JSON object after. */
+#include "cli/train_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- data ------------------------------------------------------------------------------------------------------------ */
+
+static void print_counts(const data_report *r) {
+    char a[32], b[32];
+    fprintf(stderr, ": %llu documents, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
+            str_format_count(a, (double)r->n_tokens), str_format_count(b, (double)r->n_trained_tokens));
+    if (r->chat != CHAT_AUTO) fprintf(stderr, ", chat %s", chat_format_name(r->chat));
+}
+
+/* What the rows do not show of the data: a zero here is a promise too. */
+static void print_losses(const data_report *r) {
+    fprintf(stderr, "; cut: %llu tokens go on in the next row, %llu records; dropped: %llu records, %llu tokens",
+            (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
+            (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
+    fprintf(stderr, "; skipped: %llu lines", (unsigned long long)r->n_skipped);
+    if (r->n_replaced) fprintf(stderr, "; not UTF-8, replaced: %llu places", (unsigned long long)r->n_replaced);
+    if (r->n_cached == 0) fputs("; not from the cache", stderr);
+    else if (r->n_cached == r->n_files) fputs("; from the cache", stderr);
+    else
+        fprintf(stderr, "; %llu of %llu files from the cache", (unsigned long long)r->n_cached,
+                (unsigned long long)r->n_files);
+}
+
+void train_report_data(const dataset *d, const config *c, double seconds) {
+    data_report r;
+    const char *path;
+    double share;
+    dataset_report(d, SPLIT_TRAIN, &r);
+    fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
+    if (r.rows_per_epoch) {
+        print_counts(&r);
+        fprintf(stderr, ", %llu rows per epoch, %.1f %% full", (unsigned long long)r.rows_per_epoch, 100 * r.fill);
+        print_losses(&r);
+        fprintf(stderr, ", read in %.1f s", seconds);
+    } else {
+        fputs(", endless", stderr);
+    }
+    if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
+    fputc('\n', stderr);
+    if (r.n_files < 2) return;
+    for (size_t i = 0; dataset_file_report(d, SPLIT_TRAIN, i, &path, &share, &r); i++) {
+        fprintf(stderr, "          %4.1f %%  %s", 100 * share, path);
+        print_counts(&r);
+        print_losses(&r);
+        fputc('\n', stderr);
+    }
+}
+
+/* ---- in words -------------------------------------------------------------------------------------------------------- */
+
+void train_report_summary(const plan *p, const train_result *t, const char *run_dir) {
+    char a[32], b[32], c[32];
+    fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
+            str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
+            t->last_loss);
+    if (isfinite(t->eval.loss)) fprintf(stderr, "held out  loss %.4f", t->eval.loss);
+    if (isfinite(t->eval.exact_match))
+        fprintf(stderr, ", exact match %.1f %% of %lld problems", 100 * t->eval.exact_match,
+                (long long)t->eval.n_problems);
+    if (isfinite(t->eval.loss)) fputc('\n', stderr);
+    fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
+            str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
+            str_format_bytes(c, t->rss_peak));
+    if (t->gpu_in_use) {
+        uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
+        fprintf(stderr, "driver    %s in use: %s planned and %s for context, libraries and graphs (%+.2f %%)\n",
+                str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
+                str_format_bytes(c, t->gpu_context), 100 * ((double)t->gpu_in_use / (double)expected - 1));
+    }
+    if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
+        fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
+                1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1 && isfinite(t->idle))
+        fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
+                100 * plan_bubble(&p->request));
+    fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
+}
+
+/* Where the time went, longest first. */
+void train_report_breakdown(const train_result *t) {
+    double sum = 0, longest;
+    bool shown[OP_COUNT] = {0};
+    for (op_kind k = 0; k < OP_COUNT; k++) sum += t->busy_seconds[k];
+    fprintf(stderr, "time      %.3f s in kernels, evaluation included\n", sum);
+    do {
+        op_kind best = 0;
+        longest = 0;
+        for (op_kind k = 0; k < OP_COUNT; k++)
+            if (!shown[k] && t->busy_seconds[k] > longest) longest = t->busy_seconds[best = k];
+        shown[best] = true;
+        if (longest > 0) fprintf(stderr, "    %-20s %10.3f s  %5.1f %%\n", op_name(best), longest, 100 * longest / sum);
+    } while (longest > 0);
+}
+
+/* ---- memory of all ranks --------------------------------------------------------------------------------------------- */
+
+status train_report_gather(comm *ranks, const plan *p, const train_result *t, rank_memory **all) {
+    rank_memory mine = {.n_allocations = t->memory.n_allocations,
+                        .idle = t->idle,
+                        .gpu_context = t->gpu_context,
+                        .gpu_in_use = t->gpu_in_use};
+    memcpy(mine.planned, t->memory.planned, sizeof mine.planned);
+    memcpy(mine.peak, t->memory.peak, sizeof mine.peak);
+    memcpy(mine.by_role, p->by_role, sizeof mine.by_role);
+    *all = mem_alloc((size_t)(ranks ? comm_size(ranks) : 1) * sizeof **all);
+    **all = mine;
+    if (!ranks) return OK;
+    status rc = comm_all_gather_bytes(ranks, &mine, sizeof mine, *all);
+    if (rc != OK) free(*all), *all = NULL;
+    return rc;
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------------------------------- */
+
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static json_t *breakdown_json(const train_result *t) {
+    json_t *times = json_object();
+    for (op_kind k = 0; k < OP_COUNT; k++)
+        if (t->busy_seconds[k] > 0) json_object_set_new(times, op_name(k), json_real(t->busy_seconds[k]));
+    return times;
+}
+
+static json_t *ranks_json(const rank_memory *all, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *one = json_object(), *roles = json_object();
+        for (tier t = 0; t < TIER_COUNT; t++)
+            if (t <= TIER_NVME || all[i].planned[t])
+                json_object_set_new(one, tier_name(t),
+                                    json_pack("{s:I, s:I}", "planned", (json_int_t)all[i].planned[t], "peak",
+                                              (json_int_t)all[i].peak[t]));
+        for (role k = 0; k < ROLE_COUNT; k++)
+            json_object_set_new(roles, role_name(k), json_integer((json_int_t)all[i].by_role[k]));
+        json_object_set_new(one, "by_role", roles);
+        json_object_set_new(one, "allocations_in_steps", json_integer((json_int_t)all[i].n_allocations));
+        json_object_set_new(one, "idle", number_or_null(all[i].idle));
+        if (all[i].gpu_in_use) {
+            json_object_set_new(one, "gpu_context", json_integer((json_int_t)all[i].gpu_context));
+            json_object_set_new(one, "gpu_in_use", json_integer((json_int_t)all[i].gpu_in_use));
+        }
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+void train_report_json(const command_line *l, const plan *p, const train_request *r, const train_result *t,
+                       const char *run_dir, const rank_memory *all) {
+    int n_ranks = mesh_world(&p->request.mesh);
+    json_t *root = json_object(), *memory = plan_memory_json(p);
+    json_object_set_new(root, "run", json_string(run_dir));
+    if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
+    json_object_set_new(root, "steps", json_integer(t->steps));
+    json_object_set_new(
+        root, "loss",
+        json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
+    json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
+    json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
+    json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
+    json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
+    json_object_set_new(root, "eval",
+                        json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
+                                  number_or_null(t->eval.exact_match)));
+    json_object_set_new(root, "strategy", plan_strategy_json(p));
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->param_hash);
+    json_object_set_new(root, "param_hash", json_string(hash));
+    json_object_set_new(root, "world", json_integer(n_ranks));
+    if (n_ranks > 1) {
+        json_object_set_new(root, "ranks", ranks_json(all, n_ranks));
+        json_object_set_new(root, "sent_per_step", json_integer((json_int_t)p->sent_per_step));
+        json_object_set_new(root, "volume_params", json_real(plan_volume(p)));
+    }
+    uint64_t peaks[TIER_COUNT] = {t->memory.peak[TIER_DEVICE], t->memory.peak[TIER_HOST] + t->host_peak,
+                                  t->memory.peak[TIER_NVME]};
+    for (tier i = TIER_DEVICE_1; i < TIER_COUNT; i++) peaks[i] = t->memory.peak[i];
+    for (tier i = 0; i < TIER_COUNT; i++)
+        if (json_object_get(memory, tier_name(i)))
+            json_object_set_new(json_object_get(memory, tier_name(i)), "peak", json_integer((json_int_t)peaks[i]));
+    json_object_set_new(memory, "rss_peak", json_integer((json_int_t)t->rss_peak));
+    if (t->gpu_in_use) {
+        json_object_set_new(memory, "gpu_context", json_integer((json_int_t)t->gpu_context));
+        json_object_set_new(memory, "gpu_in_use", json_integer((json_int_t)t->gpu_in_use));
+    }
+    json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
+    json_object_set_new(root, "memory", memory);
+    if (l->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
+    if (foreign_was_read(&l->foreign)) json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(root);
+}

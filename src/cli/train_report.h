@@ -1,0 +1,20 @@
+#pragma once
+/* train_report.h - what a run says of itself; all but the JSON goes to stderr. */
+#include "cli/cli.h"
+
+void train_report_data(const dataset *d, const config *c, double read_seconds);
+void train_report_summary(const plan *p, const train_result *t, const char *run_dir);
+void train_report_breakdown(const train_result *t);
+
+/* What every rank planned and used, for the report of the first. */
+typedef struct rank_memory {
+    uint64_t planned[TIER_COUNT], peak[TIER_COUNT], by_role[ROLE_COUNT], n_allocations;
+    uint64_t gpu_context, gpu_in_use; /* as train_result has them */
+    double idle;
+} rank_memory;
+/* Arenas only, of every rank; one of them where this rank is alone (ranks NULL). The caller frees. */
+status train_report_gather(comm *ranks, const plan *p, const train_result *t, rank_memory **all);
+
+/* One object on stdout. */
+void train_report_json(const command_line *l, const plan *p, const train_request *r, const train_result *t,
+                       const char *run_dir, const rank_memory *all);
