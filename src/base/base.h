@@ -153,6 +153,8 @@ char *str_format_bytes(char buf[32], uint64_t n_bytes);
 char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
+/* Whole or not at all: a new file beside it, flushed, that takes its name. */
+status file_write_whole(const char *path, const char *text, size_t n_bytes);
 status dir_make(const char *path);                                                     /* mkdir -p */
 status dir_remove_all(const char *path);                                               /* rm -r; no error when absent */
 

@@ -1,7 +1,9 @@
-/* file.c - whole files in, directories made and removed.
+/* file.c - whole files in and out, directories made and removed.
  *
  * Files may come from anyone: a read is bounded by the caller, and removing a directory never follows a symbolic
  * link, not even one that is swapped in while we walk (every step is relative to an open directory).
+ * Writing goes to a temporary name in the same directory, is flushed, and is renamed over the target: whoever reads
+ * the file, also after a crash, sees the old text or the new one. A failed write removes its temporary file.
  * Big files (weights, token shards) are not read here; they are mapped or streamed by their formats. */
 #include "base/base.h"
 
@@ -9,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,6 +70,71 @@ status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_b
                  done);
 done:
     close(fd);
+    return rc;
+}
+
+static status write_all(int fd, const char *path, const char *text, size_t n_bytes) {
+    while (n_bytes > 0) {
+        ssize_t n = write(fd, text, n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return ERR(ERR_IO, "write %s: %s (%zu bytes were left)", path, strerror(errno), n_bytes);
+        text += n;
+        n_bytes -= (size_t)n;
+    }
+    return OK;
+}
+
+/* A new file beside `path`, so that the rename stays inside one file system. Names count up, because threads of one
+ * process may write and a process with our number may have died here before. */
+static status temporary_open(const char *path, strbuf *name, int *fd) {
+    static atomic_uint counter;
+    do {
+        name->length = 0;
+        strbuf_printf(name, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
+        *fd = open(name->text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (*fd < 0 && errno == EEXIST);
+    if (*fd < 0) return ERR(ERR_IO, "create %s: %s", name->text, strerror(errno));
+    return OK;
+}
+
+/* A rename is on disk only when its directory is. */
+static status directory_sync(const char *path) {
+    const char *slash = strrchr(path, '/');
+    size_t length = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    strbuf dir;
+    strbuf_init(&dir);
+    strbuf_add_bytes(&dir, length ? path : ".", length ? length : 1);
+    status rc = OK;
+    int fd = open(dir.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) rc = ERR(ERR_IO, "open directory %s: %s", dir.text, strerror(errno));
+    else if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
+        rc = ERR(ERR_IO, "fsync directory %s: %s", dir.text, strerror(errno));
+    if (fd >= 0) close(fd);
+    strbuf_fini(&dir);
+    return rc;
+}
+
+static status write_and_close(int fd, const char *path, const char *text, size_t n_bytes) {
+    status rc = write_all(fd, path, text, n_bytes);
+    if (rc == OK && fsync(fd) != 0) rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
+    if (close(fd) != 0 && rc == OK) /* network file systems report a full disk here */
+        rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
+    return rc;
+}
+
+status file_write_whole(const char *path, const char *text, size_t n_bytes) {
+    status rc;
+    int fd;
+    strbuf temporary;
+    strbuf_init(&temporary);
+    TRY_GOTO(rc, temporary_open(path, &temporary, &fd), done);
+    rc = write_and_close(fd, path, text, n_bytes);
+    if (rc == OK && rename(temporary.text, path) != 0)
+        rc = ERR(ERR_IO, "rename %s to %s: %s", temporary.text, path, strerror(errno));
+    if (rc == OK) rc = directory_sync(path);
+    else unlink(temporary.text);
+done:
+    strbuf_fini(&temporary);
     return rc;
 }
 

@@ -4,6 +4,7 @@
  * before job_use_dir, and that comes last. */
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
@@ -103,10 +104,13 @@ status job_use_dir(job *j, const char *dir) {
 }
 
 status config_save(const config *c, const char *run_dir) {
-    char path[4200];
+    char path[4200], *text = NULL;
+    size_t n_bytes = 0;
     snprintf(path, sizeof path, "%s/config.yaml", run_dir);
-    FILE *f = fopen(path, "w");
-    if (!f) return ERR(ERR_IO, "cannot write %s", path);
-    config_write_yaml(c, f, false);
-    return fclose(f) == 0 ? OK : ERR(ERR_IO, "cannot write %s", path);
+    FILE *f = open_memstream(&text, &n_bytes);
+    if (f) config_write_yaml(c, f, false);
+    status rc =
+        f && fclose(f) == 0 ? file_write_whole(path, text, n_bytes) : ERR(ERR_FIT, "no memory to write %s", path);
+    free(text);
+    return rc;
 }

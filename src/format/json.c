@@ -1,16 +1,10 @@
 /* json.c - JSON files in through jansson, out whole or not at all.
  *
  * jansson is strict (UTF-8, one root, integers of 64 bits, no NaN) and stops at 2048 levels of nesting; duplicate keys
- * are refused here because two readers of such a file may believe different things.
- * Writing goes to a temporary name in the same directory, is flushed, and is renamed over the target: whoever reads
- * the file, also after a crash, sees the old text or the new one. A failed write removes its temporary file. */
+ * are refused here because two readers of such a file may believe different things. */
 #include "format/format.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
@@ -78,82 +72,16 @@ status json_get_string(const json_t *object, const char *key, const char *where,
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
 
-static status write_all(int fd, const char *path, const char *text, size_t n_bytes) {
-    while (n_bytes > 0) {
-        ssize_t n = write(fd, text, n_bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ERR(ERR_IO, "write %s: %s (%zu bytes were left)", path, strerror(errno), n_bytes);
-        text += n;
-        n_bytes -= (size_t)n;
-    }
-    return OK;
-}
-
-/* A new file beside `path`, so that the rename stays inside one file system. Names count up, because threads of one
- * process may write and a process with our number may have died here before. */
-static status temporary_open(const char *path, strbuf *name, int *fd) {
-    static atomic_uint counter;
-    do {
-        name->length = 0;
-        strbuf_printf(name, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-        *fd = open(name->text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (*fd < 0 && errno == EEXIST);
-    if (*fd < 0) return ERR(ERR_IO, "create %s: %s", name->text, strerror(errno));
-    return OK;
-}
-
-/* A rename is on disk only when its directory is. */
-static status directory_sync(const char *path) {
-    const char *slash = strrchr(path, '/');
-    size_t length = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
-    strbuf dir;
-    strbuf_init(&dir);
-    strbuf_add_bytes(&dir, length ? path : ".", length ? length : 1);
-    status rc = OK;
-    int fd = open(dir.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) rc = ERR(ERR_IO, "open directory %s: %s", dir.text, strerror(errno));
-    else if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
-        rc = ERR(ERR_IO, "fsync directory %s: %s", dir.text, strerror(errno));
-    if (fd >= 0) close(fd);
-    strbuf_fini(&dir);
-    return rc;
-}
-
 status json_write_file(const char *path, const json_t *root) {
-    status rc = OK;
-    int fd = -1;
-    strbuf temporary;
-    strbuf_init(&temporary);
-    char *text = json_dumps(root, JSON_INDENT(2)); /* reals with 17 digits: they read back to the same bits */
-    if (!text) {
-        rc = ERR(ERR_INPUT, "write %s: this is not a JSON document (%s is no root, or a string is not UTF-8)", path,
-                 kind_of(root));
-        goto done;
-    }
-    TRY_GOTO(rc, temporary_open(path, &temporary, &fd), done);
-    TRY_GOTO(rc, write_all(fd, path, text, strlen(text)), fail);
-    TRY_GOTO(rc, write_all(fd, path, "\n", 1), fail);
-    if (fsync(fd) != 0) {
-        rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
-        goto fail;
-    }
-    if (close(fd) != 0) { /* network file systems report a full disk here */
-        rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
-        fd = -1;
-        goto fail;
-    }
-    fd = -1;
-    if (rename(temporary.text, path) != 0) {
-        rc = ERR(ERR_IO, "rename %s to %s: %s", temporary.text, path, strerror(errno));
-        goto fail;
-    }
-    TRY_GOTO(rc, directory_sync(path), done);
-    goto done;
-fail:
-    if (fd >= 0) close(fd);
-    unlink(temporary.text);
-done:
-    free(text);
-    strbuf_fini(&temporary);
+    strbuf text;
+    char *dumped = json_dumps(root, JSON_INDENT(2)); /* reals with 17 digits: they read back to the same bits */
+    if (!dumped)
+        return ERR(ERR_INPUT, "write %s: this is not a JSON document (%s is no root, or a string is not UTF-8)", path,
+                   kind_of(root));
+    strbuf_init(&text);
+    strbuf_printf(&text, "%s\n", dumped);
+    free(dumped);
+    status rc = file_write_whole(path, text.text, text.length);
+    strbuf_fini(&text);
     return rc;
 }

@@ -7,10 +7,8 @@
 #include "format/format.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 typedef enum field_kind { KIND_TEXT, KIND_COUNT, KIND_BYTES, KIND_FLAG, KIND_NUMBER } field_kind;
 typedef enum field_need { NEED_MAY, NEED_MUST } field_need;
@@ -296,23 +294,13 @@ void hardware_write(const hardware *h, FILE *out) {
 }
 
 status hardware_write_file(const hardware *h, const char *path) {
-    status rc = OK;
-    strbuf partial;
-    strbuf_init(&partial);
-    strbuf_printf(&partial, "%s.tmp.%ld", path, (long)getpid());
-    FILE *f = fopen(partial.text, "w");
-    if (!f) {
-        rc = ERR(ERR_IO, "cannot write %s: %s", partial.text, strerror(errno));
-        goto done;
-    }
-    hardware_write(h, f);
-    bool failed = ferror(f) || fflush(f) != 0 || fsync(fileno(f)) != 0;
-    if (fclose(f) != 0 || failed || rename(partial.text, path) != 0) {
-        rc = ERR(ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        unlink(partial.text);
-    }
-done:
-    strbuf_fini(&partial);
+    char *text = NULL;
+    size_t n_bytes = 0;
+    FILE *f = open_memstream(&text, &n_bytes);
+    if (f) hardware_write(h, f);
+    status rc =
+        f && fclose(f) == 0 ? file_write_whole(path, text, n_bytes) : ERR(ERR_FIT, "no memory to write %s", path);
+    free(text);
     return rc;
 }
 

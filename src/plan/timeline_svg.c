@@ -9,10 +9,7 @@
  * come from elsewhere (model, recompute policy) are escaped and cut. */
 #include "plan/plan.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     WIDTH = 1120,
@@ -388,28 +385,11 @@ status plan_timeline_check(const char *path) {
 }
 
 status plan_timeline_write(const plan *p, const char *path) {
-    status rc = OK;
-    strbuf partial, picture;
+    strbuf picture;
     TRY(plan_timeline_check(path));
-    strbuf_init(&partial);
     strbuf_init(&picture);
-    strbuf_printf(&partial, "%s.tmp.%ld", path, (long)getpid());
     plan_timeline_draw(p, &picture);
-    FILE *f = fopen(partial.text, "w");
-    if (!f) {
-        rc = ERR(ERR_IO, "--timeline: write %s: %s", path, strerror(errno));
-        goto done;
-    }
-    bool good = fwrite(picture.text, 1, picture.length, f) == picture.length && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    int why = errno;
-    if (fclose(f) != 0 && good) good = false, why = errno;
-    if (good && rename(partial.text, path) != 0) good = false, why = errno;
-    if (!good) {
-        rc = ERR(ERR_IO, "--timeline: write %s: %s", path, strerror(why));
-        unlink(partial.text);
-    }
-done:
-    strbuf_fini(&partial);
+    status rc = file_write_whole(path, picture.text, picture.length);
     strbuf_fini(&picture);
     return rc;
 }

@@ -113,23 +113,17 @@ static int lock_take(const gemm_cache *s) {
 }
 
 static bool entries_write(const gemm_cache *s) {
-    strbuf partial;
-    strbuf_init(&partial);
-    strbuf_printf(&partial, "%s.tmp.%ld", s->path, (long)getpid());
-    FILE *f = fopen(partial.text, "w");
-    bool ok = f != NULL;
-    if (f) {
-        fputs(HEADER, f);
-        for (size_t i = 0; i < s->n_entries; i++)
-            fprintf(f, "%016llx %s\n", (unsigned long long)s->entries[i].algorithm, s->entries[i].key);
-        ok = !ferror(f) && fflush(f) == 0 && fsync(fileno(f)) == 0;
-        ok = fclose(f) == 0 && ok && rename(partial.text, s->path) == 0;
-    }
+    strbuf text;
+    strbuf_init(&text);
+    strbuf_printf(&text, "%s", HEADER);
+    for (size_t i = 0; i < s->n_entries; i++)
+        strbuf_printf(&text, "%016llx %s\n", (unsigned long long)s->entries[i].algorithm, s->entries[i].key);
+    bool ok = file_write_whole(s->path, text.text, text.length) == OK;
     if (!ok) {
-        log_warn("cannot write %s: %s; choices of matrix products are not kept", s->path, strerror(errno));
-        unlink(partial.text);
+        log_warn("%s; choices of matrix products are not kept", error_message());
+        error_clear();
     }
-    strbuf_fini(&partial);
+    strbuf_fini(&text);
     return ok;
 }
 
