@@ -215,21 +215,24 @@ static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
         const uint8_t *m = (const uint8_t *)j->m + i, *v = (const uint8_t *)j->v + i;
         if (n < PIECE) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
         state8_load(r->m, r->v, m, v, j->m_scale[i / STATE_BLOCK], j->v_scale[i / STATE_BLOCK], n);
-        memset(r->m + n, 0, (PIECE - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
-        memset(r->v + n, 0, (PIECE - n) * sizeof *r->v);
+        if (n < PIECE) { /* whole groups were widened; the scale must not see them */
+            memset(r->m + n, 0, (PIECE - n) * sizeof *r->m);
+            memset(r->v + n, 0, (PIECE - n) * sizeof *r->v);
+        }
     }
 }
 
 static void states_store(const adamw_job *j, state_rows *r, size_t i, size_t n, rng_noise noise, size_t first) {
+    bool whole = n == PIECE; /* else the rest of the last group has no place there */
     if (j->state_type == DTYPE_BF16) {
-        noise_round_states(r->m_rounded, r->v_rounded, r->m, r->v, n, noise, first);
-        memcpy((uint16_t *)j->m + i, r->m_rounded, n * sizeof(uint16_t));
-        memcpy((uint16_t *)j->v + i, r->v_rounded, n * sizeof(uint16_t));
+        uint16_t *m = (uint16_t *)j->m + i, *v = (uint16_t *)j->v + i;
+        noise_round_states(whole ? m : r->m_rounded, whole ? v : r->v_rounded, r->m, r->v, n, noise, first);
+        if (!whole) memcpy(m, r->m_rounded, n * sizeof *m), memcpy(v, r->v_rounded, n * sizeof *v);
     } else if (j->state_type == DTYPE_I8) {
-        state8_store(r->m_codes, r->v_codes, &j->m_scale[i / STATE_BLOCK], &j->v_scale[i / STATE_BLOCK], r->m, r->v, n,
-                     noise, first);
-        memcpy((uint8_t *)j->m + i, r->m_codes, n);
-        memcpy((uint8_t *)j->v + i, r->v_codes, n);
+        uint8_t *m = (uint8_t *)j->m + i, *v = (uint8_t *)j->v + i;
+        state8_store(whole ? m : r->m_codes, whole ? v : r->v_codes, &j->m_scale[i / STATE_BLOCK],
+                     &j->v_scale[i / STATE_BLOCK], r->m, r->v, n, noise, first);
+        if (!whole) memcpy(m, r->m_codes, n), memcpy(v, r->v_codes, n);
     }
 }
 
@@ -260,8 +263,8 @@ static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
         if (j->master) {
             typed_row_store(p, x, j->p_type, n);
         } else if (stochastic) {
-            noise_round_row(rounded, x, n, noise_p, first);
-            memcpy(p, rounded, n * sizeof *p);
+            noise_round_row(n == PIECE ? p : rounded, x, n, noise_p, first);
+            if (n < PIECE) memcpy(p, rounded, n * sizeof *p);
         }
         states_store(j, &r, i, n, noise_states, first);
     }
