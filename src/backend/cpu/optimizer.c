@@ -35,21 +35,26 @@ static void add_row(float *acc, const float *x, size_t n) {
     for (; i < n; i++) acc[i] += x[i];
 }
 
+VEC_INLINE vec_pair pair_sum(const uint16_t *x, const uint16_t *y) {
+    vec_pair a = pair_load(x), b = pair_load(y);
+    return (vec_pair){a.a + b.a, a.b + b.b};
+}
+
 /* dst = acc + x, rounded, PIECE of them, in one pass over registers. False: there is a NaN or an infinity among the sums, or
  * two of them multiply to one, and dst is not to be used. */
 static bool add_and_round(uint16_t *dst, const uint16_t *acc, const uint16_t *x, rng_noise noise, size_t first) {
     enum { HALF = NOISE_GROUP / 2 };
     _Static_assert(PIECE % NOISE_GROUP == 0, "pieces are whole groups of noise");
     vec watch = {0};
-    vec_u32 at = noise_at(noise, first / 2);
+    vec_u32 at = pair_at(noise, first / 2);
     for (size_t i = 0; i < PIECE; i += NOISE_GROUP)
-        for (size_t k = i; k < i + HALF; k += VEC_WIDTH, at += NOISE_STEP) {
-            vec_u32 words = noise_words(at, noise.key);
-            vec a = vec_from_bf16(x + k) + vec_from_bf16(acc + k);
-            vec b = vec_from_bf16(x + k + HALF) + vec_from_bf16(acc + k + HALF);
-            watch = vec_fma(a, b, watch);
-            store_stochastic_no_nan(dst + k, a, words & 0xffffu);
-            store_stochastic_no_nan(dst + k + HALF, b, words >> 16);
+        for (size_t k = i; k < i + HALF; k += PAIR, at += NOISE_WORDS(PAIR)) {
+            noise_pair words = pair_words(at, noise.key);
+            vec_pair low = pair_sum(acc + k, x + k), high = pair_sum(acc + k + HALF, x + k + HALF);
+            watch = vec_fma(low.a, high.a, watch);
+            watch = vec_fma(low.b, high.b, watch);
+            pair_store_no_nan(dst + k, low, words.a.low, words.b.low);
+            pair_store_no_nan(dst + k + HALF, high, words.a.high, words.b.high);
         }
     return vec_sum(watch) * 0 == 0;
 }
@@ -80,7 +85,7 @@ static void accumulate_task(void *context, int64_t task, int thread) {
         uint16_t *acc = (uint16_t *)j->acc + i;
         bool in_one = n == PIECE && !restart && j->x_type == DTYPE_BF16;
         if (in_one && add_and_round(rounded, acc, (const uint16_t *)x_data, noise, noise_place(j->op, i))) {
-            memcpy(acc, rounded, sizeof rounded);
+            pair_copy(acc, rounded, PIECE);
             continue;
         }
         if (n < PIECE) memset(sum, 0, sizeof sum); /* the rest of a group is rounded too, and thrown away */

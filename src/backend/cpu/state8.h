@@ -69,7 +69,7 @@ static void state8_load(float *m, float *v, const uint8_t *m_codes, const uint8_
         state8_widen(mc, m_codes + i);
         state8_widen(vc, v_codes + i);
         for (int k = 0; k < STATE8_VECS; k++) {
-            vec_u32 size = mc[k] & 127u, there = (vec_u32)(size != 0u);
+            vec_u32 size = mc[k] & 127u, there = (vec_u32)((vec_i32)size > 0);
             vec_u32 bits = ((size << 20) + 0x3f800000u) & there;
             vec_store(m + i + k * VEC_WIDTH, (vec)(bits | (mc[k] & 128u) << 24) * m_scale);
             vec root = (vec)((vc[k] << 19) + 0x3f800000u) * v_scale;
@@ -118,19 +118,19 @@ static void state8_store(uint8_t *m_codes, uint8_t *v_codes, float *m_scale, flo
     float m_inverse, v_inverse;
     *m_scale = state8_scale(vec_max_lane(m_most[0]), STATE8_M_LARGEST, &m_inverse);
     *v_scale = state8_scale(vec_max_lane(v_most[0]), STATE8_V_LARGEST, &v_inverse);
-    vec_u32 mc[STATE8_VECS], vc[STATE8_VECS], at = noise_at(noise, first);
+    vec_u32 mc[STATE8_VECS], vc[STATE8_VECS], at = noise_at(noise, first, 1);
     for (size_t i = 0; i < n; i += STATE8_GROUP) {
-        for (int k = 0; k < STATE8_VECS; k++, at += NOISE_STEP) {
-            vec_u32 words = noise_words(at, noise.key), m_noise = words & 0xffffu, v_noise = words >> 16;
+        for (int k = 0; k < STATE8_VECS; k++, at += NOISE_WORDS(VEC_WIDTH)) {
+            noise_halves words = noise_words(at, noise.key); /* low: for m, high: for v */
             vec_u32 bits = (vec_u32)vec_load(m + i + k * VEC_WIDTH), size = bits & 0x7fffffffu;
             vec x = (vec)size * m_inverse;
             /* between 0 and the smallest code: up with the chance x / smallest */
             vec_u32 small = (vec_u32)(x < STATE8_M_LEAST);
-            vec_u32 up = (vec_u32)(__builtin_convertvector((vec_i32)m_noise, vec) < x * (65536 / STATE8_M_LEAST));
-            vec_u32 code = (~small & state8_round(x, m_noise, 20, 127)) - (small & up); /* minus a mask: plus 1 */
+            vec_u32 up = (vec_u32)(__builtin_convertvector((vec_i32)words.low, vec) < x * (65536 / STATE8_M_LEAST));
+            vec_u32 code = (~small & state8_round(x, words.low, 20, 127)) - (small & up); /* minus a mask: plus 1 */
             mc[k] = code | (bits ^ size) >> 24;
-            vc[k] = state8_round(vec_at_least(vec_load(root + i + k * VEC_WIDTH) * v_inverse, vec_set(1)), v_noise, 19,
-                                 255);
+            vc[k] = state8_round(vec_at_least(vec_load(root + i + k * VEC_WIDTH) * v_inverse, vec_set(1)), words.high,
+                                 19, 255);
         }
         state8_narrow(m_codes + i, v_codes + i, mc, vc);
     }
