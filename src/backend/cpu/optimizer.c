@@ -258,7 +258,7 @@ static void sumsq_lanes_bf16(double lane[NORM_LANES], const uint16_t *g, size_t 
         memcpy(tail, g + i, (n - i) * sizeof *g);
         sumsq_group_bf16(sum, tail);
     }
-#if defined(__x86_64__)
+#if defined(__x86_64__) /* of 8 elements the even ones lie in one vector, the odd ones in the next */
     for (int l = 0; l < NORM_LANES; l++) lane[l] = sum[l / 8 * 2 + l % 2][l % 8 / 2];
 #else
     memcpy(lane, sum, sizeof sum);
