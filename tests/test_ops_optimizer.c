@@ -70,6 +70,28 @@ static void test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it(
                 }
 }
 
+/* A piece with one of these takes another way through the kernel; what was there before must still be there then. */
+static void test_accumulate_keeps_nan_and_infinity(void **state) {
+    enum { N = 3000 }; /* two whole pieces and a short one */
+    double x[N], before[N];
+    for (int i = 0; i < N; i++) x[i] = cos(i), before[i] = sin(i);
+    x[7] = INFINITY, before[1000] = -INFINITY, x[1500] = NAN, x[N - 1] = INFINITY, before[N - 1] = -INFINITY;
+    step_scalars s = make_scalars();
+    s.micro = 1;
+    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 77});
+    op_case_floats(t, 0, DTYPE_BF16, SHAPE(N), x);
+    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
+    op_case_output_floats(t, 0, DTYPE_BF16, SHAPE(N), before);
+    op_case_run(t, 2);
+    const double *acc = op_case_values(t, 0);
+    for (size_t i = 0; i < N; i++) {
+        float sum = bf16_to_f32(f32_to_bf16((float)before[i])) + bf16_to_f32(f32_to_bf16((float)x[i]));
+        float want = bf16_to_f32(f32_to_bf16_stochastic(sum, value_noise(77, &s, 1 << 8, i)));
+        if (!(acc[i] == want || (isnan(acc[i]) && isnan(want)))) fail_msg("acc[%zu] = %.9g, not %.9g", i, acc[i], want);
+    }
+    op_case_close(t);
+}
+
 /* 1 + 2^-10 is an eighth of the way from 1 to the next bf16: repeated over many elements, one in eight rounds up. */
 static void test_stochastic_rounding_is_right_on_average(void **state) {
     enum { N = 80000 };
@@ -432,6 +454,7 @@ static void test_adamw_follows_the_textbook_for_many_steps(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it),
+        cmocka_unit_test(test_accumulate_keeps_nan_and_infinity),
         cmocka_unit_test(test_stochastic_rounding_is_right_on_average),
         cmocka_unit_test(test_grad_sumsq_has_the_documented_shape),
         cmocka_unit_test(test_clip_divides_by_tokens_or_weights_and_limits_the_norm),

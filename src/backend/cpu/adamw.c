@@ -215,21 +215,24 @@ static void states_load(const adamw_job *j, state_rows *r, size_t i, size_t n) {
         const uint8_t *m = (const uint8_t *)j->m + i, *v = (const uint8_t *)j->v + i;
         if (n < ROW) m = memcpy(r->m_codes, m, n), v = memcpy(r->v_codes, v, n);
         state8_load(r->m, r->v, m, v, j->m_scale[i / STATE_BLOCK], j->v_scale[i / STATE_BLOCK], n);
-        memset(r->m + n, 0, (ROW - n) * sizeof *r->m); /* whole groups were widened; the scale must not see them */
-        memset(r->v + n, 0, (ROW - n) * sizeof *r->v);
+        if (n < ROW) { /* whole groups were widened; the scale must not see them */
+            memset(r->m + n, 0, (ROW - n) * sizeof *r->m);
+            memset(r->v + n, 0, (ROW - n) * sizeof *r->v);
+        }
     }
 }
 
 static void states_store(const adamw_job *j, state_rows *r, size_t i, size_t n, rng_noise noise, size_t first) {
+    bool whole = n == ROW; /* else the rest of the last group has no place there */
     if (j->state_type == DTYPE_BF16) {
-        noise_round_states(r->m_rounded, r->v_rounded, r->m, r->v, n, noise, first);
-        memcpy((uint16_t *)j->m + i, r->m_rounded, n * sizeof(uint16_t));
-        memcpy((uint16_t *)j->v + i, r->v_rounded, n * sizeof(uint16_t));
+        uint16_t *m = (uint16_t *)j->m + i, *v = (uint16_t *)j->v + i;
+        noise_round_states(whole ? m : r->m_rounded, whole ? v : r->v_rounded, r->m, r->v, n, noise, first);
+        if (!whole) memcpy(m, r->m_rounded, n * sizeof *m), memcpy(v, r->v_rounded, n * sizeof *v);
     } else if (j->state_type == DTYPE_I8) {
-        state8_store(r->m_codes, r->v_codes, &j->m_scale[i / STATE_BLOCK], &j->v_scale[i / STATE_BLOCK], r->m, r->v, n,
-                     noise, first);
-        memcpy((uint8_t *)j->m + i, r->m_codes, n);
-        memcpy((uint8_t *)j->v + i, r->v_codes, n);
+        uint8_t *m = (uint8_t *)j->m + i, *v = (uint8_t *)j->v + i;
+        state8_store(whole ? m : r->m_codes, whole ? v : r->v_codes, &j->m_scale[i / STATE_BLOCK],
+                     &j->v_scale[i / STATE_BLOCK], r->m, r->v, n, noise, first);
+        if (!whole) memcpy(m, r->m_codes, n), memcpy(v, r->v_codes, n);
     }
 }
 
@@ -260,57 +263,72 @@ static void adamw_widened(const adamw_job *j, size_t begin, size_t end) {
         if (j->master) {
             typed_row_store(p, x, j->p_type, n);
         } else if (stochastic) {
-            noise_round_row(rounded, x, n, noise_p, first);
-            memcpy(p, rounded, n * sizeof *p);
+            noise_round_row(n == ROW ? p : rounded, x, n, noise_p, first);
+            if (n < ROW) memcpy(p, rounded, n * sizeof *p);
         }
         states_store(j, &r, i, n, noise_states, first);
     }
 }
 
-/* Everything bf16, every store rounded stochastically: 8 bytes per parameter in all. The same as above in one loop, so
- * that the noise is made while the division and the root keep another unit busy. NaN is looked for once per row,
- * before anything is stored; such a row, and a short one, is left to the careful version. */
-static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
+/* ---- everything bf16 ------------------------------------------------------------------------------------------- */
+
+/* A row as it lies in memory, and where to put what it becomes. */
+typedef struct bf16_row {
+    const uint16_t *p, *m, *v, *g;
+    uint16_t *p_new, *m_new, *v_new;
+} bf16_row;
+
+/* One pair of elements at i, with its noise for p, and the place and key of that for m and v: it is made in here, behind
+ * the step, to fill the divider's time. Returns watch, which turns NaN or infinite, for good, at the first of these. */
+VEC_INLINE vec adamw_pair(const adamw_constants *k, const bf16_row *r, size_t i, vec_u32 noise_a, vec_u32 noise_b,
+                          vec_u32 at_states, uint32_t key_states, vec watch) {
+    vec_pair p = pair_load(r->p + i), m = pair_load(r->m + i), v = pair_load(r->v + i), g = pair_load(r->g + i);
+    adamw_moments a = adamw_first(k, m.a, v.a, g.a), b = adamw_first(k, m.b, v.b, g.b);
+    a.root = sqrt_exact(a.v), b.root = sqrt_exact(b.v);
+    vec_pair x = {adamw_second(k, p.a, &a), adamw_second(k, p.b, &b)};
+    noise_pair states = pair_words(at_states, key_states);
+    pair_store_no_nan(r->p_new + i, x, noise_a, noise_b);
+    pair_store_no_nan(r->m_new + i, (vec_pair){a.m, b.m}, states.a.low, states.b.low);
+    pair_store_no_nan(r->v_new + i, (vec_pair){a.v, b.v}, states.a.high, states.b.high);
+    return vec_fma(x.a, x.b, watch); /* a NaN in m or v is one in x */
+}
+
+/* False: there is a NaN or an infinity, or two numbers multiply to one, and what came out is not to be used. */
+static bool adamw_bf16_row(const adamw_constants *constants, const bf16_row *row, rng_noise noise_p,
+                           rng_noise noise_states, size_t first) {
     enum { HALF = NOISE_GROUP / 2 };
-    const adamw_constants k = j->constants;
+    const adamw_constants k = *constants;
+    const bf16_row r = *row;
+    vec watch = {0};
+    vec_u32 at_p = pair_at(noise_p, first / 2);
+    for (size_t group = 0; group < ROW; group += NOISE_GROUP) {
+        vec_u32 at = pair_at(noise_states, first + group);
+        for (size_t i = group; i < group + HALF; i += PAIR, at += NOISE_WORDS(PAIR), at_p += NOISE_WORDS(PAIR)) {
+            noise_pair n = pair_words(at_p, noise_p.key);
+            watch = adamw_pair(&k, &r, i, n.a.low, n.b.low, at, noise_states.key, watch);
+            watch = adamw_pair(&k, &r, i + HALF, n.a.high, n.b.high, at + NOISE_WORDS(HALF), noise_states.key, watch);
+        }
+    }
+    return vec_sum(watch) * 0 == 0;
+}
+
+/* Every store is rounded stochastically: 8 bytes per parameter in all. The same as adamw_widened in one loop, so that
+ * the noise is made while the division and the root keep another unit busy. NaN is looked for once per row, before
+ * anything is stored; such a row, and a short one, is left to the careful version. */
+static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
     rng_noise noise_p = noise_open(j->op, j->scalars, NOISE_PARAM, begin);
     rng_noise noise_states = noise_open(j->op, j->scalars, NOISE_STATES, begin);
-    uint16_t row[3][ROW], *const out[3] = {j->p, j->m, j->v};
+    uint16_t p_new[ROW], m_new[ROW], v_new[ROW];
     for (size_t i = begin; i < end; i += ROW) {
-        size_t first = noise_place(j->op, i);
-        vec watch = {0}; /* turns NaN or infinite, for good, at the first of these */
-        if (i + ROW <= end) {
-            const uint16_t *p = out[0] + i, *m = out[1] + i, *v = out[2] + i, *g = (const uint16_t *)j->g + i;
-            vec_u32 at_p = noise_at(noise_p, first / 2);
-            for (size_t group = 0; group < ROW; group += NOISE_GROUP) {
-                vec_u32 at_states = noise_at(noise_states, first + group);
-                for (size_t a = group; a < group + HALF; a += VEC_WIDTH, at_p += NOISE_STEP, at_states += NOISE_STEP) {
-                    size_t b = a + HALF;
-                    vec_u32 words = noise_words(at_p, noise_p.key);
-                    adamw_moments s =
-                        adamw_first(&k, typed_from_bf16(m + a), typed_from_bf16(v + a), typed_from_bf16(g + a));
-                    adamw_moments t =
-                        adamw_first(&k, typed_from_bf16(m + b), typed_from_bf16(v + b), typed_from_bf16(g + b));
-                    s.root = sqrt_exact(s.v), t.root = sqrt_exact(t.v);
-                    vec x = adamw_second(&k, typed_from_bf16(p + a), &s),
-                        y = adamw_second(&k, typed_from_bf16(p + b), &t);
-                    vec_u32 words_a = noise_words(at_states, noise_states.key);
-                    vec_u32 words_b = noise_words(at_states + HALF * 0x9e3779b9u, noise_states.key);
-                    store_stochastic_no_nan(row[0] + a, x, words & 0xffffu);
-                    store_stochastic_no_nan(row[0] + b, y, words >> 16);
-                    store_stochastic_no_nan(row[1] + a, s.m, words_a & 0xffffu);
-                    store_stochastic_no_nan(row[1] + b, t.m, words_b & 0xffffu);
-                    store_stochastic_no_nan(row[2] + a, s.v, words_a >> 16);
-                    store_stochastic_no_nan(row[2] + b, t.v, words_b >> 16);
-                    watch = vec_fma(x, y, watch); /* a NaN in m or v is one in x */
-                }
-            }
-            if (vec_sum(watch) * 0 == 0) {
-                for (int a = 0; a < 3; a++) memcpy(out[a] + i, row[a], sizeof row[a]);
-                continue;
-            }
+        uint16_t *p = (uint16_t *)j->p + i, *m = (uint16_t *)j->m + i, *v = (uint16_t *)j->v + i;
+        bf16_row r = {p, m, v, (const uint16_t *)j->g + i, p_new, m_new, v_new};
+        if (end - i < ROW || !adamw_bf16_row(&j->constants, &r, noise_p, noise_states, noise_place(j->op, i))) {
+            adamw_widened(j, i, MIN(i + ROW, end));
+            continue;
         }
-        adamw_widened(j, i, MIN(i + ROW, end));
+        pair_copy(p, p_new, ROW);
+        pair_copy(m, m_new, ROW);
+        pair_copy(v, v_new, ROW);
     }
 }
 

@@ -35,21 +35,26 @@ static void add_row(float *acc, const float *x, size_t n) {
     for (; i < n; i++) acc[i] += x[i];
 }
 
+VEC_INLINE vec_pair pair_sum(const uint16_t *x, const uint16_t *y) {
+    vec_pair a = pair_load(x), b = pair_load(y);
+    return (vec_pair){a.a + b.a, a.b + b.b};
+}
+
 /* dst = acc + x, rounded, PIECE of them, in one pass over registers. False: there is a NaN or an infinity among the sums, or
  * two of them multiply to one, and dst is not to be used. */
 static bool add_and_round(uint16_t *dst, const uint16_t *acc, const uint16_t *x, rng_noise noise, size_t first) {
     enum { HALF = NOISE_GROUP / 2 };
     _Static_assert(PIECE % NOISE_GROUP == 0, "pieces are whole groups of noise");
     vec watch = {0};
-    vec_u32 at = noise_at(noise, first / 2);
+    vec_u32 at = pair_at(noise, first / 2);
     for (size_t i = 0; i < PIECE; i += NOISE_GROUP)
-        for (size_t k = i; k < i + HALF; k += VEC_WIDTH, at += NOISE_STEP) {
-            vec_u32 words = noise_words(at, noise.key);
-            vec a = vec_from_bf16(x + k) + vec_from_bf16(acc + k);
-            vec b = vec_from_bf16(x + k + HALF) + vec_from_bf16(acc + k + HALF);
-            watch = vec_fma(a, b, watch);
-            store_stochastic_no_nan(dst + k, a, words & 0xffffu);
-            store_stochastic_no_nan(dst + k + HALF, b, words >> 16);
+        for (size_t k = i; k < i + HALF; k += PAIR, at += NOISE_WORDS(PAIR)) {
+            noise_pair words = pair_words(at, noise.key);
+            vec_pair low = pair_sum(acc + k, x + k), high = pair_sum(acc + k + HALF, x + k + HALF);
+            watch = vec_fma(low.a, high.a, watch);
+            watch = vec_fma(low.b, high.b, watch);
+            pair_store_no_nan(dst + k, low, words.a.low, words.b.low);
+            pair_store_no_nan(dst + k + HALF, high, words.a.high, words.b.high);
         }
     return vec_sum(watch) * 0 == 0;
 }
@@ -80,7 +85,7 @@ static void accumulate_task(void *context, int64_t task, int thread) {
         uint16_t *acc = (uint16_t *)j->acc + i;
         bool in_one = n == PIECE && !restart && j->x_type == DTYPE_BF16;
         if (in_one && add_and_round(rounded, acc, (const uint16_t *)x_data, noise, noise_place(j->op, i))) {
-            memcpy(acc, rounded, sizeof rounded);
+            pair_copy(acc, rounded, PIECE);
             continue;
         }
         if (n < PIECE) memset(sum, 0, sizeof sum); /* the rest of a group is rounded too, and thrown away */
@@ -161,9 +166,11 @@ typedef struct sumsq_job {
     size_t n, n_counted;
 } sumsq_job;
 
-VEC_INLINE double_vec widen_half(const float *x) {
-#if defined(__aarch64__) /* gcc 12 would convert one lane at a time */
+VEC_INLINE double_vec widen_half(const float *x) { /* by hand: gcc would convert lanes or halves apart */
+#if defined(__aarch64__)
     return (double_vec)vcvt_f64_f32(vld1_f32(x));
+#elif defined(__x86_64__)
+    return (double_vec)_mm256_cvtps_pd(_mm_loadu_ps(x));
 #else
     typedef float half_vec __attribute__((vector_size(2 * VEC_WIDTH)));
     half_vec h;
@@ -172,18 +179,23 @@ VEC_INLINE double_vec widen_half(const float *x) {
 #endif
 }
 
-VEC_INLINE void sumsq_group(double_vec sum[NORM_SUMS], const float *x) {
-    for (int s = 0; s < NORM_SUMS; s++) {
-        double_vec d = widen_half(x + s * DOUBLES);
-#if defined(__aarch64__) /* d * d is exact, so one rounding or two is the same; one instruction is faster */
-        sum[s] = (double_vec)vfmaq_f64((float64x2_t)sum[s], (float64x2_t)d, (float64x2_t)d);
-        /* Keeps conversions and products taking turns: only one of the two vector units converts, and after a run of
-         * conversions the products would queue behind them (measured on Neoverse-N1: 0.29 against 0.21 ns). */
-        __asm__ volatile("" : "+w"(sum[s]));
+/* sum + d^2. d has 24 bits and its square is exact, so one rounding or two is the same; one instruction is faster. */
+VEC_INLINE double_vec add_square(double_vec sum, double_vec d) {
+#if defined(__aarch64__)
+    sum = (double_vec)vfmaq_f64((float64x2_t)sum, (float64x2_t)d, (float64x2_t)d);
+    /* Keeps conversions and products taking turns: only one of the two vector units converts, and after a run of
+     * conversions the products would queue behind them (measured on Neoverse-N1: 0.29 against 0.21 ns). */
+    __asm__ volatile("" : "+w"(sum));
+    return sum;
+#elif defined(__x86_64__)
+    return (double_vec)_mm256_fmadd_pd((__m256d)d, (__m256d)d, (__m256d)sum);
 #else
-        sum[s] += d * d;
+    return sum + d * d;
 #endif
-    }
+}
+
+VEC_INLINE void sumsq_group(double_vec sum[NORM_SUMS], const float *x) {
+    for (int s = 0; s < NORM_SUMS; s++) sum[s] = add_square(sum[s], widen_half(x + s * DOUBLES));
 }
 
 /* Whole groups of a row. The sums are a copy in here, so that they stay in registers: through the pointer they would be
@@ -195,10 +207,9 @@ static void sumsq_row(double_vec sums[NORM_SUMS], const float *x, size_t n_group
     memcpy(sums, sum, sizeof sum);
 }
 
-static double sumsq_block(const sumsq_job *j, size_t begin) {
-    size_t end = MIN(begin + NORM_BLOCK, j->n_counted);
+static void sumsq_lanes(double lane[NORM_LANES], const sumsq_job *j, size_t begin, size_t end) {
     double_vec sum[NORM_SUMS];
-    memset(sum, 0, sizeof sum);
+    for (int s = 0; s < NORM_SUMS; s++) sum[s] = (double_vec){0};
     float buffer[PIECE];
     for (size_t i = begin; i < end; i += PIECE) {
         size_t n = MIN((size_t)PIECE, end - i), whole = n / NORM_LANES * NORM_LANES;
@@ -212,8 +223,54 @@ static double sumsq_block(const sumsq_job *j, size_t begin) {
             sumsq_row(sum, tail, 1);
         }
     }
+    memcpy(lane, sum, sizeof sum);
+}
+
+/* The same for bf16, widened in registers. On x86-64 even and odd elements apart, by a shift and a mask. */
+VEC_INLINE void sumsq_group_bf16(double_vec sum[NORM_SUMS], const uint16_t *x) {
+#if defined(__aarch64__)
+    for (int s = 0; s < NORM_SUMS; s += 2) {
+        float32x4_t four = (float32x4_t)vec_from_bf16(x + s * DOUBLES);
+        sum[s] = add_square(sum[s], (double_vec)vcvt_f64_f32(vget_low_f32(four)));
+        sum[s + 1] = add_square(sum[s + 1], (double_vec)vcvt_high_f64_f32(four));
+    }
+#elif defined(__x86_64__)
+    for (int s = 0; s < NORM_SUMS; s += 2) {
+        __m128i eight = _mm_loadu_si128((const __m128i *)(x + s * DOUBLES));
+        __m128i even = _mm_slli_epi32(eight, 16), odd = _mm_and_si128(eight, _mm_set1_epi32((int)0xffff0000u));
+        sum[s] = add_square(sum[s], (double_vec)_mm256_cvtps_pd((__m128)even));
+        sum[s + 1] = add_square(sum[s + 1], (double_vec)_mm256_cvtps_pd((__m128)odd));
+    }
+#else
+    float wide[NORM_LANES];
+    for (int l = 0; l < NORM_LANES; l++) wide[l] = bf16_to_f32(x[l]);
+    sumsq_group(sum, wide);
+#endif
+}
+
+static void sumsq_lanes_bf16(double lane[NORM_LANES], const uint16_t *g, size_t n) {
+    double_vec sum[NORM_SUMS];
+    for (int s = 0; s < NORM_SUMS; s++) sum[s] = (double_vec){0};
+    size_t i = 0;
+    for (; i + NORM_LANES <= n; i += NORM_LANES) sumsq_group_bf16(sum, g + i);
+    if (i < n) {
+        uint16_t tail[NORM_LANES] = {0};
+        memcpy(tail, g + i, (n - i) * sizeof *g);
+        sumsq_group_bf16(sum, tail);
+    }
+#if defined(__x86_64__) /* of 8 elements the even ones lie in one vector, the odd ones in the next */
+    for (int l = 0; l < NORM_LANES; l++) lane[l] = sum[l / 8 * 2 + l % 2][l % 8 / 2];
+#else
+    memcpy(lane, sum, sizeof sum);
+#endif
+}
+
+static double sumsq_block(const sumsq_job *j, size_t begin) {
+    size_t end = MIN(begin + NORM_BLOCK, j->n_counted);
+    if (begin >= end) return 0;
     double lane[NORM_LANES];
-    memcpy(lane, sum, sizeof lane);
+    if (j->type == DTYPE_BF16) sumsq_lanes_bf16(lane, (const uint16_t *)j->g + begin, end - begin);
+    else sumsq_lanes(lane, j, begin, end);
     for (int half = NORM_LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     return lane[0];
