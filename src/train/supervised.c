@@ -30,7 +30,8 @@ struct trainer {
     const train_observer *o;
     exec *e;
     bool has_prepare; /* is there something to make before a step's first micro-batch? */
-    bool carried;     /* the first micro-batch of the next step has run already, behind the last update */
+    bool carried;     /* the first micro-batch of the next step has run already, behind the last update ... */
+    double carried_s; /* ... in so much of that step's time */
     loader *l;
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
@@ -38,7 +39,8 @@ struct trainer {
     evaluator eval;
     train_state state;
     double seconds;                       /* spent in steps since the start of this process */
-    double micro_seconds, kernel_seconds; /* of them in forward and backward; and there in kernels */
+    double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
+    uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens;
     char *description; /* of the model, for export */
     arena memory;
@@ -133,6 +135,7 @@ static status run_micro(trainer *t) {
     double kernels = kernel_seconds(t);
     TRY(exec_run(t->e, SECTION_MICRO));
     t->micro_seconds += (double)(clock_ns() - begin) * 1e-9;
+    t->n_micro_runs++;
     t->kernel_seconds += kernel_seconds(t) - kernels;
     return OK;
 }
@@ -156,14 +159,19 @@ static status run_micros(trainer *t, int64_t step) {
 }
 
 /* The update, and beside it the first micro-batch of the next step where that follows at once. Of its scalars a micro-batch
- * reads nothing that depends on whether this update is left out. */
+ * reads nothing that depends on whether this update is left out. It counts for its own step, with the time that one takes
+ * alone. */
 static status run_update(trainer *t, int64_t step, bool goes_on) {
     value_id turn = t->p->passes.turn_scalars;
     t->carried = goes_on && turn;
+    t->carried_s = 0;
     if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
+    uint64_t begin = clock_ns();
     write_next_batch(t, 0);
     write_scalars(t, turn, step + 1, 0);
-    return exec_run(t->e, SECTION_TURN);
+    TRY(exec_run(t->e, SECTION_TURN));
+    t->carried_s = MIN((double)(clock_ns() - begin) * 1e-9, t->micro_seconds / (double)t->n_micro_runs);
+    return OK;
 }
 
 static status run_step(trainer *t, bool goes_on, train_step_report *report) {
@@ -173,12 +181,13 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     int64_t step = t->state.step + 1;
     if (t->r->comm) comm_note_step(t->r->comm, step);
     uint64_t first_row = t->state.data_row, begin = clock_ns();
+    double own_before = t->carried_s;
     TRY(run_micros(t, step));
     uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
     TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
-    double seconds = (double)(clock_ns() - begin) * 1e-9;
+    double seconds = (double)(clock_ns() - begin) * 1e-9 + own_before - t->carried_s;
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
     double scale = t->state.scaler.scale;
