@@ -24,7 +24,7 @@ FUZZ_BUILD ?= build-fuzz
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 
-.PHONY: build run test test-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
+.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -41,6 +41,9 @@ test: packages configure ## install missing packages, build, run all tests
 test-gpu: packages configure ## build, run the tests that prove the GPU
 	@cmake --build $(BUILD) --parallel $(JOBS) --target tests program
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L gpu
+
+sanitize-gpu: test-gpu ## compute-sanitizer over the op tests on the GPU, test by test: memcheck, racecheck
+	@tools/sanitize-gpu $(BUILD)
 
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
