@@ -79,7 +79,7 @@ clean: ## remove the build directories
 	@for d in $(BUILD) build build-*; do if [ -f $$d/CMakeCache.txt ]; then echo "rm -r $$d"; rm -r $$d; fi; done
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@sed -n 's/^# \(  make .*\)/\1/p' Makefile
 
 packages:
