@@ -247,6 +247,10 @@ static void as_many_layers_are_kept_as_fit(void **state) {
         plan_candidate same = by_hand(r, kept); /* as chosen, so by hand */
         assert_true(same.planned[TIER_DEVICE] == c.planned[TIER_DEVICE] && same.step_s == c.step_s);
     }
+    /* A host that has no room for all of them: both memories are filled. */
+    r.host_limit = none.planned[TIER_HOST] / 2;
+    plan_candidate both = numbers_of(&r);
+    assert_true(both.fits && both.offload.states == TIER_HOST && both.offload.keep_states > 0);
     r.device_limit = most;
     plan_candidate c = numbers_of(&r);
     assert_true(c.fits && c.offload.states == TIER_DEVICE && c.offload.keep_states == 0);

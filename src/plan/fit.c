@@ -14,8 +14,7 @@ bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     plan_request q = *r;
     q.compare = false;                         /* whether it fits is the question, not which is best */
-    q.open.keep_states = false;                /* ... nor what would make it faster */
-    q.open.chunk = q.open.keep_layers = false; /* ... nor what the last resort would take, which is slow to find out */
+    q.open.chunk = q.open.keep_layers = false; /* nor what the last resort would take, which is slow to find out */
     if (plan_compile(&p, &q) != OK) {
         error_clear();
         return false;

@@ -35,7 +35,8 @@ static const plan_candidate *with_rung(const plan_candidate *list, size_t n, con
 }
 
 /* heavy with `light` in the other layers, its time by the straight line. What copies further ahead cost, and what states that
- * stay do, was only found out for what fits: for the light rung it is taken to be the same. False: no layer could be light, or all of them. */
+ * stay do, was only found out for what fits: for the light rung it is taken to be the same. False: no layer could be light, or
+ * all of them. */
 static bool mixture(const plan_request *r, const plan_candidate *heavy, const plan_candidate *heavy_near,
                     const plan_candidate *light_near, plan_candidate *out) {
     const tier limited[] = {TIER_DEVICE, TIER_HOST};
@@ -112,13 +113,16 @@ static double layer_share(const model_config *model) {
 }
 
 /* `away` with the states of as many layers as there is room for on the device, its time by the straight line to `there`.
- * States lie where they lie for the whole of a step: what they add to the peak is their size. */
+ * States lie where they lie for the whole of a step: what they add to a peak is their size. False: there is room for none, or
+ * the host has none for the others. */
 static bool kept(const plan_request *r, const plan_candidate *away, const plan_candidate *there, plan_candidate *out) {
     double share = layer_share(&r->model);
     double layer = share * ((double)there->by_role[ROLE_STATE] - (double)away->by_role[ROLE_STATE]);
     double room = (double)r->device_limit - (double)away->planned[TIER_DEVICE];
     if (layer <= 0 || room < layer) return false;
     double n = fmin(floor(room / layer), (double)r->model.n_layers);
+    double host = (double)away->planned[TIER_HOST] - (away->offload.states == TIER_HOST ? n * layer : 0);
+    if (r->host_limit && host > (double)r->host_limit) return false;
     *out = *away;
     out->offload.keep_states = (int64_t)n;
     out->step_s -= (away->step_s - there->step_s) * share * n;
@@ -132,11 +136,11 @@ size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, pl
         bool seen = false; /* with copies that run otherwise ahead, and faster */
         for (size_t k = 0; k < i && !seen; k++) seen = same_but_prefetch(&list[k], away);
         /* An update on the device would bring gradients back that live on the host. */
-        if (seen || !away->fits || away->offload.states == TIER_DEVICE || away->offload.grads != TIER_DEVICE) continue;
+        if (seen || away->offload.states == TIER_DEVICE || away->offload.grads != TIER_DEVICE) continue;
         const plan_candidate *there = with_states(list, n, away);
         plan_candidate c;
-        if (there && !there->fits && kept(r, away, there, &c) && c.step_s < DOUBT * list[0].step_s)
-            n_best = insert(best, n_best, &c);
+        if (!there || there->fits || !kept(r, away, there, &c)) continue;
+        if (!list[0].fits || c.step_s < DOUBT * list[0].step_s) n_best = insert(best, n_best, &c);
     }
     return n_best;
 }

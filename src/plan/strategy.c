@@ -245,11 +245,11 @@ static bool is_one_device(const plan_request *r) {
 /* A stage of a pipeline is not a straight line in the layers of the model. */
 static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
 
-/* ... nor are layers of which only the last keep something, or the first n, or every n-th. */
-static bool is_line(const plan_candidate *c, int64_t n_layers) {
-    int64_t kept = c->offload.states == TIER_DEVICE ? 0 : c->offload.keep_states;
-    return c->offload.keep_layers == 0 && (kept == 0 || kept >= n_layers) && c->recompute.kind != RECOMPUTE_NESTED &&
-           c->recompute.kind != RECOMPUTE_MIX;
+/* ... nor are layers of which only the last or the first n keep something, or every n-th. */
+static bool is_line(const plan_candidate *c) {
+    const offload_options *o = &c->offload;
+    bool all_alike = o->keep_layers == 0 && (o->keep_states == 0 || o->states == TIER_DEVICE);
+    return all_alike && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
 }
 
 static bool is_long(const plan_request *r) {
@@ -262,7 +262,7 @@ static bool is_long(const plan_request *r) {
  * else *out holds nothing. */
 static status weigh(const plan_request *r, plan_candidate *c, plan *out, bool *whole) {
     *whole = false;
-    if (is_deep(r) && is_line(c, r->model.n_layers)) return estimate(r, c);
+    if (is_deep(r) && is_line(c)) return estimate(r, c);
     plan_request q = *r;
     bool shortened = is_long(r); /* exact but for how it is packed, and sooner */
     q.shorten |= shortened;
