@@ -106,6 +106,18 @@ assert value["param_hash"] == json.load(open("hash")), "other bits"
 PY
 done
 
+# ---- a share of the states stays on the device, half of two layers
+sed 's|"stage": 2|"stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 0.5}|' ds.json >share.json
+check 0 "offload_optimizer.ratio = 0.5" "-> memory.offload.keep_states = 1" "of 2 layers" -- \
+    train --deepspeed share.json "${tiny[@]}" --set run.dir=share --json
+python3 - <<'PY' || fail "half of the layers' states: $(head -c 300 out)"
+import json
+value = json.loads(open("out").read().splitlines()[-1])
+assert value["strategy"]["keep_states"] == 1 and value["strategy"]["offload"]["states"] == "host", value["strategy"]
+assert value["memory"]["by_role"]["states"] > 0, value["memory"]
+assert value["param_hash"] == json.load(open("hash")), "other bits"
+PY
+
 # ---- precedence and refusal
 printf 'train:\n  clip: 2\n' >mine.yaml
 check 0 "train.clip = 2  (conflict: the config file says so, ds.json would give 0.5)" -- plan mine.yaml --deepspeed ds.json "${tiny[@]}"

@@ -23,6 +23,28 @@ set -- $mixed
 plan "${between[@]}" --set memory.strategy=manual --set memory.recompute="$1" # as chosen, so by hand
 holds "r['memory']['device']['planned'] == $2 and abs(r['step_ms'] / $3 - 1) < 1e-9"
 
+# A limit at which some states do not fit: those of the first layers stay, as many as there is room for.
+some=(--hardware h200 --preset qwen2.5-7b --set precision=bf16_sr --set data.seq_len=1024 --set train.micro_batch=4
+    --set train.accumulation=2 --device-memory 50G)
+plan "${some[@]}"
+holds 'r["fits"] and r["strategy"]["offload"]["states"] == "host" and 0 < r["strategy"]["keep_states"] < 28'
+holds 'r["candidates"][0]["keep_states"] == r["strategy"]["keep_states"]'
+grep -q "states on host but for states of the first [0-9]* layers" err || fail "the choice is not said in words: $(cat err)"
+ms=$(python3 -c 'import json; print(json.load(open("out"))["step_ms"])')
+plan "${some[@]}" --set memory.offload.keep_states=0
+holds "r['strategy']['keep_states'] == 0 and r['step_ms'] > 1.5 * $ms"
+# So chosen and run: within the limit, with the bits of the run that has room for all.
+some=(--preset test-llama --set model.layers=24 --set data.seq_len=32 --set memory.recompute=none --set train.steps=3
+    --set train.problems=0 --set train.eval_rows=2 --set memory.offload.params=none --set memory.offload.grads=none
+    --set memory.offload.activations=none)
+run 0 train "${some[@]}" --set memory.offload.states=host --set run.dir=no-states --json
+least=$(python3 -c 'import json; print(json.load(open("out"))["memory"]["device"]["peak"])')
+run 0 train "${some[@]}" --device-memory 1G --set run.dir=all-states --json
+set -- $(python3 -c 'import json; r = json.load(open("out")); print(r["param_hash"], r["memory"]["device"]["peak"])')
+run 0 train "${some[@]}" --device-memory $((($2 + least) / 2)) --set run.dir=some-states --json
+holds "r['param_hash'] == '$1' and 0 < r['strategy']['keep_states'] < 24 and r['strategy']['offload']['states'] == 'host'"
+holds "r['memory']['device']['peak'] == r['memory']['device']['planned'] <= ($2 + $least) / 2"
+
 # Many ranks and short rows: gradients and states are cut, nothing waits on the host, nobody shares a row.
 plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8
 holds 'r["fits"] and r["strategy"]["zero"] == 2 and r["strategy"]["sequence"] == 1'

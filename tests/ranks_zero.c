@@ -92,6 +92,9 @@ static const char *const *const extras[] = {
     SETTINGS("memory.offload.states=host", "memory.bucket=256K", "memory.overlap_update=true"),
     SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=nvme",
              "memory.nvme_path=.", "memory.recompute=full", "parallel.prefetch=2", "memory.overlap_update=true"),
+    SETTINGS("memory.offload.states=host", "memory.offload.keep_states=1", "memory.overlap_update=true"),
+    SETTINGS("memory.offload.params=host", "memory.offload.states=nvme", "memory.offload.keep_states=1",
+             "memory.nvme_path=.", "parallel.reduce_bucket=64K"),
 };
 
 /* Every stage of one model, precision and accumulation, with each `stride`-th of the extras. */

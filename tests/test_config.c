@@ -453,6 +453,8 @@ static void test_wrong_values(void **state) {
         "model.max_positions=1e30",
         "memory.offload.keep_layers=-2",
         "memory.offload.keep_layers=all",
+        "memory.offload.keep_states=-2",
+        "memory.offload.keep_states=1025",
         "memory.prefetch=auto",
         "memory.prefetch=-1",
         "parallel.zero=4",

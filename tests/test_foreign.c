@@ -139,6 +139,34 @@ static void test_stage_2_with_cpu_offload_and_fp16(void **state) {
           "memory.offload.states", "none", "memory.offload.grads", "none");
 }
 
+static void test_the_share_of_states_that_moves(void **state) {
+#define SHARE(device, ratio)                                                                                       \
+    DS("{\"zero_optimization\": {\"stage\": 1,\n\"offload_optimizer\": {\"device\": " device ", \"ratio\": " ratio \
+       "}}}")
+    request q = SHARE("\"cpu\"", "0.3");
+    q.set[0] = "model.preset=llama2-7b"; /* 32 layers: 22.4 of them */
+    GIVES(q, "memory.offload.states", "host", "memory.offload.keep_states", "22");
+    REPORTS(q, "zero_optimization.offload_optimizer.ratio = 0.3", "-> memory.offload.keep_states = 22", "of 32 layers");
+    q = SHARE("\"nvme\"", "0.25");
+    q.set[0] = "model.preset=llama2-7b";
+    GIVES(q, "memory.offload.states", "nvme", "memory.offload.keep_states", "24");
+    q.set[1] = "memory.offload.keep_states=5"; /* what the configuration says wins */
+    GIVES(q, "memory.offload.keep_states", "5");
+    q = SHARE("\"auto\"", "0.5");
+    q.set[0] = "model.preset=llama2-7b";
+    GIVES(q, "memory.offload.keep_states", "16");
+    GIVES(SHARE("\"cpu\"", "1.0"), "memory.offload.keep_states", "0");
+    GIVES(SHARE("\"cpu\"", "\"auto\""), "memory.offload.keep_states", "auto");
+    GIVES(SHARE("\"none\"", "0.3"), "memory.offload.keep_states", "auto");
+    REPORTS(SHARE("\"none\"", "0.3"), "no effect here: states stay on the device");
+    GIVES(DS("{\"zero_optimization\": {\"offload_optimizer\": {\"ratio\": 0.3}}}"), "memory.offload.keep_states",
+          "auto");
+    REFUSED(SHARE("\"cpu\"", "1.5"), "ds.json:2", "offload_optimizer.ratio", "found 1.5", "[0, 1]");
+    REFUSED(SHARE("\"cpu\"", "-0.5"), "offload_optimizer.ratio", "found -0.5", "[0, 1]");
+    REFUSED(SHARE("\"cpu\"", "\"half\""), "offload_optimizer.ratio", "'half'", "a number");
+#undef SHARE
+}
+
 static void test_stage_3_with_nvme(void **state) {
     static const char text[] =
         "{\"bf16\": {\"enabled\": true}, \"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3,\n"
@@ -818,6 +846,7 @@ static void test_settings_that_do_not_go_together(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stage_2_with_cpu_offload_and_fp16),
+        cmocka_unit_test(test_the_share_of_states_that_moves),
         cmocka_unit_test(test_stage_3_with_nvme),
         cmocka_unit_test(test_the_batch_triangle),
         cmocka_unit_test(test_keys_that_are_wrong),

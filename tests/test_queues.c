@@ -38,6 +38,7 @@ static void every_way_gives_the_bits_of_the_cpu(void **state) {
         {"memory.offload.states=host", "memory.bucket=256K"},
         {"memory.overlap_update=true"},
         {"memory.offload.states=host", "memory.overlap_update=true", "memory.bucket=256K"},
+        {"memory.offload.states=host", "memory.overlap_update=true", "memory.offload.keep_states=1"},
         {"memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=nvme",
          "memory.offload.activations=host", "memory.recompute=full", "memory.overlap_update=true"},
     };

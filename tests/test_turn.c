@@ -31,6 +31,7 @@ static const char *const *const homes[] = {
     SETTINGS("memory.offload.states=host"),
     SETTINGS("memory.offload.states=host", "memory.bucket=256K", "memory.prefetch=3", "memory.recompute=full"),
     SETTINGS("memory.offload.states=host", "memory.offload.grads=host"),
+    SETTINGS("memory.offload.states=host", "memory.offload.keep_states=1"),
     SETTINGS("memory.offload.states=host", "memory.offload.params=host", "memory.offload.activations=host"),
     SETTINGS("memory.offload.states=nvme", "memory.offload.grads=nvme", "memory.offload.params=nvme",
              "memory.offload.activations=nvme", "memory.nvme_path=."),

@@ -39,6 +39,7 @@ typedef struct config {
         int64_t logits_chunk;  /* bytes */
         int64_t chunk_tokens;  /* -1: as the plan chooses */
         int64_t keep_layers;   /* likewise */
+        int64_t keep_states;   /* likewise */
         const char *recompute; /* as recompute_parse reads it */
         int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
         int prefetch;

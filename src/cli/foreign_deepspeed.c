@@ -82,7 +82,7 @@ static const foreign_row rows[] = {
      "the plan sizes the window of what is on its way (memory.prefetch, memory.bucket)"},
     {STATES "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is held"},
     {STATES "fast_init",                   FOREIGN_IDLE, FT_BOOL, NULL, "states start as zeros, written once"},
-    {STATES "ratio",                       FOREIGN_IDLE, FT_REAL, NULL, "all states of the model move, or none"},
+    {STATES "ratio",                       FOREIGN_OWN, FT_REAL, NULL, NULL},
     {STATES "cpuadam_cores_perc",          FOREIGN_IDLE, FT_REAL, NULL, "run.threads says how many threads there are"},
     {STATES "super_offload",               FOREIGN_OFF, FT_BOOL, NULL, "ralo updates no parameter before its gradient is known to be finite"},
     {PARAMS "device",                      FOREIGN_OWN, FT_TEXT, NULL, NULL},
@@ -502,6 +502,28 @@ static status settle_paths(foreign_reader *r, const char *states, const char *pa
     return OK;
 }
 
+/* The share of the parameters that the host updates; here whole layers, and the embedding and the head always. */
+static status settle_ratio(foreign_reader *r, bool states_move) {
+    const foreign_item *ratio = foreign_find(r, STATES "ratio");
+    model_config model;
+    if (!ratio) return OK;
+    if (ratio->is_auto) {
+        foreign_say_set(r, ratio, "memory.offload.keep_states", "auto");
+        return OK;
+    }
+    double share = item_real(ratio);
+    if (!(share >= 0 && share <= 1))
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
+                   ratio->text);
+    if (!states_move) {
+        foreign_say_idle(r, ratio, "states stay on the device");
+        return OK;
+    }
+    TRY(model_from_config(r->c, &model));
+    return whole_offer(r, ratio, "memory.offload.keep_states", llround((1 - share) * (double)model.n_layers),
+                       foreign_format(r, "of %lld layers", (long long)model.n_layers));
+}
+
 /* As many elements, in bytes. 0 bytes would read as auto. */
 static status offer_elements(foreign_reader *r, const foreign_item *i, const char *setting, size_t element) {
     if (item_whole(i) < 1)
@@ -611,6 +633,8 @@ static status settle_zero(foreign_reader *r) {
     if (states && stage >= 2)
         TRY(foreign_offer(r, states_item, "memory.offload.grads", states, "from stage 2 on gradients go along"));
     if (params) TRY(foreign_offer(r, params_item, "memory.offload.params", params, NULL));
+    bool left_open = states_item && !states; /* to the rest of the configuration */
+    TRY(settle_ratio(r, left_open || moves_to(states, "host") || moves_to(states, "nvme")));
     TRY(settle_paths(r, states, params));
     TRY(settle_windows(r, stage, params));
     TRY(settle_buckets(r));

@@ -356,6 +356,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .states = c->memory.offload_states < 0,
                                .activations = c->memory.offload_activations < 0,
                                .keep_layers = c->memory.keep_layers < 0,
+                               .keep_states = c->memory.keep_states < 0 && c->memory.offload_states < 0,
                                .chunk = c->memory.chunk_tokens < 0,
                                .prefetch = !config_was_given(c, "memory.prefetch"),
                                .precision = p->open.precision,
@@ -371,6 +372,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                    .states = offload_tier(c->memory.offload_states),
                                    .activations = offload_tier(c->memory.offload_activations),
                                    .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
+                                   .keep_states = MAX(c->memory.keep_states, (int64_t)0),
                                    .prefetch = c->memory.prefetch,
                                    .bucket_bytes = c->memory.bucket};
     p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));

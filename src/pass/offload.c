@@ -4,7 +4,9 @@
  *   params       fetched block by block, in forward and again in backward
  *   grads        written into a window, leave behind their block; with accumulation the finished product travels and is
  *                added where the accumulator lives, some blocks later, so that nothing waits for the copy
- *   states       AdamW runs on the host over host memory; what it needs of the device comes, the parameter goes back
+ *   states       AdamW runs on the host over host memory; what it needs of the device comes, the parameter goes back. The
+ *                first keep_states layers keep theirs and are updated on the device: the next forward begins with them,
+ *                and the host has the time until it reaches the others
  *   activations  leave behind their last forward use and come back before the first backward use
  * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices
  * are cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
@@ -44,11 +46,16 @@ static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; 
 /* The scale of 8-bit numbers stays: copying four bytes takes longer than the kernel that reads them. */
 static bool is_scale(const value *a) { return a->type == DTYPE_F32 && shape_count(&a->shape) == 1; }
 
+/* What belongs to no layer, the embedding and the head, is not of the first ones. */
+static bool keeps_state(const value *a, const offload_options *o) {
+    return a->role == ROLE_STATE && a->layer >= 0 && a->layer < o->keep_states;
+}
+
 static void assign_homes(program *p, const offload_options *o) {
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
-        if (a->role == ROLE_PARAM && is_scale(a)) continue;
+        if ((a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, o)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
 }

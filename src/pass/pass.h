@@ -97,6 +97,7 @@ void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_
 typedef struct offload_options {
     tier params, grads, states, activations;
     int64_t keep_layers;  /* the last so many layers keep their activations on the device, wherever others' go */
+    int64_t keep_states;  /* the first so many layers keep their states there, and are updated there */
     int prefetch;         /* blocks ahead of its use that a value is fetched, and behind it that one leaves */
     int64_t bucket_bytes; /* a tensor on its way to the optimizer travels in slices of at most this */
 } offload_options;

@@ -1,8 +1,9 @@
-/* mix.c - between two rungs of recompute: the heavier one in as many layers as it takes to fit, a lighter one in the others.
+/* mix.c - between two ways of which one fits with room to spare and the other does not: some layers as in the one, the others
+ * as in the other.
  *
- * A rung for all layers fits with room to spare, most often, and the next lighter one does not. Bytes and time of a mixture
- * lie on a straight line between the two, nearly: it says which two rungs to mix, with things in which places, and in how
- * many layers. What comes out of it is a guess, which strategy.c compiles and mends. */
+ * Two rungs of recompute, the heavier one in as many layers as it takes to fit; and states on the host or on the device, where
+ * as many layers keep theirs as there is room for. Bytes and time of a mixture lie on a straight line between the two ways,
+ * nearly: it says which to mix and in how many layers. What comes out of it is a guess, which strategy.c compiles and mends. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ static double share_of(uint64_t limit, double light, double heavy) {
     return heavy < light ? (light - (double)limit) / (light - heavy) : 1;
 }
 
-/* The same way but for the rung, and for how far copies run ahead. */
+/* The same way but for the rung, how far copies run ahead, and in how many layers states stay. */
 static bool same_homes(const plan_candidate *a, const plan_candidate *b) {
     return a->precision == b->precision && a->micro_batch == b->micro_batch && a->zero == b->zero &&
            a->sequence == b->sequence && a->chunk_tokens == b->chunk_tokens &&
@@ -22,17 +23,20 @@ static bool same_homes(const plan_candidate *a, const plan_candidate *b) {
 
 static bool is_rung(const plan_candidate *c) { return c->recompute.kind <= RECOMPUTE_FULL; }
 
-/* The way with this rung, and copies as far ahead as was asked; NULL: not on the list. */
-static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const plan_candidate *like, int prefetch,
-                                       recompute_kind rung) {
-    for (size_t i = 0; i < n; i++)
-        if (list[i].recompute.kind == rung && list[i].offload.prefetch == prefetch && same_homes(&list[i], like))
-            return &list[i];
+/* The way with this rung, and the rest as was asked; NULL: not on the list. */
+static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const plan_candidate *like,
+                                       const offload_options *asked, recompute_kind rung) {
+    for (size_t i = 0; i < n; i++) {
+        const plan_candidate *c = &list[i];
+        bool is_asked = c->offload.prefetch == asked->prefetch && c->offload.keep_states == asked->keep_states;
+        if (c->recompute.kind == rung && is_asked && same_homes(c, like)) return c;
+    }
     return NULL;
 }
 
-/* heavy with `light` in the other layers, its time by the straight line. What copies further ahead cost was only found out
- * for what fits: for the light rung they are taken to cost the same. False: no layer could be light, or all of them. */
+/* heavy with `light` in the other layers, its time by the straight line. What copies further ahead cost, and what states that
+ * stay do, was only found out for what fits: for the light rung it is taken to be the same. False: no layer could be light, or
+ * all of them. */
 static bool mixture(const plan_request *r, const plan_candidate *heavy, const plan_candidate *heavy_near,
                     const plan_candidate *light_near, plan_candidate *out) {
     const tier limited[] = {TIER_DEVICE, TIER_HOST};
@@ -73,14 +77,70 @@ size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, pla
     for (size_t i = 0; i < n; i++) {
         const plan_candidate *heavy = &list[i];
         if (!heavy->fits || !is_rung(heavy)) continue;
-        int near = r->offload.prefetch;
-        const plan_candidate *heavy_near = with_rung(list, n, heavy, near, heavy->recompute.kind);
+        const plan_candidate *heavy_near = with_rung(list, n, heavy, &r->offload, heavy->recompute.kind);
         for (recompute_kind k = RECOMPUTE_NONE; k < heavy->recompute.kind && heavy_near; k++) {
-            const plan_candidate *light = with_rung(list, n, heavy, near, k);
+            const plan_candidate *light = with_rung(list, n, heavy, &r->offload, k);
             plan_candidate c;
             if (light && mixture(r, heavy, heavy_near, light, &c) && c.step_s < DOUBT * list[0].step_s)
                 n_best = insert(best, n_best, &c);
         }
+    }
+    return n_best;
+}
+
+/* ---- states that stay ------------------------------------------------------------------------------------------- */
+
+/* Of a list on which nothing is kept yet. */
+static bool same_but_prefetch(const plan_candidate *a, const plan_candidate *b) {
+    return a->recompute.kind == b->recompute.kind && same_homes(a, b);
+}
+
+/* The way with all states on the device; NULL: not on the list. */
+static const plan_candidate *with_states(const plan_candidate *list, size_t n, const plan_candidate *like) {
+    plan_candidate there = *like;
+    there.offload.states = TIER_DEVICE;
+    for (size_t i = 0; i < n; i++)
+        if (same_but_prefetch(&list[i], &there)) return &list[i];
+    return NULL;
+}
+
+/* Of all parameters, and so of all states, those of one layer. */
+static double layer_share(const model_config *model) {
+    model_config one = *model, two = *model;
+    one.n_layers = 1;
+    two.n_layers = 2;
+    return (double)(model_param_count(&two) - model_param_count(&one)) / (double)model_param_count(model);
+}
+
+/* `away` with the states of as many layers as there is room for on the device, its time by the straight line to `there`.
+ * States lie where they lie for the whole of a step: what they add to a peak is their size. False: there is room for none, or
+ * the host has none for the others. */
+static bool kept(const plan_request *r, const plan_candidate *away, const plan_candidate *there, plan_candidate *out) {
+    double share = layer_share(&r->model);
+    double layer = share * ((double)there->by_role[ROLE_STATE] - (double)away->by_role[ROLE_STATE]);
+    double room = (double)r->device_limit - (double)away->planned[TIER_DEVICE];
+    if (layer <= 0 || room < layer) return false;
+    double n = fmin(floor(room / layer), (double)r->model.n_layers);
+    double host = (double)away->planned[TIER_HOST] - (away->offload.states == TIER_HOST ? n * layer : 0);
+    if (r->host_limit && host > (double)r->host_limit) return false;
+    *out = *away;
+    out->offload.keep_states = (int64_t)n;
+    out->step_s -= (away->step_s - there->step_s) * share * n;
+    return true;
+}
+
+size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
+    size_t n_best = 0;
+    for (size_t i = 0; i < n; i++) {
+        const plan_candidate *away = &list[i];
+        bool seen = false; /* with copies that run otherwise ahead, and faster */
+        for (size_t k = 0; k < i && !seen; k++) seen = same_but_prefetch(&list[k], away);
+        /* An update on the device would bring gradients back that live on the host. */
+        if (seen || away->offload.states == TIER_DEVICE || away->offload.grads != TIER_DEVICE) continue;
+        const plan_candidate *there = with_states(list, n, away);
+        plan_candidate c;
+        if (!there || there->fits || !kept(r, away, there, &c)) continue;
+        if (!list[0].fits || c.step_s < DOUBT * list[0].step_s) n_best = insert(best, n_best, &c);
     }
     return n_best;
 }

@@ -20,6 +20,7 @@
 typedef struct plan_open {
     bool params, grads, states, activations; /* where these live */
     bool keep_layers;                        /* which of the activations stay */
+    bool keep_states;                        /* ... and of the states; only where it is open where those live */
     bool chunk;                              /* may the MLP take fewer tokens at a time */
     bool prefetch;                           /* how far ahead copies run */
     bool precision;
@@ -151,12 +152,14 @@ json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 attention_choice plan_attention(const plan_request *r);
 void plan_print_attention(const plan *p, FILE *out); /* a line */
 
-/* ---- mix.c: between two rungs of recompute ------------------------------------------------------------------------ */
+/* ---- mix.c: some layers as in one way, the others as in another ---------------------------------------------------- */
 
 enum { PLAN_MIXES = 4 };
 /* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more, each with one rung in some layers and a lighter
  * one in the others, the fastest first. How many there are; that they fit, and their time, is by a straight line only. */
 size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
+/* Likewise, each with the states of some layers on the device and those of the others where the way has them. */
+size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 

@@ -192,6 +192,7 @@ json_t *plan_strategy_json(const plan *p) {
     const offload_options *o = &p->passes.offload;
     json_object_set_new(s, "offload", plan_homes_json(o));
     json_object_set_new(s, "keep_layers", json_integer(o->keep_layers));
+    json_object_set_new(s, "keep_states", json_integer(o->keep_states));
     json_object_set_new(s, "chunk_tokens", json_integer(p->passes.chunk_tokens));
     json_object_set_new(s, "prefetch", json_integer(o->prefetch));
     json_object_set_new(s, "overlap_update", json_boolean(p->passes.turn_scalars));

@@ -13,7 +13,8 @@
  * update may be faster than a whole one. Where the fastest of these fits and nothing but memory is open that is all: every
  * other technique costs time. Else things move. Rows are shared by no more ranks than it takes to move nothing, since more of
  * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. At the end
- * the best few are tried with copies that run further ahead, and with a lighter rung of recompute in some layers (mix.c). */
+ * the best few are tried with copies that run further ahead, with states that stay in some layers, and with a lighter rung of
+ * recompute in some (mix.c). */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -244,9 +245,11 @@ static bool is_one_device(const plan_request *r) {
 /* A stage of a pipeline is not a straight line in the layers of the model. */
 static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
 
-/* ... nor are layers of which only the last keep something, or the first n, or every n-th. */
+/* ... nor are layers of which only the last or the first n keep something, or every n-th. */
 static bool is_line(const plan_candidate *c) {
-    return c->offload.keep_layers == 0 && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
+    const offload_options *o = &c->offload;
+    bool all_alike = o->keep_layers == 0 && (o->keep_states == 0 || o->states == TIER_DEVICE);
+    return all_alike && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
 }
 
 static bool is_long(const plan_request *r) {
@@ -403,26 +406,47 @@ static status look_further_ahead(search *s) {
     return OK;
 }
 
-/* What a way leaves of the memory may save it some of what it computes again. How many layers that takes is a guess, and one
- * more becomes heavy until they fit. */
-static status mix_rungs(search *s) {
+/* Compiles mixtures. In how many layers they are the one or the other is a guess: give_way changes one layer, for less
+ * memory, until they fit or it says that no layer is left. */
+static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
+                           bool (*give_way)(plan_candidate *c, int64_t n_layers)) {
     enum { TRIES = 6 };
-    const plan_request *r = s->r;
-    plan_candidate mixes[PLAN_MIXES];
-    if (r->recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
-    size_t n = plan_mix(r, s->list, s->n, mixes);
     for (size_t i = 0; i < n; i++) {
-        plan_candidate c = mixes[i];
+        plan_candidate c = mixtures[i];
+        bool left = true;
         c.order = s->n_tried++;
         c.fits = false;
-        for (int k = 0; k < TRIES && !c.fits && c.recompute.n_heavy < r->model.n_layers; k++) {
+        for (int k = 0; k < TRIES && !c.fits && left; k++) {
             TRY(weigh_and_keep(s, &c));
-            if (!c.fits) c.recompute.n_heavy++;
+            if (!c.fits) left = give_way(&c, s->r->model.n_layers);
         }
         if (c.fits) append(s, &c);
     }
     sort_candidates(s->list, s->n);
     return OK;
+}
+
+static bool one_more_heavy(plan_candidate *c, int64_t n_layers) { return ++c->recompute.n_heavy < n_layers; }
+
+static bool one_less_kept(plan_candidate *c, int64_t n_layers) {
+    (void)n_layers;
+    return --c->offload.keep_states > 0;
+}
+
+/* What a way leaves of the memory may save the host some of the update ... */
+static status keep_states(search *s) {
+    const plan_request *r = s->r;
+    plan_candidate ways[PLAN_MIXES];
+    if (!r->open.keep_states || !r->hardware || !is_one_device(r)) return OK;
+    return try_mixtures(s, ways, plan_keep(r, s->list, s->n, ways), one_less_kept);
+}
+
+/* ... and the device some of what it computes again. */
+static status mix_rungs(search *s) {
+    const plan_request *r = s->r;
+    plan_candidate mixes[PLAN_MIXES];
+    if (r->recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
+    return try_mixtures(s, mixes, plan_mix(r, s->list, s->n, mixes), one_more_heavy);
 }
 
 /* Is another plain way like it, but for the stage, no slower and no larger? */
@@ -486,6 +510,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     }
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, look_further_ahead(&s), fail);
+    TRY_GOTO(rc, keep_states(&s), fail);
     TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     if (s.has_kept) plan_close(&s.kept);

@@ -27,6 +27,9 @@ static void describe(const plan *p, const plan_candidate *c, strbuf *out) {
             moved = true;
         }
         if (!first) strbuf_printf(out, " on %s", tier_name(t));
+        if (c->offload.states == t && c->offload.keep_states)
+            strbuf_printf(out, " but for states of the first %lld layer%s", (long long)c->offload.keep_states,
+                          c->offload.keep_states == 1 ? "" : "s");
     }
     if (!moved) strbuf_add(out, ", nothing offloaded");
     if (moved && p->request.open.prefetch && c->offload.prefetch != p->request.offload.prefetch)
@@ -83,6 +86,7 @@ json_t *plan_candidates_json(const plan *p) {
         json_object_set_new(one, "offload", plan_homes_json(&c->offload));
         json_object_set_new(one, "prefetch", json_integer(c->offload.prefetch));
         json_object_set_new(one, "keep_layers", json_integer(c->offload.keep_layers));
+        json_object_set_new(one, "keep_states", json_integer(c->offload.keep_states));
         json_object_set_new(one, "chunk_tokens", json_integer(c->chunk_tokens));
         for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)
             json_object_set_new(memory, tier_name(t), json_integer((json_int_t)c->planned[t]));
