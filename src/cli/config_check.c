@@ -37,7 +37,8 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
-    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0, "memory.offload.states is none");
+    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
+                  "memory.offload.states is none");
     bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
     warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
     warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
