@@ -166,7 +166,8 @@ static status open_arenas(exec *e, const char *nvme_dir) {
 }
 
 /* Memory of a device comes as it was left, and not every rank writes all that it reads: a stage of a pipeline without the loss
- * adds its own sums to the others'. Memory of the host comes cleared from the system. */
+ * adds its own sums to the others'. Memory of the host, and a new file, come cleared from the
+ * system. */
 static void clear_persistent(exec *e) {
     const program *p = e->program;
     for (value_id v = 1; v < p->n_values; v++) {
@@ -296,38 +297,6 @@ bool exec_is_near(const exec *e, value_id v) {
     tier t;
     uint64_t at;
     return exec_locate(e, v, &t, &at) && (t == TIER_HOST || (tier_is_device(t) && !e->backend->discrete));
-}
-
-enum { CLEAR_TASK = 1 << 22 }; /* bytes */
-
-typedef struct clearing {
-    uint8_t *to;
-    size_t n_bytes;
-} clearing;
-
-static void clear_task(void *context, int64_t task, int thread) {
-    (void)thread;
-    const clearing *c = context;
-    size_t at = (size_t)task * CLEAR_TASK;
-    memset(c->to + at, 0, MIN(c->n_bytes - at, (size_t)CLEAR_TASK));
-}
-
-/* In pieces, from one that is zero. */
-static void clear_file(exec *e, value_id v, size_t n_bytes) {
-    void *zeros = mem_alloc(CLEAR_TASK);
-    for (size_t at = 0; at < n_bytes; at += CLEAR_TASK)
-        exec_write(e, v, at, zeros, MIN(n_bytes - at, (size_t)CLEAR_TASK));
-    free(zeros);
-}
-
-void exec_clear(exec *e, value_id v) {
-    tier t;
-    size_t n_bytes = value_bytes(program_get(e->program, v));
-    uint64_t at = part_offset(e, v, 0, n_bytes, &t);
-    clearing c = {t == TIER_NVME ? NULL : (uint8_t *)e->arena[t] + at, n_bytes}; /* a file has no address */
-    if (exec_is_near(e, v)) exec_parallel(e, clear_task, &c, divide_up((int64_t)n_bytes, CLEAR_TASK));
-    else if (tier_is_device(t)) e->backend->clear(e->context, c.to, n_bytes);
-    else clear_file(e, v, n_bytes);
 }
 
 const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }

@@ -3,7 +3,7 @@
  *
  * Promises
  *   - After exec_open no memory is taken: the arenas are as large as the layout said and no larger.
- *   - What is persistent begins as zeros.
+ *   - What is persistent begins as zeros, wherever it lies.
  *   - The ledger counts from the pointers kernels really received, so planned == peak is a measurement.
  *   - While a section runs the allocation guard is armed on every thread that takes part.
  *   - Copies between tiers and messages between ranks run on threads of their own, or on queues of the device, beside the
@@ -45,7 +45,6 @@ void exec_close(exec *e);
 status exec_run(exec *e, section s);
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
-void exec_clear(exec *e, value_id v); /* all its bytes are 0 */
 /* Is it in memory that the host's threads reach? Then many of them may write or read parts of it at once, and small parts
  * cost no more than a large one. */
 bool exec_is_near(const exec *e, value_id v);

@@ -12,7 +12,7 @@
 #include <math.h>
 
 typedef struct sizes {
-    double rows;       /* of tokens that ranks share */
+    double own;        /* tokens of a row that one rank has */
     double N, q, kv;   /* tokens of a rank; elements of q, and of k and v, of a row of them */
     double width;      /* bytes of an element */
     double step_flops; /* of the attention to one rank's keys, forward */
@@ -26,12 +26,11 @@ static sizes sizes_of(const plan_request *r) {
     sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE),
                .mesh = &r->mesh,
                .width = (double)dtype_bytes(precision_compute(r->precision))};
-    double own = (double)r->seq_len / z.S;
-    z.rows = (double)r->micro_batch;
-    z.N = z.rows * own;
+    z.own = (double)r->seq_len / z.S;
+    z.N = (double)r->micro_batch * z.own;
     z.q = (double)(c->n_heads / tensor * c->head_dim);
     z.kv = (double)(2 * MAX(c->n_kv_heads / tensor, (int64_t)1) * c->head_dim);
-    z.step_flops = 2 * z.N * own * z.q;
+    z.step_flops = 2 * z.N * z.own * z.q;
     return z;
 }
 
@@ -50,8 +49,7 @@ static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, c
 static double ring_seconds(const sizes *z, const hardware *h, dtype t, const char **missing) {
     double there = message_seconds(z, z->kv * z->N * z->width, h, missing);
     double back = message_seconds(z, z->kv * z->N * sizeof(float), h, missing);
-    double own = z->N / z->rows;
-    double forward = z->step_flops / hardware_attention_rate(h, t, own), backward = 2.5 * forward, steps = z->S;
+    double forward = z->step_flops / hardware_attention_rate(h, t, z->own), backward = 2.5 * forward, steps = z->S;
     double copies = steps * 2 * (2 * z->q + z->kv) * z->N * sizeof(float) / h->device_bandwidth;
     copies += 5 * steps * h->launch_s;
     if (!h->overlap) return (steps - 1) * 2 * there + steps * back + copies;

@@ -148,15 +148,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     dtype t = compute_type(p, o);
     double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
     const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL, *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
+    if (op_is_comm(o->kind)) return message_seconds(p, o, h, m, missing) + h->launch_s;
     switch (o->kind) {
     case OP_COPY: return copy_seconds(p, o, h, missing) + h->launch_s;
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_REDUCE:
-    case OP_ALL_TO_ALL:
-    case OP_SHIFT:
-    case OP_SEND:
-    case OP_RECV: return message_seconds(p, o, h, m, missing) + h->launch_s;
     case OP_LINEAR: { /* x (N, in), w (out, in) */
         double rate =
             hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);

@@ -82,14 +82,6 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
     free(f.narrow);
 }
 
-void params_clear_states(exec *e, const plan *p) {
-    const pass_context *c = &p->passes;
-    const value_id *groups[] = {c->moments, c->variances, c->moment_scales, c->variance_scales};
-    for (size_t i = 0; i < p->model.n_params; i++)
-        for (size_t k = 0; k < ARRAY_LENGTH(groups); k++)
-            if (groups[k][i]) exec_clear(e, groups[k][i]);
-}
-
 /* ---- hash ------------------------------------------------------------------------------------------------------- */
 
 /* A sum over elements of a number that mixes parameter, place in the model's tensor and bits. A sum has no order, so each

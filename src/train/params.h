@@ -7,7 +7,6 @@ void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial
 void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n, const void *from);
 /* Elements [first, first + n) of the model's tensor to parameter i or its master: what this rank has of them. */
 void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from);
-void params_clear_states(exec *e, const plan *p); /* zeros to the optimizer state */
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. The same on any mesh.
  * Collective where there are ranks (c, else NULL); 0 after an error, which comm_check tells. */
 uint64_t params_hash(exec *e, const plan *p, comm *c);

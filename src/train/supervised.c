@@ -291,9 +291,8 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
-/* What a run that is not resumed starts from. */
+/* What a run that is not resumed starts from; states are zeros already. */
 static status first_values(trainer *t) {
-    params_clear_states(t->e, t->p);
     if (!t->r->pretrained) {
         params_initialize(t->e, t->p, t->r->train.seed);
         return OK;
