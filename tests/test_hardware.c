@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include "exec/exec.h"
+#include "backend_choice.h"
 #include "files.h"
 
 #include <fcntl.h>
@@ -202,15 +203,17 @@ static void an_estimate_is_a_whole_description(void **state) {
 static void this_machine_can_be_measured(void **state) {
     (void)state;
     hardware h, back;
+    const backend *b = backend_under_test();
     measure_options o = {.n_threads = 2, .disk_path = ".", .try_s = 1e-3};
-    assert_int_equal(exec_measure(backend_cpu(), &o, &h), OK);
+    assert_int_equal(exec_measure(b, &o, &h), OK);
     assert_int_equal(hardware_write_file(&h, "measured.yaml"), OK);
     assert_int_equal(hardware_read_file(&back, "measured.yaml"), OK);
     assert_float_equal(back.matrix[DTYPE_F32], h.matrix[DTYPE_F32], 0);
-    assert_true(h.unified && !h.overlap && h.disk_read > 0 && h.disk_write > 0 && h.launch_s > 0);
+    assert_true(h.unified == !b->discrete && h.overlap == b->discrete);
+    assert_true(h.disk_read > 0 && h.disk_write > 0 && h.launch_s > 0 && h.host_adamw > 0 && h.host_noise > 0);
     assert_true(h.copy_both <= h.copy_to_device + h.copy_to_host);
     o.disk_path = "no-such-directory";
-    assert_int_equal(exec_measure(backend_cpu(), &o, &h), ERR_IO);
+    assert_int_equal(exec_measure(b, &o, &h), ERR_IO);
     assert_non_null(strstr(error_message(), "--path"));
 }
 

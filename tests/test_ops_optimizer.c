@@ -92,6 +92,30 @@ static void test_accumulate_keeps_nan_and_infinity(void **state) {
     op_case_close(t);
 }
 
+/* No noise moves a number that is bf16 already: all of them, and what is none stays none. Few, and too many for a cache. */
+static void check_first_accumulate(int n) {
+    double *x = mem_alloc((size_t)n * sizeof *x);
+    for (int i = 0; i < n; i++) x[i] = bf16_to_f32((uint16_t)i);
+    step_scalars s = make_scalars();
+    s.micro = 0;
+    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 3});
+    op_case_floats(t, 0, DTYPE_BF16, SHAPE(n), x);
+    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
+    op_case_output(t, 0, DTYPE_BF16, SHAPE(n));
+    op_case_run(t, 2);
+    const double *acc = op_case_values(t, 0);
+    for (int i = 0; i < n; i++)
+        if (isnan(x[i]) ? !isnan(acc[i]) : acc[i] != x[i] || signbit(acc[i]) != signbit(x[i]))
+            fail_msg("0x%04x becomes %g", (unsigned)i & 0xffff, acc[i]);
+    op_case_close(t);
+    free(x);
+}
+
+static void test_accumulate_of_bf16_begins_with_a_copy(void **state) {
+    check_first_accumulate(1 << 16);
+    check_first_accumulate((1 << 20) + 77);
+}
+
 /* 1 + 2^-10 is an eighth of the way from 1 to the next bf16: repeated over many elements, one in eight rounds up. */
 static void test_stochastic_rounding_is_right_on_average(void **state) {
     enum { N = 80000 };
@@ -455,6 +479,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it),
         cmocka_unit_test(test_accumulate_keeps_nan_and_infinity),
+        cmocka_unit_test(test_accumulate_of_bf16_begins_with_a_copy),
         cmocka_unit_test(test_stochastic_rounding_is_right_on_average),
         cmocka_unit_test(test_grad_sumsq_has_the_documented_shape),
         cmocka_unit_test(test_clip_divides_by_tokens_or_weights_and_limits_the_norm),

@@ -178,26 +178,51 @@ static void gradients_match_for_every_type_and_chunk(void **state) {
         }
 }
 
-/* A GPU may hold a row of so many logits in the shared memory of 2, 4 or 8 blocks that stay and take rows in turn: more rows
- * than it takes at once, and few; rows whose end is no multiple of four; the shortest such row, and one that is too long. */
-static void gradients_match_for_wide_vocabularies(void **state) {
-    (void)state;
-    static const struct {
-        dims d;
-        dtype type, dw_type;
-        int chunking;
-    } cases[] = {
-        {{6, 8, 45057}, DTYPE_F32, DTYPE_F32, 1},     {{400, 8, 32003}, DTYPE_BF16, DTYPE_F32, 2},
-        {{9, 8, 32003}, DTYPE_BF16, DTYPE_BF16, 3},   {{160, 8, 50257}, DTYPE_F16, DTYPE_F32, 2},
-        {{9, 8, 151936}, DTYPE_F32, DTYPE_F32, 2},    {{9, 8, 151936}, DTYPE_BF16, DTYPE_BF16, 1},
-        {{100, 8, 151936}, DTYPE_BF16, DTYPE_F32, 2}, {{56, 8, 200003}, DTYPE_BF16, DTYPE_F32, 2},
-        {{5, 8, 200003}, DTYPE_F16, DTYPE_F32, 0},    {{5, 8, 370000}, DTYPE_BF16, DTYPE_F32, 2},
-    };
-    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+typedef struct wide_case {
+    dims d;
+    dtype type, dw_type;
+    int chunking;
+} wide_case;
+
+static void check_wide(const wide_case *cases, size_t n) {
+    for (size_t i = 0; i < n; i++) {
         int64_t bytes = chunk_bytes(&cases[i].d, cases[i].chunking);
         gradient_setup g = {cases[i].d, cases[i].type, cases[i].dw_type, bytes, i % 4 != 3, 1.0f};
         check_gradient(&g, i % 2);
     }
+}
+
+/* A GPU may hold a row of so many logits in the shared memory of 2, 4 or 8 blocks that stay and take rows in turn: more rows
+ * than it takes at once, and few; rows whose end is no multiple of four; the shortest such row, and one that is too long. */
+static void gradients_match_for_wide_vocabularies(void **state) {
+    (void)state;
+    static const wide_case cases[] = {
+        {{6, 8, 45057}, DTYPE_F32, DTYPE_F32, 1},
+        {{400, 8, 32003}, DTYPE_BF16, DTYPE_F32, 2},
+        {{9, 8, 32003}, DTYPE_BF16, DTYPE_BF16, 3},
+        {{160, 8, 50257}, DTYPE_F16, DTYPE_F32, 2},
+    };
+    check_wide(cases, ARRAY_LENGTH(cases));
+}
+
+static void gradients_match_for_wider_vocabularies(void **state) {
+    (void)state;
+    static const wide_case cases[] = {
+        {{9, 8, 151936}, DTYPE_F32, DTYPE_F32, 2},
+        {{9, 8, 151936}, DTYPE_BF16, DTYPE_BF16, 1},
+        {{100, 8, 151936}, DTYPE_BF16, DTYPE_F32, 2},
+    };
+    check_wide(cases, ARRAY_LENGTH(cases));
+}
+
+static void gradients_match_for_the_widest_vocabularies(void **state) {
+    (void)state;
+    static const wide_case cases[] = {
+        {{5, 8, 200003}, DTYPE_F16, DTYPE_F32, 0},
+        {{56, 8, 200003}, DTYPE_BF16, DTYPE_F32, 2},
+        {{5, 8, 370000}, DTYPE_BF16, DTYPE_F32, 2},
+    };
+    check_wide(cases, ARRAY_LENGTH(cases));
 }
 
 /* bf16_sr keeps no fp32 gradient: one chunk writes it directly, more chunks take the second walk over the vocabulary. */
@@ -454,6 +479,8 @@ int main(void) {
         cmocka_unit_test(losses_and_argmax_match),
         cmocka_unit_test(gradients_match_for_every_type_and_chunk),
         cmocka_unit_test(gradients_match_for_wide_vocabularies),
+        cmocka_unit_test(gradients_match_for_wider_vocabularies),
+        cmocka_unit_test(gradients_match_for_the_widest_vocabularies),
         cmocka_unit_test(bf16_weight_gradient_is_rounded_once),
         cmocka_unit_test(seed_scales_the_gradient),
         cmocka_unit_test(gradient_matches_finite_differences),

@@ -24,15 +24,17 @@ static void print_measured(const hardware *h) {
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
         fprintf(stderr, "  %-10s %10.1f %10.1f %10.1f\n", dtype_name(types[i]), h->matrix[types[i]] * 1e-9,
                 h->attention[types[i]] * 1e-9, h->vector[types[i]] * 1e-9);
+    if (h->matrix_fp8 > 0) fprintf(stderr, "  %-10s %10.1f\n", "fp8", h->matrix_fp8 * 1e-9);
     fprintf(stderr, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1],
             h->half[2]);
     if (h->attention_half > 0)
         fprintf(stderr, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
-    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host (triad)\n",
-            h->device_bandwidth * 1e-9, h->host_bandwidth * 1e-9);
+    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host\n", h->device_bandwidth * 1e-9,
+            h->host_bandwidth * 1e-9);
     fprintf(stderr, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
-    fprintf(stderr, "  AdamW      %8.3f G parameters/s\n", h->host_adamw * 1e-9);
+    fprintf(stderr, "  AdamW      %8.3f G parameters/s in the host's caches, or %.3f G numbers rounded with noise\n",
+            h->host_adamw * 1e-9, h->host_noise * 1e-9);
     fprintf(stderr, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
     fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }

@@ -13,7 +13,7 @@
 #define LEAST_TRIES 4
 #define USUAL_TRY_S 0.4
 #define COPY_BYTES ((size_t)64 << 20)
-#define TRIAD_BYTES ((size_t)256 << 20) /* of each array: beyond the caches of a large host */
+#define STREAM_BYTES ((size_t)1 << 30) /* of each array: beyond the caches of a large host, some of which have 300 MB */
 #define VALUE_ALIGNMENT 256
 
 /* Work that is large for one device is nothing for another. */
@@ -35,7 +35,7 @@ static const work_sizes *sizes_for(const backend *b) {
 
 /* ---- one op with its operands, placed and filled ----------------------------------------------------------------- */
 
-typedef struct operand {
+typedef struct operand { /* of no dimension: the op does without */
     dtype type;
     shape shape;
 } operand;
@@ -65,11 +65,13 @@ static size_t aligned(size_t n) { return align_up(n, VALUE_ALIGNMENT); }
 static void fill(probe *r, const operand *o, uint8_t *at) {
     enum { BLOCK = 1 << 16 };
     float *noise = mem_alloc(BLOCK * sizeof *noise);
-    char *rounded = mem_alloc(BLOCK * sizeof(double)); /* what is no float stays zero: token 0, one document */
+    char *rounded =
+        mem_alloc(BLOCK * sizeof(double)); /* what is no float stays zero: token 0, one document; and sums */
     size_t n = (size_t)shape_count(&o->shape), width = dtype_bytes(o->type);
     rng_normal_fill(1, 0, noise, BLOCK, 0, 0.1f);
     for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
-    if (dtype_is_float(o->type)) tensor_convert(rounded, o->type, noise, DTYPE_F32, BLOCK);
+    for (size_t i = 0; i < BLOCK && dtype_is_float(o->type) && o->type != DTYPE_F64; i++)
+        tensor_set_f32(rounded, o->type, i, noise[i]);
     for (size_t i = 0; i < n; i += BLOCK) r->b->write(r->c, at + i * width, rounded, MIN(n - i, BLOCK) * width);
     free(noise);
     free(rounded);
@@ -88,10 +90,11 @@ static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *
     program_init(&r->p);
     op *o = program_emit(&r->p, kind, SECTION_MICRO);
     o->attr = *attr;
-    size_t at[OP_MAX_IN + OP_MAX_OUT];
+    size_t at[OP_MAX_IN + OP_MAX_OUT] = {0};
     char name[32];
     for (int i = 0; i < n_in + n_out; i++) {
         const operand *x = i < n_in ? &in[i] : &out[i - n_in];
+        if (x->shape.rank == 0) continue;
         snprintf(name, sizeof name, "operand.%d", i);
         value_id v = program_persistent(&r->p, name, x->type, x->shape, ROLE_INPUT);
         if (i < n_in) op_in(&r->p.ops[0], i, v);
@@ -108,8 +111,10 @@ static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *
     }
     uint8_t *base = r->memory;
     r->call = (kernel_call){.program = &r->p, .op = &r->p.ops[0], .work = base + work_at};
-    for (int i = 0; i < n_in; i++) fill(r, &in[i], r->call.in[i] = base + at[i]);
-    for (int i = 0; i < n_out; i++) fill(r, &out[i], r->call.out[i] = base + at[n_in + i]);
+    for (int i = 0; i < n_in; i++)
+        if (in[i].shape.rank > 0) fill(r, &in[i], r->call.in[i] = base + at[i]);
+    for (int i = 0; i < n_out; i++)
+        if (out[i].shape.rank > 0) fill(r, &out[i], r->call.out[i] = base + at[n_in + i]);
     rc = b->prepare ? b->prepare(c, &r->call) : OK;
     if (rc != OK) probe_close(r);
     return rc;
@@ -183,6 +188,24 @@ done:
     return rc;
 }
 
+/* Large ones; smaller ones lose as much as those of other types do. Where there are none the rate stays 0. */
+static status measure_products_fp8(const bench *m, hardware *h) {
+    double side = (double)sizes_for(m->b)->side;
+    operand x = {DTYPE_F8E4M3, SHAPE((int64_t)side, (int64_t)side)}, y = {DTYPE_BF16, x.shape},
+            scale = {DTYPE_F32, SHAPE(1)};
+    probe r;
+    status rc = probe_open(&r, m, OP_LINEAR8, &(op_attr){0}, (operand[]){x, scale, x, scale}, 4, &y, 1);
+    if (rc != OK) {
+        error_clear();
+        return OK;
+    }
+    int times = (int)fmax(1, sizes_for(m->b)->flops / op_flops(&r.p, r.call.op));
+    h->matrix_fp8 = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
+    for (int d = 0; d < 3; d++) h->matrix_fp8 *= 1 + h->half[d] / side;
+    probe_close(&r);
+    return OK;
+}
+
 static status measure_products(const bench *m, hardware *h) {
     double half[3], rate[N_SHAPES];
     for (int d = 0; d < 3; d++) h->half[d] = 0;
@@ -191,7 +214,7 @@ static status measure_products(const bench *m, hardware *h) {
         solve_halves(sizes_for(m->b), rate, &h->matrix[t], half);
         for (int d = 0; d < 3; d++) h->half[d] += half[d] / HARDWARE_DTYPES;
     }
-    return OK;
+    return m->b->discrete ? measure_products_fp8(m, h) : OK;
 }
 
 status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second) {
@@ -335,53 +358,43 @@ static status measure_noise(const bench *m, hardware *h) {
     return OK;
 }
 
-typedef struct triad {
-    float *x;
-    const float *y, *z;
-} triad;
-enum { TRIAD_TASK = 65536 };
-
-static void triad_task(void *context, int64_t task, int thread) {
-    const triad *t = context;
-    float *restrict x = t->x + task * TRIAD_TASK;
-    const float *restrict y = t->y + task * TRIAD_TASK, *restrict z = t->z + task * TRIAD_TASK;
-    for (size_t i = 0; i < TRIAD_TASK; i++) x[i] = y[i] + 3.0f * z[i];
-}
-
-/* The host's own cores, whatever the device is. */
-static status measure_host(const bench *m, hardware *h) {
-    const backend *b = m->b;
-    backend_context *c = m->c;
-    void *memory;
-    sys_info machine;
-    sys_info_get(&machine);
-    size_t most =
-        MIN(TRIAD_BYTES, (size_t)machine.memory_total / 64) / sizeof(float); /* a small one has small caches */
-    size_t n = most / TRIAD_TASK * TRIAD_TASK, n_bytes = 3 * n * sizeof(float);
-    TRY(b->memory_open(c, TIER_HOST, n_bytes, &memory));
-    triad t = {memory, (float *)memory + n, (float *)memory + 2 * n};
-    double best = INFINITY;
-    uint64_t start = clock_ns();
-    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
-        uint64_t begin = clock_ns();
-        b->parallel(c, triad_task, &t, (int64_t)(n / TRIAD_TASK));
-        best = fmin(best, (double)(clock_ns() - begin) * 1e-9);
-    }
-    b->memory_close(c, TIER_HOST, memory, n_bytes);
-    h->host_bandwidth = (double)n_bytes / best;
-
-    enum { N_PARAMS = 8 << 20 };
-    operand f = {DTYPE_F32, SHAPE(N_PARAMS)}, p = {DTYPE_BF16, SHAPE(N_PARAMS)}, clip = {DTYPE_F32, SHAPE(CLIP_COUNT)};
+/* Seconds of AdamW of n parameters, gradients and states of one type. */
+static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds) {
+    operand p = {t, SHAPE(n)}, no_master = {.shape = {0}}, clip = {DTYPE_F32, SHAPE(CLIP_COUNT)};
     operand scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
     op_attr a = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
     probe r;
-    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){f, clip, scalars}, 3, (operand[]){p, f, f, f}, 4));
+    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){p, clip, scalars}, 3, (operand[]){p, no_master, p, p}, 4));
     float no_clip[CLIP_COUNT] = {[CLIP_NORM] = 1, [CLIP_FACTOR] = 1};
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
-    b->write(c, r.call.in[1], no_clip, sizeof no_clip);
-    b->write(c, r.call.in[2], &s, sizeof s);
-    h->host_adamw = N_PARAMS / probe_seconds(&r, 1);
+    m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
+    m->b->write(m->c, r.call.in[2], &s, sizeof s);
+    *seconds = probe_seconds(&r, 8);
     probe_close(&r);
+    return OK;
+}
+
+/* The host's own cores, whatever the device is. Memory by an op that writes what it has read: other stores may first fetch
+ * what they overwrite, which those of an update never do. AdamW on what the caches hold: how memory limits it is known then. */
+static status measure_host(const bench *m, hardware *h) {
+    enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
+    sys_info machine;
+    sys_info_get(&machine);
+    size_t most = MIN(STREAM_BYTES, (size_t)machine.memory_total / 64); /* a small machine has small caches */
+    operand x = {DTYPE_F32, SHAPE((int64_t)(most / sizeof(float)))}, scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
+    step_scalars s = {.step = 1, .micro = 1};
+    probe r;
+    TRY(probe_open(&r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
+    m->b->write(m->c, r.call.in[1], &s, sizeof s);
+    h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
+    probe_close(&r);
+
+    int64_t n = (int64_t)RNG_NOISE_BLOCK * m->b->threads(m->c);
+    double plain, noisy;
+    TRY(measure_adamw(m, DTYPE_F32, n, &plain));
+    TRY(measure_adamw(m, DTYPE_BF16, n, &noisy));
+    h->host_adamw = (double)n / plain;
+    h->host_noise = NUMBERS * (double)n / noisy;
     return OK;
 }
 
@@ -462,10 +475,10 @@ done:
 
 /* A description is read by people: four digits are more than a measurement knows. */
 static void round_numbers(hardware *h) {
-    double *const all[] = {&h->device_bandwidth, &h->launch_s,   &h->sum_s,          &h->noise_rate,
-                           &h->host_bandwidth,   &h->host_adamw, &h->copy_to_device, &h->copy_to_host,
-                           &h->copy_both,        &h->disk_read,  &h->disk_write,     &h->half[0],
-                           &h->half[1],          &h->half[2],    &h->attention_half};
+    double *const all[] = {
+        &h->device_bandwidth, &h->launch_s,       &h->sum_s,        &h->noise_rate, &h->host_bandwidth, &h->host_adamw,
+        &h->host_noise,       &h->copy_to_device, &h->copy_to_host, &h->copy_both,  &h->matrix_fp8,     &h->disk_read,
+        &h->disk_write,       &h->half[0],        &h->half[1],      &h->half[2],    &h->attention_half};
     char text[32];
     for (size_t i = 0; i < ARRAY_LENGTH(all) + 3 * HARDWARE_DTYPES; i++) {
         size_t k = i - ARRAY_LENGTH(all);
@@ -514,6 +527,7 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
     TRY_GOTO(rc, measure_copies(m, &h), done);
     TRY_GOTO(rc, measure_host(&host, &h), done);
+    if (h.unified) h.noise_rate = h.host_noise;
     snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
              direct ? "" : " through the page cache (O_DIRECT refused)");
     round_numbers(&h);

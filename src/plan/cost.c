@@ -80,15 +80,6 @@ static double copy_seconds(const program *p, const op *o, const hardware *h, con
     return s;
 }
 
-/* The rate is of the common case, bf16 with a master; other states move other bytes. Rounding noise is integer work beside
- * roots and divisions: whichever takes longer counts, and memory if that does. A rate that was not measured is memory's alone. */
-static double adamw_seconds(const program *p, const op *o, const hardware *h) {
-    double bytes = op_bytes(p, o) / HARDWARE_ADAMW_BYTES, noise = NOISE_FLOPS * op_noise(p, o);
-    double work = fmax(op_flops(p, o) - noise, noise) / HARDWARE_ADAMW_FLOPS;
-    if (h->host_adamw <= 0) return bytes / hardware_adamw_rate(h);
-    return fmax(fmax(bytes, work) / hardware_adamw_rate(h), op_bytes(p, o) / h->host_bandwidth);
-}
-
 /* Between the ranks of a group: over the links of a node while all of them are there. A ring over several nodes enters
  * and leaves each of them once, and its parts take all ways out that its ranks there have: the network of each, up to what
  * the links inside can carry. Ranks that speak in pairs have their own way out alone. A latency is added for each
@@ -132,10 +123,11 @@ static double element_seconds(const program *p, const op *o, const hardware *h, 
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
-/* Beside host memory. Its cores compute at least as fast as AdamW was measured to, which noise may be slower than memory at. */
-static double host_element_seconds(const program *p, const op *o, const hardware *h) {
-    double s = op_bytes(p, o) / h->host_bandwidth;
-    if (h->host_adamw > 0) s = fmax(s, op_flops(p, o) / (HARDWARE_ADAMW_FLOPS * h->host_adamw));
+/* By the host's cores: its memory, arithmetic or noise, whichever takes longest. What was not measured takes no time. */
+static double host_seconds(const program *p, const op *o, const hardware *h) {
+    double noise = op_noise(p, o), s = op_bytes(p, o) / h->host_bandwidth;
+    if (h->host_adamw > 0) s = fmax(s, (op_flops(p, o) - NOISE_FLOPS * noise) / (HARDWARE_ADAMW_FLOPS * h->host_adamw));
+    if (h->host_noise > 0) s = fmax(s, noise / h->host_noise);
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
@@ -184,13 +176,14 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
         return fmax(flops / hardware_attention_rate(h, t, (double)o->attr.seq_len), memory) + h->launch_s;
     default:
         /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
-        if (o->kind == OP_ADAMW && (o->at == TIER_HOST || !h->overlap)) return adamw_seconds(p, o, h) + h->launch_s;
-        if (o->at == TIER_HOST) return host_element_seconds(p, o, h);
+        if (o->at == TIER_HOST || (o->kind == OP_ADAMW && !h->overlap)) return host_seconds(p, o, h);
         return element_seconds(p, o, h, t);
     }
 }
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */
+
+#define LEAST_REST 0.2 /* of a host's memory for its cores, however many bytes are copied */
 
 typedef struct walker {
     const program *p;
@@ -227,9 +220,30 @@ static bool on_host_wire(const walker *w, const lane *l) {
 
 static bool is_disk(stream s) { return s == STREAM_READ || s == STREAM_WRITE; }
 
+/* How fast copies go that meet on the way. */
+static double wire_speed(const walker *w, const lane *lanes) {
+    const hardware *h = w->h;
+    bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
+    return meet ? fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host)) : 1;
+}
+
+/* How fast the host's cores go beside copies, which are served first: with the rest of its memory's bandwidth. An op that
+ * computes longer than it reads has some to spare. */
+static double host_speed(const walker *w, const lane *lanes) {
+    const hardware *h = w->h;
+    double copied = 0;
+    if (on_host_wire(w, &lanes[STREAM_H2D])) copied += h->copy_to_device;
+    if (on_host_wire(w, &lanes[STREAM_D2H])) copied += h->copy_to_host;
+    if (copied == 0) return 1;
+    size_t i = lanes[STREAM_HOST].next;
+    double rest = fmax(1 - copied * wire_speed(w, lanes) / h->host_bandwidth, LEAST_REST);
+    double needed = op_bytes(w->p, op_at(w, i)) / w->seconds[i] / h->host_bandwidth;
+    return fmin(1, rest / needed);
+}
+
 /* How fast the running op of a stream goes. A drive that reads and writes at once does half of each, and needs no cores.
  * Where nothing overlaps, kernels and copies share the cores: beside each other takes as long as one after the other.
- * Elsewhere only copies that meet on the way are slower. */
+ * Elsewhere copies that meet on the way are slower, and the host beside them. */
 static double speed_of(const walker *w, const lane *lanes, stream s) {
     const hardware *h = w->h;
     if (is_disk(s)) return lanes[STREAM_READ].running && lanes[STREAM_WRITE].running ? 0.5 : 1;
@@ -238,9 +252,8 @@ static double speed_of(const walker *w, const lane *lanes, stream s) {
         for (stream k = 0; k < STREAM_COUNT; k++) n += lanes[k].running && !is_disk(k);
         return 1.0 / n;
     }
-    bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
-    if (!meet || (s != STREAM_H2D && s != STREAM_D2H)) return 1;
-    return fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host));
+    if (s == STREAM_HOST) return host_speed(w, lanes);
+    return s == STREAM_H2D || s == STREAM_D2H ? wire_speed(w, lanes) : 1;
 }
 
 static double run(const walker *w, double *busy_s) {

@@ -358,7 +358,3 @@ double hardware_product_rate(const hardware *h, dtype t, double m, double n, dou
 double hardware_attention_rate(const hardware *h, dtype t, double row_tokens) {
     return h->attention[t] * row_tokens / (row_tokens + h->attention_half);
 }
-
-double hardware_adamw_rate(const hardware *h) {
-    return h->host_adamw > 0 ? h->host_adamw : h->host_bandwidth / HARDWARE_ADAMW_BYTES;
-}

@@ -20,7 +20,7 @@ typedef struct hardware {
     int64_t devices_per_node;
     bool unified, overlap;
     uint64_t device_bytes, host_bytes;
-    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_adamw;
+    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_adamw, host_noise;
     double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
     double matrix_fp8, sheet_fp8; /* of products alone: nothing else is computed in 8 bits */
     double half[3]; /* m, n, k: rate(m, n, k) = matrix * m / (m + half_m) * n / (n + half_n) * k / (k + half_k) */
@@ -48,7 +48,4 @@ void hardware_cache_path(char *out, size_t n);
 /* FLOP/s of a product with a result (m, n) and sums of length k. */
 double hardware_product_rate(const hardware *h, dtype t, double m, double n, double k);
 double hardware_attention_rate(const hardware *h, dtype t, double row_tokens); /* FLOP/s */
-/* bf16 with an fp32 master: reads gradient, master, m, v, writes master, m, v and the parameter. */
-#define HARDWARE_ADAMW_BYTES 30.0
-#define HARDWARE_ADAMW_FLOPS 14.0              /* as op_flops counts them */
-double hardware_adamw_rate(const hardware *h); /* parameters per second on the host */
+#define HARDWARE_ADAMW_FLOPS 14.0 /* of one parameter without noise, as op_flops counts them */

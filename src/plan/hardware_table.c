@@ -31,15 +31,19 @@ static const hardware machines[] = {
      .host_bytes = 1024 * GIB,
      .device_bandwidth = 4.3 * T, /* sheet 4.8 */
      .launch_s = 3 * US,
-     .sum_s = 16 * US,          /* GRAD_SUMSQ of a trace: 23 us for 31 MB */
-     .host_bandwidth = 100 * G, /* measured: AdamW and sums over 46 GB in steps 85 to 114, triad of 134 MB arrays 88 to 116; of 64 MiB 188 */
-     .host_adamw = 6.0 * G,      /* in steps of bf16_sr; alone, over 134 MB arrays, 8.1, and 5.2 with a master, which is memory */
-     .matrix = RATES(51 * T, 740 * T, 740 * T), /* what steps reach at 700 W: products alone sustain 670, one at a time 790 */
+     .sum_s = 16 * US, /* GRAD_SUMSQ of a trace: 23 us for 31 MB */
+     .host_bandwidth =
+         150 * G, /* measured: AdamW and sums over arrays of 1 to 2 GB 120 to 160, of fp32 more than of bf16 */
+     .host_adamw = 10.3 * G,
+     .host_noise = 26.7 * G,
+     .matrix =
+         RATES(51 * T, 740 * T, 740 * T), /* what steps reach at 700 W: products alone sustain 670, one at a time 790 */
      .sheet = RATES(67 * T, 989.4 * T, 989.4 * T),
      .matrix_fp8 = 1350 * T,
      .sheet_fp8 = 1978.9 * T,
      .half = GPU_HALF,
-     .attention = RATES(40 * T, 440 * T, 440 * T), /* measured: 440 at rows of 128K to 1M, D 128; at 1024 275, forward 341 */
+     .attention =
+         RATES(40 * T, 440 * T, 440 * T), /* measured: 440 at rows of 128K to 1M, D 128; at 1024 275, forward 341 */
      .attention_half = 614,
      .vector = RATES(30 * T, 30 * T, 30 * T),
      .copy_to_device = 55 * G, /* measured, PCIe 5 x16 */
@@ -216,7 +220,8 @@ static const hardware machines[] = {
      .device_bandwidth = 48 * G,
      .launch_s = 1 * US,
      .host_bandwidth = 48 * G,
-     .host_adamw = 1.28 * G,
+     .host_adamw = 1.57 * G,
+     .host_noise = 2.1 * G,
      .matrix = RATES(75 * G, 75 * G, 75 * G), /* no bf16 instructions: 16 bits become fp32 */
      .half = {10, 15, 13},
      .attention = RATES(47 * G, 44 * G, 48 * G),
