@@ -83,6 +83,10 @@ plan "${small[@]}" --set parallel.data=4 --device-memory 1G --set parallel.zero=
 holds 'r["strategy"]["zero"] == 3'
 plan "${small[@]}" --set parallel.data=4 --set memory.strategy=manual
 holds 'r["strategy"]["zero"] == 0 and r["strategy"]["sequence"] == 1 and "candidates" not in r'
+# What is faster only by moving what fits is named so; who sends no parameters does not count them.
+check 0 "%, not relied on: nothing has to be moved)" -- plan --hardware h100
+check 0 "!times the parameters" -- plan --preset test-llama --set parallel.sequence=2
+check 0 " times the parameters" -- plan --preset test-llama --set parallel.data=2 --set parallel.zero=1
 check 2 "--world: found 5, expected a multiple of 2" -- plan --preset test-llama --world 5 --set parallel.tensor=2
 check 2 "--world: found 8, expected 4" -- plan --preset test-llama --world 8 --set parallel.tensor=2 --set parallel.data=2
 

@@ -72,9 +72,11 @@ static void print_generation(const plan *p, FILE *out) {
 static void print_ranks(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     char a[32];
-    fprintf(out, "ranks     %d, this is rank %d; zero %d; each sends %s per step, %.3g times the parameters\n",
-            mesh_world(&r->mesh), mesh_rank(&r->mesh), r->shard.zero, str_format_bytes(a, (uint64_t)p->sent_per_step),
-            plan_volume(p));
+    double volume = plan_volume(p);
+    fprintf(out, "ranks     %d, this is rank %d; zero %d; each sends %s per step", mesh_world(&r->mesh),
+            mesh_rank(&r->mesh), r->shard.zero, str_format_bytes(a, (uint64_t)p->sent_per_step));
+    if (volume > 0) fprintf(out, ", %.3g times the parameters", volume);
+    fputs("\n", out);
 }
 
 void plan_print(const plan *p, FILE *out) {

@@ -39,6 +39,12 @@ static void describe(const plan *p, const plan_candidate *c, strbuf *out) {
     if (c->chunk_tokens) strbuf_printf(out, ", MLP in chunks of %lld tokens", (long long)c->chunk_tokens);
 }
 
+static void print_difference(const plan_candidate *c, const plan_candidate *best, FILE *out) {
+    double percent = 100 * (c->step_s / best->step_s - 1);
+    fprintf(out, " (%+.1f %%%s)", fabs(percent) < 0.05 ? 0 : percent,
+            c->step_s < c->plain_s ? ", not relied on: nothing has to be moved" : "");
+}
+
 void plan_print_candidates(const plan *p, FILE *out) {
     if (p->n_candidates == 0) return;
     const plan_candidate *best = &p->candidates[0];
@@ -62,8 +68,7 @@ void plan_print_candidates(const plan *p, FILE *out) {
                 str_format_bytes(a, c->planned[TIER_DEVICE]), str_format_bytes(b, c->planned[TIER_HOST]));
         if (c->planned[TIER_NVME]) fprintf(out, ", nvme %s", str_format_bytes(a, c->planned[TIER_NVME]));
         if (isfinite(c->step_s)) fprintf(out, ", predicted %s", str_format_seconds(a, c->step_s));
-        if (i > 0 && isfinite(c->step_s) && best->step_s > 0)
-            fprintf(out, " (%+.1f %%)", 100 * (c->step_s / best->step_s - 1));
+        if (i > 0 && isfinite(c->step_s) && best->step_s > 0) print_difference(c, best, out);
         fputs(c->fits ? "\n" : ", does not fit\n", out);
         strbuf_fini(&text);
     }
