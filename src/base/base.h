@@ -122,6 +122,16 @@ char *arena_format(arena *a, const char *fmt, ...) __attribute__((format(printf,
 void *array_grow(void *items, size_t *capacity, size_t needed, size_t item_bytes);
 void *mem_alloc(size_t n_bytes); /* zeroed malloc that aborts with a message instead of returning NULL */
 
+/* ---- sort --------------------------------------------------------------------------------------------------- */
+
+typedef struct sort_row {
+    uint64_t key;
+    size_t item; /* the caller's */
+} sort_row;
+/* The smallest key first. Rows of one key stay in their order, so that sorting by one number and then by another sorts by
+ * the second and, where that is equal, by the first. */
+void sort_rows(sort_row *rows, size_t n);
+
 /* ---- strings ------------------------------------------------------------------------------------------------ */
 
 typedef struct strbuf {

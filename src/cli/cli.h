@@ -79,12 +79,12 @@ const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
 /* The words of a command's arguments, one after the other; NULL when none is left. optional: it stands in [ ]. */
 const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
 
+/* ---- the command line (command_line.c) ---------------------------------------------------------------------------- */
+
 /* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
 status command_line_parse(command_line *l, const command *c, int argc, char **argv);
 void command_line_fini(command_line *l);
 bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
-/* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
-status command_line_settle_generation(command_line *l);
 
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);
@@ -92,7 +92,7 @@ void help_print_man(FILE *out);
 void completion_print_bash(FILE *out);
 void completion_print_zsh(FILE *out);
 
-/* ---- from settings to what the rooms below understand ------------------------------------------------------------- */
+/* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
 
 /* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
 void config_settle(config *c);
@@ -102,8 +102,11 @@ status request_from_config(const config *c, train_request *out);
 status request_use_mesh(train_request *r, const config *c);
 /* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
-status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml */
-/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated. */
+/* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
+status generation_from_flags(command_line *l);
+status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml (job.c) */
+/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated.
+ * (machine.c) */
 status machine_describe(const char *asked, const train_request *r, hardware *out);
 
 /* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */

@@ -243,7 +243,7 @@ done:
 
 status command_eval(command_line *l) {
     TRY(check(l));
-    TRY(command_line_settle_generation(l));
+    TRY(generation_from_flags(l));
     l->sampling.n_completions = l->samples;
     TRY(sampling_check(&l->sampling));
     return data_is_records(l->data) ? eval_questions(l) : eval_text(l);

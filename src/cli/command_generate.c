@@ -172,7 +172,7 @@ done:
 status command_generate(command_line *l) {
     questions q;
     TRY(check(l));
-    TRY(command_line_settle_generation(l));
+    TRY(generation_from_flags(l));
     TRY(sampling_check(&l->sampling));
     if (l->plan) return show_plan(l);
     questions_init(&q);

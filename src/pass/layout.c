@@ -53,6 +53,7 @@ typedef struct packer {
     value_id *owner; /* of each value: the value whose block it uses */
     block *blocks;
     size_t n_blocks;
+    sort_row *by_first; /* the blocks by their first ops */
 } packer;
 
 static value_id owner_of(const packer *k, value_id v) {
@@ -160,69 +161,62 @@ static void rest_on_host(packer *k, int prefetch) {
 
 /* ---- greedy packing ------------------------------------------------------------------------------------------------ */
 
-typedef int (*block_order)(const void *, const void *);
+/* What blocks are sorted by, the smallest first. Where two are alike the one that begins first is first. */
+typedef uint64_t (*block_key)(const block *b);
 
-static int by_first(const block *x, const block *y) {
-    if (x->first != y->first) return x->first < y->first ? -1 : 1;
-    return x->owner < y->owner ? -1 : x->owner > y->owner;
-}
-static int order_size(const void *a, const void *b) {
-    const block *x = *(block *const *)a, *y = *(block *const *)b;
-    if (x->n_bytes != y->n_bytes) return x->n_bytes > y->n_bytes ? -1 : 1;
-    return by_first(x, y);
-}
+static uint64_t by_first(const block *b) { return b->first; }
+static uint64_t by_size(const block *b) { return ~(uint64_t)b->n_bytes; }
+static uint64_t by_length(const block *b) { return ~(uint64_t)(b->last - b->first); }
 /* Long and large first: what lives through the whole backward settles at the bottom. */
-static int order_area(const void *a, const void *b) {
-    const block *x = *(block *const *)a, *y = *(block *const *)b;
-    double ax = (double)x->n_bytes * (double)(x->last - x->first + 1);
-    double ay = (double)y->n_bytes * (double)(y->last - y->first + 1);
-    if (ax != ay) return ax > ay ? -1 : 1;
-    return by_first(x, y);
+static uint64_t by_area(const block *b) {
+    double area = (double)b->n_bytes * (double)(b->last - b->first + 1);
+    uint64_t bits; /* of numbers that are not negative: in their order */
+    memcpy(&bits, &area, sizeof bits);
+    return ~bits;
 }
-static int order_first(const void *a, const void *b) { return by_first(*(block *const *)a, *(block *const *)b); }
-static int order_length(const void *a, const void *b) {
-    const block *x = *(block *const *)a, *y = *(block *const *)b;
-    size_t lx = x->last - x->first, ly = y->last - y->first;
-    if (lx != ly) return lx > ly ? -1 : 1;
-    return order_size(a, b);
+
+static void sort_list(block *const *list, sort_row *rows, size_t n, block_key key) {
+    for (size_t i = 0; i < n; i++) rows[i].key = key(list[rows[i].item]);
+    sort_rows(rows, n);
+}
+
+static void sort_blocks(packer *k) {
+    k->by_first = mem_alloc((k->n_blocks + 1) * sizeof *k->by_first);
+    for (size_t i = 0; i < k->n_blocks; i++) k->by_first[i] = (sort_row){k->blocks[i].first, i};
+    sort_rows(k->by_first, k->n_blocks);
 }
 
 /* Moments of a list are its ops at which a block begins, one for several where no block ends in between: whoever is there at
- * the first of them still is at the last. Two blocks are alive together at some moment or never. */
-static size_t number_moments(block **list, size_t n, size_t n_ops) {
+ * the first of them still is at the last. Two blocks are alive together at some moment or never. The list is in the order of
+ * first ops. Returns how many there are. */
+static size_t number_moments(block *const *list, size_t n, size_t n_ops) {
     bool *ends = mem_alloc(n_ops * sizeof *ends);
-    size_t n_moments = 1, at = 0;
-    qsort(list, n, sizeof *list, order_first);
+    size_t *moment = mem_alloc(n_ops * sizeof *moment); /* of each op: the last one that is not behind it */
+    size_t now = 0, at = 0;
     for (size_t i = 0; i < n; i++) ends[list[i]->last] = true;
     for (size_t i = 0; i < n; i++) {
         bool any = false;
-        for (; at < list[i]->first; at++) any |= ends[at];
-        n_moments += any && i > 0;
-        list[i]->from = n_moments - 1;
+        for (; at < list[i]->first; at++) {
+            any |= ends[at];
+            moment[at] = now;
+        }
+        now += any && i > 0;
+        list[i]->from = now;
     }
+    for (; at < n_ops; at++) moment[at] = now;
+    for (size_t i = 0; i < n; i++) list[i]->to = moment[list[i]->last];
+    free(moment);
     free(ends);
-    return n_moments;
+    return now + 1;
 }
 
-/* The last moment that is not behind the block's last op; the list is in the order of number_moments. */
-static size_t last_moment(block **sorted, size_t n, const block *b) {
-    size_t low = 0, high = n;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (sorted[middle]->first <= b->last) low = middle;
-        else high = middle;
-    }
-    return sorted[low]->from;
-}
-
-/* Puts every block of list at the lowest offset where nothing alive at the same time lies. Returns the highest end, or as
- * soon as it is known to be no lower than `enough` some such number. */
-static size_t pack(block **list, size_t n, size_t base, block_order order, size_t enough, occupancy *taken) {
+/* Puts every block at the lowest offset where nothing alive at the same time lies, in the order of rows. Returns the highest
+ * end, or as soon as it is known to be no lower than `enough` some such number. */
+static size_t pack(block *const *list, const sort_row *rows, size_t n, size_t base, size_t enough, occupancy *taken) {
     size_t top = base;
     occupancy_clear(taken);
-    qsort(list, n, sizeof *list, order);
     for (size_t i = 0; i < n && top < enough; i++) {
-        block *b = list[i];
+        block *b = list[rows[i].item];
         b->offset = occupancy_place(taken, b->from, b->to, base, b->n_bytes, b->alignment);
         top = MAX(top, b->offset + b->n_bytes);
     }
@@ -230,7 +224,7 @@ static size_t pack(block **list, size_t n, size_t base, block_order order, size_
 }
 
 /* The most bytes alive at once: no packing can be lower. */
-static size_t lower_bound(block **list, size_t n, size_t n_ops) {
+static size_t lower_bound(block *const *list, size_t n, size_t n_ops) {
     size_t *delta = mem_alloc((n_ops + 2) * sizeof *delta), alive = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
         delta[list[i]->first] += align_up(list[i]->n_bytes, list[i]->alignment);
@@ -244,24 +238,28 @@ static size_t lower_bound(block **list, size_t n, size_t n_ops) {
     return most;
 }
 
-/* The blocks of one section in one tier, from base on. Returns their highest end. */
-static size_t pack_section(const packer *k, block **list, size_t n, size_t base) {
-    static const block_order orders[] = {order_size, order_area, order_length, order_first};
+/* The blocks of one section in one tier, in the order of their first ops, from base on. Returns their highest end. */
+static size_t pack_section(const packer *k, block *const *list, size_t n, size_t base) {
+    static const struct {
+        block_key key, then;
+    } orders[] = {{by_size, NULL}, {by_area, NULL}, {by_length, by_size}, {by_first, NULL}};
     if (n == 0) return base;
     size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
+    sort_row *rows = mem_alloc(n * sizeof *rows);
     occupancy *taken = occupancy_open(number_moments(list, n, k->p->n_ops), k->alignment);
-    for (size_t i = 0; i < n; i++) {
-        list[i]->to = last_moment(list, n, list[i]);
-        occupancy_expect(taken, list[i]->from, list[i]->to);
-    }
+    for (size_t i = 0; i < n; i++) occupancy_expect(taken, list[i]->from, list[i]->to);
     for (size_t j = 0; j < ARRAY_LENGTH(orders) && best > floor; j++) {
-        size_t top = pack(list, n, base, orders[j], best, taken);
+        for (size_t i = 0; i < n; i++) rows[i].item = i;
+        if (orders[j].then) sort_list(list, rows, n, orders[j].then);
+        sort_list(list, rows, n, orders[j].key);
+        size_t top = pack(list, rows, n, base, best, taken);
         if (top >= best) continue;
         best = top;
         for (size_t i = 0; i < n; i++) list[i]->best = list[i]->offset;
     }
     for (size_t i = 0; i < n; i++) list[i]->offset = list[i]->best;
     occupancy_close(taken);
+    free(rows);
     return best;
 }
 
@@ -270,7 +268,7 @@ static size_t pack_tier(const packer *k, tier t, size_t base) {
     size_t n[SECTION_COUNT] = {0}, top = base;
     block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
     for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[i];
+        block *b = &k->blocks[k->by_first[i].item];
         if (!b->persistent && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
     }
     for (section s = 0; s < SECTION_COUNT; s++) top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], base));
@@ -300,6 +298,7 @@ status pass_layout(program *p, pass_context *c) {
     share_in_place(&k);
     make_blocks(&k);
     rest_on_host(&k, c->offload.prefetch);
+    sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);
         p->arena_bytes[t] = peak == base ? end : peak;
@@ -314,6 +313,7 @@ status pass_layout(program *p, pass_context *c) {
         p->values[v].offset = used ? offset_of[owner_of(&k, root)] + inside : VALUE_NOT_PLACED;
     }
     free(offset_of);
+    free(k.by_first);
     free(k.blocks);
     free(k.owner);
     free(k.life);

@@ -14,18 +14,6 @@
 
 #include <stdlib.h>
 
-/* Where bytes begin or end. */
-typedef struct point {
-    tier tier;
-    size_t byte;
-} point;
-
-static int compare_points(const void *a, const void *b) {
-    const point *x = a, *y = b;
-    if (x->tier != y->tier) return x->tier < y->tier ? -1 : 1;
-    return x->byte < y->byte ? -1 : x->byte > y->byte;
-}
-
 /* Pieces of memory, by number. */
 typedef struct pieces {
     size_t begin, end;
@@ -73,8 +61,9 @@ static uint32_t last_mark(const mark *marks, size_t i, pieces here, pieces at, i
 
 typedef struct waiter {
     program *p;
-    size_t first, end; /* ops of the section */
-    point *points;     /* sorted, each once; piece i goes from point i to the next */
+    size_t first, end;         /* ops of the section */
+    size_t before[TIER_COUNT]; /* bytes of the tiers before each, as if all lay one behind the other ... */
+    sort_row *points; /* ... where bytes begin or end: sorted, each once; piece i goes from point i to the next */
     size_t n_points, capacity;
     pieces *of_value; /* per value that the section uses */
     size_t *seen;     /* per value: the section's first op and one; smaller: not seen there */
@@ -101,17 +90,24 @@ static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
 /* A file is read and written in whole sectors. */
 static bool moves_sectors(const op *o) { return o->stream == STREAM_READ || o->stream == STREAM_WRITE; }
 
-static void find_ends(const program *p, value_id v, bool in_sectors, point *begin, point *end) {
+typedef struct bytes {
+    size_t begin, end;
+} bytes;
+
+static bytes find_bytes(const waiter *w, value_id v, bool in_sectors) {
+    const program *p = w->p;
     size_t inside, n_bytes = value_bytes(&p->values[v]);
     const value *root = &p->values[program_root(p, v, &inside)];
-    *begin = (point){root->tier, root->offset + inside};
-    *end = (point){root->tier, begin->byte + (in_sectors ? sectors_up(n_bytes) : n_bytes)};
+    size_t begin = w->before[root->tier] + root->offset + inside;
+    return (bytes){begin, begin + (in_sectors ? sectors_up(n_bytes) : n_bytes)};
 }
 
+/* The ends of a value are remembered as 2 v and 2 v + 1; those of sectors are looked up when they are needed. */
 static void add_points(waiter *w, value_id v, bool in_sectors) {
+    bytes b = find_bytes(w, v, in_sectors);
     w->points = array_grow(w->points, &w->capacity, w->n_points + 2, sizeof *w->points);
-    find_ends(w->p, v, in_sectors, &w->points[w->n_points], &w->points[w->n_points + 1]);
-    w->n_points += 2;
+    w->points[w->n_points++] = (sort_row){b.begin, in_sectors ? 0 : 2 * (size_t)v};
+    w->points[w->n_points++] = (sort_row){b.end, in_sectors ? 0 : 2 * (size_t)v + 1};
 }
 
 static void collect_points(waiter *w) {
@@ -128,26 +124,40 @@ static void collect_points(waiter *w) {
             add_points(w, v, false);
         }
     }
-    qsort(w->points, w->n_points, sizeof *w->points, compare_points);
+}
+
+/* Sorts the points and looks up every value. */
+static void number_points(waiter *w) {
     size_t n = 0;
-    for (size_t i = 0; i < w->n_points; i++)
-        if (i == 0 || compare_points(&w->points[n - 1], &w->points[i])) w->points[n++] = w->points[i];
+    sort_rows(w->points, w->n_points);
+    for (size_t i = 0; i < w->n_points; i++) {
+        sort_row x = w->points[i];
+        if (n == 0 || x.key != w->points[n - 1].key) w->points[n++] = x;
+        pieces *of = &w->of_value[x.item / 2]; /* of no value where it is a sector's */
+        *(x.item % 2 ? &of->end : &of->begin) = n - 1;
+    }
     w->n_points = n;
 }
 
-static size_t find_point(const waiter *w, const point *x) {
-    return (size_t)((const point *)bsearch(x, w->points, w->n_points, sizeof *x, compare_points) - w->points);
+static int compare_points(const void *a, const void *b) {
+    const sort_row *x = a, *y = b;
+    return x->key < y->key ? -1 : x->key > y->key;
 }
 
-static pieces find_pieces(const waiter *w, value_id v, bool in_sectors) {
-    point begin, end;
-    find_ends(w->p, v, in_sectors, &begin, &end);
-    return (pieces){find_point(w, &begin), find_point(w, &end)};
+static size_t find_point(const waiter *w, size_t byte) {
+    const sort_row *found =
+        bsearch(&(sort_row){.key = byte}, w->points, w->n_points, sizeof *w->points, compare_points);
+    return (size_t)(found - w->points);
+}
+
+static pieces find_sectors(const waiter *w, value_id v) {
+    bytes b = find_bytes(w, v, true);
+    return (pieces){find_point(w, b.begin), find_point(w, b.end)};
 }
 
 /* ---- the waits --------------------------------------------------------------------------------------------------------- */
 
-/* Looks up every value once, and makes the trees of streams that have ops; a stream alone needs none. */
+/* Makes the trees of streams that have ops; a stream alone needs none. */
 static bool open_section(waiter *w) {
     bool used[STREAM_COUNT] = {false};
     int n_used = 0;
@@ -155,8 +165,7 @@ static bool open_section(waiter *w) {
     for (stream s = 0; s < STREAM_COUNT; s++) n_used += used[s];
     if (n_used < 2) return false;
     collect_points(w);
-    for (value_id v = 1; v < w->p->n_values; v++)
-        if (w->seen[v] == w->first + 1) w->of_value[v] = find_pieces(w, v, false);
+    number_points(w);
     for (w->n_leaves = 1; w->n_leaves < w->n_points;) w->n_leaves *= 2;
     for (stream s = 0; s < STREAM_COUNT; s++)
         w->lanes[s] = (lane){.marks = used[s] ? mem_alloc(2 * w->n_leaves * sizeof(mark)) : NULL};
@@ -172,8 +181,7 @@ static void find_op_waits(waiter *w, op *o) {
     pieces at[OPERANDS_MOST], root = {0, w->n_leaves};
     lane *mine = &w->lanes[o->stream];
     int n = list_operands(o, list);
-    for (int k = 0; k < n; k++)
-        at[k] = moves_sectors(o) ? find_pieces(w, list[k].value, true) : w->of_value[list[k].value];
+    for (int k = 0; k < n; k++) at[k] = moves_sectors(o) ? find_sectors(w, list[k].value) : w->of_value[list[k].value];
     for (stream s = 0; s < STREAM_COUNT; s++) {
         if (s == o->stream || w->lanes[s].n == 0) continue;
         uint32_t last = mine->waited[s];
@@ -202,6 +210,9 @@ status pass_waits(program *p, pass_context *c) {
     waiter w = {.p = p};
     w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
     w.seen = mem_alloc(p->n_values * sizeof *w.seen);
+    for (tier t = 1; t < TIER_COUNT; t++)
+        w.before[t] =
+            w.before[t - 1] + p->arena_bytes[t - 1] + NVME_SECTOR; /* the last may be moved in whole sectors */
     for (w.first = 0; w.first < p->n_ops; w.first = w.end) {
         for (w.end = w.first; w.end < p->n_ops && p->ops[w.end].section == p->ops[w.first].section;) w.end++;
         find_section_waits(&w);

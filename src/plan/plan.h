@@ -138,6 +138,15 @@ plan_request plan_request_of(const plan_request *r, const plan_candidate *c);
 void plan_remember(plan *p, const plan_request *asked);
 /* A candidate compiled, and its numbers. */
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
+/* Of the candidates that were compiled as they would run the best so far, known by its order: it need not be compiled again
+ * when it is taken. */
+typedef struct plan_kept {
+    bool any;
+    plan_candidate way;
+    plan plan;
+} plan_kept;
+void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p); /* p holds nothing then */
+void plan_kept_close(plan_kept *k);
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
 status plan_weigh(const plan_request *r, plan_candidate *out);
 
@@ -163,9 +172,10 @@ size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, pl
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 
-/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory; the caller frees. The
- * last of them fit where any does. */
-status plan_tighten(const plan_request *r, const plan_candidate *like, plan_candidate **list, size_t *n);
+/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory, in the order in which
+ * they were tried, which *n_tried goes on counting; the caller frees. The last of them fit where any does. */
+status plan_tighten(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_kept *kept,
+                    plan_candidate **list, size_t *n);
 /* Does any way of those fit? Quicker than a plan, which has to find the fastest. */
 status plan_can_fit(const plan_request *r, bool *fits);
 

@@ -64,10 +64,8 @@ typedef struct search {
     const plan_request *r;
     plan_candidate *list;
     size_t n, capacity;
-    size_t n_tried;          /* with those that turned out to be no ways */
-    bool has_kept;           /* of those that were compiled as they would run ... */
-    plan_candidate kept_way; /* ... the best so far ... */
-    plan kept;               /* ... need not be compiled again when it is taken */
+    size_t n_tried; /* with those that turned out to be no ways */
+    plan_kept kept;
 } search;
 
 static void append(search *s, const plan_candidate *c) {
@@ -320,28 +318,36 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->request.chunk_tokens = asked->chunk_tokens;
 }
 
+void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p) {
+    if (k->any && !is_better(c, &k->way)) {
+        plan_close(p);
+        return;
+    }
+    plan_kept_close(k);
+    plan_move(&k->plan, p);
+    k->way = *c;
+    k->any = true;
+}
+
+void plan_kept_close(plan_kept *k) {
+    if (k->any) plan_close(&k->plan);
+    k->any = false;
+}
+
 /* Weighs c; what was compiled for that is not thrown away where it may be what is taken. */
 static status weigh_and_keep(search *s, plan_candidate *c) {
     plan p;
     bool whole;
     TRY(weigh(s->r, c, &p, &whole));
-    if (!whole) return OK;
-    if (s->has_kept && !is_better(c, &s->kept_way)) {
-        plan_close(&p);
-        return OK;
-    }
-    if (s->has_kept) plan_close(&s->kept);
-    plan_move(&s->kept, &p);
-    s->kept_way = *c;
-    s->has_kept = true;
+    if (whole) plan_kept_offer(&s->kept, c, &p);
     return OK;
 }
 
 /* A candidate with the numbers of a step that runs, and the plan of that. */
 static status compile_candidate(search *s, plan_candidate *c, plan *out) {
-    if (!s->has_kept || s->kept_way.order != c->order) return plan_measure(s->r, c, out);
-    plan_move(out, &s->kept);
-    s->has_kept = false;
+    if (!s->kept.any || s->kept.way.order != c->order) return plan_measure(s->r, c, out);
+    plan_move(out, &s->kept.plan);
+    s->kept.any = false;
     take_numbers(c, out);
     return OK;
 }
@@ -352,11 +358,8 @@ static status add_tighter(search *s) {
     size_t n;
     if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
     if (!is_one_device(s->r)) return OK;                         /* not searched so deep */
-    TRY(plan_tighten(s->r, &s->list[0], &more, &n));
-    for (size_t i = 0; i < n; i++) {
-        more[i].order = s->n_tried++;
-        append(s, &more[i]);
-    }
+    TRY(plan_tighten(s->r, &s->list[0], &s->n_tried, &s->kept, &more, &n));
+    for (size_t i = 0; i < n; i++) append(s, &more[i]);
     free(more);
     sort_candidates(s->list, s->n);
     return OK;
@@ -513,10 +516,10 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     TRY_GOTO(rc, keep_states(&s), fail);
     TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
-    if (s.has_kept) plan_close(&s.kept);
+    plan_kept_close(&s.kept);
     return OK;
 fail:
-    if (s.has_kept) plan_close(&s.kept);
+    plan_kept_close(&s.kept);
     free(s.list);
     return rc;
 }

@@ -56,87 +56,99 @@ static offload_options homes_of(const plan_request *r, const tier row[4]) {
     return o;
 }
 
-static status weigh(const plan_request *r, plan_candidate *c) {
+/* Ways as they are tried. */
+typedef struct trial {
+    const plan_request *r;
+    const plan_candidate *like;
+    plan_kept *kept;      /* NULL: nobody takes one of them */
+    bool is_one_enough;   /* that fits */
+    bool fits;            /* some way does */
+    plan_candidate *list; /* those tried to the end */
+    size_t n, capacity;
+    size_t n_tried;
+} trial;
+
+static status weigh(trial *t, plan_candidate *c) {
     plan p;
-    TRY(plan_measure(r, c, &p));
-    plan_close(&p);
+    c->order = t->n_tried++;
+    TRY(plan_measure(t->r, c, &p));
+    if (t->kept) plan_kept_offer(t->kept, c, &p);
+    else plan_close(&p);
     return OK;
 }
 
 static bool within(uint64_t limit, uint64_t planned) { return limit == 0 || planned <= limit; }
 
 /* As many layers keep their activations on the device as the host has no room for. */
-static status fill_host(const plan_request *r, plan_candidate *c) {
-    TRY(weigh(r, c));
+static status fill_host(trial *t, plan_candidate *c) {
+    const plan_request *r = t->r;
+    TRY(weigh(t, c));
     bool may_keep = r->open.keep_layers && c->offload.activations != TIER_DEVICE;
     uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
     if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
     int64_t L = r->model.n_layers;
     plan_candidate all = *c;
     all.offload.keep_layers = L;
-    TRY(weigh(r, &all));
+    TRY(weigh(t, &all));
     uint64_t least = all.planned[TIER_HOST];
     if (!within(limit, least) || least >= host) return OK;
     double share = (double)(host - limit) / (double)(host - least);
     for (int64_t k = MAX((int64_t)(share * (double)L), (int64_t)1); k <= L; k++) {
         c->offload.keep_layers = k;
-        TRY(weigh(r, c));
+        TRY(weigh(t, c));
         if (within(limit, c->planned[TIER_HOST])) break;
     }
     return OK;
 }
 
-typedef struct ways {
-    plan_candidate *list;
-    size_t n, capacity;
-} ways;
-
-static status try_level(const plan_request *r, const plan_candidate *like, const level *l, ways *out, bool *fits) {
+static status try_level(trial *t, const level *l) {
+    const plan_request *r = t->r;
     plan_candidate last = {0};
     bool any = false;
     for (size_t i = 0; i < ARRAY_LENGTH(homes); i++) {
-        plan_candidate c = *like;
+        plan_candidate c = *t->like;
         c.recompute = l->recompute;
         c.chunk_tokens = l->chunk_tokens;
         c.offload = homes_of(r, homes[i]);
         if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
         if (any && offload_same_homes(&c.offload, &last.offload)) continue;
-        TRY(fill_host(r, &c));
-        out->list = array_grow(out->list, &out->capacity, out->n + 1, sizeof *out->list);
-        out->list[out->n++] = last = c;
-        *fits |= c.fits;
+        TRY(fill_host(t, &c));
+        t->list = array_grow(t->list, &t->capacity, t->n + 1, sizeof *t->list);
+        t->list[t->n++] = last = c;
+        t->fits |= c.fits;
+        if (c.fits && t->is_one_enough) break;
         if (!any && !within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
         any = true;
     }
     return OK;
 }
 
-status plan_tighten(const plan_request *r, const plan_candidate *like, plan_candidate **list, size_t *n) {
+status plan_tighten(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_kept *kept,
+                    plan_candidate **list, size_t *n) {
     level levels[LEVELS_MOST];
-    ways w = {0};
-    bool fits = false;
+    trial t = {.r = r, .like = like, .kept = kept, .n_tried = *n_tried};
     size_t n_levels = list_levels(r, like, levels);
-    for (size_t i = 0; i < n_levels && !fits; i++) {
-        status rc = try_level(r, like, &levels[i], &w, &fits);
+    for (size_t i = 0; i < n_levels && !t.fits; i++) {
+        status rc = try_level(&t, &levels[i]);
         if (rc == OK) continue;
-        free(w.list);
+        free(t.list);
         return rc;
     }
-    *list = w.list;
-    *n = w.n;
+    *n_tried = t.n_tried;
+    *list = t.list;
+    *n = t.n;
     return OK;
 }
 
 status plan_can_fit(const plan_request *r, bool *fits) {
     level levels[LEVELS_MOST];
-    ways w = {0};
-    status rc;
     plan_candidate like = plan_as_asked(r);
-    *fits = false;
+    trial t = {.r = r, .like = &like, .is_one_enough = true};
     /* The first is the quickest to compile; then the tightest: where anything fits, it does, most often. */
     size_t n_levels = list_levels(r, &like, levels);
-    rc = try_level(r, &like, &levels[0], &w, fits);
-    for (size_t i = n_levels; i-- > 1 && !*fits && rc == OK;) rc = try_level(r, &like, &levels[i], &w, fits);
-    free(w.list);
+    status rc = try_level(&t, &levels[0]);
+    for (size_t i = n_levels; i-- > 1 && !t.fits && rc == OK;) rc = try_level(&t, &levels[i]);
+    *fits = t.fits;
+    free(t.list);
     return rc;
 }

@@ -1,207 +1,13 @@
-/* options.c - the command line, read by the rows of commands.def.
+/* request.c - from settings to what the rooms below understand: a model, a training request, a generator's options.
  *
- * CONFIG is read before any flag, whatever its place on the line: what is typed wins over what is in a file. A file of
- * another program is translated last, and gives way to both.
- * Refused: flags of other commands (the nearest flag is named), values out of range, arguments too many or too few. */
+ * A request is complete before anything runs: what cannot hold together (rows and ranks, stages and what is left open) is
+ * refused here, by the name of its setting. What a setting leaves to the plan is marked open.
+ * Ranks come last: until they are known a request is that of one process that has the machine to itself. */
 #include "cli/cli.h"
 #include "cli/place.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static status refuse_flag(const command *c, const char *given) {
-    const char *name = given + strspn(given, "-");
-    size_t length = strcspn(name, "=");
-    const flag *nearest = NULL;
-    int least = MAX(2, (int)length / 3) + 1; /* farther than that is no typing error */
-    char typed[64];
-    snprintf(typed, sizeof typed, "%.*s", (int)MIN(length, sizeof typed - 1), name);
-    for (size_t i = 0; flag_at(i); i++) {
-        const flag *f = flag_at(i);
-        if (!flag_belongs(f, c) || !f->name[1]) continue;
-        int distance = str_edit_distance(typed, f->name);
-        if (distance < least) least = distance, nearest = f;
-    }
-    if (nearest)
-        return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
-                   given, nearest->name, c->name);
-    return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them", c->name, given, c->name);
-}
-
-/* The flag that argv[i] names; value: what stands after its '=', or NULL. */
-static const flag *flag_of(const command *c, const char *given, const char **value) {
-    const char *name = given + (given[1] == '-' ? 2 : 1), *equals = strchr(name, '=');
-    size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    *value = equals ? equals + 1 : NULL;
-    for (size_t i = 0; flag_at(i); i++) {
-        const flag *f = flag_at(i);
-        bool dashes = given[1] == '-' || length == 1; /* one dash serves names of one letter */
-        if (dashes && flag_belongs(f, c) && strlen(f->name) == length && strncmp(f->name, name, length) == 0) return f;
-    }
-    return NULL;
-}
-
-static status store_text(command_line *l, const flag *f, const char *where, const char *key, const char *text) {
-    void *field = (char *)l + f->row.offset;
-    if (*text == 0 && strcmp(f->row.range, "any") != 0)
-        return ERR(ERR_INPUT, "%s: %s: found '', expected %s", where, key, f->value);
-    if (f->row.storage == STORE_TEXT) {
-        *(const char **)field = text;
-        return OK;
-    }
-    text_list *list = field;
-    list->items = array_grow(list->items, &list->capacity, list->n + 1, sizeof *list->items);
-    list->items[list->n++] = text;
-    return OK;
-}
-
-static status apply(command_line *l, const flag *f, const char *text) {
-    char key[64];
-    l->given[f - flag_at(0)] = true;
-    if (!text && *f->value) return OK; /* [VALUE], and none stands there */
-    snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
-    if (f->key) {
-        if (*f->key == 0) return config_set(&l->config, text, key);
-        return config_set(&l->config, arena_format(&l->memory, "%s=%s", f->key, text), key);
-    }
-    if (f->row.type == TYPE_BOOL) {
-        *(bool *)((char *)l + f->row.offset) = true;
-        return OK;
-    }
-    if (f->row.type == TYPE_TEXT) return store_text(l, f, l->command->name, key, text);
-    return setting_store(&f->row, l, &l->memory, -1, text, false, l->command->name, key);
-}
-
-static void defaults(command_line *l) {
-    for (size_t i = 0; flag_at(i); i++) {
-        const flag *f = flag_at(i);
-        if (f->key || f->row.storage == STORE_LIST) continue;
-        if (f->row.storage == STORE_TEXT) {
-            *(const char **)((char *)l + f->row.offset) = *f->row.initial ? f->row.initial : NULL;
-            continue;
-        }
-        status rc = setting_store(&f->row, l, &l->memory, -1, f->row.initial, false, "commands.def", f->name);
-        ASSERT(rc == OK);
-    }
-}
-
-/* Every argument has its place in the row, and every place that must be filled is. */
-static status check_arguments(const command_line *l, size_t n_given, const char *surplus) {
-    const command *c = l->command;
-    char name[64];
-    bool optional;
-    size_t n = 0;
-    for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional)); n++)
-        if (!optional && n >= n_given)
-            return ERR(ERR_INPUT, "%s: found no %s, expected: ralo %s %s", c->name, name, c->name, c->arguments);
-    if (!surplus) return OK;
-    return ERR(ERR_INPUT, "%s: found one argument too many, '%.100s'%s%.100s%s, expected: ralo %s%s%s", c->name,
-               surplus, n ? " after '" : "", n ? l->arguments[n - 1] : "", n ? "'" : "", c->name, n ? " " : "",
-               c->arguments);
-}
-
-static status check_needed(const command_line *l) {
-    for (size_t i = 0; flag_at(i); i++) {
-        const flag *f = flag_at(i);
-        if (flag_is_needed(f) && flag_belongs(f, l->command) && !l->given[i])
-            return ERR(ERR_INPUT, "%s: %s%s is missing: %s", l->command->name, flag_dashes(f), f->name, f->row.help);
-    }
-    return OK;
-}
-
-static size_t arguments_most(const command *c) {
-    char name[64];
-    bool optional;
-    size_t n = 0;
-    for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional)); n++) {}
-    ASSERT(n <= MAX_ARGUMENTS);
-    return n;
-}
-
-static bool takes_settings(const command *c) {
-    for (size_t i = 0; flag_at(i); i++)
-        if (flag_at(i)->key && flag_belongs(flag_at(i), c)) return true;
-    return false;
-}
-
-/* The value of the flag argv[*i], where none stood after its '=': the next word, if the flag takes one. *i moves with it. */
-static status find_value(const command_line *l, const flag *f, int *i, const char **value) {
-    const char *name = l->command->name, *next = *i + 1 < l->argc ? l->argv[*i + 1] : NULL;
-    bool takes_one = *f->value != 0, optional = *f->value == '[';
-    if (!takes_one && *value) return ERR(ERR_INPUT, "%s: --%s takes no value, found '%.100s'", name, f->name, *value);
-    if (!takes_one || *value) return OK;
-    if (!next && !optional) return ERR(ERR_INPUT, "%s: %s needs a value: %s", name, l->argv[*i], f->value);
-    if (!next || (optional && next[0] == '-')) return OK;
-    *value = next;
-    (*i)++;
-    return OK;
-}
-
-status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
-    *l = (command_line){.command = c, .argc = argc, .argv = argv};
-    arena_init(&l->memory);
-    config_init(&l->config);
-    foreign_init(&l->foreign);
-    defaults(l);
-    size_t most = arguments_most(c), n_given = 0;
-    const char *surplus = NULL;
-    bool is_config = str_starts_with(c->arguments, "[CONFIG]");
-    for (int pass = 0; pass < 2; pass++) {
-        bool flags_end = false;
-        for (int i = 1; i < argc; i++) {
-            const char *text;
-            if (flags_end || argv[i][0] != '-' || argv[i][1] == 0) {
-                if (pass == 1) continue;
-                if (n_given < most) l->arguments[n_given++] = argv[i];
-                else if (!surplus) surplus = argv[i];
-                continue;
-            }
-            if (strcmp(argv[i], "--") == 0) {
-                flags_end = true;
-                continue;
-            }
-            const flag *f = flag_of(c, argv[i], &text);
-            if (!f) return refuse_flag(c, argv[i]);
-            TRY(find_value(l, f, &i, &text));
-            bool takes_value = *f->value != 0;
-            if (pass == 1 || !takes_value) TRY(apply(l, f, text));
-        }
-        if (l->help) return OK;
-        if (pass == 1) break;
-        TRY(check_arguments(l, n_given, surplus));
-        if (is_config && l->arguments[0]) TRY(foreign_read_config(&l->foreign, &l->config, l->arguments[0]));
-    }
-    TRY(check_needed(l));
-    if (!takes_settings(c)) return OK;
-    if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
-    int rank = 0, launched = 0;
-    bool is_rank = comm_launched(&rank, &launched);
-    l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
-    TRY(foreign_apply(&l->foreign, &l->config));
-    config_settle(&l->config);
-    bool launches = l->ranks > 1 && !is_rank; /* then the first rank will say it */
-    if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
-    return config_check(&l->config);
-}
-
-void command_line_fini(command_line *l) {
-    for (size_t i = 0; flag_at(i); i++)
-        if (flag_at(i)->row.storage == STORE_LIST && !flag_at(i)->key) {
-            text_list *list = (text_list *)((char *)l + flag_at(i)->row.offset);
-            free(list->items);
-            *list = (text_list){0};
-        }
-    foreign_fini(&l->foreign);
-    config_fini(&l->config);
-    arena_fini(&l->memory);
-}
-
-bool command_line_given(const command_line *l, const char *name) {
-    for (size_t i = 0; flag_at(i); i++)
-        if (l->given[i] && strcmp(flag_at(i)->name, name) == 0) return true;
-    return false;
-}
 
 /* What was measured once for a GPU is kept beside the description of the machine. */
 static gpu_options gpu_settings(int index, bool tf32) {
@@ -211,18 +17,6 @@ static gpu_options gpu_settings(int index, bool tf32) {
     if (slash) *slash = 0;
     return (gpu_options){.index = index, .tf32 = tf32, .cache_dir = slash ? dir : NULL};
 }
-
-status command_line_settle_generation(command_line *l) {
-    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
-    l->generation.precision = precisions[l->precision];
-    l->generation.trace_path = l->trace;
-    l->sampling.stops = l->stops.items;
-    l->sampling.n_stops = l->stops.n;
-    l->generation.gpu = gpu_settings(l->gpu, l->tf32);
-    return backend_choose(l->device, l->gpu, &l->generation.backend);
-}
-
-/* ---- settings to request --------------------------------------------------------------------------------------------- */
 
 void config_settle(config *c) {
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
@@ -474,4 +268,14 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */
     TRY(comm_least(ranks, &p->device_limit));
     return comm_least(ranks, &p->host_limit);
+}
+
+status generation_from_flags(command_line *l) {
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
+    l->generation.precision = precisions[l->precision];
+    l->generation.trace_path = l->trace;
+    l->sampling.stops = l->stops.items;
+    l->sampling.n_stops = l->stops.n;
+    l->generation.gpu = gpu_settings(l->gpu, l->tf32);
+    return backend_choose(l->device, l->gpu, &l->generation.backend);
 }
