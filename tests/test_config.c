@@ -206,6 +206,27 @@ static void test_aliases_and_pairs(void **state) {
     REFUSED("train: {beta1: [0.9, 0.9]}", "train.beta1", "a list");
 }
 
+/* A map of names is the same in a file, in its braces and as pairs. */
+static void test_maps_of_names(void **state) {
+    static const char *const ways[] = {"memory.place=embed=cpu:0, layers.0-5=cpu:1",
+                                       "memory.place={embed: cpu:0, layers.0-5: cpu:1}",
+                                       "memory.place= {\"embed\": \"cpu:0\", \"layers.0-5\": \"cpu:1\"}"};
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "memory: {place: {embed: \"cpu:0\", layers.0-5: \"cpu:1\"}}"), OK);
+    assert_string_equal(c.memory.place, "embed=cpu:0, layers.0-5=cpu:1");
+    config_fini(&c);
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+        config_init(&c);
+        assert_int_equal(config_set(&c, ways[i], "--set"), OK);
+        assert_string_equal(c.memory.place, "embed=cpu:0, layers.0-5=cpu:1");
+        config_fini(&c);
+    }
+    refused_set("memory.place={embed: [cpu:0]}");
+    refused_set("memory.place={embed: cpu:0");
+    refused_set("memory.place={}");
+}
+
 static void test_words_and_null(void **state) {
     config c;
     config_init(&c);
@@ -731,6 +752,7 @@ int main(void) {
         cmocka_unit_test(test_nested_and_dotted_keys),
         cmocka_unit_test(test_json_is_read),
         cmocka_unit_test(test_aliases_and_pairs),
+        cmocka_unit_test(test_maps_of_names),
         cmocka_unit_test(test_words_and_null),
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_quoted_numbers_are_numbers),

@@ -97,8 +97,9 @@ static void test_metrics_hold_every_step_and_evaluation(void **state) {
     last.skipped = true;
     track_step(t, &last, 77);
     track_message(t, "not a metric");
-    track_eval(t, &(train_eval_report){.step = 4, .loss = 0.25, .exact_match = 0.5, .n_problems = 200});
-    track_eval(t, &(train_eval_report){.step = 4, .loss = 0.25, .exact_match = NAN});
+    track_eval(t, &(train_eval_report){.step = 4, .loss = 0.25, .n_rows = 64, .exact_match = 0.5, .n_problems = 200});
+    track_eval(t, &(train_eval_report){.step = 4, .loss = 0.25, .n_rows = 64, .exact_match = NAN});
+    track_eval(t, &(train_eval_report){.step = 4, .loss = NAN, .exact_match = 0.5, .n_problems = 200});
     track_close(t);
 
     char *text, *p;
@@ -132,6 +133,10 @@ static void test_metrics_hold_every_step_and_evaluation(void **state) {
     o = line_parse(&p);
     assert_true(number_of(o, "val/loss") == 0.25);
     assert_null(json_object_get(o, "val/exact_match"));
+    json_decref(o);
+    o = line_parse(&p); /* a loss that nobody asked for is not a loss of NaN */
+    assert_true(number_of(o, "val/exact_match") == 0.5);
+    assert_null(json_object_get(o, "val/loss"));
     json_decref(o);
     assert_int_equal(*p, 0);
     free(text);
@@ -208,7 +213,7 @@ static void test_plain_lines_first_every_and_last(void **state) {
     assert_int_equal(track_open(&t, &o), OK);
     send_steps(t, 3, 47, 47); /* resumed at 3 */
     track_message(t, "saved\n");
-    track_eval(t, &(train_eval_report){.step = 47, .loss = 0.25, .exact_match = 0.97, .n_problems = 200});
+    track_eval(t, &(train_eval_report){.step = 47, .loss = 0.25, .n_rows = 64, .exact_match = 0.97, .n_problems = 200});
     track_close(t);
     char *text = text_of(f);
     const char *const steps[] = {"step 3/47 ",  "step 10/47 ", "step 20/47 ",
@@ -359,7 +364,7 @@ static void test_messages_stand_on_lines_of_their_own(void **state) {
     assert_int_equal(track_open(&t, &o), OK);
     send_steps(t, 1, 1, 3);
     track_message(t, "checkpoint saved");
-    track_eval(t, &(train_eval_report){.step = 1, .loss = 2, .exact_match = NAN});
+    track_eval(t, &(train_eval_report){.step = 1, .loss = 2, .n_rows = 64, .exact_match = NAN});
     track_close(t);
     terminal_close(&x);
     /* The bar is wiped, the message ends its line, the bar comes back below it. */

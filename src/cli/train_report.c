@@ -55,16 +55,21 @@ void train_report_data(const dataset *d, const config *c, double seconds) {
 
 /* ---- in words -------------------------------------------------------------------------------------------------------- */
 
+static void print_held_out(const train_eval_report *e) {
+    if (e->n_rows == 0 && e->n_problems == 0) return;
+    fputs("held out  ", stderr);
+    if (e->n_rows > 0) fprintf(stderr, "loss %.4f%s", e->loss, e->n_problems > 0 ? ", " : "");
+    if (e->n_problems > 0)
+        fprintf(stderr, "exact match %.1f %% of %lld problems", 100 * e->exact_match, (long long)e->n_problems);
+    fputc('\n', stderr);
+}
+
 void train_report_summary(const plan *p, const train_result *t, const char *run_dir) {
     char a[32], b[32], c[32];
     fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
             str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
             t->last_loss);
-    if (isfinite(t->eval.loss)) fprintf(stderr, "held out  loss %.4f", t->eval.loss);
-    if (isfinite(t->eval.exact_match))
-        fprintf(stderr, ", exact match %.1f %% of %lld problems", 100 * t->eval.exact_match,
-                (long long)t->eval.n_problems);
-    if (isfinite(t->eval.loss)) fputc('\n', stderr);
+    print_held_out(&t->eval);
     fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));

@@ -17,11 +17,18 @@ struct dataset {
 static const struct {
     const char *name;
     status (*open)(source **out, const data_options *o);
+    bool has_problems;
 } builtins[] = {
-    {"builtin:arithmetic", arithmetic_open},
-    {"builtin:grammar", grammar_open},
-    {"builtin:random", random_open},
+    {"builtin:arithmetic", arithmetic_open, true},
+    {"builtin:grammar", grammar_open, false},
+    {"builtin:random", random_open, false},
 };
+
+bool data_source_has_problems(const char *source) {
+    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++)
+        if (strcmp(source, builtins[i].name) == 0) return builtins[i].has_problems;
+    return false;
+}
 
 static status unknown_builtin(const char *name) {
     strbuf known;

@@ -257,11 +257,12 @@ static void text_add_line(track *t, const char *text) {
 }
 
 static void text_add_eval(track *t, const train_eval_report *e) {
-    char text[160], exact[64] = "";
-    if (!isnan(e->exact_match))
+    char text[160], loss[32] = "", exact[64] = "";
+    if (e->n_rows > 0) snprintf(loss, sizeof loss, "  loss %.4f", e->loss);
+    if (e->n_problems > 0)
         snprintf(exact, sizeof exact, "  exact match %.1f %% of %lld problems", 100 * e->exact_match,
                  (long long)e->n_problems);
-    snprintf(text, sizeof text, "eval at step %lld  loss %.4f%s", (long long)e->step, e->loss, exact);
+    snprintf(text, sizeof text, "eval at step %lld%s%s", (long long)e->step, loss, exact);
     text_add_line(t, text);
 }
 
@@ -291,8 +292,8 @@ static void metrics_add_step(track *t, const record *r) {
 static void metrics_add_eval(track *t, const train_eval_report *e) {
     strbuf *b = &t->metrics;
     strbuf_printf(b, "{\"step\": %lld", (long long)e->step);
-    number_add(b, "val/loss", e->loss);
-    if (!isnan(e->exact_match)) {
+    if (e->n_rows > 0) number_add(b, "val/loss", e->loss);
+    if (e->n_problems > 0) {
         number_add(b, "val/exact_match", e->exact_match);
         strbuf_printf(b, ", \"val/problems\": %lld", (long long)e->n_problems);
     }

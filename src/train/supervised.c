@@ -231,7 +231,7 @@ status trainer_step(trainer *t, train_step_report *report) { return run_step(t, 
 
 void trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
-    *out = (train_eval_report){.step = t->state.step};
+    *out = (train_eval_report){.step = t->state.step, .n_rows = o->eval_rows};
     out->loss = evaluator_loss(&t->eval, o->eval_rows);
     out->exact_match = evaluator_exact_match(&t->eval, o->problems, &out->n_problems);
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
@@ -399,15 +399,17 @@ static status export_model(trainer *t) {
     return OK;
 }
 
-static bool evaluates_behind(const train_options *o, int64_t step) {
-    return o->eval_every && step % o->eval_every == 0 && step < o->steps;
+static bool evaluates_behind(const trainer *t, int64_t step) {
+    const train_options *o = &t->r->train;
+    return t->p->request.with_eval && o->eval_every && step % o->eval_every == 0 && step < o->steps;
 }
 
 static bool saves_behind(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
 
 /* Does the step after this one follow at once? By the schedule alone, so that all ranks agree. */
-static bool goes_on(const train_options *o, int64_t step) {
-    return step < o->steps && !evaluates_behind(o, step) && !saves_behind(o, step);
+static bool goes_on(const trainer *t, int64_t step) {
+    const train_options *o = &t->r->train;
+    return step < o->steps && !evaluates_behind(t, step) && !saves_behind(o, step);
 }
 
 static status loop(trainer *t, train_result *out) {
@@ -418,10 +420,10 @@ static status loop(trainer *t, train_result *out) {
         if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
         if (stop) break;
         train_step_report report;
-        TRY(run_step(t, goes_on(o, t->state.step + 1), &report));
+        TRY(run_step(t, goes_on(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        if (evaluates_behind(o, report.step)) trainer_evaluate(t, &out->eval);
+        if (evaluates_behind(t, report.step)) trainer_evaluate(t, &out->eval);
         if (saves_behind(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;

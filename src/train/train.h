@@ -152,9 +152,9 @@ typedef struct train_step_report {
 } train_step_report;
 typedef struct train_eval_report {
     int64_t step;
-    double loss;
-    double exact_match; /* NaN where there are no problems */
-    int64_t n_problems;
+    double loss;        /* of n_rows held-out rows; NaN of none */
+    double exact_match; /* of n_problems; NaN of none */
+    int64_t n_rows, n_problems;
 } train_eval_report;
 
 /* What the caller wants to hear while training runs; any may be NULL. */
@@ -197,9 +197,10 @@ typedef struct train_result {
     ledger memory;
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;
-    uint64_t gpu_context, gpu_in_use; /* as exec_driver_memory gives them, of a shared GPU this rank's part; 0: the device
+    uint64_t gpu_context,
+        gpu_in_use;                /* as exec_driver_memory gives them, of a shared GPU this rank's part; 0: the device
                                        * is the host */
-    double busy_seconds[OP_COUNT];    /* in kernels of each kind, evaluation included */
+    double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
     double idle; /* share of forward and backward in which no kernel ran; NAN where that is not measured */
 } train_result;
 
@@ -225,7 +226,7 @@ const train_state *trainer_state(const trainer *t);
 /* One optimizer step; ERR_INPUT when all are done. It ends with its update, since the caller may do anything before the
  * next: SECTION_TURN is for train_run, which knows when nothing comes in between. */
 status trainer_step(trainer *t, train_step_report *report);
-void trainer_evaluate(trainer *t, train_eval_report *out);  /* the plan was made with_eval */
+void trainer_evaluate(trainer *t, train_eval_report *out); /* the plan was made with_eval */
 /* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
 status trainer_save(trainer *t);
 status trainer_wait(trainer *t); /* until the last save is on disk */
