@@ -197,9 +197,8 @@ typedef struct train_result {
     ledger memory;
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;
-    uint64_t gpu_context,
-        gpu_in_use;                /* as exec_driver_memory gives them, of a shared GPU this rank's part; 0: the device
-                                       * is the host */
+    /* As exec_driver_memory gives them, of a shared GPU this rank's part; 0: the device is the host. */
+    uint64_t gpu_context, gpu_in_use;
     double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
     double idle; /* share of forward and backward in which no kernel ran; NAN where that is not measured */
 } train_result;
