@@ -68,6 +68,8 @@ check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set 
 { printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl
 check 2 "long.jsonl:1:" "3012 bytes" "data.max_line" -- train "${tiny[@]}" --set data.source=long.jsonl \
     --set data.max_line=1K --set run.dir=never
+{ echo '[' && sed '$!s/$/,/' qa.jsonl && echo ']'; } >list.json
+check 2 "list.json:1:" "begins with '['" "a list of records" "jq -c" -- train "${tiny[@]}" --set data.source=list.json --set run.dir=never
 : >empty.jsonl
 check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
 check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \
