@@ -246,6 +246,20 @@ static status model_of_directory(const config *c, model_config *out) {
     return OK;
 }
 
+/* The weights know the ids of a tokenizer. Bytes, the default where there is none, would be other ids: a run that looks
+ * like any other and ruins the model. */
+static status check_own_tokenizer(const config *c, const model_config *m) {
+    bool builtin = str_starts_with(c->data.source, "builtin:"), pretrained = c->model.init != INIT_RANDOM;
+    if (!*c->model.path || !pretrained || builtin || m->vocab == BYTE_VOCAB) return OK;
+    if (config_was_given(c, "data.tokenizer") || strcmp(c->data.tokenizer, "byte") != 0) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s has no tokenizer.json, and its weights know %lld tokens: set data.tokenizer to the directory of the "
+        "model's tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)), "
+        "or, where it was trained on bytes, data.tokenizer=byte",
+        c->model.path, (long long)m->vocab);
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) return model_of_directory(c, out);
@@ -293,6 +307,11 @@ static status batch_from_config(const config *c, plan_request *p) {
         return OK;
     }
     if (!config_was_given(c, "train.accumulation")) p->accumulation = batch / t->micro_batch;
+    if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected a multiple of train.micro_batch (%lld)%s; change one of them, or "
+                   "set train.micro_batch=auto",
+                   (long long)t->batch, (long long)t->micro_batch, ranks > 1 ? " on each rank" : "");
     if (p->micro_batch * p->accumulation != batch)
         return ERR(ERR_INPUT,
                    "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
@@ -409,6 +428,7 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
+    TRY(check_own_tokenizer(c, &p->model));
     out->data.vocab = p->model.vocab;
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
