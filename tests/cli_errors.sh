@@ -84,6 +84,12 @@ python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); asser
 check 0 "weights of exported" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
 check 0 "resumed from second/checkpoints/step-00000004" -- train second/config.yaml --resume second --set run.dir=third
+# The default rate is for random values.
+for init in auto random; do
+    run 0 train --show-config --set model.path=exported --set model.init=$init
+    grep -o '^  lr: .*' out
+done >rates
+printf '  lr: %s\n' 5e-05 0.003 | cmp -s - rates || fail "train.lr with and without weights: $(cat rates)"
 check 2 "model.path (exported)" "model.preset (gpt2)" -- plan --preset gpt2 --set model.path=exported
 check 2 model.layers exported/config.json -- plan --set model.path=exported --set model.layers=3
 check 2 model.init model.path -- plan --set model.init=pretrained

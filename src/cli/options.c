@@ -212,7 +212,16 @@ static gpu_options gpu_settings(int index, bool tf32) {
     return (gpu_options){.index = index, .tf32 = tf32, .cache_dir = slash ? dir : NULL};
 }
 
+/* They narrow what is drawn from; the likeliest token is always left. */
+static void warn_of_greedy(const command_line *l) {
+    static const char *const flags[] = {"top-k", "top-p", "min-p"};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++)
+        if (l->sampling.temperature == 0 && command_line_given(l, flags[i]))
+            log_warn("--%s has no effect: without --temperature the likeliest token is taken", flags[i]);
+}
+
 status command_line_settle_generation(command_line *l) {
+    warn_of_greedy(l);
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
     l->generation.precision = precisions[l->precision];
     l->generation.trace_path = l->trace;
@@ -224,7 +233,12 @@ status command_line_settle_generation(command_line *l) {
 
 /* ---- settings to request --------------------------------------------------------------------------------------------- */
 
+/* What transformers trains with unasked. The default of the table is for small models from random values; it would undo
+ * in a few steps what pretrained weights know. */
+#define PRETRAINED_LR 5e-5
+
 void config_settle(config *c) {
+    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");
