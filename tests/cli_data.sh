@@ -33,6 +33,11 @@ check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.js
     --set run.dir=never
 check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
 
+# ---- rows too short for a good part of the records are said aloud, the odd one is not
+check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=long-rows
+check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=short-rows
+
 # ---- mixtures, and a name that looks like a weight
 check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
     --set run.dir=mixed
