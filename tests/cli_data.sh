@@ -33,6 +33,11 @@ check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.js
     --set run.dir=never
 check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
 
+# ---- rows too short for a good part of the records are said aloud, the odd one is not
+check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=long-rows
+check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=short-rows
+
 # ---- mixtures, and a name that looks like a weight
 check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
     --set run.dir=mixed
@@ -68,6 +73,8 @@ check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set 
 { printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl
 check 2 "long.jsonl:1:" "3012 bytes" "data.max_line" -- train "${tiny[@]}" --set data.source=long.jsonl \
     --set data.max_line=1K --set run.dir=never
+{ echo '[' && sed '$!s/$/,/' qa.jsonl && echo ']'; } >list.json
+check 2 "list.json:1:" "begins with '['" "a list of records" "jq -c" -- train "${tiny[@]}" --set data.source=list.json --set run.dir=never
 : >empty.jsonl
 check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
 check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \

@@ -69,7 +69,10 @@ check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
 check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
-check 2 /nowhere -- train "${tiny[@]}" --resume /nowhere --set run.dir=never2
+check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
+check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
+check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
+check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
 
 # ---- Hugging Face directories
 hf=(--set data.seq_len=24 --set train.micro_batch=2 --set train.steps=2 --set train.warmup=0 --set train.eval_rows=0
@@ -80,6 +83,13 @@ python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); asser
     fail "the exported config.json does not say bf16"
 check 0 "weights of exported" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
+check 0 "resumed from second/checkpoints/step-00000004" -- train second/config.yaml --resume second --set run.dir=third
+# The default rate is for random values.
+for init in auto random; do
+    run 0 train --show-config --set model.path=exported --set model.init=$init
+    grep -o '^  lr: .*' out
+done >rates
+printf '  lr: %s\n' 5e-05 0.003 | cmp -s - rates || fail "train.lr with and without weights: $(cat rates)"
 check 2 "model.path (exported)" "model.preset (gpt2)" -- plan --preset gpt2 --set model.path=exported
 check 2 model.layers exported/config.json -- plan --set model.path=exported --set model.layers=3
 check 2 model.init model.path -- plan --set model.init=pretrained
@@ -88,10 +98,22 @@ sed -i 's/"hidden_act": "silu"/"hidden_act": "relu"/' exported-bf16/config.json
 check 2 exported-bf16/config.json "'hidden_act'" '"relu"' '"silu"' -- plan --set model.path=exported-bf16
 cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' other/config.json
 check 2 model.layers.2.input_layernorm.weight "is missing" -- train "${hf[@]}" --set model.path=other --set run.dir=never
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n' >other/pointer
+mv other/pointer other/model.safetensors
+check 2 other/model.safetensors "a pointer of Git LFS" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 rm other/model.safetensors
 check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
 check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
 check 2 exported "holds files already" -- export source exported
+check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b --set run.dir=never
+# Weights that know the tokens of a tokenizer are not trained on bytes unasked.
+check 0 -- train "${tiny[@]}" --set model.vocab=300 --set run.dir=wide --set run.export=wide-hf
+seq 1000 >numbers.txt
+check 2 "wide-hf has no tokenizer.json" "300 tokens" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
+    --set data.source=numbers.txt --set run.dir=never
+check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
+    --set run.dir=as-bytes
+check 0 -- train "${hf[@]}" --set model.path=exported --set data.source=numbers.txt --set run.dir=of-bytes
 check 2 "no DIR" -- export source
 check 2 "'fp8'" "fp32, bf16, fp16" -- export source new --dtype fp8
 check 2 directory -- export /nowhere new
@@ -143,6 +165,10 @@ check 2 /dev/zero -- plan /dev/zero
 check 2 "unknown command 'trian'" "did you mean 'train'" -- trian
 check 2 "unknown option '--jsn'" -- plan --jsn
 check 2 "unknown option '--program'" -- train --program
+check 2 "'--train.lr=1'" "--set train.lr=VALUE" -- plan --train.lr=1
+check 2 "'--precision'" "--set precision=VALUE" -- train --precision bf16
+check 2 "unknown option '--learning_rate'" "--set KEY=VALUE" -- train --learning_rate 1e-4
+check 2 "'train.lr=1'" "expected a file" "--set train.lr=1" -- plan train.lr=1
 check 2 "--set needs a value" -- plan --set
 check 2 "key=value" -- plan --set train.lr
 check 2 "takes no value" -- plan --json=yes
@@ -170,7 +196,10 @@ assert value['fits'] is $fits and value['model'] == '$preset' and value['memory'
         fail "plan $preset --json: $(head -c 300 out)"
     [ "$(wc -l <out)" = 1 ] || fail "plan $preset --json: more than the object on stdout"
 done
-"$RALO" plan --preset test-llama --program --json 2>/dev/null | python3 -c "$last_object" || fail "plan --program --json"
+check 2 --show-config --json -- train --show-config --json
+check 2 --hardware --json -- devices --hardware h200 --json
+"$RALO" plan --preset test-llama --program --json 2>/dev/null | python3 -c 'import json, sys; json.load(sys.stdin)' ||
+    fail "plan --program --json: more than the object on stdout"
 
 # fits PRESET LIMIT MORE...: refused with the largest contributors; the named change really fits.
 fits() {
@@ -238,6 +267,18 @@ listing run | cmp -s before - || fail "a refused resume of another model changed
 check 2 train.seed=1 -- train "${tiny[@]}" --set run.dir=run --set train.seed=2 --resume auto
 listing run | cmp -s before - || fail "a refused resume with another seed changed run.dir"
 check 0 -- train run/config.yaml --set run.dir=again # the saved settings are settings
+# A disk that is full in the middle is a run that failed; what was printed and did not arrive is no success.
+(
+    trap '' XFSZ
+    ulimit -f 64
+    run 1 train "${tiny[@]}" --set run.dir=filled
+    finish ""
+) >log || fail "$(head -n 1 log)"
+grep -q "checkpoint of step 3 was not written" err || fail "a full disk: $(tail -n 1 err)"
+for words in "plan --json" "train --show-config" "help settings" "devices --hardware h200"; do
+    "$RALO" $words >/dev/full 2>err
+    [ $? = 1 ] && grep -q "^error: write to stdout: " err || fail "ralo $words >/dev/full: $(tail -n 1 err)"
+done
 touch plain
 check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
 

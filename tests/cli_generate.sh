@@ -166,6 +166,12 @@ refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --con
 run 0 eval --model talk --data long.jsonl --context 64 --on-error skip --max-new 8 --json
 holds 'r["problems"] == 5 and r["skipped"] == 1 and r["exact_match"] == 1'
 
+# ---- what narrows a draw that is not made is named
+run 0 generate --model run --prompt x --max-new 2 --top-p 0.5
+grep -q "warning: --top-p has no effect: without --temperature" err || fail "greedy --top-p: $(cat err)"
+run 0 generate --model run --prompt x --max-new 2 --top-p 0.5 --temperature 1
+! grep -q "no effect" err || fail "--top-p of a draw: $(cat err)"
+
 # ---- refusals
 refused "--system" generate --model talk --prompt x --system loud
 refused "text.jsonl:1: found a text without turns" generate --model talk --prompt-file text.jsonl --system loud

@@ -109,6 +109,8 @@ status command_devices(command_line *l) {
     sys_info m;
     const backend *b;
     const config *c = &l->config;
+    if (l->hardware && l->json)
+        return ERR(ERR_INPUT, "devices: --hardware prints a file in YAML and --json one JSON object; leave one out");
     if (l->hardware) return show(l);
     sys_info_get(&m);
     int gpu = MAX(c->run.gpu, 0);

@@ -7,6 +7,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static bool takes_settings(const command *c) {
+    for (size_t i = 0; flag_at(i); i++)
+        if (flag_at(i)->key && flag_belongs(flag_at(i), c)) return true;
+    return false;
+}
 
 static status refuse_flag(const command *c, const char *given) {
     const char *name = given + strspn(given, "-");
@@ -21,10 +28,14 @@ static status refuse_flag(const command *c, const char *given) {
         int distance = str_edit_distance(typed, f->name);
         if (distance < least) least = distance, nearest = f;
     }
+    if (takes_settings(c) && config_knows(typed))
+        return ERR(ERR_INPUT, "%s: unknown option '%.100s'; a setting is given with --set %s=VALUE", c->name, given,
+                   typed);
     if (nearest)
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
                    given, nearest->name, c->name);
-    return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them", c->name, given, c->name);
+    return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them%s", c->name, given, c->name,
+               takes_settings(c) ? ", settings are given with --set KEY=VALUE" : "");
 }
 
 /* The flag that argv[i] names; value: what stands after its '=', or NULL. */
@@ -117,12 +128,6 @@ static size_t arguments_most(const command *c) {
     return n;
 }
 
-static bool takes_settings(const command *c) {
-    for (size_t i = 0; flag_at(i); i++)
-        if (flag_at(i)->key && flag_belongs(flag_at(i), c)) return true;
-    return false;
-}
-
 /* The value of the flag argv[*i], where none stood after its '=': the next word, if the flag takes one. *i moves with it. */
 static status find_value(const command_line *l, const flag *f, int *i, const char **value) {
     const char *name = l->command->name, *next = *i + 1 < l->argc ? l->argv[*i + 1] : NULL;
@@ -134,6 +139,14 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     *value = next;
     (*i)++;
     return OK;
+}
+
+/* Who comes from a program that takes key=value as it stands is told how it is said here. */
+static status read_config(command_line *l, const char *path) {
+    if (strchr(path, '=') && access(path, F_OK) != 0)
+        return ERR(ERR_INPUT, "%s: found '%.100s', expected a file; a setting is given with --set %.100s",
+                   l->command->name, path, path);
+    return foreign_read_config(&l->foreign, &l->config, path);
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
@@ -168,7 +181,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         if (l->help) return OK;
         if (pass == 1) break;
         TRY(check_arguments(l, n_given, surplus));
-        if (is_config && l->arguments[0]) TRY(foreign_read_config(&l->foreign, &l->config, l->arguments[0]));
+        if (is_config && l->arguments[0]) TRY(read_config(l, l->arguments[0]));
     }
     TRY(check_needed(l));
     if (!takes_settings(c)) return OK;

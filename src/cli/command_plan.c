@@ -54,7 +54,7 @@ static status show_world(const command_line *l, const plan_request *from) {
 static status show(const command_line *l, const plan *p, const longest_row *row) {
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages = NULL;
-    if (l->program) program_print(&p->program, stdout);
+    if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is the object's alone */
     if (l->longest) longest_print(row, stderr);
     plan_print(p, stderr);
     TRY(plan_rungs(p, rungs));

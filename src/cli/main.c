@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "ralo.h"
 
+#include <errno.h>
 #include <string.h>
 
 static status dispatch(int argc, char **argv) {
@@ -23,8 +24,16 @@ static status dispatch(int argc, char **argv) {
     return rc;
 }
 
+/* Half a plan on a full disk looks like a whole one to who reads the exit code. */
+static status flush_stdout(void) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return OK;
+    return ERR(ERR_RUN, "write to stdout: %s; what was printed is not whole", strerror(errno ? errno : EIO));
+}
+
 int main(int argc, char **argv) {
     status rc = dispatch(argc - 1, argv + 1);
+    if (rc == OK) rc = flush_stdout();
     if (rc != OK) error_print(stderr);
     return error_exit_code(rc);
 }

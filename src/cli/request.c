@@ -18,7 +18,12 @@ static gpu_options gpu_settings(int index, bool tf32) {
     return (gpu_options){.index = index, .tf32 = tf32, .cache_dir = slash ? dir : NULL};
 }
 
+/* What transformers trains with unasked. The default of the table is for small models from random values; it would undo
+ * in a few steps what pretrained weights know. */
+#define PRETRAINED_LR 5e-5
+
 void config_settle(config *c) {
+    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");
@@ -38,6 +43,20 @@ static status model_of_directory(const config *c, model_config *out) {
             (long long)asked, (long long)out->max_positions, c->model.path);
     if (asked) out->max_positions = asked;
     return OK;
+}
+
+/* The weights know the ids of a tokenizer. Bytes, the default where there is none, would be other ids: a run that looks
+ * like any other and ruins the model. */
+static status check_own_tokenizer(const config *c, const model_config *m) {
+    bool builtin = str_starts_with(c->data.source, "builtin:"), pretrained = c->model.init != INIT_RANDOM;
+    if (!*c->model.path || !pretrained || builtin || m->vocab == BYTE_VOCAB) return OK;
+    if (config_was_given(c, "data.tokenizer") || strcmp(c->data.tokenizer, "byte") != 0) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s has no tokenizer.json, and its weights know %lld tokens: set data.tokenizer to the directory of the "
+        "model's tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)), "
+        "or, where it was trained on bytes, data.tokenizer=byte",
+        c->model.path, (long long)m->vocab);
 }
 
 status model_from_config(const config *c, model_config *out) {
@@ -87,6 +106,11 @@ static status batch_from_config(const config *c, plan_request *p) {
         return OK;
     }
     if (!config_was_given(c, "train.accumulation")) p->accumulation = batch / t->micro_batch;
+    if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected a multiple of train.micro_batch (%lld)%s; change one of them, or "
+                   "set train.micro_batch=auto",
+                   (long long)t->batch, (long long)t->micro_batch, ranks > 1 ? " on each rank" : "");
     if (p->micro_batch * p->accumulation != batch)
         return ERR(ERR_INPUT,
                    "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
@@ -203,6 +227,7 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
+    TRY(check_own_tokenizer(c, &p->model));
     out->data.vocab = p->model.vocab;
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
@@ -270,7 +295,16 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     return comm_least(ranks, &p->host_limit);
 }
 
+/* They narrow what is drawn from; the likeliest token is always left. */
+static void warn_of_greedy(const command_line *l) {
+    static const char *const flags[] = {"top-k", "top-p", "min-p"};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++)
+        if (l->sampling.temperature == 0 && command_line_given(l, flags[i]))
+            log_warn("--%s has no effect: without --temperature the likeliest token is taken", flags[i]);
+}
+
 status generation_from_flags(command_line *l) {
+    warn_of_greedy(l);
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
     l->generation.precision = precisions[l->precision];
     l->generation.trace_path = l->trace;

@@ -152,9 +152,10 @@ static status resolve_mesh(comm *c, const identity *all) {
     if (mesh_world(m) != c->size)
         return ERR(
             ERR_INPUT,
-            "%d ranks do not make a mesh of data %d x tensor %d x pipeline %d x sequence %d = %d ranks; start as many",
+            "%d ranks do not make a mesh of data %d x tensor %d x pipeline %d x sequence %d = %d ranks; start as many "
+            "(--ranks %d)",
             c->size, m->size[AXIS_DATA], m->size[AXIS_TENSOR], m->size[AXIS_PIPELINE], m->size[AXIS_SEQUENCE],
-            mesh_world(m));
+            mesh_world(m), mesh_world(m));
     static const axis inner_first[AXIS_COUNT] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_DATA, AXIS_PIPELINE};
     for (int i = 0; i < AXIS_COUNT; i++) {
         axis a = inner_first[i];

@@ -152,11 +152,24 @@ static status read_shape(record_parser *p, const record_options *o, place at, da
     return get_string(root, "text", at, false, &out->text);
 }
 
+/* Data sets are often one list, on one line or over many. */
+static status refuse_list(const char *text, size_t n_bytes, place at) {
+    size_t i = 0;
+    while (i < n_bytes && (text[i] == ' ' || text[i] == '\t' || text[i] == '\r')) i++;
+    if (i == n_bytes || text[i] != '[') return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s:%llu: found a line that begins with '[', expected one JSON object on each line (jq -c '.[]' LIST.json "
+        ">LINES.jsonl makes lines of a list of records)" SKIP_HINT,
+        at.path, at.line);
+}
+
 status record_parse(record_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t number,
                     const record_options *o, data_record *out) {
     json_error_t error;
     place at = {path, (unsigned long long)number};
     *out = (data_record){.path = path, .line = number};
+    TRY(refuse_list(text, n_bytes, at));
     json_decref(p->root);
     p->root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
     if (!p->root)
@@ -164,9 +177,6 @@ status record_parse(record_parser *p, const char *text, size_t n_bytes, const ch
             ERR_INPUT,
             "%s:%llu: found what is no JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
             path, at.line, error.position, error.text);
-    if (!json_is_object(p->root))
-        return ERR(ERR_INPUT, "%s:%llu: found %s, expected one JSON object on each line" SKIP_HINT, path, at.line,
-                   kind_of(p->root));
     return read_shape(p, o, at, out);
 }
 

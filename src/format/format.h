@@ -14,6 +14,9 @@
 #include "tensor/tensor.h"
 #include <jansson.h>
 
+/* A clone without Git LFS leaves a few lines where a large file should be. */
+bool format_is_lfs_pointer(const void *bytes, size_t n_bytes);
+
 /* ---- JSON (jansson: strict, no duplicate keys) --------------------------------------------------------------- */
 
 status json_read_file(const char *path, size_t max_bytes, json_t **out); /* the caller calls json_decref */

@@ -5,8 +5,14 @@
 #include "format/format.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
+
+bool format_is_lfs_pointer(const void *bytes, size_t n_bytes) {
+    static const char first[] = "version https://git-lfs.github.com/spec/";
+    return n_bytes >= sizeof first - 1 && memcmp(bytes, first, sizeof first - 1) == 0;
+}
 
 status json_read_file(const char *path, size_t max_bytes, json_t **out) {
     char *text;
@@ -15,7 +21,11 @@ status json_read_file(const char *path, size_t max_bytes, json_t **out) {
     *out = NULL;
     TRY(file_read_all(path, max_bytes, &text, &n_bytes));
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    bool pointer = format_is_lfs_pointer(text, n_bytes);
     free(text);
+    if (pointer)
+        return ERR(ERR_INPUT, "%s: found a pointer of Git LFS, expected JSON; fetch the file itself: git lfs pull",
+                   path);
     if (!root)
         return ERR(ERR_INPUT, "%s:%d:%d: %s (expected one JSON object or array, in UTF-8, without duplicate keys)",
                    path, MAX(error.line, 1), MAX(error.column, 1), error.text);

@@ -204,6 +204,10 @@ static status read_header(safetensors *st) {
     uint64_t header_bytes;
     json_error_t error;
     memcpy(&header_bytes, st->map, LENGTH_BYTES);
+    if (format_is_lfs_pointer(st->map, st->map_bytes))
+        return ERR(ERR_INPUT,
+                   "%s: found a pointer of Git LFS, expected safetensors; fetch the file itself: git lfs pull",
+                   st->path);
     if (header_bytes < 2 || header_bytes > HEADER_MAX_BYTES || header_bytes > st->map_bytes - LENGTH_BYTES)
         return ERR(ERR_INPUT,
                    "%s: found a header length of %llu bytes, expected 2 to %llu (the file has %zu bytes, a header at "

@@ -178,7 +178,9 @@ status plan_check_fit(const plan *p) {
     if (plan_generates(r)) found = plan_generation_change(r, &change, &least);
     else if (!hopeless) found = smallest_change(r, &change, &least);
     if (!found && !hopeless)
-        strbuf_printf(&change, "none of recompute, batch, precision and length is enough: the smallest needs %s",
+        strbuf_printf(&change,
+                      "None of recompute, batch, precision and length is enough: the smallest needs %s; raise the "
+                      "limit to that, or take a smaller model",
                       str_format_bytes(a, least));
     status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,
                     str_format_bytes(a, p->planned[TIER_DEVICE]),

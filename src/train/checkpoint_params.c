@@ -13,7 +13,8 @@ status checkpoint_locate(const char *why, const char *from, const char *expected
     bool is_checkpoint = access(path.text, F_OK) == 0;
     strbuf_fini(&path);
     if (strlen(from) >= n) return ERR(ERR_INPUT, "%s: a path of %zu characters is too long", why, strlen(from));
-    if (stat(from, &st) != 0) return ERR(ERR_INPUT, "%s from %s: %s", why, from, strerror(errno));
+    if (stat(from, &st) != 0)
+        return ERR(ERR_INPUT, "%s from %s: %s; expected %s", why, from, strerror(errno), expected);
     if (is_checkpoint) {
         snprintf(out, n, "%s", from);
         return OK;

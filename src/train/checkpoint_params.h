@@ -3,7 +3,7 @@
 #include "train/checkpoint_io.h"
 
 /* The checkpoint that `from` names: itself, or the newest whole one of a run directory. `why` opens the messages,
- * `expected` ends the one that nothing was found. */
+ * `expected` ends those that nothing was found. */
 status checkpoint_locate(const char *why, const char *from, const char *expected, char *out, size_t n);
 /* What the checkpoint says about its model; an error when an older ralo wrote none. */
 status checkpoint_description(const checkpoint_reader *r, const char *dir, const json_t **out);

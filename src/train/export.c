@@ -264,10 +264,31 @@ static status copy_tokenizer(const exporter *x, const json_t *description, arena
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
+/* Can `dir`, which is not there, be made? Only making one tells: permissions do not say that a file system is read-only.
+ * It is made in the nearest directory above that exists, and goes at once. */
+static status check_place(const char *dir) {
+    status rc = OK;
+    char *slash;
+    strbuf above, probe;
+    strbuf_init(&above);
+    strbuf_init(&probe);
+    strbuf_add(&above, dir);
+    do {
+        slash = strrchr(above.text, '/');
+        if (slash) *slash = 0;
+    } while (slash && *above.text && access(above.text, F_OK) != 0);
+    strbuf_printf(&probe, "%s/.ralo-XXXXXX", slash ? above.text : ".");
+    if (mkdtemp(probe.text)) rmdir(probe.text);
+    else rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, strerror(errno));
+    strbuf_fini(&above);
+    strbuf_fini(&probe);
+    return rc;
+}
+
 status export_check_dir(const char *dir) {
     if (!*dir) return ERR(ERR_INPUT, "export: the directory's name is empty");
     DIR *d = opendir(dir);
-    if (!d && errno == ENOENT) return OK;
+    if (!d && errno == ENOENT) return check_place(dir);
     if (!d) return ERR(ERR_IO, "export to %s: %s", dir, strerror(errno));
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)

@@ -9,6 +9,7 @@
  * micro-batch is carried. Whatever looks at the run between two steps is known beforehand; a signal is not, and a run that
  * stops then leaves the carried one out: nothing of it is in a checkpoint. */
 #include "train/batch.h"
+#include "train/checkpoint_params.h"
 #include "train/evaluate.h"
 #include "train/export.h"
 #include "train/params.h"
@@ -265,20 +266,22 @@ static const char *identity(trainer *t) {
                         usual ? "" : state_format_name(states), data_identity(t));
 }
 
+/* The checkpoint to go on from; empty: auto, and there is none yet. */
+static status find_resumed(const train_request *r, char *out, size_t n) {
+    if (strcmp(r->resume, "auto") == 0) return checkpoint_find_newest(r->run_dir, out, n);
+    return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
+}
+
 static status resume(trainer *t, const char *id, bool *resumed) {
-    const char *from = t->r->resume;
-    char newest[4096];
+    comm *ranks = t->r->comm;
+    char from[4096];
     *resumed = false;
-    if (!from) return OK;
-    if (strcmp(from, "auto") == 0) {
-        comm *ranks = t->r->comm;
-        if (!ranks || comm_rank(ranks) == 0) TRY(checkpoint_find_newest(t->r->run_dir, newest, sizeof newest));
-        if (ranks) TRY(comm_broadcast(ranks, newest, sizeof newest, 0)); /* the same on all */
-        if (!newest[0]) {
-            say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
-            return OK;
-        }
-        from = newest;
+    if (!t->r->resume) return OK;
+    if (!ranks || comm_rank(ranks) == 0) TRY(find_resumed(t->r, from, sizeof from));
+    if (ranks) TRY(comm_broadcast(ranks, from, sizeof from, 0)); /* the same on all */
+    if (!from[0]) {
+        say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
+        return OK;
     }
     TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &t->state));
     if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
@@ -412,6 +415,18 @@ static bool goes_on(const trainer *t, int64_t step) {
     return step < o->steps && !evaluates_behind(t, step) && !saves_behind(o, step);
 }
 
+static status interrupted(const trainer *t) {
+    long long step = t->state.step, steps = t->r->train.steps;
+    const char *dir = t->r->run_dir;
+    if (!dir)
+        return ERR(ERR_INTERRUPTED, "interrupted after step %lld of %lld; nothing is saved: no run.dir", step, steps);
+    return ERR(
+        ERR_INTERRUPTED,
+        "interrupted after step %lld of %lld; the state is saved, continue with: ralo train %s/config.yaml --set "
+        "run.dir=%s --resume auto",
+        step, steps, dir, dir);
+}
+
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
@@ -432,18 +447,15 @@ static status loop(trainer *t, train_result *out) {
     bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
-    if (t->state.step < o->steps)
-        return ERR(
-            ERR_INTERRUPTED,
-            "interrupted after step %lld of %lld; the state is saved, continue with --resume auto --set run.dir=%s",
-            (long long)t->state.step, (long long)o->steps, t->r->run_dir ? t->r->run_dir : "?");
-    return OK;
+    return t->state.step < o->steps ? interrupted(t) : OK;
 }
 
 status train_check(const train_request *r, const plan *p) {
     if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
+    char found[4096]; /* before a run directory is made for what cannot be resumed */
+    if (r->resume && strcmp(r->resume, "auto") != 0) TRY(find_resumed(r, found, sizeof found));
     return OK;
 }
 

@@ -172,7 +172,7 @@ typedef struct train_request {
     data_options data;
     train_options train;
     const char *run_dir;
-    const char *resume;     /* NULL | "auto" | a checkpoint directory */
+    const char *resume;     /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir;  /* Hugging Face directory the model was described by; NULL: a preset */
     bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
     const char *export_dir; /* where the trained model goes at the end; NULL: nowhere */
