@@ -90,6 +90,17 @@ static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
 /* A file is read and written in whole sectors. */
 static bool moves_sectors(const op *o) { return o->stream == STREAM_READ || o->stream == STREAM_WRITE; }
 
+/* Each tier begins behind all that an op may touch of the one before it: a value's last sector may reach beyond its end. */
+static void line_up_tiers(waiter *w) {
+    size_t n_bytes[TIER_COUNT] = {0};
+    for (value_id v = 1; v < w->p->n_values; v++) {
+        const value *a = &w->p->values[v];
+        if (a->view_of || a->offset == VALUE_NOT_PLACED) continue;
+        n_bytes[a->tier] = MAX(n_bytes[a->tier], a->offset + value_bytes(a) + NVME_SECTOR);
+    }
+    for (tier t = 1; t < TIER_COUNT; t++) w->before[t] = w->before[t - 1] + n_bytes[t - 1];
+}
+
 typedef struct bytes {
     size_t begin, end;
 } bytes;
@@ -210,9 +221,7 @@ status pass_waits(program *p, pass_context *c) {
     waiter w = {.p = p};
     w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
     w.seen = mem_alloc(p->n_values * sizeof *w.seen);
-    for (tier t = 1; t < TIER_COUNT; t++)
-        w.before[t] =
-            w.before[t - 1] + p->arena_bytes[t - 1] + NVME_SECTOR; /* the last may be moved in whole sectors */
+    line_up_tiers(&w);
     for (w.first = 0; w.first < p->n_ops; w.first = w.end) {
         for (w.end = w.first; w.end < p->n_ops && p->ops[w.end].section == p->ops[w.first].section;) w.end++;
         find_section_waits(&w);
