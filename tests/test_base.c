@@ -293,6 +293,36 @@ static void test_array_grow_keeps_items_and_zeroes_new_ones(void **state) {
     free(xs);
 }
 
+/* ---- sort ---------------------------------------------------------------------------------------------------- */
+
+/* Keys that differ in all their bytes, in the highest alone, in a few low values that many share, and in none. */
+static uint64_t key_of(int kind, uint64_t i) {
+    uint64_t x = rng_below(11, i, (uint64_t)1 << 62) * 4 + i % 4;
+    return kind == 0 ? x : kind == 1 ? x << 56 : kind == 2 ? x % 5 : 77;
+}
+
+static void test_rows_are_sorted_and_equal_ones_keep_their_order(void **state) {
+    static const size_t counts[] = {0, 1, 2, 3, 255, 256, 1000, 5000};
+    for (size_t k = 0; k < ARRAY_LENGTH(counts); k++)
+        for (int kind = 0; kind < 4; kind++) {
+            size_t n = counts[k];
+            sort_row *rows = mem_alloc(n * sizeof *rows);
+            bool *seen = mem_alloc(n * sizeof *seen);
+            for (size_t i = 0; i < n; i++) rows[i] = (sort_row){key_of(kind, i), i};
+            sort_rows(rows, n);
+            for (size_t i = 0; i < n; i++) {
+                assert_true(rows[i].item < n && !seen[rows[i].item]);
+                seen[rows[i].item] = true;
+                assert_true(rows[i].key == key_of(kind, rows[i].item));
+                if (i == 0) continue;
+                const sort_row *before = &rows[i - 1];
+                assert_true(before->key < rows[i].key || (before->key == rows[i].key && before->item < rows[i].item));
+            }
+            free(rows);
+            free(seen);
+        }
+}
+
 /* ---- strings ------------------------------------------------------------------------------------------------- */
 
 static void test_strbuf_grows_and_hands_over(void **state) {
@@ -457,6 +487,29 @@ static void test_file_read_all_bounds_files_that_hide_their_size(void **state) {
     assert_int_equal(file_read_all("/proc/self/status", 1 << 20, &text, &n), OK); /* says it has 0 bytes */
     assert_true(n > 100 && strlen(text) == n);
     free(text);
+}
+
+static void test_what_is_printed_is_taken_or_saved(void **state) {
+    memstream m;
+    fprintf(memstream_open(&m), "%d", 12);
+    fputs(" apples", m.out);
+    char *text = memstream_take(&m), *read;
+    assert_string_equal(text, "12 apples");
+    free(text);
+    memstream_open(&m);
+    text = memstream_take(&m);
+    assert_string_equal(text, "");
+    free(text);
+
+    size_t n;
+    fwrite("a\0b", 1, 3, memstream_open(&m));
+    assert_int_equal(memstream_save(&m, path_of("saved")), OK);
+    assert_int_equal(file_read_all(path_of("saved"), 100, &read, &n), OK);
+    assert_int_equal(n, 3);
+    assert_memory_equal(read, "a\0b", 3);
+    free(read);
+    memstream_open(&m);
+    assert_int_equal(memstream_save(&m, path_of("nowhere/saved")), ERR_IO);
 }
 
 static void test_dir_make_makes_parents(void **state) {
@@ -751,6 +804,7 @@ int main(void) {
         cmocka_unit_test(test_arena_gives_zeroed_aligned_disjoint_memory),
         cmocka_unit_test(test_arena_refuses_a_negative_count),
         cmocka_unit_test(test_array_grow_keeps_items_and_zeroes_new_ones),
+        cmocka_unit_test(test_rows_are_sorted_and_equal_ones_keep_their_order),
         cmocka_unit_test(test_strbuf_grows_and_hands_over),
         cmocka_unit_test(test_prefix_suffix),
         cmocka_unit_test(test_edit_distance),
@@ -759,6 +813,7 @@ int main(void) {
         cmocka_unit_test(test_format_bytes_and_counts),
         cmocka_unit_test_setup_teardown(test_file_read_all, test_dir_open, test_dir_close),
         cmocka_unit_test(test_file_read_all_bounds_files_that_hide_their_size),
+        cmocka_unit_test_setup_teardown(test_what_is_printed_is_taken_or_saved, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, test_dir_open, test_dir_close),
         cmocka_unit_test(test_clock_does_not_go_back),

@@ -718,12 +718,9 @@ static void test_relations_between_settings(void **state) {
 }
 
 static void test_help_shows_every_row(void **state) {
-    char *text = NULL;
-    size_t n_bytes = 0;
-    FILE *f = open_memstream(&text, &n_bytes);
-    assert_non_null(f);
-    config_print_help(f);
-    assert_int_equal(fclose(f), 0);
+    memstream printed;
+    config_print_help(memstream_open(&printed));
+    char *text = memstream_take(&printed);
 #define SETTING(key, field, type, range, initial, word, aliases, help) \
     assert_non_null(strstr(text, key));                                \
     assert_non_null(strstr(text, help));                               \

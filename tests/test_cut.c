@@ -3,6 +3,7 @@
  * Shapes are those of real models on every number of tensor ranks that they allow; a checkpoint is written by two ranks played
  * here, read back whole, and then told lies about its slices, each of which must be refused by name. */
 #include "train/checkpoint_io.h"
+#include "must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
-
-static void must(status rc) {
-    if (rc != OK) fail_msg("%s", error_message());
-}
 
 /* ---- the model --------------------------------------------------------------------------------------------------------- */
 

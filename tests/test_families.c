@@ -5,6 +5,7 @@
  * model -> passes -> layout -> exec -> CPU kernels. */
 #include "train/weights.h"
 #include "backend_choice.h"
+#include "must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,10 +67,6 @@ static void read_config(family *f) {
                                  .original_max_positions = json_int(s, "original_max_positions")};
     }
     json_decref(c);
-}
-
-static void must(status rc) {
-    if (rc != OK) fail_msg("%s", error_message());
 }
 
 static const safetensor *get(const family *f, const char *name) {

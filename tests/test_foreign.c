@@ -62,13 +62,9 @@ static void assert_value(const config *c, const char *key, const char *expected)
 }
 
 static char *printed(const outcome *o) {
-    char *text = NULL;
-    size_t n;
-    FILE *out = open_memstream(&text, &n);
-    assert_non_null(out);
-    foreign_print(&o->f, &o->c, out);
-    fclose(out);
-    return text;
+    memstream text;
+    foreign_print(&o->f, &o->c, memstream_open(&text));
+    return memstream_take(&text);
 }
 
 static void assert_in(const char *text, const char *part) {

@@ -4,6 +4,7 @@
  * every value between them rounded and stored. */
 #include "backend_choice.h"
 #include "exec/exec.h"
+#include "must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,10 +15,6 @@
 #include <stdlib.h>
 
 enum { B = 2, T = 24, N = B * T, STEPS = 20 };
-
-static void must(status rc) {
-    if (rc != OK) fail_msg("%s", error_message());
-}
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 

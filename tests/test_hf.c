@@ -5,6 +5,7 @@
  *
  *     test_hf DIR IN.safetensors OUT.safetensors     in: tokens, targets (rows, T) int32; out: logits, losses */
 #include "hf.h"
+#include "must.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -26,8 +27,6 @@ static const char *fixture_dir(const char *name) {
     snprintf(path, sizeof path, "%s/hf/%s", TEST_FIXTURES, name);
     return path;
 }
-
-static void must(status rc) { training_must(rc); }
 
 static void must_refuse(status rc, const char *const *words) {
     assert_int_not_equal(rc, OK);

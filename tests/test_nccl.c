@@ -6,6 +6,7 @@
  * against the host: in rank order, in several turns, bf16 accumulators rounded after every part. Without a GPU or without
  * the library: skipped. */
 #include "comm/comm.h"
+#include "must.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -21,10 +22,6 @@ static const backend *gpu;
 static backend_context *context;
 static comm *alone;
 static int n_ranks = 1, own_rank;
-
-static void must(status rc) {
-    if (rc != OK) fail_msg("%s", error_message());
-}
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 

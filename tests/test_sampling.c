@@ -6,16 +6,13 @@
 #include "train/generate_pages.h"
 #include "train/generate_text.h"
 #include "train/sample.h"
+#include "must.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-static void must(status rc) {
-    if (rc != OK) fail_msg("%s", error_message());
-}
 
 /* ---- filters ----------------------------------------------------------------------------------------------------- */
 

@@ -346,11 +346,9 @@ static void without_room_ranks_share_rows(void **state) {
 static void text_and_json_have_every_row(void **state) {
     (void)state;
     plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 2, 128), 8);
-    char *text = NULL;
-    size_t n;
-    FILE *f = open_memstream(&text, &n);
-    plan_world_print(&w, f);
-    fclose(f);
+    memstream printed;
+    plan_world_print(&w, memstream_open(&printed));
+    char *text = memstream_take(&printed);
     static const char *const rows[] = {
         "DDP",         "ZeRO-1", "ZeRO-2",          "ZeRO-3",         "DP8",         "TP4 PP2",    "TP2 PP4",
         "TP2 PP2 SP2", "base",   "mixed precision", "+ accumulation", "+ recompute", "+ sharding", "textbook"};

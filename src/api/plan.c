@@ -5,14 +5,11 @@
 #include <string.h>
 
 static char *print_text(const plan *p, const plan_rung *rungs) {
-    char *text = NULL;
-    size_t n;
-    FILE *f = open_memstream(&text, &n);
-    ASSERT(f != NULL); /* fails for want of memory only */
-    plan_print(p, f);
-    if (rungs) plan_print_rungs(p, rungs, f);
-    fclose(f);
-    return text;
+    memstream text;
+    FILE *out = memstream_open(&text);
+    plan_print(p, out);
+    if (rungs) plan_print_rungs(p, rungs, out);
+    return memstream_take(&text);
 }
 
 void api_plan_describe(ralo_plan *p, const plan_rung *rungs) {

@@ -165,8 +165,18 @@ char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
 /* Whole or not at all: a new file beside it, flushed, that takes its name. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
-status dir_make(const char *path);                                                     /* mkdir -p */
-status dir_remove_all(const char *path);                                               /* rm -r; no error when absent */
+/* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
+ * file_write_whole does. */
+typedef struct memstream {
+    FILE *out;
+    char *text;
+    size_t n_bytes;
+} memstream;
+FILE *memstream_open(memstream *m);
+char *memstream_take(memstream *m);
+status memstream_save(memstream *m, const char *path);
+status dir_make(const char *path);       /* mkdir -p */
+status dir_remove_all(const char *path); /* rm -r; no error when absent */
 
 /* ---- rng: Philox4x32-10, counter based ---------------------------------------------------------------------- */
 

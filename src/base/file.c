@@ -138,6 +138,27 @@ done:
     return rc;
 }
 
+/* Opening and closing fail for want of memory only. */
+FILE *memstream_open(memstream *m) {
+    *m = (memstream){0};
+    m->out = open_memstream(&m->text, &m->n_bytes);
+    ASSERT(m->out != NULL);
+    return m->out;
+}
+
+char *memstream_take(memstream *m) {
+    int failed = fclose(m->out);
+    ASSERT(!failed);
+    return m->text;
+}
+
+status memstream_save(memstream *m, const char *path) {
+    char *text = memstream_take(m);
+    status rc = file_write_whole(path, text, m->n_bytes);
+    free(text);
+    return rc;
+}
+
 static status dir_make_one(const char *path) {
     struct stat st;
     if (mkdir(path, 0777) == 0) return OK;

@@ -2,7 +2,7 @@
  *
  * Without options: cores, memory and the rate of a large product. --measure takes some ten seconds for the rest and
  * writes it where plan and train find it. --hardware prints a description as a file that --hardware reads. */
-#include "cli/cli.h"
+#include "cli/output.h"
 
 static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
@@ -126,9 +126,7 @@ status command_devices(command_line *l) {
         /* What a run would use stands first and open; the list has every device. */
         json_t *root = json_deep_copy(json_array_get(devices, json_array_size(devices) - 1));
         json_object_set(root, "devices", devices);
-        json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
-        putchar('\n');
-        json_decref(root);
+        json_print(root, ALL_DIGITS);
     }
     json_decref(devices);
     return rc;

@@ -1,13 +1,11 @@
 /* command_export.c - ralo export: a run or a checkpoint as a Hugging Face directory. */
-#include "cli/cli.h"
+#include "cli/output.h"
 
 static void print_json(const char *dir, const export_report *r) {
     json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:i}", "export", dir, "checkpoint", r->from, "step",
                              (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters",
                              (json_int_t)r->n_parameters, "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
-    json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
-    putchar('\n');
-    json_decref(root);
+    json_print(root, ALL_DIGITS);
 }
 
 status command_export(command_line *l) {

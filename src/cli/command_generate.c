@@ -100,9 +100,7 @@ static void print_json(const generator *g, const questions *q, const asked *a, c
     json_object_set_new(root, "shared_tokens", json_integer((json_int_t)r->shared_tokens));
     json_object_set_new(root, "strategy", plan_strategy_json(generator_plan(g)));
     json_object_set_new(root, "memory", memory_json(generator_plan(g), &r->memory));
-    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(root);
+    json_print(root, 9);
 }
 
 static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r) {
@@ -160,9 +158,7 @@ static status show_plan(const command_line *l) {
         json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
                                  "memory", plan_memory_json(&p));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
-        json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
-        putchar('\n');
-        json_decref(root);
+        json_print(root, ALL_DIGITS);
     }
 done:
     plan_close(&p);

@@ -2,14 +2,9 @@
 #include "cli/longest.h"
 #include "cli/output.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void print_json(json_t *root) {
-    json_dumpf(root, stdout, JSON_PRESERVE_ORDER);
-    putchar('\n');
-    json_decref(root);
-}
 
 /* The mesh of parallel.*, with as many data ranks as --world leaves for them where that is not said. */
 static status use_world(plan_request *r, const command_line *l) {
@@ -47,7 +42,7 @@ static status show_world(const command_line *l, const plan_request *from) {
     json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
     json_object_set_new(root, "chosen", chosen);
-    print_json(root);
+    json_print(root, ALL_DIGITS);
     return OK;
 }
 
@@ -70,7 +65,7 @@ static status show(const command_line *l, const plan *p, const longest_row *row)
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
-        print_json(root);
+        json_print(root, ALL_DIGITS);
     }
     free(stages);
     return rc;
@@ -111,11 +106,20 @@ static status check_longest(const config *c) {
     return OK;
 }
 
+/* Hundreds of programs are compiled, one after the other and each as large as the last. What went back to the system in
+ * between would come again page by page, each of them cleared: a tenth of the time. */
+static void keep_freed_memory(void) {
+    enum { KEPT_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20 };
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+    mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES);
+}
+
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
     longest_row row = {0};
     plan p = {0};
+    keep_freed_memory();
     if ((l->timeline || l->longest) && l->world)
         return ERR(ERR_INPUT, "plan: --%s is about one plan, --world %d prints tables of many; leave one out",
                    l->timeline ? "timeline" : "longest", l->world);

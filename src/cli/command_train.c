@@ -75,12 +75,9 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
 
 /* Every rank must mean the same run before the first message of a step. */
 static status agree_on_settings(comm *ranks, const config *c) {
-    char *text = NULL;
-    size_t n;
-    FILE *f = open_memstream(&text, &n);
-    if (!f) return ERR(ERR_RUN, "no memory for the settings");
-    config_write_yaml(c, f, false);
-    fclose(f);
+    memstream printed;
+    config_write_yaml(c, memstream_open(&printed), false);
+    char *text = memstream_take(&printed);
     status rc = comm_agree(ranks, "settings", text);
     free(text);
     return rc;

@@ -104,13 +104,9 @@ status job_use_dir(job *j, const char *dir) {
 }
 
 status config_save(const config *c, const char *run_dir) {
-    char path[4200], *text = NULL;
-    size_t n_bytes = 0;
+    char path[4200];
+    memstream text;
     snprintf(path, sizeof path, "%s/config.yaml", run_dir);
-    FILE *f = open_memstream(&text, &n_bytes);
-    if (f) config_write_yaml(c, f, false);
-    status rc =
-        f && fclose(f) == 0 ? file_write_whole(path, text, n_bytes) : ERR(ERR_FIT, "no memory to write %s", path);
-    free(text);
-    return rc;
+    config_write_yaml(c, memstream_open(&text), false);
+    return memstream_save(&text, path);
 }

@@ -1,5 +1,11 @@
-/* output.c - pieces of JSON that several commands print. */
+/* output.c - JSON on stdout, and pieces of it that several commands print. */
 #include "cli/output.h"
+
+void json_print(json_t *root, int digits) {
+    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(digits));
+    putchar('\n');
+    json_decref(root);
+}
 
 json_t *json_text(const char *text, size_t n_bytes) {
     strbuf b;

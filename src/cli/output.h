@@ -1,6 +1,10 @@
 #pragma once
-/* output.h - private to cli: pieces of JSON that several commands print. */
+/* output.h - private to cli: JSON on stdout, and pieces of it that several commands print. */
 #include "cli/cli.h"
+
+/* The one object of --json, as a line of its own on stdout; it is released. digits: of numbers that are not whole. */
+enum { ALL_DIGITS = 0 }; /* they read back to the same bits */
+void json_print(json_t *root, int digits);
 
 json_t *json_text(const char *text, size_t n_bytes); /* bytes that are not UTF-8 become U+FFFD */
 /* Adds what was used to plan_memory_json; host_bytes: held beside the arenas. */

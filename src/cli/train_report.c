@@ -1,5 +1,6 @@
 /* train_report.c - what a run says of itself: its data before, a summary and one JSON object after. */
 #include "cli/train_report.h"
+#include "cli/output.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -210,7 +211,5 @@ void train_report_json(const command_line *l, const plan *p, const train_request
     json_object_set_new(root, "memory", memory);
     if (l->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
     if (foreign_was_read(&l->foreign)) json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
-    json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(root);
+    json_print(root, 9);
 }

@@ -53,7 +53,7 @@ typedef struct packer {
     value_id *owner; /* of each value: the value whose block it uses */
     block *blocks;
     size_t n_blocks;
-    sort_row *by_first; /* the blocks by their first ops */
+    sort_row *in_order; /* the blocks by their first ops */
 } packer;
 
 static value_id owner_of(const packer *k, value_id v) {
@@ -181,9 +181,9 @@ static void sort_list(block *const *list, sort_row *rows, size_t n, block_key ke
 }
 
 static void sort_blocks(packer *k) {
-    k->by_first = mem_alloc((k->n_blocks + 1) * sizeof *k->by_first);
-    for (size_t i = 0; i < k->n_blocks; i++) k->by_first[i] = (sort_row){k->blocks[i].first, i};
-    sort_rows(k->by_first, k->n_blocks);
+    k->in_order = mem_alloc((k->n_blocks + 1) * sizeof *k->in_order);
+    for (size_t i = 0; i < k->n_blocks; i++) k->in_order[i] = (sort_row){by_first(&k->blocks[i]), i};
+    sort_rows(k->in_order, k->n_blocks);
 }
 
 /* Moments of a list are its ops at which a block begins, one for several where no block ends in between: whoever is there at
@@ -268,7 +268,7 @@ static size_t pack_tier(const packer *k, tier t, size_t base) {
     size_t n[SECTION_COUNT] = {0}, top = base;
     block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
     for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[k->by_first[i].item];
+        block *b = &k->blocks[k->in_order[i].item];
         if (!b->persistent && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
     }
     for (section s = 0; s < SECTION_COUNT; s++) top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], base));
@@ -313,7 +313,7 @@ status pass_layout(program *p, pass_context *c) {
         p->values[v].offset = used ? offset_of[owner_of(&k, root)] + inside : VALUE_NOT_PLACED;
     }
     free(offset_of);
-    free(k.by_first);
+    free(k.in_order);
     free(k.blocks);
     free(k.owner);
     free(k.life);

@@ -61,9 +61,9 @@ static uint32_t last_mark(const mark *marks, size_t i, pieces here, pieces at, i
 
 typedef struct waiter {
     program *p;
-    size_t first, end;         /* ops of the section */
-    size_t before[TIER_COUNT]; /* bytes of the tiers before each, as if all lay one behind the other ... */
-    sort_row *points; /* ... where bytes begin or end: sorted, each once; piece i goes from point i to the next */
+    size_t first, end;        /* ops of the section */
+    size_t begin[TIER_COUNT]; /* of each tier, as if they lay one behind the other */
+    sort_row *points; /* so counted, where bytes begin or end: sorted, each once; from each to the next goes a piece */
     size_t n_points, capacity;
     pieces *of_value; /* per value that the section uses */
     size_t *seen;     /* per value: the section's first op and one; smaller: not seen there */
@@ -90,6 +90,17 @@ static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
 /* A file is read and written in whole sectors. */
 static bool moves_sectors(const op *o) { return o->stream == STREAM_READ || o->stream == STREAM_WRITE; }
 
+/* Each tier begins behind all that an op may touch of the one before it: a value's last sector may reach beyond its end. */
+static void line_up_tiers(waiter *w) {
+    size_t n_bytes[TIER_COUNT] = {0};
+    for (value_id v = 1; v < w->p->n_values; v++) {
+        const value *a = &w->p->values[v];
+        if (a->view_of || a->offset == VALUE_NOT_PLACED) continue;
+        n_bytes[a->tier] = MAX(n_bytes[a->tier], a->offset + value_bytes(a) + NVME_SECTOR);
+    }
+    for (tier t = 1; t < TIER_COUNT; t++) w->begin[t] = w->begin[t - 1] + n_bytes[t - 1];
+}
+
 typedef struct bytes {
     size_t begin, end;
 } bytes;
@@ -98,7 +109,7 @@ static bytes find_bytes(const waiter *w, value_id v, bool in_sectors) {
     const program *p = w->p;
     size_t inside, n_bytes = value_bytes(&p->values[v]);
     const value *root = &p->values[program_root(p, v, &inside)];
-    size_t begin = w->before[root->tier] + root->offset + inside;
+    size_t begin = w->begin[root->tier] + root->offset + inside;
     return (bytes){begin, begin + (in_sectors ? sectors_up(n_bytes) : n_bytes)};
 }
 
@@ -210,9 +221,7 @@ status pass_waits(program *p, pass_context *c) {
     waiter w = {.p = p};
     w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
     w.seen = mem_alloc(p->n_values * sizeof *w.seen);
-    for (tier t = 1; t < TIER_COUNT; t++)
-        w.before[t] =
-            w.before[t - 1] + p->arena_bytes[t - 1] + NVME_SECTOR; /* the last may be moved in whole sectors */
+    line_up_tiers(&w);
     for (w.first = 0; w.first < p->n_ops; w.first = w.end) {
         for (w.end = w.first; w.end < p->n_ops && p->ops[w.end].section == p->ops[w.first].section;) w.end++;
         find_section_waits(&w);

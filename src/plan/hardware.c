@@ -294,14 +294,9 @@ void hardware_write(const hardware *h, FILE *out) {
 }
 
 status hardware_write_file(const hardware *h, const char *path) {
-    char *text = NULL;
-    size_t n_bytes = 0;
-    FILE *f = open_memstream(&text, &n_bytes);
-    if (f) hardware_write(h, f);
-    status rc =
-        f && fclose(f) == 0 ? file_write_whole(path, text, n_bytes) : ERR(ERR_FIT, "no memory to write %s", path);
-    free(text);
-    return rc;
+    memstream text;
+    hardware_write(h, memstream_open(&text));
+    return memstream_save(&text, path);
 }
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */

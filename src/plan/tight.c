@@ -66,12 +66,23 @@ typedef struct trial {
     plan_candidate *list; /* those tried to the end */
     size_t n, capacity;
     size_t n_tried;
+    uint64_t host_lasting; /* bytes of the host that no activation gives back, of the way that was weighed last */
 } trial;
+
+static uint64_t lasting_bytes(const program *g, tier at) {
+    uint64_t n = 0;
+    for (value_id v = 1; v < g->n_values; v++) {
+        const value *a = &g->values[v];
+        if (a->persistent && !a->view_of && a->tier == at) n += value_bytes(a);
+    }
+    return n;
+}
 
 static status weigh(trial *t, plan_candidate *c) {
     plan p;
     c->order = t->n_tried++;
     TRY(plan_measure(t->r, c, &p));
+    t->host_lasting = lasting_bytes(&p.program, TIER_HOST);
     if (t->kept) plan_kept_offer(t->kept, c, &p);
     else plan_close(&p);
     return OK;
@@ -86,6 +97,7 @@ static status fill_host(trial *t, plan_candidate *c) {
     bool may_keep = r->open.keep_layers && c->offload.activations != TIER_DEVICE;
     uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
     if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
+    if (!within(limit, t->host_lasting)) return OK; /* no number of layers makes room for these */
     int64_t L = r->model.n_layers;
     plan_candidate all = *c;
     all.offload.keep_layers = L;

@@ -188,15 +188,22 @@ static status fill_ladder(plan_world *w) {
                                    {"+ accumulation", PRECISION_BF16, 1, RECOMPUTE_NONE},
                                    {"+ recompute of every block", PRECISION_BF16, 1, RECOMPUTE_FULL}};
     for (size_t i = 0; i < ARRAY_LENGTH(compiled); i++) {
+        /* Of one row there is nothing to accumulate. */
+        bool is_known = i > 0 && compiled[i].precision == compiled[i - 1].precision &&
+                        compiled[i].micro_batch == compiled[i - 1].micro_batch &&
+                        compiled[i].recompute == compiled[i - 1].recompute;
         r.precision = compiled[i].precision;
         r.micro_batch = compiled[i].micro_batch;
         r.accumulation = rows / r.micro_batch;
         r.recompute = (recompute_policy){.kind = compiled[i].recompute};
-        TRY(plan_compile(&p, &r));
-        w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+        if (is_known) w->rungs[i] = w->rungs[i - 1];
+        else {
+            TRY(plan_compile(&p, &r));
+            w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+            plan_close(&p);
+        }
         snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
                  (long long)r.micro_batch, (long long)r.accumulation);
-        plan_close(&p);
     }
     plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
     plan_world of = *w;
