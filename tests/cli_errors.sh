@@ -83,7 +83,7 @@ python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); asser
     fail "the exported config.json does not say bf16"
 check 0 "weights of exported" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
-check 0 "resumed from second/checkpoints/step-00000004" -- train second/config.yaml --resume second --set run.dir=third
+check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "train.steps is 4" -- train second/config.yaml --resume second --set run.dir=third
 # The default rate is for random values.
 for init in auto random; do
     run 0 train --show-config --set model.path=exported --set model.init=$init
@@ -163,6 +163,7 @@ check 2 /dev/zero -- plan /dev/zero
 
 # ---- the command line
 check 2 "unknown command 'trian'" "did you mean 'train'" -- trian
+check 2 "unknown command 'finetune'" "ralo --help" "!did you mean" -- finetune
 check 2 "unknown option '--jsn'" -- plan --jsn
 check 2 "unknown option '--program'" -- train --program
 check 2 "'--train.lr=1'" "--set train.lr=VALUE" -- plan --train.lr=1
