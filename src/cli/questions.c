@@ -68,8 +68,7 @@ static status add_record(questions *q, const data_record *r, const char *path, b
     if (with_answers && r->kind == RECORD_TEXT)
         return ERR(ERR_INPUT,
                    "%s:%llu: found a text without a question, expected a record with an answer; the loss of texts is "
-                   "told of a "
-                   "file that is one text (jq -r .text %s >TEXT.txt)",
+                   "told of a file that is one text (jq -r .text %s >TEXT.txt)",
                    path, (unsigned long long)r->line, path);
     if (r->kind == RECORD_MESSAGES) {
         add_messages(q, r, path, with_answers);
