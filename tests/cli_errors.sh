@@ -81,9 +81,9 @@ check 0 -- train "${tiny[@]}" --set run.dir=source --set run.export=exported
 check 0 "in bf16" -- export source exported-bf16 --dtype bf16
 python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); assert c["dtype"] == "bfloat16", c' ||
     fail "the exported config.json does not say bf16"
-check 0 "weights of exported" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
+check 0 "weights of exported" "!made of bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
-check 0 "resumed from second/checkpoints/step-00000004" -- train second/config.yaml --resume second --set run.dir=third
+check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "train.steps is 4" -- train second/config.yaml --resume second --set run.dir=third
 # The default rate is for random values.
 for init in auto random; do
     run 0 train --show-config --set model.path=exported --set model.init=$init
@@ -106,11 +106,13 @@ check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set
 check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
 check 2 exported "holds files already" -- export source exported
 check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b --set run.dir=never
-# Weights that know the tokens of a tokenizer are not trained on bytes unasked.
+# Weights that know the tokens of a tokenizer are not trained on bytes unasked, nor on the built-in data in silence.
 check 0 -- train "${tiny[@]}" --set model.vocab=300 --set run.dir=wide --set run.export=wide-hf
 seq 1000 >numbers.txt
 check 2 "wide-hf has no tokenizer.json" "300 tokens" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
     --set data.source=numbers.txt --set run.dir=never
+check 0 "warning: data.source builtin:arithmetic is made of bytes" "set data.source" -- train "${hf[@]}" \
+    --set model.path=wide-hf --set run.dir=builtin
 check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
     --set run.dir=as-bytes
 check 0 -- train "${hf[@]}" --set model.path=exported --set data.source=numbers.txt --set run.dir=of-bytes
@@ -163,6 +165,7 @@ check 2 /dev/zero -- plan /dev/zero
 
 # ---- the command line
 check 2 "unknown command 'trian'" "did you mean 'train'" -- trian
+check 2 "unknown command 'finetune'" "ralo --help" "!did you mean" -- finetune
 check 2 "unknown option '--jsn'" -- plan --jsn
 check 2 "unknown option '--program'" -- train --program
 check 2 "'--train.lr=1'" "--set train.lr=VALUE" -- plan --train.lr=1
@@ -234,6 +237,8 @@ check 3 "The smallest change that fits: --set precision=bf16_sr" -- \
     plan "${crowded[@]}" --set memory.device=850M --set memory.states=int8
 check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
     plan "${crowded[@]}" --set memory.device=600M --set memory.states=int8
+check 3 "None of recompute, batch, precision and length is enough" "raise the limit to that" -- \
+    plan --preset test-llama --device-memory 64K
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "strategy  auto: of " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here

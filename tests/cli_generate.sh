@@ -159,6 +159,7 @@ holds 'r["problems"] == 2 and r["skipped"] == 4 and r["exact_match"] == 1'
 [ "$(grep -c '^warning: mixed.jsonl:[134]: .*; left out' err)" = 3 ] || fail "the first lines left out are not named: $(cat err)"
 sed -n 3p mixed.jsonl >text-only.jsonl
 refused "text-only.jsonl:1: found a text without a question" eval --model talk --data text-only.jsonl
+refused "jq -r .text text-only.jsonl" eval --model talk --data text-only.jsonl
 refused "found nothing to ask (1 lines were left out)" eval --model talk --data text-only.jsonl --on-error skip
 python3 -c "print('{\"prompt\": \"' + 'x' * 300 + '\", \"completion\": \"y\"}')" >long.jsonl
 cat chat.jsonl >>long.jsonl

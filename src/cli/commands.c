@@ -41,9 +41,13 @@ const command *command_find(const char *name) {
 }
 
 status command_unknown(const char *name) {
-    const char *nearest = commands[0].name;
-    for (size_t i = 1; i < ARRAY_LENGTH(commands); i++)
-        if (str_edit_distance(name, commands[i].name) < str_edit_distance(name, nearest)) nearest = commands[i].name;
+    const char *nearest = NULL;
+    int least = 3; /* farther than that is no typing error */
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
+        int distance = str_edit_distance(name, commands[i].name);
+        if (distance < least) least = distance, nearest = commands[i].name;
+    }
+    if (!nearest) return ERR(ERR_INPUT, "unknown command '%.100s'; 'ralo --help' lists them", name);
     return ERR(ERR_INPUT, "unknown command '%.100s'; did you mean '%s'? 'ralo --help' lists them", name, nearest);
 }
 

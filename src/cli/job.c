@@ -66,7 +66,11 @@ static status check_vocabulary(const dataset *d, const train_request *r) {
             "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
             "model that is not pretrained",
             name, tokens, r->plan.model.name, rows, tokens);
-    if (tokens < rows / 2)
+    if (r->pretrained && str_starts_with(r->data.source, "builtin:") && tokens < rows)
+        log_warn("data.source %s is made of bytes, which the weights of %s do not know; set data.source to a text or "
+                 "JSON lines",
+                 r->data.source, r->plan.model.name);
+    else if (tokens < rows / 2)
         log_warn(
             "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
             "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",

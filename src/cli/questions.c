@@ -66,8 +66,10 @@ static void add_messages(questions *q, const data_record *r, const char *path, b
 
 static status add_record(questions *q, const data_record *r, const char *path, bool with_answers) {
     if (with_answers && r->kind == RECORD_TEXT)
-        return ERR(ERR_INPUT, "%s:%llu: found a text without a question, expected a record with an answer", path,
-                   (unsigned long long)r->line);
+        return ERR(ERR_INPUT,
+                   "%s:%llu: found a text without a question, expected a record with an answer; the loss of texts is "
+                   "told of a file that is one text (jq -r .text %s >TEXT.txt)",
+                   path, (unsigned long long)r->line, path);
     if (r->kind == RECORD_MESSAGES) {
         add_messages(q, r, path, with_answers);
         return OK;

@@ -34,8 +34,7 @@ static void warn_of_short_rows(const data_report *r, long long seq_len) {
     uint64_t longer = r->n_cut_documents + r->n_dropped_documents;
     if (longer * 100 < r->n_documents || longer == 0) return;
     log_warn("%llu of %llu records are longer than a row of %lld tokens: %llu lose their end, %llu are left out "
-             "because their "
-             "response begins behind it; a larger data.seq_len keeps them",
+             "because their response begins behind it; a larger data.seq_len keeps them",
              (unsigned long long)longer, (unsigned long long)r->n_documents, seq_len,
              (unsigned long long)r->n_cut_documents, (unsigned long long)r->n_dropped_documents);
 }

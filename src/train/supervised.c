@@ -430,6 +430,9 @@ static status interrupted(const trainer *t) {
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
+    if (t->state.step >= o->steps)
+        say(t, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to go on",
+            (long long)t->state.step, (long long)o->steps);
     while (t->state.step < o->steps) {
         bool stop = interrupt_requested; /* a signal reaches one rank or all; they stop at one step */
         if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
