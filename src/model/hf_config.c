@@ -134,7 +134,7 @@ static status read_family(const reading *r, model_family *out) {
 
 static status read_gpt2(const reading *r, model_config *c) {
     TRY(read_size(r, NAMES("n_embd", "hidden_size"), 1 << 20, &c->hidden));
-    TRY(read_size(r, NAMES("n_layer", "num_hidden_layers"), 1000, &c->n_layers));
+    TRY(read_size(r, NAMES("n_layer", "num_hidden_layers"), MODEL_LAYERS_MAX, &c->n_layers));
     TRY(read_size(r, NAMES("n_head", "num_attention_heads"), 4096, &c->n_heads));
     TRY(read_size(r, NAMES("n_positions", "max_position_embeddings", "n_ctx"), 1 << 24, &c->max_positions));
     TRY(read_size_or(r, "n_inner", 1 << 22, 4 * c->hidden, &c->ffn));
@@ -243,7 +243,7 @@ static status check_windows(const reading *r, int64_t n_layers) {
 
 static status read_llama_like(const reading *r, model_config *c) {
     TRY(read_size(r, NAMES("hidden_size"), 1 << 20, &c->hidden));
-    TRY(read_size(r, NAMES("num_hidden_layers"), 1000, &c->n_layers));
+    TRY(read_size(r, NAMES("num_hidden_layers"), MODEL_LAYERS_MAX, &c->n_layers));
     TRY(read_size(r, NAMES("num_attention_heads"), 4096, &c->n_heads));
     TRY(read_size(r, NAMES("intermediate_size"), 1 << 22, &c->ffn));
     TRY(read_size(r, NAMES("max_position_embeddings"), 1 << 24, &c->max_positions));

@@ -37,6 +37,9 @@
 #include "format/format.h"
 #include "program/program.h"
 
+/* More than any model has; settings, files and presets are held to it. */
+enum { MODEL_LAYERS_MAX = 1000 };
+
 typedef enum model_family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_COUNT } model_family;
 
 typedef struct model_config {

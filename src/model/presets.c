@@ -107,10 +107,14 @@ status model_config_check(const model_config *c) {
         const char *name;
         int64_t n, max;
     } sizes[] = {
-        {"vocab", c->vocab, 1 << 24},      {"hidden", c->hidden, 1 << 20},
-        {"layers", c->n_layers, 1000},     {"heads", c->n_heads, 4096},
-        {"kv_heads", c->n_kv_heads, 4096}, {"head_dim", c->head_dim, 1024},
-        {"ffn", c->ffn, 1 << 22},          {"max_positions", c->max_positions, 1 << 24},
+        {"vocab", c->vocab, 1 << 24},
+        {"hidden", c->hidden, 1 << 20},
+        {"layers", c->n_layers, MODEL_LAYERS_MAX},
+        {"heads", c->n_heads, 4096},
+        {"kv_heads", c->n_kv_heads, 4096},
+        {"head_dim", c->head_dim, 1024},
+        {"ffn", c->ffn, 1 << 22},
+        {"max_positions", c->max_positions, 1 << 24},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].n < 1 || sizes[i].n > sizes[i].max)
