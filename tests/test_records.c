@@ -29,6 +29,23 @@ static data_record get(records *r, uint64_t i) {
     return q;
 }
 
+/* ShareGPT's turns are the same record. */
+static void conversations_are_messages(void **state) {
+    write_text(path, "{\"id\": \"x\", \"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, "
+                     "{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}\n");
+    records *r = open_records((record_options){0});
+    data_record q = get(r, 0);
+    assert_int_equal(q.kind, RECORD_MESSAGES);
+    assert_int_equal(q.n_messages, 3);
+    static const turn_role roles[] = {TURN_SYSTEM, TURN_USER, TURN_ASSISTANT};
+    static const char *const said[] = {"s", "u", "a"};
+    for (size_t i = 0; i < q.n_messages; i++) {
+        assert_int_equal(q.messages[i].role, roles[i]);
+        assert_span(q.messages[i].content, said[i]);
+    }
+    records_close(r);
+}
+
 static void every_shape_is_recognised(void **state) {
     write_text(path,
                "\xef\xbb\xbf{\"text\": \"plain \\u00e9\", \"id\": 123456789012345678901234567890}\r\n"
@@ -118,6 +135,11 @@ static const struct {
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}]}",
      ":2|messages[1]|empty answer"},
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{}]}]}", ":2|tool_calls"},
+    {"{\"conversations\": \"a\"}", ":2|'conversations'|a string|{\"from\", \"value\"}"},
+    {"{\"conversations\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|conversations[0]|from nothing"},
+    {"{\"conversations\": [{\"from\": \"user\", \"value\": \"a\"}]}",
+     ":2|conversations[0]|from 'user'|system, human or gpt"},
+    {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}", ":2|1 conversations|none of the assistant"},
 };
 
 static void a_bad_line_is_named_or_counted(void **state) {
@@ -272,6 +294,7 @@ static int setup(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_recognised),
+        cmocka_unit_test(conversations_are_messages),
         cmocka_unit_test(columns_can_be_named),
         cmocka_unit_test(a_bad_line_is_named_or_counted),
         cmocka_unit_test(the_line_number_is_that_of_the_file),

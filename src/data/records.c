@@ -14,9 +14,6 @@
 enum { NAMED_SKIPS = 3 };
 #define SKIP_HINT "; repair the line, or leave such records out (data.on_error=skip, --on-error skip)"
 
-static const char *const role_names[TURN_COUNT] = {"system", "user", "assistant"};
-const char *turn_role_name(turn_role r) { return role_names[r]; }
-
 /* ---- one record ---------------------------------------------------------------------------------------------- */
 
 typedef struct place { /* for messages */
@@ -45,45 +42,57 @@ static status get_string(const json_t *object, const char *key, place at, bool m
     return OK;
 }
 
-static status read_message(const json_t *m, size_t index, place at, record_message *out) {
+/* A list of turns: the key it stands under, and those of a turn's role and text. */
+typedef struct turn_style {
+    const char *list, *role, *content, *roles[TURN_COUNT];
+} turn_style;
+
+static const turn_style messages_style = {"messages", "role", "content", {"system", "user", "assistant"}};
+static const turn_style sharegpt_style = {"conversations", "from", "value", {"system", "human", "gpt"}};
+
+const char *turn_role_name(turn_role r) { return messages_style.roles[r]; }
+
+static status read_message(const json_t *m, const turn_style *t, size_t index, place at, record_message *out) {
     if (!json_is_object(m))
-        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found %s, expected {\"role\", \"content\"}" SKIP_HINT, at.path,
-                   at.line, index, kind_of(m));
-    const json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
+        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
+                   t->list, index, kind_of(m), t->role, t->content);
+    const json_t *role = json_object_get(m, t->role), *content = json_object_get(m, t->content);
     const json_t *calls = json_object_get(m, "tool_calls");
     if (!json_is_string(role) || !json_is_string(content))
-        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found role %s and content %s, expected two strings" SKIP_HINT,
-                   at.path, at.line, index, kind_of(role), kind_of(content));
+        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
+                   at.line, t->list, index, t->role, kind_of(role), t->content, kind_of(content));
     if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
-        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT,
-                   at.path, at.line, index);
+        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT, at.path,
+                   at.line, t->list, index);
     for (out->role = 0; out->role < TURN_COUNT; out->role++)
-        if (strcmp(json_string_value(role), role_names[out->role]) == 0) break;
+        if (strcmp(json_string_value(role), t->roles[out->role]) == 0) break;
     if (out->role == TURN_COUNT)
-        return ERR(ERR_INPUT,
-                   "%s:%llu: messages[%zu]: found role '%.50s', expected system, user or assistant" SKIP_HINT, at.path,
-                   at.line, index, json_string_value(role));
+        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s '%.50s', expected %s, %s or %s" SKIP_HINT, at.path, at.line,
+                   t->list, index, t->role, json_string_value(role), t->roles[TURN_SYSTEM], t->roles[TURN_USER],
+                   t->roles[TURN_ASSISTANT]);
     out->content = span_of(content);
     if (out->role == TURN_ASSISTANT && out->content.length == 0)
-        return ERR(ERR_INPUT, "%s:%llu: messages[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
-                   at.path, at.line, index);
+        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
+                   at.path, at.line, t->list, index);
     return OK;
 }
 
-static status read_messages(record_parser *p, const json_t *list, const record_options *o, place at, data_record *out) {
+static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
+                            data_record *out) {
+    const json_t *list = json_object_get(p->root, t->list);
     if (!json_is_array(list) || json_array_size(list) == 0)
-        return ERR(ERR_INPUT, "%s:%llu: key 'messages': found %s, expected a list of {\"role\", \"content\"}" SKIP_HINT,
-                   at.path, at.line, json_is_array(list) ? "an empty list" : kind_of(list));
+        return ERR(ERR_INPUT, "%s:%llu: key '%s': found %s, expected a list of {\"%s\", \"%s\"}" SKIP_HINT, at.path,
+                   at.line, t->list, json_is_array(list) ? "an empty list" : kind_of(list), t->role, t->content);
     size_t n = json_array_size(list);
     bool answered = o->may_lack_response;
     p->messages = array_grow(p->messages, &p->capacity, n, sizeof *p->messages);
     for (size_t i = 0; i < n; i++) {
-        TRY(read_message(json_array_get(list, i), i, at, &p->messages[i]));
+        TRY(read_message(json_array_get(list, i), t, i, at, &p->messages[i]));
         answered |= p->messages[i].role == TURN_ASSISTANT;
     }
     if (!answered)
-        return ERR(ERR_INPUT, "%s:%llu: found %zu messages, none of the assistant; expected at least one" SKIP_HINT,
-                   at.path, at.line, n);
+        return ERR(ERR_INPUT, "%s:%llu: found %zu %s, none of the assistant; expected at least one" SKIP_HINT, at.path,
+                   at.line, n, t->list);
     out->kind = RECORD_MESSAGES;
     out->messages = p->messages;
     out->n_messages = n;
@@ -131,7 +140,7 @@ static status unknown_shape(const json_t *root, place at) {
     status rc =
         ERR(ERR_INPUT,
             "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
-            "and output, or messages; data.prompt_column and data.response_column name others" SKIP_HINT,
+            "and output, messages, or conversations; data.prompt_column and data.response_column name others" SKIP_HINT,
             at.path, at.line, keys.length ? keys.text : "(none)");
     strbuf_fini(&keys);
     return rc;
@@ -141,7 +150,8 @@ static status read_shape(record_parser *p, const record_options *o, place at, da
     const json_t *root = p->root;
     bool open = o->may_lack_response;
     if (o->prompt_column && *o->prompt_column) return read_pair(root, o->prompt_column, o->response_column, o, at, out);
-    if (has(root, "messages")) return read_messages(p, json_object_get(root, "messages"), o, at, out);
+    if (has(root, messages_style.list)) return read_messages(p, &messages_style, o, at, out);
+    if (has(root, sharegpt_style.list)) return read_messages(p, &sharegpt_style, o, at, out);
     if (has(root, "prompt") && (open || has(root, "completion")))
         return read_pair(root, "prompt", "completion", o, at, out);
     if (has(root, "question") && (open || has(root, "answer")))

@@ -3,7 +3,8 @@
  *
  * One JSON object per line. The shape of a record is told by its keys:
  *     {"text"}   {"prompt", "completion"}   {"question", "answer"}   {"instruction", "input" (may be absent), "output"}
- *     {"messages": [{"role", "content"}, ...]}   or the two columns that the options name.
+ *     {"messages": [{"role", "content"}, ...]}   {"conversations": [{"from", "value"}, ...]}, which is ShareGPT's
+ *     or the two columns that the options name.
  * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
  *
  * Promises
