@@ -92,17 +92,22 @@ static void test_accumulate_keeps_nan_and_infinity(void **state) {
     op_case_close(t);
 }
 
+/* The first micro-batch of a step, to a bf16 accumulator, run; the caller closes it. */
+static op_case *first_accumulate(dtype type, const double *x, int64_t n) {
+    step_scalars s = make_scalars();
+    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 5});
+    op_case_floats(t, 0, type, SHAPE(n), x);
+    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
+    op_case_output(t, 0, DTYPE_BF16, SHAPE(n));
+    op_case_run(t, 2);
+    return t;
+}
+
 /* No noise moves a number that is bf16 already: all of them, and what is none stays none. Few, and too many for a cache. */
 static void check_first_accumulate(int n) {
     double *x = mem_alloc((size_t)n * sizeof *x);
     for (int i = 0; i < n; i++) x[i] = bf16_to_f32((uint16_t)i);
-    step_scalars s = make_scalars();
-    s.micro = 0;
-    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 3});
-    op_case_floats(t, 0, DTYPE_BF16, SHAPE(n), x);
-    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
-    op_case_output(t, 0, DTYPE_BF16, SHAPE(n));
-    op_case_run(t, 2);
+    op_case *t = first_accumulate(DTYPE_BF16, x, n);
     const double *acc = op_case_values(t, 0);
     for (int i = 0; i < n; i++)
         if (isnan(x[i]) ? !isnan(acc[i]) : acc[i] != x[i] || signbit(acc[i]) != signbit(x[i]))
@@ -121,12 +126,7 @@ static void test_stochastic_rounding_is_right_on_average(void **state) {
     enum { N = 80000 };
     double *x = mem_alloc(N * sizeof *x), sum = 0;
     for (int i = 0; i < N; i++) x[i] = 1 + 0x1p-10;
-    step_scalars s = make_scalars();
-    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 5});
-    op_case_floats(t, 0, DTYPE_F32, SHAPE(N), x);
-    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
-    op_case_output(t, 0, DTYPE_BF16, SHAPE(N));
-    op_case_run(t, 2);
+    op_case *t = first_accumulate(DTYPE_F32, x, N);
     const double *acc = op_case_values(t, 0);
     for (int i = 0; i < N; i++) {
         assert_true(acc[i] == 1 || acc[i] == 1 + 0x1p-7);

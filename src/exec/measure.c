@@ -526,7 +526,6 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
     TRY_GOTO(rc, measure_copies(m, &h), done);
     TRY_GOTO(rc, measure_host(&host, &h), done);
-    if (h.unified) h.noise_rate = h.host_noise;
     snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
              direct ? "" : " through the page cache (O_DIRECT refused)");
     round_numbers(&h);

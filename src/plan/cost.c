@@ -175,8 +175,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_ATTENTION_RING_BWD:
         return fmax(flops / hardware_attention_rate(h, t, (double)o->attr.seq_len), memory) + h->launch_s;
     default:
-        /* Without overlap the device's cores are the host's, and so is the rate that was measured there. */
-        if (o->at == TIER_HOST || (o->kind == OP_ADAMW && !h->overlap)) return host_seconds(p, o, h);
+        /* Without overlap the device's cores are the host's, and so are the rates that were measured there. */
+        if (o->at == TIER_HOST || (!h->overlap && (o->kind == OP_ADAMW || o->kind == OP_ACCUMULATE)))
+            return host_seconds(p, o, h);
         return element_seconds(p, o, h, t);
     }
 }

@@ -32,18 +32,18 @@ static const hardware machines[] = {
      .device_bandwidth = 4.3 * T, /* sheet 4.8 */
      .launch_s = 3 * US,
      .sum_s = 16 * US, /* GRAD_SUMSQ of a trace: 23 us for 31 MB */
-     .host_bandwidth =
-         150 * G, /* measured: AdamW and sums over arrays of 1 to 2 GB 120 to 160, of fp32 more than of bf16 */
+     /* Measured: AdamW and sums over arrays of 1 to 2 GB 120 to 160, of fp32 more than of bf16. */
+     .host_bandwidth = 150 * G,
      .host_adamw = 10.3 * G,
      .host_noise = 26.7 * G,
-     .matrix =
-         RATES(51 * T, 740 * T, 740 * T), /* what steps reach at 700 W: products alone sustain 670, one at a time 790 */
+     /* What steps reach at 700 W: products alone sustain 670, one at a time 790. */
+     .matrix = RATES(51 * T, 740 * T, 740 * T),
      .sheet = RATES(67 * T, 989.4 * T, 989.4 * T),
      .matrix_fp8 = 1350 * T,
      .sheet_fp8 = 1978.9 * T,
      .half = GPU_HALF,
-     .attention =
-         RATES(40 * T, 440 * T, 440 * T), /* measured: 440 at rows of 128K to 1M, D 128; at 1024 275, forward 341 */
+     /* Measured: 440 at rows of 128K to 1M, D 128; at 1024 275, forward 341. */
+     .attention = RATES(40 * T, 440 * T, 440 * T),
      .attention_half = 614,
      .vector = RATES(30 * T, 30 * T, 30 * T),
      .copy_to_device = 55 * G, /* measured, PCIe 5 x16 */

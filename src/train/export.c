@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SHARD_BYTES 5000000000ull /* what transformers 4 calls 5GB */
@@ -264,8 +265,8 @@ static status copy_tokenizer(const exporter *x, const json_t *description, arena
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* Can `dir`, which is not there, be made? Only making one tells: permissions do not say that a file system is read-only.
- * It is made in the nearest directory above that exists, and goes at once. */
+/* Can `dir`, which is not there, be made? Only making one tells: root passes every permission, and some file systems take
+ * none. It is made in the nearest directory above that exists, and goes at once. */
 static status check_place(const char *dir) {
     status rc = OK;
     char *slash;
@@ -277,8 +278,8 @@ static status check_place(const char *dir) {
         slash = strrchr(above.text, '/');
         if (slash) *slash = 0;
     } while (slash && *above.text && access(above.text, F_OK) != 0);
-    strbuf_printf(&probe, "%s/.ralo-XXXXXX", slash ? above.text : ".");
-    if (mkdtemp(probe.text)) rmdir(probe.text);
+    strbuf_printf(&probe, "%s/.ralo.tmp.%ld", slash ? above.text : ".", (long)getpid());
+    if (mkdir(probe.text, 0777) == 0) rmdir(probe.text);
     else rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, strerror(errno));
     strbuf_fini(&above);
     strbuf_fini(&probe);

@@ -17,10 +17,10 @@
 enum { TASK_BLOCKS = RNG_NOISE_BLOCK / NORM_BLOCK };
 /* Rounded accumulators work in pieces that stay in L1. */
 enum { PIECE = 1024 };
-enum { LARGE = 1 << 20 }; /* elements of what no cache keeps until it is read again */
-enum {
-    AHEAD = 4096
-}; /* bytes to fetch before a sum comes to them: one stream alone does not fill a core's share of the memory */
+/* Elements of what no cache keeps until it is read again. */
+enum { LARGE = 1 << 20 };
+/* Bytes to fetch before a sum comes to them: one stream alone does not fill a core's share of the memory. */
+enum { AHEAD = 4096 };
 
 /* ---- accumulate ---------------------------------------------------------------------------------------------- */
 
