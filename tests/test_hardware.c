@@ -198,6 +198,29 @@ static void an_estimate_is_a_whole_description(void **state) {
     assert_string_not_equal(h.name, one.name); /* a measurement with other threads is not taken for this one */
 }
 
+/* In the unit of the file, so that no digit is added by it. */
+static void numbers_are_rounded_as_they_are_written(void **state) {
+    (void)state;
+    hardware h = *hardware_at(0);
+    h.launch_s = 3.65049e-6;
+    h.vector[DTYPE_F32] = 16.28049e9;
+    h.device_bandwidth = 4230.04e9;
+    h.matrix[DTYPE_BF16] = 725312e9;
+    hardware_round(&h, 4);
+    memstream text;
+    hardware_write(&h, memstream_open(&text));
+    assert_int_equal(memstream_save(&text, "rounded.yaml"), OK);
+    FILE *f = fopen("rounded.yaml", "r");
+    char line[256];
+    int found = 0;
+    while (fgets(line, sizeof line, f))
+        found +=
+            strncmp(line, "device.launch_us: 3.65 ", 23) == 0 || strncmp(line, "vector.fp32.gflops: 16.28 ", 26) == 0 ||
+            strncmp(line, "device.gb_per_s: 4230 ", 22) == 0 || strncmp(line, "matrix.bf16.gflops: 725300 ", 27) == 0;
+    fclose(f);
+    assert_int_equal(found, 4);
+}
+
 /* Numbers of a real measurement are whole, and the description is one that can be read back. How large they are is not
  * for a test to say. */
 static void this_machine_can_be_measured(void **state) {
@@ -212,6 +235,7 @@ static void this_machine_can_be_measured(void **state) {
     assert_true(h.unified == !b->discrete && h.overlap == b->discrete);
     assert_true(h.disk_read > 0 && h.disk_write > 0 && h.launch_s > 0 && h.host_adamw > 0 && h.host_noise > 0);
     assert_true(h.copy_both <= h.copy_to_device + h.copy_to_host);
+    assert_true(b->discrete ? h.host_total > 0 : h.host_total == 0);
     o.disk_path = "no-such-directory";
     assert_int_equal(exec_measure(b, &o, &h), ERR_IO);
     assert_non_null(strstr(error_message(), "--path"));
@@ -221,6 +245,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_descriptions_read_back_to_the_same_bits),
         cmocka_unit_test(built_in_machines_are_plausible),
+        cmocka_unit_test(numbers_are_rounded_as_they_are_written),
         cmocka_unit_test(a_name_may_say_how_many_make_a_node),
         cmocka_unit_test(unknown_names_get_the_list),
         cmocka_unit_test(a_base_needs_only_what_differs),

@@ -70,6 +70,29 @@ static void test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it(
                 }
 }
 
+/* What a rank or a slice has of a parameter begins inside a block of noise and ends anywhere, and threads share it out as it
+ * suits them: an element takes the noise of its place in the whole parameter all the same. */
+static void test_accumulate_of_a_part_takes_the_noise_of_the_whole(void **state) {
+    enum { N = 3 * RNG_NOISE_BLOCK + 4567, FIRST = RNG_NOISE_BLOCK + 5 * NORM_BLOCK };
+    step_scalars s = make_scalars();
+    s.micro = 1;
+    op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 77, .first_element = FIRST});
+    double *before = mem_alloc(N * sizeof *before);
+    for (size_t i = 0; i < N; i++) before[i] = bf16_to_f32(f32_to_bf16((float)sin((double)i)));
+    op_case_random(t, 0, DTYPE_BF16, SHAPE(N), 1, 1);
+    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
+    op_case_output_floats(t, 0, DTYPE_BF16, SHAPE(N), before);
+    op_case_run(t, 5);
+    const double *x = op_case_input_values(t, 0), *acc = op_case_values(t, 0);
+    for (size_t i = 0; i < N; i++) {
+        uint16_t noise = value_noise(77, &s, 1 << 8, FIRST + i);
+        float want = bf16_to_f32(f32_to_bf16_stochastic((float)before[i] + (float)x[i], noise));
+        if (!(acc[i] == want)) fail_msg("acc[%zu] = %.9g, not %.9g", i, acc[i], want);
+    }
+    op_case_close(t);
+    free(before);
+}
+
 /* A piece with one of these takes another way through the kernel; what was there before must still be there then. */
 static void test_accumulate_keeps_nan_and_infinity(void **state) {
     enum { N = 3000 }; /* two whole pieces and a short one */
@@ -444,6 +467,51 @@ static void test_adamw_does_not_care_where_a_tensor_lies(void **state) {
     b->close(c);
 }
 
+/* Parts that begin inside a block of noise have the bits of the whole, for any number of threads. */
+static void test_adamw_of_parts_is_adamw_of_the_whole(void **state) {
+    enum { N = 2 * RNG_NOISE_BLOCK + 9 * NORM_BLOCK + 77, CUT = 13 * NORM_BLOCK };
+    float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.5f};
+    step_scalars s = make_scalars();
+    const backend *b = backend_cpu();
+    uint16_t *want = mem_alloc(4 * N * sizeof *want), *got = mem_alloc(4 * N * sizeof *got); /* p, m, v, g */
+    for (size_t i = 0; i < N; i++) {
+        element e = make_element(i, BF16_STOCHASTIC);
+        const float all[] = {e.p, e.m, fabsf(e.v), make_gradient(i, BF16_STOCHASTIC)};
+        for (size_t k = 0; k < 4; k++) want[k * N + i] = got[k * N + i] = f32_to_bf16(all[k]);
+    }
+    for (int whole = 1; whole >= 0; whole--) {
+        backend_context *c;
+        uint16_t *x = whole ? want : got;
+        assert_int_equal(b->open(&c, &(backend_options){.n_threads = whole ? 1 : 5}), OK);
+        for (size_t first = 0, n = whole ? N : CUT; first < N; first += n, n = N - first) {
+            program p;
+            program_init(&p);
+            op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
+            o->attr = adamw_attr;
+            o->attr.noise_key = 77;
+            o->attr.first_element = (int64_t)first;
+            const char *names[] = {"p", "m", "v", "g"};
+            value_id ids[4];
+            for (int i = 0; i < 4; i++)
+                ids[i] = program_persistent(&p, names[i], DTYPE_BF16, SHAPE((int64_t)n), ROLE_STATE);
+            op_in(o, 0, ids[3]);
+            op_out(o, 0, ids[0]);
+            op_out(o, 2, ids[1]);
+            op_out(o, 3, ids[2]);
+            kernel_call call = {.program = &p,
+                                .op = o,
+                                .in = {x + 3 * N + first, clip, &s},
+                                .out = {x + first, NULL, x + N + first, x + 2 * N + first}};
+            b->kernels[OP_ADAMW](c, &call);
+            program_fini(&p);
+        }
+        b->close(c);
+    }
+    assert_memory_equal(got, want, 4 * N * sizeof *got);
+    free(want);
+    free(got);
+}
+
 /* The folded constants are still AdamW: against the textbook in double, over 50 steps of one parameter. Each step rounds
  * about 10 times; the update is at most lr (1 + weight_decay |p|) per step. */
 static void test_adamw_follows_the_textbook_for_many_steps(void **state) {
@@ -478,6 +546,7 @@ static void test_adamw_follows_the_textbook_for_many_steps(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it),
+        cmocka_unit_test(test_accumulate_of_a_part_takes_the_noise_of_the_whole),
         cmocka_unit_test(test_accumulate_keeps_nan_and_infinity),
         cmocka_unit_test(test_accumulate_of_bf16_begins_with_a_copy),
         cmocka_unit_test(test_stochastic_rounding_is_right_on_average),
@@ -489,6 +558,7 @@ int main(void) {
         cmocka_unit_test(test_adamw_rounds_half_to_even),
         cmocka_unit_test(test_adamw_does_nothing_when_the_step_is_skipped),
         cmocka_unit_test(test_adamw_does_not_care_where_a_tensor_lies),
+        cmocka_unit_test(test_adamw_of_parts_is_adamw_of_the_whole),
         cmocka_unit_test(test_adamw_follows_the_textbook_for_many_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -312,6 +312,7 @@ static void a_product_has_the_same_bits_for_every_number_of_rows(void **state) {
                 free(bits);
                 free(filled);
             }
+        if (backend_under_test()->discrete) break; /* which has none of them */
     }
     assert_true(gemm_force_kernel(NULL));
 }

@@ -29,8 +29,10 @@ static void print_measured(const hardware *h) {
             h->half[2]);
     if (h->attention_half > 0)
         fprintf(stderr, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
-    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host\n", h->device_bandwidth * 1e-9,
+    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host", h->device_bandwidth * 1e-9,
             h->host_bandwidth * 1e-9);
+    if (h->host_total > 0) fprintf(stderr, ", %.2f with copies beside its cores", h->host_total * 1e-9);
+    fprintf(stderr, "\n");
     fprintf(stderr, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
     fprintf(stderr, "  AdamW      %8.3f G parameters/s in the host's caches, or %.3f G numbers rounded with noise\n",

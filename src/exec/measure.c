@@ -1,9 +1,10 @@
 /* measure.c - what this machine can do, measured with the same kernels that train.
  *
  * Everything is the best of many short tries: a shared machine is often slower than it is and never faster, and a try of
- * a few milliseconds has a chance to be left alone. The whole takes some fifteen seconds. The half_* of small products
- * are not averages: four products (one large, one thin in each direction) give four equations for rate and the three
- * lengths. */
+ * a few milliseconds has a chance to be left alone. But a GPU that is kept busy is slower than at its best, because its
+ * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds. The half_*
+ * of small products are not averages: four products (one large, one thin in each direction) give four equations for rate
+ * and the three lengths. */
 #include "exec/exec_state.h"
 
 #include <math.h>
@@ -12,16 +13,18 @@
 
 #define LEAST_TRIES 4
 #define USUAL_TRY_S 0.4
+#define SETTLE_TRIES 3 /* try_s of constant work until the clock is what power leaves of it, and as long again */
 #define COPY_BYTES ((size_t)64 << 20)
 #define STREAM_BYTES ((size_t)1 << 30) /* of each array: beyond the caches of a large host, some of which have 300 MB */
 #define VALUE_ALIGNMENT 256
+#define DIGITS 4 /* of a number: more are noise */
 
 /* Work that is large for one device is nothing for another. */
 typedef struct work_sizes {
     int64_t peak_side;                      /* of a product that shows the peak */
     int64_t side, thin;                     /* a description is solved for the rate of infinite ones */
     int64_t batch, heads, length, head_dim; /* of attention */
-    int64_t rows, row;                      /* elements that stay in the caches: arithmetic, not memory */
+    int64_t rows, row;                      /* elements that stay in the caches of cores */
     int64_t stream;                         /* fp32 elements beyond the caches */
     double flops;                           /* of one look at the clock */
 } work_sizes;
@@ -29,7 +32,7 @@ typedef struct work_sizes {
 static const work_sizes *sizes_for(const backend *b) {
     static const work_sizes cores = {1536, 1024, 128, 2,        8,  512,
                                      64,   512,  512, 16 << 20, 1e8}; /* half a second on two cores */
-    static const work_sizes gpu = {8192, 8192, 512, 4, 16, 4096, 128, 4096, 2048, 128 << 20, 4e12};
+    static const work_sizes gpu = {8192, 8192, 512, 4, 16, 4096, 128, 0, 0, 128 << 20, 4e12};
     return b->discrete ? &gpu : &cores;
 }
 
@@ -61,7 +64,8 @@ typedef struct probe {
 
 static size_t aligned(size_t n) { return align_up(n, VALUE_ALIGNMENT); }
 
-/* Positive numbers of ordinary size: kernels may be faster on zeros, slower on what is not finite. */
+/* Numbers of ordinary size: kernels may be faster on zeros and draw less power, slower on what is not finite. AdamW's are
+ * positive, because squares are. */
 static void fill(probe *r, const operand *o, uint8_t *at) {
     enum { BLOCK = 1 << 16 };
     float *noise = mem_alloc(BLOCK * sizeof *noise);
@@ -69,7 +73,8 @@ static void fill(probe *r, const operand *o, uint8_t *at) {
     char *rounded = mem_alloc(BLOCK * sizeof(double));
     size_t n = (size_t)shape_count(&o->shape), width = dtype_bytes(o->type);
     rng_normal_fill(1, 0, noise, BLOCK, 0, 0.1f);
-    for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
+    if (r->call.op->kind == OP_ADAMW)
+        for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
     for (size_t i = 0; i < BLOCK && dtype_is_float(o->type) && o->type != DTYPE_F64; i++)
         tensor_set_f32(rounded, o->type, i, noise[i]);
     for (size_t i = 0; i < n; i += BLOCK) r->b->write(r->c, at + i * width, rounded, MIN(n - i, BLOCK) * width);
@@ -153,6 +158,29 @@ static status product_open(probe *r, const bench *m, dtype t, const int64_t s[3]
     return OK;
 }
 
+/* What is left of a large product's best rate in a step, where power limits the device: three quarters of the time products,
+ * the rest a pass over memory, first until the clock has settled. */
+static status share_under_load(const bench *m, probe *product, int times, double best, double *share) {
+    operand x = {DTYPE_F32, SHAPE(sizes_for(m->b)->stream)};
+    probe pass;
+    *share = 1;
+    if (!m->b->discrete) return OK;
+    TRY(probe_open(&pass, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
+    int passes = (int)fmax(1, times * best / 3 / try_once(&pass, 1));
+    double settle = SETTLE_TRIES * m->try_s, elapsed = 0, sum = 0;
+    int n = 0;
+    for (uint64_t begin = clock_ns(); elapsed < 2 * settle; elapsed = (double)(clock_ns() - begin) * 1e-9) {
+        double seconds = try_once(product, times);
+        try_once(&pass, passes);
+        if (elapsed < settle) continue;
+        sum += seconds;
+        n++;
+    }
+    if (n > 0) *share = fmin(1, best / (sum / n));
+    probe_close(&pass);
+    return OK;
+}
+
 /* rate = R m/(m+hm) n/(n+hn) k/(k+hk): the large product and the thin ones, solved by going round. */
 static void solve_halves(const work_sizes *w, const double rate[4], double *full, double half[3]) {
     double side = (double)w->side, thin = (double)w->thin;
@@ -172,7 +200,7 @@ static void solve_halves(const work_sizes *w, const double rate[4], double *full
 
 enum { N_SHAPES = 4 };
 
-static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES]) {
+static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES], double *share) {
     int64_t side = sizes_for(m->b)->side, thin = sizes_for(m->b)->thin;
     const int64_t shapes[N_SHAPES][3] = {
         {side, side, side}, {thin, side, side}, {side, thin, side}, {side, side, thin}};
@@ -183,6 +211,7 @@ static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES]
     for (; n < N_SHAPES; n++) TRY_GOTO(rc, product_open(&r[n], m, t, shapes[n], &times[n]), done);
     probe_seconds_each(r, N_SHAPES, times, best);
     for (int i = 0; i < N_SHAPES; i++) rate[i] = op_flops(&r[i].p, r[i].call.op) / best[i];
+    rc = share_under_load(m, &r[0], times[0], best[0], share);
 done:
     while (n > 0) probe_close(&r[--n]);
     return rc;
@@ -190,7 +219,7 @@ done:
 
 /* Large ones; smaller ones lose as much as those of other types do. Where there are none the rate stays 0. */
 static void measure_products_fp8(const bench *m, hardware *h) {
-    double side = (double)sizes_for(m->b)->side;
+    double side = (double)sizes_for(m->b)->side, share;
     operand x = {DTYPE_F8E4M3, SHAPE((int64_t)side, (int64_t)side)}, y = {DTYPE_BF16, x.shape},
             scale = {DTYPE_F32, SHAPE(1)};
     probe r;
@@ -199,17 +228,23 @@ static void measure_products_fp8(const bench *m, hardware *h) {
         return;
     }
     int times = (int)fmax(1, sizes_for(m->b)->flops / op_flops(&r.p, r.call.op));
-    h->matrix_fp8 = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
-    for (int d = 0; d < 3; d++) h->matrix_fp8 *= 1 + h->half[d] / side;
+    double seconds = probe_seconds(&r, times);
+    if (share_under_load(m, &r, times, seconds, &share) == OK) {
+        h->matrix_fp8 = op_flops(&r.p, r.call.op) / seconds * share;
+        for (int d = 0; d < 3; d++) h->matrix_fp8 *= 1 + h->half[d] / side;
+    }
+    error_clear();
     probe_close(&r);
 }
 
-static status measure_products(const bench *m, hardware *h) {
+/* And the share of each type's rate that is left under load. */
+static status measure_products(const bench *m, hardware *h, double share[HARDWARE_DTYPES]) {
     double half[3], rate[N_SHAPES];
     for (int d = 0; d < 3; d++) h->half[d] = 0;
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
-        TRY(measure_product_set(m, t, rate));
+        TRY(measure_product_set(m, t, rate, &share[t]));
         solve_halves(sizes_for(m->b), rate, &h->matrix[t], half);
+        h->matrix[t] *= share[t];
         for (int d = 0; d < 3; d++) h->half[d] += half[d] / HARDWARE_DTYPES;
     }
     if (m->b->discrete) measure_products_fp8(m, h);
@@ -256,8 +291,9 @@ static status attention_rate(const bench *m, dtype t, int64_t T, double *flops_p
     return OK;
 }
 
-/* A GPU needs long rows to be busy: what a FLOP takes is a + b / length. Cores do not. */
-static status measure_attention(const bench *m, hardware *h) {
+/* A GPU needs long rows to be busy: what a FLOP takes is a + b / length. Cores do not. Under load the same units have the
+ * same clock as for products. */
+static status measure_attention(const bench *m, hardware *h, const double share[HARDWARE_DTYPES]) {
     int64_t T = sizes_for(m->b)->length, shorter = m->b->discrete ? T / 4 : T;
     double half = 0;
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
@@ -271,13 +307,14 @@ static status measure_attention(const bench *m, hardware *h) {
         slope = fmin(fmax(slope, 0), 0.5 * (double)T / at_long); /* noise, and rows that are too short to tell */
         h->attention[t] = 1 / (1 / at_long - slope / (double)T);
         half += slope * h->attention[t] / HARDWARE_DTYPES;
+        h->attention[t] *= share[t];
     }
     h->attention_half = half;
     return OK;
 }
 
-/* SWIGLU and the norm's backward on tensors that stay in the caches: arithmetic, not memory. */
-static status measure_vector(const bench *m, dtype t, double *flops_per_second) {
+/* On cores SWIGLU and the norm's backward, on tensors that stay in the caches: arithmetic, not memory. */
+static status measure_vector_of_cores(const bench *m, dtype t, double *flops_per_second) {
     enum { TIMES = 4 };
     int64_t N = sizes_for(m->b)->rows, F = sizes_for(m->b)->row, C = F;
     probe r;
@@ -292,6 +329,18 @@ static status measure_vector(const bench *m, dtype t, double *flops_per_second) 
     seconds += probe_seconds(&r, TIMES);
     probe_close(&r);
     *flops_per_second = flops / seconds;
+    return OK;
+}
+
+/* A GPU's memory hides its arithmetic, and what its caches hold is done before the next kernel has started. So its rate is
+ * what the op shows that computes most per byte: it may well be more, but no other op asks for as much. */
+static status measure_vector(const bench *m, dtype t, double *flops_per_second) {
+    if (!m->b->discrete) return measure_vector_of_cores(m, t, flops_per_second);
+    operand x = {t, SHAPE(sizes_for(m->b)->stream)};
+    probe r;
+    TRY(probe_open(&r, m, OP_GELU, &(op_attr){0}, &x, 1, &x, 1));
+    *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, 1);
+    probe_close(&r);
     return OK;
 }
 
@@ -373,18 +422,24 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
     return OK;
 }
 
-/* The host's own cores, whatever the device is. Memory by an op that writes what it has read: other stores may first fetch
- * what they overwrite, which those of an update never do. AdamW on what the caches hold: how memory limits it is known then. */
-static status measure_host(const bench *m, hardware *h) {
-    enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
+/* The host's memory by an op that writes what it has read: other stores may first fetch what they overwrite, which those of
+ * an update never do. */
+static status host_stream_open(probe *r, const bench *m) {
     sys_info machine;
     sys_info_get(&machine);
     size_t most = MIN(STREAM_BYTES, (size_t)machine.memory_total / 64); /* a small machine has small caches */
     operand x = {DTYPE_F32, SHAPE((int64_t)(most / sizeof(float)))}, scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
     step_scalars s = {.step = 1, .micro = 1};
+    TRY(probe_open(r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
+    m->b->write(m->c, r->call.in[1], &s, sizeof s);
+    return OK;
+}
+
+/* The host's own cores, whatever the device is. AdamW on what the caches hold: how memory limits it is known then. */
+static status measure_host(const bench *m, hardware *h) {
+    enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
     probe r;
-    TRY(probe_open(&r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
-    m->b->write(m->c, r.call.in[1], &s, sizeof s);
+    TRY(host_stream_open(&r, m));
     h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
     probe_close(&r);
 
@@ -402,18 +457,40 @@ static status measure_host(const bench *m, hardware *h) {
 typedef struct copier {
     const backend *b;
     backend_context *c;
+    const bench *bench;
     uint8_t *device, *host; /* two blocks each: one for either direction */
+    size_t n_bytes;         /* of a block */
 } copier;
+
+static status copier_open(copier *k, const bench *m, size_t n_bytes) {
+    const backend *b = m->b;
+    void *device = NULL, *host = NULL;
+    *k = (copier){.b = b, .c = m->c, .bench = m, .n_bytes = n_bytes};
+    TRY(b->memory_open(m->c, TIER_DEVICE, 2 * n_bytes, &device));
+    k->device = device;
+    TRY(m->host->memory_open(m->host_context, TIER_HOST, 2 * n_bytes, &host));
+    k->host = host;
+    if (b->pin) TRY(b->pin(m->c, host, 2 * n_bytes));
+    return OK;
+}
+
+/* Also what was opened in part. */
+static void copier_close(copier *k) {
+    const bench *m = k->bench;
+    if (k->host && k->b->unpin) k->b->unpin(k->c, k->host);
+    if (k->host) m->host->memory_close(m->host_context, TIER_HOST, k->host, 2 * k->n_bytes);
+    if (k->device) k->b->memory_close(k->c, TIER_DEVICE, k->device, 2 * k->n_bytes);
+}
 
 static void *copy_up(void *context) {
     const copier *k = context;
-    k->b->write(k->c, k->device, k->host, COPY_BYTES);
+    k->b->write(k->c, k->device, k->host, k->n_bytes);
     return NULL;
 }
 
 static void *copy_down(void *context) {
     const copier *k = context;
-    k->b->read(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
+    k->b->read(k->c, k->host + k->n_bytes, k->device + k->n_bytes, k->n_bytes);
     return NULL;
 }
 
@@ -427,13 +504,17 @@ static status copy_on_threads(copier *k, bool up, bool down) {
     return OK;
 }
 
-static status copy_on_queues(const copier *k, bool up, bool down) {
+static void copies_start(const copier *k, bool up, bool down) {
     const backend_queues *q = k->b->queues;
     q->select(k->c, STREAM_H2D);
-    if (up) q->copy(k->c, k->device, k->host, COPY_BYTES);
+    if (up) q->copy(k->c, k->device, k->host, k->n_bytes);
     q->select(k->c, STREAM_D2H);
-    if (down) q->copy(k->c, k->host + COPY_BYTES, k->device + COPY_BYTES, COPY_BYTES);
+    if (down) q->copy(k->c, k->host + k->n_bytes, k->device + k->n_bytes, k->n_bytes);
     q->select(k->c, STREAM_COMPUTE);
+}
+
+static status copy_on_queues(const copier *k, bool up, bool down) {
+    copies_start(k, up, down);
     return k->b->synchronize(k->c);
 }
 
@@ -446,15 +527,8 @@ static status copy_once(copier *k, bool up, bool down, double *best) {
 
 static status measure_copies(const bench *m, hardware *h) {
     status rc;
-    const backend *b = m->b;
-    backend_context *c = m->c;
-    copier k = {.b = b, .c = c};
-    void *device = NULL, *host = NULL;
-    TRY_GOTO(rc, b->memory_open(c, TIER_DEVICE, 2 * COPY_BYTES, &device), done);
-    TRY_GOTO(rc, m->host->memory_open(m->host_context, TIER_HOST, 2 * COPY_BYTES, &host), done);
-    if (b->pin) TRY_GOTO(rc, b->pin(c, host, 2 * COPY_BYTES), done);
-    k.device = device;
-    k.host = host;
+    copier k;
+    TRY_GOTO(rc, copier_open(&k, m, COPY_BYTES), done);
     double up = INFINITY, down = INFINITY, both = INFINITY;
     uint64_t start = clock_ns();
     for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < 2 * m->try_s; i++) {
@@ -466,29 +540,33 @@ static status measure_copies(const bench *m, hardware *h) {
     h->copy_to_host = COPY_BYTES / down;
     h->copy_both = fmin(2 * COPY_BYTES / both, h->copy_to_device + h->copy_to_host);
 done:
-    if (host && b->unpin) b->unpin(c, host);
-    if (host) m->host->memory_close(m->host_context, TIER_HOST, host, 2 * COPY_BYTES);
-    if (device) b->memory_close(c, TIER_DEVICE, device, 2 * COPY_BYTES);
+    copier_close(&k);
     return rc;
 }
 
-/* A description is read by people: four digits are more than a measurement knows. */
-static void round_numbers(hardware *h) {
-    double *const all[] = {
-        &h->device_bandwidth, &h->launch_s,       &h->sum_s,        &h->noise_rate, &h->host_bandwidth, &h->host_adamw,
-        &h->host_noise,       &h->copy_to_device, &h->copy_to_host, &h->copy_both,  &h->matrix_fp8,     &h->disk_read,
-        &h->disk_write,       &h->half[0],        &h->half[1],      &h->half[2],    &h->attention_half};
-    char text[32];
-    for (size_t i = 0; i < ARRAY_LENGTH(all) + 3 * HARDWARE_DTYPES; i++) {
-        size_t k = i - ARRAY_LENGTH(all);
-        double *x = i < ARRAY_LENGTH(all) ? all[i]
-                    : k % 3 == 0          ? &h->matrix[k / 3]
-                    : k % 3 == 1          ? &h->attention[k / 3]
-                                          : &h->vector[k / 3];
-        snprintf(text, sizeof text, "%.4g", *x);
-        *x = strtod(text, NULL);
+/* What the host's memory does for its cores and for copies both ways at the same time: as many copies as last a little longer
+ * than the cores' one pass, of blocks that no cache holds. */
+static status measure_host_beside_copies(const bench *m, const bench *host, hardware *h) {
+    status rc;
+    copier k;
+    probe r;
+    TRY(host_stream_open(&r, host));
+    double n_bytes = op_bytes(&r.p, r.call.op);
+    int n = (int)ceil(1.5 * n_bytes / h->host_bandwidth * h->copy_both / (2.0 * STREAM_BYTES / 4));
+    TRY_GOTO(rc, copier_open(&k, m, STREAM_BYTES / 4), done);
+    uint64_t start = clock_ns();
+    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
+        uint64_t begin = clock_ns();
+        for (int c = 0; c < n; c++) copies_start(&k, true, true);
+        double cores = n_bytes / try_once(&r, 1);
+        TRY_GOTO(rc, m->b->synchronize(m->c), done);
+        double copies = n * 2.0 * (double)k.n_bytes / ((double)(clock_ns() - begin) * 1e-9);
+        h->host_total = fmax(h->host_total, cores + copies);
     }
-    h->copy_both = fmin(h->copy_both, h->copy_to_device + h->copy_to_host);
+done:
+    copier_close(&k);
+    probe_close(&r);
+    return rc;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
@@ -497,6 +575,7 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     status rc;
     sys_info machine;
     hardware h = {.devices_per_node = 1};
+    double share[HARDWARE_DTYPES];
     bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device, *m = &device;
     bool direct = false;
     TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
@@ -519,16 +598,18 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     }
     TRY_GOTO(rc, measure_launch(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_sums(m, &h), done);
-    TRY_GOTO(rc, measure_products(m, &h), done);
-    TRY_GOTO(rc, measure_attention(m, &h), done);
+    TRY_GOTO(rc, measure_products(m, &h, share), done);
+    TRY_GOTO(rc, measure_attention(m, &h, share), done);
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
     TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
     TRY_GOTO(rc, measure_copies(m, &h), done);
     TRY_GOTO(rc, measure_host(&host, &h), done);
+    if (b->queues) TRY_GOTO(rc, measure_host_beside_copies(m, &host, &h), done);
     snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
              direct ? "" : " through the page cache (O_DIRECT refused)");
-    round_numbers(&h);
+    hardware_round(&h, DIGITS);
+    h.copy_both = fmin(h.copy_both, h.copy_to_device + h.copy_to_host);
     *out = h;
 done:
     if (device.c) b->close(device.c);

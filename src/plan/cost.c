@@ -34,6 +34,16 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
 /* Per logit and walk over it. The first takes maximum, exp and sum; the gradient's the same exp again and the difference. */
 #define SOFTMAX_FLOPS 12.0
 
+/* A chunk's walks over its logits, which are fp32: the first reads them, the gradient's reads them and writes what it makes in
+ * the type of the products. Kernels of a GPU that have both keep the row between them and read it once. */
+static double softmax_seconds(const op *o, const hardware *h, double logits, size_t e) {
+    double read = logits * sizeof(float), written = logits * (double)e, flops = SOFTMAX_FLOPS * logits;
+    bool first = o->kind != OP_UNEMBED_GRAD, gradient = op_is_loss_gradient(o->kind);
+    double passes = first && gradient && !h->overlap ? 2 : 1;
+    return fmax((first + gradient) * flops / h->vector[DTYPE_F32],
+                (passes * read + (gradient ? written : 0)) / h->device_bandwidth);
+}
+
 /* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit
  * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. Where ranks share the
  * vocabulary the first walk over the logits is STATS', and the gradient has the second alone. */
@@ -42,14 +52,13 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
     double rows = (double)op_logits_rows(p, o), n_chunks = ceil(N / rows), e = (double)dtype_bytes(hidden->type);
     double w_bytes = V * C * e, h_bytes = rows * C * e, logits = rows * V * sizeof(float);
-    double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits);
-    double softmax = fmax(SOFTMAX_FLOPS * rows * V / h->vector[DTYPE_F32], 2 * logits / h->device_bandwidth);
-    if (!op_is_loss_gradient(o->kind)) return n_chunks * (chunk + softmax);
+    double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
+                   softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
+    if (!op_is_loss_gradient(o->kind)) return n_chunks * chunk;
     dtype dw = program_get(p, o->kind == OP_UNEMBED_GRAD ? o->out[1] : o->out[2])->type;
     bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
-    chunk +=
-        (o->kind == OP_UNEMBED_GRAD ? 1 : 2) * softmax + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
+    chunk += product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
     if (again)
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +
                product_seconds(h, t, V, C, N, dw_bytes + N * C * e) + SOFTMAX_FLOPS * N * V / h->vector[DTYPE_F32];
@@ -228,8 +237,8 @@ static double wire_speed(const walker *w, const lane *lanes) {
     return meet ? fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host)) : 1;
 }
 
-/* How fast the host's cores go beside copies, which are served first: with the rest of its memory's bandwidth. An op that
- * computes longer than it reads has some to spare. */
+/* How fast the host's cores go beside copies, which are served first: with the rest of its memory's bandwidth, of which a few
+ * cores do not take all themselves. An op that computes longer than it reads has some to spare. */
 static double host_speed(const walker *w, const lane *lanes) {
     const hardware *h = w->h;
     double copied = 0;
@@ -237,8 +246,9 @@ static double host_speed(const walker *w, const lane *lanes) {
     if (on_host_wire(w, &lanes[STREAM_D2H])) copied += h->copy_to_host;
     if (copied == 0) return 1;
     size_t i = lanes[STREAM_HOST].next;
-    double rest = fmax(1 - copied * wire_speed(w, lanes) / h->host_bandwidth, LEAST_REST);
-    double needed = op_bytes(w->p, op_at(w, i)) / w->seconds[i] / h->host_bandwidth;
+    double total = fmax(h->host_total, h->host_bandwidth);
+    double rest = fmax(total - copied * wire_speed(w, lanes), LEAST_REST * total);
+    double needed = op_bytes(w->p, op_at(w, i)) / w->seconds[i];
     return fmin(1, rest / needed);
 }
 

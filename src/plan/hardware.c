@@ -266,14 +266,26 @@ static void write_text(const char *text, FILE *out) {
     fputc('"', out);
 }
 
-/* The shortest decimal that is the same number after reading, unit and all. */
+/* The shortest decimal that is the same number after reading, unit and all; with a power of ten only where it is long. */
 static void write_number(double x, double scale, FILE *out) {
-    char text[40];
+    char text[40], plain[40];
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x / scale);
         if (strtod(text, NULL) * scale == x) break;
     }
-    fputs(text, out);
+    snprintf(plain, sizeof plain, "%.0f", x / scale);
+    bool whole = x / scale < 1e9 && strtod(plain, NULL) == strtod(text, NULL);
+    fputs(whole ? plain : text, out);
+}
+
+void hardware_round(hardware *h, int digits) {
+    char text[40];
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        if (fields[i].kind != KIND_NUMBER) continue;
+        double *x = member_of(h, &fields[i]);
+        snprintf(text, sizeof text, "%.*g", digits, *x / fields[i].scale);
+        *x = strtod(text, NULL) * fields[i].scale;
+    }
 }
 
 void hardware_write(const hardware *h, FILE *out) {

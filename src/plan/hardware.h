@@ -20,7 +20,7 @@ typedef struct hardware {
     int64_t devices_per_node;
     bool unified, overlap;
     uint64_t device_bytes, host_bytes;
-    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_adamw, host_noise;
+    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_total, host_adamw, host_noise;
     double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
     double matrix_fp8, sheet_fp8; /* of products alone: nothing else is computed in 8 bits */
     double half[3]; /* m, n, k: rate(m, n, k) = matrix * m / (m + half_m) * n / (n + half_n) * k / (k + half_k) */
@@ -37,6 +37,7 @@ status hardware_load(hardware *out, const char *name_or_path);
 status hardware_read_file(hardware *out, const char *path);
 status hardware_write_file(const hardware *h, const char *path); /* whole or not at all */
 void hardware_write(const hardware *h, FILE *out);               /* the same text */
+void hardware_round(hardware *h, int digits);                    /* every rate and time, in the unit it is written in */
 
 /* This machine, when nothing was measured: cores times what a core of its kind usually reaches. A guess. */
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads);

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #define EXAMPLES 4
+#define WORTH_SAYING_S 2.0 /* of a start that lasts longer it is told what took so long */
 
 static volatile sig_atomic_t interrupt_requested;
 void train_interrupt(void) { interrupt_requested = 1; }
@@ -294,17 +295,32 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
+static double seconds_since(uint64_t begin) { return (double)(clock_ns() - begin) * 1e-9; }
+
 /* What a run that is not resumed starts from; states are zeros already. */
 static status first_values(trainer *t) {
-    if (!t->r->pretrained) {
-        params_initialize(t->e, t->p, t->r->train.seed);
+    uint64_t begin = clock_ns();
+    char count[32];
+    str_format_count(count, (double)model_param_count(&t->p->request.model));
+    if (t->r->pretrained) {
+        TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
+        say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir, count, seconds_since(begin));
         return OK;
     }
+    params_initialize(t->e, t->p, t->r->train.seed);
+    if (seconds_since(begin) > WORTH_SAYING_S)
+        say(t, "first values drawn: %s parameters in %.1f s", count, seconds_since(begin));
+    return OK;
+}
+
+static status open_memory(trainer *t, const exec_options *o) {
     uint64_t begin = clock_ns();
-    TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
-    char count[32];
-    say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir,
-        str_format_count(count, (double)model_param_count(&t->p->request.model)), (double)(clock_ns() - begin) * 1e-9);
+    const size_t *n = t->p->program.arena_bytes;
+    char device[32], host[32];
+    TRY(exec_open(&t->e, &t->p->program, o));
+    if (seconds_since(begin) > WORTH_SAYING_S)
+        say(t, "memory ready: %s on the device, %s on the host in %.1f s", str_format_bytes(device, n[TIER_DEVICE]),
+            str_format_bytes(host, n[TIER_HOST]), seconds_since(begin));
     return OK;
 }
 
@@ -317,7 +333,7 @@ static status open_parts(trainer *t) {
                        .trace_path = r->trace_path,
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
-    TRY(exec_open(&t->e, &t->p->program, &eo));
+    TRY(open_memory(t, &eo));
     size_t first, end;
     program_section(&t->p->program, SECTION_PREPARE, &first, &end);
     t->has_prepare = first < end;

@@ -196,7 +196,7 @@ typedef struct adamw_job {
     void *p, *m, *v;
     float *master, *m_scale, *v_scale; /* NULL without */
     const void *g;
-    size_t n;
+    size_t n, task_length;
 } adamw_job;
 
 /* m and v of any format as rows: states_load fills them, the step changes them (8 bits: v into its root), states_store
@@ -334,10 +334,8 @@ static void adamw_all_bf16(const adamw_job *j, size_t begin, size_t end) {
 
 /* ---- the op ---------------------------------------------------------------------------------------------------- */
 
-static void adamw_task(void *context, int64_t task, int thread) {
-    const adamw_job *j = context;
-    size_t begin, end;
-    noise_task(j->op, j->n, task, &begin, &end);
+/* Elements that take their noise from one block. */
+static void adamw_run(const adamw_job *j, size_t begin, size_t end) {
     size_t n = end - begin;
     if (j->g_type == DTYPE_BF16 && j->state_type == DTYPE_BF16) {
         adamw_all_bf16(j, begin, end);
@@ -353,6 +351,12 @@ static void adamw_task(void *context, int64_t task, int thread) {
     else if (j->p_type == DTYPE_BF16)
         adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_BF16, j->master + begin, m, v, g, n);
     else adamw_rounded(&j->constants, (uint16_t *)j->p + begin, DTYPE_F16, j->master + begin, m, v, g, n);
+}
+
+static void adamw_task(void *context, int64_t task, int thread) {
+    const adamw_job *j = context;
+    size_t at = (size_t)task * j->task_length, end = MIN(at + j->task_length, j->n);
+    for (size_t stop; at < end; at = stop) adamw_run(j, at, stop = noise_end(j->op, at, end));
 }
 
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
@@ -387,5 +391,6 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
         .decay = a->weight_decay * s->bias1 / s2,
         .rate = s->lr * s2 / s->bias1,
     };
-    pool_run(c->threads, adamw_task, &j, noise_task_count(k->op, j.n));
+    j.task_length = update_task_length(j.n, pool_threads(c->threads));
+    pool_run(c->threads, adamw_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
 }

@@ -7,8 +7,7 @@
  *     values      (the accumulator, the parameter): word r / 32 * 16 + r % 16, its low half where r % 32 < 16, else its
  *                 high half. So a vector of words serves two vectors of elements and no lane moves.
  *     states      word r: the low half rounds m, the high half v
- * so that any cut of a parameter at multiples of NORM_BLOCK gives the same bits, on any width of vector. Work on a part
- * is cut into tasks where its blocks of noise end. */
+ * so that any cut of a parameter at multiples of NORM_BLOCK gives the same bits, on any width of vector. */
 #include "backend/cpu/typed.h"
 #include "backend/cpu/cpu.h"
 
@@ -28,15 +27,20 @@ static inline size_t noise_place(const op *o, size_t i) {
     return ((size_t)o->attr.first_element + i) % RNG_NOISE_BLOCK;
 }
 
-/* One task is what lies in one block of noise. Long, because the memory controller likes few long streams: 4 Ki elements
- * reach three quarters of the bandwidth that 64 Ki do. */
-static inline int64_t noise_task_count(const op *o, size_t n) {
-    return (int64_t)((noise_place(o, 0) + n + RNG_NOISE_BLOCK - 1) / RNG_NOISE_BLOCK);
+/* Where the noise of element `at` ends: at the end of its block, or of what is asked for. */
+static inline size_t noise_end(const op *o, size_t at, size_t end) {
+    return MIN(at + RNG_NOISE_BLOCK - noise_place(o, at), end);
 }
-static inline void noise_task(const op *o, size_t n, int64_t task, size_t *begin, size_t *end) {
-    size_t before = noise_place(o, 0), block = (size_t)task * RNG_NOISE_BLOCK;
-    *begin = MAX(block, before) - before;
-    *end = MIN(block + RNG_NOISE_BLOCK - before, n);
+
+/* Elements of one task of an update. Long, because the memory controller likes few long streams: 4 Ki elements reach three
+ * quarters of the bandwidth that 64 Ki do. And as many tasks as fill every round of all threads: of 113 tasks on 16 threads
+ * the eighth round would have one. */
+enum { UPDATE_TASK_MOST = 1 << 16, UPDATE_TASK_LEAST = 1 << 13 };
+_Static_assert(UPDATE_TASK_LEAST % NORM_BLOCK == 0, "a task begins with a block of the norm and a group of noise");
+static inline size_t update_task_length(size_t n, int n_threads) {
+    size_t threads = (size_t)n_threads,
+           rounds = MAX((n + threads * UPDATE_TASK_MOST - 1) / (threads * UPDATE_TASK_MOST), 1u);
+    return MAX(align_up((n + threads * rounds - 1) / (threads * rounds), NORM_BLOCK), (size_t)UPDATE_TASK_LEAST);
 }
 
 /* Words i, i + step, ...: their places in the Weyl sequence, where n words further is NOISE_WORDS(n), and the mixer.

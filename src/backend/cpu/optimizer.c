@@ -13,8 +13,6 @@
 
 #include <math.h>
 
-/* Blocks of one task of the norm, which is as long as those of noise.h and for the same reason. */
-enum { TASK_BLOCKS = RNG_NOISE_BLOCK / NORM_BLOCK };
 /* Rounded accumulators work in pieces that stay in L1. */
 enum { PIECE = 1024 };
 /* Elements of what no cache keeps until it is read again. */
@@ -30,7 +28,7 @@ typedef struct accumulate_job {
     const void *x;
     dtype x_type, acc_type;
     void *acc;
-    size_t n;
+    size_t n, task_length;
 } accumulate_job;
 
 static void add_row(float *acc, const float *x, size_t n) {
@@ -82,10 +80,8 @@ static void copy_rounded(uint16_t *restrict dst, const uint16_t *restrict src, s
     for (; i < n; i++) dst[i] = (uint16_t)(src[i] | ((src[i] & 0x7fff) > 0x7f80 ? 0x40 : 0));
 }
 
-static void accumulate_task(void *context, int64_t task, int thread) {
-    const accumulate_job *j = context;
-    size_t begin, end;
-    noise_task(j->op, j->n, task, &begin, &end);
+/* Elements that take their noise from one block. */
+static void accumulate_run(const accumulate_job *j, size_t begin, size_t end) {
     bool restart = j->scalars->micro == 0;
     if (restart && j->x_type == DTYPE_BF16 && j->acc_type == DTYPE_BF16) {
         copy_rounded((uint16_t *)j->acc + begin, (const uint16_t *)j->x + begin, end - begin, j->n >= LARGE);
@@ -126,6 +122,12 @@ static void accumulate_task(void *context, int64_t task, int thread) {
     }
 }
 
+static void accumulate_task(void *context, int64_t task, int thread) {
+    const accumulate_job *j = context;
+    size_t at = (size_t)task * j->task_length, end = MIN(at + j->task_length, j->n);
+    for (size_t stop; at < end; at = stop) accumulate_run(j, at, stop = noise_end(j->op, at, end));
+}
+
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, 0), *acc = call_out(k, 0);
     accumulate_job j = {.op = k->op,
@@ -136,7 +138,8 @@ void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
                         .acc = k->out[0],
                         .n = (size_t)shape_count(&acc->shape)};
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
-    pool_run(c->threads, accumulate_task, &j, noise_task_count(k->op, j.n));
+    j.task_length = update_task_length(j.n, pool_threads(c->threads));
+    pool_run(c->threads, accumulate_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
 }
 
 /* ---- parts of several ranks ------------------------------------------------------------------------------------ */
@@ -190,7 +193,7 @@ typedef struct sumsq_job {
     const void *g;
     dtype type;
     double *partials;
-    size_t n, n_counted;
+    size_t n, n_counted, task_length;
 } sumsq_job;
 
 VEC_INLINE double_vec widen_half(const float *x) { /* by hand: gcc would convert lanes or halves apart */
@@ -308,9 +311,8 @@ static double sumsq_block(const sumsq_job *j, size_t begin) {
 
 static void sumsq_task(void *context, int64_t task, int thread) {
     const sumsq_job *j = context;
-    size_t first = (size_t)task * TASK_BLOCKS;
-    for (size_t b = first; b < first + TASK_BLOCKS && b * NORM_BLOCK < j->n; b++)
-        j->partials[b] = sumsq_block(j, b * NORM_BLOCK);
+    size_t begin = (size_t)task * j->task_length, end = MIN(begin + j->task_length, j->n);
+    for (size_t i = begin; i < end; i += NORM_BLOCK) j->partials[i / NORM_BLOCK] = sumsq_block(j, i);
 }
 
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
@@ -321,7 +323,8 @@ void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     j.n_counted = j.n;
     if (a->counts_part) j.n_counted = (size_t)MIN(MAX(a->counted - a->first_element, 0), (int64_t)j.n);
-    pool_run(c->threads, sumsq_task, &j, divide_up(n_blocks, TASK_BLOCKS));
+    j.task_length = update_task_length(j.n, pool_threads(c->threads));
+    pool_run(c->threads, sumsq_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
 }
 
 /* A few thousand numbers: one thread, in order. */
