@@ -41,6 +41,14 @@ static void print_measured(const hardware *h) {
     fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
+/* One line that grows: half a minute of silence looks like a program that hangs. */
+static bool part_said;
+static void say_part(const char *part) {
+    fprintf(stderr, "%s%s", part_said ? ", " : "measuring ", part);
+    fflush(stderr);
+    part_said = true;
+}
+
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h;
     char path[4096];
@@ -51,12 +59,14 @@ static status measure(const command_line *l, const backend *b, const backend_opt
     else hardware_cache_path(path, sizeof path);
     if (!*path)
         return ERR(ERR_INPUT, "devices --measure: neither XDG_CACHE_HOME nor HOME is set; name a file: --measure FILE");
-    TRY(exec_measure(b,
-                     &(measure_options){.n_threads = with->n_threads,
-                                        .bind = with->bind,
-                                        .gpu = with->gpu,
-                                        .disk_path = l->disk_path ? l->disk_path : "."},
-                     &h));
+    measure_options o = {.n_threads = with->n_threads,
+                         .bind = with->bind,
+                         .gpu = with->gpu,
+                         .disk_path = l->disk_path ? l->disk_path : ".",
+                         .on_part = say_part};
+    status rc = exec_measure(b, &o, &h);
+    if (part_said) fprintf(stderr, "\n");
+    TRY(rc);
     print_measured(&h);
     if (!l->measure_path) { /* a directory of ours; that of a named file is the user's business */
         char *slash = strrchr(path, '/');

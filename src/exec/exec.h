@@ -80,8 +80,9 @@ typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
     gpu_options gpu;
-    const char *disk_path; /* a directory on the disk in question */
-    double try_s;          /* time for each number; 0: enough for a good one */
+    const char *disk_path;             /* a directory on the disk in question */
+    double try_s;                      /* time for each number; 0: enough for a good one */
+    void (*on_part)(const char *part); /* what is measured now; NULL: nobody asks */
 } measure_options;
 status exec_measure(const backend *b, const measure_options *o, hardware *out);
 

@@ -2,9 +2,9 @@
  *
  * Everything is the best of many short tries: a shared machine is often slower than it is and never faster, and a try of
  * a few milliseconds has a chance to be left alone. But a GPU that is kept busy is slower than at its best, because its
- * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds. The half_*
- * of small products are not averages: four products (one large, one thin in each direction) give four equations for rate
- * and the three lengths. */
+ * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds, of a GPU
+ * thirty. The half_* of small products are not averages: four products (one large, one thin in each direction) give four
+ * equations for rate and the three lengths. */
 #include "exec/exec_state.h"
 
 #include <math.h>
@@ -571,6 +571,10 @@ done:
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+static void say_part(const measure_options *o, const char *part) {
+    if (o->on_part) o->on_part(part);
+}
+
 status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     status rc;
     sys_info machine;
@@ -578,6 +582,7 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     double share[HARDWARE_DTYPES];
     bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device, *m = &device;
     bool direct = false;
+    say_part(o, "disk");
     TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
     sys_info_get(&machine);
     backend_options threads = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
@@ -596,14 +601,19 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
         h.device_bytes = info.memory;
         snprintf(h.name, sizeof h.name, "%s", info.name);
     }
+    say_part(o, "products");
     TRY_GOTO(rc, measure_launch(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_sums(m, &h), done);
     TRY_GOTO(rc, measure_products(m, &h, share), done);
+    say_part(o, "attention");
     TRY_GOTO(rc, measure_attention(m, &h, share), done);
+    say_part(o, "elements");
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
     TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
     if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
+    say_part(o, "copies");
     TRY_GOTO(rc, measure_copies(m, &h), done);
+    say_part(o, "host");
     TRY_GOTO(rc, measure_host(&host, &h), done);
     if (b->queues) TRY_GOTO(rc, measure_host_beside_copies(m, &host, &h), done);
     snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
