@@ -77,5 +77,3 @@ void exec_await_queue(exec *e, stream s, uint32_t n); /* until n ops of a queued
 status exec_lanes_open(exec *e);
 void exec_lanes_close(exec *e);
 void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */
-/* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
-status measure_disk(const char *dir, hardware *h, bool *direct);

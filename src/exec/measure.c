@@ -5,19 +5,13 @@
  * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds, of a GPU
  * thirty. The half_* of small products are not averages: four products (one large, one thin in each direction) give four
  * equations for rate and the three lengths. */
-#include "exec/exec_state.h"
+#include "exec/measure.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdlib.h>
 
-#define LEAST_TRIES 4
 #define USUAL_TRY_S 0.4
 #define SETTLE_TRIES 3 /* try_s of constant work until the clock is what power leaves of it, and as long again */
-#define COPY_BYTES ((size_t)64 << 20)
-#define STREAM_BYTES ((size_t)1 << 30) /* of each array: beyond the caches of a large host, some of which have 300 MB */
-#define VALUE_ALIGNMENT 256
-#define DIGITS 4 /* of a number: more are noise */
+#define DIGITS 4       /* of a number: more are noise */
 
 /* Work that is large for one device is nothing for another. */
 typedef struct work_sizes {
@@ -34,118 +28,6 @@ static const work_sizes *sizes_for(const backend *b) {
                                      64,   512,  512, 16 << 20, 1e8}; /* half a second on two cores */
     static const work_sizes gpu = {8192, 8192, 512, 4, 16, 4096, 128, 0, 0, 128 << 20, 4e12};
     return b->discrete ? &gpu : &cores;
-}
-
-/* ---- one op with its operands, placed and filled ----------------------------------------------------------------- */
-
-typedef struct operand { /* of no dimension: the op does without */
-    dtype type;
-    shape shape;
-} operand;
-
-/* Where measuring happens, and what one number may take, all its tries together. */
-typedef struct bench {
-    const backend *b;
-    backend_context *c;
-    const backend *host; /* whose memory copies come from and go to */
-    backend_context *host_context;
-    double try_s;
-} bench;
-
-typedef struct probe {
-    const backend *b;
-    backend_context *c;
-    double try_s;
-    program p;
-    kernel_call call;
-    void *memory;
-    size_t n_bytes;
-} probe;
-
-static size_t aligned(size_t n) { return align_up(n, VALUE_ALIGNMENT); }
-
-/* Numbers of ordinary size: kernels may be faster on zeros and draw less power, slower on what is not finite. AdamW's are
- * positive, because squares are. */
-static void fill(probe *r, const operand *o, uint8_t *at) {
-    enum { BLOCK = 1 << 16 };
-    float *noise = mem_alloc(BLOCK * sizeof *noise);
-    /* What is no float stays zero: token 0, one document; and so do partial sums. */
-    char *rounded = mem_alloc(BLOCK * sizeof(double));
-    size_t n = (size_t)shape_count(&o->shape), width = dtype_bytes(o->type);
-    rng_normal_fill(1, 0, noise, BLOCK, 0, 0.1f);
-    if (r->call.op->kind == OP_ADAMW)
-        for (size_t i = 0; i < BLOCK; i++) noise[i] = fabsf(noise[i]) + 1e-3f;
-    for (size_t i = 0; i < BLOCK && dtype_is_float(o->type) && o->type != DTYPE_F64; i++)
-        tensor_set_f32(rounded, o->type, i, noise[i]);
-    for (size_t i = 0; i < n; i += BLOCK) r->b->write(r->c, at + i * width, rounded, MIN(n - i, BLOCK) * width);
-    free(noise);
-    free(rounded);
-}
-
-static void probe_close(probe *r) {
-    r->b->memory_close(r->c, TIER_DEVICE, r->memory, r->n_bytes);
-    program_fini(&r->p);
-}
-
-static status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, const operand *in, int n_in,
-                         const operand *out, int n_out) {
-    const backend *b = m->b;
-    backend_context *c = m->c;
-    *r = (probe){.b = b, .c = c, .try_s = m->try_s};
-    program_init(&r->p);
-    op *o = program_emit(&r->p, kind, SECTION_MICRO);
-    o->attr = *attr;
-    size_t at[OP_MAX_IN + OP_MAX_OUT] = {0};
-    char name[32];
-    for (int i = 0; i < n_in + n_out; i++) {
-        const operand *x = i < n_in ? &in[i] : &out[i - n_in];
-        if (x->shape.rank == 0) continue;
-        snprintf(name, sizeof name, "operand.%d", i);
-        value_id v = program_persistent(&r->p, name, x->type, x->shape, ROLE_INPUT);
-        if (i < n_in) op_in(&r->p.ops[0], i, v);
-        else op_out(&r->p.ops[0], i - n_in, v);
-        at[i] = r->n_bytes;
-        r->n_bytes += aligned(shape_bytes(&x->shape, x->type));
-    }
-    size_t work_at = r->n_bytes;
-    r->n_bytes += b->work_bytes ? b->work_bytes(&r->p, &r->p.ops[0], b->threads ? b->threads(c) : 1) : 0;
-    status rc = b->memory_open(c, TIER_DEVICE, r->n_bytes, &r->memory);
-    if (rc != OK) {
-        program_fini(&r->p);
-        return rc;
-    }
-    uint8_t *base = r->memory;
-    r->call = (kernel_call){.program = &r->p, .op = &r->p.ops[0], .work = base + work_at};
-    for (int i = 0; i < n_in; i++)
-        if (in[i].shape.rank > 0) fill(r, &in[i], r->call.in[i] = base + at[i]);
-    for (int i = 0; i < n_out; i++)
-        if (out[i].shape.rank > 0) fill(r, &out[i], r->call.out[i] = base + at[n_in + i]);
-    rc = b->prepare ? b->prepare(c, &r->call) : OK;
-    if (rc != OK) probe_close(r);
-    return rc;
-}
-
-static double try_once(probe *r, int times) {
-    kernel_fn kernel = r->b->kernels[r->call.op->kind];
-    uint64_t begin = clock_ns();
-    for (int k = 0; k < times; k++) kernel(r->c, &r->call);
-    r->b->synchronize(r->c);
-    return (double)(clock_ns() - begin) * 1e-9 / times;
-}
-
-/* Seconds of one run of each: the best of as many tries as fit into try_s apiece, each of `times` runs in a row. They
- * take turns, so that other work on the machine disturbs all alike. */
-static void probe_seconds_each(probe *r, int n, const int *times, double *best) {
-    uint64_t start = clock_ns();
-    for (int i = 0; i < n; i++) best[i] = INFINITY;
-    for (int k = 0; k < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < n * r->try_s; k++)
-        for (int i = 0; i < n; i++) best[i] = fmin(best[i], try_once(&r[i], times[i]));
-}
-
-static double probe_seconds(probe *r, int times) {
-    double best;
-    probe_seconds_each(r, 1, &times, &best);
-    return best;
 }
 
 /* ---- products, attention, elements ------------------------------------------------------------------------------- */
@@ -166,12 +48,12 @@ static status share_under_load(const bench *m, probe *product, int times, double
     *share = 1;
     if (!m->b->discrete) return OK;
     TRY(probe_open(&pass, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
-    int passes = (int)fmax(1, times * best / 3 / try_once(&pass, 1));
+    int passes = (int)fmax(1, times * best / 3 / probe_try(&pass, 1));
     double settle = SETTLE_TRIES * m->try_s, elapsed = 0, sum = 0;
     int n = 0;
     for (uint64_t begin = clock_ns(); elapsed < 2 * settle; elapsed = (double)(clock_ns() - begin) * 1e-9) {
-        double seconds = try_once(product, times);
-        try_once(&pass, passes);
+        double seconds = probe_try(product, times);
+        probe_try(&pass, passes);
         if (elapsed < settle) continue;
         sum += seconds;
         n++;
@@ -380,7 +262,7 @@ static status measure_sums(const bench *m, hardware *h) {
     return OK;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- the device's memory ----------------------------------------------------------------------------------------- */
 
 static status measure_device_bandwidth(const bench *m, hardware *h) {
     operand x = {DTYPE_F32, SHAPE(sizes_for(m->b)->stream)};
@@ -404,169 +286,6 @@ static status measure_noise(const bench *m, hardware *h) {
     if (seconds > hidden * memory) h->noise_rate = MANY / seconds;
     probe_close(&r);
     return OK;
-}
-
-/* Seconds of AdamW of n parameters, gradients and states of one type. */
-static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds) {
-    operand p = {t, SHAPE(n)}, no_master = {.shape = {0}}, clip = {DTYPE_F32, SHAPE(CLIP_COUNT)};
-    operand scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
-    op_attr a = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
-    probe r;
-    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){p, clip, scalars}, 3, (operand[]){p, no_master, p, p}, 4));
-    float no_clip[CLIP_COUNT] = {[CLIP_NORM] = 1, [CLIP_FACTOR] = 1};
-    step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
-    m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
-    m->b->write(m->c, r.call.in[2], &s, sizeof s);
-    *seconds = probe_seconds(&r, 8);
-    probe_close(&r);
-    return OK;
-}
-
-/* The host's memory by an op that writes what it has read: other stores may first fetch what they overwrite, which those of
- * an update never do. */
-static status host_stream_open(probe *r, const bench *m) {
-    sys_info machine;
-    sys_info_get(&machine);
-    size_t most = MIN(STREAM_BYTES, (size_t)machine.memory_total / 64); /* a small machine has small caches */
-    operand x = {DTYPE_F32, SHAPE((int64_t)(most / sizeof(float)))}, scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
-    step_scalars s = {.step = 1, .micro = 1};
-    TRY(probe_open(r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
-    m->b->write(m->c, r->call.in[1], &s, sizeof s);
-    return OK;
-}
-
-/* The host's own cores, whatever the device is. AdamW on what the caches hold: how memory limits it is known then. */
-static status measure_host(const bench *m, hardware *h) {
-    enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
-    probe r;
-    TRY(host_stream_open(&r, m));
-    h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
-    probe_close(&r);
-
-    int64_t n = (int64_t)RNG_NOISE_BLOCK * m->b->threads(m->c);
-    double plain, noisy;
-    TRY(measure_adamw(m, DTYPE_F32, n, &plain));
-    TRY(measure_adamw(m, DTYPE_BF16, n, &noisy));
-    h->host_adamw = (double)n / plain;
-    h->host_noise = NUMBERS * (double)n / noisy;
-    return OK;
-}
-
-/* ---- copies between the tiers ------------------------------------------------------------------------------------ */
-
-typedef struct copier {
-    const backend *b;
-    backend_context *c;
-    const bench *bench;
-    uint8_t *device, *host; /* two blocks each: one for either direction */
-    size_t n_bytes;         /* of a block */
-} copier;
-
-static status copier_open(copier *k, const bench *m, size_t n_bytes) {
-    const backend *b = m->b;
-    void *device = NULL, *host = NULL;
-    *k = (copier){.b = b, .c = m->c, .bench = m, .n_bytes = n_bytes};
-    TRY(b->memory_open(m->c, TIER_DEVICE, 2 * n_bytes, &device));
-    k->device = device;
-    TRY(m->host->memory_open(m->host_context, TIER_HOST, 2 * n_bytes, &host));
-    k->host = host;
-    if (b->pin) TRY(b->pin(m->c, host, 2 * n_bytes));
-    return OK;
-}
-
-/* Also what was opened in part. */
-static void copier_close(copier *k) {
-    const bench *m = k->bench;
-    if (k->host && k->b->unpin) k->b->unpin(k->c, k->host);
-    if (k->host) m->host->memory_close(m->host_context, TIER_HOST, k->host, 2 * k->n_bytes);
-    if (k->device) k->b->memory_close(k->c, TIER_DEVICE, k->device, 2 * k->n_bytes);
-}
-
-static void *copy_up(void *context) {
-    const copier *k = context;
-    k->b->write(k->c, k->device, k->host, k->n_bytes);
-    return NULL;
-}
-
-static void *copy_down(void *context) {
-    const copier *k = context;
-    k->b->read(k->c, k->host + k->n_bytes, k->device + k->n_bytes, k->n_bytes);
-    return NULL;
-}
-
-static status copy_on_threads(copier *k, bool up, bool down) {
-    pthread_t other;
-    if (up && down && pthread_create(&other, NULL, copy_down, k) != 0)
-        return ERR(ERR_RUN, "cannot start a thread to measure copies both ways");
-    if (up) copy_up(k);
-    else copy_down(k);
-    if (up && down) pthread_join(other, NULL);
-    return OK;
-}
-
-static void copies_start(const copier *k, bool up, bool down) {
-    const backend_queues *q = k->b->queues;
-    q->select(k->c, STREAM_H2D);
-    if (up) q->copy(k->c, k->device, k->host, k->n_bytes);
-    q->select(k->c, STREAM_D2H);
-    if (down) q->copy(k->c, k->host + k->n_bytes, k->device + k->n_bytes, k->n_bytes);
-    q->select(k->c, STREAM_COMPUTE);
-}
-
-static status copy_on_queues(const copier *k, bool up, bool down) {
-    copies_start(k, up, down);
-    return k->b->synchronize(k->c);
-}
-
-static status copy_once(copier *k, bool up, bool down, double *best) {
-    uint64_t begin = clock_ns();
-    TRY(k->b->queues ? copy_on_queues(k, up, down) : copy_on_threads(k, up, down));
-    *best = fmin(*best, (double)(clock_ns() - begin) * 1e-9);
-    return OK;
-}
-
-static status measure_copies(const bench *m, hardware *h) {
-    status rc;
-    copier k;
-    TRY_GOTO(rc, copier_open(&k, m, COPY_BYTES), done);
-    double up = INFINITY, down = INFINITY, both = INFINITY;
-    uint64_t start = clock_ns();
-    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < 2 * m->try_s; i++) {
-        TRY_GOTO(rc, copy_once(&k, true, false, &up), done);
-        TRY_GOTO(rc, copy_once(&k, false, true, &down), done);
-        TRY_GOTO(rc, copy_once(&k, true, true, &both), done);
-    }
-    h->copy_to_device = COPY_BYTES / up;
-    h->copy_to_host = COPY_BYTES / down;
-    h->copy_both = fmin(2 * COPY_BYTES / both, h->copy_to_device + h->copy_to_host);
-done:
-    copier_close(&k);
-    return rc;
-}
-
-/* What the host's memory does for its cores and for copies both ways at the same time: as many copies as last a little longer
- * than the cores' one pass, of blocks that no cache holds. */
-static status measure_host_beside_copies(const bench *m, const bench *host, hardware *h) {
-    status rc;
-    copier k;
-    probe r;
-    TRY(host_stream_open(&r, host));
-    double n_bytes = op_bytes(&r.p, r.call.op);
-    int n = (int)ceil(1.5 * n_bytes / h->host_bandwidth * h->copy_both / (2.0 * STREAM_BYTES / 4));
-    TRY_GOTO(rc, copier_open(&k, m, STREAM_BYTES / 4), done);
-    uint64_t start = clock_ns();
-    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
-        uint64_t begin = clock_ns();
-        for (int c = 0; c < n; c++) copies_start(&k, true, true);
-        double cores = n_bytes / try_once(&r, 1);
-        TRY_GOTO(rc, m->b->synchronize(m->c), done);
-        double copies = n * 2.0 * (double)k.n_bytes / ((double)(clock_ns() - begin) * 1e-9);
-        h->host_total = fmax(h->host_total, cores + copies);
-    }
-done:
-    copier_close(&k);
-    probe_close(&r);
-    return rc;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* measure_disk.c - how fast large blocks go to a directory's disk and come back, on the way that the nvme tier takes. */
-#include "exec/exec_state.h"
+#include "exec/measure.h"
 
 #include <stdlib.h>
 #include <sys/statvfs.h>
