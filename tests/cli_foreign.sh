@@ -60,7 +60,7 @@ cat >ds.json <<'JSON'
 }
 JSON
 tiny=(--preset test-llama --set data.seq_len=24 --set train.steps=4 --set train.eval_rows=2 --set train.problems=0)
-check 0 "from      ds.json (DeepSpeed)" "-> train.clip = 0.5" "-> parallel.overlap = true" "no effect here: parameters are whole in this stage" "s in kernels" -- \
+check 0 "from      ds.json (DeepSpeed)" "-> train.clip = 0.5" "-> parallel.overlap = true" "no effect here: parameters are whole in this stage" "ms of a step in ops" -- \
     train --deepspeed ds.json "${tiny[@]}" --set run.dir=a --json
 [ "$(grep -c 'gradient_clipping' err)" = 1 ] || fail "gradient_clipping was not reported exactly once"
 python3 - <<'PY' || fail "train --json: translated, breakdown"
@@ -71,7 +71,8 @@ assert rows["gradient_clipping"]["setting"] == "train.clip" and rows["gradient_c
 assert rows["gradient_clipping"]["line"] == 4 and rows["gradient_clipping"]["file"] == "ds.json"
 assert rows["zero_optimization.stage"]["setting"] == "parallel.zero" and rows["zero_optimization.stage"]["value"] == "2"
 assert value["strategy"]["micro_batch"] == 2 and value["strategy"]["accumulation"] == 2
-assert value["breakdown"]["linear"] > 0 and value["breakdown"]["adamw"] > 0
+for kind in "linear", "adamw":
+    assert value["breakdown"][kind]["ms"] > 0 and value["breakdown"][kind]["predicted_ms"] > 0, kind
 json.dump(value["param_hash"], open("hash", "w"))
 PY
 check 0 -- plan --deepspeed ds.json "${tiny[@]}" --json

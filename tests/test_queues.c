@@ -84,11 +84,26 @@ static void the_forward_of_a_turn_is_queued_before_the_update_is_done(void **sta
     training_dir_remove(dir);
 }
 
+/* A breakdown asks for the time of every op: they are queued one by one, and nothing else changes. */
+static void ops_of_a_breakdown_are_timed(void **state) {
+    char *dir = training_dir();
+    train_result plain = run(backend_queued(), PRECISION_FP32, NULL, dir);
+    uint64_t before = backend_queued_recordings();
+    train_result timed = run(backend_queued(), PRECISION_FP32, (const char *const[]){"run.breakdown=true", NULL}, dir);
+    assert_int_equal(backend_queued_recordings(), before);
+    assert_int_equal(timed.param_hash, plain.param_hash);
+    const op_kind some[] = {OP_LINEAR, OP_LINEAR_DW, OP_UNEMBED_LOSS_GRAD, OP_ADAMW};
+    for (size_t i = 0; i < ARRAY_LENGTH(some); i++)
+        assert_true(timed.step_seconds[some[i]] > 0 && plain.step_seconds[some[i]] == 0);
+    training_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
         cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
         cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),
+        cmocka_unit_test(ops_of_a_breakdown_are_timed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

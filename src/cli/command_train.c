@@ -145,7 +145,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
         train_report_summary(p, &result, run_dir);
-        if (c->run.breakdown) train_report_breakdown(&result);
+        if (c->run.breakdown) train_report_breakdown(p, &result);
         if (l->json) train_report_json(l, p, r, &result, run_dir, all);
     }
     free(all);

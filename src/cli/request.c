@@ -215,6 +215,7 @@ status request_from_config(const config *c, train_request *out) {
                            .train = *t,
                            .keep = c->run.keep,
                            .no_last_checkpoint = !c->run.save_last,
+                           .timed = c->run.breakdown,
                            .n_threads = threads,
                            .bind = c->run.bind,
                            .backend = b};

@@ -100,19 +100,29 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
     fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
 }
 
-/* Where the time went, longest first. */
-void train_report_breakdown(const train_result *t) {
+/* Seconds that the plan predicts for ops of a kind in a step; NAN where it predicts nothing. */
+static double predicted_seconds(const plan *p, op_kind k) {
+    return p->request.hardware && !p->cost.missing ? p->cost.kinds[k].seconds : NAN;
+}
+
+/* Where the time went, longest first, beside where it was expected to go. */
+void train_report_breakdown(const plan *p, const train_result *t) {
     double sum = 0, longest;
     bool shown[OP_COUNT] = {0};
-    for (op_kind k = 0; k < OP_COUNT; k++) sum += t->busy_seconds[k];
-    fprintf(stderr, "time      %.3f s in kernels, evaluation included\n", sum);
+    for (op_kind k = 0; k < OP_COUNT; k++) sum += t->step_seconds[k];
+    fprintf(stderr, "time      %.4g ms of a step in ops, as if none ran beside another; and as predicted\n", 1e3 * sum);
     do {
         op_kind best = 0;
         longest = 0;
         for (op_kind k = 0; k < OP_COUNT; k++)
-            if (!shown[k] && t->busy_seconds[k] > longest) longest = t->busy_seconds[best = k];
+            if (!shown[k] && t->step_seconds[k] > longest) longest = t->step_seconds[best = k];
         shown[best] = true;
-        if (longest > 0) fprintf(stderr, "    %-20s %10.3f s  %5.1f %%\n", op_name(best), longest, 100 * longest / sum);
+        if (longest <= 0) break;
+        fprintf(stderr, "    %-20s %10.3f ms  %5.1f %%", op_name(best), 1e3 * longest, 100 * longest / sum);
+        double predicted = predicted_seconds(p, best);
+        if (isfinite(predicted))
+            fprintf(stderr, "  %10.3f ms  %+5.0f %%", 1e3 * predicted, 100 * (predicted / longest - 1));
+        fputc('\n', stderr);
     } while (longest > 0);
 }
 
@@ -138,11 +148,14 @@ status train_report_gather(comm *ranks, const plan *p, const train_result *t, ra
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static json_t *breakdown_json(const train_result *t) {
-    json_t *times = json_object();
+static json_t *breakdown_json(const plan *p, const train_result *t) {
+    json_t *kinds = json_object();
     for (op_kind k = 0; k < OP_COUNT; k++)
-        if (t->busy_seconds[k] > 0) json_object_set_new(times, op_name(k), json_real(t->busy_seconds[k]));
-    return times;
+        if (t->step_seconds[k] > 0)
+            json_object_set_new(kinds, op_name(k),
+                                json_pack("{s:f, s:o}", "ms", 1e3 * t->step_seconds[k], "predicted_ms",
+                                          number_or_null(1e3 * predicted_seconds(p, k))));
+    return kinds;
 }
 
 static json_t *ranks_json(const rank_memory *all, int n) {
@@ -208,7 +221,7 @@ void train_report_json(const command_line *l, const plan *p, const train_request
     }
     json_object_set_new(memory, "allocations_in_steps", json_integer((json_int_t)t->memory.n_allocations));
     json_object_set_new(root, "memory", memory);
-    if (l->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(t));
+    if (l->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(p, t));
     if (foreign_was_read(&l->foreign)) json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
     json_print(root, 9);
 }

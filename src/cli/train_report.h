@@ -4,7 +4,7 @@
 
 void train_report_data(const dataset *d, const config *c, double read_seconds);
 void train_report_summary(const plan *p, const train_result *t, const char *run_dir);
-void train_report_breakdown(const train_result *t);
+void train_report_breakdown(const plan *p, const train_result *t);
 
 /* What every rank planned and used, for the report of the first. */
 typedef struct rank_memory {

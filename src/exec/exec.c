@@ -220,6 +220,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
         program_section(p, s, &e->first_op[s], &e->end_op[s]);
         longest = MAX(longest, e->end_op[s] - e->first_op[s]);
     }
+    e->stamped = e->backend->queues && (o->timed || o->trace_path);
     if (o->trace_path) TRY_GOTO(rc, trace_open(&e->trace, o->trace_path, p, longest), fail);
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
@@ -321,6 +322,8 @@ bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use) {
     *context = e->used_at_open > arena ? e->used_at_open - arena : 0;
     return e->backend->used_bytes;
 }
+
+bool exec_is_timed(const exec *e) { return !e->backend->queues || e->stamped; }
 
 double exec_busy_seconds(const exec *e, op_kind k) {
     return (double)atomic_load_explicit(&e->busy_ns[k], memory_order_relaxed) * 1e-9;

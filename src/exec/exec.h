@@ -27,8 +27,9 @@ typedef struct exec_options {
     bool bind;
     gpu_options gpu;
     const char *trace_path; /* Chrome trace format; NULL = none */
-    const char *nvme_path;  /* directory for the nvme tier; NULL: the program must not use it */
-    comm *comm;             /* the other ranks, borrowed; NULL: the program must not send */
+    bool timed; /* exec_busy_seconds is asked for; a device with queues gets its ops one by one then, as for a trace */
+    const char *nvme_path; /* directory for the nvme tier; NULL: the program must not use it */
+    comm *comm;            /* the other ranks, borrowed; NULL: the program must not send */
 } exec_options;
 
 typedef struct ledger {
@@ -59,7 +60,8 @@ void exec_ledger(const exec *e, ledger *out);
  * libraries, recorded sections), and everything in use now. False where device memory is the host's. */
 bool exec_driver_memory(const exec *e, uint64_t *context, uint64_t *in_use);
 double exec_busy_seconds(const exec *e, op_kind k); /* time spent in kernels of this kind so far; of a device with
-                                                     * queues only while it is traced */
+                                                     * queues only where it is timed or traced */
+bool exec_is_timed(const exec *e);                  /* is it all of them? */
 
 /* After a loss that is not finite: runs the section again on the same inputs and names the first op whose output is
  * not finite. */

@@ -52,6 +52,7 @@ struct exec {
     uint64_t n_runs, n_allocations;
     uint64_t used_at_open;        /* of the device, as its driver counts */
     trace *trace;                 /* NULL: none asked for */
+    bool stamped;                 /* ops on queues are timed one by one */
     bool recorded[SECTION_COUNT]; /* by a device with queues */
     uint64_t stamped_from;        /* when moment 0 of a device's stamps was */
 };

@@ -16,8 +16,8 @@
  * that a recording does not hold, and a recording cannot be ended in the middle. Every such message is counted for the host,
  * so that comm sees how far they are.
  *
- * A trace needs the time of every op, which a recorded section does not give: with a trace the ops are queued one by one
- * with a stamp before and after each. */
+ * Who wants the time of every op, for a trace or a breakdown, does not get it from a recorded section: the ops are queued one
+ * by one then, with a stamp before and after each. */
 #include "exec/exec_state.h"
 
 #include <sched.h>
@@ -171,7 +171,7 @@ status exec_queues_open(exec *e) {
         if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
             TRY(e->backend->prepare(e->context, &e->calls[i]));
     for (section s = 0; s < SECTION_COUNT; s++) {
-        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !has_link(e, s) && !e->trace;
+        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !has_link(e, s) && !e->stamped;
         if (!e->recorded[s]) {
             order_by_depth(e, s);
             continue;
@@ -188,8 +188,8 @@ status exec_queues_start(exec *e, section s) {
     if (!any_queued(e, s)) return OK;
     if (has_link(e, s)) comm_links_begin(e->comm, s, &e->done[STREAM_COMM]);
     if (e->recorded[s]) q->start(e->context, s);
-    else if (!e->trace) queue_section(e, s, false);
-    if (!e->trace) return OK;
+    else if (!e->stamped) queue_section(e, s, false);
+    if (!e->stamped) return OK;
     TRY(e->backend->synchronize(e->context));
     e->stamped_from = clock_ns();
     q->select(e->context, STREAM_COMPUTE);
@@ -205,14 +205,14 @@ status exec_queues_finish(exec *e, section s) {
         if (ended != OK) rc = ended;
     }
     TRY(rc);
-    if (!e->trace) return OK;
+    if (!e->stamped) return OK;
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
         const op *o = &e->program->ops[i];
         if (!exec_is_queued(e, o->stream)) continue;
         uint64_t start = e->backend->queues->stamp_ns(e->context, 2 * (i - e->first_op[s]) + 1);
         uint64_t end = e->backend->queues->stamp_ns(e->context, 2 * (i - e->first_op[s]) + 2);
         atomic_fetch_add_explicit(&e->busy_ns[o->kind], end - start, memory_order_relaxed);
-        trace_add(e->trace, i, e->stamped_from + start, e->stamped_from + end);
+        if (e->trace) trace_add(e->trace, i, e->stamped_from + start, e->stamped_from + end);
     }
     return OK;
 }

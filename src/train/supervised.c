@@ -44,7 +44,8 @@ struct trainer {
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
     uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens;
-    char *description; /* of the model, for export */
+    double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
+    char *description;             /* of the model, for export */
     arena memory;
 };
 
@@ -229,7 +230,15 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     return OK;
 }
 
-status trainer_step(trainer *t, train_step_report *report) { return run_step(t, false, report); }
+/* What the ops of a step took counts for the step in which they ran, also where they are the next one's. */
+static status run_timed_step(trainer *t, bool goes_on, train_step_report *report) {
+    for (op_kind k = 0; k < OP_COUNT; k++) t->busy_seconds[k] -= exec_busy_seconds(t->e, k);
+    status rc = run_step(t, goes_on, report);
+    for (op_kind k = 0; k < OP_COUNT; k++) t->busy_seconds[k] += exec_busy_seconds(t->e, k);
+    return rc;
+}
+
+status trainer_step(trainer *t, train_step_report *report) { return run_timed_step(t, false, report); }
 
 void trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
@@ -331,6 +340,7 @@ static status open_parts(trainer *t) {
                        .bind = r->bind,
                        .gpu = r->gpu,
                        .trace_path = r->trace_path,
+                       .timed = r->timed,
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
     TRY(open_memory(t, &eo));
@@ -454,7 +464,7 @@ static status loop(trainer *t, train_result *out) {
         if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
         if (stop) break;
         train_step_report report;
-        TRY(run_step(t, goes_on(t, t->state.step + 1), &report));
+        TRY(run_timed_step(t, goes_on(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         if (evaluates_behind(t, report.step)) trainer_evaluate(t, &out->eval);
@@ -516,8 +526,10 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     if (rc == OK && r->export_dir) rc = export_model(t);
     out->param_hash = trainer_param_hash(t);
     exec_ledger(t->e, &out->memory);
-    out->idle = t->kernel_seconds > 0 ? 1 - t->kernel_seconds / t->micro_seconds : NAN;
-    for (op_kind k = 0; k < OP_COUNT; k++) out->busy_seconds[k] = exec_busy_seconds(t->e, k);
+    bool timed = exec_is_timed(t->e) && t->timed_tokens > 0;
+    out->idle = timed ? 1 - t->kernel_seconds / t->micro_seconds : NAN;
+    double n_steps = (double)t->timed_tokens / (double)plan_tokens_per_step(p);
+    for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->busy_seconds[k] / n_steps;
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
                      (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +

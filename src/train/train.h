@@ -181,6 +181,7 @@ typedef struct train_request {
     int n_threads;
     bool bind;
     const char *trace_path;
+    bool timed;            /* fill train_result.step_seconds of a device with queues too, which costs it some percent */
     const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
     gpu_options gpu;
@@ -199,7 +200,7 @@ typedef struct train_result {
     uint64_t rss_peak;
     /* As exec_driver_memory gives them, of a shared GPU this rank's part; 0: the device is the host. */
     uint64_t gpu_context, gpu_in_use;
-    double busy_seconds[OP_COUNT]; /* in kernels of each kind, evaluation included */
+    double step_seconds[OP_COUNT]; /* of the mean step, in ops of each kind, as if nothing overlapped; see timed */
     double idle; /* share of forward and backward in which no kernel ran; NAN where that is not measured */
 } train_result;
 
