@@ -1,11 +1,10 @@
 #!/bin/bash
 # cli_help.sh - help, man page and completions say what the parser takes: every command, every flag, every setting. RALO
 # names the program.
-root=$(cd "$(dirname "$0")/.." && pwd)
-. "$root/tests/check.sh"
+. "$(dirname "$0")/check.sh"
 
 # ---- the annotated defaults that come with the program are its own
-"$RALO" train --show-config | cmp - "$root/configs/default.yaml" || fail "configs/default.yaml is not what train --show-config prints"
+"$RALO" train --show-config | cmp - "$project/configs/default.yaml" || fail "configs/default.yaml is not what train --show-config prints"
 
 # ---- help: on stdout, exit code 0, and each flag it lists is a flag that the parser knows
 "$RALO" --help >all 2>err && [ ! -s err ] || fail "ralo --help: $(cat err)"
