@@ -102,6 +102,7 @@ status job_use_dir(job *j, const char *dir) {
             ERR_INPUT,
             "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", dir,
             newest);
+    TRY(train_check_disk(&j->request, &j->plan, dir));
     TRY(dir_make(dir));
     j->request.run_dir = dir;
     return OK;

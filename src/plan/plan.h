@@ -116,7 +116,10 @@ status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a 
 void plan_close(plan *p);
 void plan_move(plan *to, plan *from);        /* from holds nothing then */
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
-double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
+/* Of a checkpoint, of all ranks together and without its files' headers. With states of 8 bits a little less than that: what is
+ * too small for them counts as if it had them. */
+uint64_t plan_checkpoint_bytes(const plan *p);
+double plan_volume(const plan *p); /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
