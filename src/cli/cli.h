@@ -123,3 +123,4 @@ status job_open(job *j);                     /* data and plan; job_close also af
 status job_check(const job *j);              /* all that can be refused before anything is written */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses others' checkpoints and full disks. Borrows dir */
 void job_close(job *j);
+void note_say(const plan *p); /* its note, as a warning */

@@ -31,6 +31,7 @@ static status show_world(const command_line *l, const plan_request *from) {
     TRY(use_world(&r, l));
     TRY(plan_compile(&p, &r));
     plan_print_candidates(&p, stderr);
+    note_say(&p);
     json_t *chosen = plan_json(&p, NULL);
     plan_close(&p);
     if (!l->json) {
@@ -54,6 +55,7 @@ static status show(const command_line *l, const train_request *r, const plan *p,
     if (l->longest) longest_print(row, stderr);
     plan_print(p, stderr);
     train_disk_print(&disk, stderr);
+    note_say(p);
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
     if (l->timeline) TRY(plan_timeline_write(p, l->timeline)); /* also of what does not fit: there it is wanted most */

@@ -218,6 +218,8 @@ status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+/* What is done as it was asked for, but not what it is usually asked for: a line, or nothing. out is empty before. */
+void plan_note(const plan *p, strbuf *out);
 /* All that a plan says, with these three; rungs: NULL where they were not asked for. */
 json_t *plan_json(const plan *p, const plan_rung *rungs);
 json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
