@@ -53,4 +53,14 @@ grep -q 'does not fit' err && grep -q ' fits' err || fail "the tables do not say
 holds 'r["predicted_step_ms"] > 0 and r["step_ms"] > 0'
 grep -q 'measured, .* predicted .* for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
 
+# 8 bits are emulated on a processor: said once by the plan and once by the run.
+fp8=(--preset test-qwen3 --set run.device=cpu --set precision=fp8)
+check 0 -- plan "${fp8[@]}" --json
+[ "$(grep -c '^warning: precision fp8 on a CPU is emulated' err)" = 1 ] || fail "plan: no note of fp8 in $(tail -n 3 err)"
+grep -q '"notes": \["precision fp8 on a CPU is emulated' out || fail "plan --json: no note of fp8"
+check 0 -- train "${fp8[@]}" --set data.source=builtin:grammar --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 \
+    --set train.problems=0 --set run.dir=fp8
+[ "$(grep -c 'precision fp8 on a CPU is emulated' err)" = 1 ] || fail "train: not one note of fp8"
+check 0 '!emulated' -- plan --preset test-qwen3 --set precision=fp8 --hardware h100
+check 0 '!emulated' -- plan --preset test-qwen3 --set precision=bf16
 finish "all is as it should be"

@@ -33,4 +33,13 @@ check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
 check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
 grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
+
+# A disk without room is told once, and no rank makes a directory.
+if [ "$(df --output=avail -B1T . | tail -n 1)" -lt 100 ]; then
+    check 2 'run.dir d/e: ' 'are free there, a checkpoint takes' -- train --ranks 2 --preset llama3-70b --set model.hidden=262144 \
+        --set model.ffn=1048576 --set model.layers=30 --set data.seq_len=8 --set data.source=builtin:random \
+        --set train.micro_batch=1 --set train.accumulation=1 --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 \
+        --set train.problems=0 --set memory.strategy=manual --set memory.device=1P --set memory.host=1P --set run.dir=d/e
+    [ ! -e d ] || fail "a refused run has made a directory"
+fi
 finish "collectives on 1 to 8 ranks; killed, crashed, busy and stopped ranks are named"

@@ -555,6 +555,34 @@ static void test_dir_remove_all_does_not_follow_links(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(refused); i++) assert_int_equal(dir_remove_all(refused[i]), ERR_INPUT);
 }
 
+static void test_the_room_of_a_place_that_is_not_there_yet(void **state) {
+    static const char *const from_here[][2] = {
+        {"absent", "."}, {"absent/too", "."}, {"", "."}, {"..", ".."}, {"/", "/"}};
+    strbuf found;
+    dir_space there, above;
+    for (size_t i = 0; i < ARRAY_LENGTH(from_here); i++) {
+        strbuf_init(&found);
+        dir_nearest(from_here[i][0], &found);
+        assert_string_equal(found.text, from_here[i][1]);
+        assert_int_equal(found.length, strlen(found.text));
+        strbuf_fini(&found);
+    }
+    strbuf_init(&found);
+    dir_nearest("/no-such-directory-of-ralo/below", &found);
+    assert_string_equal(found.text, "/");
+    strbuf_fini(&found);
+    assert_int_equal(dir_make(path_of("near")), OK);
+    strbuf_init(&found);
+    dir_nearest(path_of("near/far/away/"), &found);
+    assert_string_equal(found.text, path_of("near"));
+    assert_true(dir_space_get(found.text, &there) && dir_space_get(test_dir, &above));
+    assert_int_equal(there.file_system, above.file_system);
+    assert_true(there.free <= there.total && there.reserve <= there.total - there.free);
+    strbuf_fini(&found);
+    assert_false(dir_space_get(path_of("near/far"), &there));
+    assert_int_equal(errno, ENOENT);
+}
+
 /* ---- clock and machine --------------------------------------------------------------------------------------- */
 
 static void test_clock_does_not_go_back(void **state) {
@@ -816,6 +844,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_is_printed_is_taken_or_saved, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, test_dir_open, test_dir_close),
+        cmocka_unit_test(test_the_room_of_a_place_that_is_not_there_yet),
         cmocka_unit_test(test_clock_does_not_go_back),
         cmocka_unit_test(test_machine_is_described),
         cmocka_unit_test(test_pool_runs_every_task_once),

@@ -124,6 +124,35 @@ static void less_is_kept_for_the_backward(void **state) {
     assert_true(norms < none && selective < norms);
 }
 
+/* A processor has no units for it: who asks is told, once for people and once for programs. On a GPU there is nothing to say. */
+static void a_processor_says_that_it_emulates(void **state) {
+    (void)state;
+    for (precision q = PRECISION_FP32; q < PRECISION_COUNT; q++)
+        for (int gpu = 0; gpu < 2; gpu++) {
+            compiled k = {0};
+            training_must(training_request(&(training){.precision = q}, &k.c, &k.r));
+            k.r.plan.open = (plan_open){0};
+            k.r.plan.target = backend_target(gpu ? DEVICE_CUDA : DEVICE_CPU, 2);
+            training_must(plan_compile(&k.p, &k.r.plan));
+            strbuf note;
+            strbuf_init(&note);
+            plan_note(&k.p, &note);
+            json_t *root = plan_json(&k.p, NULL);
+            const json_t *notes = json_object_get(root, "notes");
+            bool emulated = precision_fp8(q) && !gpu;
+            assert_int_equal(note.length > 0, emulated);
+            assert_int_equal(json_array_size(notes), emulated);
+            if (emulated) {
+                assert_non_null(strstr(note.text, precision_name(q)));
+                assert_non_null(strstr(note.text, "emulated"));
+                assert_string_equal(json_string_value(json_array_get(notes, 0)), note.text);
+            }
+            json_decref(root);
+            strbuf_fini(&note);
+            compiled_close(&k);
+        }
+}
+
 /* ---- training ------------------------------------------------------------------------------------------------------- */
 
 static void check_bits(const train_result *plain, training t, const char *const *more) {
@@ -228,6 +257,7 @@ int main(void) {
         cmocka_unit_test(the_pass_rewrites_the_products_of_the_layers),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
+        cmocka_unit_test(a_processor_says_that_it_emulates),
         cmocka_unit_test(less_is_kept_for_the_backward),
         cmocka_unit_test(no_technique_changes_a_bit),
         cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),

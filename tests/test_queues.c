@@ -98,10 +98,30 @@ static void ops_of_a_breakdown_are_timed(void **state) {
     training_dir_remove(dir);
 }
 
+/* First values are carried to a device while the next are drawn, and come back for the hash while those before are hashed:
+ * parameters of several chunks, with tails, and of less than one, in memory that the host reaches, does not, and mixed. */
+static void parameters_of_many_chunks_come_and_go_whole(void **state) {
+    static const char *const ways[][4] = {
+        {"model.vocab=40001"},
+        {"model.vocab=40001", "memory.offload.states=host"}, /* masters are near, parameters are not */
+        {"model.vocab=40001", "memory.offload.params=nvme", "memory.offload.states=nvme"},
+    };
+    char *dir = training_dir();
+    for (precision q = PRECISION_FP32; q <= PRECISION_BF16; q++) {
+        train_result plain = run(NULL, q, ways[0], dir);
+        for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+            train_result r = run(backend_queued(), q, ways[i], dir);
+            if (r.param_hash != plain.param_hash) fail_msg("way %zu in %s: other bits", i, precision_name(q));
+        }
+    }
+    training_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
         cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
+        cmocka_unit_test(parameters_of_many_chunks_come_and_go_whole),
         cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),
         cmocka_unit_test(ops_of_a_breakdown_are_timed),
     };

@@ -177,6 +177,14 @@ char *memstream_take(memstream *m);
 status memstream_save(memstream *m, const char *path);
 status dir_make(const char *path);       /* mkdir -p */
 status dir_remove_all(const char *path); /* rm -r; no error when absent */
+/* `path`, or where it is not there the nearest directory above that is: where it would be made. out is empty before. */
+void dir_nearest(const char *path, strbuf *out);
+typedef struct dir_space {
+    uint64_t total, free; /* bytes; total 0: the file system does not count */
+    uint64_t reserve;     /* beyond `free`, kept for root: 0 for everyone else */
+    uint64_t file_system; /* the same number for all directories on it */
+} dir_space;
+bool dir_space_get(const char *path, dir_space *out); /* of what is there; false: errno says why not */
 
 /* ---- rng: Philox4x32-10, counter based ---------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* file.c - whole files in and out, directories made and removed.
+/* file.c - whole files in and out, directories made and removed, and how much room they have.
  *
  * Files may come from anyone: a read is bounded by the caller, and removing a directory never follows a symbolic
  * link, not even one that is swapped in while we walk (every step is relative to an open directory).
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 static status read_to_end(int fd, const char *path, size_t size_hint, size_t max_bytes, char **out, size_t *n_bytes) {
@@ -235,4 +236,31 @@ status dir_remove_all(const char *path) {
         return ERR(ERR_INPUT, "remove '%s': refused, the path must name a directory of its own", path);
     TRY(remove_entry(AT_FDCWD, trimmed, path));
     return OK;
+}
+
+/* ---- room ---------------------------------------------------------------------------------------------------- */
+
+void dir_nearest(const char *path, strbuf *out) {
+    strbuf_add(out, path);
+    while (access(out->text, F_OK) != 0) {
+        char *slash = strrchr(out->text, '/');
+        out->length = slash ? (size_t)(slash - out->text) : 0;
+        if (out->length == 0) {
+            strbuf_add(out, slash ? "/" : ".");
+            return;
+        }
+        *slash = 0;
+    }
+}
+
+bool dir_space_get(const char *path, dir_space *out) {
+    struct statvfs v;
+    struct stat s;
+    if (statvfs(path, &v) != 0 || stat(path, &s) != 0) return false;
+    uint64_t reserve = v.f_bfree > v.f_bavail && geteuid() == 0 ? v.f_bfree - v.f_bavail : 0;
+    *out = (dir_space){.total = (uint64_t)v.f_blocks * v.f_frsize,
+                       .free = (uint64_t)v.f_bavail * v.f_frsize,
+                       .reserve = reserve * v.f_frsize,
+                       .file_system = s.st_dev};
+    return true;
 }

@@ -121,5 +121,6 @@ typedef struct job {
 status job_init(job *j, const config *c, const char *hardware);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
 status job_check(const job *j);              /* all that can be refused before anything is written */
-status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints. dir is borrowed */
+status job_use_dir(job *j, const char *dir); /* makes it; refuses others' checkpoints and full disks. Borrows dir */
 void job_close(job *j);
+void note_say(const plan *p); /* its note, as a warning */

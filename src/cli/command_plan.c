@@ -31,6 +31,7 @@ static status show_world(const command_line *l, const plan_request *from) {
     TRY(use_world(&r, l));
     TRY(plan_compile(&p, &r));
     plan_print_candidates(&p, stderr);
+    note_say(&p);
     json_t *chosen = plan_json(&p, NULL);
     plan_close(&p);
     if (!l->json) {
@@ -46,12 +47,15 @@ static status show_world(const command_line *l, const plan_request *from) {
     return OK;
 }
 
-static status show(const command_line *l, const plan *p, const longest_row *row) {
+static status show(const command_line *l, const train_request *r, const plan *p, const longest_row *row) {
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages = NULL;
+    train_disk disk = train_disk_of(r, p);
     if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is the object's alone */
     if (l->longest) longest_print(row, stderr);
     plan_print(p, stderr);
+    train_disk_print(&disk, stderr);
+    note_say(p);
     TRY(plan_rungs(p, rungs));
     plan_print_rungs(p, rungs, stderr);
     if (l->timeline) TRY(plan_timeline_write(p, l->timeline)); /* also of what does not fit: there it is wanted most */
@@ -60,6 +64,7 @@ static status show(const command_line *l, const plan *p, const longest_row *row)
     status rc = plan_check_fit(p);
     if (l->json) {
         json_t *root = plan_json(p, rungs);
+        json_object_set_new(root, "disk", train_disk_json(&disk));
         if (l->longest) json_object_set_new(root, "longest", longest_json(row));
         if (stages) json_object_set_new(root, "pipeline", plan_stages_json(p, stages));
         if (foreign_was_read(&l->foreign))
@@ -132,7 +137,7 @@ status command_plan(command_line *l) {
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->world) return show_world(l, &r.plan);
     TRY(plan_compile(&p, &r.plan));
-    status rc = show(l, &p, &row);
+    status rc = show(l, &r, &p, &row);
     plan_close(&p);
     return rc;
 }

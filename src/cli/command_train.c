@@ -174,7 +174,11 @@ static status train(command_line *l, comm **mesh) {
         TRY_GOTO(rc, ranks_use_mesh(mesh, l, &j.plan.request.mesh), done);
         r->comm = ranks = *mesh;
     }
-    if (!ranks || comm_rank(ranks) == 0) plan_print(&j.plan, stderr);
+    if (!ranks || comm_rank(ranks) == 0) {
+        plan_print(&j.plan, stderr);
+        train_disk disk = train_disk_of(r, &j.plan);
+        train_disk_print(&disk, stderr);
+    }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
     if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, c, j.read_seconds);

@@ -78,19 +78,18 @@ static status check_vocabulary(const dataset *d, const train_request *r) {
     return OK;
 }
 
-/* What the user asked for is done, but not what it is usually asked for. */
-static void say_emulated(const train_request *r) {
-    if (!precision_fp8(r->plan.precision) || backend_kind(r->backend) != DEVICE_CPU) return;
-    log_warn(
-        "precision %s on a CPU: products of 8 bits are emulated in 16, with the same rounding and more work; bf16 is "
-        "faster here",
-        precision_name(r->plan.precision));
+void note_say(const plan *p) {
+    strbuf note;
+    strbuf_init(&note);
+    plan_note(p, &note);
+    if (note.length > 0) log_warn("%s", note.text);
+    strbuf_fini(&note);
 }
 
 status job_check(const job *j) {
     TRY(plan_check_fit(&j->plan));
     TRY(train_check(&j->request, &j->plan));
-    say_emulated(&j->request);
+    if (!j->request.comm || comm_rank(j->request.comm) == 0) note_say(&j->plan);
     return check_vocabulary(j->data, &j->request);
 }
 
@@ -102,6 +101,7 @@ status job_use_dir(job *j, const char *dir) {
             ERR_INPUT,
             "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", dir,
             newest);
+    TRY(train_check_disk(&j->request, &j->plan, dir));
     TRY(dir_make(dir));
     j->request.run_dir = dir;
     return OK;

@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #ifdef HAVE_LIBURING
 #include <liburing.h>
@@ -48,13 +47,12 @@ struct disk {
 /* ---- open ---------------------------------------------------------------------------------------------------- */
 
 static status check_space(const char *dir, uint64_t needed) {
-    struct statvfs s;
-    if (statvfs(dir, &s) != 0) return ERR(ERR_INPUT, "memory.nvme_path %s: %s", dir, strerror(errno));
-    uint64_t available = (uint64_t)s.f_bavail * s.f_frsize;
+    dir_space s;
+    if (!dir_space_get(dir, &s)) return ERR(ERR_INPUT, "memory.nvme_path %s: %s", dir, strerror(errno));
     char a[32], b[32];
-    if (s.f_blocks > 0 && available < needed) /* some file systems do not count */
+    if (s.total > 0 && s.free < needed)
         return ERR(ERR_FIT, "memory.nvme_path %s has %s free, the plan needs %s there; choose another directory", dir,
-                   str_format_bytes(a, available), str_format_bytes(b, needed));
+                   str_format_bytes(a, s.free), str_format_bytes(b, needed));
     return OK;
 }
 

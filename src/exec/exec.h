@@ -44,6 +44,7 @@ void exec_close(exec *e);
 /* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may another rank; then
  * what the section wrote is worth nothing. */
 status exec_run(exec *e, section s);
+/* From any thread, a task of exec_parallel among them; what one writes no other may touch meanwhile. */
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
 /* Is it in memory that the host's threads reach? Then many of them may write or read parts of it at once, and small parts

@@ -2,7 +2,6 @@
 #include "exec/measure.h"
 
 #include <stdlib.h>
-#include <sys/statvfs.h>
 
 #define BLOCK ((size_t)16 << 20)
 #define MOST_BLOCKS 16
@@ -24,9 +23,9 @@ static status move_blocks(disk *d, bool writes, void *buffer, int n_blocks, int 
 
 /* As many blocks as a quarter of what is free holds: most of it is left alone. */
 static int count_blocks(const char *dir) {
-    struct statvfs space;
-    if (statvfs(dir, &space) != 0 || space.f_blocks == 0) return MOST_BLOCKS; /* disk_open says what is wrong */
-    double room = (double)space.f_bavail * (double)space.f_frsize / 4;
+    dir_space space;
+    if (!dir_space_get(dir, &space) || space.total == 0) return MOST_BLOCKS; /* disk_open says what is wrong */
+    double room = (double)space.free / 4;
     return (int)MAX(1, MIN(room / (double)BLOCK, (double)MOST_BLOCKS));
 }
 

@@ -77,6 +77,16 @@ static uint64_t state_bytes(const plan *p) {
     return n;
 }
 
+uint64_t plan_checkpoint_bytes(const plan *p) {
+    const plan_request *r = &p->request;
+    state_format f = state_format_of(r->precision, r->states);
+    dtype state = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    uint64_t n = model_param_count(&r->model), scales = f == STATES_INT8 ? n / STATE_BLOCK : 0;
+    size_t per_param = dtype_bytes(precision_compute(r->precision)) + 2 * dtype_bytes(state);
+    if (precision_master(r->precision)) per_param += dtype_bytes(DTYPE_F32);
+    return n * per_param + 2 * scales * dtype_bytes(DTYPE_F32);
+}
+
 /* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP.
  * 384 rows keep that under an eighth of the time on the fastest CPU measured; a device names its own number. Less than
  * 4 MiB saves nothing. Never from the memory there is: the chunks are part of the order of a sum. */

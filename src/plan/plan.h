@@ -116,7 +116,10 @@ status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a 
 void plan_close(plan *p);
 void plan_move(plan *to, plan *from);        /* from holds nothing then */
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
-double plan_volume(const plan *p);           /* parameters and gradients sent to data ranks per step, over all it has */
+/* Of a checkpoint, of all ranks together and without its files' headers. With states of 8 bits a little less than that: what is
+ * too small for them counts as if it had them. */
+uint64_t plan_checkpoint_bytes(const plan *p);
+double plan_volume(const plan *p); /* parameters and gradients sent to data ranks per step, over all it has */
 void plan_print(const plan *p, FILE *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
@@ -215,6 +218,8 @@ status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+/* What is done as it was asked for, but not what it is usually asked for: a line, or nothing. out is empty before. */
+void plan_note(const plan *p, strbuf *out);
 /* All that a plan says, with these three; rungs: NULL where they were not asked for. */
 json_t *plan_json(const plan *p, const plan_rung *rungs);
 json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */

@@ -215,6 +215,26 @@ json_t *plan_strategy_json(const plan *p) {
     return s;
 }
 
+void plan_note(const plan *p, strbuf *out) {
+    const plan_request *r = &p->request;
+    if (!precision_fp8(r->precision) || r->target.discrete) return;
+    strbuf_printf(
+        out,
+        "precision %s on a CPU is emulated: numbers are rounded to 8 bits and multiplied in 16, with the same "
+        "rounding and more work; bf16 is faster here",
+        precision_name(r->precision));
+}
+
+static json_t *notes_json(const plan *p) {
+    json_t *list = json_array();
+    strbuf note;
+    strbuf_init(&note);
+    plan_note(p, &note);
+    if (note.length > 0) json_array_append_new(list, json_string(note.text));
+    strbuf_fini(&note);
+    return list;
+}
+
 json_t *plan_json(const plan *p, const plan_rung *rungs) {
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(p->request.model.name));
@@ -231,5 +251,6 @@ json_t *plan_json(const plan *p, const plan_rung *rungs) {
     }
     if (p->n_candidates) json_object_set_new(root, "candidates", plan_candidates_json(p));
     json_object_set_new(root, "fits", json_boolean(plan_fits(p)));
+    json_object_set_new(root, "notes", notes_json(p));
     return root;
 }

@@ -129,6 +129,53 @@ static status clean_up(const char *dir) {
     return rc;
 }
 
+bool checkpoint_step_of(const char *path, int64_t *step) {
+    const char *slash = strrchr(path, '/');
+    return step_from_name(slash ? slash + 1 : path, step);
+}
+
+/* Of the files in a directory, as the disk counts them. What cannot be looked at counts nothing. */
+static uint64_t file_bytes(const char *path) {
+    uint64_t n = 0;
+    struct stat s;
+    DIR *d = opendir(path);
+    if (!d) return 0;
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (fstatat(dirfd(d), entry->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode))
+            n += (uint64_t)s.st_blocks * 512;
+    closedir(d);
+    return n;
+}
+
+static uint64_t leftover_bytes(const char *dir) {
+    uint64_t n = 0;
+    DIR *d = opendir(dir);
+    if (!d) return 0;
+    arena memory;
+    arena_init(&memory);
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (str_starts_with(entry->d_name, TEMPORARY_PREFIX))
+            n += file_bytes(arena_format(&memory, "%s/%s", dir, entry->d_name));
+    closedir(d);
+    arena_fini(&memory);
+    return n;
+}
+
+status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir) {
+    int64_t *steps;
+    size_t n;
+    arena memory;
+    arena_init(&memory);
+    const char *dir = arena_format(&memory, "%s/checkpoints", run_dir);
+    status rc = list_steps(dir, &steps, &n);
+    if (rc == OK)
+        *out =
+            (checkpoint_survey){.n = (int64_t)n, .newest = n > 0 ? steps[0] : 0, .leftover_bytes = leftover_bytes(dir)};
+    free(steps);
+    arena_fini(&memory);
+    return rc;
+}
+
 status checkpoint_publish(const char *dir, const char *temporary, const char *name, bool exchange) {
     status rc = OK;
     arena memory;

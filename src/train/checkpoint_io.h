@@ -59,6 +59,14 @@ status checkpoint_write(const char *dir, const checkpoint_layout *l, const check
 /* The same by many ranks: each writes its share, and when all have, one of them joins what they say of it. */
 status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank);
 status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
+/* The step that a checkpoint directory's name says; false: it is not the name of one. */
+bool checkpoint_step_of(const char *path, int64_t *step);
+/* What a run finds in its directory, by names alone. */
+typedef struct checkpoint_survey {
+    int64_t n, newest;       /* checkpoints; newest 0 of none */
+    uint64_t leftover_bytes; /* on disk, of writers that died: checkpointer_open removes it */
+} checkpoint_survey;
+status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir);
 /* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
 status checkpoint_check(const char *dir);
 

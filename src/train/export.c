@@ -269,19 +269,12 @@ static status copy_tokenizer(const exporter *x, const json_t *description, arena
  * none. It is made in the nearest directory above that exists, and goes at once. */
 static status check_place(const char *dir) {
     status rc = OK;
-    char *slash;
-    strbuf above, probe;
-    strbuf_init(&above);
+    strbuf probe;
     strbuf_init(&probe);
-    strbuf_add(&above, dir);
-    do {
-        slash = strrchr(above.text, '/');
-        if (slash) *slash = 0;
-    } while (slash && *above.text && access(above.text, F_OK) != 0);
-    strbuf_printf(&probe, "%s/.ralo.tmp.%ld", slash ? above.text : ".", (long)getpid());
+    dir_nearest(dir, &probe);
+    strbuf_printf(&probe, "/.ralo.tmp.%ld", (long)getpid());
     if (mkdir(probe.text, 0777) == 0) rmdir(probe.text);
     else rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, strerror(errno));
-    strbuf_fini(&above);
     strbuf_fini(&probe);
     return rc;
 }

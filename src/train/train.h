@@ -209,6 +209,19 @@ uint64_t train_host_row_bytes(const plan_request *r);
 /* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
 status train_check(const train_request *r, const plan *p);
 
+/* What a run that begins in an empty directory puts on disk. */
+typedef struct train_disk {
+    uint64_t checkpoint_bytes; /* of one, as plan_checkpoint_bytes */
+    int64_t n_checkpoints;     /* at once, at the most: a new one is whole before the oldest goes; 0: none is saved */
+    uint64_t export_bytes;     /* 0: nothing is exported */
+} train_disk;
+train_disk train_disk_of(const train_request *r, const plan *p);
+void train_disk_print(const train_disk *d, FILE *out); /* a line; nothing where nothing is written */
+json_t *train_disk_json(const train_disk *d);          /* "disk"; the caller takes it */
+/* ERR_INPUT where not even one checkpoint, or not the export, has room; a warning where not all of them have that will lie
+ * there at once. Collective. */
+status train_check_disk(const train_request *r, const plan *p, const char *run_dir);
+
 /* A run in the hands of its caller. What it is opened with is borrowed until it is closed; the plan is compiled from
  * request->plan already; the observer may be NULL. After an error a trainer can only be closed.
  *
