@@ -26,6 +26,21 @@ check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --
 ls home/ralo/*.tokens >/dev/null 2>&1 || fail "no cache below XDG_CACHE_HOME"
 check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all --set run.dir=fourth
 [ "$(hash_of)" != "$first" ] || fail "data.train_on=all changed nothing"
+
+# ---- the same questions as turns under prompt and completion are the same run
+sed 's/{"question": \(.*\), "answer": \(.*\)}/{"prompt": [{"role": "user", "content": \1}], "completion": [{"role": "assistant", "content": \2}]}/' \
+    qa.jsonl >turns.jsonl
+check 0 "86 documents" "trained on, chat chatml" -- train "${tiny[@]}" --set data.source=turns.jsonl --set run.dir=turns
+[ "$(hash_of)" = "$first" ] || fail "as turns: $(hash_of), before: $first"
+sed '3s/"completion": .*/"completion": "The answer is 22."}/' turns.jsonl >half-turns.jsonl
+check 2 "half-turns.jsonl:3:" "found a list and a string" "two texts or two lists" -- train "${tiny[@]}" \
+    --set data.source=half-turns.jsonl --set run.dir=never
+sed 's/"completion": \(.*\)}$/"chosen": \1, "rejected": []}/' turns.jsonl >preferences.jsonl
+check 2 "preferences.jsonl:1:" "a preference" "data.response_column=chosen" -- train "${tiny[@]}" \
+    --set data.source=preferences.jsonl --set run.dir=never
+check 0 "86 documents" -- train "${tiny[@]}" --set data.source=preferences.jsonl --set data.prompt_column=prompt \
+    --set data.response_column=chosen --set run.dir=chosen
+[ "$(hash_of)" = "$first" ] || fail "what was chosen: $(hash_of), before: $first"
 mkdir -p locked && : >locked/file
 XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 documents" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=fifth

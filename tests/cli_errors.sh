@@ -65,6 +65,7 @@ check 0 "64 = 64 x 1 x 1 rank" -- plan --deepspeed ds.json --set parallel.sequen
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
+check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them" "!did you mean" -- plan --preset something-else
 check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
 check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never

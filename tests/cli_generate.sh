@@ -75,6 +75,7 @@ cat >chat.jsonl <<'END'
 {"prompt": "cat", "completion": "mew"}
 {"instruction": "say", "input": "two", "output": "2 2"}
 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
+{"prompt": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "e"}, {"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "f"}]}
 {"messages": [{"role": "system", "content": "loud"}, {"role": "user", "content": "cat"}, {"role": "assistant", "content": "MEW"}]}
 END
 for i in $(seq 40); do cat chat.jsonl; done >train.jsonl
@@ -89,8 +90,8 @@ grep -q "trained on, chat chatml" err || fail "not trained as chatml: $(grep '^d
 run 0 export talk talk-model
 for model in talk talk-model; do
     run 0 eval --model $model --data chat.jsonl --max-new 8 --json
-    holds 'r["problems"] == 5 and r["chat"] == "chatml" and r["exact_match"] == 1'
-    grep -q "chat.jsonl: 5, chat chatml, skipped: 0 lines" err || fail "the counts are not told: $(cat err)"
+    holds 'r["problems"] == 6 and r["chat"] == "chatml" and r["exact_match"] == 1'
+    grep -q "chat.jsonl: 6, chat chatml, skipped: 0 lines" err || fail "the counts are not told: $(cat err)"
 done
 run 0 eval --model talk --data chat.jsonl --max-new 8 --json --limit 2
 holds 'r["problems"] == 2 and r["exact_match"] == 1'
@@ -112,6 +113,11 @@ holds '[c["text"] for c in r["completions"]] == ["wow", "2 2", "mew"] and r["cha
 holds 'all(c["stop"] == "eos" and c["tokens"][-1] == '$im_end' for c in r["completions"])'
 holds 'all(c["prompt_tokens"][0] == '$im_start' for c in r["completions"])'
 holds '[c["prompt"] for c in r["completions"]] == ["dog", "say\ntwo", "cat"]'
+printf '{"prompt": [{"role": "user", "content": "cat"}]}\n' >turns.jsonl
+run 0 generate --model talk --prompt-file turns.jsonl --max-new 8
+[ "$(cat out)" = mew ] || fail "a prompt of turns: $(cat out)"
+run 0 generate --model talk --prompt-file turns.jsonl --system loud --max-new 8
+[ "$(cat out)" = MEW ] || fail "a prompt of turns with --system: $(cat out)"
 run 0 generate --model talk --prompt dog --chat auto --max-new 8
 [ "$(cat out)" = wow ] || fail "a plain prompt with --chat auto: $(cat out)"
 run 0 generate --model talk --prompt dog --max-new 2 --json
@@ -140,7 +146,7 @@ run 0 eval --model talk --data own.jsonl --system other --max-new 8 --json
 holds 'r["exact_match"] == 1'
 
 # ---- a run remembers how it was trained, whatever its tokenizer says
-head -n 120 train.jsonl | grep -v messages >plain.jsonl
+grep -v role train.jsonl | head -n 72 >plain.jsonl
 learn --set data.source=plain.jsonl --set data.chat=none --set run.dir=plain
 run 0 generate --model plain --prompt-file ask.jsonl --on-error skip --max-new 8 --json
 holds 'r["chat"] == "none" and r["skipped"] == 1 and [c["text"] for c in r["completions"]] == ["wow", "2 2"]'
@@ -165,7 +171,7 @@ python3 -c "print('{\"prompt\": \"' + 'x' * 300 + '\", \"completion\": \"y\"}')"
 cat chat.jsonl >>long.jsonl
 refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --context 64
 run 0 eval --model talk --data long.jsonl --context 64 --on-error skip --max-new 8 --json
-holds 'r["problems"] == 5 and r["skipped"] == 1 and r["exact_match"] == 1'
+holds 'r["problems"] == 6 and r["skipped"] == 1 and r["exact_match"] == 1'
 
 # ---- what narrows a draw that is not made is named
 run 0 generate --model run --prompt x --max-new 2 --top-p 0.5

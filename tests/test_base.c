@@ -382,6 +382,52 @@ static void test_edit_distance(void **state) {
     }
 }
 
+static void test_nearest_name(void **state) {
+    static const char *const names[] = {"train",        "plan",       "train.lr",    "train.steps",
+                                        "data.seq_len", "model.path", "qwen2.5-1.5b"};
+    static const struct {
+        const char *wanted, *plain, *grouped;
+    } cases[] = {
+        {"trian", "train", "train"},
+        {"plann", "plan", "plan"},
+        {"train.stpes", "train.steps", "train.steps"},
+        {"steps", "", "train.steps"}, /* its group is missing, or wrong, or its name is misspelt too */
+        {"data.steps", "", "train.steps"},
+        {"step", "", "train.steps"},
+        {"far_away.rats", "", ""}, /* however long the group is, the name must be near */
+        {"finetune", "", ""},
+        {"lr", "", "train.lr"},
+        {"xx", "", ""}, /* all of a short name is no slip */
+        {"x", "", ""},
+        {"", "", ""},
+        {"qwen25-15b", "qwen2.5-1.5b", "qwen2.5-1.5b"},
+        {"mine.5b", "", "qwen2.5-1.5b"}, /* names with dots that are no groups must say so */
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++)
+        for (int grouped = 0; grouped < 2; grouped++) {
+            str_nearest n = {.wanted = cases[i].wanted, .has_groups = grouped};
+            for (size_t k = 0; k < ARRAY_LENGTH(names); k++) str_nearest_try(&n, names[k]);
+            assert_string_equal(n.name, grouped ? cases[i].grouped : cases[i].plain);
+        }
+    str_nearest n = {.wanted = "abcd"}; /* the nearest so far, and the first of equals */
+    assert_false(str_nearest_try(&n, "wxyz"));
+    assert_true(str_nearest_try(&n, "abxy"));
+    assert_true(str_nearest_try(&n, "abcx"));
+    assert_false(str_nearest_try(&n, "abxd"));
+    assert_string_equal(n.name, "abcx");
+    assert_true(str_nearest_try(&n, "abcd"));
+    char endless[1000];
+    memset(endless, 'a', sizeof endless);
+    endless[999] = 0;
+    n = (str_nearest){.wanted = endless};
+    assert_false(str_nearest_try(&n, "aaaa"));
+    n.wanted = "aaaa";
+    assert_false(str_nearest_try(&n, endless));
+    assert_string_equal(str_behind_last_dot("a.b.c"), "c");
+    assert_string_equal(str_behind_last_dot("abc"), "abc");
+    assert_string_equal(str_behind_last_dot("abc."), "");
+}
+
 static void test_parse_bytes_accepts(void **state) {
     /* clang-format off */
     static const struct {
@@ -836,6 +882,7 @@ int main(void) {
         cmocka_unit_test(test_strbuf_grows_and_hands_over),
         cmocka_unit_test(test_prefix_suffix),
         cmocka_unit_test(test_edit_distance),
+        cmocka_unit_test(test_nearest_name),
         cmocka_unit_test(test_parse_bytes_accepts),
         cmocka_unit_test(test_parse_bytes_refuses),
         cmocka_unit_test(test_format_bytes_and_counts),

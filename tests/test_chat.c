@@ -321,7 +321,8 @@ static void llama2_turns_alternate(void **state) {
         record_parser p = {0};
         chat_tokens out = {0};
         data_record r = parse(&p, wrong[i]);
-        expect_error(chat_encode(c, &r, TRAIN_ON_RESPONSE, &out), ERR_INPUT, "file.jsonl:7|messages[|take turns");
+        expect_error(chat_encode(c, &r, TRAIN_ON_RESPONSE, &out), ERR_INPUT,
+                     i == 0 ? "file.jsonl:7|turn 1:|take turns" : "file.jsonl:7|turn 2:|take turns");
         chat_tokens_free(&out);
         record_parser_close(&p);
     }
@@ -349,6 +350,80 @@ static void the_last_response_alone_is_left_to_the_model(void **state) {
     chat_tokens_free(&whole);
     chat_tokens_free(&asked);
     record_parser_close(&p);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
+/* The conversations of transformers' fixtures cut at every place: the ids stay, and of the answers those behind the cut
+ * are trained on. */
+static void the_completion_alone_is_trained_on(void **state) {
+    size_t i, k, n_cuts = 0;
+    json_t *template, *row;
+    json_array_foreach(json_object_get(fixtures, "templates"), i, template) {
+        tokenizer *t = tokenizer_of(template);
+        chat *c = open_chat(t, CHAT_AUTO);
+        json_array_foreach(json_object_get(template, "cases"), k, row) {
+            json_t *messages = json_object_get(row, "messages"), *trained = json_object_get(row, "trained");
+            size_t n_messages = json_array_size(messages), n_answers = 0; /* before the cut */
+            for (size_t cut = 1; cut < n_messages; cut++) {
+                json_t *record = json_pack("{s:[], s:[]}", "prompt", "completion"), *want = json_deep_copy(trained), *m;
+                size_t j;
+                json_array_foreach(messages, j, m)
+                    json_array_append(json_object_get(record, j < cut ? "prompt" : "completion"), m);
+                n_answers += strcmp(json_string_value(json_object_get(json_array_get(messages, cut - 1), "role")),
+                                    "assistant") == 0;
+                for (size_t at = 0, run = 0; at < json_array_size(want); at++) {
+                    bool is_trained = json_integer_value(json_array_get(trained, at));
+                    bool was = at > 0 && json_integer_value(json_array_get(trained, at - 1));
+                    run += is_trained && !was;
+                    if (run <= n_answers) json_array_set_new(want, at, json_integer(0));
+                }
+                char *text = json_dumps(record, 0);
+                record_parser p = {0};
+                chat_tokens out = {0};
+                data_record r = parse(&p, text);
+                if (chat_encode(c, &r, TRAIN_ON_RESPONSE, &out) != OK) fail_msg("%s", error_message());
+                compare(&out, json_object_get(row, "ids"), want, text);
+                out.n = 0;
+                assert_int_equal(chat_encode_prompt(c, &r, &out), OK);
+                compare(&out, json_object_get(row, "prompt"), NULL, text);
+                out.n = 0;
+                assert_int_equal(chat_encode(c, &r, TRAIN_ON_ALL, &out), OK);
+                assert_int_equal(out.n, json_array_size(want));
+                assert_null(memchr(out.trained, 0, out.n));
+                n_cuts++;
+                chat_tokens_free(&out);
+                record_parser_close(&p);
+                free(text);
+                json_decref(want);
+                json_decref(record);
+            }
+        }
+        chat_close(c);
+        tokenizer_close(t);
+    }
+    assert_true(n_cuts >= 4 * (1 + 2 + 3 + 2 + 6));
+}
+
+/* A turn of the assistant at the end of a prompt is asked with it; at the end of messages it is the response. */
+static void a_prompt_is_asked_whole(void **state) {
+    static const char *const texts[] = {
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}"};
+    tokenizer *t = tokenizer_of(template_of("llama3"));
+    chat *c = open_chat(t, CHAT_AUTO);
+    for (size_t i = 0; i < ARRAY_LENGTH(texts); i++) {
+        record_parser p = {0};
+        chat_tokens out = {0};
+        data_record r;
+        assert_int_equal(record_parse(&p, texts[i], strlen(texts[i]), "file.jsonl", 7,
+                                      &(record_options){.may_lack_response = true}, &r),
+                         OK);
+        assert_int_equal(chat_encode_prompt(c, &r, &out), OK);
+        assert_int_equal(count_id(&out, tokenizer_special(t, "<|eot_id|>")), i == 0 ? 2 : 1);
+        chat_tokens_free(&out);
+        record_parser_close(&p);
+    }
     chat_close(c);
     tokenizer_close(t);
 }
@@ -394,6 +469,8 @@ int main(void) {
         cmocka_unit_test(auto_without_a_template_follows_the_special_tokens),
         cmocka_unit_test(llama2_turns_alternate),
         cmocka_unit_test(the_last_response_alone_is_left_to_the_model),
+        cmocka_unit_test(the_completion_alone_is_trained_on),
+        cmocka_unit_test(a_prompt_is_asked_whole),
         cmocka_unit_test(a_response_ends_with_the_end_of_its_turn),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -95,6 +95,9 @@ static void wrong_files_are_refused_by_line_and_key(void **state) {
         const char *text, *named[4];
     } wrong[] = {
         {"base: h100\ndevice.memroy: 8G\n", {"wrong.yaml:2", "device.memroy", "did you mean 'device.memory'"}},
+        {"base: h100\nmemory: 8G\n", {"wrong.yaml:2", "'memory'", "did you mean 'device.memory'"}},
+        {"base: h100\nzzzzzz: 8G\n",
+         {"wrong.yaml:2", "'zzzzzz'", "expected one of: base, name, ", ", link.network_us"}},
         {"base: h100\n\ndevice:\n  memory: lots\n", {"wrong.yaml:4", "device.memory", "'lots'", "80G"}},
         {"base: h100\ndevice.memory: 0\n", {"wrong.yaml:2", "device.memory", "'0'"}},
         {"base: h100\ndevice.gb_per_s: 0\n", {"wrong.yaml:2", "device.gb_per_s", "[0.001, 1e+06]"}},

@@ -46,6 +46,47 @@ static void conversations_are_messages(void **state) {
     records_close(r);
 }
 
+/* TRL's conversational prompts and completions: one conversation that knows where its completion begins. */
+static void lists_of_prompt_and_completion_are_one_conversation(void **state) {
+    write_text(path,
+               "{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"u\"}], "
+               "\"completion\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": []}\n"
+               "{\"prompt\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"completion\": "
+               "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n"
+               "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, "
+               "{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": []}], \"tools\": null}\n");
+    static const struct {
+        size_t n_context;
+        const char *roles, *said;
+    } want[] = {{2, "sua", "sua"}, {1, "aua", "aub"}, {0, "ua", "ua"}};
+    static const char initials[TURN_COUNT] = {'s', 'u', 'a'};
+    records *r = open_records((record_options){0});
+    assert_int_equal(records_count(r), ARRAY_LENGTH(want));
+    for (uint64_t i = ARRAY_LENGTH(want);
+         i-- > 0;) { /* the longest last: the parser's memory is used again and grows */
+        data_record q = get(r, i);
+        assert_int_equal(q.kind, RECORD_MESSAGES);
+        assert_int_equal(q.n_context, want[i].n_context);
+        assert_int_equal(q.n_messages, strlen(want[i].roles));
+        for (size_t k = 0; k < q.n_messages; k++) {
+            assert_int_equal(initials[q.messages[k].role], want[i].roles[k]);
+            assert_span(q.messages[k].content, (char[]){want[i].said[k], 0});
+        }
+    }
+    records_close(r);
+
+    /* Named columns may hold them too. */
+    write_text(path, "{\"ask\": [{\"role\": \"user\", \"content\": \"u\"}], "
+                     "\"chosen\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"rejected\": []}\n");
+    r = open_records((record_options){.prompt_column = "ask", .response_column = "chosen"});
+    data_record q = get(r, 0);
+    assert_int_equal(q.n_messages, 2);
+    assert_int_equal(q.n_context, 1);
+    records_close(r);
+    expect_error(records_open(&r, path, &(record_options){.prompt_column = "ask", .response_column = "rejected"}),
+                 ERR_INPUT, ":1|'rejected'|empty list");
+}
+
 static void every_shape_is_recognised(void **state) {
     write_text(path,
                "\xef\xbb\xbf{\"text\": \"plain \\u00e9\", \"id\": 123456789012345678901234567890}\r\n"
@@ -120,7 +161,7 @@ static const struct {
     {"{\"title\": \"t\", \"body\": \"b\"}", ":2|'title', 'body'|data.prompt_column"},
     {"{\"prompt\": \"p\"}", ":2|'prompt'|completion"},
     {"{\"prompt\": 3, \"completion\": \"c\"}", ":2|'prompt'|a number|a string"},
-    {"{\"prompt\": \"p\", \"completion\": [\"c\"]}", ":2|'completion'|a list|a string"},
+    {"{\"prompt\": \"p\", \"completion\": [\"c\"]}", ":2|'completion'|a string and a list|two texts or two lists"},
     {"{\"prompt\": \"p\", \"completion\": null}", ":2|'completion'|null"},
     {"{\"question\": \"q\", \"answer\": \"\"}", ":2|'answer'|empty"},
     {"{\"text\": \"\"}", ":2|'text'|empty"},
@@ -130,16 +171,44 @@ static const struct {
     {"{\"messages\": [\"hello\"]}", ":2|messages[0]|a string"},
     {"{\"messages\": [{\"role\": \"user\"}]}", ":2|messages[0]|content nothing"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", ":2|messages[0]|content a list"},
-    {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|1 messages|none of the assistant"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|'messages'|no turn of the assistant among 1"},
     {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", ":2|messages[0]|'robot'|system, user or assistant"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}]}",
      ":2|messages[1]|empty answer"},
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{}]}]}", ":2|tool_calls"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": {\"name\": \"f\"}}]}",
+     ":2|tool_calls"},
+    {"{\"messages\": [{\"role\": \"tool\", \"content\": \"5\"}]}", ":2|messages[0]|'tool'|system, user or assistant"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"name\": \"f\"}]}",
+     ":2|'tools'|a list|del(.tools)"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
+     "\"content\": \"b\"}], \"tools\": \"[{}]\"}",
+     ":2|'tools'|a string"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": \"b\"}",
+     ":2|'prompt' and 'completion'|a list and a string|two texts or two lists"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": null}", ":2|a list and null"},
+    {"{\"prompt\": 3, \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}", ":2|a number and a list"},
+    {"{\"prompt\": [], \"completion\": []}", ":2|'prompt'|empty list"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": []}", ":2|'completion'|empty list"},
+    {"{\"prompt\": [{\"role\": \"user\"}], \"completion\": [{}]}", ":2|prompt[0]|content nothing"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [\"b\"]}", ":2|completion[0]|a string"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
+     "\"content\": \"\"}]}",
+     ":2|completion[0]|empty answer"},
+    {"{\"prompt\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"completion\": [{\"role\": \"user\", "
+     "\"content\": \"b\"}]}",
+     ":2|'completion'|no turn of the assistant among 1"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|'prompt'|completion"},
+    {"{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}",
+     ":2|a preference|data.prompt_column=prompt|data.response_column=chosen"},
+    {"{\"prompt\": \"p\", \"chosen\": [], \"rejected\": []}", ":2|a preference|{messages: .chosen}"},
+    {"{\"chosen\": \"a\", \"rejected\": \"b\"}", ":2|a preference|{text: .chosen}"},
     {"{\"conversations\": \"a\"}", ":2|'conversations'|a string|{\"from\", \"value\"}"},
     {"{\"conversations\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|conversations[0]|from nothing"},
     {"{\"conversations\": [{\"from\": \"user\", \"value\": \"a\"}]}",
      ":2|conversations[0]|from 'user'|system, human or gpt"},
-    {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}", ":2|1 conversations|none of the assistant"},
+    {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}",
+     ":2|'conversations'|no turn of the assistant among 1"},
 };
 
 static void a_bad_line_is_named_or_counted(void **state) {
@@ -160,6 +229,20 @@ static void a_bad_line_is_named_or_counted(void **state) {
         assert_int_equal(q.line, 3);
         assert_span(q.text, "three");
         records_close(r);
+    }
+}
+
+static void deep_nesting_is_refused(void **state) {
+    static const char *const heads[] = {"{\"text\": ", "{\"messages\": ", "{\"completion\": [], \"prompt\": "};
+    for (size_t i = 0; i < ARRAY_LENGTH(heads); i++) {
+        strbuf b;
+        records *r;
+        strbuf_init(&b);
+        strbuf_add(&b, heads[i]);
+        for (int k = 0; k < 1000000; k++) strbuf_add(&b, "[");
+        write_bytes(path, b.text, b.length);
+        expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|no JSON|depth");
+        strbuf_fini(&b);
     }
 }
 
@@ -249,10 +332,11 @@ static void prompts_need_no_response_where_they_are_to_be_answered(void **state)
                      "{\"question\": \"q\", \"answer\": \"a\"}\n"
                      "{\"instruction\": \"do\", \"input\": \"it\"}\n"
                      "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}]}\n"
-                     "{\"text\": \"t\"}\n");
+                     "{\"text\": \"t\"}\n"
+                     "{\"prompt\": [{\"role\": \"user\", \"content\": \"u\"}], \"chosen\": 1, \"rejected\": 2}\n");
     expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|'prompt'");
     r = open_records((record_options){.may_lack_response = true});
-    assert_int_equal(records_count(r), 5);
+    assert_int_equal(records_count(r), 6);
     q = get(r, 0);
     assert_int_equal(q.kind, RECORD_PAIR);
     assert_span(q.prompt, "p");
@@ -265,6 +349,10 @@ static void prompts_need_no_response_where_they_are_to_be_answered(void **state)
     assert_int_equal(q.kind, RECORD_MESSAGES);
     assert_int_equal(q.n_messages, 1);
     assert_int_equal(get(r, 4).kind, RECORD_TEXT);
+    q = get(r, 5);
+    assert_int_equal(q.kind, RECORD_MESSAGES);
+    assert_int_equal(q.n_messages, 1);
+    assert_int_equal(q.n_context, 1);
     records_close(r);
 
     write_text(path, "{\"ask\": \"p\"}\n");
@@ -276,8 +364,16 @@ static void prompts_need_no_response_where_they_are_to_be_answered(void **state)
                  ERR_INPUT, "data.prompt_column");
 
     /* What is there must still be right. */
-    static const char *const wrong[] = {"{\"prompt\": 3}", "{\"prompt\": \"p\", \"completion\": \"\"}",
-                                        "{\"prompt\": \"p\", \"completion\": null}", "{\"messages\": []}", "{}"};
+    static const char *const wrong[] = {"{\"prompt\": 3}",
+                                        "{\"prompt\": \"p\", \"completion\": \"\"}",
+                                        "{\"prompt\": \"p\", \"completion\": null}",
+                                        "{\"messages\": []}",
+                                        "{}",
+                                        "{\"prompt\": []}",
+                                        "{\"prompt\": [1]}",
+                                        "{\"prompt\": [{\"role\": \"user\", \"content\": \"u\"}], \"completion\": []}",
+                                        "{\"prompt\": [{\"role\": \"user\", \"content\": \"u\"}], \"completion\": "
+                                        "[{\"role\": \"user\", \"content\": \"u\"}]}"};
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
         write_text(path, wrong[i]);
         expect_error(records_open(&r, path, &(record_options){.may_lack_response = true}), ERR_INPUT,
@@ -295,8 +391,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_recognised),
         cmocka_unit_test(conversations_are_messages),
+        cmocka_unit_test(lists_of_prompt_and_completion_are_one_conversation),
         cmocka_unit_test(columns_can_be_named),
         cmocka_unit_test(a_bad_line_is_named_or_counted),
+        cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(the_line_number_is_that_of_the_file),
         cmocka_unit_test(long_lines_work_up_to_the_limit),
         cmocka_unit_test(files_without_records_are_refused),

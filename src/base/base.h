@@ -155,7 +155,19 @@ utf8_scan utf8_check(const char *text, size_t n_bytes);
 
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);
-int str_edit_distance(const char *a, const char *b); /* for "did you mean" */
+const char *str_behind_last_dot(const char *key); /* the whole key where it has none */
+int str_edit_distance(const char *a, const char *b);
+/* "did you mean": the nearest of the names that are tried, the first of equals.
+ *     str_nearest n = {.wanted = "trian"};
+ *     for (size_t i = 0; i < N; i++) str_nearest_try(&n, names[i]);
+ *     if (*n.name) ... did you mean n.name ... else ... where the names are listed */
+typedef struct str_nearest {
+    const char *wanted;
+    bool has_groups; /* names are keys such as "train.lr": a right one in a wrong or missing group is one error more */
+    char name[128];  /* "": nothing is near enough to be meant */
+    int distance;
+} str_nearest;
+bool str_nearest_try(str_nearest *n, const char *name); /* true: this is the nearest so far */
 /* "8G", "1.5 GiB", "4096", "512M" (1024-based) -> bytes. */
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */

@@ -18,22 +18,17 @@ static bool takes_settings(const command *c) {
 static status refuse_flag(const command *c, const char *given) {
     const char *name = given + strspn(given, "-");
     size_t length = strcspn(name, "=");
-    const flag *nearest = NULL;
-    int least = MAX(2, (int)length / 3) + 1; /* farther than that is no typing error */
     char typed[64];
     snprintf(typed, sizeof typed, "%.*s", (int)MIN(length, sizeof typed - 1), name);
-    for (size_t i = 0; flag_at(i); i++) {
-        const flag *f = flag_at(i);
-        if (!flag_belongs(f, c) || !f->name[1]) continue;
-        int distance = str_edit_distance(typed, f->name);
-        if (distance < least) least = distance, nearest = f;
-    }
+    str_nearest nearest = {.wanted = typed};
+    for (size_t i = 0; flag_at(i); i++)
+        if (flag_belongs(flag_at(i), c) && flag_at(i)->name[1]) str_nearest_try(&nearest, flag_at(i)->name);
     if (takes_settings(c) && config_knows(typed))
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; a setting is given with --set %s=VALUE", c->name, given,
                    typed);
-    if (nearest)
+    if (*nearest.name)
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
-                   given, nearest->name, c->name);
+                   given, nearest.name, c->name);
     return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them%s", c->name, given, c->name,
                takes_settings(c) ? ", settings are given with --set KEY=VALUE" : "");
 }

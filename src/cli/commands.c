@@ -41,14 +41,10 @@ const command *command_find(const char *name) {
 }
 
 status command_unknown(const char *name) {
-    const char *nearest = NULL;
-    int least = 3; /* farther than that is no typing error */
-    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
-        int distance = str_edit_distance(name, commands[i].name);
-        if (distance < least) least = distance, nearest = commands[i].name;
-    }
-    if (!nearest) return ERR(ERR_INPUT, "unknown command '%.100s'; 'ralo --help' lists them", name);
-    return ERR(ERR_INPUT, "unknown command '%.100s'; did you mean '%s'? 'ralo --help' lists them", name, nearest);
+    str_nearest nearest = {.wanted = name};
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) str_nearest_try(&nearest, commands[i].name);
+    if (!*nearest.name) return ERR(ERR_INPUT, "unknown command '%.100s'; 'ralo --help' lists them", name);
+    return ERR(ERR_INPUT, "unknown command '%.100s'; did you mean '%s'? 'ralo --help' lists them", name, nearest.name);
 }
 
 const flag *flag_at(size_t i) { return i < ARRAY_LENGTH(flags) ? &flags[i] : NULL; }

@@ -190,35 +190,21 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-const char *setting_tail(const char *key) {
-    const char *dot = strrchr(key, '.');
-    return dot ? dot + 1 : key;
-}
-
-/* Typing errors are measured on the whole key; a right name in a wrong or missing map counts as one error more. */
-static int key_distance(const char *given, const char *known) {
-    return MIN(str_edit_distance(given, known), 1 + str_edit_distance(setting_tail(given), setting_tail(known)));
-}
-
 static status unknown_key(const char *where, const char *key) {
-    char alias[64], best[64] = "";
-    int least = MAX(2, (int)MIN(strlen(key), (size_t)255) / 4) + 1; /* farther than that is no typing error */
+    char alias[64];
+    str_nearest nearest = {.wanted = key, .has_groups = true};
     for (size_t i = 0; i < N_SETTINGS; i++) {
         const setting *s = &settings[i];
-        int d = key_distance(key, s->key);
-        if (d < least) {
-            least = d;
-            snprintf(best, sizeof best, "%s", s->key);
-        }
+        str_nearest_try(&nearest, s->key);
         for (const char *rest = s->aliases; (rest = part_next(rest, ' ', alias, sizeof alias));) {
             char *at = strchr(alias, '@');
             if (at) *at = 0;
-            if ((d = key_distance(key, alias)) >= least) continue;
-            least = d;
-            snprintf(best, sizeof best, "%s", at ? alias : s->key);
+            /* An alias stands for the key, but for one half of a pair there is no other name. */
+            if (str_nearest_try(&nearest, alias) && !at) snprintf(nearest.name, sizeof nearest.name, "%s", s->key);
         }
     }
-    if (*best) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; did you mean '%s'?", where, key, best);
+    if (*nearest.name)
+        return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; did you mean '%s'?", where, key, nearest.name);
     return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; `ralo help settings` lists them all", where, key);
 }
 

@@ -134,7 +134,7 @@ void config_write_yaml(const config *c, FILE *out, bool annotated) {
             text.length = 0;
         }
         setting_write(c, s, true, &text);
-        fprintf(out, "%*s%s: %s\n", 2 * depth, "", setting_tail(s->key), text.text);
+        fprintf(out, "%*s%s: %s\n", 2 * depth, "", str_behind_last_dot(s->key), text.text);
         text.length = 0;
         previous = s->key;
     }

@@ -55,8 +55,6 @@ typedef struct key_search {
     const char *key;
     const foreign_row *found;
     bool is_group;
-    int least;
-    char nearest[128];
 } key_search;
 
 static bool find_visit(void *context, const foreign_row *row, const char *key) {
@@ -67,33 +65,23 @@ static bool find_visit(void *context, const foreign_row *row, const char *key) {
     return s->found != NULL;
 }
 
-static void nearest_try(key_search *s, const char *key) {
-    const char *ours = strrchr(s->key, '.'), *theirs = strrchr(key, '.');
-    int d = str_edit_distance(s->key, key),
-        tail = 1 + str_edit_distance(ours ? ours + 1 : s->key, theirs ? theirs + 1 : key);
-    d = MIN(d, tail); /* a right name in a wrong map counts as one error more */
-    if (d >= s->least) return;
-    s->least = d;
-    snprintf(s->nearest, sizeof s->nearest, "%s", key);
-}
-
 static bool nearest_visit(void *context, const foreign_row *row, const char *key) {
     (void)row;
     char group[128];
-    nearest_try(context, key);
+    str_nearest_try(context, key);
     for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
         snprintf(group, sizeof group, "%.*s", (int)(dot - key), key);
-        nearest_try(context, group);
+        str_nearest_try(context, group);
     }
     return false;
 }
 
 static status unknown_key(const foreign_file *file, const char *key, int line) {
-    key_search s = {.key = key, .least = MAX(2, (int)MIN(strlen(key), (size_t)255) / 4) + 1};
-    keys_visit(file->dialect, nearest_visit, &s);
-    if (*s.nearest)
+    str_nearest nearest = {.wanted = key, .has_groups = true};
+    keys_visit(file->dialect, nearest_visit, &nearest);
+    if (*nearest.name)
         return ERR(ERR_INPUT, "%s:%d: unknown %s key '%.100s'; did you mean '%s'?", file->path, line,
-                   file->dialect->name, key, s.nearest);
+                   file->dialect->name, key, nearest.name);
     return ERR(ERR_INPUT,
                "%s:%d: unknown %s key '%.100s'; remove it, or say it in a setting of ralo ('ralo help settings')",
                file->path, line, file->dialect->name, key);

@@ -61,6 +61,7 @@ static void add_messages(questions *q, const data_record *r, const char *path, b
     item->record.kind = RECORD_MESSAGES;
     item->record.messages = copy;
     item->record.n_messages = n;
+    item->record.n_context = r->n_context;
     if (with_answers) item->answer = copy[n - 1].content;
 }
 
@@ -166,6 +167,7 @@ static status add_system(writer *w, data_record *r) {
     r->kind = RECORD_MESSAGES;
     r->messages = turns;
     r->n_messages = n + 1;
+    r->n_context++;
     return OK;
 }
 

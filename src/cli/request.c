@@ -64,12 +64,12 @@ status model_from_config(const config *c, model_config *out) {
     if (!name) return model_of_directory(c, out);
     const model_config *preset = model_preset_find(name);
     if (!preset) {
-        const char *nearest = model_preset_at(0)->name;
-        for (size_t i = 0; model_preset_at(i); i++)
-            if (str_edit_distance(model_preset_at(i)->name, name) < str_edit_distance(nearest, name))
-                nearest = model_preset_at(i)->name;
-        return ERR(ERR_INPUT, "model.preset '%s' is not known; did you mean '%s'? 'ralo help presets' lists them", name,
-                   nearest);
+        str_nearest nearest = {.wanted = name};
+        for (size_t i = 0; model_preset_at(i); i++) str_nearest_try(&nearest, model_preset_at(i)->name);
+        if (!*nearest.name)
+            return ERR(ERR_INPUT, "model.preset '%.100s' is not known; 'ralo help presets' lists them", name);
+        return ERR(ERR_INPUT, "model.preset '%.100s' is not known; did you mean '%s'? 'ralo help presets' lists them",
+                   name, nearest.name);
     }
     *out = *preset;
     const struct {

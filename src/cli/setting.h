@@ -47,7 +47,6 @@ int64_t setting_whole(const void *base, const setting *s); /* of a row that hold
 /* The word of a row, such as auto, and the text it stands for; false when it has none. */
 bool setting_word(const setting *s, char word[32], const char **means);
 void setting_expected(const setting *s, strbuf *out); /* "a whole number in [0, 3], or auto" */
-const char *setting_tail(const char *key);            /* what stands behind the last dot */
 /* The value as text. yaml: quoted where a reader of YAML would take the text for something else. */
 void setting_write(const void *base, const setting *s, bool yaml, strbuf *out);
 void real_write(double x, strbuf *out); /* the shortest decimal that reads back to the same double */

@@ -242,8 +242,8 @@ static status add_string(const chat *c, const char *text, bool trained, chat_tok
     return add_text(c, (span){text, strlen(text)}, ENCODE_SPECIALS_AS_TEXT, trained, out);
 }
 
-/* head and, behind it, an answer that is trained on. See the top of this file. */
-static status add_answer(const chat *c, span head, span answer, chat_tokens *out) {
+/* head and, behind it, an answer. See the top of this file. */
+static status add_answer(const chat *c, span head, span answer, bool trained, chat_tokens *out) {
     status rc = OK;
     size_t from = out->n, n = 0, capacity = 0;
     int32_t *both = NULL;
@@ -256,9 +256,9 @@ static status add_answer(const chat *c, span head, span answer, chat_tokens *out
              done);
     size_t n_head = out->n - from;
     if (n > n_head && (n_head == 0 || memcmp(both, out->ids + from, n_head * sizeof *both) == 0)) {
-        for (size_t i = n_head; i < n; i++) add_id(out, both[i], true);
+        for (size_t i = n_head; i < n; i++) add_id(out, both[i], trained);
     } else {
-        TRY_GOTO(rc, add_text(c, answer, ENCODE_SPECIALS_AS_TEXT, true, out), done);
+        TRY_GOTO(rc, add_text(c, answer, ENCODE_SPECIALS_AS_TEXT, trained, out), done);
     }
 done:
     free(both);
@@ -301,6 +301,11 @@ typedef struct turns {
     size_t n;
     bool open; /* ends with the header of an answer that is still to come */
 } turns;
+
+/* What the assistant says in a prompt is context, as what the user says is. */
+static bool is_response(const turns *t, size_t i) {
+    return t->messages[i].role == TURN_ASSISTANT && i >= t->record->n_context;
+}
 
 static const char *find_in(span text, const char *what) {
     size_t n = strlen(what);
@@ -386,8 +391,11 @@ static status chatml(const chat *c, const turns *t, chat_tokens *out) {
         head.length = answer.length = 0;
         chatml_answer(c, t, i, last_user, &head, &answer);
         add_id(out, c->start, false);
-        TRY_GOTO(rc, add_answer(c, (span){head.text, head.length}, (span){answer.text, answer.length}, out), done);
-        add_id(out, c->end, true);
+        TRY_GOTO(
+            rc,
+            add_answer(c, (span){head.text, head.length}, (span){answer.text, answer.length}, is_response(t, i), out),
+            done);
+        add_id(out, c->end, is_response(t, i));
         TRY_GOTO(rc, add_string(c, "\n", false, out), done);
     }
     if (t->open) {
@@ -415,7 +423,7 @@ static status llama3(const chat *c, const turns *t, chat_tokens *out) {
         span content = strip(m->content);
         TRY(llama3_header(c, turn_role_name(m->role), out));
         if (m->role == TURN_ASSISTANT) {
-            TRY(add_answer(c, gap, content, out));
+            TRY(add_answer(c, gap, content, is_response(t, i), out));
         } else {
             strbuf text;
             strbuf_init(&text);
@@ -425,7 +433,7 @@ static status llama3(const chat *c, const turns *t, chat_tokens *out) {
             strbuf_fini(&text);
             TRY(rc);
         }
-        add_id(out, c->end, m->role == TURN_ASSISTANT);
+        add_id(out, c->end, is_response(t, i));
     }
     if (!t->open) return OK;
     TRY(llama3_header(c, "assistant", out));
@@ -445,9 +453,9 @@ static status llama2(const chat *c, const turns *t, chat_tokens *out) {
         if (m->role != expected)
             TRY_GOTO(rc,
                      ERR(ERR_INPUT,
-                         "%s:%llu: messages[%zu]: found role '%s', expected '%s': in data.chat=llama2 user "
+                         "%s:%llu: turn %zu: found role '%s', expected '%s': in data.chat=llama2 user "
                          "and assistant take turns",
-                         t->record->path, (unsigned long long)t->record->line, i, turn_role_name(m->role),
+                         t->record->path, (unsigned long long)t->record->line, i + 1, turn_role_name(m->role),
                          turn_role_name(expected)),
                      done);
         if (m->role == TURN_USER) {
@@ -473,9 +481,11 @@ static status llama2(const chat *c, const turns *t, chat_tokens *out) {
         strbuf_add(&answer, " ");
         strbuf_add_bytes(&answer, said.text, said.length);
         strbuf_add(&answer, " ");
-        TRY_GOTO(rc, add_answer(c, (span){question.text, question.length}, (span){answer.text, answer.length}, out),
+        TRY_GOTO(rc,
+                 add_answer(c, (span){question.text, question.length}, (span){answer.text, answer.length},
+                            is_response(t, i), out),
                  done);
-        add_id(out, c->eos, true);
+        add_id(out, c->eos, is_response(t, i));
     }
 done:
     strbuf_fini(&question);
@@ -488,14 +498,13 @@ done:
 static status no_template(const chat *c, const data_record *r) {
     if (c->unknown.length > 0)
         return ERR(ERR_INPUT,
-                   "%s:%llu: messages need a chat template: found one in %s that is not chatml, llama3 or llama2; set "
+                   "%s:%llu: turns need a chat template: found one in %s that is not chatml, llama3 or llama2; set "
                    "data.chat to the format to use",
                    r->path, (unsigned long long)r->line, c->unknown.text);
-    return ERR(
-        ERR_INPUT,
-        "%s:%llu: messages need a chat template: found data.chat=none, or a tokenizer without one; set data.chat "
-        "to chatml, llama3 or llama2 with a tokenizer that has its control tokens",
-        r->path, (unsigned long long)r->line);
+    return ERR(ERR_INPUT,
+               "%s:%llu: turns need a chat template: found data.chat=none, or a tokenizer without one; set data.chat "
+               "to chatml, llama3 or llama2 with a tokenizer that has its control tokens",
+               r->path, (unsigned long long)r->line);
 }
 
 static status encode_turns(const chat *c, const turns *t, chat_tokens *out) {
@@ -517,7 +526,7 @@ static status encode_text(const chat *c, span text, bool ends, chat_tokens *out)
 static status encode_plain_pair(const chat *c, const data_record *r, bool open, chat_tokens *out) {
     if (c->bos >= 0) add_id(out, c->bos, false);
     if (open) return add_text(c, r->prompt, ENCODE_SPECIALS_AS_TEXT, false, out);
-    TRY(add_answer(c, r->prompt, r->response, out));
+    TRY(add_answer(c, r->prompt, r->response, true, out));
     if (c->eos >= 0) add_id(out, c->eos, true);
     return OK;
 }
@@ -530,7 +539,7 @@ static status encode_record(const chat *c, const data_record *r, bool open, chat
     if (r->kind == RECORD_MESSAGES) {
         t.messages = r->messages;
         t.n = r->n_messages;
-        if (open && t.messages[t.n - 1].role == TURN_ASSISTANT) t.n--;
+        if (open && is_response(&t, t.n - 1)) t.n--;
         if (t.n == 0)
             return ERR(ERR_INPUT, "%s:%llu: found messages of the assistant alone, expected something to answer",
                        r->path, (unsigned long long)r->line);

@@ -120,7 +120,8 @@ int32_t chat_end_of_turn(const chat *c); /* the token behind a response; -1: non
 const char *chat_unknown_template(const chat *c);
 void chat_describe(const chat *c, strbuf *out); /* everything that the tokens depend on beside tokenizer and record */
 /* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt, response
- * and EOS. Trained are the responses with the token that ends them; everything with TRAIN_ON_ALL; a text as a whole. */
+ * and EOS. Trained are the responses with the token that ends them, in conversations every turn of the assistant behind
+ * n_context; everything with TRAIN_ON_ALL; a text as a whole. */
 status chat_encode(const chat *c, const data_record *r, data_train_on on, chat_tokens *out);
 /* What a model is asked to continue: all before the last response, with the assistant's header. */
 status chat_encode_prompt(const chat *c, const data_record *r, chat_tokens *out);

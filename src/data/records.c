@@ -52,51 +52,79 @@ static const turn_style sharegpt_style = {"conversations", "from", "value", {"sy
 
 const char *turn_role_name(turn_role r) { return messages_style.roles[r]; }
 
+static turn_style messages_under(const char *key) {
+    turn_style t = messages_style;
+    t.list = key;
+    return t;
+}
+
+static bool is_nothing(const json_t *v) {
+    return !v || json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0);
+}
+
 static status read_message(const json_t *m, const turn_style *t, size_t index, place at, record_message *out) {
     if (!json_is_object(m))
-        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
                    t->list, index, kind_of(m), t->role, t->content);
     const json_t *role = json_object_get(m, t->role), *content = json_object_get(m, t->content);
-    const json_t *calls = json_object_get(m, "tool_calls");
+    if (!is_nothing(json_object_get(m, "tool_calls"))) /* the content beside it is often null: this is the reason */
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT,
+                   at.path, at.line, t->list, index);
     if (!json_is_string(role) || !json_is_string(content))
-        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
                    at.line, t->list, index, t->role, kind_of(role), t->content, kind_of(content));
-    if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
-        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT, at.path,
-                   at.line, t->list, index);
     for (out->role = 0; out->role < TURN_COUNT; out->role++)
         if (strcmp(json_string_value(role), t->roles[out->role]) == 0) break;
     if (out->role == TURN_COUNT)
-        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found %s '%.50s', expected %s, %s or %s" SKIP_HINT, at.path, at.line,
-                   t->list, index, t->role, json_string_value(role), t->roles[TURN_SYSTEM], t->roles[TURN_USER],
-                   t->roles[TURN_ASSISTANT]);
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s '%.50s', expected %s, %s or %s" SKIP_HINT, at.path,
+                   at.line, t->list, index, t->role, json_string_value(role), t->roles[TURN_SYSTEM],
+                   t->roles[TURN_USER], t->roles[TURN_ASSISTANT]);
     out->content = span_of(content);
     if (out->role == TURN_ASSISTANT && out->content.length == 0)
-        return ERR(ERR_INPUT, "%s:%llu: %s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
                    at.path, at.line, t->list, index);
     return OK;
 }
 
-static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
-                            data_record *out) {
+/* Appends a list of turns to the record. */
+static status read_turns(record_parser *p, const turn_style *t, place at, data_record *out) {
     const json_t *list = json_object_get(p->root, t->list);
     if (!json_is_array(list) || json_array_size(list) == 0)
-        return ERR(ERR_INPUT, "%s:%llu: key '%s': found %s, expected a list of {\"%s\", \"%s\"}" SKIP_HINT, at.path,
+        return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found %s, expected a list of {\"%s\", \"%s\"}" SKIP_HINT, at.path,
                    at.line, t->list, json_is_array(list) ? "an empty list" : kind_of(list), t->role, t->content);
-    size_t n = json_array_size(list);
-    bool answered = o->may_lack_response;
-    p->messages = array_grow(p->messages, &p->capacity, n, sizeof *p->messages);
-    for (size_t i = 0; i < n; i++) {
-        TRY(read_message(json_array_get(list, i), t, i, at, &p->messages[i]));
-        answered |= p->messages[i].role == TURN_ASSISTANT;
-    }
-    if (!answered)
-        return ERR(ERR_INPUT, "%s:%llu: found %zu %s, none of the assistant; expected at least one" SKIP_HINT, at.path,
-                   at.line, n, t->list);
+    size_t first = out->n_messages, n = json_array_size(list);
+    p->messages = array_grow(p->messages, &p->capacity, first + n, sizeof *p->messages);
+    for (size_t i = 0; i < n; i++) TRY(read_message(json_array_get(list, i), t, i, at, &p->messages[first + i]));
     out->kind = RECORD_MESSAGES;
     out->messages = p->messages;
-    out->n_messages = n;
+    out->n_messages = first + n;
     return OK;
+}
+
+/* Published templates write tools into the system turn, which the formats here do not. */
+static status refuse_tools(const json_t *root, place at) {
+    const json_t *tools = json_object_get(root, "tools");
+    if (is_nothing(tools)) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s:%llu: key 'tools': found %s, expected conversations without tools (jq -c 'del(.tools)' takes the key "
+        "away, where the turns say all)" SKIP_HINT,
+        at.path, at.line, kind_of(tools));
+}
+
+static status need_answer(const data_record *r, const turn_style *t, place at) {
+    for (size_t i = r->n_context; i < r->n_messages; i++)
+        if (r->messages[i].role == TURN_ASSISTANT) return OK;
+    return ERR(ERR_INPUT,
+               "%s:%llu: key '%.100s': found no turn of the assistant among %zu, expected at least one" SKIP_HINT,
+               at.path, at.line, t->list, r->n_messages - r->n_context);
+}
+
+static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
+                            data_record *out) {
+    TRY(refuse_tools(p->root, at));
+    TRY(read_turns(p, t, at, out));
+    return o->may_lack_response ? OK : need_answer(out, t, at);
 }
 
 static bool has(const json_t *object, const char *key) { return json_object_get(object, key) != NULL; }
@@ -106,9 +134,32 @@ static status read_pair(const json_t *root, const char *prompt, const char *resp
                         data_record *out) {
     out->kind = RECORD_PAIR;
     TRY(get_string(root, prompt, at, true, &out->prompt));
-    if (o->may_lack_response && (!response || !*response || !has(root, response))) return OK;
+    if (o->may_lack_response && (!response || !has(root, response))) return OK;
     TRY(get_string(root, response, at, false, &out->response));
     return OK;
+}
+
+/* Two texts, or two lists of turns that are one conversation. response: NULL where no column has it. */
+static status read_pair_or_turns(record_parser *p, const char *prompt, const char *response, const record_options *o,
+                                 place at, data_record *out) {
+    const json_t *asked = json_object_get(p->root, prompt);
+    const json_t *answer = response ? json_object_get(p->root, response) : NULL;
+    if (!json_is_array(asked) && !json_is_array(answer)) return read_pair(p->root, prompt, response, o, at, out);
+    bool is_open = o->may_lack_response && !answer;
+    if (!is_open && json_is_array(asked) != json_is_array(answer))
+        return ERR(ERR_INPUT,
+                   "%s:%llu: keys '%.100s' and '%.100s': found %s and %s, expected two texts or two lists of {\"%s\", "
+                   "\"%s\"}" SKIP_HINT,
+                   at.path, at.line, prompt, response, kind_of(asked), kind_of(answer), messages_style.role,
+                   messages_style.content);
+    turn_style of_prompt = messages_under(prompt);
+    TRY(refuse_tools(p->root, at));
+    TRY(read_turns(p, &of_prompt, at, out));
+    out->n_context = out->n_messages;
+    if (is_open) return OK;
+    turn_style of_response = messages_under(response);
+    TRY(read_turns(p, &of_response, at, out));
+    return need_answer(out, &of_response, at);
 }
 
 /* "input" belongs to the prompt, on a line of its own. */
@@ -126,6 +177,21 @@ static status read_instruction(record_parser *p, const json_t *root, const recor
     strbuf_add_bytes(&p->joined, more.text, more.length);
     out->prompt = (span){p->joined.text, p->joined.length};
     return OK;
+}
+
+/* What was chosen can be learned from, where its keys are said. */
+static status refuse_preference(const json_t *root, place at) {
+    const json_t *prompt = json_object_get(root, "prompt"), *chosen = json_object_get(root, "chosen");
+    const char *way = json_is_array(chosen)
+                          ? "write each whole conversation as messages (jq -c '{messages: .chosen}' IN >OUT)"
+                          : "write it as text (jq -c '{text: .chosen}' IN >OUT)";
+    if (prompt && json_is_array(prompt) == json_is_array(chosen))
+        way = "set data.prompt_column=prompt and data.response_column=chosen";
+    return ERR(
+        ERR_INPUT,
+        "%s:%llu: found a preference (chosen and rejected), expected one answer: training is supervised; to learn "
+        "what was chosen, %s" SKIP_HINT,
+        at.path, at.line, way);
 }
 
 static status unknown_shape(const json_t *root, place at) {
@@ -149,14 +215,18 @@ static status unknown_shape(const json_t *root, place at) {
 static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     const json_t *root = p->root;
     bool open = o->may_lack_response;
-    if (o->prompt_column && *o->prompt_column) return read_pair(root, o->prompt_column, o->response_column, o, at, out);
+    if (o->prompt_column && *o->prompt_column) {
+        bool named = o->response_column && *o->response_column;
+        return read_pair_or_turns(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
+    }
     if (has(root, messages_style.list)) return read_messages(p, &messages_style, o, at, out);
     if (has(root, sharegpt_style.list)) return read_messages(p, &sharegpt_style, o, at, out);
     if (has(root, "prompt") && (open || has(root, "completion")))
-        return read_pair(root, "prompt", "completion", o, at, out);
+        return read_pair_or_turns(p, "prompt", "completion", o, at, out);
     if (has(root, "question") && (open || has(root, "answer")))
         return read_pair(root, "question", "answer", o, at, out);
     if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
+    if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return refuse_preference(root, at);
     if (!has(root, "text")) return unknown_shape(root, at);
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);

@@ -4,7 +4,8 @@
  * One JSON object per line. The shape of a record is told by its keys:
  *     {"text"}   {"prompt", "completion"}   {"question", "answer"}   {"instruction", "input" (may be absent), "output"}
  *     {"messages": [{"role", "content"}, ...]}   {"conversations": [{"from", "value"}, ...]}, which is ShareGPT's
- *     or the two columns that the options name.
+ *     {"prompt": [{"role", "content"}, ...], "completion": [{"role", "content"}, ...]}, which is TRL's
+ *     or the two columns that the options name, which hold two texts or two such lists.
  * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
  *
  * Promises
@@ -32,7 +33,7 @@ typedef struct record_options {
     record_policy on_error;
     uint64_t max_line; /* bytes; 0: RECORD_MAX_LINE */
     /* Prompts for a model to answer: {"prompt"}, {"question"}, {"instruction"}, messages without the assistant's, and a
-     * prompt column alone are records too. A response that is missing is empty. */
+     * prompt column alone are records too. A response that is missing is empty, or no message. */
     bool may_lack_response;
 } record_options;
 #define RECORD_MAX_LINE ((uint64_t)64 << 20)
@@ -51,8 +52,9 @@ typedef struct data_record {
     uint64_t line;
     span text;                      /* RECORD_TEXT */
     span prompt, response;          /* RECORD_PAIR */
-    const record_message *messages; /* RECORD_MESSAGES: at least one of them is the assistant's */
+    const record_message *messages; /* RECORD_MESSAGES: at least one of them, behind n_context, is the assistant's */
     size_t n_messages;
+    size_t n_context; /* that many come first and are the prompt: what the assistant says in them is no response */
 } data_record;
 
 typedef struct records records;

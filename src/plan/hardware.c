@@ -97,11 +97,18 @@ static bool store(hardware *h, const field *f, const yaml_node *n) {
 }
 
 static status unknown_key(const reader *r, int line, const char *key) {
-    const char *nearest = fields[0].key;
-    for (size_t i = 0; i < N_FIELDS; i++)
-        if (str_edit_distance(key, fields[i].key) < str_edit_distance(key, nearest)) nearest = fields[i].key;
-    return ERR(ERR_INPUT, "%s:%d: unknown key '%.100s' in a hardware description; did you mean '%s'?", r->path, line,
-               key, nearest);
+    str_nearest nearest = {.wanted = key, .has_groups = true};
+    for (size_t i = 0; i < N_FIELDS; i++) str_nearest_try(&nearest, fields[i].key);
+    if (*nearest.name)
+        return ERR(ERR_INPUT, "%s:%d: unknown key '%.100s' in a hardware description; did you mean '%s'?", r->path,
+                   line, key, nearest.name);
+    strbuf keys;
+    strbuf_init(&keys);
+    for (size_t i = 0; i < N_FIELDS; i++) strbuf_printf(&keys, ", %s", fields[i].key);
+    status rc = ERR(ERR_INPUT, "%s:%d: unknown key '%.100s' in a hardware description; expected one of: base%s",
+                    r->path, line, key, keys.text);
+    strbuf_fini(&keys);
+    return rc;
 }
 
 static bool is_group(const char *key) {
