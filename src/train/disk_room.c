@@ -127,7 +127,7 @@ static void find_space(disk_need *need) {
 static status check_disk(const train_request *r, const plan *p, const char *run_dir) {
     enum { CHECKPOINTS, EXPORT, NVME, N_NEEDS };
     checkpoint_survey found;
-    int64_t first;
+    int64_t first, n_ranks = r->comm ? comm_node_size(r->comm) : 1;
     TRY(checkpoint_survey_make(&found, run_dir));
     TRY(first_step(r, &found, &first));
     disk_need needs[N_NEEDS] = {
@@ -152,9 +152,7 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
                   .one = "offloaded values",
                   .many = "ranks' offloaded values",
                   .n_bytes = p->planned[TIER_NVME],
-                  .n = !p->planned[TIER_NVME] ? 0
-                       : r->comm              ? comm_node_size(r->comm)
-                                              : 1}};
+                  .n = p->planned[TIER_NVME] ? n_ranks : 0}};
     for (size_t i = 0; i < N_NEEDS; i++) find_space(&needs[i]);
     for (size_t i = 0; i < N_NEEDS; i++)
         if (needs[i].space.file_system == needs[CHECKPOINTS].space.file_system)
