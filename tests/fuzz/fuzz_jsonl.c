@@ -49,10 +49,12 @@ static void check_record(const data_record *r) {
     check_span(&r->response);
     if (r->kind == RECORD_TEXT) ASSERT(r->text.length > 0);
     if (r->kind == RECORD_PAIR) ASSERT(r->response.length > 0);
+    ASSERT(r->n_context <= r->n_messages);
     for (size_t i = 0; i < r->n_messages; i++) {
         check_span(&r->messages[i].content);
         ASSERT(r->messages[i].role < TURN_COUNT);
-        answered |= r->messages[i].role == TURN_ASSISTANT && r->messages[i].content.length > 0;
+        bool says = r->messages[i].role == TURN_ASSISTANT && r->messages[i].content.length > 0;
+        answered |= says && i >= r->n_context;
     }
     ASSERT(answered);
 }
