@@ -423,6 +423,11 @@ static void test_nearest_name(void **state) {
     assert_false(str_nearest_try(&n, "aaaa"));
     n.wanted = "aaaa";
     assert_false(str_nearest_try(&n, endless));
+    n = (str_nearest){.wanted = "memory.nvme", .has_groups = true}; /* a beginning is one slip, whatever is missing */
+    assert_true(str_nearest_try(&n, "model.name"));
+    assert_true(str_nearest_try(&n, "memory.nvme_path"));
+    n = (str_nearest){.wanted = "me"};
+    assert_false(str_nearest_try(&n, "memory"));
     assert_string_equal(str_behind_last_dot("a.b.c"), "c");
     assert_string_equal(str_behind_last_dot("abc"), "abc");
     assert_string_equal(str_behind_last_dot("abc."), "");

@@ -83,17 +83,18 @@ const char *str_behind_last_dot(const char *key) {
 }
 
 /* The slips that lead to name, with those before it; INT32_MAX: too many for slips. Two may be, or one in three characters
- * of a long name, but never every character of a short one. */
+ * of a long name, but never every character of a short one. To stop before the end is one. */
 static int slips_to(const char *name, const char *wanted, int before) {
+    enum { BEGINNING = 3 }; /* characters that show where it was going */
     int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), d = before + str_edit_distance(wanted, name);
+    if (n >= BEGINNING && str_starts_with(name, wanted)) d = MIN(d, before + 1);
     return d <= MIN(MAX(2, n / 3), n - 1) ? d : INT32_MAX;
 }
 
 bool str_nearest_try(str_nearest *n, const char *name) {
     int d = slips_to(name, n->wanted, 0);
     if (n->has_groups) d = MIN(d, slips_to(str_behind_last_dot(name), str_behind_last_dot(n->wanted), 1));
-    if (d == INT32_MAX || (*n->name && d >= n->distance)) return false;
-    ASSERT(strlen(name) < sizeof n->name);
+    if (d == INT32_MAX || (*n->name && d >= n->distance) || strlen(name) >= sizeof n->name) return false;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->distance = d;
     return true;
