@@ -24,9 +24,26 @@ typedef struct work_sizes {
 } work_sizes;
 
 static const work_sizes *sizes_for(const backend *b) {
-    static const work_sizes cores = {1536, 1024, 128, 2,        8,  512,
-                                     64,   512,  512, 16 << 20, 1e8}; /* half a second on two cores */
-    static const work_sizes gpu = {8192, 8192, 512, 4, 16, 4096, 128, 0, 0, 128 << 20, 4e12};
+    static const work_sizes cores = {.peak_side = 1536, /* half a second on two cores, all of it */
+                                     .side = 1024,
+                                     .thin = 128,
+                                     .batch = 2,
+                                     .heads = 8,
+                                     .length = 512,
+                                     .head_dim = 64,
+                                     .rows = 512,
+                                     .row = 512,
+                                     .stream = 16 << 20,
+                                     .flops = 1e8};
+    static const work_sizes gpu = {.peak_side = 8192,
+                                   .side = 8192,
+                                   .thin = 512,
+                                   .batch = 4,
+                                   .heads = 16,
+                                   .length = 4096,
+                                   .head_dim = 128,
+                                   .stream = 128 << 20,
+                                   .flops = 4e12};
     return b->discrete ? &gpu : &cores;
 }
 
