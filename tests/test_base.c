@@ -426,6 +426,9 @@ static void test_nearest_name(void **state) {
     n = (str_nearest){.wanted = "memory.nvme", .has_groups = true}; /* a beginning is one slip, whatever is missing */
     assert_true(str_nearest_try(&n, "model.name"));
     assert_true(str_nearest_try(&n, "memory.nvme_path"));
+    n = (str_nearest){.wanted = "train", .has_groups = true}; /* but not of another group's key */
+    assert_false(str_nearest_try(&n, "trainer.algorithm"));
+    assert_true(str_nearest_try(&n, "trainer"));
     n = (str_nearest){.wanted = "me"};
     assert_false(str_nearest_try(&n, "memory"));
     assert_string_equal(str_behind_last_dot("a.b.c"), "c");

@@ -87,7 +87,7 @@ const char *str_behind_last_dot(const char *key) {
 static int slips_to(const char *name, const char *wanted, int before) {
     enum { BEGINNING = 3 }; /* characters that show where it was going */
     int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), d = before + str_edit_distance(wanted, name);
-    if (n >= BEGINNING && str_starts_with(name, wanted)) d = MIN(d, before + 1);
+    if (n >= BEGINNING && str_starts_with(name, wanted) && !strchr(name + n, '.')) d = MIN(d, before + 1);
     return d <= MIN(MAX(2, n / 3), n - 1) ? d : INT32_MAX;
 }
 
