@@ -97,7 +97,8 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1 && isfinite(t->idle))
         fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
                 100 * plan_bubble(&p->request));
-    fprintf(stderr, "saved     %s  (param_hash %016llx)\n", run_dir, (unsigned long long)t->param_hash);
+    fprintf(stderr, "%s%s  (%sparam_hash %016llx)\n", t->saved ? "saved     " : "run       ", run_dir,
+            t->saved ? "" : "without its last step; ", (unsigned long long)t->param_hash);
 }
 
 /* Seconds that the plan predicts for ops of a kind in a step; NAN where it predicts nothing. */

@@ -476,6 +476,7 @@ static status loop(trainer *t, train_result *out) {
     bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
+    out->saved = t->checkpoints && (saved_at == t->state.step || wanted);
     return t->state.step < o->steps ? interrupted(t) : OK;
 }
 

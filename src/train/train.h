@@ -195,6 +195,7 @@ typedef struct train_result {
     double tokens_per_second, step_ms;
     train_eval_report eval;
     uint64_t param_hash;
+    bool saved; /* there is a checkpoint of the last step */
     ledger memory;
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;
