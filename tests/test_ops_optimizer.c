@@ -420,6 +420,25 @@ static void test_adamw_does_nothing_when_the_step_is_skipped(void **state) {
     }
 }
 
+/* The kernel on n numbers of one type where they lie; out: parameter, m and v. */
+static void adamw_directly(const backend *b, backend_context *c, const op_attr *attr, dtype type, size_t n, void *g,
+                           float *clip, step_scalars *s, void *const out[3]) {
+    program p;
+    program_init(&p);
+    op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
+    o->attr = *attr;
+    const char *names[] = {"p", "m", "v", "g"};
+    value_id ids[4];
+    for (int i = 0; i < 4; i++) ids[i] = program_persistent(&p, names[i], type, SHAPE((int64_t)n), ROLE_STATE);
+    op_in(o, 0, ids[3]);
+    op_out(o, 0, ids[0]);
+    op_out(o, 2, ids[1]);
+    op_out(o, 3, ids[2]);
+    kernel_call call = {.program = &p, .op = o, .in = {g, clip, s}, .out = {out[0], NULL, out[1], out[2]}};
+    b->kernels[OP_ADAMW](c, &call);
+    program_fini(&p);
+}
+
 /* Any cut of a tensor at a multiple of the noise piece, and any alignment, gives the same bits: the kernel is run on
  * pieces that start at odd addresses. Deterministic modes may be cut anywhere. */
 static void test_adamw_does_not_care_where_a_tensor_lies(void **state) {
@@ -439,22 +458,8 @@ static void test_adamw_does_not_care_where_a_tensor_lies(void **state) {
         const size_t ends[] = {0, cut, 3 * cut + 1, N};
         for (int part = 0; part < 3; part++) {
             size_t first = ends[part], n = ends[part + 1] - first;
-            program p;
-            program_init(&p);
-            op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
-            o->attr = adamw_attr;
-            const char *names[] = {"p", "m", "v", "g"};
-            value_id ids[4];
-            for (int i = 0; i < 4; i++)
-                ids[i] = program_persistent(&p, names[i], DTYPE_F32, SHAPE((int64_t)n), ROLE_STATE);
-            op_in(o, 0, ids[3]);
-            op_out(o, 0, ids[0]);
-            op_out(o, 2, ids[1]);
-            op_out(o, 3, ids[2]);
-            kernel_call call = {
-                .program = &p, .op = o, .in = {g + first, clip, &s}, .out = {x + first, NULL, m + first, v + first}};
-            b->kernels[OP_ADAMW](c, &call);
-            program_fini(&p);
+            adamw_directly(b, c, &adamw_attr, DTYPE_F32, n, g + first, clip, &s,
+                           (void *[]){x + first, m + first, v + first});
         }
         for (size_t i = 0; i < N; i++) {
             element want = adamw_scalar(make_element(i, FP32), make_gradient(i, FP32), 0.5f, &adamw_attr, &s, FP32, i);
@@ -484,26 +489,11 @@ static void test_adamw_of_parts_is_adamw_of_the_whole(void **state) {
         uint16_t *x = whole ? want : got;
         assert_int_equal(b->open(&c, &(backend_options){.n_threads = whole ? 1 : 5}), OK);
         for (size_t first = 0, n = whole ? N : CUT; first < N; first += n, n = N - first) {
-            program p;
-            program_init(&p);
-            op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
-            o->attr = adamw_attr;
-            o->attr.noise_key = 77;
-            o->attr.first_element = (int64_t)first;
-            const char *names[] = {"p", "m", "v", "g"};
-            value_id ids[4];
-            for (int i = 0; i < 4; i++)
-                ids[i] = program_persistent(&p, names[i], DTYPE_BF16, SHAPE((int64_t)n), ROLE_STATE);
-            op_in(o, 0, ids[3]);
-            op_out(o, 0, ids[0]);
-            op_out(o, 2, ids[1]);
-            op_out(o, 3, ids[2]);
-            kernel_call call = {.program = &p,
-                                .op = o,
-                                .in = {x + 3 * N + first, clip, &s},
-                                .out = {x + first, NULL, x + N + first, x + 2 * N + first}};
-            b->kernels[OP_ADAMW](c, &call);
-            program_fini(&p);
+            op_attr attr = adamw_attr;
+            attr.noise_key = 77;
+            attr.first_element = (int64_t)first;
+            adamw_directly(b, c, &attr, DTYPE_BF16, n, x + 3 * N + first, clip, &s,
+                           (void *[]){x + first, x + N + first, x + 2 * N + first});
         }
         b->close(c);
     }

@@ -1,6 +1,6 @@
 /* command_devices.c - ralo devices: what this machine has, how fast it is, and descriptions of machines that are not here.
  *
- * Without options: cores, memory and the rate of a large product. --measure takes some ten seconds for the rest and
+ * Without options: cores, memory and the rate of a large product. --measure takes half a minute at most for the rest and
  * writes it where plan and train find it. --hardware prints a description as a file that --hardware reads. */
 #include "cli/output.h"
 
@@ -42,16 +42,17 @@ static void print_measured(const hardware *h) {
 }
 
 /* One line that grows: half a minute of silence looks like a program that hangs. */
-static bool part_said;
-static void say_part(const char *part) {
-    fprintf(stderr, "%s%s", part_said ? ", " : "measuring ", part);
+static void say_part(void *context, const char *part) {
+    bool *said = context;
+    fprintf(stderr, "%s%s", *said ? ", " : "measuring ", part);
     fflush(stderr);
-    part_said = true;
+    *said = true;
 }
 
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h;
     char path[4096];
+    bool said = false;
     if (l->measure_path && (!*l->measure_path || strlen(l->measure_path) >= sizeof path))
         return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
                    strlen(l->measure_path), sizeof path - 1);
@@ -63,9 +64,10 @@ static status measure(const command_line *l, const backend *b, const backend_opt
                          .bind = with->bind,
                          .gpu = with->gpu,
                          .disk_path = l->disk_path ? l->disk_path : ".",
-                         .on_part = say_part};
+                         .on_part = say_part,
+                         .context = &said};
     status rc = exec_measure(b, &o, &h);
-    if (part_said) fprintf(stderr, "\n");
+    if (said) fprintf(stderr, "\n");
     TRY(rc);
     print_measured(&h);
     if (!l->measure_path) { /* a directory of ours; that of a named file is the user's business */

@@ -83,9 +83,10 @@ typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
     gpu_options gpu;
-    const char *disk_path;             /* a directory on the disk in question */
-    double try_s;                      /* time for each number; 0: enough for a good one */
-    void (*on_part)(const char *part); /* what is measured now; NULL: nobody asks */
+    const char *disk_path;                            /* a directory on the disk in question */
+    double try_s;                                     /* time for each number; 0: enough for a good one */
+    void (*on_part)(void *context, const char *part); /* what is measured now; NULL: nobody asks */
+    void *context;
 } measure_options;
 status exec_measure(const backend *b, const measure_options *o, hardware *out);
 

@@ -68,7 +68,7 @@ static status share_under_load(const bench *m, probe *product, int times, double
     int passes = (int)fmax(1, times * best / 3 / probe_try(&pass, 1));
     double settle = SETTLE_TRIES * m->try_s, elapsed = 0, sum = 0;
     int n = 0;
-    for (uint64_t begin = clock_ns(); elapsed < 2 * settle; elapsed = (double)(clock_ns() - begin) * 1e-9) {
+    for (double begin = clock_s(); elapsed < 2 * settle; elapsed = clock_s() - begin) {
         double seconds = probe_try(product, times);
         probe_try(&pass, passes);
         if (elapsed < settle) continue;
@@ -255,9 +255,9 @@ static status measure_launch(const bench *m, hardware *h) {
     probe_close(&r);
     double wake = INFINITY;
     for (int i = 0; i < TIMES && h->unified; i++) {
-        uint64_t begin = clock_ns();
+        double begin = clock_s();
         m->b->parallel(m->c, no_task, NULL, 2 * m->b->threads(m->c));
-        wake = fmin(wake, (double)(clock_ns() - begin) * 1e-9);
+        wake = fmin(wake, clock_s() - begin);
     }
     if (h->unified) h->launch_s += wake;
     return OK;
@@ -308,7 +308,7 @@ static status measure_noise(const bench *m, hardware *h) {
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static void say_part(const measure_options *o, const char *part) {
-    if (o->on_part) o->on_part(part);
+    if (o->on_part) o->on_part(o->context, part);
 }
 
 status exec_measure(const backend *b, const measure_options *o, hardware *out) {

@@ -8,15 +8,15 @@
 #define MOST_SECONDS 2.0
 
 static status move_blocks(disk *d, bool writes, void *buffer, int n_blocks, int *n_done, double *bytes_per_s) {
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     int i = 0;
-    for (; i < n_blocks && (double)(clock_ns() - begin) * 1e-9 < MOST_SECONDS; i++) {
+    for (; i < n_blocks && clock_s() - begin < MOST_SECONDS; i++) {
         uint64_t at = (uint64_t)i * BLOCK;
         if (writes) TRY(disk_write(d, DISK_WRITER, buffer, at, BLOCK));
         else TRY(disk_read(d, DISK_READER, buffer, at, BLOCK));
     }
     if (writes) TRY(disk_flush(d));
-    *bytes_per_s = (double)i * (double)BLOCK / ((double)(clock_ns() - begin) * 1e-9);
+    *bytes_per_s = (double)i * (double)BLOCK / (clock_s() - begin);
     *n_done = i;
     return OK;
 }

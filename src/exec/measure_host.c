@@ -120,9 +120,9 @@ static status copy_on_queues(const copier *k, bool up, bool down) {
 }
 
 static status copy_once(copier *k, bool up, bool down, double *best) {
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     TRY(k->b->queues ? copy_on_queues(k, up, down) : copy_on_threads(k, up, down));
-    *best = fmin(*best, (double)(clock_ns() - begin) * 1e-9);
+    *best = fmin(*best, clock_s() - begin);
     return OK;
 }
 
@@ -131,8 +131,8 @@ status measure_copies(const bench *m, hardware *h) {
     copier k;
     TRY_GOTO(rc, copier_open(&k, m, COPY_BYTES), done);
     double up = INFINITY, down = INFINITY, both = INFINITY;
-    uint64_t start = clock_ns();
-    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < 2 * m->try_s; i++) {
+    double start = clock_s();
+    for (int i = 0; i < LEAST_TRIES || clock_s() - start < 2 * m->try_s; i++) {
         TRY_GOTO(rc, copy_once(&k, true, false, &up), done);
         TRY_GOTO(rc, copy_once(&k, false, true, &down), done);
         TRY_GOTO(rc, copy_once(&k, true, true, &both), done);
@@ -155,13 +155,13 @@ status measure_host_beside_copies(const bench *m, const bench *host, hardware *h
     double n_bytes = op_bytes(&r.p, r.call.op);
     int n = (int)ceil(1.5 * n_bytes / h->host_bandwidth * h->copy_both / (2.0 * STREAM_BYTES / 4));
     TRY_GOTO(rc, copier_open(&k, m, STREAM_BYTES / 4), done);
-    uint64_t start = clock_ns();
-    for (int i = 0; i < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < m->try_s; i++) {
-        uint64_t begin = clock_ns();
+    double start = clock_s();
+    for (int i = 0; i < LEAST_TRIES || clock_s() - start < m->try_s; i++) {
+        double begin = clock_s();
         for (int c = 0; c < n; c++) copies_start(&k, true, true);
         double cores = n_bytes / probe_try(&r, 1);
         TRY_GOTO(rc, m->b->synchronize(m->c), done);
-        double copies = n * 2.0 * (double)k.n_bytes / ((double)(clock_ns() - begin) * 1e-9);
+        double copies = n * 2.0 * (double)k.n_bytes / (clock_s() - begin);
         h->host_total = fmax(h->host_total, cores + copies);
     }
 done:

@@ -71,16 +71,16 @@ status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, c
 
 double probe_try(probe *r, int times) {
     kernel_fn kernel = r->b->kernels[r->call.op->kind];
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     for (int k = 0; k < times; k++) kernel(r->c, &r->call);
     r->b->synchronize(r->c);
-    return (double)(clock_ns() - begin) * 1e-9 / times;
+    return (clock_s() - begin) / times;
 }
 
 void probe_seconds_each(probe *r, int n, const int *times, double *best) {
-    uint64_t start = clock_ns();
+    double start = clock_s();
     for (int i = 0; i < n; i++) best[i] = INFINITY;
-    for (int k = 0; k < LEAST_TRIES || (double)(clock_ns() - start) * 1e-9 < n * r->try_s; k++)
+    for (int k = 0; k < LEAST_TRIES || clock_s() - start < n * r->try_s; k++)
         for (int i = 0; i < n; i++) best[i] = fmin(best[i], probe_try(&r[i], times[i]));
 }
 

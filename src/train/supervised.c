@@ -134,10 +134,10 @@ static double kernel_seconds(const trainer *t) {
 }
 
 static status run_micro(trainer *t) {
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     double kernels = kernel_seconds(t);
     TRY(exec_run(t->e, SECTION_MICRO));
-    t->micro_seconds += (double)(clock_ns() - begin) * 1e-9;
+    t->micro_seconds += clock_s() - begin;
     t->n_micro_runs++;
     t->kernel_seconds += kernel_seconds(t) - kernels;
     return OK;
@@ -169,11 +169,11 @@ static status run_update(trainer *t, int64_t step, bool goes_on) {
     t->carried = goes_on && turn;
     t->carried_s = 0;
     if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     write_next_batch(t, 0);
     write_scalars(t, turn, step + 1, 0);
     TRY(exec_run(t->e, SECTION_TURN));
-    t->carried_s = MIN((double)(clock_ns() - begin) * 1e-9, t->micro_seconds / (double)t->n_micro_runs);
+    t->carried_s = fmin(clock_s() - begin, t->micro_seconds / (double)t->n_micro_runs);
     return OK;
 }
 
@@ -183,14 +183,14 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
         return ERR(ERR_INPUT, "all %lld steps are done; raise train.steps for more", (long long)o->steps);
     int64_t step = t->state.step + 1;
     if (t->r->comm) comm_note_step(t->r->comm, step);
-    uint64_t first_row = t->state.data_row, begin = clock_ns();
-    double own_before = t->carried_s;
+    uint64_t first_row = t->state.data_row;
+    double begin = clock_s(), own_before = t->carried_s;
     TRY(run_micros(t, step));
     uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
     TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
-    double seconds = (double)(clock_ns() - begin) * 1e-9 + own_before - t->carried_s;
+    double seconds = clock_s() - begin + own_before - t->carried_s;
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
     double scale = t->state.scaler.scale;
@@ -304,32 +304,30 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
-static double seconds_since(uint64_t begin) { return (double)(clock_ns() - begin) * 1e-9; }
-
 /* What a run that is not resumed starts from; states are zeros already. */
 static status first_values(trainer *t) {
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     char count[32];
     str_format_count(count, (double)model_param_count(&t->p->request.model));
     if (t->r->pretrained) {
         TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
-        say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir, count, seconds_since(begin));
+        say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir, count, clock_s() - begin);
         return OK;
     }
     params_initialize(t->e, t->p, t->r->train.seed);
-    if (seconds_since(begin) > WORTH_SAYING_S)
-        say(t, "first values drawn: %s parameters in %.1f s", count, seconds_since(begin));
+    if (clock_s() - begin > WORTH_SAYING_S)
+        say(t, "first values drawn: %s parameters in %.1f s", count, clock_s() - begin);
     return OK;
 }
 
 static status open_memory(trainer *t, const exec_options *o) {
-    uint64_t begin = clock_ns();
+    double begin = clock_s();
     const size_t *n = t->p->program.arena_bytes;
     char device[32], host[32];
     TRY(exec_open(&t->e, &t->p->program, o));
-    if (seconds_since(begin) > WORTH_SAYING_S)
+    if (clock_s() - begin > WORTH_SAYING_S)
         say(t, "memory ready: %s on the device, %s on the host in %.1f s", str_format_bytes(device, n[TIER_DEVICE]),
-            str_format_bytes(host, n[TIER_HOST]), seconds_since(begin));
+            str_format_bytes(host, n[TIER_HOST]), clock_s() - begin);
     return OK;
 }
 

@@ -38,9 +38,9 @@ static inline size_t noise_end(const op *o, size_t at, size_t end) {
 enum { UPDATE_TASK_MOST = 1 << 16, UPDATE_TASK_LEAST = 1 << 13 };
 _Static_assert(UPDATE_TASK_LEAST % NORM_BLOCK == 0, "a task begins with a block of the norm and a group of noise");
 static inline size_t update_task_length(size_t n, int n_threads) {
-    size_t threads = (size_t)n_threads,
-           rounds = MAX((n + threads * UPDATE_TASK_MOST - 1) / (threads * UPDATE_TASK_MOST), 1u);
-    return MAX(align_up((n + threads * rounds - 1) / (threads * rounds), NORM_BLOCK), (size_t)UPDATE_TASK_LEAST);
+    int64_t rounds = MAX(divide_up((int64_t)n, (int64_t)n_threads * UPDATE_TASK_MOST), (int64_t)1);
+    int64_t even = round_up(divide_up((int64_t)n, n_threads * rounds), NORM_BLOCK);
+    return (size_t)MAX(even, (int64_t)UPDATE_TASK_LEAST);
 }
 
 /* Words i, i + step, ...: their places in the Weyl sequence, where n words further is NOISE_WORDS(n), and the mixer.
