@@ -716,6 +716,24 @@ static void test_pool_runs_every_task_once(void **state) {
     }
 }
 
+static void test_tasks_begin_at_all_places_and_come_once(void **state) {
+    static const int64_t n_tasks[] = {1, 2, 15, 16, 17, 113, 128, 2000}, n_places[] = {1, 2, 16, 125, 3000};
+    for (size_t t = 0; t < ARRAY_LENGTH(n_tasks); t++)
+        for (size_t k = 0; k < ARRAY_LENGTH(n_places); k++) {
+            int64_t n = n_tasks[t], p = n_places[k], before = -1;
+            bool taken[2000] = {0};
+            for (int64_t i = 0; i < n; i++) {
+                int64_t task = task_spread(i, n, p);
+                assert_in_range(task, 0, n - 1);
+                assert_false(taken[task]);
+                taken[task] = true;
+                if (i < p) assert_true(task - before >= MAX(n / p, 1) || i == 0); /* the places, evenly apart */
+                else assert_int_equal(task, task_spread(i - p, n, p) + 1);        /* on from there */
+                before = task;
+            }
+        }
+}
+
 typedef struct sums {
     int64_t plain[4096]; /* not atomic on purpose: each task owns its slot, pool_run orders the rest */
     int64_t round;
@@ -903,6 +921,7 @@ int main(void) {
         cmocka_unit_test(test_clock_does_not_go_back),
         cmocka_unit_test(test_machine_is_described),
         cmocka_unit_test(test_pool_runs_every_task_once),
+        cmocka_unit_test(test_tasks_begin_at_all_places_and_come_once),
         cmocka_unit_test(test_pool_run_orders_memory_between_runs),
         cmocka_unit_test(test_pool_threads_all_take_part),
         cmocka_unit_test(test_pool_hooks_surround_the_work_of_workers),

@@ -243,8 +243,15 @@ int pool_threads(const pool *p);
  * own scratch memory with `thread`. Never allocates; one run at a time; not from inside a task. */
 typedef void (*pool_fn)(void *context, int64_t task, int thread);
 void pool_run(pool *p, pool_fn fn, void *context, int64_t n_tasks);
+/* What to do as task `task` of n when that shall begin at n_places at once: tasks are claimed in order, and these are of
+ * each place in turn. Every one of 0..n_tasks-1 comes once. */
+static inline int64_t task_spread(int64_t task, int64_t n_tasks, int64_t n_places) {
+    int64_t each = n_tasks / n_places, longer = n_tasks % n_places, place = task % n_places;
+    return place * each + MIN(place, longer) + task / n_places;
+}
 /* First touch of fresh memory, as a task of any pool: otherwise it lands in the first step, at a gigabyte per second and
- * thread. context: a page_range. */
+ * thread. Pages that are neighbours are touched far apart in time: a virtual machine hands out its memory in order, a large
+ * part of it from one processor and then one of another, and every tensor shall have some of both. context: a page_range. */
 typedef struct page_range {
     void *memory;
     size_t n_bytes;

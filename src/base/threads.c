@@ -266,7 +266,7 @@ status pool_open(pool **out, int n_threads, bool bind) {
 
 /* ---- first touch ----------------------------------------------------------------------------------------------- */
 
-enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096 };
+enum { TOUCH_BYTES = 2 << 20, PAGE_BYTES = 4096, TOUCH_PASSES = 16 };
 
 int64_t page_touch_tasks(const page_range *r) { return divide_up((int64_t)r->n_bytes, TOUCH_BYTES); }
 
@@ -274,6 +274,7 @@ int64_t page_touch_tasks(const page_range *r) { return divide_up((int64_t)r->n_b
 void page_touch(void *context, int64_t task, int thread) {
     const page_range *r = context;
     volatile uint8_t *bytes = r->memory;
-    size_t begin = (size_t)task * TOUCH_BYTES, end = MIN(begin + TOUCH_BYTES, r->n_bytes);
+    int64_t n = page_touch_tasks(r), page = task_spread(task, n, divide_up(n, TOUCH_PASSES));
+    size_t begin = (size_t)page * TOUCH_BYTES, end = MIN(begin + TOUCH_BYTES, r->n_bytes);
     for (size_t i = begin; i < end; i += PAGE_BYTES) bytes[i] = 0;
 }

@@ -196,7 +196,7 @@ typedef struct adamw_job {
     void *p, *m, *v;
     float *master, *m_scale, *v_scale; /* NULL without */
     const void *g;
-    size_t n, task_length;
+    update_cut cut;
 } adamw_job;
 
 /* m and v of any format as rows: states_load fills them, the step changes them (8 bits: v into its root), states_store
@@ -355,8 +355,8 @@ static void adamw_run(const adamw_job *j, size_t begin, size_t end) {
 
 static void adamw_task(void *context, int64_t task, int thread) {
     const adamw_job *j = context;
-    size_t at = (size_t)task * j->task_length, end = MIN(at + j->task_length, j->n);
-    for (size_t stop; at < end; at = stop) adamw_run(j, at, stop = noise_end(j->op, at, end));
+    update_range r = update_task_range(&j->cut, task);
+    for (size_t at = r.begin, stop; at < r.end; at = stop) adamw_run(j, at, stop = noise_end(j->op, at, r.end));
 }
 
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
@@ -377,7 +377,7 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
                    .m_scale = k->out[4],
                    .v_scale = k->out[5],
                    .g = k->in[0],
-                   .n = (size_t)shape_count(&call_out(k, 0)->shape)};
+                   .cut = update_cut_for((size_t)shape_count(&call_out(k, 0)->shape), pool_threads(c->threads))};
     ASSERT(j.master || j.p_type == j.g_type);
     ASSERT(j.state_type != DTYPE_I8 || (j.m_scale && j.v_scale));
 
@@ -391,6 +391,5 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
         .decay = a->weight_decay * s->bias1 / s2,
         .rate = s->lr * s2 / s->bias1,
     };
-    j.task_length = update_task_length(j.n, pool_threads(c->threads));
-    pool_run(c->threads, adamw_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
+    pool_run(c->threads, adamw_task, &j, j.cut.n_tasks);
 }

@@ -28,7 +28,7 @@ typedef struct accumulate_job {
     const void *x;
     dtype x_type, acc_type;
     void *acc;
-    size_t n, task_length;
+    update_cut cut;
 } accumulate_job;
 
 static void add_row(float *acc, const float *x, size_t n) {
@@ -84,7 +84,7 @@ static void copy_rounded(uint16_t *restrict dst, const uint16_t *restrict src, s
 static void accumulate_run(const accumulate_job *j, size_t begin, size_t end) {
     bool restart = j->scalars->micro == 0;
     if (restart && j->x_type == DTYPE_BF16 && j->acc_type == DTYPE_BF16) {
-        copy_rounded((uint16_t *)j->acc + begin, (const uint16_t *)j->x + begin, end - begin, j->n >= LARGE);
+        copy_rounded((uint16_t *)j->acc + begin, (const uint16_t *)j->x + begin, end - begin, j->cut.n >= LARGE);
         return;
     }
     rng_noise noise = noise_open(j->op, j->scalars, NOISE_ACCUMULATE | j->scalars->micro << 8, begin);
@@ -124,8 +124,8 @@ static void accumulate_run(const accumulate_job *j, size_t begin, size_t end) {
 
 static void accumulate_task(void *context, int64_t task, int thread) {
     const accumulate_job *j = context;
-    size_t at = (size_t)task * j->task_length, end = MIN(at + j->task_length, j->n);
-    for (size_t stop; at < end; at = stop) accumulate_run(j, at, stop = noise_end(j->op, at, end));
+    update_range r = update_task_range(&j->cut, task);
+    for (size_t at = r.begin, stop; at < r.end; at = stop) accumulate_run(j, at, stop = noise_end(j->op, at, r.end));
 }
 
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
@@ -136,10 +136,9 @@ void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
                         .x_type = x->type,
                         .acc_type = acc->type,
                         .acc = k->out[0],
-                        .n = (size_t)shape_count(&acc->shape)};
+                        .cut = update_cut_for((size_t)shape_count(&acc->shape), pool_threads(c->threads))};
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
-    j.task_length = update_task_length(j.n, pool_threads(c->threads));
-    pool_run(c->threads, accumulate_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
+    pool_run(c->threads, accumulate_task, &j, j.cut.n_tasks);
 }
 
 /* ---- parts of several ranks ------------------------------------------------------------------------------------ */
@@ -193,7 +192,8 @@ typedef struct sumsq_job {
     const void *g;
     dtype type;
     double *partials;
-    size_t n, n_counted, task_length;
+    size_t n_counted;
+    update_cut cut;
 } sumsq_job;
 
 VEC_INLINE double_vec widen_half(const float *x) { /* by hand: gcc would convert lanes or halves apart */
@@ -311,20 +311,21 @@ static double sumsq_block(const sumsq_job *j, size_t begin) {
 
 static void sumsq_task(void *context, int64_t task, int thread) {
     const sumsq_job *j = context;
-    size_t begin = (size_t)task * j->task_length, end = MIN(begin + j->task_length, j->n);
-    for (size_t i = begin; i < end; i += NORM_BLOCK) j->partials[i / NORM_BLOCK] = sumsq_block(j, i);
+    update_range r = update_task_range(&j->cut, task);
+    for (size_t i = r.begin; i < r.end; i += NORM_BLOCK) j->partials[i / NORM_BLOCK] = sumsq_block(j, i);
 }
 
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     const value *g = call_in(k, 0);
-    sumsq_job j = {.g = k->in[0], .type = g->type, .partials = k->out[0], .n = (size_t)shape_count(&g->shape)};
-    int64_t n_blocks = divide_up((int64_t)j.n, NORM_BLOCK);
-    ASSERT(shape_count(&call_out(k, 0)->shape) == n_blocks);
+    int64_t n = shape_count(&g->shape);
     const op_attr *a = &k->op->attr;
-    j.n_counted = j.n;
-    if (a->counts_part) j.n_counted = (size_t)MIN(MAX(a->counted - a->first_element, 0), (int64_t)j.n);
-    j.task_length = update_task_length(j.n, pool_threads(c->threads));
-    pool_run(c->threads, sumsq_task, &j, divide_up((int64_t)j.n, (int64_t)j.task_length));
+    ASSERT(shape_count(&call_out(k, 0)->shape) == divide_up(n, NORM_BLOCK));
+    sumsq_job j = {.g = k->in[0],
+                   .type = g->type,
+                   .partials = k->out[0],
+                   .n_counted = (size_t)(a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n),
+                   .cut = update_cut_for((size_t)n, pool_threads(c->threads))};
+    pool_run(c->threads, sumsq_task, &j, j.cut.n_tasks);
 }
 
 /* A few thousand numbers: one thread, in order. */
