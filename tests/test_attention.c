@@ -149,42 +149,33 @@ static void check(const dims *d, dtype t, const int32_t *doc, double size, uint6
     free(dqkv);
 }
 
-static const dims SHAPES[] = {
-    {1, 1, 1, 1, 8},
-    {3, 2, 2, 1, 16},
-    {2, 7, 3, 3, 10},
-    {1, 64, 2, 2, 64},
-    {2, 65, 4, 2, 24},
-    {1, 129, 3, 1, 33},
-    {2, 130, 2, 2, 48},
-    {1, 200, 6, 2, 72},
-    {1, 97, 2, 1, 100},
-    {1, 80, 1, 1, 256},
-    {9, 66, 4, 4, 16},
-    {1, 190, 8, 1, 32},
-    /* heads that tensor cores take, and rows that are no whole number of their tiles */
-    {1, 257, 3, 1, 128},
-    {2, 300, 4, 2, 64},
-    {1, 97, 2, 1, 80},
-    {1, 130, 2, 2, 96},
-};
+/* Those that tensor cores take have rows that are no whole number of their tiles. */
+static const dims SHORT_ROWS[] = {{1, 1, 1, 1, 8},    {3, 2, 2, 1, 16},   {2, 7, 3, 3, 10},
+                                  {1, 64, 2, 2, 64},  {2, 65, 4, 2, 24},  {9, 66, 4, 4, 16},
+                                  {1, 80, 1, 1, 256}, {1, 97, 2, 1, 100}, {1, 97, 2, 1, 80}},
+                  ROWS[] = {{1, 129, 3, 1, 33},
+                            {2, 130, 2, 2, 48},
+                            {1, 130, 2, 2, 96},
+                            {1, 190, 8, 1, 32},
+                            {1, 200, 6, 2, 72}},
+                  LONGER_ROWS[] = {{1, 257, 3, 1, 128}, {2, 300, 4, 2, 64}};
 
-static void every_shape(dtype type) {
-    for (size_t i = 0; i < ARRAY_LENGTH(SHAPES); i++) {
-        int32_t *packed = documents(&SHAPES[i], 40 + i), *one = one_document(&SHAPES[i]);
-        check(&SHAPES[i], type, packed, 1.5, 7 * i + type);
-        check(&SHAPES[i], type, one, 1.5, 7 * i + type);
+static void every_shape(const dims *shapes, size_t n, dtype type) {
+    for (size_t i = 0; i < n; i++) {
+        int32_t *packed = documents(&shapes[i], 40 + i), *one = one_document(&shapes[i]);
+        check(&shapes[i], type, packed, 1.5, 7 * i + type);
+        check(&shapes[i], type, one, 1.5, 7 * i + type);
         free(packed);
         free(one);
     }
 }
 
 /* Each set of instructions that the machine has; at least the one for everyone. */
-static void every_shape_on_every_instruction_set(dtype type) {
+static void every_instruction_set(const dims *shapes, size_t n_shapes, dtype type) {
     int n = 0;
     for (int i = 0; attention_functions_list(i); i++) {
         if (!attention_force_functions(attention_functions_list(i))) continue;
-        every_shape(type);
+        every_shape(shapes, n_shapes, type);
         n++;
         if (backend_under_test()->discrete) break; /* which has none of them */
     }
@@ -192,22 +183,27 @@ static void every_shape_on_every_instruction_set(dtype type) {
     assert_true(n > 0);
 }
 
-static void fp32_matches_double_reference_on_every_instruction_set(void **state) {
+static void an_unknown_instruction_set_is_refused(void **state) {
     (void)state;
-    every_shape_on_every_instruction_set(DTYPE_F32);
     assert_false(attention_force_functions("abacus"));
     assert_true(attention_force_functions(NULL));
 }
 
-static void bf16_matches_double_reference_on_every_instruction_set(void **state) {
-    (void)state;
-    every_shape_on_every_instruction_set(DTYPE_BF16);
-}
-
-static void fp16_matches_double_reference_on_every_instruction_set(void **state) {
-    (void)state;
-    every_shape_on_every_instruction_set(DTYPE_F16);
-}
+/* A test each: under a sanitizer of the device one of them takes minutes. */
+#define MATCHES(name, shapes, type)                                \
+    static void name##_match_double_reference(void **state) {      \
+        (void)state;                                               \
+        every_instruction_set(shapes, ARRAY_LENGTH(shapes), type); \
+    }
+MATCHES(short_rows_of_fp32, SHORT_ROWS, DTYPE_F32)
+MATCHES(short_rows_of_bf16, SHORT_ROWS, DTYPE_BF16)
+MATCHES(short_rows_of_fp16, SHORT_ROWS, DTYPE_F16)
+MATCHES(rows_of_fp32, ROWS, DTYPE_F32)
+MATCHES(rows_of_bf16, ROWS, DTYPE_BF16)
+MATCHES(rows_of_fp16, ROWS, DTYPE_F16)
+MATCHES(longer_rows_of_fp32, LONGER_ROWS, DTYPE_F32)
+MATCHES(longer_rows_of_bf16, LONGER_ROWS, DTYPE_BF16)
+MATCHES(longer_rows_of_fp16, LONGER_ROWS, DTYPE_F16)
 
 /* Few (sequence, head) pairs and many queries: backward cuts the sequence, here into 2 and 4 pieces, and adds. */
 static void backward_of_long_sequences_is_cut_and_added(void **state) {
@@ -222,10 +218,13 @@ static void backward_of_long_sequences_is_cut_and_added(void **state) {
     }
 }
 
-/* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there. */
+/* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there.
+ * A GPU has no segments, and long rows of its own elsewhere. */
+static int64_t long_row(int64_t n) { return backend_under_test()->discrete ? n / 4 : n; }
+
 static void long_rows_are_taken_in_segments(void **state) {
     (void)state;
-    const dims d = {1, 4500, 2, 1, 4};
+    const dims d = {1, long_row(4500), 2, 1, 4};
     int32_t *doc = one_document(&d);
     check(&d, DTYPE_F32, doc, 1.0, 77);
     free(doc);
@@ -233,9 +232,9 @@ static void long_rows_are_taken_in_segments(void **state) {
 
 static void long_rows_of_documents_are_taken_in_segments(void **state) {
     (void)state;
-    const dims d = {2, 4097, 1, 1, 5};
-    int32_t *doc = one_document(&d);
-    for (int64_t t = 0; t < d.B * d.T; t++) doc[t] = t % d.T < 1500 ? 0 : t % d.T < 4000 ? 1500 : 4000;
+    const dims d = {2, long_row(4097), 1, 1, 5};
+    int32_t *doc = one_document(&d), second = (int32_t)long_row(1500), third = (int32_t)long_row(4000);
+    for (int64_t t = 0; t < d.B * d.T; t++) doc[t] = t % d.T < second ? 0 : t % d.T < third ? second : third;
     check(&d, DTYPE_F32, doc, 1.0, 77);
     free(doc);
 }
@@ -466,9 +465,16 @@ static void scratch_is_linear_in_sequence_length(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp32_matches_double_reference_on_every_instruction_set),
-        cmocka_unit_test(bf16_matches_double_reference_on_every_instruction_set),
-        cmocka_unit_test(fp16_matches_double_reference_on_every_instruction_set),
+        cmocka_unit_test(short_rows_of_fp32_match_double_reference),
+        cmocka_unit_test(short_rows_of_bf16_match_double_reference),
+        cmocka_unit_test(short_rows_of_fp16_match_double_reference),
+        cmocka_unit_test(rows_of_fp32_match_double_reference),
+        cmocka_unit_test(rows_of_bf16_match_double_reference),
+        cmocka_unit_test(rows_of_fp16_match_double_reference),
+        cmocka_unit_test(longer_rows_of_fp32_match_double_reference),
+        cmocka_unit_test(longer_rows_of_bf16_match_double_reference),
+        cmocka_unit_test(longer_rows_of_fp16_match_double_reference),
+        cmocka_unit_test(an_unknown_instruction_set_is_refused),
         cmocka_unit_test(backward_of_long_sequences_is_cut_and_added),
         cmocka_unit_test(long_rows_are_taken_in_segments),
         cmocka_unit_test(long_rows_of_documents_are_taken_in_segments),
