@@ -1,8 +1,11 @@
 /* attention_plain.cu - causal attention inside documents in fp32 arithmetic: every dtype, every head_dim up to 256.
  *
- * A block of 256 threads stands as 16 x 16 over a tile of BLOCK queries and BLOCK keys: a thread owns BLOCK / 16 rows of
- * the tile and, of what is summed over the tile, four columns of every 64. Rows are widened into shared memory, padded
- * with zeros to DP columns and by four floats, so that 16 rows read at once hit different banks.
+ * A block of 256 threads stands as 16 x 16 over a tile of ROWS x COLUMNS scores: a thread owns ROWS / 16 rows of the tile
+ * and, of what is summed over the tile, four columns of every 64. Rows of tensors are widened into shared memory, padded
+ * with zeros to DP columns and by four floats, so that 16 rows read at once hit different banks. All that a step of the walk
+ * needs is asked for before any of it is stored: one wait for memory and not many.
+ * The 16 threads that own the same rows are half a warp. A tile of weights goes through shared memory from them to themselves,
+ * so only the warp waits for it; that is why dk and dv are computed with keys as rows, and all else with queries.
  * Forward walks the key tiles of one query tile with a running maximum and sum. Backward runs twice: once per query tile
  * for dq, once per key tile for dk and dv, which adds up the query heads of its group and their tiles in order. So seven
  * products are computed instead of five, and no sum ever meets another block's. */
@@ -10,89 +13,75 @@
 
 namespace {
 
-enum { THREADS = 256, PAD = 4 };
+enum { THREADS = 256, BLOCKS_AT_ONCE = 2, PAD = 4 };
 
+/* Rows of a backward tile, which has as many columns, and of a forward one, which holds less in shared memory. */
 template <int DP> constexpr int block_for() { return DP == 64 ? 64 : DP == 128 ? 32 : 16; }
+template <int DP> constexpr int query_block_for() { return DP == 128 ? 64 : block_for<DP>(); }
 
 /* Where in the tile this thread stands. */
-template <int BLOCK> struct place {
-    static constexpr int R = BLOCK / 16;
-    int row, column; /* first of its R rows; its columns are column + 16 j */
-    __device__ place() : row((int)threadIdx.x / 16 * R), column((int)threadIdx.x % 16) {}
+template <int ROWS> struct place {
+    int row, column; /* first of its ROWS / 16 rows; its columns are column + 16 j */
+    __device__ place() : row((int)threadIdx.x / 16 * (ROWS / 16)), column((int)threadIdx.x % 16) {}
 };
 
-/* BLOCK rows of a tensor into shared memory, times factor; zeros beyond n_rows and beyond D. */
-template <typename E, int DP, int BLOCK>
-__device__ void load_rows(float *out, const E *in, int64_t stride, int n_rows, int D, float factor) {
-    for (int i = (int)threadIdx.x; i < BLOCK * DP; i += THREADS) {
-        int row = i / DP, d = i % DP;
-        out[row * (DP + PAD) + d] = row < n_rows && d < D ? widen(in[row * stride + d]) * factor : 0.0f;
+/* ---- rows of tensors ---------------------------------------------------------------------------------------------- */
+
+__device__ float4 load_four(const float *p) { return *(const float4 *)p; }
+template <typename E> __device__ float4 load_four(const E *p) {
+    const uint2 bits = *(const uint2 *)p;
+    const E *x = (const E *)&bits;
+    return {widen(x[0]), widen(x[1]), widen(x[2]), widen(x[3])};
+}
+
+/* Of a head whose columns are no multiple of four. */
+template <typename E> __device__ float4 load_some(const E *p, int n) {
+    return {widen(p[0]), n > 1 ? widen(p[1]) : 0.0f, n > 2 ? widen(p[2]) : 0.0f, n > 3 ? widen(p[3]) : 0.0f};
+}
+
+/* This thread's share of ROWS rows of a tensor, four columns at a time. */
+template <int DP, int ROWS> struct row_share {
+    static constexpr int FOURS = DP / 4, N = ROWS * FOURS / THREADS;
+    static_assert(N * THREADS == ROWS * FOURS, "threads share the rows evenly");
+    float4 x[N];
+    __device__ static int row(int n) { return ((int)threadIdx.x + n * THREADS) / FOURS; }
+    __device__ static int column(int n) { return ((int)threadIdx.x + n * THREADS) % FOURS * 4; }
+};
+
+/* Zeros beyond n_rows and beyond D. */
+template <int DP, int ROWS, bool WHOLE, typename E>
+__device__ void fetch_fours(row_share<DP, ROWS> &s, const E *in, int64_t stride, int n_rows, int D) {
+#pragma unroll
+    for (int n = 0; n < s.N; n++) {
+        const int row = s.row(n), d = s.column(n);
+        const E *p = in + row * stride + d;
+        s.x[n] = {0, 0, 0, 0};
+        if (row < n_rows && d < D) s.x[n] = WHOLE ? load_four(p) : load_some(p, D - d);
     }
 }
 
-/* acc = A B^T for this thread's rows of A and columns, which are rows of B. */
-template <int DP, int BLOCK>
-__device__ void dot_rows(float (&acc)[BLOCK / 16][BLOCK / 16], const float *a, const float *b) {
-    constexpr int R = BLOCK / 16;
-    place<BLOCK> at;
-    for (int i = 0; i < R; i++)
-        for (int j = 0; j < R; j++) acc[i][j] = 0;
-    for (int d = 0; d < DP; d += 4) {
-        float4 x[R], y[R];
+template <int DP, int ROWS, typename E>
+__device__ row_share<DP, ROWS> fetch_rows(const E *in, int64_t stride, int n_rows, int D) {
+    row_share<DP, ROWS> s;
+    if (D % 4 == 0) fetch_fours<DP, ROWS, true>(s, in, stride, n_rows, D);
+    else fetch_fours<DP, ROWS, false>(s, in, stride, n_rows, D);
+    return s;
+}
+
+template <int DP, int ROWS> __device__ void put_rows(float *out, const row_share<DP, ROWS> &s, float factor) {
 #pragma unroll
-        for (int i = 0; i < R; i++) x[i] = *(const float4 *)(a + (at.row + i) * (DP + PAD) + d);
-#pragma unroll
-        for (int j = 0; j < R; j++) y[j] = *(const float4 *)(b + (at.column + 16 * j) * (DP + PAD) + d);
-#pragma unroll
-        for (int i = 0; i < R; i++)
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                acc[i][j] = fmaf(x[i].x, y[j].x, acc[i][j]);
-                acc[i][j] = fmaf(x[i].y, y[j].y, acc[i][j]);
-                acc[i][j] = fmaf(x[i].z, y[j].z, acc[i][j]);
-                acc[i][j] = fmaf(x[i].w, y[j].w, acc[i][j]);
-            }
+    for (int n = 0; n < s.N; n++) {
+        const float4 x = s.x[n];
+        *(float4 *)(out + s.row(n) * (DP + PAD) + s.column(n)) = {x.x * factor, x.y * factor, x.z * factor,
+                                                                  x.w * factor};
     }
 }
 
-/* sum (this thread's rows, its columns of DP) += W B, W (BLOCK, BLOCK): by rows, or by columns when transposed. */
-template <int DP, int BLOCK, bool TRANSPOSED>
-__device__ void weigh_rows(float4 (&sum)[BLOCK / 16][DP / 64], const float *w, const float *b) {
-    constexpr int R = BLOCK / 16;
-    place<BLOCK> at;
-    for (int k = 0; k < BLOCK; k++) {
-        float weight[R];
+template <typename E, int DP, int ROWS>
+__device__ void store_rows(E *out, int64_t stride, int n_rows, int D, const float4 (&value)[ROWS / 16][DP / 64]) {
+    place<ROWS> at;
 #pragma unroll
-        for (int i = 0; i < R; i++)
-            weight[i] = TRANSPOSED ? w[k * (BLOCK + PAD) + at.row + i] : w[(at.row + i) * (BLOCK + PAD) + k];
-#pragma unroll
-        for (int c = 0; c < DP / 64; c++) {
-            float4 y = *(const float4 *)(b + k * (DP + PAD) + 4 * at.column + 64 * c);
-#pragma unroll
-            for (int i = 0; i < R; i++) {
-                sum[i][c].x = fmaf(weight[i], y.x, sum[i][c].x);
-                sum[i][c].y = fmaf(weight[i], y.y, sum[i][c].y);
-                sum[i][c].z = fmaf(weight[i], y.z, sum[i][c].z);
-                sum[i][c].w = fmaf(weight[i], y.w, sum[i][c].w);
-            }
-        }
-    }
-}
-
-/* This thread's part of the tile into shared memory. */
-template <int BLOCK> __device__ void put_tile(float *tile, const float (&value)[BLOCK / 16][BLOCK / 16]) {
-    place<BLOCK> at;
-#pragma unroll
-    for (int i = 0; i < BLOCK / 16; i++)
-#pragma unroll
-        for (int j = 0; j < BLOCK / 16; j++) tile[(at.row + i) * (BLOCK + PAD) + at.column + 16 * j] = value[i][j];
-}
-
-template <typename E, int DP, int BLOCK>
-__device__ void store_rows(E *out, int64_t stride, int n_rows, int D, const float4 (&value)[BLOCK / 16][DP / 64]) {
-    place<BLOCK> at;
-#pragma unroll
-    for (int i = 0; i < BLOCK / 16; i++)
+    for (int i = 0; i < ROWS / 16; i++)
 #pragma unroll
         for (int c = 0; c < DP / 64; c++) {
             const float four[4] = {value[i][c].x, value[i][c].y, value[i][c].z, value[i][c].w};
@@ -102,6 +91,77 @@ __device__ void store_rows(E *out, int64_t stride, int n_rows, int D, const floa
                 if (at.row + i < n_rows && d < D) out[(at.row + i) * stride + d] = narrow<E>(four[e]);
             }
         }
+}
+
+/* ---- tiles of scores ---------------------------------------------------------------------------------------------- */
+
+/* acc = A B^T for this thread's rows of A and columns, which are rows of B. */
+template <int DP, int ROWS, int COLUMNS>
+__device__ void dot_rows(float (&acc)[ROWS / 16][COLUMNS / 16], const float *a, const float *b) {
+    constexpr int R = ROWS / 16, C = COLUMNS / 16;
+    place<ROWS> at;
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < C; j++) acc[i][j] = 0;
+    for (int d = 0; d < DP; d += 4) {
+        float4 x[R], y[C];
+#pragma unroll
+        for (int i = 0; i < R; i++) x[i] = *(const float4 *)(a + (at.row + i) * (DP + PAD) + d);
+#pragma unroll
+        for (int j = 0; j < C; j++) y[j] = *(const float4 *)(b + (at.column + 16 * j) * (DP + PAD) + d);
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < C; j++) {
+                acc[i][j] = fmaf(x[i].x, y[j].x, acc[i][j]);
+                acc[i][j] = fmaf(x[i].y, y[j].y, acc[i][j]);
+                acc[i][j] = fmaf(x[i].z, y[j].z, acc[i][j]);
+                acc[i][j] = fmaf(x[i].w, y[j].w, acc[i][j]);
+            }
+    }
+}
+
+__device__ void add_times(float4 &sum, float weight, const float4 &y) {
+    sum.x = fmaf(weight, y.x, sum.x);
+    sum.y = fmaf(weight, y.y, sum.y);
+    sum.z = fmaf(weight, y.z, sum.z);
+    sum.w = fmaf(weight, y.w, sum.w);
+}
+
+/* sum (this thread's rows, its columns of DP) += W B, W the tile (ROWS, COLUMNS) that its half warp put there. */
+template <int DP, int ROWS, int COLUMNS>
+__device__ void weigh_rows(float4 (&sum)[ROWS / 16][DP / 64], const float *w, const float *b) {
+    constexpr int R = ROWS / 16, STEP = 4;
+    place<ROWS> at;
+    for (int k = 0; k < COLUMNS; k += STEP) {
+        float4 weight[R];
+#pragma unroll
+        for (int i = 0; i < R; i++) weight[i] = *(const float4 *)(w + (at.row + i) * (COLUMNS + PAD) + k);
+#pragma unroll
+        for (int c = 0; c < DP / 64; c++) {
+            float4 y[STEP];
+#pragma unroll
+            for (int e = 0; e < STEP; e++) y[e] = *(const float4 *)(b + (k + e) * (DP + PAD) + 4 * at.column + 64 * c);
+#pragma unroll
+            for (int i = 0; i < R; i++) {
+                add_times(sum[i][c], weight[i].x, y[0]);
+                add_times(sum[i][c], weight[i].y, y[1]);
+                add_times(sum[i][c], weight[i].z, y[2]);
+                add_times(sum[i][c], weight[i].w, y[3]);
+            }
+        }
+    }
+}
+
+/* This thread's part of the tile into shared memory, for its half warp: whoever of them reads or writes there next is to wait
+ * for the others. */
+template <int ROWS, int COLUMNS> __device__ void put_tile(float *tile, const float (&value)[ROWS / 16][COLUMNS / 16]) {
+    place<ROWS> at;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 16; j++) tile[(at.row + i) * (COLUMNS + PAD) + at.column + 16 * j] = value[i][j];
+    __syncwarp();
 }
 
 template <int R, int C> __device__ void scale_row(float4 (&sum)[R][C], int i, float factor) {
@@ -124,23 +184,24 @@ __device__ float row_sum(float x) {
     return x;
 }
 
-/* Does query i (a row of this tile) see key j; positions are those of the sequence. */
+/* Does a query see a key; positions are those of the sequence. */
 __device__ bool sees(int query, int key, int start, int T) { return query < T && key <= query && key >= start; }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 template <typename E, int DP>
-__global__ void __launch_bounds__(THREADS, 1) attention_plain(const __grid_constant__ launch_attention a) {
-    constexpr int BLOCK = block_for<DP>(), R = BLOCK / 16;
+__global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const __grid_constant__ launch_attention a) {
+    constexpr int ROWS = query_block_for<DP>(), COLUMNS = block_for<DP>(), R = ROWS / 16, C = COLUMNS / 16;
     extern __shared__ __align__(16) unsigned char shared[];
-    float *q = (float *)shared, *kv = q + BLOCK * (DP + PAD), *p = kv + BLOCK * (DP + PAD);
-    const int T = (int)a.T, D = a.D, n_tiles = (T + BLOCK - 1) / BLOCK;
+    float *q = (float *)shared, *k = q + ROWS * (DP + PAD), *v = k + COLUMNS * (DP + PAD),
+          *p = v + COLUMNS * (DP + PAD);
+    const int T = (int)a.T, D = a.D, n_tiles = (T + ROWS - 1) / ROWS;
     const tile_task task = tile_task_of(blockIdx.x, n_tiles, a.B, a.H);
-    const int q0 = task.tile * BLOCK, g = task.head / (a.H / a.G), n_q = min(BLOCK, T - q0);
+    const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), n_q = min(ROWS, T - q0);
     const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, base = task.b * a.T;
     const E *qkv = (const E *)a.qkv + base * stride;
     const int32_t *doc = a.doc + base;
-    place<BLOCK> at;
+    place<ROWS> at;
 
     int start[R];
     float max[R], sum[R];
@@ -150,25 +211,29 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain(const __grid_const
         max[i] = -INFINITY;
         sum[i] = 0;
     }
-    load_rows<E, DP, BLOCK>(q, qkv + q0 * stride + task.head * D, stride, n_q, D, a.scale);
-    for (int k0 = 0; k0 < q0 + n_q; k0 += BLOCK) {
+    put_rows(q, fetch_rows<DP, ROWS>(qkv + q0 * stride + task.head * D, stride, n_q, D), a.scale);
+    for (int k0 = 0; k0 < q0 + n_q; k0 += COLUMNS) {
         bool any = false;
-        for (int i = 0; i < R; i++) any |= start[i] < k0 + BLOCK;
+        for (int i = 0; i < R; i++) any |= start[i] < k0 + COLUMNS;
         if (!__syncthreads_or(any)) continue; /* left of every document; and the tile before is read by all */
-        const int n_k = min(BLOCK, T - k0);
-        load_rows<E, DP, BLOCK>(kv, qkv + k0 * stride + (a.H + g) * D, stride, n_k, D, 1);
+        const int n_k = min(COLUMNS, T - k0);
+        const E *keys = qkv + k0 * stride + (a.H + g) * D;
+        const auto k_share = fetch_rows<DP, COLUMNS>(keys, stride, n_k, D);
+        const auto v_share = fetch_rows<DP, COLUMNS>(keys + (int64_t)a.G * D, stride, n_k, D);
+        put_rows(k, k_share, 1);
+        put_rows(v, v_share, 1);
         __syncthreads();
-        float s[R][R];
-        dot_rows<DP, BLOCK>(s, q, kv);
+        float s[R][C];
+        dot_rows<DP, ROWS, COLUMNS>(s, q, k);
         for (int i = 0; i < R; i++) {
             float top = -INFINITY, total = 0;
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < C; j++) {
                 if (!sees(q0 + at.row + i, k0 + at.column + 16 * j, start[i], T)) s[i][j] = -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             top = fmaxf(max[i], row_max(top));
             float from = anchor(top), decay = expf(max[i] - from);
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < C; j++) {
                 s[i][j] = expf(s[i][j] - from);
                 total += s[i][j];
             }
@@ -176,11 +241,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain(const __grid_const
             max[i] = top;
             scale_row(out, i, decay);
         }
-        put_tile<BLOCK>(p, s);
-        __syncthreads(); /* keys are read */
-        load_rows<E, DP, BLOCK>(kv, qkv + k0 * stride + (a.H + a.G + g) * D, stride, n_k, D, 1);
-        __syncthreads();
-        weigh_rows<DP, BLOCK, false>(out, p, kv);
+        put_tile<ROWS, COLUMNS>(p, s);
+        weigh_rows<DP, ROWS, COLUMNS>(out, p, v);
     }
     for (int i = 0; i < R; i++) {
         if (at.row + i >= n_q) continue;
@@ -193,44 +255,33 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain(const __grid_const
         }
         if (at.column == 0) a.lse[(task.b * a.H + task.head) * a.T + q0 + at.row + i] = max[i] + logf(sum[i]);
     }
-    store_rows<E, DP, BLOCK>((E *)a.y + (base + q0) * a.H * D + task.head * D, (int64_t)a.H * D, n_q, D, out);
+    store_rows<E, DP, ROWS>((E *)a.y + (base + q0) * a.H * D + task.head * D, (int64_t)a.H * D, n_q, D, out);
 }
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* p = exp(s - lse) and ds = p (dp - delta) of this thread's part of a tile; q in shared memory is scaled. */
-template <int DP, int BLOCK>
-__device__ void gradient_tile(float (&p)[BLOCK / 16][BLOCK / 16], float (&ds)[BLOCK / 16][BLOCK / 16], const float *q,
-                              const float *k, const float *dy, const float *v, int q0, int k0, int T,
-                              const int (&start)[BLOCK / 16], const float (&lse)[BLOCK / 16],
-                              const float (&delta)[BLOCK / 16]) {
-    place<BLOCK> at;
-    dot_rows<DP, BLOCK>(p, q, k);
-    dot_rows<DP, BLOCK>(ds, dy, v);
-    for (int i = 0; i < BLOCK / 16; i++)
-        for (int j = 0; j < BLOCK / 16; j++) {
-            bool seen = sees(q0 + at.row + i, k0 + at.column + 16 * j, start[i], T);
-            p[i][j] = seen ? expf(p[i][j] - lse[i]) : 0.0f;
-            ds[i][j] = seen ? p[i][j] * (ds[i][j] - delta[i]) : 0.0f;
-        }
+/* What a thread must know of a query. */
+struct query_facts {
+    int position, start;
+    float lse, delta;
+};
+__device__ query_facts facts_of(const launch_attention &a, int64_t b, int head, int position) {
+    if (position >= a.T) return {position, (int)a.T, 0.0f, 0.0f};
+    int64_t at = (b * a.H + head) * a.T + position;
+    return {position, document_start(a.doc + b * a.T, position), a.lse[at], a.delta[at]};
 }
 
-/* What a thread must know of its rows of queries. */
-template <int R>
-__device__ void load_statistics(const launch_attention &a, int64_t b, int head, int first, int (&start)[R],
-                                float (&lse)[R], float (&delta)[R]) {
-    for (int i = 0; i < R; i++) {
-        bool there = first + i < a.T;
-        int64_t at = (b * a.H + head) * a.T + first + i;
-        start[i] = there ? document_start(a.doc + b * a.T, first + i) : (int)a.T;
-        lse[i] = there ? a.lse[at] : 0.0f;
-        delta[i] = there ? a.delta[at] : 0.0f;
-    }
+/* From the products of a query with a key, and of its dy with a value: p = exp(s - lse) and ds = p (dp - delta). */
+__device__ void gradients_of(float &p, float &ds, const query_facts &q, int key, int T) {
+    bool seen = sees(q.position, key, q.start, T);
+    p = seen ? expf(p - q.lse) : 0.0f;
+    ds = seen ? p * (ds - q.delta) : 0.0f;
 }
 
 /* dq = */
 template <typename E, int DP>
-__global__ void __launch_bounds__(THREADS, 1) attention_plain_dq(const __grid_constant__ launch_attention a) {
+__global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+    attention_plain_dq(const __grid_constant__ launch_attention a) {
     constexpr int BLOCK = block_for<DP>(), R = BLOCK / 16, TILE = BLOCK * (DP + PAD);
     extern __shared__ __align__(16) unsigned char shared[];
     float *q = (float *)shared, *dy = q + TILE, *k = dy + TILE, *v = k + TILE, *w = v + TILE;
@@ -241,25 +292,29 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain_dq(const __grid_co
     const E *qkv = (const E *)a.qkv + base * stride;
     place<BLOCK> at;
 
-    int start[R];
-    float lse[R], delta[R];
-    load_statistics(a, task.b, task.head, q0 + at.row, start, lse, delta);
+    query_facts query[R]; /* of its rows */
+    for (int i = 0; i < R; i++) query[i] = facts_of(a, task.b, task.head, q0 + at.row + i);
     float4 dq[R][DP / 64] = {};
-    load_rows<E, DP, BLOCK>(q, qkv + q0 * stride + task.head * D, stride, n_q, D, a.scale);
-    load_rows<E, DP, BLOCK>(dy, (const E *)a.dy + (base + q0) * y_stride + task.head * D, y_stride, n_q, D, 1);
+    put_rows(q, fetch_rows<DP, BLOCK>(qkv + q0 * stride + task.head * D, stride, n_q, D), a.scale);
+    put_rows(dy, fetch_rows<DP, BLOCK>((const E *)a.dy + (base + q0) * y_stride + task.head * D, y_stride, n_q, D), 1);
     for (int k0 = 0; k0 < q0 + n_q; k0 += BLOCK) {
         bool any = false;
-        for (int i = 0; i < R; i++) any |= start[i] < k0 + BLOCK;
+        for (int i = 0; i < R; i++) any |= query[i].start < k0 + BLOCK;
         if (!__syncthreads_or(any)) continue;
         const int n_k = min(BLOCK, T - k0);
-        load_rows<E, DP, BLOCK>(k, qkv + k0 * stride + (a.H + g) * D, stride, n_k, D, 1);
-        load_rows<E, DP, BLOCK>(v, qkv + k0 * stride + (a.H + a.G + g) * D, stride, n_k, D, 1);
+        const E *keys = qkv + k0 * stride + (a.H + g) * D;
+        const auto k_share = fetch_rows<DP, BLOCK>(keys, stride, n_k, D);
+        const auto v_share = fetch_rows<DP, BLOCK>(keys + (int64_t)a.G * D, stride, n_k, D);
+        put_rows(k, k_share, 1);
+        put_rows(v, v_share, 1);
         __syncthreads();
         float p[R][R], ds[R][R];
-        gradient_tile<DP, BLOCK>(p, ds, q, k, dy, v, q0, k0, T, start, lse, delta);
-        put_tile<BLOCK>(w, ds);
-        __syncthreads();
-        weigh_rows<DP, BLOCK, false>(dq, w, k);
+        dot_rows<DP, BLOCK, BLOCK>(p, q, k);
+        dot_rows<DP, BLOCK, BLOCK>(ds, dy, v);
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < R; j++) gradients_of(p[i][j], ds[i][j], query[i], k0 + at.column + 16 * j, T);
+        put_tile<BLOCK, BLOCK>(w, ds);
+        weigh_rows<DP, BLOCK, BLOCK>(dq, w, k);
     }
     for (int i = 0; i < R; i++) scale_row(dq, i, a.scale);
     store_rows<E, DP, BLOCK>((E *)a.dqkv + (base + q0) * stride + task.head * D, stride, n_q, D, dq);
@@ -267,7 +322,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain_dq(const __grid_co
 
 /* dk =, dv = */
 template <typename E, int DP>
-__global__ void __launch_bounds__(THREADS, 1) attention_plain_dkv(const __grid_constant__ launch_attention a) {
+__global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
+    attention_plain_dkv(const __grid_constant__ launch_attention a) {
     constexpr int BLOCK = block_for<DP>(), R = BLOCK / 16, TILE = BLOCK * (DP + PAD);
     extern __shared__ __align__(16) unsigned char shared[];
     float *q = (float *)shared, *dy = q + TILE, *k = dy + TILE, *v = k + TILE, *w = v + TILE;
@@ -276,33 +332,37 @@ __global__ void __launch_bounds__(THREADS, 1) attention_plain_dkv(const __grid_c
                   base = b * a.T; /* the first key tiles walk longest */
     const int g = (int)(pair % a.G), k0 = (int)(blockIdx.x / (a.B * a.G)) * BLOCK, n_k = min(BLOCK, T - k0);
     const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, y_stride = (int64_t)a.H * D;
-    const E *qkv = (const E *)a.qkv + base * stride;
+    const E *qkv = (const E *)a.qkv + base * stride, *keys = qkv + k0 * stride + (a.H + g) * D;
     place<BLOCK> at;
 
     float4 dk[R][DP / 64] = {}, dv[R][DP / 64] = {};
-    load_rows<E, DP, BLOCK>(k, qkv + k0 * stride + (a.H + g) * D, stride, n_k, D, 1);
-    load_rows<E, DP, BLOCK>(v, qkv + k0 * stride + (a.H + a.G + g) * D, stride, n_k, D, 1);
+    put_rows(k, fetch_rows<DP, BLOCK>(keys, stride, n_k, D), 1);
+    put_rows(v, fetch_rows<DP, BLOCK>(keys + (int64_t)a.G * D, stride, n_k, D), 1);
     for (int head = g * group; head < (g + 1) * group; head++)
         for (int q0 = k0; q0 < T; q0 += BLOCK) {
-            int start[R];
-            float lse[R], delta[R];
-            load_statistics(a, b, head, q0 + at.row, start, lse, delta);
+            query_facts query[R]; /* of its columns */
             bool any = false;
-            for (int i = 0; i < R; i++) any |= start[i] < k0 + BLOCK;
+            for (int j = 0; j < R; j++) {
+                query[j] = facts_of(a, b, head, q0 + at.column + 16 * j);
+                any |= query[j].start < k0 + BLOCK;
+            }
             if (!__syncthreads_or(any)) continue;
             const int n_q = min(BLOCK, T - q0);
-            load_rows<E, DP, BLOCK>(q, qkv + q0 * stride + head * D, stride, n_q, D, a.scale);
-            load_rows<E, DP, BLOCK>(dy, (const E *)a.dy + (base + q0) * y_stride + head * D, y_stride, n_q, D, 1);
+            const auto q_share = fetch_rows<DP, BLOCK>(qkv + q0 * stride + head * D, stride, n_q, D);
+            const auto dy_share =
+                fetch_rows<DP, BLOCK>((const E *)a.dy + (base + q0) * y_stride + head * D, y_stride, n_q, D);
+            put_rows(q, q_share, a.scale);
+            put_rows(dy, dy_share, 1);
             __syncthreads();
             float p[R][R], ds[R][R];
-            gradient_tile<DP, BLOCK>(p, ds, q, k, dy, v, q0, k0, T, start, lse, delta);
-            put_tile<BLOCK>(w, p);
-            __syncthreads();
-            weigh_rows<DP, BLOCK, true>(dv, w, dy);
-            __syncthreads(); /* one tile for both, or 64 columns would not fit the smaller GPUs */
-            put_tile<BLOCK>(w, ds);
-            __syncthreads();
-            weigh_rows<DP, BLOCK, true>(dk, w, q);
+            dot_rows<DP, BLOCK, BLOCK>(p, k, q);
+            dot_rows<DP, BLOCK, BLOCK>(ds, v, dy);
+            for (int i = 0; i < R; i++)
+                for (int j = 0; j < R; j++) gradients_of(p[i][j], ds[i][j], query[j], k0 + at.row + i, T);
+            put_tile<BLOCK, BLOCK>(w, p);
+            weigh_rows<DP, BLOCK, BLOCK>(dv, w, dy);
+            put_tile<BLOCK, BLOCK>(w, ds);
+            weigh_rows<DP, BLOCK, BLOCK>(dk, w, q);
         }
     E *out = (E *)a.dqkv + (base + k0) * stride + (a.H + g) * D;
     store_rows<E, DP, BLOCK>(out, stride, n_k, D, dk);
@@ -340,22 +400,28 @@ __global__ void __launch_bounds__(THREADS, 1) attention_delta(const __grid_const
 
 /* ---- launchers -------------------------------------------------------------------------------------------------- */
 
-template <int DP> constexpr size_t shared_bytes(int n_tiles) {
-    constexpr int BLOCK = block_for<DP>();
-    return sizeof(float) * (n_tiles * BLOCK * (DP + PAD) + BLOCK * (BLOCK + PAD));
+/* Of a tile of scores, and of so many rows of tensors. */
+template <int DP> constexpr size_t shared_bytes(int rows, int columns, int n_rows) {
+    return sizeof(float) * (rows * (columns + PAD) + n_rows * (DP + PAD));
 }
-static_assert(shared_bytes<64>(4) <= 99 << 10 && shared_bytes<128>(4) <= 99 << 10 && shared_bytes<256>(4) <= 99 << 10,
-              "more shared memory than a block of capability 8.9 may have");
+template <int DP> constexpr size_t forward_bytes() {
+    return shared_bytes<DP>(query_block_for<DP>(), block_for<DP>(), query_block_for<DP>() + 2 * block_for<DP>());
+}
+template <int DP> constexpr size_t backward_bytes() {
+    return shared_bytes<DP>(block_for<DP>(), block_for<DP>(), 4 * block_for<DP>());
+}
+template <int DP> constexpr bool fits() { return forward_bytes<DP>() <= 99 << 10 && backward_bytes<DP>() <= 99 << 10; }
+static_assert(fits<64>() && fits<128>() && fits<256>(), "more shared memory than a block of capability 8.9 may have");
 
 template <typename E, int DP> void forward(const launch_attention *a, cudaStream_t s) {
-    int64_t n_tiles = (a->T + block_for<DP>() - 1) / block_for<DP>();
-    launch_kernel(attention_plain<E, DP>, a->B * a->H * n_tiles, THREADS, shared_bytes<DP>(2), s, *a);
+    int64_t n_tiles = (a->T + query_block_for<DP>() - 1) / query_block_for<DP>();
+    launch_kernel(attention_plain<E, DP>, a->B * a->H * n_tiles, THREADS, forward_bytes<DP>(), s, *a);
 }
 
 template <typename E, int DP> void backward(const launch_attention *a, cudaStream_t s) {
     int64_t n_tiles = (a->T + block_for<DP>() - 1) / block_for<DP>();
-    launch_kernel(attention_plain_dq<E, DP>, a->B * a->H * n_tiles, THREADS, shared_bytes<DP>(4), s, *a);
-    launch_kernel(attention_plain_dkv<E, DP>, a->B * a->G * n_tiles, THREADS, shared_bytes<DP>(4), s, *a);
+    launch_kernel(attention_plain_dq<E, DP>, a->B * a->H * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
+    launch_kernel(attention_plain_dkv<E, DP>, a->B * a->G * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
 }
 
 template <typename E> void launch(const launch_attention *a, bool is_backward, cudaStream_t s) {
