@@ -9,6 +9,10 @@
  * has nothing to place for it, and the only bytes it costs are the scalars of a second step: the update is told of one, the
  * micro-batch of the next.
  *
+ * All but one thing: the micro-batch is a step's first, whose gradients are not added to others. Where the accumulators live on
+ * the host and the gradients are copied there to be added, they are copied into the accumulators, and the host has nothing
+ * to do.
+ *
  * Not with fp16, where the update decides on the next loss scale, nor in a pipeline, whose MICRO is a whole step. */
 #include "pass/pass.h"
 
@@ -40,13 +44,49 @@ static bool helps(const program *p, const pass_context *c) {
     return c->target->discrete && c->precision != PRECISION_FP16 && !is_pipeline(c) && updates_on_host(p);
 }
 
-static void repeat(program *p, section s, const op *ops, size_t n_ops, value_id scalars, value_id by) {
+static bool adds_to_the_step(const program *p, const op *o) {
+    return o->kind == OP_ACCUMULATE && program_get(p, o->in[0])->type == program_get(p, o->out[0])->type &&
+           program_get(p, program_root(p, o->out[0], NULL))->persistent;
+}
+
+/* How often ops have this value as an operand, up to MANY; a part of it counts as many. */
+enum { COPIED_AND_ADDED = 2, MANY };
+static void count_uses(const program *p, value_id v, uint8_t *n_uses) {
+    if (v == NO_VALUE) return;
+    n_uses[v] = (uint8_t)MIN(n_uses[v] + 1, MANY);
+    for (value_id of = program_get(p, v)->view_of; of; of = program_get(p, of)->view_of) n_uses[of] = MANY;
+}
+
+/* Of each value that MICRO copies from elsewhere only to add it to an accumulator: that accumulator. Else NO_VALUE. */
+static value_id *find_sums(const program *p, const op *ops, size_t n_ops) {
+    value_id *sum = mem_alloc(p->n_values * sizeof *sum);
+    uint8_t *n_uses = mem_alloc(p->n_values);
+    bool *copied = mem_alloc(p->n_values * sizeof *copied);
+    for (size_t i = 0; i < n_ops; i++) {
+        const op *o = &ops[i];
+        if (o->section != SECTION_MICRO) continue;
+        for (int k = 0; k < op_input_count(o->kind); k++) count_uses(p, o->in[k], n_uses);
+        for (int k = 0; k < op_output_count(o->kind); k++) count_uses(p, o->out[k], n_uses);
+        if (o->kind == OP_COPY) copied[o->out[0]] = true;
+        if (adds_to_the_step(p, o)) sum[o->in[0]] = o->out[0];
+    }
+    for (value_id v = 0; v < p->n_values; v++)
+        if (!copied[v] || n_uses[v] != COPIED_AND_ADDED) sum[v] = NO_VALUE;
+    free(n_uses);
+    free(copied);
+    return sum;
+}
+
+static void repeat(program *p, section s, const op *ops, size_t n_ops, value_id scalars, value_id by,
+                   const value_id *sum) {
     for (size_t i = 0; i < n_ops; i++) {
         if (ops[i].section != s) continue;
         op o = ops[i];
         o.section = SECTION_TURN;
         for (int k = 0; k < op_input_count(o.kind); k++)
             if (o.in[k] == scalars) o.in[k] = by;
+        if (sum && o.kind == OP_ACCUMULATE && sum[o.in[0]]) continue;
+        if (sum && o.kind == OP_COPY && sum[o.out[0]]) o.out[0] = sum[o.out[0]];
         program_append(p, &o);
     }
 }
@@ -61,11 +101,13 @@ status pass_turn(program *p, pass_context *c) {
     p->values[c->turn_scalars].tier = p->values[one].tier;
     size_t n_ops, i = 0;
     op *ops = program_take_ops(p, &n_ops);
+    value_id *sum = find_sums(p, ops, n_ops);
     for (; i < n_ops && ops[i].section < SECTION_TURN; i++) program_append(p, &ops[i]);
-    repeat(p, SECTION_UPDATE, ops, n_ops, one, one);
-    repeat(p, SECTION_PREPARE, ops, n_ops, one, c->turn_scalars);
-    repeat(p, SECTION_MICRO, ops, n_ops, one, c->turn_scalars);
+    repeat(p, SECTION_UPDATE, ops, n_ops, one, one, NULL);
+    repeat(p, SECTION_PREPARE, ops, n_ops, one, c->turn_scalars, NULL);
+    repeat(p, SECTION_MICRO, ops, n_ops, one, c->turn_scalars, sum);
     for (; i < n_ops; i++) program_append(p, &ops[i]);
+    free(sum);
     free(ops);
     return OK;
 }

@@ -320,13 +320,20 @@ double cost_section(const program *p, section s, const hardware *h, const mesh *
     return seconds;
 }
 
+/* How often a section runs in a step. The last step and those before a pause do not turn; they are few. */
+static double runs_in_step(section s, bool turns, double micro_runs) {
+    if (s == SECTION_MICRO) return turns ? micro_runs - 1 : micro_runs;
+    if (s == SECTION_TURN) return 1;
+    return section_of_step(s) && !turns ? 1 : 0;
+}
+
 void cost_program(cost *out, const program *p, const hardware *h, const mesh *m, double micro_runs) {
     *out = (cost){0};
     size_t first, end;
     program_section(p, SECTION_TURN, &first, &end);
-    bool turns = first < end; /* the last step and those before a pause do not; they are few */
+    bool turns = first < end;
     out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
-    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= turns ? micro_runs - 1 : micro_runs;
+    for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= runs_in_step(SECTION_MICRO, turns, micro_runs);
     if (turns) out->update_s = cost_section(p, SECTION_TURN, h, m, out->busy_s, &out->missing) - out->micro_s;
     else
         out->update_s = cost_section(p, SECTION_PREPARE, h, m, out->busy_s, &out->missing) +
@@ -334,8 +341,8 @@ void cost_program(cost *out, const program *p, const hardware *h, const mesh *m,
     out->step_s = out->missing ? INFINITY : micro_runs * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        if (!section_of_step(o->section)) continue;
-        double n = o->section == SECTION_MICRO ? micro_runs : 1;
+        double n = runs_in_step(o->section, turns, micro_runs);
+        if (n == 0) continue;
         out->kinds[o->kind].seconds += n * cost_op_seconds(p, o, h, m, &out->missing);
         out->kinds[o->kind].n += n;
     }
