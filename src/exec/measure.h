@@ -41,6 +41,7 @@ double probe_try(probe *r, int times); /* seconds of one of so many runs in a ro
  * take turns, so that other work on the machine disturbs all alike. */
 void probe_seconds_each(probe *r, int n, const int *times, double *best);
 double probe_seconds(probe *r, int times);
+double probe_mean_seconds(probe *r, int times); /* of the tries, but the first */
 
 /* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
 status measure_disk(const char *dir, hardware *h, bool *direct);

@@ -20,7 +20,7 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
     m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
     m->b->write(m->c, r.call.in[2], &s, sizeof s);
-    *seconds = probe_seconds(&r, 8);
+    *seconds = probe_mean_seconds(&r, 8);
     probe_close(&r);
     return OK;
 }
@@ -45,7 +45,7 @@ status measure_host(const bench *m, hardware *h) {
     enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
     probe r;
     TRY(host_stream_open(&r, m));
-    h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
+    h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_mean_seconds(&r, 1);
     probe_close(&r);
 
     int64_t n = (int64_t)RNG_NOISE_BLOCK * m->b->threads(m->c);
@@ -159,15 +159,17 @@ status measure_host_beside_copies(const bench *m, const bench *host, hardware *h
     double n_bytes = op_bytes(&r.p, r.call.op);
     int n = (int)ceil(1.5 * n_bytes / h->host_bandwidth * h->copy_both / (2.0 * COPIED_BESIDE));
     TRY_GOTO(rc, copier_open(&k, m, COPIED_BESIDE), done);
-    double start = clock_s();
-    for (int i = 0; i < LEAST_TRIES || clock_s() - start < m->try_s; i++) {
+    double start = clock_s(), sum = 0;
+    int tries = 0;
+    for (; tries < LEAST_TRIES || clock_s() - start < m->try_s; tries++) {
         double begin = clock_s();
         for (int c = 0; c < n; c++) copies_start(&k, true, true);
         double cores = n_bytes / probe_try(&r, 1);
         TRY_GOTO(rc, m->b->synchronize(m->c), done);
         double copies = n * 2.0 * (double)k.n_bytes / (clock_s() - begin);
-        h->host_total = fmax(h->host_total, cores + copies);
+        sum += cores + copies;
     }
+    h->host_total = sum / tries;
 done:
     copier_close(&k);
     probe_close(&r);

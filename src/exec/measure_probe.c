@@ -89,3 +89,11 @@ double probe_seconds(probe *r, int times) {
     probe_seconds_each(r, 1, &times, &best);
     return best;
 }
+
+double probe_mean_seconds(probe *r, int times) {
+    int n = 0;
+    probe_try(r, times);
+    double sum = 0, start = clock_s();
+    for (; n < LEAST_TRIES || clock_s() - start < r->try_s; n++) sum += probe_try(r, times);
+    return sum / n;
+}
