@@ -1,8 +1,8 @@
 /* measure.c - what this machine can do, measured with the same kernels that train.
  *
  * Everything is the best of many short tries: a shared machine is often slower than it is and never faster, and a try of
- * a few milliseconds has a chance to be left alone. Updates by the host's cores are the exception: they take long
- * enough to meet whatever disturbs it, so their numbers are means. And a GPU that is kept busy is slower than at its best, because its
+ * a few milliseconds has a chance to be left alone. The host's memory is the exception: a pass over it takes long
+ * enough to meet whatever disturbs it, as an update does, so its rates are means. And a GPU that is kept busy is slower than at its best, because its
  * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds, of a GPU
  * thirty. The half_* of small products are not averages: four products (one large, one thin in each direction) give four
  * equations for rate and the three lengths. */

@@ -20,7 +20,7 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
     m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
     m->b->write(m->c, r.call.in[2], &s, sizeof s);
-    *seconds = probe_mean_seconds(&r, 8);
+    *seconds = probe_seconds(&r, 8);
     probe_close(&r);
     return OK;
 }
