@@ -219,7 +219,7 @@ static void backward_of_long_sequences_is_cut_and_added(void **state) {
 }
 
 /* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there.
- * A GPU has no segments, and long rows of its own elsewhere. */
+ * A GPU has no segments, and shorter rows show as much of it. */
 static int64_t long_row(int64_t n) { return backend_under_test()->discrete ? n / 4 : n; }
 
 static void long_rows_are_taken_in_segments(void **state) {

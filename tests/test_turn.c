@@ -39,12 +39,18 @@ static const char *const *const homes[] = {
 
 /* ---- the section ---------------------------------------------------------------------------------------------------- */
 
-/* What is copied to the host to be added there: who adds it, and to what. */
+/* Accumulators that stay in the host's memory have the first gradients already. */
+static bool is_added_already(const program *p, const op *o) {
+    return o->kind == OP_ACCUMULATE && o->section == SECTION_MICRO && program_tier(p, o->out[0]) == TIER_HOST &&
+           program_get(p, program_root(p, o->out[0], NULL))->persistent;
+}
+
+/* Who adds what a copy brings, or NULL. */
 static const op *who_adds(const program *p, const op *copy) {
-    const op *o, *found = NULL;
+    const op *o;
     for (size_t n = section_ops(p, SECTION_MICRO, &o); n > 0 && copy->kind == OP_COPY; n--, o++)
-        if (o->kind == OP_ACCUMULATE && o->in[0] == copy->out[0] && program_tier(p, o->out[0]) == TIER_HOST) found = o;
-    return found && program_get(p, program_root(p, found->out[0], NULL))->persistent ? found : NULL;
+        if (is_added_already(p, o) && o->in[0] == copy->out[0]) return o;
+    return NULL;
 }
 
 /* The same op over the same values, but for the scalars; and a gradient is copied where it would be added. */
@@ -58,12 +64,6 @@ static void check_repeated(const program *p, const op *o, const op *of, value_id
                 memcmp(o->in, in, sizeof in) == 0 && memcmp(o->out, out, sizeof out) == 0 &&
                 memcmp(&o->attr, &of->attr, sizeof of->attr) == 0;
     if (!same) fail_msg("op %zu of the turn is not op %zu", (size_t)(o - p->ops), (size_t)(of - p->ops));
-}
-
-/* Accumulators that stay in the host's memory have the first gradients already. */
-static bool is_added_already(const program *p, const op *o) {
-    return o->kind == OP_ACCUMULATE && o->section == SECTION_MICRO && program_tier(p, o->out[0]) == TIER_HOST &&
-           program_get(p, program_root(p, o->out[0], NULL))->persistent;
 }
 
 static void a_turn_repeats_update_prepare_and_micro(void **state) {
@@ -280,6 +280,33 @@ static void the_forward_is_hidden_behind_the_update(void **state) {
     plan_close(&beside);
 }
 
+/* Of three micro-batches the first one's gradients are not added on the host, and not predicted to be. */
+static void the_first_gradients_cost_the_host_nothing(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h200"), OK);
+    plan_request r = {.model = *model_preset_find("qwen2.5-7b"), /* untied: every gradient is finished when it leaves */
+                      .micro_batch = 1,
+                      .accumulation = 3,
+                      .seq_len = 1024,
+                      .precision = PRECISION_BF16_SR,
+                      .offload = {.states = TIER_HOST, .grads = TIER_HOST, .prefetch = 1},
+                      .target = {.name = "test", .n_threads = 1, .alignment = 64, .discrete = true},
+                      .hardware = &h};
+    plan apart, beside;
+    assert_int_equal(plan_compile(&apart, &r), OK);
+    r.overlap_update = OVERLAP_AUTO;
+    assert_int_equal(plan_compile(&beside, &r), OK);
+    assert_true(apart.cost.kinds[OP_ACCUMULATE].n > 0);
+    for (op_kind k = 0; k < OP_COUNT; k++) {
+        double share = k == OP_ACCUMULATE ? 2.0 / 3 : 1;
+        assert_float_equal(beside.cost.kinds[k].n, share * apart.cost.kinds[k].n, 1e-6);
+        assert_float_equal(beside.cost.kinds[k].seconds, share * apart.cost.kinds[k].seconds, 1e-9);
+    }
+    plan_close(&apart);
+    plan_close(&beside);
+}
+
 /* A model so small that its launches are all it takes looks faster with its update elsewhere. What fits stays all the same,
  * compared or not. */
 static void nothing_moves_for_its_sake(void **state) {
@@ -442,6 +469,7 @@ int main(void) {
         cmocka_unit_test(auto_acts_where_the_host_updates_for_a_device),
         cmocka_unit_test(what_cannot_overlap_is_refused),
         cmocka_unit_test(the_forward_is_hidden_behind_the_update),
+        cmocka_unit_test(the_first_gradients_cost_the_host_nothing),
         cmocka_unit_test(nothing_moves_for_its_sake),
         cmocka_unit_test(pauses_change_nothing),
         cmocka_unit_test(every_step_but_the_last_turns),

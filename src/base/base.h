@@ -250,8 +250,9 @@ static inline int64_t task_spread(int64_t task, int64_t n_tasks, int64_t n_place
     return place * each + MIN(place, longer) + task / n_places;
 }
 /* First touch of fresh memory, as a task of any pool: otherwise it lands in the first step, at a gigabyte per second and
- * thread. Pages that are neighbours are touched far apart in time: a virtual machine hands out its memory in order, a large
- * part of it from one processor and then one of another, and every tensor shall have some of both. context: a page_range. */
+ * thread. Pages that are neighbours are touched far apart in time: memory is handed out in order, and where a large part of
+ * it is nearer than the rest, which a virtual machine need not tell, every tensor shall have some of both. context: a
+ * page_range. */
 typedef struct page_range {
     void *memory;
     size_t n_bytes;

@@ -1,6 +1,6 @@
 /* command_devices.c - ralo devices: what this machine has, how fast it is, and descriptions of machines that are not here.
  *
- * Without options: cores, memory and the rate of a large product. --measure takes half a minute at most for the rest and
+ * Without options: cores, memory and the rate of a large product. --measure takes less than a minute for the rest and
  * writes it where plan and train find it. --hardware prints a description as a file that --hardware reads. */
 #include "cli/output.h"
 

@@ -4,7 +4,7 @@
  * a few milliseconds has a chance to be left alone. The host's memory is the exception: a pass over it takes long
  * enough to meet whatever disturbs it, as an update does, so its rates are means. And a GPU that is kept busy is slower than at its best, because its
  * power is limited; what that leaves of its matrix units is measured too. The whole takes some fifteen seconds, of a GPU
- * thirty. The half_* of small products are not averages: four products (one large, one thin in each direction) give four
+ * forty. The half_* of small products are not averages: four products (one large, one thin in each direction) give four
  * equations for rate and the three lengths. */
 #include "exec/measure.h"
 

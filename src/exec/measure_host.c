@@ -26,8 +26,8 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
 }
 
 /* The host's memory by an op that writes what it has read: other stores may first fetch what they overwrite, which those of
- * an update never do. Much of it: some processors have caches of 300 MB, and of a host with two a part of the memory is
- * nearer than the rest, which a virtual machine does not tell. */
+ * an update never do. Much of it: some processors have caches of 300 MB, and some hosts memory of which a part is nearer
+ * than the rest, which a virtual machine need not tell. */
 static status host_stream_open(probe *r, const bench *m) {
     sys_info machine;
     sys_info_get(&machine);

@@ -19,6 +19,7 @@
  * before they are rounded. */
 #include "backend/cpu/exact.h"
 #include "backend/cpu/state8.h"
+#include "backend/cpu/update.h"
 
 /* ---- rounding that is looked over once per piece --------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
  *
  * CLIP: the sum of all partial sums in the same way, in CLIP_LANES lanes. */
 #include "backend/cpu/noise.h"
+#include "backend/cpu/update.h"
 
 #include <math.h>
 

@@ -77,6 +77,16 @@ template <int DP, int ROWS> __device__ void put_rows(float *out, const row_share
     }
 }
 
+/* Rows of two tensors, the first times a factor: both are asked for before either is stored. */
+template <int DP, int ROWS, typename E>
+__device__ void load_two(float *a, const E *a_in, int64_t a_stride, float factor, float *b, const E *b_in,
+                         int64_t b_stride, int n_rows, int D) {
+    const auto a_share = fetch_rows<DP, ROWS>(a_in, a_stride, n_rows, D);
+    const auto b_share = fetch_rows<DP, ROWS>(b_in, b_stride, n_rows, D);
+    put_rows(a, a_share, factor);
+    put_rows(b, b_share, 1);
+}
+
 template <typename E, int DP, int ROWS>
 __device__ void store_rows(E *out, int64_t stride, int n_rows, int D, const float4 (&value)[ROWS / 16][DP / 64]) {
     place<ROWS> at;
@@ -218,10 +228,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const
         if (!__syncthreads_or(any)) continue; /* left of every document; and the tile before is read by all */
         const int n_k = min(COLUMNS, T - k0);
         const E *keys = qkv + k0 * stride + (a.H + g) * D;
-        const auto k_share = fetch_rows<DP, COLUMNS>(keys, stride, n_k, D);
-        const auto v_share = fetch_rows<DP, COLUMNS>(keys + (int64_t)a.G * D, stride, n_k, D);
-        put_rows(k, k_share, 1);
-        put_rows(v, v_share, 1);
+        load_two<DP, COLUMNS>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
         __syncthreads();
         float s[R][C];
         dot_rows<DP, ROWS, COLUMNS>(s, q, k);
@@ -295,18 +302,15 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     query_facts query[R]; /* of its rows */
     for (int i = 0; i < R; i++) query[i] = facts_of(a, task.b, task.head, q0 + at.row + i);
     float4 dq[R][DP / 64] = {};
-    put_rows(q, fetch_rows<DP, BLOCK>(qkv + q0 * stride + task.head * D, stride, n_q, D), a.scale);
-    put_rows(dy, fetch_rows<DP, BLOCK>((const E *)a.dy + (base + q0) * y_stride + task.head * D, y_stride, n_q, D), 1);
+    load_two<DP, BLOCK>(q, qkv + q0 * stride + task.head * D, stride, a.scale, dy,
+                        (const E *)a.dy + (base + q0) * y_stride + task.head * D, y_stride, n_q, D);
     for (int k0 = 0; k0 < q0 + n_q; k0 += BLOCK) {
         bool any = false;
         for (int i = 0; i < R; i++) any |= query[i].start < k0 + BLOCK;
         if (!__syncthreads_or(any)) continue;
         const int n_k = min(BLOCK, T - k0);
         const E *keys = qkv + k0 * stride + (a.H + g) * D;
-        const auto k_share = fetch_rows<DP, BLOCK>(keys, stride, n_k, D);
-        const auto v_share = fetch_rows<DP, BLOCK>(keys + (int64_t)a.G * D, stride, n_k, D);
-        put_rows(k, k_share, 1);
-        put_rows(v, v_share, 1);
+        load_two<DP, BLOCK>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
         __syncthreads();
         float p[R][R], ds[R][R];
         dot_rows<DP, BLOCK, BLOCK>(p, q, k);
@@ -336,8 +340,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     place<BLOCK> at;
 
     float4 dk[R][DP / 64] = {}, dv[R][DP / 64] = {};
-    put_rows(k, fetch_rows<DP, BLOCK>(keys, stride, n_k, D), 1);
-    put_rows(v, fetch_rows<DP, BLOCK>(keys + (int64_t)a.G * D, stride, n_k, D), 1);
+    load_two<DP, BLOCK>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
     for (int head = g * group; head < (g + 1) * group; head++)
         for (int q0 = k0; q0 < T; q0 += BLOCK) {
             query_facts query[R]; /* of its columns */
@@ -348,11 +351,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
             }
             if (!__syncthreads_or(any)) continue;
             const int n_q = min(BLOCK, T - q0);
-            const auto q_share = fetch_rows<DP, BLOCK>(qkv + q0 * stride + head * D, stride, n_q, D);
-            const auto dy_share =
-                fetch_rows<DP, BLOCK>((const E *)a.dy + (base + q0) * y_stride + head * D, y_stride, n_q, D);
-            put_rows(q, q_share, a.scale);
-            put_rows(dy, dy_share, 1);
+            load_two<DP, BLOCK>(q, qkv + q0 * stride + head * D, stride, a.scale, dy,
+                                (const E *)a.dy + (base + q0) * y_stride + head * D, y_stride, n_q, D);
             __syncthreads();
             float p[R][R], ds[R][R];
             dot_rows<DP, BLOCK, BLOCK>(p, k, q);
