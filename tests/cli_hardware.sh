@@ -16,6 +16,8 @@ check 2 --world "'4x'" -- plan "${tiny[@]}" --world 4x
 check 2 "takes no value" -- plan "${tiny[@]}" --program=yes
 check 2 no-such-dir --path -- devices --measure here.yaml --path no-such-dir
 [ ! -e here.yaml ] || fail "a refused measurement left a file"
+check 2 --host-only --measure -- devices --host-only
+check 2 here.yaml -- devices --measure here.yaml --host-only --set run.device=cpu
 
 # The estimate, then a description of another machine: its memory is the limit.
 "$RALO" plan "${tiny[@]}" --json >out 2>err || fail "plan: $(tail -n 1 err)"

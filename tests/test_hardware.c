@@ -244,6 +244,26 @@ static void this_machine_can_be_measured(void **state) {
     assert_non_null(strstr(error_message(), "--path"));
 }
 
+/* The host alone: what the device does stays as it was known. A host that is the device has no such half. */
+static void the_host_can_be_measured_again(void **state) {
+    (void)state;
+    hardware known, h;
+    device_info info;
+    const backend *b = backend_under_test();
+    measure_options o = {.n_threads = 2, .disk_path = "no-such-directory", .known = &known, .try_s = 1e-3};
+    assert_int_equal(hardware_load(&known, "h200"), OK);
+    known.host_bandwidth = known.host_adamw = known.copy_both = 1;
+    assert_int_equal(exec_measure(b, &o, &h), ERR_INPUT);
+    assert_non_null(strstr(error_message(), b->discrete ? "of h200" : "is its device"));
+    if (!b->discrete) return;
+    assert_int_equal(b->describe(0, &info), OK);
+    snprintf(known.name, sizeof known.name, "%s", info.name);
+    assert_int_equal(exec_measure(b, &o, &h), OK);
+    assert_true(h.matrix[DTYPE_BF16] == known.matrix[DTYPE_BF16] && h.disk_read == known.disk_read);
+    assert_string_equal(h.source, known.source);
+    assert_true(h.host_bandwidth > 1 && h.host_adamw > 1 && h.copy_both > 1 && h.host_total > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_descriptions_read_back_to_the_same_bits),
@@ -258,6 +278,7 @@ int main(void) {
         cmocka_unit_test(the_cache_lies_where_the_user_says),
         cmocka_unit_test(an_estimate_is_a_whole_description),
         cmocka_unit_test(this_machine_can_be_measured),
+        cmocka_unit_test(the_host_can_be_measured_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,6 +36,7 @@ typedef struct command_line {
     bool plan;
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
+    bool host_only;                       /* what is measured */
     int ranks;                            /* to be started here; 0: those that a launcher started, or one */
     int world;                            /* ranks that are not here; 0: none asked for */
     bool given[MAX_FLAGS];                /* by row of commands.def */

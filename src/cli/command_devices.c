@@ -50,7 +50,7 @@ static void say_part(void *context, const char *part) {
 }
 
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
-    hardware h;
+    hardware h, known;
     char path[4096];
     bool said = false;
     if (l->measure_path && (!*l->measure_path || strlen(l->measure_path) >= sizeof path))
@@ -66,6 +66,10 @@ static status measure(const command_line *l, const backend *b, const backend_opt
                          .disk_path = l->disk_path ? l->disk_path : ".",
                          .on_part = say_part,
                          .context = &said};
+    if (l->host_only) {
+        TRY(hardware_read_file(&known, path));
+        o.known = &known;
+    }
     status rc = exec_measure(b, &o, &h);
     if (said) fprintf(stderr, "\n");
     TRY(rc);
@@ -126,6 +130,8 @@ status command_devices(command_line *l) {
     if (l->hardware && l->json)
         return ERR(ERR_INPUT, "devices: --hardware prints a file in YAML and --json one JSON object; leave one out");
     if (l->hardware) return show(l);
+    if (l->host_only && !command_line_given(l, "measure"))
+        return ERR(ERR_INPUT, "devices: --host-only says what of --measure; give both");
     sys_info_get(&m);
     int gpu = MAX(c->run.gpu, 0);
     TRY(backend_choose(c->run.device, gpu, &b));

@@ -83,8 +83,9 @@ typedef struct measure_options {
     int n_threads; /* 0: one per core */
     bool bind;
     gpu_options gpu;
-    const char *disk_path;                            /* a directory on the disk in question */
-    double try_s;                                     /* time for each number; 0: enough for a good one */
+    const char *disk_path; /* a directory on the disk in question */
+    const hardware *known; /* measured before: copies and the host's cores are measured again; NULL: everything */
+    double try_s;          /* time for each number; 0: enough for a good one */
     void (*on_part)(void *context, const char *part); /* what is measured now; NULL: nobody asks */
     void *context;
 } measure_options;

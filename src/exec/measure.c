@@ -9,6 +9,7 @@
 #include "exec/measure.h"
 
 #include <math.h>
+#include <string.h>
 
 #define USUAL_TRY_S 0.4
 #define SETTLE_TRIES 3 /* try_s of constant work until the clock is what power leaves of it, and as long again */
@@ -312,49 +313,85 @@ static void say_part(const measure_options *o, const char *part) {
     if (o->on_part) o->on_part(o->context, part);
 }
 
+/* What kernels of the device reach. */
+static status measure_device(const bench *m, const measure_options *o, hardware *h) {
+    double share[HARDWARE_DTYPES];
+    say_part(o, "products");
+    TRY(measure_launch(m, h));
+    if (!h->unified) TRY(measure_sums(m, h));
+    TRY(measure_products(m, h, share));
+    say_part(o, "attention");
+    TRY(measure_attention(m, h, share));
+    say_part(o, "elements");
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY(measure_vector(m, t, &h->vector[t]));
+    TRY(measure_device_bandwidth(m, h));
+    if (!h->unified) TRY(measure_noise(m, h));
+    return OK;
+}
+
+/* What its neighbours leave a host. */
+static status measure_host_and_copies(const bench *m, const bench *host, const measure_options *o, hardware *h) {
+    say_part(o, "copies");
+    TRY(measure_copies(m, h));
+    say_part(o, "host");
+    TRY(measure_host(host, h));
+    if (m->b->queues) TRY(measure_host_beside_copies(m, host, h));
+    return OK;
+}
+
+/* Its name and memory. */
+static status measure_identity(const bench *m, const bench *host, const measure_options *o, hardware *h) {
+    sys_info machine;
+    device_info info;
+    sys_info_get(&machine);
+    h->unified = m->b == host->b; /* its device is the host's memory and its kernels are the host's cores */
+    h->overlap = !h->unified;
+    h->devices_per_node = 1;
+    h->device_bytes = h->host_bytes = machine.memory_total;
+    hardware_machine_name(h->name, &machine, host->b->threads(host->c));
+    if (!m->b->describe) return OK;
+    TRY(m->b->describe(o->gpu.index, &info));
+    h->device_bytes = info.memory;
+    snprintf(h->name, sizeof h->name, "%s", info.name);
+    return OK;
+}
+
+static status measure_again(const hardware *known, const hardware *here) {
+    if (here->unified)
+        return ERR(ERR_INPUT, "the host alone: found a machine whose host is its device (%s); measure all of it",
+                   here->name);
+    if (strcmp(known->name, here->name) != 0)
+        return ERR(ERR_INPUT,
+                   "the host alone: found a description of %s, expected one of %s, which is here; measure all of it",
+                   known->name, here->name);
+    return OK;
+}
+
 status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     status rc;
-    sys_info machine;
-    hardware h = {.devices_per_node = 1};
-    double share[HARDWARE_DTYPES];
-    bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device, *m = &device;
+    hardware h = {0};
+    bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device;
     bool direct = false;
-    say_part(o, "disk");
-    TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
-    sys_info_get(&machine);
+    if (!o->known) {
+        say_part(o, "disk");
+        TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
+    }
     backend_options threads = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
     host.b = backend_cpu();
     TRY(host.b->open(&host.c, &threads));
     TRY_GOTO(rc, b->open(&device.c, &threads), done);
     device.host = host.b;
     device.host_context = host.c;
-    h.unified = b == host.b; /* its device is the host's memory and its kernels are the host's cores */
-    h.overlap = !h.unified;
-    h.device_bytes = h.host_bytes = machine.memory_total;
-    hardware_machine_name(h.name, &machine, host.b->threads(host.c));
-    if (b->describe) {
-        device_info info;
-        TRY_GOTO(rc, b->describe(o->gpu.index, &info), done);
-        h.device_bytes = info.memory;
-        snprintf(h.name, sizeof h.name, "%s", info.name);
+    TRY_GOTO(rc, measure_identity(&device, &host, o, &h), done);
+    if (o->known) {
+        TRY_GOTO(rc, measure_again(o->known, &h), done);
+        h = *o->known;
+    } else {
+        TRY_GOTO(rc, measure_device(&device, o, &h), done);
+        snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
+                 direct ? "" : " through the page cache (O_DIRECT refused)");
     }
-    say_part(o, "products");
-    TRY_GOTO(rc, measure_launch(m, &h), done);
-    if (!h.unified) TRY_GOTO(rc, measure_sums(m, &h), done);
-    TRY_GOTO(rc, measure_products(m, &h, share), done);
-    say_part(o, "attention");
-    TRY_GOTO(rc, measure_attention(m, &h, share), done);
-    say_part(o, "elements");
-    for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY_GOTO(rc, measure_vector(m, t, &h.vector[t]), done);
-    TRY_GOTO(rc, measure_device_bandwidth(m, &h), done);
-    if (!h.unified) TRY_GOTO(rc, measure_noise(m, &h), done);
-    say_part(o, "copies");
-    TRY_GOTO(rc, measure_copies(m, &h), done);
-    say_part(o, "host");
-    TRY_GOTO(rc, measure_host(&host, &h), done);
-    if (b->queues) TRY_GOTO(rc, measure_host_beside_copies(m, &host, &h), done);
-    snprintf(h.source, sizeof h.source, "measured by ralo devices --measure; disk of %.100s%s", o->disk_path,
-             direct ? "" : " through the page cache (O_DIRECT refused)");
+    TRY_GOTO(rc, measure_host_and_copies(&device, &host, o, &h), done);
     hardware_round(&h, DIGITS);
     h.copy_both = fmin(h.copy_both, h.copy_to_device + h.copy_to_host);
     *out = h;

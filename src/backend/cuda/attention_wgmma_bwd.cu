@@ -41,6 +41,7 @@ static_assert(dq_bytes<128>() <= 227 << 10 && dkv_bytes<128>() <= 227 << 10,
 using namespace attention_wgmma;
 
 __device__ inline void release(uint32_t barrier, int lane) { /* by warp: this one has read all it will */
+    __syncwarp();                                                  /* also what lanes read without wgmma */
     if (lane == 0) barrier_arrive(barrier);
 }
 
