@@ -3,6 +3,7 @@
  * Everything here promises bits, not bounds: the kernels are held against scalar loops that follow the order of
  * operations written at the top of optimizer.c and adamw.c, for every length of tail, every alignment and every dtype. That order
  * is in turn held against the textbook formula in double. */
+#include "backend/cpu/adamw.h"
 #include "op_check.h"
 #include <stdarg.h>
 #include <stddef.h>
@@ -325,7 +326,7 @@ static void same_bits(double got, float want, const char *what, update_mode mode
         fail_msg("%s[%zu] = %.9g, scalar loop %.9g (mode %d)", what, i, got, want, (int)mode);
 }
 
-static void test_adamw_gives_the_bits_of_the_scalar_loop(void **state) {
+static void check_adamw_against_the_scalar_loop(void) {
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.37f};
     step_scalars s = make_scalars();
     for (update_mode mode = 0; mode < MODE_COUNT; mode++)
@@ -349,6 +350,15 @@ static void test_adamw_gives_the_bits_of_the_scalar_loop(void **state) {
             free(e);
             free(g);
         }
+}
+
+static void test_adamw_gives_the_bits_of_the_scalar_loop(void **state) {
+    for (int i = 0; adamw_way_list(i); i++) {
+        assert_true(adamw_force_way(adamw_way_list(i)));
+        check_adamw_against_the_scalar_loop();
+    }
+    assert_false(adamw_force_way("abacus"));
+    assert_true(adamw_force_way(NULL));
 }
 
 /* A payload of ones in a NaN, and infinities, must not turn into numbers when the parameter is rounded. */

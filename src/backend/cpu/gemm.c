@@ -140,22 +140,26 @@ static uint8_t *shared_at(const run *r, int64_t row, int64_t k0, int64_t nk_padd
     return r->shared_panels + (k0 * r->rows_padded + row * nk_padded) * r->kernel->element_bytes;
 }
 
-/* Packs rows [row, row + n) x [k0, k0 + nk) of one operand. */
+/* Packs rows [row, row + n) x [k0, k0 + nk) of one operand. Where rows follow each other in memory, and not steps of k, a
+ * line has several panels: so few steps of all panels at a time that it is still in L1 for the next one. */
+#define STEPS_AT_A_TIME GEMM_K_UNIT
 static void pack_rows(const run *r, bool is_a, uint8_t *out, int64_t row, int64_t n, int64_t k0, int64_t nk) {
     const gemm_kernel *kernel = r->kernel;
     const gemm_operand *o = is_a ? &r->g->a : &r->g->b;
     int64_t row_stride = is_a ? o->row_stride : o->col_stride, k_stride = is_a ? o->col_stride : o->row_stride;
     int64_t panel = is_a ? kernel->mr : kernel->nr, bytes = (int64_t)dtype_bytes(o->type);
-    int64_t panel_bytes = panel * round_up(nk, kernel->kr) * kernel->element_bytes;
-    for (int64_t i = 0; i < n; i += panel, out += panel_bytes) {
-        gemm_slice s = {(const uint8_t *)o->data + ((row + i) * row_stride + k0 * k_stride) * bytes,
-                        o->type,
-                        row_stride,
-                        k_stride,
-                        MIN(panel, n - i),
-                        nk};
-        (is_a ? kernel->pack_a : kernel->pack_b)(out, &s);
-    }
+    int64_t step_bytes = panel * kernel->element_bytes, padded = round_up(nk, kernel->kr);
+    int64_t steps = row_stride == 1 ? STEPS_AT_A_TIME : nk;
+    for (int64_t k = 0; k < nk; k += steps)
+        for (int64_t i = 0; i < n; i += panel) {
+            gemm_slice s = {(const uint8_t *)o->data + ((row + i) * row_stride + (k0 + k) * k_stride) * bytes,
+                            o->type,
+                            row_stride,
+                            k_stride,
+                            MIN(panel, n - i),
+                            MIN(steps, nk - k)};
+            (is_a ? kernel->pack_a : kernel->pack_b)(out + (i / panel * padded + k) * step_bytes, &s);
+        }
 }
 
 static void pack_task(void *context, int64_t task, int thread) {

@@ -124,6 +124,12 @@ PACK_INLINE int64_t pack_u16_along_k(uint16_t *out, int r, int kr, gemm_slice s)
     return k;
 }
 
+/* Four rows of (k0 k1) pairs and of (k2 k3) pairs: the two pairs of each row side by side. */
+PACK_INLINE void pack_pairs(uint16_t *to, pack_u32x4 first, pack_u32x4 second) {
+    pack_store(to, __builtin_shufflevector(first, second, 0, 4, 1, 5));
+    pack_store(to + 8, __builtin_shufflevector(first, second, 2, 6, 3, 7));
+}
+
 /* Rows of the panel follow each other in the source: kr steps of k are woven together. */
 PACK_INLINE int64_t pack_u16_along_rows(uint16_t *out, int r, int kr, gemm_slice s) {
     const uint16_t *in = s.data;
@@ -141,16 +147,22 @@ PACK_INLINE int64_t pack_u16_along_rows(uint16_t *out, int r, int kr, gemm_slice
                            pack_zip_low(pack_load_half(in + k * step + i), pack_load_half(in + (k + 1) * step + i)));
         }
     } else if (kr == 4) {
-        for (; k + 4 <= s.k; k += 4)
-            for (int i = 0; i < r; i += 4) {
-                uint16_t *to = out + k * r + 4 * i;
-                pack_u32x4 v[4];
-                for (int j = 0; j < 4; j++) v[j] = pack_load_half(in + (k + j) * step + i);
-                /* rows of (k0 k1) and (k2 k3) pairs, then the two pairs of each row side by side */
-                pack_u32x4 p = pack_zip_low(v[0], v[1]), q = pack_zip_low(v[2], v[3]);
-                pack_store(to, __builtin_shufflevector(p, q, 0, 4, 1, 5));
-                pack_store(to + 8, __builtin_shufflevector(p, q, 2, 6, 3, 7));
+        for (; k + 4 <= s.k; k += 4) {
+            const uint16_t *from = in + k * step;
+            uint16_t *to = out + k * r;
+            int i = 0;
+            for (; i + 8 <= r; i += 8, to += 32) {
+                pack_u32x4 a = pack_load(from + i), b = pack_load(from + step + i);
+                pack_u32x4 c = pack_load(from + 2 * step + i), d = pack_load(from + 3 * step + i);
+                pack_pairs(to, pack_zip_low(a, b), pack_zip_low(c, d));
+                pack_pairs(to + 16, pack_zip_high(a, b), pack_zip_high(c, d));
             }
+            if (i < r) { /* panels are multiples of 4 */
+                pack_u32x4 a = pack_load_half(from + i), b = pack_load_half(from + step + i);
+                pack_u32x4 c = pack_load_half(from + 2 * step + i), d = pack_load_half(from + 3 * step + i);
+                pack_pairs(to, pack_zip_low(a, b), pack_zip_low(c, d));
+            }
+        }
     } else {
         for (; k + kr <= s.k; k += kr)
             for (int i = 0; i < r; i += 8)
