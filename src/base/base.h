@@ -267,8 +267,9 @@ void pool_set_hook(pool *p, void (*enter)(void), void (*leave)(void));
 
 typedef struct sys_info {
     char cpu_name[128];
-    char arch[16]; /* aarch64, x86_64 */
-    int n_cores;   /* this process may use */
+    char arch[16];    /* aarch64, x86_64 */
+    int n_cores;      /* this process may use */
+    bool bf16_matrix; /* has instructions that multiply matrices of bf16: BFMMLA, AMX */
     uint64_t memory_total, memory_available;
     uint64_t l1d_bytes, l2_bytes, l3_bytes;
 } sys_info;

@@ -168,6 +168,16 @@ static void find_cpu_name(char out[128], const char *cpuinfo) {
         if (parts[i].implementer == implementer && parts[i].part == part) snprintf(out, 128, "%s", parts[i].name);
 }
 
+/* A word of the first core's list of features. */
+static bool has_feature(const char *cpuinfo, const char *word) {
+    const char *at = find_line(cpuinfo, "Features"); /* arm64 */
+    if (!at) at = find_line(cpuinfo, "flags");
+    size_t length = strlen(word);
+    for (; at && *at && *at != '\n'; at += strcspn(at, " \n"), at += strspn(at, " "))
+        if (strncmp(at, word, length) == 0 && strchr(" \n", at[length])) return true;
+    return false;
+}
+
 static uint64_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type, int sysconf_name) {
     hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0);
     if (cache && cache->attr->cache.size) return cache->attr->cache.size;
@@ -200,6 +210,7 @@ static void find_fixed(void) {
     read_small("/proc/cpuinfo", cpuinfo, sizeof cpuinfo);
     read_small("/proc/self/cgroup", groups, sizeof groups);
     find_cpu_name(fixed.cpu_name, cpuinfo);
+    fixed.bf16_matrix = has_feature(cpuinfo, "bf16") || has_feature(cpuinfo, "amx_bf16");
     if (uname(&names) == 0) snprintf(fixed.arch, sizeof fixed.arch, "%.15s", names.machine);
     find_topology(&fixed);
     if (fixed.n_cores == 0) fixed.n_cores = (int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
