@@ -244,22 +244,28 @@ static void what_cannot_overlap_is_refused(void **state) {
 
 /* ---- the time it takes ------------------------------------------------------------------------------------------------ */
 
-static void the_forward_is_hidden_behind_the_update(void **state) {
-    (void)state;
-    hardware h;
-    assert_int_equal(hardware_load(&h, "h200"), OK);
-    plan_request r = {.model = *model_preset_find("qwen2.5-1.5b"),
-                      .micro_batch = 8,
+/* Of three micro-batches of `rows` rows on an H200 with states on the host: the update apart, and beside the next forward. */
+static void compile_apart_and_beside(const char *preset, int64_t rows, tier grads, hardware *h, plan *apart,
+                                     plan *beside) {
+    assert_int_equal(hardware_load(h, "h200"), OK);
+    plan_request r = {.model = *model_preset_find(preset),
+                      .micro_batch = rows,
                       .accumulation = 3,
                       .seq_len = 1024,
                       .precision = PRECISION_BF16_SR,
-                      .offload = {.states = TIER_HOST, .prefetch = 1},
+                      .offload = {.states = TIER_HOST, .grads = grads, .prefetch = 1},
                       .target = {.name = "test", .n_threads = 1, .alignment = 64, .discrete = true},
-                      .hardware = &h};
-    plan apart, beside;
-    assert_int_equal(plan_compile(&apart, &r), OK);
+                      .hardware = h};
+    assert_int_equal(plan_compile(apart, &r), OK);
     r.overlap_update = OVERLAP_AUTO;
-    assert_int_equal(plan_compile(&beside, &r), OK);
+    assert_int_equal(plan_compile(beside, &r), OK);
+}
+
+static void the_forward_is_hidden_behind_the_update(void **state) {
+    (void)state;
+    hardware h;
+    plan apart, beside;
+    compile_apart_and_beside("qwen2.5-1.5b", 8, TIER_DEVICE, &h, &apart, &beside);
     const char *missing = NULL;
     double busy[STREAM_COUNT] = {0};
     double turn_s = cost_section(&beside.program, SECTION_TURN, &h, NULL, busy, &missing);
@@ -284,19 +290,9 @@ static void the_forward_is_hidden_behind_the_update(void **state) {
 static void the_first_gradients_cost_the_host_nothing(void **state) {
     (void)state;
     hardware h;
-    assert_int_equal(hardware_load(&h, "h200"), OK);
-    plan_request r = {.model = *model_preset_find("qwen2.5-7b"), /* untied: every gradient is finished when it leaves */
-                      .micro_batch = 1,
-                      .accumulation = 3,
-                      .seq_len = 1024,
-                      .precision = PRECISION_BF16_SR,
-                      .offload = {.states = TIER_HOST, .grads = TIER_HOST, .prefetch = 1},
-                      .target = {.name = "test", .n_threads = 1, .alignment = 64, .discrete = true},
-                      .hardware = &h};
     plan apart, beside;
-    assert_int_equal(plan_compile(&apart, &r), OK);
-    r.overlap_update = OVERLAP_AUTO;
-    assert_int_equal(plan_compile(&beside, &r), OK);
+    /* Untied: every gradient is finished when it leaves. */
+    compile_apart_and_beside("qwen2.5-7b", 1, TIER_HOST, &h, &apart, &beside);
     assert_true(apart.cost.kinds[OP_ACCUMULATE].n > 0);
     for (op_kind k = 0; k < OP_COUNT; k++) {
         double share = k == OP_ACCUMULATE ? 2.0 / 3 : 1;

@@ -356,7 +356,7 @@ static status measure_identity(const bench *m, const bench *host, const measure_
     return OK;
 }
 
-static status measure_again(const hardware *known, const hardware *here) {
+static status check_known(const hardware *known, const hardware *here) {
     if (here->unified)
         return ERR(ERR_INPUT, "the host alone: found a machine whose host is its device (%s); measure all of it",
                    here->name);
@@ -384,7 +384,7 @@ status exec_measure(const backend *b, const measure_options *o, hardware *out) {
     device.host_context = host.c;
     TRY_GOTO(rc, measure_identity(&device, &host, o, &h), done);
     if (o->known) {
-        TRY_GOTO(rc, measure_again(o->known, &h), done);
+        TRY_GOTO(rc, check_known(o->known, &h), done);
         h = *o->known;
     } else {
         TRY_GOTO(rc, measure_device(&device, o, &h), done);

@@ -22,10 +22,6 @@
 #include "backend/cpu/state8.h"
 #include "backend/cpu/update.h"
 #include <stdatomic.h>
-#if defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 /* ---- rounding that is looked over once per piece --------------------------------------------------------------- */
 
@@ -74,7 +70,7 @@ VEC_INLINE bool rounding_is_right(const rounding *r) {
 /* ---- the step on rows of fp32 ---------------------------------------------------------------------------------- */
 
 /* Two ways with the same bits, for two kinds of cores. One asks for memory ahead and, on arm64, makes every fourth root of
- * products (exact.h): measured best on x86-64 and on Neoverse-N1. The other does neither: V1 has better prefetchers and a
+ * products (exact.h): best on Neoverse-N1, and what x86-64 takes. The other does neither: V1 has better prefetchers and a
  * faster divider, there asking takes 15 to 24 % more time and such a root 6 to 8 %. Cores of arm64 are told apart by
  * bf16 instructions, which came with the newer kind. */
 typedef enum adamw_way { WAY_ASKS_AHEAD, WAY_STREAMS, WAY_COUNT } adamw_way;
@@ -85,7 +81,7 @@ static adamw_way way_here(void) {
     int forced = atomic_load_explicit(&forced_way, memory_order_relaxed);
     if (forced != WAY_COUNT) return (adamw_way)forced;
 #if defined(__aarch64__)
-    if (getauxval(AT_HWCAP2) & HWCAP2_BF16) return WAY_STREAMS;
+    if (cpu_has_bf16()) return WAY_STREAMS;
 #endif
     return WAY_ASKS_AHEAD;
 }

@@ -9,6 +9,11 @@
  *   - 16-bit inputs are widened to fp32, computed, and rounded once.
  *   - Outputs listed as in-place in ops.def may share bytes with that input: read a row before writing it. */
 #include "backend/backend.h"
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+static inline bool cpu_has_bf16(void) { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }
+#endif
 
 struct backend_context {
     pool *threads;

@@ -6,14 +6,11 @@
  * rounds to odd; exact sums stay exact. */
 #if defined(__aarch64__)
 #include "backend/cpu/gemm_pack.h"
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
 
 #define MR 8
 #define NR 12
 #define KR 4
 
-static bool bfmmla_supported(void) { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }
 static void bfmmla_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, KR, *s); }
 static void bfmmla_pack_b(void *panel, const gemm_slice *s) { pack_u16(panel, NR, KR, *s); }
 
@@ -77,7 +74,7 @@ static void bfmmla_multiply(int64_t k, const void *a, const void *b, float *tile
 
 const gemm_kernel gemm_bfmmla = {
     .name = "bfmmla",
-    .supported = bfmmla_supported,
+    .supported = cpu_has_bf16,
     .types = GEMM_BIT(DTYPE_BF16),
     .mr = MR,
     .nr = NR,
