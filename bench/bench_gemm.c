@@ -9,8 +9,10 @@
 #include <cblas.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #define MAX_RUNS 32
+#define TRY_S 0.03 /* of a kernel in a round: short ones run several times, since threads that slept start slowly */
 #define ROUND_BUDGET_S 4.0 /* no new round of a shape after this; the vocabulary takes a second per GEMM */
 
 typedef enum direction { FORWARD, BACKWARD_X, BACKWARD_W, DIRECTION_COUNT } direction;
@@ -71,13 +73,19 @@ static gemm_call call_make(layer l, direction d, dtype type, const void *a, cons
 static double openblas_threaded(const gemm_call *g, int n_threads) {
     openblas_set_num_threads(n_threads);
     bool a_plain = g->a.col_stride == 1, b_plain = g->b.col_stride == 1;
-    double start = clock_s();
-    cblas_sgemm(CblasRowMajor, a_plain ? CblasNoTrans : CblasTrans, b_plain ? CblasNoTrans : CblasTrans, (blasint)g->m,
-                (blasint)g->n, (blasint)g->k, 1.0f, g->a.data, (blasint)(a_plain ? g->a.row_stride : g->a.col_stride),
-                g->b.data, (blasint)(b_plain ? g->b.row_stride : g->b.col_stride), 0.0f, g->c, (blasint)g->ldc);
-    double elapsed = clock_s() - start;
+    double best = 1e30, begin = clock_s(), start;
+    do {
+        start = clock_s();
+        cblas_sgemm(CblasRowMajor, a_plain ? CblasNoTrans : CblasTrans, b_plain ? CblasNoTrans : CblasTrans,
+                    (blasint)g->m, (blasint)g->n, (blasint)g->k, 1.0f, g->a.data,
+                    (blasint)(a_plain ? g->a.row_stride : g->a.col_stride), g->b.data,
+                    (blasint)(b_plain ? g->b.row_stride : g->b.col_stride), 0.0f, g->c, (blasint)g->ldc);
+        best = MIN(best, clock_s() - start);
+    } while (clock_s() - begin < TRY_S);
     openblas_set_num_threads(1);
-    return elapsed;
+    /* Its threads go on asking for work for a while, on the cores that ours are about to use. */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return best;
 }
 
 /* Every kernel with every type it serves: a kernel that is forced for a type it lacks is not the one that runs. */
@@ -159,9 +167,12 @@ int main(int argc, char **argv) {
                     gemm_force_kernel(runners[i].kernel);
                     size_t n_work = gemm_work_bytes(g.m, g.n, g.k, type, g.c_type, n_threads);
                     void *work = n_work ? buffer_open(n_work) : NULL;
-                    double from = clock_s();
-                    gemm_run(&context, &g, work);
-                    runners[i].best_s = MIN(runners[i].best_s, clock_s() - from);
+                    double begin = clock_s(), start;
+                    do {
+                        start = clock_s();
+                        gemm_run(&context, &g, work);
+                        runners[i].best_s = MIN(runners[i].best_s, clock_s() - start);
+                    } while (clock_s() - begin < TRY_S);
                     if (work) munmap(work, n_work);
                     gemm_force_kernel(NULL);
                 }
