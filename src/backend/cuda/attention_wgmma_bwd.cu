@@ -25,7 +25,15 @@ template <int D> constexpr size_t dq_bytes() { return (3 * ROWS + 2 * DQ_STAGES 
 
 /* dk, dv: ROWS keys stay, tiles of QUERIES queries pass with their statistics. */
 enum { QUERIES = 64, STAGES = 3 };
-enum { KV_FULL, KV_EMPTY, Q_FULL, DY_FULL = Q_FULL + STAGES, EMPTY = DY_FULL + STAGES, N_BARRIERS = EMPTY + STAGES };
+enum {
+    KV_FULL,
+    KV_EMPTY,
+    Q_FULL,
+    DY_FULL = Q_FULL + STAGES,
+    EMPTY = DY_FULL + STAGES,
+    STATISTICS_EMPTY = EMPTY + STAGES,
+    N_BARRIERS = STATISTICS_EMPTY + STAGES
+};
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
     int32_t doc[QUERIES];
@@ -41,7 +49,6 @@ static_assert(dq_bytes<128>() <= 227 << 10 && dkv_bytes<128>() <= 227 << 10,
 using namespace attention_wgmma;
 
 __device__ inline void release(uint32_t barrier, int lane) { /* by warp: this one has read all it will */
-    __syncwarp();                                                  /* also what lanes read without wgmma */
     if (lane == 0) barrier_arrive(barrier);
 }
 
@@ -265,7 +272,7 @@ template <int D> __device__ void dkv_statistics(const launch_attention &a, const
                     start[half] = document_start(a.doc + task.b * a.T, q);
                 }
                 const int latest = __reduce_max_sync(0xffffffff, max(start[0], start[1]));
-                barrier_wait(in.barrier(EMPTY + place.stage), place.parity ^ 1);
+                barrier_wait(in.barrier(STATISTICS_EMPTY + place.stage), place.parity ^ 1);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     of.lse_2[lane + half * WARP] = lse_2[half];
@@ -335,6 +342,7 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
 #pragma unroll
                 for (int e = 0; e < 4; e++) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 ? delta.y : delta.x));
             }
+            barrier_arrive(in.barrier(STATISTICS_EMPTY + place.stage)); /* every lane: each has read some of them */
             pack_all<E>(p, s);
             pack_all<E>(ds, dp);
             wgmma_begin();
@@ -411,6 +419,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(in.barrier(Q_FULL + i), 1 + WARP); /* the tile, and the warp that writes its statistics */
             barrier_init(in.barrier(DY_FULL + i), 1);
             barrier_init(in.barrier(EMPTY + i), CONSUMER_WARPS);
+            barrier_init(in.barrier(STATISTICS_EMPTY + i), CONSUMERS * GROUP);
         }
         barriers_publish();
     }

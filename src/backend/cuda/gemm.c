@@ -10,7 +10,7 @@
  * Where choices cannot be kept nothing is measured: two runs could measure differently and differ in bits, while the first
  * guess is the same in every run. So is the guess for a product that nobody prepared.
  *
- * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu. */
+ * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/launch_gemm.h"
@@ -35,6 +35,7 @@ struct gemm_plans {
     gemm_plan *first;
     gemm_cache cache;
     cudaEvent_t start, stop;
+    bool plain;     /* nothing is asked of cuBLASLt */
     bool measuring; /* inside gemm_prepare */
     bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
@@ -360,14 +361,14 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     int chosen = 0;
     p = mem_alloc(sizeof *p);
     p->q = g->q;
-    int n = candidates_find(c, p, d);
+    int n = c->gemms->plain ? 0 : candidates_find(c, p, d);
     if (n > 0) {
         status rc = candidates_choose(c, p, g, d, n, &chosen);
         if (c->gemms->rc == OK) c->gemms->rc = rc;
     }
     p->plain = n == 0 || chosen < 0;
     if (!p->plain) p->algorithm = d[chosen].algorithm;
-    else plain_say(c, &p->q);
+    else if (!c->gemms->plain) plain_say(c, &p->q);
     p->next = c->gemms->first;
     c->gemms->first = p;
     return p;
@@ -416,11 +417,24 @@ static void cache_file_name(char *out, size_t n, const struct cudaDeviceProp *gp
     }
 }
 
+/* Whose kernels are to be looked at or doubted can be told apart by it: cuBLASLt's or ours. */
+static status plain_wanted(bool *plain) {
+    const char *wish = getenv("RALO_CUDA_PRODUCTS");
+    *plain = wish && strcmp(wish, "plain") == 0;
+    if (wish && !*plain && strcmp(wish, "cublaslt") != 0)
+        return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt or plain", wish);
+    if (*plain) log_info("RALO_CUDA_PRODUCTS=plain: matrix products without cuBLASLt, slowly");
+    return OK;
+}
+
 status gemm_open(backend_context *c, const char *cache_directory) {
     status rc = OK;
     struct cudaDeviceProp gpu;
     char name[128];
+    bool plain;
+    TRY(plain_wanted(&plain));
     struct gemm_plans *all = c->gemms = mem_alloc(sizeof *all);
+    all->plain = plain;
     cudaError_t error = cudaGetDeviceProperties(&gpu, c->device);
     if (error == cudaSuccess) error = cudaEventCreate(&all->start);
     if (error == cudaSuccess) error = cudaEventCreate(&all->stop);

@@ -140,11 +140,8 @@ __device__ void report(const unembed_rows &r, int64_t row, float loss, unembed_s
     if (r.states) r.states[row] = s;
 }
 
-/* This warp has read all it will of a piece. */
-__device__ void release(shared_layout &in, uint32_t stage) {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) barrier_arrive(shared_address(&in.empty[stage]));
-}
+/* This thread has read all it will of a piece. */
+__device__ void release(shared_layout &in, uint32_t stage) { barrier_arrive(shared_address(&in.empty[stage])); }
 
 /* out and target count from the part's first column. Gives back where the next row's pieces are. */
 template <typename T>
@@ -203,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < PIECES; i++) {
             barrier_init(shared_address(&in.full[i]), 1);
-            barrier_init(shared_address(&in.empty[i]), WARPS);
+            barrier_init(shared_address(&in.empty[i]), CONSUMERS);
         }
         for (int i = 0; i < 2; i++) barrier_init(shared_address(&in.sums_here[i]), 1);
         barriers_publish();
