@@ -111,8 +111,8 @@ static void check_error(const char *what, const dims *d, dtype t, op_case *c, in
                         double limit) {
     double e = op_case_error(c, output, reference, NULL);
     if (!(e <= limit))
-        fail_msg("%s %s %s B=%d T=%d H=%d G=%d D=%d: error %g over %g", what, dtype_name(t), attention_functions_name(),
-                 (int)d->B, (int)d->T, d->H, d->G, d->D, e, limit);
+        fail_msg("%s %s %s B=%d T=%d H=%d G=%d D=%d: error %g over %g", what, dtype_name(t),
+                 attention_functions_name(t), (int)d->B, (int)d->T, d->H, d->G, d->D, e, limit);
 }
 
 static void check(const dims *d, dtype t, const int32_t *doc, double size, uint64_t seed) {
@@ -227,6 +227,7 @@ static void long_rows_are_taken_in_segments(void **state) {
     const dims d = {1, long_row(4500), 2, 1, 4};
     int32_t *doc = one_document(&d);
     check(&d, DTYPE_F32, doc, 1.0, 77);
+    check(&d, DTYPE_BF16, doc, 1.0, 78);
     free(doc);
 }
 
@@ -236,6 +237,7 @@ static void long_rows_of_documents_are_taken_in_segments(void **state) {
     int32_t *doc = one_document(&d), second = (int32_t)long_row(1500), third = (int32_t)long_row(4000);
     for (int64_t t = 0; t < d.B * d.T; t++) doc[t] = t % d.T < second ? 0 : t % d.T < third ? second : third;
     check(&d, DTYPE_F32, doc, 1.0, 77);
+    check(&d, DTYPE_BF16, doc, 1.0, 78);
     free(doc);
 }
 

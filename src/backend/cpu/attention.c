@@ -1,5 +1,5 @@
 /* attention.c - causal attention inside documents: how the work is cut, where its scratch lies, and which instruction
- * set runs it. The arithmetic is in attention_blocks.inc.
+ * set runs it. The arithmetic is in attention_blocks.inc and attention_matrix.c.
  *
  * A forward task is one block of queries of all heads that share a kv head. A backward task is one (sequence, kv head),
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by
@@ -20,38 +20,28 @@ enum {
 
 static const attention_functions *forced;
 
-static bool functions_supported(const attention_functions *f) {
-#if defined(__x86_64__)
-    if (f == &attention_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    if (f == &attention_avx512)
-        return functions_supported(&attention_avx2) && __builtin_cpu_supports("avx512f") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl");
-#endif
-    return f == &attention_base;
-}
-
 static const attention_functions *const FUNCTIONS[] = {
-/* widest first */
+/* best first */
 #if defined(__x86_64__)
     &attention_avx512,
     &attention_avx2,
+#elif defined(__aarch64__)
+    &attention_matrix,
 #endif
     &attention_base,
 };
 
-static const attention_functions *functions_get(void) {
-    if (forced) return forced;
+static const attention_functions *functions_get(dtype type) {
+    if (forced && forced->supported(type)) return forced;
     size_t i = 0;
-    while (!functions_supported(FUNCTIONS[i])) i++;
+    while (!FUNCTIONS[i]->supported(type)) i++;
     return FUNCTIONS[i];
 }
 
 bool attention_force_functions(const char *name) {
     forced = NULL;
     for (size_t i = 0; name && i < ARRAY_LENGTH(FUNCTIONS); i++)
-        if (!strcmp(name, FUNCTIONS[i]->name) && functions_supported(FUNCTIONS[i])) forced = FUNCTIONS[i];
+        if (!strcmp(name, FUNCTIONS[i]->name) && FUNCTIONS[i]->supported(DTYPE_BF16)) forced = FUNCTIONS[i];
     return !name || forced;
 }
 
@@ -59,7 +49,23 @@ const char *attention_functions_list(int i) {
     return i >= 0 && (size_t)i < ARRAY_LENGTH(FUNCTIONS) ? FUNCTIONS[i]->name : NULL;
 }
 
-const char *attention_functions_name(void) { return functions_get()->name; }
+const char *attention_functions_name(dtype type) { return functions_get(type)->name; }
+
+void attention_vector_shape(attention_job *j) {
+    j->d_pad = round_up(j->D, ATTENTION_PAD);
+    j->block_k = ATTENTION_BLOCK_K;
+    /* A key block is transposed once for block_q queries of each head of the group: one head alone takes more. */
+    j->block_q = j->group == 1 && j->T > 64 ? 128 : 64;
+}
+
+size_t attention_vector_bytes(const attention_job *j, bool backward) {
+    int64_t rows = (int64_t)j->group * j->block_q, key_block = ATTENTION_BLOCK_K * j->d_pad;
+    int64_t scores = (int64_t)j->block_q * ATTENTION_BLOCK_K, n;
+    if (backward) /* q dy dq, k v k^T v^T, p ds, lse delta, a row of y */
+        n = 3 * rows * j->d_pad + 4 * key_block + 2 * scores + 2 * rows + j->d_pad;
+    else /* q o, k k^T v, p, maxima and sums */ n = 2 * rows * j->d_pad + 3 * key_block + scores + 2 * rows;
+    return (size_t)n * sizeof(float);
+}
 
 static attention_job job_make(const op_attr *a, dtype type) {
     ASSERT(a->head_dim > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0);
@@ -76,16 +82,15 @@ static attention_job job_make(const op_attr *a, dtype type) {
         .q_stride = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
         .y_type = type,
         .grad_type = type,
-        .d_pad = round_up(a->head_dim, ATTENTION_PAD),
-        .segment = round_up(a->seq_len, ATTENTION_BLOCK_K),
+        .functions = functions_get(type),
     };
-    /* A key block is transposed once for block_q queries of each head of the group: one head alone takes more. */
-    j.block_q = j.group == 1 && j.T > 64 ? ATTENTION_BLOCK_Q : 64;
+    j.functions->shape(&j);
+    j.segment = round_up(j.T, j.block_k);
     j.n_q_blocks = divide_up(j.T, j.block_q);
     int64_t pairs = j.B * j.G, wanted = divide_up(TASKS_WANTED, pairs), most = MAX(j.T / CUT_QUERIES, 1);
     j.n_cuts = (int)MIN(wanted, most);
     /* dq waits between segments: it must take less than it saves of sums of dk and dv. */
-    if (j.n_cuts > 1 && j.T >= 2 * SEGMENT_KEYS && j.group < j.n_cuts) j.segment = SEGMENT_KEYS;
+    if (j.n_cuts > 1 && j.T >= 2 * SEGMENT_KEYS && j.group < j.n_cuts) j.segment = round_up(SEGMENT_KEYS, j.block_k);
     j.kv_stride = j.q_stride;
     return j;
 }
@@ -121,17 +126,10 @@ int64_t attention_cut_keys(const attention_job *j, int cut) {
     return j->n_ranks > 1 ? j->T : MIN(attention_cut_block(j, cut + 1) * j->block_q, j->T);
 }
 
-int64_t attention_segment_blocks(const attention_job *j) {
-    return divide_up(j->end_key - j->first_key, ATTENTION_BLOCK_K);
-}
+int64_t attention_segment_blocks(const attention_job *j) { return divide_up(j->end_key - j->first_key, j->block_k); }
 
 static size_t thread_bytes(const attention_job *j, bool backward) {
-    int64_t rows = (int64_t)j->group * j->block_q, key_block = ATTENTION_BLOCK_K * j->d_pad;
-    int64_t scores = (int64_t)j->block_q * ATTENTION_BLOCK_K, n;
-    if (backward) /* q dy dq, k v k^T v^T, p ds, lse delta, a row of y */
-        n = 3 * rows * j->d_pad + 4 * key_block + 2 * scores + 2 * rows + j->d_pad;
-    else /* q o, k k^T v, p, maxima and sums */ n = 2 * rows * j->d_pad + 3 * key_block + scores + 2 * rows;
-    return (size_t)round_up(n * (int64_t)sizeof(float), 64);
+    return (size_t)round_up((int64_t)j->functions->thread_bytes(j, backward), 64);
 }
 
 static size_t sums_count(const attention_job *j, int n_threads) { /* floats of dk and dv sums */
@@ -140,7 +138,7 @@ static size_t sums_count(const attention_job *j, int n_threads) { /* floats of d
 }
 
 static size_t dq_sums_count(const attention_job *j) {
-    return j->segment < j->T ? (size_t)(j->B * j->H * j->T * j->d_pad) : 0;
+    return j->segment < j->T ? (size_t)(j->B * j->H * j->n_q_blocks * j->block_q * j->d_pad) : 0;
 }
 
 size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads) {
@@ -168,7 +166,7 @@ static void run_forward(backend_context *c, const kernel_call *k, attention_job 
     j->lse = k->out[1];
     j->scratch = k->work;
     j->thread_bytes = thread_bytes(j, false);
-    attention_run r = {j, functions_get()->forward};
+    attention_run r = {j, j->functions->forward};
     pool_run(c->threads, run_task, &r, j->B * j->G * j->n_q_blocks);
 }
 
@@ -179,10 +177,10 @@ static void run_backward(backend_context *c, const kernel_call *k, attention_job
     if (dq_sums_count(j)) j->dq_sums = j->sums + sums_count(j, c->n_threads);
     for (j->first_key = 0; j->first_key < j->T; j->first_key = j->end_key) {
         j->end_key = MIN(j->first_key + j->segment, j->T);
-        attention_run r = {j, functions_get()->backward};
+        attention_run r = {j, j->functions->backward};
         pool_run(c->threads, run_task, &r, j->B * j->G * j->n_cuts);
         if (j->n_cuts == 1) return;
-        r.fn = functions_get()->add_cuts;
+        r.fn = j->functions->add_cuts;
         pool_run(c->threads, run_task, &r, j->B * j->G * attention_segment_blocks(j));
     }
 }

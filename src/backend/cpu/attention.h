@@ -2,12 +2,13 @@
 /* attention.h - private to the attention kernels: what one task is given, and the tables of functions per instruction
  * set.
  *
- * attention.c cuts the work and owns the scratch; attention_blocks.inc is the arithmetic, compiled once per instruction
- * set (attention_base.c, attention_avx2.c, attention_avx512.c); the widest set of this machine is taken at run time. */
+ * attention.c cuts the work and owns the scratch; attention_blocks.inc is the arithmetic on vectors, compiled once per
+ * instruction set (attention_base.c, attention_avx2.c, attention_avx512.c), attention_matrix.c that of bf16 by instructions that
+ * multiply matrices; the best set of this machine for a type is taken at run time. */
 #include "backend/cpu/cpu.h"
 
-#define ATTENTION_BLOCK_K 64  /* keys per block */
-#define ATTENTION_BLOCK_Q 128 /* queries per block, at most: attention_job.block_q depends on the shape */
+#define ATTENTION_BLOCK_K 64  /* keys per block on vectors */
+#define ATTENTION_BLOCK_Q 192 /* queries per block, at most: attention_job.block_q depends on the shape */
 #define ATTENTION_PAD 16      /* rows of scratch are padded to whole vectors of the widest set */
 
 typedef struct attention_job {
@@ -30,16 +31,17 @@ typedef struct attention_job {
     int64_t dq_stride, dkv_stride;
     dtype grad_type;
     bool adds; /* backward: to what dq and dkv hold, both fp32 */
+    const struct attention_functions *functions;
     int64_t d_pad;
-    int block_q;        /* at most ATTENTION_BLOCK_Q */
-    int64_t n_q_blocks; /* of one sequence */
-    int n_cuts;         /* backward: pieces of one (sequence, kv head), each with its own sums of dk and dv */
-    char *scratch;      /* thread_bytes for every thread, then the dk and dv sums */
+    int block_k, block_q; /* the latter at most ATTENTION_BLOCK_Q */
+    int64_t n_q_blocks;   /* of one sequence */
+    int n_cuts;           /* backward: pieces of one (sequence, kv head), each with its own sums of dk and dv */
+    char *scratch;        /* thread_bytes for every thread, then the dk and dv sums */
     size_t thread_bytes;
     /* Backward: keys of one run through all tasks, a whole row or a segment of it. */
     int64_t first_key, end_key, segment;
     float *sums;    /* of dk and dv, 2 x (segment, d_pad), for each thread when n_cuts is 1, else for each task */
-    float *dq_sums; /* (B, H, T, d_pad): what earlier segments have given; NULL: there is one */
+    float *dq_sums; /* (B, H, n_q_blocks, block_q, d_pad): what earlier segments have given; NULL: there is one */
 } attention_job;
 
 /* Keys [lo, hi) that a query of row b sees, none where lo is hi. hi rises with the query. */
@@ -52,6 +54,9 @@ int64_t attention_cut_block(const attention_job *j, int cut);
 
 typedef struct attention_functions {
     const char *name;
+    bool (*supported)(dtype type);   /* on the machine that runs this; bf16 by every set */
+    void (*shape)(attention_job *j); /* d_pad, block_k, block_q */
+    size_t (*thread_bytes)(const attention_job *j, bool backward);      /* of scratch */
     void (*forward)(const attention_job *j, int64_t task, int thread);  /* task: (b, g, query block) */
     void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (b, g, cut) */
     void (*add_cuts)(const attention_job *j, int64_t task, int thread); /* task: (b, g, key block); n_cuts > 1 */
@@ -60,9 +65,14 @@ typedef struct attention_functions {
 extern const attention_functions attention_base;
 #if defined(__x86_64__)
 extern const attention_functions attention_avx2, attention_avx512;
+#elif defined(__aarch64__)
+extern const attention_functions attention_matrix;
 #endif
+/* For the sets on vectors. */
+void attention_vector_shape(attention_job *j);
+size_t attention_vector_bytes(const attention_job *j, bool backward);
 
-/* For tests and benches: force a set by name (NULL = the widest). False when this machine cannot run it. */
+/* For tests and benches: force a set by name, for the types it has (NULL = the best). False when this machine cannot run it. */
 bool attention_force_functions(const char *name);
-const char *attention_functions_list(int i); /* every name compiled in; NULL at the end */
-const char *attention_functions_name(void);  /* the one in use */
+const char *attention_functions_list(int i);      /* every name compiled in; NULL at the end */
+const char *attention_functions_name(dtype type); /* the one in use */

@@ -2,4 +2,5 @@
  * x86-64 unless the build asks for more. */
 #define ATTENTION_FUNCTIONS attention_base
 #define ATTENTION_NAME "base"
+#define ATTENTION_SUPPORTED true
 #include "backend/cpu/attention_blocks.inc"
