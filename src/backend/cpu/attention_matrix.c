@@ -196,14 +196,13 @@ static void add_over_queries(const packing *p, const window *w, int64_t first, i
 
 typedef struct layout { /* of one thread's scratch: where each part begins, in bytes */
     packing p;
-    int n_parts;              /* of a block of queries, BLOCK each */
     size_t k, v;              /* rows of A are keys; forward, of v, head_dim with keys as steps */
     size_t k_steps;           /* backward: head_dim with keys as steps */
     size_t panel;             /* of B */
     size_t s, dp;             /* (keys, queries), fp32 */
     size_t w, ds;             /* the same in bf16: probabilities, and the gradient of scores */
     size_t rows;              /* ROWS of head_dim on their way between tensors and blocks */
-    size_t heads, head_bytes; /* group * n_parts times what follows, which counts from its own begin */
+    size_t parts, part_bytes; /* of every part what follows, which counts from its own begin */
     size_t q, dy;             /* columns of B are queries */
     size_t q_steps, dy_steps; /* backward: rows of A are head_dim, with queries as steps */
     size_t out;               /* (dims, queries), fp32: the output, or dq */
@@ -221,7 +220,7 @@ static size_t take(size_t *at, size_t n_bytes) {
 }
 
 static layout layout_make(const attention_job *j, bool backward) {
-    layout l = {.p = packing_make(j->D), .n_parts = j->block_q / BLOCK};
+    layout l = {.p = packing_make(j->D)};
     const gemm_kernel *m = l.p.kernel;
     size_t a_depth = l.p.a_depth * (size_t)(BLOCK / m->mr), b_depth = l.p.b_depth * (size_t)(BLOCK / m->nr);
     size_t a_block = l.p.a_block * (size_t)(l.p.dims / m->mr), floats = BLOCK * sizeof(float);
@@ -235,20 +234,20 @@ static layout layout_make(const attention_job *j, bool backward) {
     if (backward) l.ds = take(&l.n_bytes, BLOCK * floats / 2);
     l.rows = take(&l.n_bytes, ROWS * (size_t)j->d_pad * sizeof(float));
 
-    l.q = take(&l.head_bytes, b_depth);
-    l.out = take(&l.head_bytes, (size_t)l.p.dims * floats);
+    l.q = take(&l.part_bytes, b_depth);
+    l.out = take(&l.part_bytes, (size_t)l.p.dims * floats);
     if (backward) {
-        l.dy = take(&l.head_bytes, b_depth);
-        l.q_steps = take(&l.head_bytes, a_block);
-        l.dy_steps = take(&l.head_bytes, a_block);
-        l.lse = take(&l.head_bytes, floats);
-        l.delta = take(&l.head_bytes, floats);
+        l.dy = take(&l.part_bytes, b_depth);
+        l.q_steps = take(&l.part_bytes, a_block);
+        l.dy_steps = take(&l.part_bytes, a_block);
+        l.lse = take(&l.part_bytes, floats);
+        l.delta = take(&l.part_bytes, floats);
     } else {
-        l.max = take(&l.head_bytes, floats);
-        l.sum = take(&l.head_bytes, floats);
-        l.factor = take(&l.head_bytes, floats);
+        l.max = take(&l.part_bytes, floats);
+        l.sum = take(&l.part_bytes, floats);
+        l.factor = take(&l.part_bytes, floats);
     }
-    l.heads = take(&l.n_bytes, l.head_bytes * (size_t)(j->group * l.n_parts));
+    l.parts = take(&l.n_bytes, l.part_bytes * (size_t)(j->group * j->block_q / BLOCK));
     return l;
 }
 
@@ -262,12 +261,33 @@ static void blocks_shape(attention_job *j) {
 
 static size_t scratch_bytes(const attention_job *j, bool backward) { return layout_make(j, backward).n_bytes; }
 
-/* Where the element of a head's query, or of a kv head's key, stands in its tensor. */
-static int64_t at_query(const attention_job *j, int64_t b, int64_t query, int64_t head) {
-    return (b * j->T + query) * j->q_stride + head * j->D;
-}
+/* Where a key stands in its tensor; g: of v, behind the kv heads of k. */
 static int64_t at_key(const attention_job *j, int64_t b, int64_t key, int64_t g) {
     return (b * j->T + key) * j->kv_stride + g * j->D;
+}
+
+typedef struct part { /* BLOCK queries of one head, or as many as there are */
+    int64_t b, head;
+    int64_t first, query, n_q; /* in the window, in the row, how many */
+    char *at;                  /* its scratch */
+} part;
+
+static int parts_count(const attention_job *j, const window *w) { return j->group * (int)divide_up(w->n_q, BLOCK); }
+
+/* Of the query heads that share kv head g. */
+static part part_at(const attention_job *j, const layout *l, const window *w, int64_t b, int64_t g, char *base, int i) {
+    int of_head = (int)divide_up(w->n_q, BLOCK);
+    int64_t first = i % of_head * BLOCK;
+    return (part){.b = b,
+                  .head = g * j->group + i / of_head,
+                  .first = first,
+                  .query = w->q0 + first,
+                  .n_q = MIN((int64_t)BLOCK, w->n_q - first),
+                  .at = base + l->parts + (size_t)i * l->part_bytes};
+}
+
+static int64_t at_query(const attention_job *j, const part *t) {
+    return (t->b * j->T + t->query) * j->q_stride + t->head * j->D;
 }
 
 /* The window's next block of keys, [k0, k0 + n_k); the one behind it is asked for. */
@@ -344,88 +364,82 @@ static void scale_columns(float *block, int64_t dims, const float *factor, int64
 }
 
 /* What other keys have given before, or nothing. */
-static void output_begin(const attention_job *j, const layout *l, float *rows, char *head, int64_t b, int64_t query,
-                         int64_t n_q, int64_t h) {
-    float *out = (float *)(head + l->out), *max = (float *)(head + l->max), *sum = (float *)(head + l->sum);
+static void output_begin(const attention_job *j, const layout *l, const part *t, float *rows) {
+    float *out = (float *)(t->at + l->out), *max = (float *)(t->at + l->max), *sum = (float *)(t->at + l->sum);
     memset(out, 0, (size_t)l->p.dims * BLOCK * sizeof *out);
     for (int64_t i = 0; i < BLOCK; i++) {
         max[i] = -INFINITY;
         sum[i] = 0;
     }
     if (!j->before) return;
-    int64_t y_stride = (int64_t)j->H * j->D;
-    for (int64_t r = 0; r < n_q; r += ROWS) {
-        load_rows(rows, j, j->before, DTYPE_F32, (b * j->T + query + r) * y_stride + h * j->D, y_stride,
-                  MIN((int64_t)ROWS, n_q - r), ROWS, 1);
+    int64_t y_stride = (int64_t)j->H * j->D, at = (t->b * j->T + t->query) * y_stride + t->head * j->D;
+    for (int64_t r = 0; r < t->n_q; r += ROWS) {
+        load_rows(rows, j, j->before, DTYPE_F32, at + r * y_stride, y_stride, MIN((int64_t)ROWS, t->n_q - r), ROWS, 1);
         rows_to_columns(j, l, out, rows, r);
     }
     /* Weights of those keys sum to 1 relative to their lse: as if it had been the largest score so far. */
-    for (int64_t r = 0; r < n_q; r++) {
-        max[r] = j->lse_before[(b * j->H + h) * j->T + query + r];
+    for (int64_t r = 0; r < t->n_q; r++) {
+        max[r] = j->lse_before[(t->b * j->H + t->head) * j->T + t->query + r];
         sum[r] = 1;
     }
 }
 
-static void output_end(const attention_job *j, const layout *l, float *rows, char *head, int64_t b, int64_t query,
-                       int64_t n_q, int64_t h) {
-    const float *out = (float *)(head + l->out), *max = (float *)(head + l->max), *sum = (float *)(head + l->sum);
-    int64_t y_stride = (int64_t)j->H * j->D;
-    for (int64_t r0 = 0; r0 < n_q; r0 += ROWS) {
+static void output_end(const attention_job *j, const layout *l, const part *t, float *rows) {
+    const float *out = (float *)(t->at + l->out), *max = (float *)(t->at + l->max), *sum = (float *)(t->at + l->sum);
+    int64_t y_stride = (int64_t)j->H * j->D, at = (t->b * j->T + t->query) * y_stride + t->head * j->D;
+    for (int64_t r0 = 0; r0 < t->n_q; r0 += ROWS) {
         columns_to_rows(j, l, rows, out, r0);
-        for (int64_t r = r0; r < MIN(r0 + ROWS, n_q); r++) {
+        for (int64_t r = r0; r < MIN(r0 + ROWS, t->n_q); r++) {
             float *row = rows + (r - r0) * j->d_pad;
             for (int64_t i = 0; i < j->d_pad; i += VEC_WIDTH) vec_store(row + i, vec_load(row + i) / sum[r]);
-            int64_t at = (b * j->T + query + r) * y_stride + h * j->D;
-            row_store((char *)j->y + (size_t)at * dtype_bytes(j->y_type), row, j->y_type, (size_t)j->D);
-            j->lse[(b * j->H + h) * j->T + query + r] = max[r] + logf(sum[r]);
+            row_store((char *)j->y + (size_t)(at + r * y_stride) * dtype_bytes(j->y_type), row, j->y_type,
+                      (size_t)j->D);
+            j->lse[(t->b * j->H + t->head) * j->T + t->query + r] = max[r] + logf(sum[r]);
         }
     }
 }
 
-static void forward_part(const layout *l, const attention_job *j, const window *w, int64_t first, char *base,
-                         char *head) {
-    float *s = (float *)(base + l->s), *factor = (float *)(head + l->factor), *out = (float *)(head + l->out);
-    float *max = (float *)(head + l->max), *sum = (float *)(head + l->sum);
+static void forward_part(const attention_job *j, const layout *l, const window *w, const part *t, char *base) {
+    float *s = (float *)(base + l->s), *factor = (float *)(t->at + l->factor), *out = (float *)(t->at + l->out);
+    float *max = (float *)(t->at + l->max), *sum = (float *)(t->at + l->sum);
     uint16_t *p = (uint16_t *)(base + l->w);
-    int64_t n_q = MIN((int64_t)BLOCK, w->n_q - first);
-    scores(&l->p, w, first, n_q, s, base + l->k, head + l->q);
-    for (int64_t c = 0; c < n_q; c += LANES)
-        softmax_lanes(w, first + c, j->scale, s + c, p + c, max + c, sum + c, factor + c);
-    scale_columns(out, l->p.dims, factor, round_up(n_q, LANES));
-    add_over_keys(&l->p, w, first, n_q, out, base + l->v, p, base + l->panel);
+    scores(&l->p, w, t->first, t->n_q, s, base + l->k, t->at + l->q);
+    for (int64_t c = 0; c < t->n_q; c += LANES)
+        softmax_lanes(w, t->first + c, j->scale, s + c, p + c, max + c, sum + c, factor + c);
+    scale_columns(out, l->p.dims, factor, round_up(t->n_q, LANES));
+    add_over_keys(&l->p, w, t->first, t->n_q, out, base + l->v, p, base + l->panel);
 }
 
 static void forward_block(const attention_job *j, int64_t task, int thread) {
     /* The longest walks first, so that no thread starts one when the others are done. */
     int64_t q_block = j->n_q_blocks - 1 - task / (j->B * j->G), pair = task % (j->B * j->G);
     int64_t b = pair / j->G, g = pair % j->G;
-    layout l = layout_make(j, false);
+    const layout l = layout_make(j, false);
     char *base = j->scratch + (size_t)thread * j->thread_bytes;
     float *rows = (float *)(base + l.rows);
     window w;
     window_open(&w, j, b, q_block);
-    int n_parts = (int)divide_up(w.n_q, BLOCK), n_heads = j->group * n_parts;
+    int n_parts = parts_count(j, &w);
     if (l.p.kernel->begin) l.p.kernel->begin();
-    for (int i = 0; i < n_heads; i++) {
-        int64_t first = i % n_parts * BLOCK, n_q = MIN((int64_t)BLOCK, w.n_q - first), h = g * j->group + i / n_parts;
-        char *head = base + l.heads + (size_t)i * l.head_bytes;
-        pack_b(&l.p, head + l.q, along_head(j->q, at_query(j, b, w.q0 + first, h), j->q_stride, n_q, j->D),
-               l.p.b_depth);
-        output_begin(j, &l, rows, head, b, w.q0 + first, n_q, h);
+    for (int i = 0; i < n_parts; i++) {
+        part t = part_at(j, &l, &w, b, g, base, i);
+        pack_b(&l.p, t.at + l.q, along_head(j->q, at_query(j, &t), j->q_stride, t.n_q, j->D), l.p.b_depth);
+        output_begin(j, &l, &t, rows);
     }
     for (w.k0 = w.first / BLOCK * BLOCK; w.k0 < w.end; w.k0 += BLOCK) {
         keys_open(j, &w, b, g, j->T);
-        pack_a(&l.p, base + l.k, along_head(j->kv, at_key(j, b, w.k0, g), j->kv_stride, w.n_k, j->D), l.p.a_depth);
-        pack_a(&l.p, base + l.v, along_rows(j->kv, at_key(j, b, w.k0, j->G + g), j->kv_stride, w.n_k, j->D),
-               l.p.a_block);
-        for (int i = 0; i < n_heads; i++)
-            forward_part(&l, j, &w, i % n_parts * BLOCK, base, base + l.heads + (size_t)i * l.head_bytes);
+        int64_t at_k = at_key(j, b, w.k0, g), at_v = at_key(j, b, w.k0, j->G + g);
+        pack_a(&l.p, base + l.k, along_head(j->kv, at_k, j->kv_stride, w.n_k, j->D), l.p.a_depth);
+        pack_a(&l.p, base + l.v, along_rows(j->kv, at_v, j->kv_stride, w.n_k, j->D), l.p.a_block);
+        for (int i = 0; i < n_parts; i++) {
+            part t = part_at(j, &l, &w, b, g, base, i);
+            forward_part(j, &l, &w, &t, base);
+        }
     }
     if (l.p.kernel->end) l.p.kernel->end();
-    for (int i = 0; i < n_heads; i++) {
-        int64_t first = i % n_parts * BLOCK;
-        output_end(j, &l, rows, base + l.heads + (size_t)i * l.head_bytes, b, w.q0 + first,
-                   MIN((int64_t)BLOCK, w.n_q - first), g * j->group + i / n_parts);
+    for (int i = 0; i < n_parts; i++) {
+        part t = part_at(j, &l, &w, b, g, base, i);
+        output_end(j, &l, &t, rows);
     }
 }
 
@@ -461,43 +475,40 @@ static void gradient_lanes(const window *w, int64_t first, float scale, const fl
 }
 
 /* Queries of a part and what they bring along. */
-static void queries_open(const attention_job *j, const layout *l, float *rows, char *head, int64_t b, int64_t query,
-                         int64_t n_q, int64_t h) {
-    int64_t y_stride = (int64_t)j->H * j->D, at_y = (b * j->T + query) * y_stride + h * j->D;
-    int64_t at_q = at_query(j, b, query, h);
-    float *lse = (float *)(head + l->lse), *delta = (float *)(head + l->delta);
-    pack_b(&l->p, head + l->q, along_head(j->q, at_q, j->q_stride, n_q, j->D), l->p.b_depth);
-    pack_b(&l->p, head + l->dy, along_head(j->dy, at_y, y_stride, n_q, j->D), l->p.b_depth);
-    pack_a(&l->p, head + l->q_steps, along_rows(j->q, at_q, j->q_stride, n_q, j->D), l->p.a_block);
-    pack_a(&l->p, head + l->dy_steps, along_rows(j->dy, at_y, y_stride, n_q, j->D), l->p.a_block);
-    memset(head + l->out, 0, (size_t)l->p.dims * BLOCK * sizeof(float));
+static void queries_open(const attention_job *j, const layout *l, const part *t, float *rows) {
+    int64_t y_stride = (int64_t)j->H * j->D, at_y = (t->b * j->T + t->query) * y_stride + t->head * j->D;
+    int64_t at_q = at_query(j, t);
+    float *lse = (float *)(t->at + l->lse), *delta = (float *)(t->at + l->delta);
+    pack_b(&l->p, t->at + l->q, along_head(j->q, at_q, j->q_stride, t->n_q, j->D), l->p.b_depth);
+    pack_b(&l->p, t->at + l->dy, along_head(j->dy, at_y, y_stride, t->n_q, j->D), l->p.b_depth);
+    pack_a(&l->p, t->at + l->q_steps, along_rows(j->q, at_q, j->q_stride, t->n_q, j->D), l->p.a_block);
+    pack_a(&l->p, t->at + l->dy_steps, along_rows(j->dy, at_y, y_stride, t->n_q, j->D), l->p.a_block);
     memset(lse, 0, BLOCK * sizeof *lse);
     memset(delta, 0, BLOCK * sizeof *delta);
     float *y = rows, *dy = rows + j->d_pad;
-    for (int64_t r = 0; r < n_q; r++) {
+    for (int64_t r = 0; r < t->n_q; r++) {
         load_rows(y, j, j->y, j->y_type, at_y + r * y_stride, y_stride, 1, 1, 1);
         load_rows(dy, j, j->dy, j->type, at_y + r * y_stride, y_stride, 1, 1, 1);
         vec dot = vec_set(0);
         for (int64_t i = 0; i < j->d_pad; i += VEC_WIDTH) dot = vec_fma(vec_load(y + i), vec_load(dy + i), dot);
         delta[r] = vec_sum(dot);
-        lse[r] = j->lse[(b * j->H + h) * j->T + query + r];
+        lse[r] = j->lse[(t->b * j->H + t->head) * j->T + t->query + r];
     }
 }
 
-static void backward_part(const layout *l, const attention_job *j, const window *w, int64_t first, char *base,
-                          char *head, float *dk, float *dv) {
+static void backward_part(const attention_job *j, const layout *l, const window *w, const part *t, char *base,
+                          float *dk, float *dv) {
     float *s = (float *)(base + l->s), *dp = (float *)(base + l->dp);
-    const float *lse = (float *)(head + l->lse), *delta = (float *)(head + l->delta);
+    const float *lse = (float *)(t->at + l->lse), *delta = (float *)(t->at + l->delta);
     uint16_t *p = (uint16_t *)(base + l->w), *ds = (uint16_t *)(base + l->ds);
     char *panel = base + l->panel;
-    int64_t n_q = MIN((int64_t)BLOCK, w->n_q - first);
-    scores(&l->p, w, first, n_q, s, base + l->k, head + l->q);
-    scores(&l->p, w, first, n_q, dp, base + l->v, head + l->dy);
-    for (int64_t c = 0; c < n_q; c += LANES)
-        gradient_lanes(w, first + c, j->scale, s + c, dp + c, p + c, ds + c, lse + c, delta + c);
-    add_over_keys(&l->p, w, first, n_q, (float *)(head + l->out), base + l->k_steps, ds, panel);
-    add_over_queries(&l->p, w, first, n_q, dv, head + l->dy_steps, p, panel);
-    add_over_queries(&l->p, w, first, n_q, dk, head + l->q_steps, ds, panel);
+    scores(&l->p, w, t->first, t->n_q, s, base + l->k, t->at + l->q);
+    scores(&l->p, w, t->first, t->n_q, dp, base + l->v, t->at + l->dy);
+    for (int64_t c = 0; c < t->n_q; c += LANES)
+        gradient_lanes(w, t->first + c, j->scale, s + c, dp + c, p + c, ds + c, lse + c, delta + c);
+    add_over_keys(&l->p, w, t->first, t->n_q, (float *)(t->at + l->out), base + l->k_steps, ds, panel);
+    add_over_queries(&l->p, w, t->first, t->n_q, dv, t->at + l->dy_steps, p, panel);
+    add_over_queries(&l->p, w, t->first, t->n_q, dk, t->at + l->q_steps, ds, panel);
 }
 
 /* Columns of a block to rows of dq or dkv, from element `at` of the first. */
@@ -516,76 +527,75 @@ static void store_keys(const attention_job *j, const layout *l, float *rows, con
                   MIN((int64_t)BLOCK, j->T - k0), which == 0 ? j->scale : 1);
 }
 
+/* One block of queries against the keys of the segment at hand; dk and dv are its sums. */
+static void backward_block(const attention_job *j, const layout *l, window *w, int64_t b, int64_t g, char *base,
+                           float *dk, float *dv) {
+    bool begun = j->first_key > 0, done = w->end <= j->end_key; /* in segments before; after this one */
+    if (begun && (w->end <= j->first_key || w->first >= j->end_key)) return;
+    int n_parts = parts_count(j, w);
+    size_t dq_bytes = (size_t)l->p.dims * BLOCK * sizeof(float);
+    float *rows = (float *)(base + l->rows);
+    for (int i = 0; i < n_parts; i++) {
+        part t = part_at(j, l, w, b, g, base, i);
+        queries_open(j, l, &t, rows);
+        if (begun) memcpy(t.at + l->out, dq_waiting(j, b, t.head, t.query), dq_bytes);
+        else memset(t.at + l->out, 0, dq_bytes);
+    }
+    int64_t end = MIN(w->end, j->end_key);
+    for (w->k0 = MAX(w->first / BLOCK * BLOCK, j->first_key); w->k0 < end; w->k0 += BLOCK) {
+        keys_open(j, w, b, g, j->end_key);
+        int64_t at_k = at_key(j, b, w->k0, g), at_v = at_key(j, b, w->k0, j->G + g);
+        pack_a(&l->p, base + l->k, along_head(j->kv, at_k, j->kv_stride, w->n_k, j->D), l->p.a_depth);
+        pack_a(&l->p, base + l->v, along_head(j->kv, at_v, j->kv_stride, w->n_k, j->D), l->p.a_depth);
+        pack_a(&l->p, base + l->k_steps, along_rows(j->kv, at_k, j->kv_stride, w->n_k, j->D), l->p.a_block);
+        int64_t sums = (w->k0 - j->first_key) * j->d_pad;
+        for (int i = 0; i < n_parts; i++) {
+            part t = part_at(j, l, w, b, g, base, i);
+            backward_part(j, l, w, &t, base, dk + sums, dv + sums);
+        }
+    }
+    for (int i = 0; i < n_parts; i++) {
+        part t = part_at(j, l, w, b, g, base, i);
+        const float *dq = (float *)(t.at + l->out);
+        if (!done) memcpy(dq_waiting(j, b, t.head, t.query), dq, dq_bytes);
+        else
+            store_columns(j, l, rows, dq, j->dq, (b * j->T + t.query) * j->dq_stride + t.head * j->D, j->dq_stride,
+                          t.n_q, j->scale);
+    }
+}
+
 static void backward_cut(const attention_job *j, int64_t task, int thread) {
     int64_t pair = task % (j->B * j->G), b = pair / j->G, g = pair % j->G;
     int cut = (int)(task / (j->B * j->G));
-    layout l = layout_make(j, true);
+    const layout l = layout_make(j, true);
     char *base = j->scratch + (size_t)thread * j->thread_bytes;
-    float *rows = (float *)(base + l.rows);
     float *dk = j->sums + (j->n_cuts == 1 ? thread : (pair * j->n_cuts + cut)) * 2 * j->segment * j->d_pad;
     float *dv = dk + j->segment * j->d_pad;
-    int64_t q_end = attention_cut_block(j, cut + 1), block_floats = BLOCK * j->d_pad;
-    int64_t n_keys = MIN(attention_cut_keys(j, cut), j->end_key) - j->first_key;
-    for (int64_t i = 0; i < divide_up(MAX(n_keys, 0), BLOCK); i++) {
-        memset(dk + i * block_floats, 0, (size_t)block_floats * sizeof *dk);
-        memset(dv + i * block_floats, 0, (size_t)block_floats * sizeof *dv);
-    }
-
-    for (int64_t q_block = attention_cut_block(j, cut); q_block < q_end; q_block++) {
+    int64_t n_keys = round_up(MAX(MIN(attention_cut_keys(j, cut), j->end_key) - j->first_key, 0), BLOCK);
+    memset(dk, 0, (size_t)(n_keys * j->d_pad) * sizeof *dk);
+    memset(dv, 0, (size_t)(n_keys * j->d_pad) * sizeof *dv);
+    if (l.p.kernel->begin) l.p.kernel->begin();
+    for (int64_t q_block = attention_cut_block(j, cut); q_block < attention_cut_block(j, cut + 1); q_block++) {
         window w;
         window_open(&w, j, b, q_block);
-        bool begun = j->first_key > 0, done = w.end <= j->end_key; /* in segments before; after this one */
-        if (begun && (w.end <= j->first_key || w.first >= j->end_key)) continue;
-        int n_parts = (int)divide_up(w.n_q, BLOCK), n_heads = j->group * n_parts;
-        size_t out_bytes = (size_t)l.p.dims * BLOCK * sizeof(float);
-        if (l.p.kernel->begin) l.p.kernel->begin();
-        for (int i = 0; i < n_heads; i++) {
-            int64_t first = i % n_parts * BLOCK, n_q = MIN((int64_t)BLOCK, w.n_q - first),
-                    h = g * j->group + i / n_parts;
-            char *head = base + l.heads + (size_t)i * l.head_bytes;
-            queries_open(j, &l, rows, head, b, w.q0 + first, n_q, h);
-            if (begun) memcpy(head + l.out, dq_waiting(j, b, h, w.q0 + first), out_bytes);
-        }
-        int64_t end = MIN(w.end, j->end_key);
-        for (w.k0 = MAX(w.first / BLOCK * BLOCK, j->first_key); w.k0 < end; w.k0 += BLOCK) {
-            keys_open(j, &w, b, g, j->end_key);
-            slice k = along_head(j->kv, at_key(j, b, w.k0, g), j->kv_stride, w.n_k, j->D);
-            pack_a(&l.p, base + l.k, k, l.p.a_depth);
-            pack_a(&l.p, base + l.v, along_head(j->kv, at_key(j, b, w.k0, j->G + g), j->kv_stride, w.n_k, j->D),
-                   l.p.a_depth);
-            pack_a(&l.p, base + l.k_steps, along_rows(j->kv, at_key(j, b, w.k0, g), j->kv_stride, w.n_k, j->D),
-                   l.p.a_block);
-            int64_t at = (w.k0 - j->first_key) / BLOCK * block_floats;
-            for (int i = 0; i < n_heads; i++)
-                backward_part(&l, j, &w, i % n_parts * BLOCK, base, base + l.heads + (size_t)i * l.head_bytes, dk + at,
-                              dv + at);
-        }
-        if (l.p.kernel->end) l.p.kernel->end();
-        for (int i = 0; i < n_heads; i++) {
-            int64_t first = i % n_parts * BLOCK, h = g * j->group + i / n_parts;
-            float *dq = (float *)(base + l.heads + (size_t)i * l.head_bytes + l.out);
-            if (!done) memcpy(dq_waiting(j, b, h, w.q0 + first), dq, out_bytes);
-            else
-                store_columns(j, &l, rows, dq, j->dq, (b * j->T + w.q0 + first) * j->dq_stride + h * j->D, j->dq_stride,
-                              MIN((int64_t)BLOCK, w.n_q - first), j->scale);
-        }
+        backward_block(j, &l, &w, b, g, base, dk, dv);
     }
+    if (l.p.kernel->end) l.p.kernel->end();
     if (j->n_cuts > 1) return;
     for (int64_t k0 = 0; k0 < j->T; k0 += BLOCK) {
-        store_keys(j, &l, rows, dk + k0 / BLOCK * block_floats, b, g, k0, 0);
-        store_keys(j, &l, rows, dv + k0 / BLOCK * block_floats, b, g, k0, 1);
+        store_keys(j, &l, (float *)(base + l.rows), dk + k0 * j->d_pad, b, g, k0, 0);
+        store_keys(j, &l, (float *)(base + l.rows), dv + k0 * j->d_pad, b, g, k0, 1);
     }
 }
 
 /* dk and dv of one key block: the cuts that reach it, added in order into the last one, which reaches every key. */
 static void add_cuts(const attention_job *j, int64_t task, int thread) {
-    int64_t n_blocks = attention_segment_blocks(j), pair = task / n_blocks, block_floats = BLOCK * j->d_pad;
-    int64_t k0 = j->first_key + task % n_blocks * BLOCK;
+    int64_t n_blocks = attention_segment_blocks(j), pair = task / n_blocks, in_segment = task % n_blocks * BLOCK;
+    int64_t k0 = j->first_key + in_segment;
     layout l = layout_make(j, true);
     float *rows = (float *)(j->scratch + (size_t)thread * j->thread_bytes + l.rows);
     for (int which = 0; which < 2; which++) {
-        float *first =
-            j->sums + (pair * j->n_cuts * 2 + which) * j->segment * j->d_pad + task % n_blocks * block_floats;
+        float *first = j->sums + (pair * j->n_cuts * 2 + which) * j->segment * j->d_pad + in_segment * j->d_pad;
         float *last = first + (int64_t)(j->n_cuts - 1) * 2 * j->segment * j->d_pad;
         for (int cut = j->n_cuts - 2; cut >= 0; cut--) {
             if (attention_cut_keys(j, cut) <= k0) break;
