@@ -14,49 +14,56 @@
 static void bfmmla_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, KR, *s); }
 static void bfmmla_pack_b(void *panel, const gemm_slice *s) { pack_u16(panel, NR, KR, *s); }
 
+/* clang-format off */
 #define ZERO(r) "movi v" #r ".4s, #0\n"
 #define PAIR(c0, c1, c2, c3, b)               \
     "bfmmla v" #c0 ".4s, v0.8h, v" #b ".8h\n" \
     "bfmmla v" #c1 ".4s, v1.8h, v" #b ".8h\n" \
     "bfmmla v" #c2 ".4s, v2.8h, v" #b ".8h\n" \
     "bfmmla v" #c3 ".4s, v3.8h, v" #b ".8h\n"
+/* Four steps of k, from so many bytes behind a and b on. */
+#define STEPS(at_a, at_b)                        \
+    "ldp q0, q1, [%[a], #" #at_a "]\n"           \
+    "ldp q2, q3, [%[a], #" #at_a " + 32]\n"      \
+    "ldp q4, q5, [%[b], #" #at_b "]\n"           \
+    "ldp q6, q7, [%[b], #" #at_b " + 32]\n"      \
+    PAIR(8, 14, 20, 26, 4) PAIR(9, 15, 21, 27, 5) \
+    "ldp q4, q5, [%[b], #" #at_b " + 64]\n"      \
+    PAIR(10, 16, 22, 28, 6) PAIR(11, 17, 23, 29, 7) PAIR(12, 18, 24, 30, 4) PAIR(13, 19, 25, 31, 5)
+#define STORE(r0, r1, at) "stp q" #r0 ", q" #r1 ", [%[out], #" #at "]\n"
 
-/* blocks[i][j]: rows 2i, 2i + 1 and columns 2j, 2j + 1 of the tile. */
+/* blocks[i][j]: rows 2i, 2i + 1 and columns 2j, 2j + 1 of the tile. Two groups of steps per turn: one at a time is 7 % slower, four 3 %. */
 __attribute__((target("+bf16"), noinline)) static void bfmmla_blocks(int64_t groups, const void *a, const void *b,
                                                                      float32x4_t blocks[4][6]) {
     __asm__ volatile(
         ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) ZERO(15) ZERO(16) ZERO(17) ZERO(18) ZERO(19)
-            ZERO(20) ZERO(21) ZERO(22) ZERO(23) ZERO(24) ZERO(25) ZERO(26) ZERO(27) ZERO(28) ZERO(29) ZERO(30)
-                ZERO(31) "1:\n"
-                         "ldp q0, q1, [%[a]]\n"
-                         "ldp q2, q3, [%[a], #32]\n"
-                         "ldp q4, q5, [%[b]]\n"
-                         "ldp q6, q7, [%[b], #32]\n"
-                         "prfm pldl1keep, [%[a], #2048]\n" /* reads on into the next panel of A */
-                         "add %[a], %[a], #64\n"
-                         "subs %[groups], %[groups], #1\n" PAIR(8, 14, 20, 26, 4)
-                             PAIR(9, 15, 21, 27, 5) "ldp q4, q5, [%[b], #64]\n"
-                                                    "add %[b], %[b], #96\n" PAIR(10, 16, 22, 28, 6)
-                                                        PAIR(11, 17, 23, 29, 7) PAIR(12, 18, 24, 30, 4)
-                                                            PAIR(13, 19, 25, 31, 5) "b.ne 1b\n"
-                                                                                    "stp q8, q9, [%[out]]\n"
-                                                                                    "stp q10, q11, [%[out], #32]\n"
-                                                                                    "stp q12, q13, [%[out], #64]\n"
-                                                                                    "stp q14, q15, [%[out], #96]\n"
-                                                                                    "stp q16, q17, [%[out], #128]\n"
-                                                                                    "stp q18, q19, [%[out], #160]\n"
-                                                                                    "stp q20, q21, [%[out], #192]\n"
-                                                                                    "stp q22, q23, [%[out], #224]\n"
-                                                                                    "stp q24, q25, [%[out], #256]\n"
-                                                                                    "stp q26, q27, [%[out], #288]\n"
-                                                                                    "stp q28, q29, [%[out], #320]\n"
-                                                                                    "stp q30, q31, [%[out], #352]\n"
+        ZERO(20) ZERO(21) ZERO(22) ZERO(23) ZERO(24) ZERO(25) ZERO(26) ZERO(27) ZERO(28) ZERO(29) ZERO(30) ZERO(31)
+        "tbz %[groups], #0, 1f\n"
+        STEPS(0, 0)
+        "add %[a], %[a], #64\n"
+        "add %[b], %[b], #96\n"
+        "1:\n"
+        "lsr %[groups], %[groups], #1\n"
+        "cbz %[groups], 3f\n"
+        "2:\n"
+        STEPS(0, 0)
+        "prfm pldl1keep, [%[a], #2048]\n" /* reads on into the next panel of A */
+        STEPS(64, 96)
+        "prfm pldl1keep, [%[a], #2112]\n"
+        "add %[a], %[a], #128\n"
+        "add %[b], %[b], #192\n"
+        "subs %[groups], %[groups], #1\n"
+        "b.ne 2b\n"
+        "3:\n"
+        STORE(8, 9, 0) STORE(10, 11, 32) STORE(12, 13, 64) STORE(14, 15, 96) STORE(16, 17, 128) STORE(18, 19, 160)
+        STORE(20, 21, 192) STORE(22, 23, 224) STORE(24, 25, 256) STORE(26, 27, 288) STORE(28, 29, 320) STORE(30, 31, 352)
         : [groups] "+r"(groups), [a] "+r"(a), [b] "+r"(b)
         : [out] "r"(blocks)
         : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
           "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29",
           "v30", "v31");
 }
+/* clang-format on */
 
 static void bfmmla_multiply(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first) {
     float32x4_t blocks[4][6];
