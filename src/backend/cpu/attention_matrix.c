@@ -11,7 +11,6 @@
  *
  * As on vectors, masked scores are 0 after the exponential, and a v that is not finite reaches the queries of its block. */
 #if defined(__aarch64__)
-#pragma GCC target("arch=armv8.2-a+bf16")
 #include "backend/cpu/attention_rows.inc"
 #include "backend/cpu/gemm_kernels.h"
 #include <math.h>
@@ -139,10 +138,15 @@ static void zero_unseen(uint16_t *p, const lanes *l, int64_t n_k) {
         if (key < l->from || key >= l->to) memset(p + key * BLOCK, 0, LANES * sizeof *p);
 }
 
+/* Rounded to nearest even; in a CPU_BF16_FUNCTION. */
 VEC_INLINE void store_bf16(uint16_t *to, const vec x[VECTORS]) {
     for (int u = 0; u < VECTORS; u += 2) {
-        bfloat16x8_t low = vcvtq_low_bf16_f32((float32x4_t)x[u]);
-        vst1q_bf16((bfloat16_t *)(to + u * VEC_WIDTH), vcvtq_high_bf16_f32(low, (float32x4_t)x[u + 1]));
+        uint16x8_t pair;
+        __asm__(CPU_BF16_DIRECTIVE "bfcvtn %0.4h, %1.4s\n"
+                                   "bfcvtn2 %0.8h, %2.4s\n"
+                : "=&w"(pair)
+                : "w"(x[u]), "w"(x[u + 1]));
+        vst1q_u16(to + u * VEC_WIDTH, pair);
     }
 }
 
@@ -310,6 +314,7 @@ static void rows_to_columns(const attention_job *j, const layout *l, float *bloc
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
 /* Scores of LANES queries become weights relative to the largest so far; factor: what older weights have to be multiplied with. */
+CPU_BF16_FUNCTION
 static void softmax_lanes(const window *w, int64_t first, float scale, float *s, uint16_t *p, float *max, float *sum,
                           float *factor) {
     lanes l;
@@ -446,6 +451,7 @@ static void forward_block(const attention_job *j, int64_t task, int thread) {
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
 /* Of LANES queries: p = exp(s - lse) and ds = p (dp - delta), 0 where a query does not see. */
+CPU_BF16_FUNCTION
 static void gradient_lanes(const window *w, int64_t first, float scale, const float *s, const float *dp, uint16_t *p,
                            uint16_t *ds, const float *lse, const float *delta) {
     lanes l;

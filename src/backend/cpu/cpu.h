@@ -13,6 +13,14 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 static inline bool cpu_has_bf16(void) { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }
+/* Assembly with instructions for bf16 begins with the directive, in a function with the attribute: gcc's assembler goes by
+ * the one, clang by the other. */
+#define CPU_BF16_DIRECTIVE ".arch armv8.6-a\n"
+#if defined(__clang__)
+#define CPU_BF16_FUNCTION __attribute__((target("bf16")))
+#else
+#define CPU_BF16_FUNCTION
+#endif
 #endif
 
 struct backend_context {
