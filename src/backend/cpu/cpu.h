@@ -6,7 +6,8 @@
  *   - A reduction has one fixed shape. fp32 sums over long rows are blocked or kept in double.
  *   - No allocation: scratch comes from call->work, sized by the kernel's *_work_bytes (per-thread scratch is
  *     indexed by the `thread` that pool_run hands to the task).
- *   - 16-bit inputs are widened to fp32, computed, and rounded once (attention_matrix.c: in between, too).
+ *   - 16-bit inputs are widened to fp32, computed, and rounded once. What a product in 16 bits takes over from before it is
+ *     rounded there too: gradients of logits (unembed.c), probabilities (attention_matrix.c).
  *   - Outputs listed as in-place in ops.def may share bytes with that input: read a row before writing it. */
 #include "backend/backend.h"
 #if defined(__aarch64__)

@@ -1,6 +1,6 @@
 /* gemm_neon.c - the ARMv8 kernel: fp32 multiply-add, 8 x 12, for fp32, bf16 and fp16 (widened while packing).
  *
- * 24 of the 32 vector registers hold the tile, so that two pipes of latency four stay full, or four of latency two. The loop is
+ * 24 of the 32 vector registers hold the tile, so that two or four pipes of latency four stay full. The loop is
  * assembly because gcc 12 spills when it may order it, and moves registers about when four steps are written in C. Runs on
  * every aarch64 machine; 16-bit types take it where the processor has no BFMMLA. */
 #if defined(__aarch64__)
