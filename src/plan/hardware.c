@@ -327,7 +327,7 @@ void hardware_machine_name(char out[64], const sys_info *machine, int n_threads)
 
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
     /* GFLOP/s of one core with our kernels in fp32: AVX-512 90; NEON 37 and, of cores so new that they have BFMMLA, 67.
-     * bf16 gains by BFMMLA 3.3 to 4.0, by AMX 2.8 to 4.7; attention in bf16, by BFMMLA alone, 2.0 to 2.5. Memory: a dozen
+     * bf16 gains by BFMMLA 3.3 to 4.0, by AMX 2.8 to 4.7; attention in bf16 by either 1.3 to 2.5. Memory: a dozen
      * cores, or six of the new ones, fill most. */
     bool x86 = strcmp(machine->arch, "x86_64") == 0, new_arm = !x86 && machine->bf16_matrix;
     double core = x86 ? 90e9 : new_arm ? 67e9 : 37e9, all = core * n_threads;
@@ -351,8 +351,10 @@ void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
         out->attention[t] = 0.6 * all;
         out->vector[t] = 0.2 * all;
     }
-    if (machine->bf16_matrix) out->matrix[DTYPE_BF16] *= 3.5;
-    if (new_arm) out->attention[DTYPE_BF16] *= 2.2;
+    if (machine->bf16_matrix) {
+        out->matrix[DTYPE_BF16] *= 3.5;
+        out->attention[DTYPE_BF16] *= 2.2;
+    }
     hardware_machine_name(out->name, machine, n_threads);
     snprintf(out->source, sizeof out->source, "estimated from the number of cores; `ralo devices --measure` measures");
 }

@@ -23,6 +23,7 @@ static const attention_functions *forced;
 static const attention_functions *const FUNCTIONS[] = {
 /* best first */
 #if defined(__x86_64__)
+    &attention_matrix,
     &attention_avx512,
     &attention_avx2,
 #elif defined(__aarch64__)

@@ -64,7 +64,7 @@ typedef struct attention_functions {
 
 extern const attention_functions attention_base;
 #if defined(__x86_64__)
-extern const attention_functions attention_avx2, attention_avx512;
+extern const attention_functions attention_avx2, attention_avx512, attention_matrix;
 #elif defined(__aarch64__)
 extern const attention_functions attention_matrix;
 #endif

@@ -3,10 +3,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,prefer-vector-width=512")
 #define ATTENTION_FUNCTIONS attention_avx512
 #define ATTENTION_NAME "avx512"
-#define ATTENTION_SUPPORTED                                                                                           \
-    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&             \
-     __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && \
-     __builtin_cpu_supports("avx512vl"))
+#define ATTENTION_SUPPORTED cpu_has_avx512()
 #include "backend/cpu/attention_blocks.inc"
 #else
 typedef int attention_avx512_absent; /* an empty file is not C */

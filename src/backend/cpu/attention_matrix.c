@@ -10,7 +10,10 @@
  * nothing else. Sums, maxima and outputs are fp32 until they are stored.
  *
  * As on vectors, masked scores are 0 after the exponential, and a v that is not finite reaches the queries of its block. */
-#if defined(__aarch64__)
+#if defined(__aarch64__) || defined(__x86_64__)
+#if defined(__x86_64__)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,prefer-vector-width=512")
+#endif
 #include "backend/cpu/attention_rows.inc"
 #include "backend/cpu/gemm_kernels.h"
 #include <math.h>
@@ -140,6 +143,10 @@ static void zero_unseen(uint16_t *p, const lanes *l, int64_t n_k) {
 
 /* Rounded to nearest even; in a CPU_BF16_FUNCTION. */
 VEC_INLINE void store_bf16(uint16_t *to, const vec x[VECTORS]) {
+#if defined(__x86_64__)
+    for (int u = 0; u < VECTORS; u++)
+        _mm256_storeu_si256((__m256i *)(to + u * VEC_WIDTH), (__m256i)_mm512_cvtneps_pbh((__m512)x[u]));
+#else
     for (int u = 0; u < VECTORS; u += 2) {
         uint16x8_t pair;
         __asm__(CPU_BF16_DIRECTIVE "bfcvtn %0.4h, %1.4s\n"
@@ -148,6 +155,7 @@ VEC_INLINE void store_bf16(uint16_t *to, const vec x[VECTORS]) {
                 : "w"(x[u]), "w"(x[u + 1]));
         vst1q_u16(to + u * VEC_WIDTH, pair);
     }
+#endif
 }
 
 /* ---- products of a block -------------------------------------------------------------------------------------------- */
@@ -613,7 +621,14 @@ static void add_cuts(const attention_job *j, int64_t task, int thread) {
     }
 }
 
-static bool supported(dtype type) { return type == DTYPE_BF16 && cpu_has_bf16(); }
+static bool supported(dtype type) {
+    if (type != DTYPE_BF16) return false;
+#if defined(__x86_64__)
+    return gemm_kernel_by_row(DTYPE_BF16) == &gemm_amx && cpu_has_avx512() && __builtin_cpu_supports("avx512bf16");
+#else
+    return cpu_has_bf16();
+#endif
+}
 
 const attention_functions attention_matrix = {
     .name = "matrix",
@@ -625,5 +640,5 @@ const attention_functions attention_matrix = {
     .add_cuts = add_cuts,
 };
 #else
-typedef int attention_matrix_is_for_aarch64; /* ISO C wants a declaration in every file */
+typedef int attention_matrix_absent; /* ISO C wants a declaration in every file */
 #endif

@@ -22,6 +22,17 @@ static inline bool cpu_has_bf16(void) { return (getauxval(AT_HWCAP2) & HWCAP2_BF
 #else
 #define CPU_BF16_FUNCTION
 #endif
+#else
+#define CPU_BF16_FUNCTION
+#endif
+
+#if defined(__x86_64__)
+/* What the files for AVX-512 are compiled for. */
+static inline bool cpu_has_avx512(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+           __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
 #endif
 
 struct backend_context {

@@ -12,11 +12,6 @@
 #define MR 12
 #define NR 32
 
-static bool avx512_supported(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
-}
 static void avx512_pack_a(void *panel, const gemm_slice *s) { pack_f32(panel, MR, *s); }
 static void avx512_pack_b(void *panel, const gemm_slice *s) { pack_f32(panel, NR, *s); }
 
@@ -45,7 +40,7 @@ static void avx512_multiply(int64_t k, const void *pa, const void *pb, float *ti
 
 const gemm_kernel gemm_avx512 = {
     .name = "avx512",
-    .supported = avx512_supported,
+    .supported = cpu_has_avx512,
     .types = GEMM_FLOATS,
     .mr = MR,
     .nr = NR,

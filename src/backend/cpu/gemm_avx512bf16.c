@@ -12,11 +12,7 @@
 #define NR 32
 #define KR 2
 
-static bool avx512bf16_supported(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bf16");
-}
+static bool avx512bf16_supported(void) { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 static void avx512bf16_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, KR, *s); }
 static void avx512bf16_pack_b(void *panel, const gemm_slice *s) { pack_u16(panel, NR, KR, *s); }
 
