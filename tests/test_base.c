@@ -675,6 +675,47 @@ static void test_machine_is_described(void **state) {
     assert_true(sys_rss_peak_bytes() + (1 << 20) >= with); /* the kernel updates its counters in batches */
 }
 
+static void test_cores_are_counted(void **state) {
+    (void)state;
+    sys_cores before, after;
+    sys_cores_get(&before);
+    if (before.busy == 0) skip(); /* a sandbox that hides it */
+    assert_true(before.own >= 0 && before.idle >= 0 && before.stolen >= 0);
+    volatile double work = 0;
+    do {
+        for (int i = 0; i < 1000000; i++) work += i;
+        sys_cores_get(&after);
+    } while (after.own < before.own + 0.1);
+    assert_true(after.busy > before.busy && after.idle >= before.idle && after.stolen >= before.stolen);
+}
+
+static void check_contention(sys_cores since, double others, double stolen, const char *expected) {
+    char text[128];
+    sys_cores before = {.own = 5, .busy = 1000, .idle = 300, .stolen = 7}, after = before;
+    after.own += since.own;
+    after.busy += since.busy;
+    after.idle += since.idle;
+    after.stolen += since.stolen;
+    sys_contention c = sys_contention_between(&before, &after);
+    assert_true(fabs(c.others - others) < 1e-9 && fabs(c.stolen - stolen) < 1e-9);
+    assert_string_equal(sys_contention_text(text, &c), expected);
+}
+
+static void test_contention_is_what_others_had_of_busy_cores(void **state) {
+    (void)state;
+    check_contention((sys_cores){.own = 60, .busy = 60, .idle = 4}, 0, 0, "");
+    check_contention((sys_cores){.own = 40, .busy = 60, .idle = 4}, 20.0 / 64, 0,
+                     "other programs had 31 % of the cores' time");
+    check_contention((sys_cores){.own = 40, .busy = 60, .idle = 60}, 0, 0, ""); /* there were cores for all */
+    check_contention((sys_cores){.own = 60, .busy = 60, .idle = 60, .stolen = 20}, 0, 0.25,
+                     "other virtual machines had 25 % of the cores' time");
+    check_contention((sys_cores){.own = 40, .busy = 60, .stolen = 20}, 0.25, 0.25,
+                     "other programs had 25 % of the cores' time, other virtual machines 25 %");
+    check_contention((sys_cores){.own = 60, .busy = 60, .stolen = 1}, 0, 1.0 / 61, "");
+    check_contention((sys_cores){.own = 0.1, .busy = 0.9}, 0, 0, "");          /* too short */
+    check_contention((sys_cores){.own = 61, .busy = 60, .idle = 4}, 0, 0, ""); /* counted a little later */
+}
+
 /* ---- threads ------------------------------------------------------------------------------------------------- */
 
 typedef struct counting {
@@ -920,6 +961,8 @@ int main(void) {
         cmocka_unit_test(test_the_room_of_a_place_that_is_not_there_yet),
         cmocka_unit_test(test_clock_does_not_go_back),
         cmocka_unit_test(test_machine_is_described),
+        cmocka_unit_test(test_cores_are_counted),
+        cmocka_unit_test(test_contention_is_what_others_had_of_busy_cores),
         cmocka_unit_test(test_pool_runs_every_task_once),
         cmocka_unit_test(test_tasks_begin_at_all_places_and_come_once),
         cmocka_unit_test(test_pool_run_orders_memory_between_runs),

@@ -276,3 +276,21 @@ typedef struct sys_info {
 void sys_info_get(sys_info *out);
 uint64_t sys_rss_bytes(void);      /* resident now */
 uint64_t sys_rss_peak_bytes(void); /* VmHWM */
+
+/* Seconds of all cores of the machine together since it started; all 0 where it does not tell. */
+typedef struct sys_cores {
+    double own;  /* of this process and the children it has waited for */
+    double busy; /* of all programs, this one too */
+    double idle;
+    double stolen; /* a program wanted to run, and the hypervisor let another machine */
+} sys_cores;
+void sys_cores_get(sys_cores *out);
+/* What a measurement between two readings has suffered: shares of the cores' time. 0 where there were cores to spare, and
+ * where the readings are too near each other to tell. */
+typedef struct sys_contention {
+    double others; /* other programs */
+    double stolen; /* other virtual machines */
+} sys_contention;
+sys_contention sys_contention_between(const sys_cores *before, const sys_cores *after);
+/* "other programs had 12 % of the cores' time, other virtual machines 7 %"; empty where it is too little to speak of. */
+const char *sys_contention_text(char out[128], const sys_contention *c);

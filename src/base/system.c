@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -238,4 +239,52 @@ uint64_t sys_rss_bytes(void) {
 uint64_t sys_rss_peak_bytes(void) {
     char text[4096];
     return read_small("/proc/self/status", text, sizeof text) ? number_after(text, "VmHWM") * 1024 : 0;
+}
+
+/* ---- who has the cores ------------------------------------------------------------------------------------------- */
+
+static double seconds_of(int who) {
+    struct rusage r;
+    if (getrusage(who, &r) != 0) return 0;
+    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) + 1e-6 * (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+}
+
+void sys_cores_get(sys_cores *out) {
+    enum { USER, NICE, SYSTEM, IDLE, IO_WAIT, IRQ, SOFT_IRQ, STEAL, COLUMNS }; /* of /proc/stat, see proc_stat(5) */
+    char text[512];
+    double ticks[COLUMNS];
+    *out = (sys_cores){0};
+    const char *at = read_small("/proc/stat", text, sizeof text) ? find_line(text, "cpu ") : NULL;
+    for (int i = 0; at && i < COLUMNS; i++) {
+        char *end;
+        ticks[i] = (double)strtoull(at, &end, 10) / (double)sysconf(_SC_CLK_TCK);
+        at = end > at ? end : NULL;
+    }
+    if (!at) return;
+    *out = (sys_cores){.own = seconds_of(RUSAGE_SELF) + seconds_of(RUSAGE_CHILDREN),
+                       .busy = ticks[USER] + ticks[NICE] + ticks[SYSTEM] + ticks[IRQ] + ticks[SOFT_IRQ],
+                       .idle = ticks[IDLE] + ticks[IO_WAIT],
+                       .stolen = ticks[STEAL]};
+}
+
+sys_contention sys_contention_between(const sys_cores *before, const sys_cores *after) {
+    const double shortest = 1, to_spare = 0.1; /* seconds of work; share of all cores */
+    double busy = after->busy - before->busy, idle = after->idle - before->idle;
+    double stolen = MAX(after->stolen - before->stolen, 0), all = busy + idle + stolen;
+    double others = MAX(busy - (after->own - before->own), 0);
+    if (busy < shortest) return (sys_contention){0};
+    /* Idle cores say that other programs were in nobody's way; what is stolen is missing whoever idles. */
+    return (sys_contention){.others = idle > to_spare * all ? 0 : others / all, .stolen = stolen / (busy + stolen)};
+}
+
+const char *sys_contention_text(char out[128], const sys_contention *c) {
+    const double enough = 0.05;
+    bool others = c->others >= enough, stolen = c->stolen >= enough;
+    int n = 0;
+    out[0] = 0;
+    if (others) n = snprintf(out, 128, "other programs had %.0f %% of the cores' time", 100 * c->others);
+    if (stolen)
+        snprintf(out + n, 128 - (size_t)n, "%sother virtual machines%s %.0f %%%s", others ? ", " : "",
+                 others ? "" : " had", 100 * c->stolen, others ? "" : " of the cores' time");
+    return out;
 }

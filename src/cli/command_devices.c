@@ -51,7 +51,8 @@ static void say_part(void *context, const char *part) {
 
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h, known;
-    char path[4096];
+    sys_cores before, after;
+    char path[4096], contention[128];
     bool said = false;
     if (l->measure_path && (!*l->measure_path || strlen(l->measure_path) >= sizeof path))
         return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
@@ -70,10 +71,15 @@ static status measure(const command_line *l, const backend *b, const backend_opt
         TRY(hardware_read_file(&known, path));
         o.known = &known;
     }
+    sys_cores_get(&before);
     status rc = exec_measure(b, &o, &h);
+    sys_cores_get(&after);
     if (said) fprintf(stderr, "\n");
     TRY(rc);
     print_measured(&h);
+    sys_contention taken = sys_contention_between(&before, &after);
+    if (*sys_contention_text(contention, &taken))
+        fprintf(stderr, "warning: %s meanwhile; measure again when they are quiet\n", contention);
     if (!l->measure_path) { /* a directory of ours; that of a named file is the user's business */
         char *slash = strrchr(path, '/');
         *slash = 0;

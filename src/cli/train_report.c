@@ -94,6 +94,9 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
     if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
         fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
                 1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
+    char contention[128];
+    if (*sys_contention_text(contention, &t->contention))
+        fprintf(stderr, "cores     %s; a quiet machine is faster\n", contention);
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1 && isfinite(t->idle))
         fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
                 100 * plan_bubble(&p->request));
@@ -196,6 +199,8 @@ void train_report_json(const command_line *l, const plan *p, const train_request
     json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
     json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
     json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
+    json_object_set_new(root, "cores",
+                        json_pack("{s:f, s:f}", "others", t->contention.others, "stolen", t->contention.stolen));
     json_object_set_new(root, "eval",
                         json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
                                   number_or_null(t->eval.exact_match)));

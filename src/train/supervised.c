@@ -508,7 +508,12 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
     TRY_GOTO(rc, trainer_open(&t, r, p, d, o), done);
     if (o->on_start) TRY_GOTO(rc, o->on_start(o->context), done);
+    sys_cores before, after;
+    sys_cores_get(&before);
     rc = loop(t, out);
+    sys_cores_get(&after);
+    out->contention = sys_contention_between(&before, &after);
+    if (r->comm) out->contention.others = 0;
     out->steps = t->state.step;
     out->first_loss = t->state.first_loss;
     out->last_loss = t->state.last_loss;

@@ -203,6 +203,7 @@ typedef struct train_result {
     uint64_t gpu_context, gpu_in_use;
     double step_seconds[OP_COUNT]; /* of the mean step, in ops of each kind, as if nothing overlapped; see timed */
     double idle; /* share of forward and backward in which no kernel ran; NAN where that is not measured */
+    sys_contention contention; /* while it trained; with ranks, which are programs too, only what was stolen */
 } train_result;
 
 /* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
