@@ -118,10 +118,10 @@ static status resolve_op(exec *e, size_t index) {
     e->kernels[index] = b->kernels[o->kind];
     if (op_is_comm(o->kind)) TRY(resolve_message(e, index));
     else if (!e->kernels[index])
-        return ERR(ERR_INPUT,
-                   "%s: the %s backend has no kernel for it; what ranks need to share a model (parallel.tensor, "
-                   "parallel.sequence) the cpu backend has",
-                   op_label(label, p, index), b->name);
+        return ERR(
+            ERR_INPUT,
+            "%s: the %s backend has no kernel for it; the cpu backend has one for every op: set run.device to cpu",
+            op_label(label, p, index), b->name);
     for (int i = 0; i < op_input_count(o->kind); i++) {
         if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
         else if (!op_input_optional(o->kind, i))
