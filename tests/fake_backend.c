@@ -33,7 +33,10 @@ static status fake_memory_open(backend_context *c, tier t, size_t n_bytes, void 
 }
 
 static void fake_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) { free(memory); }
-static void fake_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
+static status fake_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
+    memcpy(dst, src, n_bytes);
+    return OK;
+}
 static status fake_synchronize(backend_context *c) { return OK; }
 static int fake_threads(const backend_context *c) { return pool_threads(c->threads); }
 

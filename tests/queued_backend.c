@@ -260,8 +260,14 @@ static status queued_memory_open(backend_context *c, tier t, size_t n_bytes, voi
 static void queued_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
     backend_cpu()->memory_close(c->cpu, t, memory, n_bytes);
 }
-static void queued_move(backend_context *c, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
-static void queued_clear(backend_context *c, void *dst, size_t n_bytes) { memset(dst, 0, n_bytes); }
+static status queued_move(backend_context *c, void *dst, const void *src, size_t n_bytes) {
+    memcpy(dst, src, n_bytes);
+    return OK;
+}
+static status queued_clear(backend_context *c, void *dst, size_t n_bytes) {
+    memset(dst, 0, n_bytes);
+    return OK;
+}
 
 uint64_t backend_queued_copies_behind_embed(void) { return atomic_load(&n_copies_behind_embed); }
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }

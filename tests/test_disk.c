@@ -123,8 +123,8 @@ static void space_is_checked_before_anything_runs(void **state) {
 
 static const char *shrink_dir;
 static void shrink_file(void *context, const train_step_report *r) {
-    (void)context;
-    if (r->step == 2) assert_int_equal(ftruncate(find_unnamed(shrink_dir), 0), 0);
+    const int64_t *step = context;
+    if (r->step == *step) assert_int_equal(ftruncate(find_unnamed(shrink_dir), 0), 0);
 }
 
 /* Whatever a drive does in the middle of a run: the run ends with its name, no thread waits for ever. */
@@ -133,7 +133,7 @@ static void a_run_whose_disk_fails_ends_with_the_cause(void **state) {
     char *dir = training_dir(), path[600];
     shrink_dir = dir;
     snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
-    train_observer o = {.on_step = shrink_file};
+    train_observer o = {.on_step = shrink_file, .context = &(int64_t){2}};
     training t = {.steps = 6,
                   .observer = &o,
                   .more = SETTINGS(path, "memory.offload.states=nvme", "memory.offload.params=nvme",
@@ -144,6 +144,32 @@ static void a_run_whose_disk_fails_ends_with_the_cause(void **state) {
     training_dir_remove(dir);
 }
 
+/* Behind the last step no section runs any more that would find it out: evaluation, checkpoint and hash must. */
+static void what_a_disk_has_lost_is_not_kept(void **state) {
+    (void)state;
+    static const char *const settings[] = {"run.keep=2", "train.save_every=3", "train.eval_rows=2"};
+    for (size_t i = 0; i < ARRAY_LENGTH(settings); i++) {
+        char *dir = training_dir(), *run = training_dir(), path[600], newest[600];
+        shrink_dir = dir;
+        snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
+        train_observer o = {.on_step = shrink_file, .context = &(int64_t){3}};
+        training t = {.steps = 3,
+                      .observer = &o,
+                      .dir = run,
+                      .more = SETTINGS(path, settings[i], "memory.offload.states=nvme", "memory.offload.params=nvme")};
+        train_result r;
+        assert_int_equal(training_run(&t, &r), ERR_IO);
+        assert_non_null(strstr(error_message(), dir));
+        if (i == 0) assert_non_null(strstr(error_message(), "the checkpoint of step 3 was not written"));
+        training_must(checkpoint_find_newest(run, newest, sizeof newest));
+        assert_string_equal(newest, ""); /* and none is there */
+        t.dir = NULL;                    /* nothing is saved, and the hash is all that is left */
+        assert_int_equal(training_run(&t, &r), ERR_IO);
+        training_dir_remove(dir);
+        training_dir_remove(run);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transfers_of_any_length_come_back),
@@ -151,6 +177,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_shrinks_is_an_error_and_not_a_hang),
         cmocka_unit_test(space_is_checked_before_anything_runs),
         cmocka_unit_test(a_run_whose_disk_fails_ends_with_the_cause),
+        cmocka_unit_test(what_a_disk_has_lost_is_not_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,9 +163,10 @@ static status dirty_memory_open(backend_context *c, tier t, size_t n_bytes, void
     memset(*out, 0x40, n_bytes);
     return OK;
 }
-static void memory_clear(backend_context *c, void *device_dst, size_t n_bytes) {
+static status memory_clear(backend_context *c, void *device_dst, size_t n_bytes) {
     (void)c;
     memset(device_dst, 0, n_bytes);
+    return OK;
 }
 
 /* A device gives out memory as somebody left it. */
@@ -182,6 +183,37 @@ static void what_is_persistent_begins_as_zeros(void **state) {
     check_zeros(fake_backend(), dir, TIER_NVME);
     check_zeros(&far, NULL, TIER_DEVICE);
     assert_int_equal(rmdir(dir), 0);
+}
+
+static status memory_lost(backend_context *c, void *dst, const void *src, size_t n_bytes) {
+    (void)c, (void)dst, (void)src;
+    return ERR(ERR_RUN, "the device is gone with %zu bytes", n_bytes);
+}
+
+/* A device may fail between two runs: what was not read is zeros and not what lay there, and the cause is kept. */
+static void bytes_that_a_device_does_not_give_are_an_error(void **state) {
+    (void)state;
+    program p;
+    program_init(&p);
+    value_id v = program_persistent(&p, "v", DTYPE_F32, SHAPE(4), ROLE_STATE);
+    fake_layout(&p);
+    backend far = *fake_backend();
+    far.discrete = true;
+    far.clear = memory_clear;
+    far.read = far.write = memory_lost;
+    exec *e;
+    if (exec_open(&e, &p, &(exec_options){.backend = &far, .n_threads = 1}) != OK) fail_msg("%s", error_message());
+    float numbers[4] = {1, 2, 3, 4}, zeros[4] = {0};
+    exec_read(e, v, 0, numbers, sizeof numbers);
+    assert_memory_equal(numbers, zeros, sizeof zeros);
+    assert_int_equal(exec_check(e), ERR_RUN);
+    assert_non_null(strstr(error_message(), "gone with 16 bytes"));
+    assert_int_equal(exec_check(e), OK); /* it is told once */
+    exec_write(e, v, 4, numbers, 8);
+    assert_int_equal(exec_run(e, SECTION_MICRO), ERR_RUN);
+    assert_non_null(strstr(error_message(), "gone with 8 bytes"));
+    exec_close(e);
+    program_fini(&p);
 }
 
 static void expect_refusal(const program *p, status code, const char *first, const char *second) {
@@ -541,6 +573,7 @@ int main(void) {
         cmocka_unit_test(sections_run_their_ops_on_resolved_views),
         cmocka_unit_test(ledger_counts_what_was_touched),
         cmocka_unit_test(what_is_persistent_begins_as_zeros),
+        cmocka_unit_test(bytes_that_a_device_does_not_give_are_an_error),
         cmocka_unit_test(wrong_plans_are_refused_by_name),
         cmocka_unit_test(allocations_inside_a_section_are_counted_on_every_thread),
         cmocka_unit_test(every_way_to_allocate_is_counted),

@@ -115,9 +115,9 @@ ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
                          ERR(ERR_INPUT, "ralo_trainer_evaluate: train.eval_rows and train.problems are both 0; set "
                                         "one of them before the trainer is opened"));
     train_eval_report r;
-    trainer_evaluate(t->trainer, &r);
-    *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
-    return api_leave(call, OK);
+    status rc = trainer_evaluate(t->trainer, &r);
+    if (rc == OK) *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
+    return api_leave(call, rc);
 }
 
 static status save(ralo_trainer *t) {
@@ -155,8 +155,8 @@ ralo_status ralo_trainer_export(ralo_trainer *t, const char *dir, const char *dt
 ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out) {
     API_NEED(t);
     API_NEED(out);
-    *out = trainer_param_hash(t->trainer);
-    return RALO_OK;
+    api_call call = api_enter();
+    return api_leave(call, trainer_param_hash(t->trainer, out));
 }
 
 const ralo_plan *ralo_trainer_plan(const ralo_trainer *t) { return t ? &t->plan : NULL; }

@@ -98,10 +98,11 @@ typedef struct backend {
     /* One block per arena, taken once; huge pages and first touch in parallel where that means something. */
     status (*memory_open)(backend_context *c, tier t, size_t n_bytes, void **out);
     void (*memory_close)(backend_context *c, tier t, void *memory, size_t n_bytes);
-    /* Both return when the bytes have arrived, and may be called from any thread, by several at once. */
-    void (*write)(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes);
-    void (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
-    void (*clear)(backend_context *c, void *device_dst, size_t n_bytes); /* of a discrete device */
+    /* They return when the bytes have arrived, or say why they have not, and may be called from any thread, by several at
+     * once. */
+    status (*write)(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes);
+    status (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
+    status (*clear)(backend_context *c, void *device_dst, size_t n_bytes); /* of a discrete device */
     status (*synchronize)(backend_context *c); /* until all is done that was queued; what went wrong with it */
     const backend_queues *queues;              /* NULL: a kernel has run when it returns */
     const backend_links *links;                /* NULL: messages between ranks are the host's business */

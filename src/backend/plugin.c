@@ -37,6 +37,15 @@ static status face_open(backend_context **out, const backend_options *o) {
 static status face_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     return carried(cuda.plugin->backend->memory_open(c, t, n_bytes, out));
 }
+static status face_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
+    return carried(cuda.plugin->backend->write(c, device_dst, host_src, n_bytes));
+}
+static status face_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
+    return carried(cuda.plugin->backend->read(c, host_dst, device_src, n_bytes));
+}
+static status face_clear(backend_context *c, void *device_dst, size_t n_bytes) {
+    return carried(cuda.plugin->backend->clear(c, device_dst, n_bytes));
+}
 static status face_synchronize(backend_context *c) { return carried(cuda.plugin->backend->synchronize(c)); }
 static status face_pin(backend_context *c, void *memory, size_t n_bytes) {
     return carried(cuda.plugin->backend->pin(c, memory, n_bytes));
@@ -67,6 +76,9 @@ static void make_face(void) {
     cuda.face = *cuda.plugin->backend;
     cuda.face.open = face_open;
     cuda.face.memory_open = face_memory_open;
+    cuda.face.write = face_write;
+    cuda.face.read = face_read;
+    cuda.face.clear = face_clear;
     cuda.face.synchronize = face_synchronize;
     cuda.face.pin = face_pin;
     cuda.face.prepare = face_prepare;

@@ -118,10 +118,10 @@ static status resolve_op(exec *e, size_t index) {
     e->kernels[index] = b->kernels[o->kind];
     if (op_is_comm(o->kind)) TRY(resolve_message(e, index));
     else if (!e->kernels[index])
-        return ERR(ERR_INPUT,
-                   "%s: the %s backend has no kernel for it; what ranks need to share a model (parallel.tensor, "
-                   "parallel.sequence) the cpu backend has",
-                   op_label(label, p, index), b->name);
+        return ERR(
+            ERR_INPUT,
+            "%s: the %s backend has no kernel for it; the cpu backend has one for every op: set run.device to cpu",
+            op_label(label, p, index), b->name);
     for (int i = 0; i < op_input_count(o->kind); i++) {
         if (o->in[i]) TRY(resolve_operand(e, index, op_input_name(o->kind, i), o->in[i], &call->in[i]));
         else if (!op_input_optional(o->kind, i))
@@ -168,15 +168,16 @@ static status open_arenas(exec *e, const char *nvme_dir) {
 /* Memory of a device comes as it was left, and not every rank writes all that it reads: a stage of a pipeline without the loss
  * adds its own sums to the others'. Memory of the host, and a new file, come cleared from the
  * system. */
-static void clear_persistent(exec *e) {
+static status clear_persistent(exec *e) {
     const program *p = e->program;
     for (value_id v = 1; v < p->n_values; v++) {
         const value *x = program_get(p, v);
         tier t;
         uint64_t at;
         if (x->persistent && !x->view_of && exec_locate(e, v, &t, &at) && tier_is_device(t))
-            e->backend->clear(e->context, (uint8_t *)e->arena[t] + at, value_bytes(x));
+            TRY(e->backend->clear(e->context, (uint8_t *)e->arena[t] + at, value_bytes(x)));
     }
+    return OK;
 }
 
 /* Messages that find their bytes in a device's memory are the device's to send: the plan has chosen so. */
@@ -225,7 +226,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
-    if (e->backend->discrete) clear_persistent(e);
+    if (e->backend->discrete) TRY_GOTO(rc, clear_persistent(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
     *out = e;
@@ -277,21 +278,18 @@ void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t
     uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
     if (t == TIER_NVME) exec_note_failure(e, disk_write_bytes(e->disk, src, at, n_bytes));
     else if (t == TIER_HOST) memcpy((uint8_t *)e->arena[t] + at, src, n_bytes);
-    else e->backend->write(e->context, (uint8_t *)e->arena[t] + at, src, n_bytes);
+    else exec_note_failure(e, e->backend->write(e->context, (uint8_t *)e->arena[t] + at, src, n_bytes));
 }
 
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes) {
     tier t;
     uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
-    if (t == TIER_NVME) {
-        status rc = disk_read_bytes(e->disk, dst, at, n_bytes);
-        if (rc != OK) memset(dst, 0, n_bytes);
-        exec_note_failure(e, rc);
-    } else if (t == TIER_HOST) {
-        memcpy(dst, (uint8_t *)e->arena[t] + at, n_bytes);
-    } else {
-        e->backend->read(e->context, dst, (uint8_t *)e->arena[t] + at, n_bytes);
-    }
+    status rc = OK;
+    if (t == TIER_NVME) rc = disk_read_bytes(e->disk, dst, at, n_bytes);
+    else if (t == TIER_HOST) memcpy(dst, (uint8_t *)e->arena[t] + at, n_bytes);
+    else rc = e->backend->read(e->context, dst, (uint8_t *)e->arena[t] + at, n_bytes);
+    if (rc != OK) memset(dst, 0, n_bytes);
+    exec_note_failure(e, rc);
 }
 
 bool exec_is_near(const exec *e, value_id v) {

@@ -41,8 +41,8 @@ typedef struct ledger {
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may another rank; then
- * what the section wrote is worth nothing. */
+/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may a device (ERR_RUN) or
+ * another rank; then what the section wrote is worth nothing. */
 status exec_run(exec *e, section s);
 /* From any thread, a task of exec_parallel among them; what one writes no other may touch meanwhile. */
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
@@ -50,7 +50,8 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
 /* Is it in memory that the host's threads reach? Then many of them may write or read parts of it at once, and small parts
  * cost no more than a large one. */
 bool exec_is_near(const exec *e, value_id v);
-/* exec_write and exec_read of values on nvme fail here, or at the next run. */
+/* exec_write and exec_read of values on nvme or in a device's own memory fail here, or at the next run: before what was read
+ * is kept, it is asked. */
 status exec_check(exec *e);
 const char *exec_disk_method(const exec *e); /* how the nvme tier is reached, in words; NULL: it is not used */
 int exec_threads(const exec *e);

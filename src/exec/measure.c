@@ -78,8 +78,7 @@ static status share_under_load(const bench *m, probe *product, int times, double
         n++;
     }
     if (n > 0) *share = fmin(1, best / (sum / n));
-    probe_close(&pass);
-    return OK;
+    return probe_close(&pass);
 }
 
 /* rate = R m/(m+hm) n/(n+hn) k/(k+hk): the large product and the thin ones, solved by going round. */
@@ -114,7 +113,10 @@ static status measure_product_set(const bench *m, dtype t, double rate[N_SHAPES]
     for (int i = 0; i < N_SHAPES; i++) rate[i] = op_flops(&r[i].p, r[i].call.op) / best[i];
     rc = share_under_load(m, &r[0], times[0], best[0], share);
 done:
-    while (n > 0) probe_close(&r[--n]);
+    while (n > 0) {
+        status tried = probe_close(&r[--n]);
+        if (rc == OK) rc = tried;
+    }
     return rc;
 }
 
@@ -134,8 +136,8 @@ static void measure_products_fp8(const bench *m, hardware *h) {
         h->matrix_fp8 = op_flops(&r.p, r.call.op) / seconds * share;
         for (int d = 0; d < 3; d++) h->matrix_fp8 *= 1 + h->half[d] / side;
     }
+    if (probe_close(&r) != OK) h->matrix_fp8 = 0;
     error_clear();
-    probe_close(&r);
 }
 
 /* And the share of each type's rate that is left under load. */
@@ -162,7 +164,7 @@ status exec_measure_peak(const backend *b, const backend_options *o, dtype t, do
     status rc = product_open(&r, &m, t, (int64_t[]){side, side, side}, &times);
     if (rc == OK) {
         *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
-        probe_close(&r);
+        rc = probe_close(&r);
     }
     b->close(c);
     return rc;
@@ -183,11 +185,11 @@ static status attention_rate(const bench *m, dtype t, int64_t T, double *flops_p
     probe r;
     TRY(probe_open(&r, m, OP_ATTENTION, &a, (operand[]){qkv, doc}, 2, (operand[]){y, lse}, 2));
     double flops = op_flops(&r.p, r.call.op), seconds = probe_seconds(&r, 1);
-    probe_close(&r);
+    TRY(probe_close(&r));
     TRY(probe_open(&r, m, OP_ATTENTION_BWD, &a, (operand[]){qkv, doc, y, lse, y}, 5, (operand[]){qkv}, 1));
     flops += op_flops(&r.p, r.call.op);
     seconds += probe_seconds(&r, 1);
-    probe_close(&r);
+    TRY(probe_close(&r));
     *flops_per_second = flops / seconds;
     return OK;
 }
@@ -222,13 +224,13 @@ static status measure_vector_of_cores(const bench *m, dtype t, double *flops_per
     TRY(probe_open(&r, m, OP_SWIGLU, &(op_attr){0}, (operand[]){{t, SHAPE(N, 2 * F)}}, 1, (operand[]){{t, SHAPE(N, F)}},
                    1));
     double flops = op_flops(&r.p, r.call.op), seconds = probe_seconds(&r, TIMES);
-    probe_close(&r);
+    TRY(probe_close(&r));
     operand x = {t, SHAPE(N, C)}, gamma = {t, SHAPE(C)}, rstd = {DTYPE_F32, SHAPE(N)}, dgamma = {DTYPE_F32, SHAPE(C)};
     TRY(probe_open(&r, m, OP_RMSNORM_BWD, &(op_attr){.eps = 1e-6f}, (operand[]){x, gamma, rstd, x, x}, 5,
                    (operand[]){x, dgamma}, 2));
     flops += op_flops(&r.p, r.call.op);
     seconds += probe_seconds(&r, TIMES);
-    probe_close(&r);
+    TRY(probe_close(&r));
     *flops_per_second = flops / seconds;
     return OK;
 }
@@ -241,8 +243,7 @@ static status measure_vector(const bench *m, dtype t, double *flops_per_second) 
     probe r;
     TRY(probe_open(&r, m, OP_GELU, &(op_attr){0}, &x, 1, &x, 1));
     *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, 1);
-    probe_close(&r);
-    return OK;
+    return probe_close(&r);
 }
 
 static void no_task(void *context, int64_t task, int thread) {}
@@ -254,7 +255,7 @@ static status measure_launch(const bench *m, hardware *h) {
     probe r;
     TRY(probe_open(&r, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
     h->launch_s = probe_seconds(&r, TIMES);
-    probe_close(&r);
+    TRY(probe_close(&r));
     double wake = INFINITY;
     for (int i = 0; i < TIMES && h->unified; i++) {
         double begin = clock_s();
@@ -272,11 +273,11 @@ static status measure_sums(const bench *m, hardware *h) {
     TRY(probe_open(&r, m, OP_GRAD_SUMSQ, &(op_attr){0}, (operand[]){{DTYPE_F32, SHAPE(FEW)}}, 1,
                    (operand[]){{DTYPE_F64, SHAPE(FEW / NORM_BLOCK)}}, 1));
     double seconds = probe_seconds(&r, TIMES);
-    probe_close(&r);
+    TRY(probe_close(&r));
     TRY(probe_open(&r, m, OP_BIAS_GRAD, &(op_attr){0}, (operand[]){{DTYPE_BF16, SHAPE(FEW, 64)}}, 1,
                    (operand[]){{DTYPE_F32, SHAPE(64)}}, 1));
     seconds += probe_seconds(&r, TIMES);
-    probe_close(&r);
+    TRY(probe_close(&r));
     h->sum_s = fmax(seconds / 2 - h->launch_s, 0);
     return OK;
 }
@@ -288,8 +289,7 @@ static status measure_device_bandwidth(const bench *m, hardware *h) {
     probe r;
     TRY(probe_open(&r, m, OP_ADD, &(op_attr){0}, (operand[]){x, x}, 2, (operand[]){x}, 1));
     h->device_bandwidth = op_bytes(&r.p, r.call.op) / probe_seconds(&r, 1);
-    probe_close(&r);
-    return OK;
+    return probe_close(&r);
 }
 
 /* How fast noise is made, where memory does not hide it: there is no telling how much faster it would be. */
@@ -303,8 +303,7 @@ static status measure_noise(const bench *m, hardware *h) {
     m->b->write(m->c, r.call.in[1], &s, sizeof s);
     double seconds = probe_seconds(&r, 4) - h->launch_s, memory = op_bytes(&r.p, r.call.op) / h->device_bandwidth;
     if (seconds > hidden * memory) h->noise_rate = MANY / seconds;
-    probe_close(&r);
-    return OK;
+    return probe_close(&r);
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *     probe r;
  *     TRY(probe_open(&r, m, OP_ADD, &attr, (operand[]){x, x}, 2, (operand[]){x}, 1));
  *     double seconds = probe_seconds(&r, 1);   // the best of many tries
- *     probe_close(&r); */
+ *     TRY(probe_close(&r));                    // one of them may have failed */
 #include "exec/exec_state.h"
 
 #define LEAST_TRIES 4
@@ -31,11 +31,13 @@ typedef struct probe {
     kernel_call call;
     void *memory;
     size_t n_bytes;
+    status failed; /* of the first try that did, and why: its seconds are worth nothing */
+    error_record failure;
 } probe;
 
 status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, const operand *in, int n_in,
                   const operand *out, int n_out);
-void probe_close(probe *r);
+status probe_close(probe *r);          /* fails where a try has */
 double probe_try(probe *r, int times); /* seconds of one of so many runs in a row */
 /* Seconds of one run of each: the best of as many tries as fit into try_s apiece, each of `times` runs in a row. They
  * take turns, so that other work on the machine disturbs all alike. */

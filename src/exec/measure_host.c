@@ -21,8 +21,7 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
     m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
     m->b->write(m->c, r.call.in[2], &s, sizeof s);
     *seconds = probe_seconds(&r, 8);
-    probe_close(&r);
-    return OK;
+    return probe_close(&r);
 }
 
 /* The host's memory by an op that writes what it has read: other stores may first fetch what they overwrite, which those of
@@ -46,7 +45,7 @@ status measure_host(const bench *m, hardware *h) {
     probe r;
     TRY(host_stream_open(&r, m));
     h->host_bandwidth = op_bytes(&r.p, r.call.op) / probe_mean_seconds(&r, 1);
-    probe_close(&r);
+    TRY(probe_close(&r));
 
     int64_t n = (int64_t)RNG_NOISE_BLOCK * m->b->threads(m->c);
     double plain, noisy;
@@ -172,6 +171,6 @@ status measure_host_beside_copies(const bench *m, const bench *host, hardware *h
     h->host_total = sum / tries;
 done:
     copier_close(&k);
-    probe_close(&r);
-    return rc;
+    status tried = probe_close(&r);
+    return rc == OK ? tried : rc;
 }

@@ -26,9 +26,16 @@ static void fill(probe *r, const operand *o, uint8_t *at) {
     free(rounded);
 }
 
-void probe_close(probe *r) {
+static void note(probe *r, status rc) {
+    if (rc == OK || r->failed != OK) return;
+    r->failed = rc;
+    error_take(&r->failure);
+}
+
+status probe_close(probe *r) {
     r->b->memory_close(r->c, TIER_DEVICE, r->memory, r->n_bytes);
     program_fini(&r->p);
+    return r->failed == OK ? OK : error_give(&r->failure);
 }
 
 status probe_open(probe *r, const bench *m, op_kind kind, const op_attr *attr, const operand *in, int n_in,
@@ -73,7 +80,7 @@ double probe_try(probe *r, int times) {
     kernel_fn kernel = r->b->kernels[r->call.op->kind];
     double begin = clock_s();
     for (int k = 0; k < times; k++) kernel(r->c, &r->call);
-    r->b->synchronize(r->c);
+    note(r, r->b->synchronize(r->c));
     return (clock_s() - begin) / times;
 }
 

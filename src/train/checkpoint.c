@@ -435,6 +435,7 @@ status checkpointer_save(checkpointer *c, exec *e, const train_state *s) {
         return finish_shared(c);
     }
     exec_parallel(e, copy_part, &(copy_context){c, e}, (int64_t)c->n_copies);
+    TRY(exec_check(e));
     pthread_mutex_lock(&c->mutex);
     c->state = *s;
     c->busy = true;

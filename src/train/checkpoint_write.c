@@ -150,8 +150,12 @@ static status write_piece(safetensors_writer *w, size_t entry, const checkpoint_
     for (uint64_t at = 0; at < piece->n_bytes; at += CHECKPOINT_CHUNK) {
         size_t n = (size_t)MIN((uint64_t)CHECKPOINT_CHUNK, piece->n_bytes - at), offset = in_share + (size_t)at;
         const uint8_t *data = buffer;
-        if (from->staging) data = from->staging + l->staging_offsets[piece->tensor] + offset;
-        else exec_read(from->e, t->value, checkpoint_saved_offset(t) + offset, buffer, n);
+        if (from->staging) {
+            data = from->staging + l->staging_offsets[piece->tensor] + offset;
+        } else {
+            exec_read(from->e, t->value, checkpoint_saved_offset(t) + offset, buffer, n);
+            TRY_GOTO(rc, exec_check(from->e), done);
+        }
         ASSERT(XXH3_128bits_update(hash, data, n) == XXH_OK);
         TRY_GOTO(rc, safetensors_writer_put(w, entry, at, data, n), done);
     }

@@ -29,11 +29,12 @@ void evaluator_fini(evaluator *v) {
     free(v->losses);
 }
 
-static void run(evaluator *v) {
+static status run(evaluator *v) {
     batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
-    exec_run(v->e, SECTION_EVAL);
+    TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
+    return exec_check(v->e);
 }
 
 /* Every token its own document and no target: a row that says nothing. */
@@ -46,7 +47,7 @@ static void clear_row(evaluator *v, int64_t row, int32_t eos) {
     }
 }
 
-double evaluator_loss(evaluator *v, int64_t n_rows) {
+status evaluator_loss(evaluator *v, int64_t n_rows, double *mean) {
     double sum = 0, count = 0;
     int64_t T = length_of(v);
     data_report report;
@@ -58,11 +59,12 @@ double evaluator_loss(evaluator *v, int64_t n_rows) {
                 dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
             else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: nothing looks at it */
         }
-        run(v);
+        TRY(run(v));
         for (size_t i = 0; i < n_tokens(v->p); i++)
             if (v->targets[i] >= 0) sum += v->losses[i], count++;
     }
-    return count ? sum / count : NAN;
+    *mean = count ? sum / count : NAN;
+    return OK;
 }
 
 /* A problem as tokens: prompt, answer, end of text. */
@@ -129,7 +131,8 @@ static int64_t count_solved(const evaluator *v, int64_t row) {
     return solved;
 }
 
-double evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done) {
+status evaluator_exact_match(evaluator *v, int64_t n, double *share, int64_t *n_done) {
+    status rc = OK;
     int64_t T = length_of(v), B = batch_of(v), solved = 0, next = 0;
     int32_t eos = tokenizer_eos(dataset_tokenizer(v->d));
     problem q;
@@ -151,28 +154,33 @@ double evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done) {
             problem_drop(&q);
             break;
         }
-        run(v);
+        if ((rc = run(v)) != OK) {
+            if (more) problem_drop(&q);
+            return error_trail(rc, __FILE__, __LINE__, __func__);
+        }
         for (int64_t b = 0; b < B; b++) solved += count_solved(v, b);
         *n_done += packed;
     }
-    return *n_done ? (double)solved / (double)*n_done : NAN;
+    *share = *n_done ? (double)solved / (double)*n_done : NAN;
+    return OK;
 }
 
-void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
+status evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
+    status rc = OK;
     const tokenizer *t = dataset_tokenizer(v->d);
     int64_t T = length_of(v);
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n && rc == OK; k++) {
         problem q;
-        if (!problem_get(&q, v, (uint64_t)k)) return;
+        if (!problem_get(&q, v, (uint64_t)k)) return OK;
         if ((int64_t)q.n_tokens > T) {
             problem_drop(&q);
-            return;
+            return OK;
         }
         for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
         int64_t at = (int64_t)q.n_prompt;
         for (int64_t i = 0; i < at; i++) v->tokens[i] = q.tokens[i], v->doc[i] = 0;
         for (; at < T && at < (int64_t)q.n_tokens + 4; at++) { /* a few tokens more than needed, then give up */
-            run(v);
+            if ((rc = run(v)) != OK) break;
             int32_t token = v->argmax[at - 1];
             if (token == tokenizer_eos(t)) break;
             v->tokens[at] = token;
@@ -181,9 +189,11 @@ void evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
         strbuf got;
         strbuf_init(&got);
         strbuf_add(&got, "");
-        if (o->on_example && tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
+        if (rc == OK && o->on_example &&
+            tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
             o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
         strbuf_fini(&got);
         problem_drop(&q);
     }
+    return rc;
 }

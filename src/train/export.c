@@ -141,6 +141,7 @@ static status write_item(exporter *x, safetensors_writer *w, size_t entry, const
     for (int64_t row = 0; row < part->n_rows; row += block) {
         int64_t n = MIN(block, part->n_rows - row);
         source_read(&x->from, it->param, (part->first_row + row) * columns, n * columns, x->wide);
+        if (x->from.e) TRY(exec_check(x->from.e));
         if (turned) turn(x->turned, x->wide, n, columns);
         TRY(narrow_elements(x, turned ? x->turned : x->wide, n * columns, part->file_name));
         if (!turned) {

@@ -208,6 +208,7 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
         if (tokens[i] < 0 || tokens[i] >= vocab)
             return ERR(ERR_INPUT, "logits: token %zu is %d, the model knows 0 to %lld", i + 1, tokens[i],
                        (long long)vocab - 1);
+    status rc = OK;
     int32_t *pages = mem_alloc(n_pages * sizeof *pages);
     page_pool_take(&g->pages, pages, n_pages);
     step_set_pages(g, 0, pages, n_pages);
@@ -218,10 +219,11 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
             step_add(g, tokens[at], 0, (int64_t)at);
             step_pick(g);
         }
-        step_run(g, true);
+        TRY_GOTO(rc, step_run(g, true), done);
         memcpy(out + first * (size_t)vocab, step_logits(g, 0), (at - first) * (size_t)vocab * sizeof *out);
     }
+done:
     page_pool_drop(&g->pages, pages, n_pages);
     free(pages);
-    return OK;
+    return rc;
 }

@@ -248,7 +248,7 @@ static status prefill(scheduler *s) {
         step_pick(g);
         s->rows[n_rows++] = q;
     }
-    step_run(g, !sample_takes_top(s->options));
+    TRY(step_run(g, !sample_takes_top(s->options)));
     s->report->prefill_steps++;
     return sample_rows(s, n_rows);
 }
@@ -263,7 +263,7 @@ static status decode(scheduler *s) {
         q->n_cached++;
         s->rows[i] = q;
     }
-    step_run(g, !sample_takes_top(s->options));
+    TRY(step_run(g, !sample_takes_top(s->options)));
     s->report->decode_steps++;
     return sample_rows(s, (int64_t)s->n_active);
 }

@@ -37,7 +37,7 @@ static void write_ints(generator *g, value_id v, const int32_t *from, int64_t n)
     exec_write(g->e, v, 0, from, (size_t)n * sizeof *from);
 }
 
-void step_run(generator *g, bool with_logits) {
+status step_run(generator *g, bool with_logits) {
     const generation_section *s = section_of(g);
     int64_t n = length_of(g, s->tokens);
     int32_t n_tokens = (int32_t)g->n_tokens, n_pick = (int32_t)g->n_pick;
@@ -52,11 +52,12 @@ void step_run(generator *g, bool with_logits) {
         write_ints(g, s->pick, g->pick, most);
         write_ints(g, s->n_pick, &n_pick, 1);
     }
-    exec_run(g->e, g->where);
+    TRY(exec_run(g->e, g->where));
     size_t n_rows = (size_t)g->n_pick, row_bytes = (size_t)g->plan.model.config.vocab * sizeof(float);
     exec_read(g->e, s->top, 0, g->top, n_rows * sizeof *g->top);
     exec_read(g->e, s->top_sums, 0, g->top_sums, n_rows * sizeof *g->top_sums);
     if (with_logits) exec_read(g->e, s->logits, 0, g->logits, n_rows * row_bytes);
+    return exec_check(g->e);
 }
 
 const float *step_logits(const generator *g, int64_t row) {

@@ -68,8 +68,9 @@ static void fill_windows(windows *w, const text_tokens *t, size_t first) {
     }
 }
 
-static void run_windows(exec *e, const plan *p, const text_tokens *t, const perplexity_observer *observer,
-                        perplexity_report *out) {
+static status run_windows(exec *e, const plan *p, const text_tokens *t, const perplexity_observer *observer,
+                          perplexity_report *out) {
+    status rc = OK;
     const model *m = &p->model;
     size_t n = (size_t)(p->request.micro_batch * p->request.seq_len), bytes = n * sizeof(int32_t);
     windows w = {mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), n};
@@ -80,8 +81,9 @@ static void run_windows(exec *e, const plan *p, const text_tokens *t, const perp
         fill_windows(&w, t, at);
         exec_write(e, m->tokens, 0, w.tokens, bytes);
         exec_write(e, m->targets, 0, w.targets, bytes);
-        exec_run(e, SECTION_EVAL);
+        TRY_GOTO(rc, exec_run(e, SECTION_EVAL), done);
         exec_read(e, m->eval_losses, 0, w.losses, bytes);
+        TRY_GOTO(rc, exec_check(e), done);
         for (size_t i = 0; i < n; i++)
             if (w.targets[i] >= 0) sum += w.losses[i], out->n_predicted++;
         done = MIN(all, done + (uint64_t)p->request.micro_batch);
@@ -91,10 +93,12 @@ static void run_windows(exec *e, const plan *p, const text_tokens *t, const perp
     out->loss = sum / (double)out->n_predicted;
     out->perplexity = exp(out->loss);
     out->bits_per_byte = sum / M_LN2 / (double)t->n_bytes;
+done:
     free(w.tokens);
     free(w.targets);
     free(w.doc);
     free(w.losses);
+    return rc;
 }
 
 static status measure(const perplexity_options *o, const model_source *s, const perplexity_observer *observer,
@@ -118,7 +122,7 @@ static status measure(const perplexity_options *o, const model_source *s, const 
              done);
     TRY_GOTO(rc, model_source_load(s, e, &p), done);
     double start = clock_s();
-    run_windows(e, &p, &t, observer, out);
+    TRY_GOTO(rc, run_windows(e, &p, &t, observer, out), done);
     out->seconds = clock_s() - start;
     out->n_bytes = t.n_bytes;
     out->n_tokens = t.n;

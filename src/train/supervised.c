@@ -190,6 +190,7 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
     exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
+    TRY(exec_check(t->e));
     double seconds = clock_s() - begin + own_before - t->carried_s;
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
@@ -240,12 +241,13 @@ static status run_timed_step(trainer *t, bool goes_on, train_step_report *report
 
 status trainer_step(trainer *t, train_step_report *report) { return run_timed_step(t, false, report); }
 
-void trainer_evaluate(trainer *t, train_eval_report *out) {
+status trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
-    *out = (train_eval_report){.step = t->state.step, .n_rows = o->eval_rows};
-    out->loss = evaluator_loss(&t->eval, o->eval_rows);
-    out->exact_match = evaluator_exact_match(&t->eval, o->problems, &out->n_problems);
+    *out = (train_eval_report){.step = t->state.step, .n_rows = o->eval_rows, .loss = NAN, .exact_match = NAN};
+    TRY(evaluator_loss(&t->eval, o->eval_rows, &out->loss));
+    TRY(evaluator_exact_match(&t->eval, o->problems, &out->exact_match, &out->n_problems));
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
+    return OK;
 }
 
 /* Other columns, formats and files give other tokens: the fingerprint says so for all of them at once, and for a file that
@@ -415,7 +417,10 @@ status trainer_export(trainer *t, const export_options *o, export_report *out) {
     return export_running(t->e, t->p, t->description, o, out);
 }
 
-uint64_t trainer_param_hash(trainer *t) { return params_hash(t->e, t->p, t->r->comm); }
+status trainer_param_hash(trainer *t, uint64_t *out) {
+    *out = params_hash(t->e, t->p, t->r->comm);
+    return exec_check(t->e);
+}
 
 static status export_model(trainer *t) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
@@ -465,7 +470,7 @@ static status loop(trainer *t, train_result *out) {
         TRY(run_timed_step(t, goes_on(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        if (evaluates_behind(t, report.step)) trainer_evaluate(t, &out->eval);
+        if (evaluates_behind(t, report.step)) TRY(trainer_evaluate(t, &out->eval));
         if (saves_behind(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;
@@ -502,6 +507,14 @@ static status measure_driver(trainer *t, train_result *out) {
     return OK;
 }
 
+/* Also where the run has failed with rc: what cannot be read any more then is not the cause that is told. */
+static status hash_params(trainer *t, status rc, uint64_t *out) {
+    error_record why;
+    if (rc != OK) error_take(&why);
+    status read = trainer_param_hash(t, out);
+    return rc == OK ? read : error_give(&why);
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer *t;
@@ -523,12 +536,13 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         out->step_ms = t->seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->timed_tokens;
     }
     if (rc == OK && p->request.with_eval) {
-        trainer_evaluate(t, &out->eval);
+        rc = trainer_evaluate(t, &out->eval);
         /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
-        if ((o->on_example || r->comm) && r->train.problems > 0) evaluator_examples(&t->eval, EXAMPLES, o);
+        if (rc == OK && (o->on_example || r->comm) && r->train.problems > 0)
+            rc = evaluator_examples(&t->eval, EXAMPLES, o);
     }
     if (rc == OK && r->export_dir) rc = export_model(t);
-    out->param_hash = trainer_param_hash(t);
+    rc = hash_params(t, rc, &out->param_hash);
     exec_ledger(t->e, &out->memory);
     bool timed = exec_is_timed(t->e) && t->timed_tokens > 0;
     out->idle = timed ? 1 - t->kernel_seconds / t->micro_seconds : NAN;

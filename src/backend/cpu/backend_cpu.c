@@ -63,12 +63,14 @@ static void cpu_memory_close(backend_context *c, tier t, void *memory, size_t n_
     if (memory) munmap(memory, round_to_huge_pages(n_bytes));
 }
 
-static void cpu_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
+static status cpu_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
     memcpy(device_dst, host_src, n_bytes);
+    return OK;
 }
 
-static void cpu_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
+static status cpu_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
     memcpy(host_dst, device_src, n_bytes);
+    return OK;
 }
 
 static status cpu_synchronize(backend_context *c) { return OK; }

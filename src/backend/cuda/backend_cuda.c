@@ -131,21 +131,24 @@ static void cuda_unpin(backend_context *c, void *memory) { cudaHostUnregister(me
 
 /* From and to memory that need not be pinned; these wait for themselves and for nothing else. A copy from memory that is
  * not pinned returns when its bytes have left that memory, which is before they have arrived: hence the second wait. */
-static void cuda_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
-    cudaSetDevice(c->device);
-    cudaMemcpy(device_dst, host_src, n_bytes, cudaMemcpyHostToDevice);
-    cudaStreamSynchronize(cudaStreamLegacy);
+static status cuda_write(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes) {
+    CUDA_TRY(cudaSetDevice(c->device));
+    CUDA_TRY(cudaMemcpy(device_dst, host_src, n_bytes, cudaMemcpyHostToDevice));
+    CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
+    return OK;
 }
 
-static void cuda_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
-    cudaSetDevice(c->device);
-    cudaMemcpy(host_dst, device_src, n_bytes, cudaMemcpyDeviceToHost);
+static status cuda_read(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes) {
+    CUDA_TRY(cudaSetDevice(c->device));
+    CUDA_TRY(cudaMemcpy(host_dst, device_src, n_bytes, cudaMemcpyDeviceToHost));
+    return OK;
 }
 
-static void cuda_clear(backend_context *c, void *device_dst, size_t n_bytes) {
-    cudaSetDevice(c->device);
-    cudaMemset(device_dst, 0, n_bytes);
-    cudaStreamSynchronize(cudaStreamLegacy);
+static status cuda_clear(backend_context *c, void *device_dst, size_t n_bytes) {
+    CUDA_TRY(cudaSetDevice(c->device));
+    CUDA_TRY(cudaMemset(device_dst, 0, n_bytes));
+    CUDA_TRY(cudaStreamSynchronize(cudaStreamLegacy));
+    return OK;
 }
 
 static uint64_t cuda_used_bytes(const backend_context *c) {

@@ -22,7 +22,7 @@ typedef struct gemm_call {
     void *c;           /* likewise */
     const void *bias;  /* where q.bias */
     const float *a_scale, *b_scale; /* of e4m3 operands: what multiplies them, in device memory */
-    void *work;                     /* product_work_bytes(&q) */
+    void *work;                     /* product_work_bytes(&q), at a multiple of 256 bytes */
 } gemm_call;
 
 /* c->blas, c->stream and c->device are there. cache_directory: as gemm_cache_open. */

@@ -116,11 +116,20 @@ static status join_in(backend_context *c, stream s) {
     return OK;
 }
 
+/* Whoever opened the context need not be the thread that uses it, and each thread has a device of its own: launches, and
+ * events that are made here, belong to the current one. */
+static status try_select(backend_context *c, stream s) {
+    int current;
+    CUDA_TRY(cudaGetDevice(&current));
+    if (current != c->device) CUDA_TRY(cudaSetDevice(c->device));
+    return join_in(c, s);
+}
+
 static void queues_select(backend_context *c, stream s) {
     ASSERT(is_queue(s));
     c->selected = s;
     c->stream = c->queues->streams[s];
-    note(c, join_in(c, s));
+    note(c, try_select(c, s));
 }
 
 static status try_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {

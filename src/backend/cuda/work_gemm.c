@@ -16,13 +16,14 @@ enum {
     SPLIT_TILES = 64,  /* products of fewer tiles of 128 x 128 leave half of a large GPU idle ... */
     SPLIT_K = 512,     /* ... and are worth cutting where k is long */
     SPLIT_PARTS = 8,
+    WORK_ALIGNMENT = 256, /* of what lies behind something else in scratch: cuBLASLt wants that of its own */
 };
 #define WORK_LEAST ((size_t)1 << 20)
 #define WORK_MOST ((size_t)16 << 20)
 #define SPLIT_WORK_MOST ((size_t)32 << 20)
 
 static int64_t ld_up(int64_t n) { return round_up(n, LD_UNIT); }
-static size_t bytes_up(size_t n) { return align_up(n, 128); }
+static size_t bytes_up(size_t n) { return align_up(n, WORK_ALIGNMENT); }
 
 bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
