@@ -285,6 +285,21 @@ for words in "plan --json" "train --show-config" "help settings" "devices --hard
     "$RALO" $words >/dev/full 2>err
     [ $? = 1 ] && grep -q "^error: write to stdout: " err || fail "ralo $words >/dev/full: $(tail -n 1 err)"
 done
+# Files that are opened do not get the numbers of standard ones that the caller closed: no progress line among the metrics.
+for closed in '2>&-' '<&- 2>&-' '<&- >&- 2>&-'; do
+    eval '"$RALO" train "${tiny[@]}" --set run.dir=closed >out '"$closed" || fail "train $closed: exit code $?"
+    python3 -c 'import json
+for line in open("closed/metrics.jsonl"): json.loads(line)' 2>err || fail "train $closed: metrics.jsonl: $(tail -n 1 err)"
+    rm -r closed
+done
+"$RALO" train "${tiny[@]}" --set run.dir=closed --json >&- 2>err
+[ $? = 1 ] && grep -q "^error: write to stdout: " err || fail "train --json >&-: $(tail -n 1 err)"
+# Whatever little memory there is (a loader or sanitizer may refuse it first), the end is an end: OpenBLAS' threads get no
+# buffer and do not stop.
+for kib in 50000 60000 70000; do
+    (ulimit -v $kib && timeout 20 "$RALO" plan "${tiny[@]}") >out 2>err
+    [ $? != 124 ] || fail "plan in $kib KiB does not end: $(tail -n 1 err)"
+done
 touch plain
 check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
 
