@@ -273,6 +273,9 @@ listing run | cmp -s before - || fail "a refused resume of another model changed
 check 2 train.seed=1 -- train "${tiny[@]}" --set run.dir=run --set train.seed=2 --resume auto
 listing run | cmp -s before - || fail "a refused resume with another seed changed run.dir"
 check 0 -- train run/config.yaml --set run.dir=again # the saved settings are settings
+# A checkpoint that had stepped aside when a crash came is put back before the newest is looked for.
+mv run/checkpoints/step-00000003 run/checkpoints/.old-step-00000003
+check 0 "is restored" "resumed from run/checkpoints/step-00000003" -- train run/config.yaml --resume auto
 # A disk that is full in the middle is a run that failed; what was printed and did not arrive is no success.
 (
     trap '' XFSZ
