@@ -303,6 +303,15 @@ for kib in 50000 60000 70000; do
     (ulimit -v $kib && timeout 20 "$RALO" plan "${tiny[@]}") >out 2>err
     [ $? != 124 ] || fail "plan in $kib KiB does not end: $(tail -n 1 err)"
 done
+# What has a name and is no file keeps it: renamed over /dev/null, a file would take it from the whole machine.
+mkfifo pipe && exec 3<>pipe
+check 2 "trace: pipe is" "expected a file or a new name" -- train "${tiny[@]}" --set run.dir=never --trace pipe
+[ -p pipe ] || fail "--trace took the place of a pipe"
+mkfifo plan.svg && exec 4<>plan.svg
+check 0 -- plan "${tiny[@]}" --timeline plan.svg
+[ -p plan.svg ] && read -r -t 5 -u 4 line && [ "${line:0:4}" = "<svg" ] || fail "--timeline took the place of a pipe"
+exec 3>&- 4>&-
+rm -rf never
 touch plain
 check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
 
