@@ -74,6 +74,12 @@ check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}
 check 2 "table.parquet: found a file of Parquet" "JSON lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
 check 0 "1 documents" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
 
+# ---- bytes that memory cannot hold are refused before they are read
+truncate -s "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)K" large.txt && {
+    check 3 "no memory for" data.cache -- train "${bytes[@]}" --set data.source=large.txt --set run.dir=never
+    rm large.txt
+}
+
 # ---- stopped and resumed is the same run; other data is refused
 mix=("${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" --set run.dir=half --set train.schedule=constant)
 check 0 -- train "${mix[@]}" --set run.dir=whole
