@@ -273,6 +273,10 @@ listing run | cmp -s before - || fail "a refused resume of another model changed
 check 2 train.seed=1 -- train "${tiny[@]}" --set run.dir=run --set train.seed=2 --resume auto
 listing run | cmp -s before - || fail "a refused resume with another seed changed run.dir"
 check 0 -- train run/config.yaml --set run.dir=again # the saved settings are settings
+cp -r run/checkpoints/step-00000003 damaged
+python3 -c 'f = open("damaged/tensors-00001-of-00001.safetensors", "r+b"); f.seek(-1, 2); b = f.read(1)[0]; f.seek(-1, 2); f.write(bytes([b ^ 1]))'
+check 2 "damaged/tensors-00001-of-00001.safetensors is damaged" "take another checkpoint of the run" -- train run/config.yaml --resume damaged \
+    --set run.dir=again-2
 # A checkpoint that had stepped aside when a crash came is put back before the newest is looked for.
 mv run/checkpoints/step-00000003 run/checkpoints/.old-step-00000003
 check 0 "is restored" "resumed from run/checkpoints/step-00000003" -- train run/config.yaml --resume auto
