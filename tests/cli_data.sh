@@ -64,6 +64,22 @@ check 0 "1 documents" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set r
 check 2 "weight for 'qa.jsonl' and none for 'text.txt'" -- train "${tiny[@]}" --set data.source=qa.jsonl:1,text.txt \
     --set run.dir=never
 
+# ---- what is packed is no text, though bytes are bytes
+bytes=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=1 --set train.warmup=0
+    --set train.eval_rows=0 --set train.problems=0 --set data.eval_fraction=0)
+gzip -c qa.jsonl >qa.jsonl.gz && cp qa.jsonl.gz qa-gz.jsonl
+{ printf 'PAR1\025' && seq 1000; } >table.parquet
+check 2 "qa.jsonl.gz: found a file of gzip" "gzip -dk" data.format=text -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set run.dir=never
+check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}" --set data.source=qa-gz.jsonl --set run.dir=never
+check 2 "table.parquet: found a file of Parquet" "JSON lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
+check 0 "1 documents" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
+
+# ---- bytes that memory cannot hold are refused before they are read
+truncate -s "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)K" large.txt && {
+    check 3 "no memory for" data.cache -- train "${bytes[@]}" --set data.source=large.txt --set run.dir=never
+    rm large.txt
+}
+
 # ---- stopped and resumed is the same run; other data is refused
 mix=("${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" --set run.dir=half --set train.schedule=constant)
 check 0 -- train "${mix[@]}" --set run.dir=whole

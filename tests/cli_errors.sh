@@ -273,6 +273,13 @@ listing run | cmp -s before - || fail "a refused resume of another model changed
 check 2 train.seed=1 -- train "${tiny[@]}" --set run.dir=run --set train.seed=2 --resume auto
 listing run | cmp -s before - || fail "a refused resume with another seed changed run.dir"
 check 0 -- train run/config.yaml --set run.dir=again # the saved settings are settings
+cp -r run/checkpoints/step-00000003 damaged
+python3 -c 'f = open("damaged/tensors-00001-of-00001.safetensors", "r+b"); f.seek(-1, 2); b = f.read(1)[0]; f.seek(-1, 2); f.write(bytes([b ^ 1]))'
+check 2 "damaged/tensors-00001-of-00001.safetensors is damaged" "take another checkpoint of the run" -- train run/config.yaml --resume damaged \
+    --set run.dir=again-2
+# A checkpoint that had stepped aside when a crash came is put back before the newest is looked for.
+mv run/checkpoints/step-00000003 run/checkpoints/.old-step-00000003
+check 0 "is restored" "resumed from run/checkpoints/step-00000003" -- train run/config.yaml --resume auto
 # A disk that is full in the middle is a run that failed; what was printed and did not arrive is no success.
 (
     trap '' XFSZ
@@ -285,6 +292,30 @@ for words in "plan --json" "train --show-config" "help settings" "devices --hard
     "$RALO" $words >/dev/full 2>err
     [ $? = 1 ] && grep -q "^error: write to stdout: " err || fail "ralo $words >/dev/full: $(tail -n 1 err)"
 done
+# Files that are opened do not get the numbers of standard ones that the caller closed: no progress line among the metrics.
+for closed in '2>&-' '<&- 2>&-' '<&- >&- 2>&-'; do
+    eval '"$RALO" train "${tiny[@]}" --set run.dir=closed >out '"$closed" || fail "train $closed: exit code $?"
+    python3 -c 'import json
+for line in open("closed/metrics.jsonl"): json.loads(line)' 2>err || fail "train $closed: metrics.jsonl: $(tail -n 1 err)"
+    rm -r closed
+done
+"$RALO" train "${tiny[@]}" --set run.dir=closed --json >&- 2>err
+[ $? = 1 ] && grep -q "^error: write to stdout: " err || fail "train --json >&-: $(tail -n 1 err)"
+# Whatever little memory there is (a loader or sanitizer may refuse it first), the end is an end: OpenBLAS' threads get no
+# buffer and do not stop.
+for kib in 50000 60000 70000; do
+    (ulimit -v $kib && timeout 20 "$RALO" plan "${tiny[@]}") >out 2>err
+    [ $? != 124 ] || fail "plan in $kib KiB does not end: $(tail -n 1 err)"
+done
+# What has a name and is no file keeps it: renamed over /dev/null, a file would take it from the whole machine.
+mkfifo pipe && exec 3<>pipe
+check 2 "trace: pipe is" "expected a file or a new name" -- train "${tiny[@]}" --set run.dir=never --trace pipe
+[ -p pipe ] || fail "--trace took the place of a pipe"
+mkfifo plan.svg && exec 4<>plan.svg
+check 0 -- plan "${tiny[@]}" --timeline plan.svg
+[ -p plan.svg ] && read -r -t 5 -u 4 line && [ "${line:0:4}" = "<svg" ] || fail "--timeline took the place of a pipe"
+exec 3>&- 4>&-
+rm -rf never
 touch plain
 check 2 plain -- train "${tiny[@]}" --set run.dir=plain/run
 

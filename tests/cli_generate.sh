@@ -184,6 +184,12 @@ refused "--system" generate --model talk --prompt x --system loud
 refused "text.jsonl:1: found a text without turns" generate --model talk --prompt-file text.jsonl --system loud
 refused "no token '<|im_start|>'" generate --model run --prompt x --chat chatml
 refused "is not UTF-8" generate --model talk --prompt $'a\xff' --chat chatml
+refused "--prompt:1: byte 2 is not UTF-8" generate --model talk --prompt $'a\xff'
+printf 'fine\nb\xe4d\n' >latin1.txt
+refused "latin1.txt:2: byte 2 is not UTF-8" generate --model talk --prompt-file latin1.txt
+refused "latin1.txt: byte 7 is not UTF-8" eval --model talk --data latin1.txt
+run 0 eval --model run --data latin1.txt # bytes are bytes
+run 0 generate --model run --prompt $'a\xff' --max-new 2
 refused "is not UTF-8" generate --model talk --prompt a --chat chatml --system $'a\xff'
 refused "--chat: found 'jinja'" generate --model talk --prompt x --chat jinja
 refused "--on-error is for" generate --model talk --prompt x --on-error skip

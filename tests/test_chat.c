@@ -251,6 +251,8 @@ static void unknown_templates_are_refused_for_messages_only(void **state) {
         "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]", /* without <<SYS>> */
         "<|im_start|>{{ role }}<|im_sep|>{{ content }}<|im_end|>",
         "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023 <|eot_id|>",
+        "<|im_start|>system\nToday Date: {{ strftime_now('%d %B %Y') }}<|im_end|>",
+        "{{ '<|im_start|>' + role + content + '<|im_end|>' + bos_token }}", /* BOS between turns */
         "### Human: {{ messages[0].content }}",
     };
     for (size_t i = 0; i < ARRAY_LENGTH(templates); i++) {
@@ -281,6 +283,31 @@ static void unknown_templates_are_refused_for_messages_only(void **state) {
         tokenizer_close(t);
         json_decref(config);
     }
+}
+
+/* As the templates of Llama models that were trained with ChatML do. */
+static void chatml_begins_with_bos_where_its_template_does(void **state) {
+    static const char *const templates[] = {"{{ '<|im_start|>' + content + '<|im_end|>' }}",
+                                            "{{ bos_token }}{{ '<|im_start|>' + content + '<|im_end|>' }}"};
+    chat_tokens out[2] = {0};
+    for (size_t i = 0; i < 2; i++) {
+        json_t *config = json_pack("{s:s, s:s}", "bos_token", "<|begin_of_text|>", "chat_template", templates[i]);
+        tokenizer *t = open_tokenizer("bytes.json", config);
+        chat *c = open_chat(t, CHAT_AUTO);
+        record_parser p = {0};
+        assert_int_equal(chat_format_of(c), CHAT_CHATML);
+        data_record r = parse(&p, "{\"prompt\": \"a\", \"completion\": \"b\"}");
+        assert_int_equal(chat_encode(c, &r, TRAIN_ON_RESPONSE, &out[i]), OK);
+        assert_int_equal(out[i].ids[0], tokenizer_special(t, i ? "<|begin_of_text|>" : "<|im_start|>"));
+        chat_close(c);
+        record_parser_close(&p);
+        tokenizer_close(t);
+        json_decref(config);
+    }
+    assert_int_equal(out[1].n, out[0].n + 1);
+    assert_memory_equal(out[1].ids + 1, out[0].ids, out[0].n * sizeof *out[0].ids);
+    assert_false(out[1].trained[0]);
+    for (size_t i = 0; i < 2; i++) chat_tokens_free(&out[i]);
 }
 
 static void auto_without_a_template_follows_the_special_tokens(void **state) {
@@ -466,6 +493,7 @@ int main(void) {
         cmocka_unit_test(plain_pairs_are_prompt_response_and_end),
         cmocka_unit_test(the_prompt_is_always_a_prefix),
         cmocka_unit_test(unknown_templates_are_refused_for_messages_only),
+        cmocka_unit_test(chatml_begins_with_bos_where_its_template_does),
         cmocka_unit_test(auto_without_a_template_follows_the_special_tokens),
         cmocka_unit_test(llama2_turns_alternate),
         cmocka_unit_test(the_last_response_alone_is_left_to_the_model),

@@ -491,6 +491,15 @@ static void a_directory_has_one_writer(void **state) {
     assert_non_null(strstr(error_message(), "another running"));
     checkpointer_close(first);
     checkpointer_close(open_or_die(&w, 0));
+    /* Who begins a run and had looked before the other one saved looks again, once nobody else writes. */
+    save_steps(&w, 0, 3, 3);
+    o.fresh = true;
+    assert_int_equal(checkpointer_open(&second, &o, w.tensors, N_TENSORS), ERR_INPUT);
+    assert_null(second);
+    assert_non_null(strstr(error_message(), "step-00000003"));
+    o.fresh = false;
+    assert_int_equal(checkpointer_open(&second, &o, w.tensors, N_TENSORS), OK);
+    checkpointer_close(second);
     world_fini(&w);
 }
 

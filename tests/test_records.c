@@ -184,6 +184,20 @@ static const struct {
     {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
      "\"content\": \"b\"}], \"tools\": \"[{}]\"}",
      ":2|'tools'|a string"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"function_call\": {\"name\": \"f\"}}]}",
+     ":2|messages[0]|function_call"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": \"t\"}]}",
+     ":2|messages[0]|reasoning_content|<think>"},
+    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
+     "\"content\": \"b\", \"thinking\": \"t\"}]}",
+     ":2|completion[0]|thinking"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}", ":2|messages[0]|weight 0|1"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": false}]}",
+     ":2|messages[0]|weight false"},
+    {"{\"system\": \"s\", \"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}",
+     ":2|key 'system'|a string|first turn|del(.system)"},
+    {"{\"system_prompt\": \"s\", \"question\": \"q\", \"answer\": \"a\"}", ":2|key 'system_prompt'|data.prompt_column"},
+    {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\", \"b\"]]}", ":2|key 'history'|a list"},
     {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": \"b\"}",
      ":2|'prompt' and 'completion'|a list and a string|two texts or two lists"},
     {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": null}", ":2|a list and null"},
@@ -230,6 +244,24 @@ static void a_bad_line_is_named_or_counted(void **state) {
         assert_span(q.text, "three");
         records_close(r);
     }
+}
+
+/* What is empty, says nothing new, or stands beside columns that were named is no loss. */
+static void keys_without_a_message_are_left(void **state) {
+    static const char *const good[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"u\", \"name\": \"n\", \"weight\": 0}, {\"role\": "
+        "\"assistant\", "
+        "\"content\": \"a\", \"reasoning_content\": \"\", \"thinking\": null, \"weight\": 1}], \"tools\": \"\"}",
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"assistant\", \"content\": \"a\"}], "
+        "\"system\": \"s\", \"history\": []}",
+        "{\"instruction\": \"i\", \"output\": \"o\", \"system\": \"\", \"system_prompt\": null}",
+        "{\"text\": \"t\", \"system\": \"s\"}"};
+    for (size_t i = 0; i < ARRAY_LENGTH(good); i++) {
+        write_text(path, good[i]);
+        records_close(open_records((record_options){0}));
+    }
+    write_text(path, "{\"a\": \"p\", \"b\": \"r\", \"system\": \"s\"}");
+    records_close(open_records((record_options){.prompt_column = "a", .response_column = "b"}));
 }
 
 static void deep_nesting_is_refused(void **state) {
@@ -394,6 +426,7 @@ int main(void) {
         cmocka_unit_test(lists_of_prompt_and_completion_are_one_conversation),
         cmocka_unit_test(columns_can_be_named),
         cmocka_unit_test(a_bad_line_is_named_or_counted),
+        cmocka_unit_test(keys_without_a_message_are_left),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(the_line_number_is_that_of_the_file),
         cmocka_unit_test(long_lines_work_up_to_the_limit),

@@ -175,7 +175,7 @@ char *str_format_bytes(char buf[32], uint64_t n_bytes);
 char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
-/* Whole or not at all: a new file beside it, flushed, that takes its name. */
+/* Whole or not at all: a new file beside it, flushed, that takes its name. A device or pipe is written to as it is. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
 /* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
  * file_write_whole does. */

@@ -123,9 +123,25 @@ static status write_and_close(int fd, const char *path, const char *text, size_t
     return rc;
 }
 
+/* A device or a pipe that has the name (/dev/null, /dev/stdout) gets the bytes: a file renamed over it would take it from
+ * every other program. */
+static bool is_special(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+static status write_special(const char *path, const char *text, size_t n_bytes) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    status rc = write_all(fd, path, text, n_bytes);
+    if (close(fd) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
+    return rc;
+}
+
 status file_write_whole(const char *path, const char *text, size_t n_bytes) {
     status rc;
     int fd;
+    if (is_special(path)) return write_special(path, text, n_bytes);
     strbuf temporary;
     strbuf_init(&temporary);
     TRY_GOTO(rc, temporary_open(path, &temporary, &fd), done);

@@ -1,9 +1,13 @@
 /* main.c - from argv to a command of the table; the only place that exits. */
+#define _DEFAULT_SOURCE 1 /* on_exit */
 #include "cli/cli.h"
 #include "ralo.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static status dispatch(int argc, char **argv) {
     if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
@@ -31,7 +35,24 @@ static status flush_stdout(void) {
     return ERR(ERR_RUN, "write to stdout: %s; what was printed is not whole", strerror(errno ? errno : EIO));
 }
 
+/* A descriptor that the caller closed would be given to the next file that is opened, and metrics.jsonl would get the
+ * progress lines. What takes its place is open the wrong way round: using it fails, as it would have. */
+static void occupy_standard_files(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* Behind all other handlers and instead of the libraries' ends: OpenBLAS waits there for its threads, and one that the
+ * system gives no memory for its buffer asks for it forever. */
+static void leave(int code, void *unused) {
+    (void)unused;
+    fflush(NULL);
+    _exit(code);
+}
+
 int main(int argc, char **argv) {
+    occupy_standard_files();
+    on_exit(leave, NULL);
     status rc = dispatch(argc - 1, argv + 1);
     if (rc == OK) rc = flush_stdout();
     if (rc != OK) error_print(stderr);

@@ -191,10 +191,13 @@ static status write_turns(writer *w, const question *q, chat_tokens *out) {
 static status write_question(writer *w, const question *q, prompt *out) {
     chat_tokens tokens = {0};
     status rc;
-    if (q->is_plain && !w->plain_as_turns)
+    if (q->is_plain && !w->plain_as_turns) {
         rc = generator_encode(w->g, q->record.prompt.text, q->record.prompt.length, &tokens.ids, &tokens.n,
                               &tokens.capacity);
-    else rc = write_turns(w, q, &tokens);
+        if (rc != OK) rc = ERR(rc, "%s:%llu: %s", q->record.path, (unsigned long long)q->record.line, error_message());
+    } else {
+        rc = write_turns(w, q, &tokens);
+    }
     free(tokens.trained);
     *out = (prompt){tokens.ids, tokens.n};
     return rc;

@@ -24,8 +24,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The version counts what is read of records too: 2 has turns under prompt and completion, and refuses tools. */
-enum { HEADER_BYTES = 4096, CACHE_VERSION = 2, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
+/* The version counts what is read of records too: 2 has turns under prompt and completion, and refuses tools; 3
+ * refuses other keys that would be lost. */
+enum { HEADER_BYTES = 4096, CACHE_VERSION = 3, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 typedef struct cache_header {

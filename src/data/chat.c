@@ -4,7 +4,7 @@
  * understand it would give tokens that are nearly right. The tokenizer's own template is looked at only to tell which
  * of the known formats it is, by the markers that it writes; any other is refused by name where it would be needed.
  *
- *   chatml   <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n
+ *   chatml   [BOS] <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n
  *   llama3   BOS <|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|> ...
  *   llama2   BOS [INST] <<SYS>>\nsystem\n<</SYS>>\n\nHello [/INST] Hi EOS BOS [INST] ...
  *
@@ -27,6 +27,7 @@ struct chat {
     int32_t bos, eos;               /* -1: none. bos: what stands before a document */
     int32_t start, end_header, end; /* control tokens of the format */
     strbuf default_system;          /* of conversations that have none; empty: none */
+    bool leads;                     /* ChatML: BOS before the first turn */
     bool thinks;                    /* Qwen3: the last answer carries its thoughts, empty ones too */
     strbuf unknown;                 /* CHAT_AUTO met a template that is none of these: the file it stands in */
 };
@@ -91,11 +92,18 @@ static status read_template(const char *tokenizer_name, strbuf *out, strbuf *pat
     return OK;
 }
 
-/* By the markers that a template writes; CHAT_AUTO: none of ours. Llama 3.1 and later write dates into the system
- * message, Phi puts <|im_sep|> where ChatML has a line end, Mistral has [INST] without <<SYS>>. */
+/* BOS once, before the first turn: so begin ChatML templates of models whose texts begin with it. */
+static bool begins_with_bos(const char *template) {
+    const char *bos = strstr(template, "bos_token"), *turn = strstr(template, "<|im_start|>");
+    return bos && turn && bos < turn && !strstr(bos + 1, "bos_token");
+}
+
+/* By the markers that a template writes; CHAT_AUTO: none of ours. Llama 3.1 and later, and SmolLM3, write dates into the
+ * system message, Phi puts <|im_sep|> where ChatML has a line end, Mistral has [INST] without <<SYS>>. */
 static chat_format recognise(const char *template) {
+    if (strstr(template, "strftime_now")) return CHAT_AUTO;
     if (strstr(template, "<|im_start|>") && strstr(template, "<|im_end|>") && !strstr(template, "<|im_sep|>"))
-        return CHAT_CHATML;
+        return !strstr(template, "bos_token") || begins_with_bos(template) ? CHAT_CHATML : CHAT_AUTO;
     if (strstr(template, "<|start_header_id|>") && strstr(template, "<|eot_id|>") &&
         !strstr(template, "Cutting Knowledge Date"))
         return CHAT_LLAMA3;
@@ -185,6 +193,7 @@ status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, cha
     }
     if (c->format == CHAT_CHATML && template.length > 0 && recognise(template.text) == CHAT_CHATML) {
         find_default_system(template.text, &c->default_system);
+        c->leads = begins_with_bos(template.text) && tokenizer_bos(t) >= 0;
         c->thinks = strstr(template.text, "last_query_index") && strstr(template.text, "</think>");
     }
     TRY_GOTO(rc, find_control_tokens(c), done);
@@ -205,8 +214,8 @@ void chat_close(chat *c) {
 }
 
 void chat_describe(const chat *c, strbuf *out) {
-    strbuf_printf(out, "chat %s, bos %d, eos %d%s, system '", format_names[c->format], c->bos, c->eos,
-                  c->thinks ? ", thinks" : "");
+    strbuf_printf(out, "chat %s, bos %d, eos %d%s%s, system '", format_names[c->format], c->bos, c->eos,
+                  c->leads ? ", leads" : "", c->thinks ? ", thinks" : "");
     strbuf_add_bytes(out, c->default_system.text, c->default_system.length);
     strbuf_add(out, "'");
 }
@@ -380,6 +389,7 @@ static status chatml(const chat *c, const turns *t, chat_tokens *out) {
             last_user = i;
             break;
         }
+    if (c->leads) add_id(out, tokenizer_bos(c->t), false);
     if (c->default_system.length > 0 && t->messages[0].role != TURN_SYSTEM)
         TRY_GOTO(rc, chatml_turn(c, "system", (span){c->default_system.text, c->default_system.length}, out), done);
     for (size_t i = 0; i < t->n; i++) {

@@ -59,7 +59,37 @@ static turn_style messages_under(const char *key) {
 }
 
 static bool is_nothing(const json_t *v) {
-    return !v || json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0);
+    return !v || json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_string(v) && json_string_length(v) == 0);
+}
+
+/* What a turn may say beside its text, and would be lost. The content beside tool_calls is often null: this is the
+ * reason, so it is looked at first. */
+static status refuse_beside_content(const json_t *m, const turn_style *t, size_t index, place at) {
+    static const struct {
+        const char *key, *expected;
+    } keys[] = {{"tool_calls", "plain text turns only"},
+                {"function_call", "plain text turns only"},
+                {"reasoning_content", "thoughts inside the text, as <think>...</think>, or none"},
+                {"reasoning", "thoughts inside the text, as <think>...</think>, or none"},
+                {"thinking", "thoughts inside the text, as <think>...</think>, or none"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
+        if (!is_nothing(json_object_get(m, keys[i].key)))
+            return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected %s" SKIP_HINT, at.path, at.line, t->list,
+                       index, keys[i].key, keys[i].expected);
+    return OK;
+}
+
+/* OpenAI's files leave a turn of the assistant out of the loss with "weight": 0. */
+static status refuse_weight(const json_t *m, const turn_style *t, size_t index, place at) {
+    const json_t *weight = json_object_get(m, "weight");
+    if (is_nothing(weight) || json_is_true(weight) || json_number_value(weight) == 1) return OK;
+    char number[32] = "";
+    if (json_is_number(weight)) snprintf(number, sizeof number, "%g", json_number_value(weight));
+    return ERR(ERR_INPUT,
+               "%s:%llu: %.100s[%zu]: found weight %s, expected 1 or none: every turn of the assistant is trained on; "
+               "what is context only stands in a list 'prompt' before a list 'completion'" SKIP_HINT,
+               at.path, at.line, t->list, index, *number ? number : kind_of(weight));
 }
 
 static status read_message(const json_t *m, const turn_style *t, size_t index, place at, record_message *out) {
@@ -67,9 +97,7 @@ static status read_message(const json_t *m, const turn_style *t, size_t index, p
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
                    t->list, index, kind_of(m), t->role, t->content);
     const json_t *role = json_object_get(m, t->role), *content = json_object_get(m, t->content);
-    if (!is_nothing(json_object_get(m, "tool_calls"))) /* the content beside it is often null: this is the reason */
-        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found tool_calls, expected plain text turns only" SKIP_HINT,
-                   at.path, at.line, t->list, index);
+    TRY(refuse_beside_content(m, t, index, at));
     if (!json_is_string(role) || !json_is_string(content))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
                    at.line, t->list, index, t->role, kind_of(role), t->content, kind_of(content));
@@ -83,7 +111,7 @@ static status read_message(const json_t *m, const turn_style *t, size_t index, p
     if (out->role == TURN_ASSISTANT && out->content.length == 0)
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
                    at.path, at.line, t->list, index);
-    return OK;
+    return out->role == TURN_ASSISTANT ? refuse_weight(m, t, index, at) : OK;
 }
 
 /* Appends a list of turns to the record. */
@@ -212,13 +240,28 @@ static status unknown_shape(const json_t *root, place at) {
     return rc;
 }
 
-static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
+/* What other programs put before a conversation from a key of its own. A system turn says it already. */
+static status refuse_beside_record(const json_t *root, const data_record *r, place at) {
+    static const char *const keys[] = {"system", "system_prompt", "history"};
+    bool turns = r->kind == RECORD_MESSAGES, told = turns && r->messages[0].role == TURN_SYSTEM;
+    for (size_t i = told ? 2 : 0; i < ARRAY_LENGTH(keys) && r->kind != RECORD_TEXT; i++) {
+        const json_t *v = json_object_get(root, keys[i]);
+        if (is_nothing(v) || !(json_is_string(v) || json_is_array(v))) continue;
+        return ERR(ERR_INPUT,
+                   "%s:%llu: key '%s': found %s, which would be left out, expected %s (jq -c 'del(.%s)' takes the key "
+                   "away)" SKIP_HINT,
+                   at.path, at.line, keys[i], kind_of(v),
+                   turns ? "it as the first turn of the conversation"
+                         : "messages that begin with it, or data.prompt_column and data.response_column, which name "
+                           "all that is read",
+                   keys[i]);
+    }
+    return OK;
+}
+
+static status read_known_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     const json_t *root = p->root;
     bool open = o->may_lack_response;
-    if (o->prompt_column && *o->prompt_column) {
-        bool named = o->response_column && *o->response_column;
-        return read_pair_or_turns(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
-    }
     if (has(root, messages_style.list)) return read_messages(p, &messages_style, o, at, out);
     if (has(root, sharegpt_style.list)) return read_messages(p, &sharegpt_style, o, at, out);
     if (has(root, "prompt") && (open || has(root, "completion")))
@@ -230,6 +273,15 @@ static status read_shape(record_parser *p, const record_options *o, place at, da
     if (!has(root, "text")) return unknown_shape(root, at);
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);
+}
+
+static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
+    if (o->prompt_column && *o->prompt_column) {
+        bool named = o->response_column && *o->response_column;
+        return read_pair_or_turns(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
+    }
+    TRY(read_known_shape(p, o, at, out));
+    return refuse_beside_record(p->root, out, at);
 }
 
 /* Data sets are often one list, on one line or over many. */

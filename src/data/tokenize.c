@@ -381,6 +381,31 @@ static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
 
 /* ---- a file -------------------------------------------------------------------------------------------------- */
 
+/* As bytes any file is text, so that a compressed one or a table of columns would be trained on without a word. */
+static status refuse_packed(const tokenize_job *j, reader *in, bool is_text) {
+    static const struct {
+        const char *magic, *name, *way;
+        size_t n_bytes;
+    } kinds[] = {
+        {"\x1f\x8b", "gzip", "unpack it (gzip -dk FILE)", 2},
+        {"\x28\xb5\x2f\xfd", "zstd", "unpack it (zstd -d FILE)", 4},
+        {"\xfd"
+         "7zXZ",
+         "xz", "unpack it (xz -dk FILE)", 6},
+        {"BZh91AY&SY", "bzip2", "unpack it (bzip2 -dk FILE)", 10},
+        {"PK\x03\x04", "zip", "unpack it (unzip FILE)", 4},
+        {"PAR1\x15", "Parquet", "write its rows as JSON lines (pandas: read_parquet, to_json with lines=True)", 5},
+        {"ARROW1", "Arrow", "write its rows as JSON lines (pandas: read_feather, to_json with lines=True)", 6}};
+    span head;
+    TRY(reader_peek(in, 16, &head));
+    if (is_text && j->options->format == FORMAT_TEXT) return OK;
+    for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++)
+        if (head.length >= kinds[i].n_bytes && memcmp(head.text, kinds[i].magic, kinds[i].n_bytes) == 0)
+            return ERR(ERR_INPUT, "%s: found a file of %s, expected text or JSON lines; %s%s", in->path, kinds[i].name,
+                       kinds[i].way, is_text ? ", or train on its bytes as they are with data.format=text" : "");
+    return OK;
+}
+
 static status build(tokenize_job *j, const char *path, bool is_text, cache_slot *slot, token_store *out) {
     status rc = OK;
     reader in;
@@ -388,6 +413,7 @@ static status build(tokenize_job *j, const char *path, bool is_text, cache_slot 
     store_builder b = {0};
     uint32_t width = store_width(j->tokenizer, is_text);
     TRY(reader_open(&in, path));
+    TRY_GOTO(rc, refuse_packed(j, &in, is_text), done);
     TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
     TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);
     TRY_GOTO(rc, reader_finish(&in, &source_hash), done);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char header[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
@@ -154,7 +155,10 @@ void trace_flush_if_due(trace *t) {
 }
 
 status trace_open(trace **out, const char *path, const program *p, size_t longest_section) {
+    struct stat info;
     *out = NULL;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* the new file would take its name, also that of /dev/null */
+        return ERR(ERR_INPUT, "trace: %s is a directory, a device or a pipe, expected a file or a new name", path);
     trace *t = mem_alloc(sizeof *t);
     strbuf partial;
     strbuf_init(&partial);

@@ -459,7 +459,18 @@ static void make_copies(checkpointer *c) {
     }
 }
 
-static status open_dir(checkpointer *c) {
+/* Planning and loading took time since the caller looked, and another run may have come and gone. */
+static status check_fresh(const char *run_dir) {
+    char newest[4096];
+    TRY(checkpoint_find_newest(run_dir, newest, sizeof newest));
+    if (!newest[0]) return OK;
+    return ERR(ERR_INPUT,
+               "run.dir %s holds a checkpoint of another run that ended meanwhile (%s); choose another run.dir, or "
+               "continue that one with --resume auto",
+               run_dir, newest);
+}
+
+static status open_dir(checkpointer *c, const checkpoint_options *o) {
     TRY(dir_make(c->dir));
     const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
     if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
@@ -468,7 +479,7 @@ static status open_dir(checkpointer *c) {
     if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ERR(ERR_INPUT, "%s is in use by another running ralo; give this run its own directory", c->dir);
     TRY(clean_up(c->dir));
-    return OK;
+    return o->fresh ? check_fresh(o->run_dir) : OK;
 }
 
 static status open_staging(checkpointer *c) {
@@ -530,7 +541,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     c->model = o->model ? arena_string(&c->memory, o->model) : NULL;
     TRY_GOTO(rc, checkpoint_layout_make(&c->layout, &c->memory, tensors, n, shard_bytes), fail);
     c->dir = arena_format(&c->memory, "%s/checkpoints", o->run_dir);
-    if (c->rank == 0) TRY_GOTO(rc, open_dir(c), fail);
+    if (c->rank == 0) TRY_GOTO(rc, open_dir(c, o), fail);
     if (c->comm) TRY_GOTO(rc, comm_barrier(c->comm), fail);
     if (o->background) {
         make_copies(c);

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define ANOTHER "; take another checkpoint of the run, by its directory"
+
 /* ---- the state as JSON --------------------------------------------------------------------------------------- */
 
 /* JSON has no NaN and no infinity, and its integers end at 2^63: those are words. */
@@ -80,7 +82,8 @@ static status check_file(const char *dir, const json_t *file, const char *where,
     *out = arena_format(memory, "%s/%s", dir, name);
     if (stat(*out, &st) != 0) return ERR(ERR_INPUT, "%s: %s, and %s names it", *out, strerror(errno), where);
     if (!S_ISREG(st.st_mode) || st.st_size != n_bytes)
-        return ERR(ERR_INPUT, "%s: found %lld bytes, expected %lld", *out, (long long)st.st_size, (long long)n_bytes);
+        return ERR(ERR_INPUT, "%s: found %lld bytes, expected %lld" ANOTHER, *out, (long long)st.st_size,
+                   (long long)n_bytes);
     return OK;
 }
 
@@ -424,15 +427,15 @@ static status verify_headers(const reader *r) {
     for (size_t i = 0; i < r->n_files; i++) {
         checksum_hex(hex, r->files[i].map, shard_header_bytes(&r->files[i]));
         if (strcmp(hex, r->header_hex[i]) != 0)
-            return ERR(ERR_INPUT, "%s is damaged: the checksum of its header is %s, expected %s", r->files[i].path, hex,
-                       r->header_hex[i]);
+            return ERR(ERR_INPUT, "%s is damaged: the checksum of its header is %s, expected %s" ANOTHER,
+                       r->files[i].path, hex, r->header_hex[i]);
     }
     return OK;
 }
 
 static status check_piece(const found_piece *piece) {
     if (strcmp(piece->found, piece->expected) == 0) return OK;
-    return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s",
+    return ERR(ERR_INPUT, "%s is damaged: the checksum of tensor '%s' (%zu bytes) is %s, expected %s" ANOTHER,
                piece->file->path, piece->tensor, piece->n_bytes, piece->found, piece->expected);
 }
 

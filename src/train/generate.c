@@ -160,6 +160,10 @@ int64_t generator_context(const generator *g) { return g->plan.request.generatio
 
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity) {
+    utf8_scan scan = utf8_check(text, n_bytes);
+    if (scan.n_bad > 0 && !tokenizer_is_byte(g->tokenizer))
+        return ERR(ERR_INPUT, "byte %zu is not UTF-8, expected that for the tokenizer %s", scan.n_valid + 1,
+                   g->tokenizer_name);
     /* Bytes were trained on without a BOS; a tokenizer.json says itself what stands before a text. */
     unsigned flags = tokenizer_is_byte(g->tokenizer) ? 0 : ENCODE_ADD_SPECIALS;
     return tokenizer_encode_with(g->tokenizer, text, n_bytes, flags, tokens, n, capacity);

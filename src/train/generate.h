@@ -98,8 +98,8 @@ status generator_open(generator **out, const generator_options *o);
 void generator_close(generator *g);
 const plan *generator_plan(const generator *g);
 int64_t generator_context(const generator *g);
-/* A text as the model saw texts: with what its tokenizer.json puts around one; bytes as they are. Appends as
- * tokenizer_encode does. */
+/* A text as the model saw texts: with what its tokenizer.json puts around one; bytes as they are. What is not
+ * UTF-8 is refused but for bytes. Appends as tokenizer_encode does. */
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
 /* How the model's turns are written; CHAT_AUTO: as the run was trained where its checkpoint says, else as the tokenizer

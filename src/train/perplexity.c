@@ -21,6 +21,13 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
     size_t first = n - (size_t)((double)n * o->last);
     while (first < n && ((unsigned char)text[first] & 0xc0) == 0x80) first++;
     t->n_bytes = n - first;
+    utf8_scan scan = utf8_check(text + first, t->n_bytes);
+    if (scan.n_bad > 0 && !tokenizer_is_byte(tokenizer)) { /* it would be measured on U+FFFD in such places */
+        free(text);
+        return ERR(ERR_INPUT,
+                   "%s: byte %zu is not UTF-8, expected a text in UTF-8 for this tokenizer; convert the file", o->path,
+                   first + scan.n_valid + 1);
+    }
     status rc = tokenizer_encode(tokenizer, text + first, t->n_bytes, &t->ids, &t->n, &t->capacity);
     free(text);
     TRY(rc);

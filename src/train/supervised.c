@@ -353,19 +353,20 @@ static status open_parts(trainer *t) {
     scaler_init(&t->state.scaler, &r->train);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
-    bool resumed = false;
-    TRY(resume(t, id, &resumed));
-    if (!resumed) TRY(first_values(t));
     TRY(export_describe(r, t->d, &t->description));
-    if (r->run_dir) {
+    if (r->run_dir) { /* before a checkpoint is looked for: what a crash left is put right, and nobody else writes there */
         checkpoint_options co = {.run_dir = r->run_dir,
                                  .keep = r->keep,
                                  .identity = id,
                                  .model = t->description,
                                  .background = r->train.save_every > 0,
-                                 .comm = r->comm};
+                                 .comm = r->comm,
+                                 .fresh = !r->resume};
         TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
     }
+    bool resumed = false;
+    TRY(resume(t, id, &resumed));
+    if (!resumed) TRY(first_values(t));
     const mesh *m = &t->p->request.mesh;
     return loader_open_part(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
                             mesh_size(m, AXIS_DATA));

@@ -101,6 +101,7 @@ typedef struct checkpoint_options {
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
     comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
+    bool fresh;           /* a run that begins: refused where run_dir holds a whole checkpoint by now */
 } checkpoint_options;
 /* open, save, wait and poll are collective where there are ranks; close is not. */
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
