@@ -115,9 +115,9 @@ ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
                          ERR(ERR_INPUT, "ralo_trainer_evaluate: train.eval_rows and train.problems are both 0; set "
                                         "one of them before the trainer is opened"));
     train_eval_report r;
-    trainer_evaluate(t->trainer, &r);
-    *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
-    return api_leave(call, OK);
+    status rc = trainer_evaluate(t->trainer, &r);
+    if (rc == OK) *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
+    return api_leave(call, rc);
 }
 
 static status save(ralo_trainer *t) {
