@@ -59,10 +59,13 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 leaves such steps out always");
-    warn_if_given(c, "train.problems", c->train.problems == 0 || strcmp(c->data.source, "builtin:arithmetic") == 0,
-                  "data.source is not builtin:arithmetic, which alone has problems");
-    warn_if_given(c, "train.eval_every", c->train.eval_rows > 0 || c->train.problems > 0,
-                  "train.eval_rows and train.problems are 0");
+    bool has_problems = data_source_has_problems(c->data.source);
+    bool keeps_back = builtin || c->data.eval_fraction > 0;
+    warn_if_given(c, "train.problems", has_problems || c->train.problems == 0, "data.source has no problems");
+    warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
+    warn_if_given(c, "train.eval_every",
+                  (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
+                  "nothing is evaluated");
     name_idle_memory(c);
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
