@@ -129,7 +129,10 @@ check 0 "data.chat has no effect" -- train "${tiny[@]}" --set data.source=builti
 # Nothing to evaluate, whatever is asked for in between; and problems alone.
 check 0 "!eval at" "!held out" -- train "${tiny[@]}" --set data.source=builtin:grammar --set data.tokenizer=byte --set train.steps=2 \
     --set train.eval_rows=0 --set train.problems=5 --set train.eval_every=1 --set run.dir=no-eval
-! grep -q val/ no-eval/metrics.jsonl || fail "metrics of an evaluation that nobody asked for"
+check 0 "!eval at" "!held out" "!nan" "train.eval_rows has no effect" "train.eval_every has no effect" -- train "${tiny[@]}" \
+    --set model.vocab=2000 --set data.source=qa.jsonl --set train.steps=2 --set data.eval_fraction=0 --set train.eval_rows=2 \
+    --set train.eval_every=1 --set run.dir=no-share
+! grep -q val/ no-eval/metrics.jsonl no-share/metrics.jsonl || fail "metrics of an evaluation that nobody asked for"
 check 0 "eval at step 1  exact match" "held out  exact match" "!nan" -- train "${tiny[@]}" --set data.source=builtin:arithmetic \
     --set data.tokenizer=byte --set train.steps=2 --set train.eval_rows=0 --set train.problems=4 --set train.eval_every=1 --set run.dir=problems
 

@@ -75,6 +75,26 @@ check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch
 check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
 check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
 
+# ---- settings that say nothing beside the others are named, and only those
+idle() { # KEY=VALUE SETTING...: KEY says nothing beside the others
+    local more=() x
+    for x in "${@:2}"; do more+=(--set "$x"); done
+    check 0 "warning: ${1%%=*} has no effect" -- plan "${tiny[@]}" --set "$1" ${more[@]+"${more[@]}"}
+}
+idle train.nonfinite=skip precision=fp16
+idle train.problems=5 data.source=builtin:grammar
+idle train.eval_every=2 train.eval_rows=0
+idle memory.offload.keep_layers=1 memory.offload.activations=none
+idle memory.prefetch=2 memory.strategy=manual
+idle memory.bucket=1M memory.strategy=manual
+idle memory.nvme_path=. memory.strategy=manual memory.offload.states=host
+idle parallel.attention=ring parallel.sequence=1
+idle run.gpu=0 run.device=cpu
+idle run.tf32=true run.device=cpu
+check 0 "!no effect" -- plan "${tiny[@]}" --set train.nonfinite=skip --set train.eval_every=2 --set memory.offload.states=host \
+    --set memory.strategy=manual --set memory.prefetch=2 --set memory.bucket=1M --set parallel.sequence=1 --set run.device=cpu
+check 0 "!no effect" -- plan "${tiny[@]}" --set memory.nvme_path=. --set memory.prefetch=2 --set memory.offload.keep_layers=1
+
 # ---- Hugging Face directories
 hf=(--set data.seq_len=24 --set train.micro_batch=2 --set train.steps=2 --set train.warmup=0 --set train.eval_rows=0
     --set train.problems=0)

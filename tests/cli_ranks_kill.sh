@@ -62,7 +62,13 @@ start_run
 kill -INT $pid
 ends 130 10 "Ctrl-C"
 grep -q 'the state is saved' log || fail "Ctrl-C: $(tail -n 3 log)"
+
+start_run --set run.save_last=false # all save, also those that the signal did not reach
+victims=($(ranks_of_run))
+kill -INT "${victims[1]}"
+ends 130 10 "a signal to one rank"
 last=$(newest)
+grep -q "interrupted after step $last of .* the state is saved" log || fail "a signal to one rank, newest is $last: $(tail -n 3 log)"
 
 one=("$RALO" train "${settings[@]}" --set run.dir=other --set train.steps=2)
 under_mpirun 2 "${one[@]}" : -n 1 "${one[@]}" --set train.lr=0.5

@@ -1,6 +1,6 @@
 #!/bin/bash
 # cli_signals.sh - SIGINT and SIGTERM stop a run after a checkpoint with exit code 130, and the resumed run ends with the
-# parameters of the run that was left alone. RALO names the program.
+# parameters of the run that was left alone; in an evaluation too, which says how far it is. RALO names the program.
 . "$(dirname "$0")/check.sh"
 need python3 "it reads the JSON output"
 steps=150
@@ -47,4 +47,42 @@ before=$step
 stop INT second 8 --resume auto --set train.save_every=10 # stopped again
 [ "$step" -gt "$before" ] || die "the second part made no step"
 resume second
+
+# halt DIR TEXT MORE...: a signal once TEXT is there ends an evaluation of many minutes
+halt() {
+    local dir=$1 text=$2 rc
+    shift 2
+    : >"$dir.log"
+    "$RALO" train "${settings[@]}" --set train.steps=4 --set train.warmup=0 --set run.dir="$dir" --set train.eval_rows=100000000 "$@" \
+        >"$dir.json" 2>"$dir.log" &
+    pid=$!
+    for i in $(seq 1500); do
+        ! grep -q "$text" "$dir.log" || break
+        kill -0 $pid 2>/dev/null || die "$dir: the run ended by itself: $(tail -n 1 "$dir.log")"
+        sleep 0.02
+    done
+    grep -q "$text" "$dir.log" || die "$dir: never said '$text'"
+    kill -INT $pid
+    for i in $(seq 1500); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.02
+    done
+    ! kill -0 $pid 2>/dev/null || die "$dir: the evaluation goes on after a signal"
+    wait $pid
+    rc=$?
+    pid=
+    [ $rc = 130 ] || die "$dir: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
+    [ ! -s "$dir.json" ] || die "$dir: an interrupted run printed a result"
+}
+halt last 'eval at step 4  row [0-9]*/100000000'
+grep -q "^error: interrupted in the evaluation after step 4 of 4; the state is saved" last.log || die "last: $(tail -n 1 last.log)"
+run 0 train "${settings[@]}" --set train.steps=4 --set train.warmup=0 --set run.dir=last --resume auto
+grep -q '^eval at step 4  loss' err || die "the last evaluation is not made up for: $(tail -n 3 err)"
+halt between 'step 2/4' --set train.eval_every=2
+grep -q "^error: interrupted after step 2 of 4; the state is saved" between.log || die "between: $(tail -n 1 between.log)"
+[ -f between/checkpoints/step-00000002/checkpoint.json ] || die "between: no checkpoint of step 2"
+halt unsaved 'step 4/4' --set run.save_last=false
+grep -q "^error: interrupted in the evaluation after step 4 of 4, which is not saved: run.save_last is false" unsaved.log ||
+    die "unsaved: $(tail -n 1 unsaved.log)"
+[ $failures = 0 ] || exit 1
 echo "resumed runs end with $whole, as the whole run does"

@@ -489,6 +489,44 @@ static void blocks_give_the_ids_of_the_whole(void **state) {
     strbuf_fini(&text);
 }
 
+static void take_last_line(void *context, log_level level, const char *line) {
+    if (level == LOG_INFO) snprintf(context, 256, "%s", line);
+}
+
+static void a_file_that_takes_long_says_how_far_it_is(void **state) {
+    char *name = copy_tokenizer("bytes.json", "tokenizer.json"), said[256];
+    data_options o = {.source = "x", .tokenizer = name, .n_threads = 2};
+    tokenizer *t;
+    chat *c;
+    strbuf text;
+    strbuf_init(&text);
+    make_text(&text, 1, 20000);
+    write_bytes(path_of("text.txt"), text.text, text.length);
+    write_text(path_of("lines.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+    assert_int_equal(tokenizer_open(&t, name), OK);
+    assert_int_equal(chat_open(&c, t, name, CHAT_AUTO), OK);
+    for (int is_text = 0; is_text < 2; is_text++)
+        for (int is_long = 0; is_long < 2; is_long++) {
+            tokenize_job j;
+            token_store s;
+            *said = 0;
+            assert_int_equal(tokenize_job_open(&j, &o, t, c), OK);
+            j.block_bytes = 600;
+            if (is_long) j.say_every_s = 0;
+            log_set_sink(take_last_line, said);
+            assert_int_equal(tokenize_file(&j, path_of(is_text ? "text.txt" : "lines.jsonl"), is_text, &s), OK);
+            log_set_sink(NULL, NULL);
+            if (!is_long) assert_string_equal(said, "");
+            else if (!strstr(said, is_text ? "text.txt: 100 %, " : "lines.jsonl: 100 %, ")) fail_msg("'%s'", said);
+            store_close(&s);
+            tokenize_job_close(&j);
+        }
+    chat_close(c);
+    tokenizer_close(t);
+    strbuf_fini(&text);
+    free(name);
+}
+
 static void text_that_is_not_utf8_is_named_or_replaced(void **state) {
     char *name = copy_tokenizer("bytes.json", "tokenizer.json");
     data_options o = {.source = path_of("bad.txt"), .tokenizer = name, .seq_len = 16, .pack = true, .n_threads = 1};
@@ -554,6 +592,7 @@ int main(void) {
         cmocka_unit_test(mixtures_keep_their_shares_exactly),
         cmocka_unit_test(files_of_both_kinds_count_by_their_size),
         cmocka_unit_test(blocks_give_the_ids_of_the_whole),
+        cmocka_unit_test(a_file_that_takes_long_says_how_far_it_is),
         cmocka_unit_test(text_that_is_not_utf8_is_named_or_replaced),
         cmocka_unit_test(a_file_that_changes_while_it_is_read_is_an_error),
     };

@@ -173,6 +173,32 @@ static void test_a_torn_last_line_is_cut(void **state) {
     free(long_line);
 }
 
+/* A killed run was further than its last checkpoint: what it told of steps that are made again is told again. */
+static void test_steps_that_are_made_again_stand_there_once(void **state) {
+    static const char kept[] = "{\"step\": 1, \"tokens\": 100}\n{\"step\": 1, \"val/loss\": 0.5}\nnot ours\n";
+    static const char again[] =
+        "{\"step\": 2, \"old\": 1}\n{\"step\": 2, \"val/loss\": 9}\n{\"step\": 11, \"old\": 1}\n";
+    char before[256], *text;
+    size_t n_bytes;
+    track *t;
+    snprintf(before, sizeof before, "%s%s", kept, again);
+    write_metrics(before);
+    assert_int_equal(track_open(&t, &(track_options){.run_dir = dir}), OK);
+    send_steps(t, 2, 3, 3);
+    track_close(t);
+    assert_int_equal(file_read_all(metrics_path, 1 << 20, &text, &n_bytes), OK);
+    assert_memory_equal(text, kept, strlen(kept));
+    char *rest = text + strlen(kept);
+    for (int i = 2; i <= 3; i++) {
+        json_t *o = line_parse(&rest);
+        assert_int_equal(json_integer_value(json_object_get(o, "step")), i);
+        assert_null(json_object_get(o, "old"));
+        json_decref(o);
+    }
+    assert_int_equal(*rest, 0);
+    free(text);
+}
+
 static void test_an_unusable_directory_is_refused_at_the_start(void **state) {
     track *t;
     assert_int_equal(track_open(&t, &(track_options){.run_dir = "/dev/null/run"}), ERR_IO);
@@ -467,6 +493,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TRACK_TEST(test_metrics_hold_every_step_and_evaluation),
         TRACK_TEST(test_a_torn_last_line_is_cut),
+        TRACK_TEST(test_steps_that_are_made_again_stand_there_once),
         TRACK_TEST(test_an_unusable_directory_is_refused_at_the_start),
         TRACK_TEST(test_a_full_disk_is_said_once_and_the_run_goes_on),
         TRACK_TEST(test_plain_lines_first_every_and_last),

@@ -112,8 +112,9 @@ ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
     *out = (ralo_evaluation){0};
     if (!t->job.plan.request.with_eval)
         return api_leave(call,
-                         ERR(ERR_INPUT, "ralo_trainer_evaluate: train.eval_rows and train.problems are both 0; set "
-                                        "one of them before the trainer is opened"));
+                         ERR(ERR_INPUT, "ralo_trainer_evaluate: nothing is kept back: train.eval_rows (or "
+                                        "data.eval_fraction) and train.problems are 0; set one of them before the "
+                                        "trainer is opened"));
     train_eval_report r;
     status rc = trainer_evaluate(t->trainer, &r);
     if (rc == OK) *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};

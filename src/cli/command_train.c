@@ -202,7 +202,8 @@ status command_train(command_line *l) {
     if (ranks_wanted(l)) return ranks_launch(l);
     comm *ranks;
     status rc = ranks_open(&ranks, l);
-    if (rc != OK) return rc; /* without a trail: it may have been said by another rank */
+    if (rc != OK) return rc;                           /* without a trail: it may have been said by another rank */
+    if (comm_rank(ranks) > 0) log_set_level(LOG_WARN); /* the first rank tells how far all are */
     rc = train(l, &ranks);
     return ranks_close(ranks, rc);
 }

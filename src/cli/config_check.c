@@ -27,6 +27,27 @@ static void warn_if_given(const config *c, const char *key, bool has_effect, con
         log_warn("%s has no effect: %s", key, why);
 }
 
+/* Can anything of the step lie in one of these tiers? What is left at auto goes where the plan chooses. */
+static bool may_offload(const config *c, tier from, tier to) {
+    const int tiers[] = {c->memory.offload_params, c->memory.offload_grads, c->memory.offload_states,
+                         c->memory.offload_activations};
+    for (size_t i = 0; i < ARRAY_LENGTH(tiers); i++)
+        if (tiers[i] < 0 ? c->memory.strategy == STRATEGY_AUTO : tiers[i] >= (int)from && tiers[i] <= (int)to)
+            return true;
+    return false;
+}
+
+static void name_idle_memory(const config *c) {
+    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
+                  "memory.offload.states is none");
+    warn_if_given(c, "memory.offload.keep_layers", c->memory.offload_activations != 0 || c->memory.keep_layers == 0,
+                  "memory.offload.activations is none");
+    bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
+    warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
+    warn_if_given(c, "memory.bucket", moves, "nothing is offloaded");
+    warn_if_given(c, "memory.nvme_path", may_offload(c, TIER_NVME, TIER_NVME), "nothing is offloaded to nvme");
+}
+
 static void config_name_idle(const config *c) {
     bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
     bool builtin = str_starts_with(c->data.source, "builtin:");
@@ -37,8 +58,18 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
-    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
-                  "memory.offload.states is none");
+    warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 leaves such steps out always");
+    bool has_problems = data_source_has_problems(c->data.source);
+    bool keeps_back = builtin || c->data.eval_fraction > 0;
+    warn_if_given(c, "train.problems", has_problems || c->train.problems == 0, "data.source has no problems");
+    warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
+    warn_if_given(c, "train.eval_every",
+                  (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
+                  "nothing is evaluated");
+    name_idle_memory(c);
+    warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
+    warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
+    warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
     bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
     warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
     warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");

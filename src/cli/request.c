@@ -240,7 +240,9 @@ status request_from_config(const config *c, train_request *out) {
                                        .eps = (float)t->eps,
                                        .weight_decay = (float)t->weight_decay,
                                        .clip = (float)t->clip};
-    p->with_eval = t->eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
+    /* Files of which nothing is kept back have no rows to evaluate. */
+    if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
+    p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);

@@ -101,6 +101,8 @@ typedef struct tokenize_job {
     bool cache_is_auto;
     hash128 identity;   /* of tokenizer and options */
     size_t block_bytes; /* of text that is encoded at once */
+    double say_every_s; /* a file that takes longer says so often how far it is ... */
+    double said_s;      /* ... last, or when it was begun */
 } tokenize_job;
 status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c);
 void tokenize_job_close(tokenize_job *j);

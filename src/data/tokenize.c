@@ -16,7 +16,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { BLOCK_BYTES = 1 << 20, CUT_BYTES = 256, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20 };
+enum { BLOCK_BYTES = 1 << 20, CUT_BYTES = 256, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20, SAY_EVERY_S = 5 };
 
 /* ---- the job ------------------------------------------------------------------------------------------------- */
 
@@ -56,7 +56,8 @@ static status hash_identity(tokenize_job *j) {
 }
 
 status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c) {
-    *j = (tokenize_job){.options = o, .tokenizer = t, .chat = c, .block_bytes = BLOCK_BYTES};
+    *j =
+        (tokenize_job){.options = o, .tokenizer = t, .chat = c, .block_bytes = BLOCK_BYTES, .say_every_s = SAY_EVERY_S};
     strbuf_init(&j->cache_directory);
     j->cache_is_auto = o->cache && strcmp(o->cache, "auto") == 0;
     cache_directory(o->cache, &j->cache_directory);
@@ -70,6 +71,18 @@ void tokenize_job_close(tokenize_job *j) {
 
 static status open_threads(tokenize_job *j) {
     return j->threads ? OK : pool_open(&j->threads, j->options->n_threads, false);
+}
+
+/* Large files take minutes, once: whoever waits is told for what. */
+static void say_how_far(tokenize_job *j, const reader *in) {
+    char done[32], all[32];
+    if (clock_s() - j->said_s < j->say_every_s) return;
+    j->said_s = clock_s();
+    str_format_bytes(done, in->offset);
+    if (in->stamp.is_regular && in->stamp.n_bytes > 0)
+        log_info("tokenizing %s: %.0f %%, %s of %s", in->path, 100 * (double)in->offset / (double)in->stamp.n_bytes,
+                 done, str_format_bytes(all, in->stamp.n_bytes));
+    else log_info("tokenizing %s: %s", in->path, done);
 }
 
 /* ---- JSON lines ---------------------------------------------------------------------------------------------- */
@@ -179,6 +192,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
         pool_run(j->threads, encode_task, &b, (int64_t)b.n);
         TRY_GOTO(rc, take_batch(&b, out, &skips), done);
         free_lines(&b, 0);
+        say_how_far(j, in);
     }
     out->store->n_skipped = skips.n;
     if (out->store->n_documents == 0)
@@ -351,6 +365,7 @@ static status tokenize_blocks(tokenize_job *j, reader *in, store_builder *out) {
         }
         TRY_GOTO(rc, encode_blocks(j, in, &b, out), done);
         reader_consume(in, b.n_consumed);
+        say_how_far(j, in);
         block = j->block_bytes;
     }
 done:
@@ -413,6 +428,7 @@ static status build(tokenize_job *j, const char *path, bool is_text, cache_slot 
     store_builder b = {0};
     uint32_t width = store_width(j->tokenizer, is_text);
     TRY(reader_open(&in, path));
+    j->said_s = clock_s();
     TRY_GOTO(rc, refuse_packed(j, &in, is_text), done);
     TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
     TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);

@@ -354,13 +354,37 @@ static status metrics_open(track *t) {
     return OK;
 }
 
+/* Steps that a run makes again, because it was further than the checkpoint it is resumed from, stand in the file once. A file
+ * that cannot be read or cut, such as a pipe, only grows. */
+static void metrics_cut_from(track *t, int64_t step) {
+    FILE *f = t->metrics_whole > 0 ? fopen(t->metrics_path, "re") : NULL;
+    if (!f) return;
+    char *line = NULL;
+    size_t capacity = 0;
+    off_t at = 0;
+    ssize_t length;
+    long long found;
+    while ((length = getline(&line, &capacity, f)) > 0) {
+        if (sscanf(line, "{\"step\": %lld", &found) == 1 && found >= step) {
+            if (ftruncate(t->metrics_fd, at) == 0) t->metrics_whole = at;
+            break;
+        }
+        at += length;
+    }
+    free(line);
+    fclose(f);
+}
+
 /* ---- the writer ------------------------------------------------------------------------------------------------ */
 
 static void record_write(track *t, record *r) {
     bool file = t->metrics_fd >= 0, out = t->out_fd >= 0;
     switch (r->kind) {
     case RECORD_STEP:
-        if (t->count_steps++ == 0) t->first_step = *r;
+        if (t->count_steps++ == 0) {
+            t->first_step = *r;
+            if (file) metrics_cut_from(t, r->step.report.step);
+        }
         t->last_step = *r;
         if (file) metrics_add_step(t, r);
         if (out) text_add_step(t, r);

@@ -11,7 +11,7 @@
 #include "train/train.h"
 
 typedef struct track_options {
-    const char *run_dir;     /* metrics.jsonl is appended there; NULL = no file */
+    const char *run_dir;     /* metrics.jsonl grows there, each step once; NULL = no file */
     FILE *out;               /* progress line, written past stdio to its descriptor; NULL = silent */
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */

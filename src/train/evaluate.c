@@ -11,8 +11,8 @@ static size_t n_tokens(const plan *p) { return (size_t)(p->request.micro_batch *
 
 uint64_t train_host_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
 
-void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d) {
-    *v = (evaluator){.e = e, .p = p, .d = d};
+void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, evaluator_pause pause, void *context) {
+    *v = (evaluator){.e = e, .p = p, .d = d, .pause = pause, .context = context};
     size_t n = n_tokens(p);
     v->tokens = mem_alloc(n * sizeof *v->tokens);
     v->targets = mem_alloc(n * sizeof *v->targets);
@@ -29,7 +29,8 @@ void evaluator_fini(evaluator *v) {
     free(v->losses);
 }
 
-static status run(evaluator *v) {
+static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
+    TRY(v->pause(v->context, what, done, n));
     batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
     TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
@@ -47,23 +48,24 @@ static void clear_row(evaluator *v, int64_t row, int32_t eos) {
     }
 }
 
-status evaluator_loss(evaluator *v, int64_t n_rows, double *mean) {
+status evaluator_loss(evaluator *v, int64_t n_rows, double *loss) {
     double sum = 0, count = 0;
     int64_t T = length_of(v);
     data_report report;
     dataset_report(v->d, SPLIT_EVAL, &report);
     if (report.rows_per_epoch) n_rows = MIN(n_rows, (int64_t)report.rows_per_epoch);
     for (int64_t row = 0; row < n_rows;) {
+        int64_t first = row;
         for (int64_t b = 0; b < batch_of(v); b++, row++) {
             if (row < n_rows)
                 dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
             else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: nothing looks at it */
         }
-        TRY(run(v));
+        TRY(run(v, "row", first, n_rows));
         for (size_t i = 0; i < n_tokens(v->p); i++)
             if (v->targets[i] >= 0) sum += v->losses[i], count++;
     }
-    *mean = count ? sum / count : NAN;
+    *loss = count ? sum / count : NAN;
     return OK;
 }
 
@@ -131,10 +133,10 @@ static int64_t count_solved(const evaluator *v, int64_t row) {
     return solved;
 }
 
-status evaluator_exact_match(evaluator *v, int64_t n, double *share, int64_t *n_done) {
-    status rc = OK;
+status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *share) {
     int64_t T = length_of(v), B = batch_of(v), solved = 0, next = 0;
     int32_t eos = tokenizer_eos(dataset_tokenizer(v->d));
+    status rc = OK;
     problem q;
     *n_done = 0;
     bool more = n > 0 && problem_get(&q, v, 0);
@@ -150,50 +152,46 @@ status evaluator_exact_match(evaluator *v, int64_t n, double *share, int64_t *n_
                 more = ++next < n && problem_get(&q, v, (uint64_t)next);
             }
         }
-        if (packed == 0) { /* a problem longer than a row cannot be posed */
-            problem_drop(&q);
-            break;
-        }
-        if ((rc = run(v)) != OK) {
-            if (more) problem_drop(&q);
-            return error_trail(rc, __FILE__, __LINE__, __func__);
-        }
+        if (packed == 0) break; /* a problem longer than a row cannot be posed */
+        TRY_GOTO(rc, run(v, "problem", *n_done, n), done);
         for (int64_t b = 0; b < B; b++) solved += count_solved(v, b);
         *n_done += packed;
     }
     *share = *n_done ? (double)solved / (double)*n_done : NAN;
+done:
+    if (more) problem_drop(&q);
+    return rc;
+}
+
+static status solve(evaluator *v, const problem *q, const train_observer *o, int64_t index, int64_t n) {
+    const tokenizer *t = dataset_tokenizer(v->d);
+    int64_t T = length_of(v), at = (int64_t)q->n_prompt;
+    for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
+    for (int64_t i = 0; i < at; i++) v->tokens[i] = q->tokens[i], v->doc[i] = 0;
+    for (; at < T && at < (int64_t)q->n_tokens + 4; at++) { /* a few tokens more than needed, then give up */
+        TRY(run(v, "example", index, n));
+        int32_t token = v->argmax[at - 1];
+        if (token == tokenizer_eos(t)) break;
+        v->tokens[at] = token;
+        v->doc[at] = 0;
+    }
+    strbuf got;
+    strbuf_init(&got);
+    strbuf_add(&got, "");
+    if (o->on_example && tokenizer_decode(t, v->tokens + q->n_prompt, (size_t)at - q->n_prompt, &got) == OK)
+        o->on_example(o->context, q->prompt.text, q->answer.text, got.text);
+    strbuf_fini(&got);
     return OK;
 }
 
 status evaluator_examples(evaluator *v, int64_t n, const train_observer *o) {
     status rc = OK;
-    const tokenizer *t = dataset_tokenizer(v->d);
-    int64_t T = length_of(v);
-    for (int64_t k = 0; k < n && rc == OK; k++) {
-        problem q;
-        if (!problem_get(&q, v, (uint64_t)k)) return OK;
-        if ((int64_t)q.n_tokens > T) {
-            problem_drop(&q);
-            return OK;
-        }
-        for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
-        int64_t at = (int64_t)q.n_prompt;
-        for (int64_t i = 0; i < at; i++) v->tokens[i] = q.tokens[i], v->doc[i] = 0;
-        for (; at < T && at < (int64_t)q.n_tokens + 4; at++) { /* a few tokens more than needed, then give up */
-            if ((rc = run(v)) != OK) break;
-            int32_t token = v->argmax[at - 1];
-            if (token == tokenizer_eos(t)) break;
-            v->tokens[at] = token;
-            v->doc[at] = 0;
-        }
-        strbuf got;
-        strbuf_init(&got);
-        strbuf_add(&got, "");
-        if (rc == OK && o->on_example &&
-            tokenizer_decode(t, v->tokens + q.n_prompt, (size_t)at - q.n_prompt, &got) == OK)
-            o->on_example(o->context, q.prompt.text, q.answer.text, got.text);
-        strbuf_fini(&got);
+    problem q;
+    for (int64_t k = 0; rc == OK && k < n && problem_get(&q, v, (uint64_t)k); k++) {
+        bool fits = (int64_t)q.n_tokens <= length_of(v);
+        if (fits) rc = solve(v, &q, o, k, n);
         problem_drop(&q);
+        if (!fits) break;
     }
     return rc;
 }

@@ -3,20 +3,25 @@
  * evaluates all of it, so that the numbers are those of one rank. */
 #include "train/train.h"
 
+/* Called before every batch; done of n rows or problems are counted already. What is not OK ends the evaluation. */
+typedef status (*evaluator_pause)(void *context, const char *what, int64_t done, int64_t n);
+
 typedef struct evaluator {
     exec *e;
     const plan *p;
     const dataset *d;
     int32_t *tokens, *targets, *doc, *argmax; /* one micro-batch */
     float *losses;
+    evaluator_pause pause;
+    void *context; /* of pause */
 } evaluator;
 
-void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d);
+void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, evaluator_pause pause, void *context);
 void evaluator_fini(evaluator *v);
 /* Mean loss of the first n_rows rows of the evaluation split, over their valid tokens. */
-status evaluator_loss(evaluator *v, int64_t n_rows, double *mean);
+status evaluator_loss(evaluator *v, int64_t n_rows, double *loss);
 /* Share of the first n problems whose whole answer greedy decoding would give. An answer is produced greedily exactly
  * when, fed the right answer, the most likely token is right at every place: one forward pass tells. NaN without problems. */
-status evaluator_exact_match(evaluator *v, int64_t n, double *share, int64_t *n_done);
+status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *share);
 /* Solves a problem token by token and hands out prompt, expected and produced answer, where somebody takes them. */
 status evaluator_examples(evaluator *v, int64_t n, const train_observer *o);

@@ -21,6 +21,7 @@
 
 #define EXAMPLES 4
 #define WORTH_SAYING_S 2.0 /* of a start that lasts longer it is told what took so long */
+#define EVAL_SAYS_S 5.0    /* an evaluation that lasts longer says so often how far it is */
 
 static volatile sig_atomic_t interrupt_requested;
 void train_interrupt(void) { interrupt_requested = 1; }
@@ -39,6 +40,7 @@ struct trainer {
     checkpoint_tensor *tensors;
     size_t n_tensors;
     evaluator eval;
+    double eval_said_s; /* when it began, or said last how far it is */
     train_state state;
     double seconds;                       /* spent in steps since the start of this process */
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
@@ -241,11 +243,42 @@ static status run_timed_step(trainer *t, bool goes_on, train_step_report *report
 
 status trainer_step(trainer *t, train_step_report *report) { return run_timed_step(t, false, report); }
 
+/* A signal reaches one rank or all; they stop at one place. */
+static status ask_for_stop(const trainer *t, bool *stop) {
+    *stop = interrupt_requested;
+    return t->r->comm ? comm_any(t->r->comm, *stop, stop) : OK;
+}
+
+static status interrupted(const trainer *t, const char *where, bool saved) {
+    long long step = t->state.step, steps = t->r->train.steps;
+    const char *dir = t->r->run_dir;
+    if (!saved)
+        return ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld, which is not saved: %s", where, step, steps,
+                   dir ? "run.save_last is false" : "no run.dir");
+    return ERR(ERR_INTERRUPTED,
+               "interrupted %s step %lld of %lld; the state is saved, continue with: ralo train %s/config.yaml --set "
+               "run.dir=%s --resume auto",
+               where, step, steps, dir, dir);
+}
+
+static status pause_evaluation(void *context, const char *what, int64_t done, int64_t n) {
+    trainer *t = context;
+    bool stop;
+    TRY(ask_for_stop(t, &stop));
+    if (stop) return ERR(ERR_INTERRUPTED, "interrupted in the evaluation after step %lld", (long long)t->state.step);
+    if (clock_s() - t->eval_said_s < EVAL_SAYS_S) return OK;
+    t->eval_said_s = clock_s();
+    say(t, "eval at step %lld  %s %lld/%lld", (long long)t->state.step, what, (long long)done, (long long)n);
+    return OK;
+}
+
 status trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
-    *out = (train_eval_report){.step = t->state.step, .n_rows = o->eval_rows, .loss = NAN, .exact_match = NAN};
-    TRY(evaluator_loss(&t->eval, o->eval_rows, &out->loss));
-    TRY(evaluator_exact_match(&t->eval, o->problems, &out->exact_match, &out->n_problems));
+    train_eval_report r = {.step = t->state.step, .n_rows = o->eval_rows};
+    t->eval_said_s = clock_s();
+    TRY(evaluator_loss(&t->eval, o->eval_rows, &r.loss));
+    TRY(evaluator_exact_match(&t->eval, o->problems, &r.n_problems, &r.exact_match));
+    *out = r;
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
     return OK;
 }
@@ -348,7 +381,7 @@ static status open_parts(trainer *t) {
     program_section(&t->p->program, SECTION_PREPARE, &first, &end);
     t->has_prepare = first < end;
     if (exec_disk_method(t->e)) say(t, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
-    evaluator_init(&t->eval, t->e, t->p, t->d);
+    evaluator_init(&t->eval, t->e, t->p, t->d, pause_evaluation, t);
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
     scaler_init(&t->state.scaler, &r->train);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
@@ -445,43 +478,50 @@ static bool goes_on(const trainer *t, int64_t step) {
     return step < o->steps && !evaluates_behind(t, step) && !saves_behind(o, step);
 }
 
-static status interrupted(const trainer *t) {
-    long long step = t->state.step, steps = t->r->train.steps;
-    const char *dir = t->r->run_dir;
-    if (!dir)
-        return ERR(ERR_INTERRUPTED, "interrupted after step %lld of %lld; nothing is saved: no run.dir", step, steps);
-    return ERR(
-        ERR_INTERRUPTED,
-        "interrupted after step %lld of %lld; the state is saved, continue with: ralo train %s/config.yaml --set "
-        "run.dir=%s --resume auto",
-        step, steps, dir, dir);
+/* An evaluation that a signal ends is none; the signal is the next step's, which asks for it again. */
+static status evaluate_between(trainer *t, train_result *out) {
+    status rc = trainer_evaluate(t, &out->eval);
+    if (rc != ERR_INTERRUPTED) return rc;
+    error_clear();
+    return OK;
 }
 
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
+    bool stop = false;
     if (t->state.step >= o->steps)
         say(t, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to go on",
             (long long)t->state.step, (long long)o->steps);
     while (t->state.step < o->steps) {
-        bool stop = interrupt_requested; /* a signal reaches one rank or all; they stop at one step */
-        if (t->r->comm) TRY(comm_any(t->r->comm, stop, &stop));
+        TRY(ask_for_stop(t, &stop));
         if (stop) break;
         train_step_report report;
         TRY(run_timed_step(t, goes_on(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        if (evaluates_behind(t, report.step)) TRY(trainer_evaluate(t, &out->eval));
+        if (evaluates_behind(t, report.step)) TRY(evaluate_between(t, out));
         if (saves_behind(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;
         }
     }
-    bool wanted = !t->r->no_last_checkpoint || interrupt_requested;
+    bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, which the flag itself is not */
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
     out->saved = t->checkpoints && (saved_at == t->state.step || wanted);
-    return t->state.step < o->steps ? interrupted(t) : OK;
+    return t->state.step < o->steps ? interrupted(t, "after", t->r->run_dir) : OK;
+}
+
+/* The steps are done and saved as the request wants it. */
+static status finish(trainer *t, train_result *out) {
+    const train_request *r = t->r;
+    if (t->p->request.with_eval) {
+        TRY(trainer_evaluate(t, &out->eval));
+        /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
+        if ((t->o->on_example || r->comm) && r->train.problems > 0) TRY(evaluator_examples(&t->eval, EXAMPLES, t->o));
+    }
+    return r->export_dir ? export_model(t) : OK;
 }
 
 status train_check(const train_request *r, const plan *p) {
@@ -536,13 +576,10 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         out->tokens_per_second = (double)t->timed_tokens / t->seconds;
         out->step_ms = t->seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->timed_tokens;
     }
-    if (rc == OK && p->request.with_eval) {
-        rc = trainer_evaluate(t, &out->eval);
-        /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
-        if (rc == OK && (o->on_example || r->comm) && r->train.problems > 0)
-            rc = evaluator_examples(&t->eval, EXAMPLES, o);
+    if (rc == OK && (rc = finish(t, out)) == ERR_INTERRUPTED) {
+        error_clear();
+        rc = interrupted(t, "in the evaluation after", out->saved);
     }
-    if (rc == OK && r->export_dir) rc = export_model(t);
     rc = hash_params(t, rc, &out->param_hash);
     exec_ledger(t->e, &out->memory);
     bool timed = exec_is_timed(t->e) && t->timed_tokens > 0;

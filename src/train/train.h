@@ -242,7 +242,8 @@ const train_state *trainer_state(const trainer *t);
 /* One optimizer step; ERR_INPUT when all are done. It ends with its update, since the caller may do anything before the
  * next: SECTION_TURN is for train_run, which knows when nothing comes in between. */
 status trainer_step(trainer *t, train_step_report *report);
-status trainer_evaluate(trainer *t, train_eval_report *out); /* the plan was made with_eval */
+/* The plan was made with_eval. ERR_INTERRUPTED: train_interrupt asked for it; there is no report. */
+status trainer_evaluate(trainer *t, train_eval_report *out);
 /* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
 status trainer_save(trainer *t);
 status trainer_wait(trainer *t); /* until the last save is on disk */
@@ -252,7 +253,8 @@ status trainer_param_hash(trainer *t, uint64_t *out);
 
 /* All of it: open, every step with evaluations and saves between them, the last save, evaluation, export, close. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
-/* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step under way. */
+/* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step, or the batch of an evaluation, under
+ * way. */
 void train_interrupt(void);
 
 #include "train/generate.h"   /* completions from a model: part of this room's face */
