@@ -58,6 +58,9 @@ for i in $(seq 60); do echo "$i+$i=$((i + i))"; done >text.txt
 run 0 eval --model run --data text.txt --last 0.5 --seq-len 16 --json
 holds 'r["tokens"] == r["bytes"] and r["seq_len"] == 16 and 0 < r["loss"] < 20 and r["perplexity"] > 1'
 holds 'r["memory"]["device"]["planned"] == r["memory"]["device"]["peak"]'
+{ printf '\xef\xbb\xbf' && cat text.txt; } >marked.txt # as editors write it
+run 0 eval --model run --data marked.txt --seq-len 16 --json
+holds "r['bytes'] == $(wc -c <text.txt)"
 printf '{"question": "3+4=", "answer": "is 7"}\n{"prompt": "1+1=", "completion": "2"}\n' >q.jsonl
 cp q.jsonl q.ndjson
 run 0 eval --model run --data q.ndjson --max-new 4 --json

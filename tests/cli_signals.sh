@@ -1,5 +1,5 @@
 #!/bin/bash
-# cli_signals.sh - SIGINT and SIGTERM stop a run after a checkpoint with exit code 130, and the resumed run ends with the
+# cli_signals.sh - SIGINT, SIGTERM and SIGHUP stop a run after a checkpoint with exit code 130, and the resumed run ends with the
 # parameters of the run that was left alone; in an evaluation too, which says how far it is. RALO names the program.
 . "$(dirname "$0")/check.sh"
 need python3 "it reads the JSON output"
@@ -44,9 +44,27 @@ stop INT first 12
 resume first
 stop TERM second 25 --set train.save_every=10 # now with a writer in the background
 before=$step
-stop INT second 8 --resume auto --set train.save_every=10 # stopped again
+# A terminal that closes; where the tests run under nohup, it cannot be told from one that does not.
+hangup=HUP
+(($((16#$(awk '/^SigIgn/ { print $2 }' /proc/self/status))) & 1)) && hangup=INT
+stop $hangup second 8 --resume auto --set train.save_every=10 # stopped again
 [ "$step" -gt "$before" ] || die "the second part made no step"
 resume second
+
+# Under nohup the terminal may close: the run goes on to its end.
+(
+    trap '' HUP
+    exec "$RALO" train "${settings[@]}" --set run.dir=third >third.json 2>third.log
+) &
+pid=$!
+while ! grep -q 'step [0-9]*/' third.log 2>/dev/null; do
+    kill -0 $pid 2>/dev/null || die "nohup: the run ended early: $(tail -n 1 third.log)"
+    sleep 0.02
+done
+kill -HUP $pid
+wait $pid || die "nohup: a hangup that is ignored ended the run: $(tail -n 1 third.log)"
+pid=
+[ "$(hash_of <third.json)" = "$whole" ] || die "nohup: other parameters than the whole run"
 
 # halt DIR TEXT MORE...: a signal once TEXT is there ends an evaluation of many minutes
 halt() {

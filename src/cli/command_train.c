@@ -18,8 +18,7 @@ static void on_signal(int number) {
 static void catch_signals(void) {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    ranks_catch_stop(&a);
     sigaction(SIGUSR1, &a, NULL); /* what mpirun hands on to its ranks */
 }
 

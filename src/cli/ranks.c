@@ -32,6 +32,13 @@ static void on_interrupt(int number) {
     if (mpirun_pid > 0) kill((pid_t)mpirun_pid, n_interrupts++ == 0 ? SIGUSR1 : SIGTERM);
 }
 
+void ranks_catch_stop(const struct sigaction *action) {
+    struct sigaction before;
+    sigaction(SIGINT, action, NULL);
+    sigaction(SIGTERM, action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, action, NULL);
+}
+
 /* A core for every rank, or several, where there are enough; otherwise they share all of them, bound nowhere. */
 static void add_binding(const char **argv, int *n, int ranks, char *map, size_t map_bytes) {
     sys_info machine;
@@ -101,8 +108,7 @@ status ranks_launch(const command_line *l) {
     mpirun_pid = child;
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    ranks_catch_stop(&a);
     int state = 0;
     while (waitpid(child, &state, 0) < 0)
         if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));

@@ -2,10 +2,15 @@
 /* ranks.h - private to cli: starting many ranks, being one of them, and their one end. */
 #include "cli/cli.h"
 
+#include <signal.h>
+
 /* Does this command line ask for ranks that nobody has started yet? */
 bool ranks_wanted(const command_line *l);
 /* Starts them with mpirun, waits, and returns how it went; they have said why. */
 status ranks_launch(const command_line *l);
+/* What asks a run to stop, or those who started its ranks: Ctrl-C, SIGTERM, and a terminal that closes, unless nohup has that
+ * ignored. */
+void ranks_catch_stop(const struct sigaction *action);
 /* The mesh that this process is a rank of, from the settings; a mesh of one where it is alone. */
 status ranks_open(comm **out, const command_line *l);
 /* Closes the mesh and opens the one that was chosen, where it is another. *ranks is NULL after a failure. */
