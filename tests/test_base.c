@@ -488,6 +488,8 @@ static void test_format_bytes_and_counts(void **state) {
     assert_string_equal(str_format_count(buf, 999960), "1.0M");
     assert_string_equal(str_format_count(buf, 6738415616.0), "6.7B");
     assert_string_equal(str_format_count(buf, -1500), "-1.5K");
+    assert_string_equal(str_format_count(buf, 999.9e12), "999.9T");
+    assert_string_equal(str_format_count(buf, 1.5243e18), "1.52e+18");
     assert_true(strlen(str_format_count(buf, 1e300)) < 16);
     assert_non_null(strstr(str_format_count(buf, (double)NAN), "nan"));
     assert_non_null(strstr(str_format_count(buf, (double)INFINITY), "inf"));

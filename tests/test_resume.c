@@ -215,7 +215,10 @@ static void another_model_precision_or_seed_is_refused(void **state) {
     refuse(&other, SETTINGS("step-00000003", "llama", "qwen3"));
     other = t;
     other.more = SETTINGS("model.ffn=96");
-    refuse(&other, SETTINGS("step-00000003", "ffn 160", "ffn 96"));
+    refuse(&other, SETTINGS("step-00000003", "another model", "ffn 160", "ffn 96"));
+    other = t;
+    other.more = SETTINGS("data.difficulty=3");
+    refuse(&other, SETTINGS("step-00000003", "other data", "difficulty 3"));
     other = t;
     other.precision = PRECISION_BF16;
     refuse(&other, SETTINGS("step-00000003", "fp32", "bf16"));

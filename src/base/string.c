@@ -175,6 +175,7 @@ char *str_format_count(char buf[32], double n) {
         return buf;
     }
     for (; isfinite(value) && fabs(value) >= 999.95 && i + 1 < ARRAY_LENGTH(units); i++) value /= 1000;
-    snprintf(buf, 32, fabs(value) < 1e15 ? "%.1f%s" : "%.3g%s", value, units[i]);
+    if (fabs(value) < 999.95) snprintf(buf, 32, "%.1f%s", value, units[i]);
+    else snprintf(buf, 32, "%.3g", n); /* beyond what has a common letter */
     return buf;
 }

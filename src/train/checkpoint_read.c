@@ -477,8 +477,13 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     TRY(sealed_read(r->json_path, &r->root));
     TRY(check_format(r->root, r->json_path));
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
-    if (identity && strcmp(found, identity) != 0)
-        return ERR(ERR_INPUT, "%s belongs to another model:\n  found    %s\n  expected %s", dir, found, identity);
+    if (identity && strcmp(found, identity) != 0) { /* what it is of: a model; behind it, data */
+        bool same_model = strncmp(found, identity, strcspn(identity, ";") + 1) == 0;
+        return ERR(ERR_INPUT,
+                   "%s belongs to %s:\n  found    %s\n  expected %s\nto begin anew with its weights: ralo export, then "
+                   "model.path",
+                   dir, same_model ? "other data, in which its place means nothing" : "another model", found, identity);
+    }
     TRY(state_from_json(r->root, r->json_path, &r->state));
     TRY(open_files(r));
     TRY(find_all(r));
