@@ -102,7 +102,8 @@ RALO_API const char *ralo_settings_key(size_t index);
 
 typedef struct ralo_plan ralo_plan;
 
-/* The settings are copied. A plan that does not fit memory.device is opened too: ralo_plan_check tells. */
+/* The settings are copied; with parallel.* it is the plan of the first rank. A plan that does not fit memory.device is opened
+ * too: ralo_plan_check tells. */
 RALO_API ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s);
 RALO_API void ralo_plan_close(ralo_plan *p);
 /* RALO_ERROR_FIT when it does not fit, with the largest contributors and the smallest change that would. */
@@ -124,7 +125,8 @@ typedef struct ralo_trainer ralo_trainer;
  * Where run.dir is given, it is made, gets config.yaml, and takes the checkpoints of ralo_trainer_save; run.resume goes on
  * from one. Where it is not (auto), nothing is written. The caller is the loop: train.steps is where the learning rate
  * schedule ends, while train.eval_every, train.save_every, train.log_every and run.export, which speak about the loop of
- * `ralo train`, have no meaning here. RALO_ERROR_FIT when the plan does not fit memory.device. */
+ * `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
+ * RALO_ERROR_FIT when the plan does not fit memory.device. */
 RALO_API ralo_status ralo_trainer_open(ralo_trainer **out, const ralo_settings *s);
 /* Without saving. */
 RALO_API void ralo_trainer_close(ralo_trainer *t);

@@ -132,6 +132,9 @@ static void null_is_refused_everywhere(void **state) {
     REFUSED(ralo_settings_set(s, NULL, "b"), RALO_ERROR_INPUT, "'key'");
     REFUSED(ralo_settings_set(s, "train.lr", NULL), RALO_ERROR_INPUT, "'value'");
     REFUSED(ralo_settings_get(s, "train.lr", NULL), RALO_ERROR_INPUT, "'out'");
+    const char *value = "left";
+    REFUSED(ralo_settings_get(NULL, "train.lr", &value), RALO_ERROR_INPUT, "'s'");
+    assert_null(value);
     REFUSED(ralo_settings_load_file(s, NULL), RALO_ERROR_INPUT, "'path'");
     REFUSED(ralo_plan_open(&p, NULL), RALO_ERROR_INPUT, "'s'");
     assert_null(p);
@@ -199,6 +202,29 @@ static void a_plan_adds_up(void **state) {
     json_decref(root);
     assert_non_null(strstr(ralo_plan_text(p), "test-llama"));
     ralo_plan_close(p);
+}
+
+/* Ranks that are not here can be planned for; a trainer that took such settings would train something else. */
+static void many_ranks_are_planned_and_not_trained(void **state) {
+    (void)state;
+    ralo_settings *s =
+        settings_of(PAIRS(TINY, "parallel.tensor", "2", "parallel.pipeline", "2", "train.accumulation", "2"));
+    ralo_plan *p;
+    ralo_trainer *t;
+    must(ralo_plan_open(&p, s));
+    assert_non_null(strstr(ralo_plan_text(p), "ranks     4, this is rank 0"));
+    json_t *root = json_loads(ralo_plan_json(p), 0, NULL); /* as ralo plan --json */
+    assert_true(json_is_object(json_object_get(root, "pipeline")) && json_is_object(json_object_get(root, "disk")));
+    json_decref(root);
+    ralo_plan_close(p);
+    REFUSED(ralo_trainer_open(&t, s), RALO_ERROR_INPUT, "found data 1 x tensor 2 x pipeline 2 x sequence 1 ranks");
+    assert_null(t);
+    must(ralo_settings_set(s, "parallel.tensor", "1"));
+    must(ralo_settings_set(s, "parallel.pipeline", "1"));
+    must(ralo_settings_set(s, "parallel.data", "1"));
+    must(ralo_trainer_open(&t, s));
+    ralo_trainer_close(t);
+    ralo_settings_free(s);
 }
 
 static void what_does_not_fit_is_told(void **state) {
@@ -672,6 +698,7 @@ int main(void) {
         cmocka_unit_test(a_file_of_settings_is_read),
         cmocka_unit_test(null_is_refused_everywhere),
         cmocka_unit_test(a_plan_adds_up),
+        cmocka_unit_test(many_ranks_are_planned_and_not_trained),
         cmocka_unit_test(what_does_not_fit_is_told),
         cmocka_unit_test(steps_of_the_caller_are_the_steps_of_train_run),
         cmocka_unit_test(steps_of_the_caller_do_not_overlap),

@@ -40,5 +40,5 @@ struct ralo_plan {
 
 /* A copy that is checked, with its defaults settled: what a job is made from. config_fini also after an error. */
 status api_config(config *out, const ralo_settings *s);
-/* Fills text and json from p->plan. rungs: as ralo plan shows them, or NULL. */
-void api_plan_describe(ralo_plan *p, const plan_rung *rungs);
+/* Fills text and json from p->plan; view: with what ralo plan shows beside it, or NULL. */
+void api_plan_describe(ralo_plan *p, const plan_view *view);

@@ -4,19 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *print_text(const plan *p, const plan_rung *rungs) {
+void api_plan_describe(ralo_plan *p, const plan_view *view) {
     memstream text;
     FILE *out = memstream_open(&text);
-    plan_print(p, out);
-    if (rungs) plan_print_rungs(p, rungs, out);
-    return memstream_take(&text);
-}
-
-void api_plan_describe(ralo_plan *p, const plan_rung *rungs) {
-    json_t *root = plan_json(p->plan, rungs);
-    p->text = print_text(p->plan, rungs);
+    json_t *root = view ? plan_view_json(view) : plan_json(p->plan, NULL);
+    if (view) plan_view_print(view, out);
+    else plan_print(p->plan, out);
+    p->text = memstream_take(&text);
     p->json = json_dumps(root, JSON_PRESERVE_ORDER);
     json_decref(root);
+}
+
+static status describe(ralo_plan *p, const train_request *r) {
+    plan_view view;
+    status rc = plan_view_init(&view, r, p->plan);
+    if (rc == OK) api_plan_describe(p, &view);
+    plan_view_fini(&view);
+    return rc;
 }
 
 ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
@@ -26,18 +30,14 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     api_call call = api_enter();
     status rc;
     train_request r;
-    plan_rung rungs[PLAN_RUNGS];
     ralo_plan *p = mem_alloc(sizeof *p);
     TRY_GOTO(rc, api_config(&p->config, s), done);
-    TRY_GOTO(rc, request_from_config(&p->config, &r), done);
-    TRY_GOTO(rc, machine_describe(NULL, &r, &p->machine), done);
+    TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
     r.plan.hardware = &p->machine;
-    r.plan.compare = true; /* as ralo plan does */
-    r.plan.host_bytes += dataset_host_bytes_at_most(&r.data);
+    r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
     TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
     p->plan = &p->own;
-    TRY_GOTO(rc, plan_rungs(&p->own, rungs), done);
-    api_plan_describe(p, rungs);
+    TRY_GOTO(rc, describe(p, &r), done);
     *out = p;
 done:
     if (rc != OK) ralo_plan_close(p);

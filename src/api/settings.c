@@ -44,11 +44,11 @@ ralo_status ralo_settings_set(ralo_settings *s, const char *key, const char *val
 }
 
 ralo_status ralo_settings_get(ralo_settings *s, const char *key, const char **out) {
+    API_NEED(out);
+    *out = NULL;
     API_NEED(s);
     API_NEED(key);
-    API_NEED(out);
     api_call call = api_enter();
-    *out = NULL;
     s->text.length = 0;
     status rc = config_get(&s->config, key, &s->text, "ralo_settings_get");
     if (rc == OK) *out = s->text.text;

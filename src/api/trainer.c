@@ -28,10 +28,23 @@ static status never_overlap(plan_request *p) {
     return OK;
 }
 
+/* The library starts no ranks and does not speak to those that a launcher started. */
+static status need_one_rank(const config *c) {
+    mesh m = {0};
+    memcpy(m.size, c->parallel.size, sizeof m.size);
+    if (mesh_world(&m) == 1) return OK;
+    return ERR(ERR_INPUT,
+               "parallel.*: found data %d x tensor %d x pipeline %d x sequence %d ranks, expected 1: a trainer of the "
+               "library is one rank; leave parallel.* out, or start many with ralo train --ranks %d",
+               mesh_size(&m, AXIS_DATA), mesh_size(&m, AXIS_TENSOR), mesh_size(&m, AXIS_PIPELINE),
+               mesh_size(&m, AXIS_SEQUENCE), mesh_world(&m));
+}
+
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
     static const train_observer observer = {.on_message = on_message};
     TRY(api_config(&t->config, s));
     config *c = &t->config;
+    TRY(need_one_rank(c));
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
     TRY(never_overlap(&r->plan));

@@ -101,6 +101,9 @@ status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
 /* The first of the ranks that parallel.* asks for, which are not here. */
 status request_use_mesh(train_request *r, const config *c);
+/* What `ralo plan` plans: the first rank of parallel.* (or of a world of so many ranks; 0: not asked), on the machine that was
+ * named or this one. */
+status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine);
 /* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
 /* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
@@ -125,3 +128,15 @@ status job_check(const job *j);              /* all that can be refused before a
 status job_use_dir(job *j, const char *dir); /* makes it; refuses others' checkpoints and full disks. Borrows dir */
 void job_close(job *j);
 void note_say(const plan *p); /* its note, as a warning */
+
+/* A plan with all that `ralo plan` shows beside it (plan_view.c). fini also after an error. */
+typedef struct plan_view {
+    const plan *plan;
+    train_disk disk;
+    plan_rung rungs[PLAN_RUNGS];
+    plan_stage *stages; /* NULL: no pipeline */
+} plan_view;
+status plan_view_init(plan_view *v, const train_request *r, const plan *p);
+void plan_view_fini(plan_view *v);
+void plan_view_print(const plan_view *v, FILE *out);
+json_t *plan_view_json(const plan_view *v);

@@ -48,51 +48,31 @@ static status show_world(const command_line *l, const plan_request *from) {
 }
 
 static status show(const command_line *l, const train_request *r, const plan *p, const longest_row *row) {
-    plan_rung rungs[PLAN_RUNGS];
-    plan_stage *stages = NULL;
-    train_disk disk = train_disk_of(r, p);
+    status rc;
+    plan_view view;
     if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is the object's alone */
     if (l->longest) longest_print(row, stderr);
-    plan_print(p, stderr);
-    train_disk_print(&disk, stderr);
+    TRY_GOTO(rc, plan_view_init(&view, r, p), done);
+    plan_view_print(&view, stderr);
     note_say(p);
-    TRY(plan_rungs(p, rungs));
-    plan_print_rungs(p, rungs, stderr);
-    if (l->timeline) TRY(plan_timeline_write(p, l->timeline)); /* also of what does not fit: there it is wanted most */
-    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) TRY(plan_stages(p, &stages));
-    if (stages) plan_print_stages(p, stages, stderr);
-    status rc = plan_check_fit(p);
+    if (l->timeline) /* also of what does not fit: there it is wanted most */
+        TRY_GOTO(rc, plan_timeline_write(p, l->timeline), done);
+    rc = plan_check_fit(p);
     if (l->json) {
-        json_t *root = plan_json(p, rungs);
-        json_object_set_new(root, "disk", train_disk_json(&disk));
+        json_t *root = plan_view_json(&view);
         if (l->longest) json_object_set_new(root, "longest", longest_json(row));
-        if (stages) json_object_set_new(root, "pipeline", plan_stages_json(p, stages));
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         json_print(root, ALL_DIGITS);
     }
-    free(stages);
+done:
+    plan_view_fini(&view);
     return rc;
 }
 
-/* The request of the settings and their ranks, for the machine that was named or this one. */
 static status make_request(command_line *l, train_request *r, hardware *machine) {
-    TRY(request_from_config(&l->config, r));
-    TRY(machine_describe(l->hardware, r, machine));
-    /* A machine with devices of their own is planned with their kernels' scratch. */
-    if (l->hardware && l->config.run.device == DEVICE_AUTO) {
-        r->plan.target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
-        if (!machine->unified) r->plan.open.sequence = r->plan.left_open.sequence = false; /* as `train` there */
-    }
-    if (!l->config.memory.device && (!r->backend || l->hardware)) r->plan.device_limit = machine->device_bytes;
-    if (l->hardware && !l->config.memory.host) r->plan.host_limit = machine->host_bytes;
-    r->plan.host_bytes += dataset_host_bytes_at_most(&r->data);
-    if (!l->world) TRY(request_use_mesh(r, &l->config));
-    int64_t n_ranks = l->world ? l->world : mesh_world(&r->plan.mesh);
-    /* Those of a node share its memory. */
-    if (!l->config.memory.host) r->plan.host_limit /= (uint64_t)MIN(n_ranks, machine->devices_per_node);
-    return OK;
+    return request_for_plan(r, &l->config, l->hardware, l->world, machine);
 }
 
 /* What a row may be as long as depends on these, so they are not open where that is the question. */

@@ -271,6 +271,25 @@ status request_use_mesh(train_request *r, const config *c) {
     return batch_from_config(c, &r->plan);
 }
 
+status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
+    plan_request *p = &r->plan;
+    TRY(request_from_config(c, r));
+    TRY(machine_describe(asked, r, machine));
+    /* A machine with devices of their own is planned with their kernels' scratch. */
+    if (asked && c->run.device == DEVICE_AUTO) {
+        p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
+        if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
+    }
+    if (!c->memory.device && (!r->backend || asked)) p->device_limit = machine->device_bytes;
+    if (asked && !c->memory.host) p->host_limit = machine->host_bytes;
+    p->host_bytes += dataset_host_bytes_at_most(&r->data);
+    if (!world) TRY(request_use_mesh(r, c));
+    int64_t n_ranks = world ? world : mesh_world(&p->mesh);
+    /* Those of a node share its memory. */
+    if (!c->memory.host) p->host_limit /= (uint64_t)MIN(n_ranks, machine->devices_per_node);
+    return OK;
+}
+
 /* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is
  * free before, so every context is there by now and counted as taken. */
 static status use_devices(train_request *r, const config *c, comm *ranks) {
