@@ -144,8 +144,8 @@ typedef struct ralo_step {
     uint64_t reserved[8];
 } ralo_step;
 /* One optimizer step: train.accumulation micro-batches and one update. `out` may be NULL. RALO_ERROR_INPUT when
- * train.steps steps were made; RALO_ERROR_RUN when a number is not finite, with tensor, layer and op of the first. After an
- * error a trainer can only be closed; what was saved before is whole. */
+ * train.steps steps were made, which changes nothing; RALO_ERROR_RUN when a number is not finite, with tensor, layer and op of
+ * the first. After any other error than the former the trainer refuses all but its end; what was saved before is whole. */
 RALO_API ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out);
 /* Steps up to train.steps; 0 when all are made, or t is NULL. */
 RALO_API int64_t ralo_trainer_steps_left(const ralo_trainer *t);

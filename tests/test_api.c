@@ -372,6 +372,15 @@ static void a_step_that_fails_ends_the_trainer(void **state) {
     assert_int_equal(rc, RALO_ERROR_RUN);
     REFUSED(ralo_trainer_step(t, NULL), RALO_ERROR_INPUT, "close this trainer");
     REFUSED(ralo_trainer_save(t), RALO_ERROR_INPUT, "close this trainer");
+    /* Its parameters are between two steps: no model, no number comes out of it. */
+    ralo_evaluation e;
+    uint64_t hash;
+    struct stat info;
+    snprintf(path, sizeof path, "%s/model", dir);
+    REFUSED(ralo_trainer_export(t, path, NULL), RALO_ERROR_INPUT, "close this trainer");
+    assert_int_not_equal(stat(path, &info), 0);
+    REFUSED(ralo_trainer_evaluate(t, &e), RALO_ERROR_INPUT, "close this trainer");
+    REFUSED(ralo_trainer_param_hash(t, &hash), RALO_ERROR_INPUT, "close this trainer");
     ralo_trainer_close(t);
     ralo_settings_free(s);
     training_dir_remove(dir);

@@ -90,9 +90,13 @@ void ralo_trainer_close(ralo_trainer *t) {
     api_leave(call, OK);
 }
 
+static status need_whole(const ralo_trainer *t, const char *function) {
+    return t->failed ? ERR(ERR_INPUT, "%s: an earlier step failed; close this trainer", function) : OK;
+}
+
 static status step(ralo_trainer *t, ralo_step *out) {
     train_step_report r;
-    if (t->failed) return ERR(ERR_INPUT, "ralo_trainer_step: an earlier step failed; close this trainer");
+    TRY(need_whole(t, "ralo_trainer_step"));
     if (ralo_trainer_steps_left(t) > 0) t->failed = true; /* until it went well */
     TRY(trainer_step(t->trainer, &r));
     t->failed = false;
@@ -118,24 +122,28 @@ int64_t ralo_trainer_steps_left(const ralo_trainer *t) {
     return t ? MAX(t->config.train.steps - trainer_state(t->trainer)->step, 0) : 0;
 }
 
+static status evaluate(ralo_trainer *t, ralo_evaluation *out) {
+    train_eval_report r;
+    TRY(need_whole(t, "ralo_trainer_evaluate"));
+    if (!t->job.plan.request.with_eval)
+        return ERR(ERR_INPUT,
+                   "ralo_trainer_evaluate: nothing is kept back: train.eval_rows (or data.eval_fraction) and "
+                   "train.problems are 0; set one of them before the trainer is opened");
+    TRY(trainer_evaluate(t->trainer, &r));
+    *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
+    return OK;
+}
+
 ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
     API_NEED(t);
     API_NEED(out);
     api_call call = api_enter();
     *out = (ralo_evaluation){0};
-    if (!t->job.plan.request.with_eval)
-        return api_leave(call,
-                         ERR(ERR_INPUT, "ralo_trainer_evaluate: nothing is kept back: train.eval_rows (or "
-                                        "data.eval_fraction) and train.problems are 0; set one of them before the "
-                                        "trainer is opened"));
-    train_eval_report r;
-    status rc = trainer_evaluate(t->trainer, &r);
-    if (rc == OK) *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
-    return api_leave(call, rc);
+    return api_leave(call, evaluate(t, out));
 }
 
 static status save(ralo_trainer *t) {
-    if (t->failed) return ERR(ERR_INPUT, "ralo_trainer_save: an earlier step failed; close this trainer");
+    TRY(need_whole(t, "ralo_trainer_save"));
     if (!*t->config.run.dir)
         return ERR(ERR_INPUT, "ralo_trainer_save: run.dir is not given; set it before the trainer is opened");
     TRY(trainer_save(t->trainer));
@@ -152,6 +160,7 @@ static status export_as(ralo_trainer *t, const char *dir, const char *type) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     export_options o = {.dir = dir, .type = DTYPE_COUNT};
     export_report report;
+    TRY(need_whole(t, "ralo_trainer_export"));
     for (size_t i = 0; type && i < ARRAY_LENGTH(types); i++)
         if (strcmp(dtype_name(types[i]), type) == 0) o.type = types[i];
     if (type && o.type == DTYPE_COUNT)
@@ -166,11 +175,16 @@ ralo_status ralo_trainer_export(ralo_trainer *t, const char *dir, const char *dt
     return api_leave(call, export_as(t, dir, dtype));
 }
 
+static status param_hash(ralo_trainer *t, uint64_t *out) {
+    TRY(need_whole(t, "ralo_trainer_param_hash"));
+    return trainer_param_hash(t->trainer, out);
+}
+
 ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out) {
     API_NEED(t);
     API_NEED(out);
     api_call call = api_enter();
-    return api_leave(call, trainer_param_hash(t->trainer, out));
+    return api_leave(call, param_hash(t, out));
 }
 
 const ralo_plan *ralo_trainer_plan(const ralo_trainer *t) { return t ? &t->plan : NULL; }
