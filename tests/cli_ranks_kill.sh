@@ -1,11 +1,12 @@
 #!/bin/bash
 # cli_ranks_kill.sh - kill -9 of a random rank at a random moment of a run that saves after every step: the run ends within
 # ten seconds and names the rank, no step that was on disk is lost, and the run ends with the parameters of one that was
-# never killed. A rank that is stopped, one with other settings, and Ctrl-C, likewise.
+# never killed. A rank that is stopped, one that cannot write, one with other settings, and Ctrl-C, likewise.
 # RALO names the program, RALO_KILLS the number of kills (6), RALO_KILL_RANKS the number of ranks (3).
 . "$(dirname "$0")/check.sh"
 need_ranks
 need python3 "it reads the JSON output"
+need prlimit "install util-linux"
 kills=${RALO_KILLS:-6} n=${RALO_KILL_RANKS:-3}
 # A constant learning rate: the parameters after some steps do not depend on how many were planned.
 settings=(--preset test-gpt2 --set data.seq_len=16 --set train.micro_batch=1 --set train.warmup=0
@@ -69,6 +70,26 @@ kill -INT "${victims[1]}"
 ends 130 10 "a signal to one rank"
 last=$(newest)
 grep -q "interrupted after step $last of .* the state is saved" log || fail "a signal to one rank, newest is $last: $(tail -n 3 log)"
+
+# A rank that cannot write its share fails alone, while the others wait for it: they hear why, and nothing else is said. A file
+# that would be too large is an error where the signal is ignored, which mpirun does not hand down.
+: >log
+"${mpirun[@]}" -n $n bash -c 'trap "" XFSZ; exec "$@"' - "$RALO" train "${settings[@]}" --set train.steps=1000000 --set run.dir=full \
+    >/dev/null 2>log &
+pid=$!
+until grep -q 'step [0-9]*/' log; do
+    kill -0 $pid 2>/dev/null || die "a share that cannot be written: $(tail -n 3 log)"
+    sleep 0.02
+done
+victims=($(pgrep -P $pid | sort -n))
+[ ${#victims[@]} = $n ] || die "a share that cannot be written: found ${#victims[@]} of $n ranks"
+prlimit --pid "${victims[1]}" --fsize=4096:4096
+kill -INT "${victims[0]}"
+ends 1 10 "a share that cannot be written"
+grep -q "^error: rank 1 (pid ${victims[1]} on .*was not written, earlier ones are untouched" log || fail "a share that cannot be written: $(tail -n 4 log)"
+[ "$(grep -c '^error: rank [0-9]* ends: rank 1 (pid .*was not written' log)" = $((n - 1)) ] ||
+    fail "a share that cannot be written: not all hear why: $(tail -n 4 log)"
+! grep -q 'NBC\|MPI_ERR\|exchange' log || fail "a share that cannot be written: ranks met in different exchanges: $(grep 'NBC\|MPI_ERR\|exchange' log)"
 
 one=("$RALO" train "${settings[@]}" --set run.dir=other --set train.steps=2)
 under_mpirun 2 "${one[@]}" : -n 1 "${one[@]}" --set train.lr=0.5

@@ -106,15 +106,6 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
-/* The request was right, steps were made with it: what a disk does not take any more is told as a run that failed, which
- * may be started again as it is. */
-static status run_failed(void) {
-    error_record why;
-    error_take(&why);
-    why.code = ERR_RUN;
-    return error_give(&why);
-}
-
 static status run(command_line *l, job *j, const char *run_dir) {
     const config *c = &l->config;
     const train_request *r = &j->request;
@@ -139,7 +130,6 @@ static status run(command_line *l, job *j, const char *run_dir) {
     }
     catch_signals();
     rc = train_run(r, p, j->data, &observer, &result);
-    if (rc == ERR_IO && result.steps > 0) rc = run_failed();
     if (speaks) track_close(told.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {

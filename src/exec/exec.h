@@ -73,6 +73,7 @@ typedef struct exec_fault {
     value_id value;
     int64_t element;
     float number;
+    uint64_t seen_ns; /* when; of several ranks, who was first */
 } exec_fault;
 void exec_find_fault(exec *e, section s, exec_fault *out);
 

@@ -85,7 +85,8 @@ static bool scan_value(exec *e, value_id id, size_t op_index, exec_fault *out) {
                    : v->type == DTYPE_BF16 ? bf16_to_f32(bits.h)
                    : v->type == DTYPE_F16  ? f16_to_f32(bits.h)
                                            : bits.f;
-    *out = (exec_fault){.found = true, .op_index = op_index, .value = id, .element = element, .number = number};
+    *out = (exec_fault){
+        .found = true, .op_index = op_index, .value = id, .element = element, .number = number, .seen_ns = clock_ns()};
     return true;
 }
 

@@ -94,11 +94,20 @@ static void write_scalars(const trainer *t, value_id to, int64_t step, int64_t m
     exec_write(t->e, to, 0, &s, sizeof s);
 }
 
+/* Ranks hand numbers on that are not finite. Whoever saw one first says where; the others come to a meeting that its error
+ * ends, and hear it. Clocks of different machines do not compare: there, one of those who saw it speaks. */
+static status leave_to_first(comm *ranks, uint64_t seen_ns) {
+    uint64_t first_ns = seen_ns;
+    TRY(comm_least(ranks, &first_ns));
+    return seen_ns == first_ns ? OK : comm_barrier(ranks);
+}
+
 /* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
 static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double loss, double norm) {
     const plan_request *q = &t->p->request;
     int64_t T = q->seq_len;
     exec_fault f = {0};
+    uint64_t seen_ns = UINT64_MAX;
     evaluator *v = &t->eval; /* its buffers are free between evaluations */
     /* Other ranks look as well and take part in every message: none stops at what it found. */
     for (int64_t micro = 0; micro < q->accumulation && (t->r->comm || !f.found); micro++) {
@@ -111,8 +120,9 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
         if (!is_run_full(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
-        if (!f.found) f = found;
+        if (!f.found && found.found) f = found, seen_ns = found.seen_ns;
     }
+    if (t->r->comm) TRY(leave_to_first(t->r->comm, seen_ns));
     if (!f.found)
         return ERR(ERR_RUN,
                    "step %lld: loss %g, gradient norm %g is not finite; every value of the step itself is, so a sum "
@@ -405,13 +415,20 @@ static status open_parts(trainer *t) {
                             mesh_size(m, AXIS_DATA));
 }
 
+/* Ranks stop together and fail alone. Those who wait for this one hear of it before it hashes or closes anything: they would
+ * take that exchange for theirs, and links between devices close only where all come. */
+static status tell_ranks(const train_request *r, status rc) {
+    if (rc != OK && rc != ERR_INTERRUPTED && r->comm) comm_fail(r->comm, rc, error_message());
+    return rc;
+}
+
 status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o) {
     static const train_observer silent;
     trainer *t = mem_alloc(sizeof *t);
     *t = (trainer){.r = r, .p = p, .d = d, .o = o ? o : &silent};
     arena_init(&t->memory);
     *out = NULL;
-    status rc = open_parts(t);
+    status rc = tell_ranks(r, open_parts(t));
     if (rc == OK) *out = t;
     else trainer_close(t);
     return rc;
@@ -556,6 +573,15 @@ static status hash_params(trainer *t, status rc, uint64_t *out) {
     return rc == OK ? read : error_give(&why);
 }
 
+/* The request was right, steps were made with it: what a disk does not take any more is told as a run that failed, which
+ * may be started again as it is. */
+static status run_failed(void) {
+    error_record why;
+    error_take(&why);
+    why.code = ERR_RUN;
+    return error_give(&why);
+}
+
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
     status rc;
     trainer *t;
@@ -580,7 +606,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         error_clear();
         rc = interrupted(t, "in the evaluation after", out->saved);
     }
-    rc = hash_params(t, rc, &out->param_hash);
+    if (rc == ERR_IO && out->steps > 0) rc = run_failed();
+    rc = hash_params(t, tell_ranks(r, rc), &out->param_hash);
     exec_ledger(t->e, &out->memory);
     bool timed = exec_is_timed(t->e) && t->timed_tokens > 0;
     out->idle = timed ? 1 - t->kernel_seconds / t->micro_seconds : NAN;

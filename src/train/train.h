@@ -251,7 +251,8 @@ status trainer_wait(trainer *t); /* until the last save is on disk */
 status trainer_export(trainer *t, const export_options *o, export_report *out);
 status trainer_param_hash(trainer *t, uint64_t *out);
 
-/* All of it: open, every step with evaluations and saves between them, the last save, evaluation, export, close. */
+/* All of it: open, every step with evaluations and saves between them, the last save, evaluation, export, close. After the
+ * first step ERR_IO is ERR_RUN. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
 /* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step, or the batch of an evaluation, under
  * way. */
