@@ -1,5 +1,5 @@
 /* strategy_report.c - the ways that were compared, in words for people and as JSON for programs. */
-#include "plan/plan.h"
+#include "plan/report.h"
 
 #include <math.h>
 
