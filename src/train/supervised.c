@@ -401,8 +401,8 @@ static status open_parts(trainer *t) {
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(first_values(t));
     const mesh *m = &t->p->request.mesh;
-    return loader_open_part(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
-                            mesh_size(m, AXIS_DATA));
+    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
+                       mesh_size(m, AXIS_DATA));
 }
 
 status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o) {
