@@ -1,7 +1,7 @@
 /* test_data.c - rows are pure functions of their number, documents never mix, held-out problems stay held out, and
  * the loader hands out exactly the rows it says, in order, from any position. */
 #include "data/data.h"
-#include "exec/exec.h"
+#include "exec/guard.h"
 #include "files.h"
 
 #include <math.h>
