@@ -55,8 +55,7 @@ matrix: configure ## thousands of combinations of memory techniques against the 
 
 bench: configure ## build and run the benchmarks
 	@cmake --build $(BUILD) --parallel $(JOBS) --target bench
-	@if [ -x bench/run ]; then RALO=$(abspath $(BUILD))/ralo BENCH=$(abspath $(BUILD))/bench bench/run; \
-	else for b in $(BUILD)/bench/bench_*; do [ ! -x "$$b" ] || { echo "== $$b"; "$$b" || exit 1; }; done; fi
+	@RALO=$(abspath $(BUILD))/ralo BENCH=$(abspath $(BUILD))/bench bench/run
 
 format: ## clang-format over all C files
 	@command -v clang-format >/dev/null || { echo "clang-format not found: apt-get install clang-format"; exit 1; }

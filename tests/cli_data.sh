@@ -88,10 +88,10 @@ check 0 -- train "${mix[@]}" --set train.steps=3
 check 0 "resumed from" -- train "${mix[@]}" --resume auto
 [ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
 check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --set train.steps=3
-check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
-check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
 sed -i 's/plus/with/' qa.jsonl
-check 2 "belongs to another" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
 
 # ---- bad input
 cp qa.jsonl bad.jsonl

@@ -1,7 +1,7 @@
 /* test_data.c - rows are pure functions of their number, documents never mix, held-out problems stay held out, and
  * the loader hands out exactly the rows it says, in order, from any position. */
 #include "data/data.h"
-#include "exec/exec.h"
+#include "exec/guard.h"
 #include "files.h"
 
 #include <math.h>
@@ -516,10 +516,10 @@ static void an_empty_split_gives_padding_and_no_loader(void **state) {
     check_row(&r, 64);
     for (int t = 0; t < 64; t++) assert_int_equal(r.tokens[t], TOKEN_PAD);
     loader *l;
-    expect_error(loader_open(&l, d, SPLIT_EVAL, 2, 0), ERR_INPUT, "evaluation|empty|eval_fraction");
+    expect_error(loader_open(&l, d, SPLIT_EVAL, 2, 0, 0, 1), ERR_INPUT, "evaluation|empty|eval_fraction");
     assert_null(l);
-    expect_error(loader_open(&l, d, SPLIT_TRAIN, 0, 0), ERR_INPUT, "0 rows");
-    expect_error(loader_open(&l, d, SPLIT_TRAIN, INT64_MAX, 0), ERR_INPUT, "9223372036854775807 rows");
+    expect_error(loader_open(&l, d, SPLIT_TRAIN, 0, 0, 0, 1), ERR_INPUT, "0 rows");
+    expect_error(loader_open(&l, d, SPLIT_TRAIN, INT64_MAX, 0, 0, 1), ERR_INPUT, "9223372036854775807 rows");
     dataset_close(d);
 }
 
@@ -566,13 +566,13 @@ static void a_loader_opened_at_row_k_continues_exactly(void **state) {
         dataset *d = open_data((data_options){
             .source = source_of(k), .seq_len = 128, .pack = true, .difficulty = 2, .eval_fraction = 0.2, .seed = 6});
         loader *whole, *resumed;
-        assert_int_equal(loader_open(&whole, d, SPLIT_TRAIN, 3, 0), OK);
+        assert_int_equal(loader_open(&whole, d, SPLIT_TRAIN, 3, 0, 0, 1), OK);
         assert_int_equal(loader_position(whole), 0); /* although batches are made ahead */
         for (int i = 0; i < 5; i++) (void)loader_next(whole);
         assert_int_equal(loader_position(whole), 15);
         usleep(2000); /* time to run ahead: the position must not move */
         assert_int_equal(loader_position(whole), 15);
-        assert_int_equal(loader_open(&resumed, d, SPLIT_TRAIN, 3, loader_position(whole)), OK);
+        assert_int_equal(loader_open(&resumed, d, SPLIT_TRAIN, 3, loader_position(whole), 0, 1), OK);
         for (int i = 0; i < 40; i++) {
             const batch *a = loader_next(whole), *b = loader_next(resumed);
             assert_int_equal(a->first_row, 15 + 3 * i);
@@ -603,7 +603,7 @@ static void a_borrowed_batch_stays_as_it_is(void **state) {
     dataset *d = open_data((data_options){.source = "builtin:grammar", .seq_len = 64, .pack = true, .seed = 1});
     loader *l;
     int32_t copy[2 * 64];
-    assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 2, 10), OK);
+    assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 2, 10, 0, 1), OK);
     for (int i = 0; i < 20; i++) {
         const batch *b = loader_next(l);
         memcpy(copy, b->tokens, sizeof copy);
@@ -620,7 +620,7 @@ static void loaders_close_at_any_moment(void **state) {
         open_data((data_options){.source = "builtin:arithmetic", .seq_len = 64, .pack = true, .difficulty = 2});
     for (int i = 0; i < 60; i++) {
         loader *l;
-        assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 8, (uint64_t)i), OK);
+        assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 8, (uint64_t)i, 0, 1), OK);
         for (int k = 0; k < i % 7; k++) (void)loader_next(l);
         if (i % 3 == 0) usleep(300);
         loader_close(l);
@@ -635,7 +635,7 @@ static void rows_and_batches_allocate_nothing(void **state) {
         dataset *d = open_data((data_options){.source = source_of(k), .seq_len = 128, .pack = true, .difficulty = 2});
         loader *l;
         row r;
-        assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 4, 0), OK);
+        assert_int_equal(loader_open(&l, d, SPLIT_TRAIN, 4, 0, 0, 1), OK);
         uint64_t before = guard_count();
         guard_arm();
         for (uint64_t i = 0; i < 20; i++) {

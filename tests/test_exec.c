@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "exec/exec.h"
+#include "exec/guard.h"
 #include "fake_backend.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
  * Every cell is a real run with evaluation and background checkpoints. The device's peak is taken by the ledger from the
  * pointers that kernels and copies were really given; the host's from what loader, evaluation and checkpoint writer hold,
  * and once, for a pair of cells, from the heap itself. */
+#include "exec/guard.h"
 #include "training.h"
 
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /* test_optimizer_parts.c - an optimizer op on the parts of a parameter gives the bits of the op on the whole.
  *
  * Offloading and sharding update a parameter slice by slice. Cuts at multiples of NORM_BLOCK are tried, inside and
- * across blocks of noise, for
- * ACCUMULATE, GRAD_SUMSQ and ADAMW in every combination of dtypes: each part is a program of its own on buffers of its
- * own, as it would be in a ring of staging buffers or on another rank. */
+ * across blocks of noise, for ACCUMULATE, GRAD_SUMSQ and ADAMW in every combination of dtypes: each part is a program of
+ * its own on buffers of its own, as it would be in a ring of staging buffers or on another rank. */
+#include "adamw_formats.h"
 #include "op_check.h"
 #include <stdarg.h>
 #include <stddef.h>
@@ -161,44 +161,27 @@ static void test_grad_sumsq_in_parts(void **state) {
 }
 
 static void test_adamw_in_parts(void **state) {
-    static const struct {
-        const char *name;
-        dtype p, g, states;
-        bool master;
-    } formats[] = {
-        {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
-        {"fp32, bf16 states", DTYPE_F32, DTYPE_F32, DTYPE_BF16, false},
-        {"fp32, int8 states", DTYPE_F32, DTYPE_F32, DTYPE_I8, false},
-        {"bf16", DTYPE_BF16, DTYPE_F32, DTYPE_F32, true},
-        {"bf16, bf16 states", DTYPE_BF16, DTYPE_F32, DTYPE_BF16, true},
-        {"bf16, int8 states", DTYPE_BF16, DTYPE_F32, DTYPE_I8, true},
-        {"fp16", DTYPE_F16, DTYPE_F32, DTYPE_F32, true},
-        {"fp16, bf16 states", DTYPE_F16, DTYPE_F32, DTYPE_BF16, true},
-        {"fp16, int8 states", DTYPE_F16, DTYPE_F32, DTYPE_I8, true},
-        {"bf16_sr, fp32 states", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false},
-        {"bf16_sr", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false},
-        {"bf16_sr, int8 states", DTYPE_BF16, DTYPE_BF16, DTYPE_I8, false},
-    };
     float clip[CLIP_COUNT] = {[CLIP_FACTOR] = 0.5f};
-    for (size_t i = 0; i < ARRAY_LENGTH(formats); i++) {
+    for (size_t i = 0; i < ARRAY_LENGTH(adamw_formats); i++) {
+        const adamw_format *f = &adamw_formats[i];
         whole w = {.kind = OP_ADAMW,
                    .attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .noise_key = 9}};
-        add(&w, false, 0, "g", formats[i].g, 1, numbers(&w.memory, formats[i].g, N, 0.1f, false, 1));
+        add(&w, false, 0, "g", f->g, 1, numbers(&w.memory, f->g, N, 0.1f, false, 1));
         add(&w, false, 1, "clip", DTYPE_F32, 0, clip);
         add(&w, false, 2, "scalars", DTYPE_U8, 0, &scalars);
-        add(&w, true, 0, "p", formats[i].p, 1, numbers(&w.memory, formats[i].p, N, 1, false, 2));
-        if (formats[i].master) add(&w, true, 1, "master", DTYPE_F32, 1, numbers(&w.memory, DTYPE_F32, N, 1, false, 2));
-        if (formats[i].states == DTYPE_I8) {
+        add(&w, true, 0, "p", f->p, 1, numbers(&w.memory, f->p, N, 1, false, 2));
+        if (f->master) add(&w, true, 1, "master", DTYPE_F32, 1, numbers(&w.memory, DTYPE_F32, N, 1, false, 2));
+        if (f->states == DTYPE_I8) {
             int64_t blocks = (N + STATE_BLOCK - 1) / STATE_BLOCK;
             add(&w, true, 2, "m", DTYPE_I8, 1, codes(&w.memory, 3));
             add(&w, true, 3, "v", DTYPE_U8, 1, codes(&w.memory, 4));
             add(&w, true, 4, "m_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 5));
             add(&w, true, 5, "v_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 6));
         } else {
-            add(&w, true, 2, "m", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 0.01f, false, 3));
-            add(&w, true, 3, "v", formats[i].states, 1, numbers(&w.memory, formats[i].states, N, 1e-4f, true, 4));
+            add(&w, true, 2, "m", f->states, 1, numbers(&w.memory, f->states, N, 0.01f, false, 3));
+            add(&w, true, 3, "v", f->states, 1, numbers(&w.memory, f->states, N, 1e-4f, true, 4));
         }
-        check_all_cuts(&w, formats[i].name);
+        check_all_cuts(&w, f->name);
         arena_fini(&w.memory);
     }
 }

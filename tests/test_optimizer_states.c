@@ -3,6 +3,7 @@
  * The kernels are held, bit for bit, against scalar loops that follow the text of adamw.c, noise.h and state8.h; 8-bit
  * rounding is right on average and never stands still; the plan counts the bytes that the formats promise; and training
  * ends within a stated distance of fp32 states. */
+#include "adamw_formats.h"
 #include "op_check.h"
 #include "training.h"
 #include <float.h>
@@ -11,31 +12,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-typedef struct format {
-    const char *name;
-    dtype p, g, states;
-    bool master;
-} format;
-
-static const format formats[] = {
-    {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
-    {"fp32, bf16 states", DTYPE_F32, DTYPE_F32, DTYPE_BF16, false},
-    {"fp32, int8 states", DTYPE_F32, DTYPE_F32, DTYPE_I8, false},
-    {"bf16", DTYPE_BF16, DTYPE_F32, DTYPE_F32, true},
-    {"bf16, bf16 states", DTYPE_BF16, DTYPE_F32, DTYPE_BF16, true},
-    {"bf16, int8 states", DTYPE_BF16, DTYPE_F32, DTYPE_I8, true},
-    {"fp16", DTYPE_F16, DTYPE_F32, DTYPE_F32, true},
-    {"fp16, bf16 states", DTYPE_F16, DTYPE_F32, DTYPE_BF16, true},
-    {"fp16, int8 states", DTYPE_F16, DTYPE_F32, DTYPE_I8, true},
-    {"bf16_sr, fp32 states", DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false},
-    {"bf16_sr", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false},
-    {"bf16_sr, int8 states", DTYPE_BF16, DTYPE_BF16, DTYPE_I8, false},
-};
-
 /* ---- a parameter with its states, in any format ---------------------------------------------------------------- */
 
 typedef struct parameter {
-    const format *f;
+    const adamw_format *f;
     size_t n;
     char *p, *g, *m, *v; /* of their dtypes */
     float *master, *m_scale, *v_scale;
@@ -46,7 +26,7 @@ typedef struct parameter {
 
 static size_t blocks_of(size_t n) { return (n + STATE_BLOCK - 1) / STATE_BLOCK; }
 
-static void parameter_open(parameter *a, const format *f, size_t n) {
+static void parameter_open(parameter *a, const adamw_format *f, size_t n) {
     *a = (parameter){.f = f,
                      .n = n,
                      .factor = 0.37f,
@@ -241,11 +221,11 @@ static void same_bytes(const void *a, const void *b, size_t n, size_t width, con
 static void test_every_format_gives_the_bits_of_the_scalar_loop(void **state) {
     static const size_t sizes[] = {1, 3, 17, 255, 256, 257, 1031, 65537, 70001};
     backend_context *c = cpu_open();
-    for (size_t k = 0; k < ARRAY_LENGTH(formats); k++)
+    for (size_t k = 0; k < ARRAY_LENGTH(adamw_formats); k++)
         for (size_t s = 0; s < ARRAY_LENGTH(sizes); s++) {
             if (SANITIZED && s + 1 == ARRAY_LENGTH(sizes)) continue;
             parameter a, b;
-            parameter_open(&a, &formats[k], sizes[s]);
+            parameter_open(&a, &adamw_formats[k], sizes[s]);
             parameter_fill(&a);
             parameter_copy(&b, &a);
             for (uint32_t step = 1; step <= 3; step++) { /* the second reads what the first wrote */
@@ -277,7 +257,7 @@ static void test_int8_rounding_is_right_on_average(void **state) {
     backend_context *c = cpu_open();
     parameter a;
     double m_sum[STATE_BLOCK] = {0}, root_sum[STATE_BLOCK] = {0}, m_scale = 0, v_scale = 0;
-    parameter_open(&a, &formats[2], STATE_BLOCK);
+    parameter_open(&a, &adamw_formats[2], STATE_BLOCK);
     for (uint32_t round = 1; round <= ROUNDS; round++) {
         for (size_t i = 0; i < STATE_BLOCK; i++)
             ((float *)a.g)[i] = (float)((i % 2 ? -1 : 1) * pow(10, -9.0 * (double)i / STATE_BLOCK));
@@ -312,7 +292,7 @@ static void test_int8_states_do_not_stand_still(void **state) {
     enum { STEPS = 60 };
     backend_context *c = cpu_open();
     parameter a;
-    parameter_open(&a, &formats[2], STATE_BLOCK);
+    parameter_open(&a, &adamw_formats[2], STATE_BLOCK);
     a.factor = 1;
     for (uint32_t step = 1; step <= STEPS + 1; step++) {
         for (size_t i = 0; i < STATE_BLOCK; i++) ((float *)a.g)[i] = i == 0 ? 1 : step == 1 ? 0.5f : 0;
@@ -337,7 +317,7 @@ static void test_int8_states_do_not_stand_still(void **state) {
 static void test_int8_infinity_stays_in_its_element(void **state) {
     backend_context *c = cpu_open();
     parameter a;
-    parameter_open(&a, &formats[2], STATE_BLOCK);
+    parameter_open(&a, &adamw_formats[2], STATE_BLOCK);
     a.factor = 1;
     for (size_t i = 0; i < STATE_BLOCK; i++) ((float *)a.g)[i] = i == 7 ? 1e25f : 1e18f;
     kernel_step(c, &a);

@@ -3,6 +3,7 @@
  *
  * Runs go through the whole house against the plain run of the same settings; programs are looked at op by op. Bytes per
  * layer are held against formulas written from shapes alone. */
+#include "plan/search.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -93,9 +94,10 @@ static void a_run_may_go_on_with_another_rung(void **state) {
     train_result whole, part, rest;
     setting_text full = recompute("full"), norms = recompute("norms");
     char *dir = training_dir();
-    training t = {.preset = "test-qwen3", .precision = PRECISION_BF16, .steps = 6};
-    training_must(training_run(&t, &whole));
-    t.more = SETTINGS("train.schedule=constant", norms.text);
+    training t = {.preset = "test-qwen3",
+                  .precision = PRECISION_BF16,
+                  .steps = 6,
+                  .more = SETTINGS("train.schedule=constant", norms.text)};
     training_must(training_run(&t, &whole));
     t.dir = dir;
     t.steps = 3;

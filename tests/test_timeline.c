@@ -1,6 +1,6 @@
 /* test_timeline.c - the picture of a plan: every column equals a slower count of what is alive at its op, the highest is
  * the planned peak, and the file is well-formed whatever a model is called. */
-#include "plan/plan.h"
+#include "plan/timeline.h"
 #include "files.h"
 #include "training.h"
 

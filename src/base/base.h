@@ -271,7 +271,6 @@ typedef struct sys_info {
     int n_cores;      /* this process may use */
     bool bf16_matrix; /* has instructions that multiply matrices of bf16: BFMMLA, AMX */
     uint64_t memory_total, memory_available;
-    uint64_t l1d_bytes, l2_bytes, l3_bytes;
 } sys_info;
 void sys_info_get(sys_info *out);
 uint64_t sys_rss_bytes(void);      /* resident now */

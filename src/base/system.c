@@ -179,30 +179,22 @@ static bool has_feature(const char *cpuinfo, const char *word) {
     return false;
 }
 
-static uint64_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type, int sysconf_name) {
-    hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0);
-    if (cache && cache->attr->cache.size) return cache->attr->cache.size;
-    long bytes = sysconf(sysconf_name); /* virtual machines often hide the caches from the kernel, not from cpuid */
-    return bytes > 0 ? (uint64_t)bytes : 0;
-}
-
-static void find_topology(sys_info *out) {
+/* Cores, not hardware threads: two threads of one core share its arithmetic units. 0 where hwloc cannot tell. */
+static int count_cores(void) {
+    int n_cores = 0;
     hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) != 0) return;
+    if (hwloc_topology_init(&topology) != 0) return 0;
     hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
     if (hwloc_topology_load(topology) == 0) {
-        /* Cores, not hardware threads: two threads of one core share its arithmetic units. */
         if (hwloc_get_cpubind(topology, allowed, HWLOC_CPUBIND_PROCESS) != 0)
             hwloc_bitmap_copy(allowed, hwloc_topology_get_allowed_cpuset(topology));
         hwloc_obj_t core = NULL;
         while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)))
-            out->n_cores += hwloc_bitmap_intersects(core->cpuset, allowed);
-        out->l1d_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE, _SC_LEVEL1_DCACHE_SIZE);
-        out->l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE, _SC_LEVEL2_CACHE_SIZE);
-        out->l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE, _SC_LEVEL3_CACHE_SIZE);
+            n_cores += hwloc_bitmap_intersects(core->cpuset, allowed);
     }
     hwloc_bitmap_free(allowed);
     hwloc_topology_destroy(topology);
+    return n_cores;
 }
 
 static void find_fixed(void) {
@@ -213,7 +205,7 @@ static void find_fixed(void) {
     find_cpu_name(fixed.cpu_name, cpuinfo);
     fixed.bf16_matrix = has_feature(cpuinfo, "bf16") || has_feature(cpuinfo, "amx_bf16");
     if (uname(&names) == 0) snprintf(fixed.arch, sizeof fixed.arch, "%.15s", names.machine);
-    find_topology(&fixed);
+    fixed.n_cores = count_cores();
     if (fixed.n_cores == 0) fixed.n_cores = (int)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     fixed.n_cores = MAX(limit_cores(fixed.n_cores, groups), 1);
 }

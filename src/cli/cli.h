@@ -89,9 +89,6 @@ bool command_line_given(const command_line *l, const char *name); /* the flag of
 
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);
-void help_print_man(FILE *out);
-void completion_print_bash(FILE *out);
-void completion_print_zsh(FILE *out);
 
 /* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
 

@@ -164,7 +164,7 @@ static const char bash_functions[] =
     "}\n"
     "complete -F _ralo ralo\n";
 
-void completion_print_bash(FILE *out) {
+static void print_bash(FILE *out) {
     fputs("# bash completion of ralo, written by `ralo completion bash`.\n\n", out);
     print_shared(out);
     fputs("_ralo_keys='", out);
@@ -179,7 +179,7 @@ void completion_print_bash(FILE *out) {
     fputs(bash_functions, out);
 }
 
-void completion_print_zsh(FILE *out) {
+static void print_zsh(FILE *out) {
     fputs("#compdef ralo\n# zsh completion of ralo, written by `ralo completion zsh`.\n\n", out);
     print_shared(out);
     fputs("# Candidates for a value called $1.\n"
@@ -253,8 +253,8 @@ void completion_print_zsh(FILE *out) {
 
 status command_completion(command_line *l) {
     const char *shell = l->arguments[0];
-    if (strcmp(shell, "bash") == 0) completion_print_bash(stdout);
-    else if (strcmp(shell, "zsh") == 0) completion_print_zsh(stdout);
+    if (strcmp(shell, "bash") == 0) print_bash(stdout);
+    else if (strcmp(shell, "zsh") == 0) print_zsh(stdout);
     else return ERR(ERR_INPUT, "completion: found '%.100s', expected bash or zsh", shell);
     return OK;
 }

@@ -92,20 +92,6 @@ static void presets_print(FILE *out) {
     }
 }
 
-status command_help(command_line *l) {
-    const char *topic = l->arguments[0];
-    if (!topic) {
-        help_print(stdout);
-        return OK;
-    }
-    if (strcmp(topic, "settings") == 0) config_print_help(stdout);
-    else if (strcmp(topic, "presets") == 0) presets_print(stdout);
-    else if (strcmp(topic, "man") == 0) help_print_man(stdout);
-    else if (command_find(topic)) help_print_command(command_find(topic), stdout);
-    else return command_unknown(topic);
-    return OK;
-}
-
 /* ---- the man page ------------------------------------------------------------------------------------------------ */
 
 /* Text as roff takes it: a dot or quote that begins a line would be a request, a bare dash a typographic one. */
@@ -144,7 +130,7 @@ static void roff_flag(const flag *f, FILE *out) {
     strbuf_fini(&facts);
 }
 
-void help_print_man(FILE *out) {
+static void print_man(FILE *out) {
     fputs(".TH RALO 1 \"\" \"ralo " RALO_VERSION
           "\" \"User Commands\"\n.SH NAME\nralo \\- plan and run training steps of language "
           "models\n"
@@ -200,4 +186,20 @@ void help_print_man(FILE *out) {
     fputs(".SH ENVIRONMENT\n", out);
     roff_item("RALO_TRAIL", "", out);
     roff("1: an error is followed by the places in the source that it passed through\n", out);
+}
+
+/* ---- the command --------------------------------------------------------------------------------------------------- */
+
+status command_help(command_line *l) {
+    const char *topic = l->arguments[0];
+    if (!topic) {
+        help_print(stdout);
+        return OK;
+    }
+    if (strcmp(topic, "settings") == 0) config_print_help(stdout);
+    else if (strcmp(topic, "presets") == 0) presets_print(stdout);
+    else if (strcmp(topic, "man") == 0) print_man(stdout);
+    else if (command_find(topic)) help_print_command(command_find(topic), stdout);
+    else return command_unknown(topic);
+    return OK;
 }

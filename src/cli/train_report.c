@@ -150,15 +150,13 @@ status train_report_gather(comm *ranks, const plan *p, const train_result *t, ra
 
 /* ---- as JSON --------------------------------------------------------------------------------------------------------- */
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static json_t *breakdown_json(const plan *p, const train_result *t) {
     json_t *kinds = json_object();
     for (op_kind k = 0; k < OP_COUNT; k++)
         if (t->step_seconds[k] > 0)
             json_object_set_new(kinds, op_name(k),
                                 json_pack("{s:f, s:o}", "ms", 1e3 * t->step_seconds[k], "predicted_ms",
-                                          number_or_null(1e3 * predicted_seconds(p, k))));
+                                          json_real_or_null(1e3 * predicted_seconds(p, k))));
     return kinds;
 }
 
@@ -175,7 +173,7 @@ static json_t *ranks_json(const rank_memory *all, int n) {
             json_object_set_new(roles, role_name(k), json_integer((json_int_t)all[i].by_role[k]));
         json_object_set_new(one, "by_role", roles);
         json_object_set_new(one, "allocations_in_steps", json_integer((json_int_t)all[i].n_allocations));
-        json_object_set_new(one, "idle", number_or_null(all[i].idle));
+        json_object_set_new(one, "idle", json_real_or_null(all[i].idle));
         if (all[i].gpu_in_use) {
             json_object_set_new(one, "gpu_context", json_integer((json_int_t)all[i].gpu_context));
             json_object_set_new(one, "gpu_in_use", json_integer((json_int_t)all[i].gpu_in_use));
@@ -194,16 +192,16 @@ void train_report_json(const command_line *l, const plan *p, const train_request
     json_object_set_new(root, "steps", json_integer(t->steps));
     json_object_set_new(
         root, "loss",
-        json_pack("{s:o, s:o}", "first", number_or_null(t->first_loss), "last", number_or_null(t->last_loss)));
+        json_pack("{s:o, s:o}", "first", json_real_or_null(t->first_loss), "last", json_real_or_null(t->last_loss)));
     json_object_set_new(root, "tokens", json_integer((json_int_t)t->tokens));
-    json_object_set_new(root, "tokens_per_second", number_or_null(t->tokens_per_second));
-    json_object_set_new(root, "step_ms", number_or_null(t->step_ms));
-    json_object_set_new(root, "predicted_step_ms", number_or_null(1e3 * p->cost.step_s));
+    json_object_set_new(root, "tokens_per_second", json_real_or_null(t->tokens_per_second));
+    json_object_set_new(root, "step_ms", json_real_or_null(t->step_ms));
+    json_object_set_new(root, "predicted_step_ms", json_real_or_null(1e3 * p->cost.step_s));
     json_object_set_new(root, "cores",
                         json_pack("{s:f, s:f}", "others", t->contention.others, "stolen", t->contention.stolen));
     json_object_set_new(root, "eval",
-                        json_pack("{s:o, s:o}", "loss", number_or_null(t->eval.loss), "exact_match",
-                                  number_or_null(t->eval.exact_match)));
+                        json_pack("{s:o, s:o}", "loss", json_real_or_null(t->eval.loss), "exact_match",
+                                  json_real_or_null(t->eval.exact_match)));
     json_object_set_new(root, "strategy", plan_strategy_json(p));
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->param_hash);

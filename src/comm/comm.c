@@ -346,17 +346,6 @@ status comm_broadcast(comm *c, void *bytes, size_t n_bytes, int from) {
     return c->transport->exchange(c, &w, c->messages, n);
 }
 
-status comm_sum_f64(comm *c, double *xs, size_t n) {
-    double *all = mem_alloc(MAX(n, (size_t)1) * (size_t)c->size * sizeof *all);
-    status rc = comm_all_gather_bytes(c, xs, n * sizeof *xs, all);
-    for (size_t i = 0; rc == OK && i < n; i++) {
-        xs[i] = all[i];
-        for (int r = 1; r < c->size; r++) xs[i] += all[(size_t)r * n + i];
-    }
-    free(all);
-    return rc;
-}
-
 status comm_any(comm *c, bool mine, bool *any) {
     uint8_t flag = mine, *all = mem_alloc((size_t)c->size);
     status rc = comm_all_gather_bytes(c, &flag, 1, all);

@@ -63,7 +63,6 @@ int comm_cores(const comm *c); /* that this rank may use, shared fairly with tho
 status comm_barrier(comm *c);
 status comm_all_gather_bytes(comm *c, const void *mine, size_t n_bytes, void *all);
 status comm_broadcast(comm *c, void *bytes, size_t n_bytes, int from);
-status comm_sum_f64(comm *c, double *xs, size_t n); /* in rank order */
 /* Is it set on any rank? What a signal asked of one rank becomes what all ranks do at the same step. */
 status comm_any(comm *c, bool mine, bool *any);
 /* The same text on every rank, or ERR_INPUT on all of them, naming the lowest rank that differs from rank 0 and the first

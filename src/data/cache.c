@@ -10,6 +10,7 @@
  * cache that a second writing could bear the same time. Else its bytes are hashed, which is still far cheaper than to
  * tokenize them. Written to a temporary name, flushed, renamed: two processes that build the same slot at once each
  * write their own, and the last one stays. Readers keep what they mapped. */
+#include "data/cache_header.h"
 #include "data/store.h"
 
 #include <dirent.h>
@@ -26,23 +27,9 @@
 
 /* The version counts what is read of records too: 2 has turns under prompt and completion, and refuses tools; 3
  * refuses other keys that would be lost. */
-enum { HEADER_BYTES = 4096, CACHE_VERSION = 3, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
+enum { CACHE_VERSION = 3, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
-typedef struct cache_header {
-    char magic[8];
-    uint32_t version, byte_order;
-    uint32_t width, is_text, has_prompts, reserved;
-    hash128 key;
-    uint64_t device, inode, source_bytes;
-    int64_t mtime_ns, ctime_ns, built_ns;
-    hash128 source_hash;
-    uint64_t n_tokens, n_documents, n_skipped, n_replaced;
-    hash128 payload_hash;
-    char unused[HEADER_BYTES - 168];
-    uint64_t header_hash; /* XXH3 of all before it */
-} cache_header;
-_Static_assert(sizeof(cache_header) == HEADER_BYTES, "the header fills its block");
 static const char MAGIC[8] = "ralotok\n";
 
 static uint64_t hash_of(const cache_header *h) { return XXH3_64bits(h, offsetof(cache_header, header_hash)); }
@@ -98,7 +85,8 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     if ((h->width != 1 && h->width != 2 && h->width != 4) || h->n_tokens > (uint64_t)1 << 56 ||
         h->n_documents > (uint64_t)1 << 48 || (h->is_text && (h->n_documents != 1 || h->has_prompts)))
         return "has impossible counts";
-    if (file_bytes != HEADER_BYTES + payload_bytes(h, &documents_at)) return "is cut off or has bytes behind its end";
+    if (file_bytes != CACHE_HEADER_BYTES + payload_bytes(h, &documents_at))
+        return "is cut off or has bytes behind its end";
     return NULL;
 }
 
@@ -160,7 +148,7 @@ static status source_is_same(const cache_header *h, const char *source, const fi
 }
 
 static status map_store(const cache_slot *c, int fd, const cache_header *h, token_store *s) {
-    uint64_t documents_at, n_bytes = HEADER_BYTES + payload_bytes(h, &documents_at);
+    uint64_t documents_at, n_bytes = CACHE_HEADER_BYTES + payload_bytes(h, &documents_at);
     void *map = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return ERR(ERR_IO, "map %s: %s", c->path.text, strerror(errno));
     *s = (token_store){.width = h->width,
@@ -170,8 +158,8 @@ static status map_store(const cache_slot *c, int fd, const cache_header *h, toke
                        .n_documents = h->n_documents,
                        .n_skipped = h->n_skipped,
                        .n_replaced = h->n_replaced,
-                       .tokens = (const char *)map + HEADER_BYTES,
-                       .documents = (const store_document *)((const char *)map + HEADER_BYTES + documents_at),
+                       .tokens = (const char *)map + CACHE_HEADER_BYTES,
+                       .documents = (const store_document *)((const char *)map + CACHE_HEADER_BYTES + documents_at),
                        .hash = h->payload_hash,
                        .map = map,
                        .map_bytes = n_bytes};
@@ -253,7 +241,7 @@ static status write_failed(cache_slot *c, const char *what) {
 
 status cache_begin(cache_slot *c) {
     static atomic_uint counter;
-    static const char zeros[HEADER_BYTES];
+    static const char zeros[CACHE_HEADER_BYTES];
     char dir[4096];
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
     if (dir_make(*dir ? dir : "/") != OK) {
@@ -324,7 +312,7 @@ status cache_commit(cache_slot *c, const file_stamp *stamp, hash128 source_hash,
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     h.header_hash = hash_of(&h);
     uint64_t documents_at;
-    ASSERT(c->n_written == HEADER_BYTES + payload_bytes(&h, &documents_at));
+    ASSERT(c->n_written == CACHE_HEADER_BYTES + payload_bytes(&h, &documents_at));
     ssize_t n = pwrite(c->fd, &h, sizeof h, 0);
     if (n != sizeof h) return write_failed(c, "write the header of");
     TRY(publish(c));

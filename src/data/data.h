@@ -174,10 +174,9 @@ typedef struct batch {
     uint64_t first_row;
 } batch;
 typedef struct loader loader;
-status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row);
-/* Of several that take batches in turn, number `part`: together they hand out what one would. */
-status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
-                        int n_parts);
+/* Of n_parts that take batches in turn, number `part`: together they hand out what one would. */
+status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
+                   int n_parts);
 void loader_close(loader *l);
 /* The next micro-batch, borrowed until the next call; allocates nothing. */
 const batch *loader_next(loader *l);

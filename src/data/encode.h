@@ -38,6 +38,13 @@ static inline size_t char_length(char lead) {
     return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
+/* Where the character begins that ends at `end`, which is not 0. */
+static inline size_t char_before(const char *text, size_t end) {
+    do end--;
+    while (((unsigned char)text[end] & 0xc0) == 0x80);
+    return end;
+}
+
 int32_t char_decode(const char *text);      /* of valid UTF-8 */
 size_t char_encode(int32_t c, char out[4]); /* the number of bytes */
 bool char_is_space(int32_t c);              /* White_Space */
@@ -139,6 +146,10 @@ typedef struct id_list { /* grows as array_grow says */
     int32_t **ids;
     size_t *n, *capacity;
 } id_list;
+static inline void id_list_add(id_list *out, int32_t id) {
+    *out->ids = array_grow(*out->ids, out->capacity, *out->n + 1, sizeof **out->ids);
+    (*out->ids)[(*out->n)++] = id;
+}
 void bpe_open(bpe *b, const tokenizer_file *f, bool is_bytes);
 void bpe_close(bpe *b);
 bpe_scratch *bpe_scratch_open(void);

@@ -137,12 +137,6 @@ void encoder_close(const file_tokenizer *t, encoder *e) {
 
 /* ---- added tokens in a text ---------------------------------------------------------------------------------- */
 
-static size_t char_before(const char *text, size_t end) {
-    do end--;
-    while (((unsigned char)text[end] & 0xc0) == 0x80);
-    return end;
-}
-
 static bool stands_alone(const piece *p, size_t start, size_t end) {
     return !(start > 0 && char_is_word(char_decode(p->text + char_before(p->text, start)))) &&
            !(end < p->length && char_is_word(char_decode(p->text + end)));
@@ -170,11 +164,6 @@ typedef struct passage {
     id_list *out;
 } passage;
 
-static void add_id(id_list *out, int32_t id) {
-    *out->ids = array_grow(*out->ids, out->capacity, *out->n + 1, sizeof **out->ids);
-    (*out->ids)[(*out->n)++] = id;
-}
-
 /* Cuts the added tokens of a set out of a piece; the rest goes to `rest`, part by part. A match that does not count (it
  * is part of a word, or specials are text) is passed over as a whole, as the reference does. */
 static status cut_added(const passage *g, const added_set *set, const piece *p,
@@ -193,7 +182,7 @@ static status cut_added(const passage *g, const added_set *set, const piece *p,
             piece part = piece_part(p, from, start);
             TRY(rest(g, &part));
         }
-        add_id(g->out, a->id);
+        id_list_add(g->out, a->id);
         from = end;
     }
     if (from == p->length) return OK;

@@ -62,8 +62,8 @@ static void *loader_main(void *argument) {
     return NULL;
 }
 
-status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
-                        int n_parts) {
+status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
+                   int n_parts) {
     *out = NULL;
     ASSERT(part >= 0 && part < n_parts);
     data_report report;
@@ -106,10 +106,6 @@ status loader_open_part(loader **out, const dataset *d, split s, int64_t rows_pe
     }
     *out = l;
     return OK;
-}
-
-status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row) {
-    return loader_open_part(out, d, s, rows_per_batch, first_row, 0, 1);
 }
 
 void loader_close(loader *l) {

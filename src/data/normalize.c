@@ -161,17 +161,11 @@ static void strip_marks(piece *p, strbuf *out) {
     *p = (piece){out->text, out->length, n_start, p->at_start};
 }
 
-static size_t last_char(const char *text, size_t end) {
-    do end--;
-    while (((unsigned char)text[end] & 0xc0) == 0x80);
-    return end;
-}
-
 static void strip_space(piece *p, bool left, bool right) {
     size_t from = 0, to = p->length;
     while (left && from < to && char_is_space(char_decode(p->text + from))) from += char_length(p->text[from]);
     while (right && to > from) {
-        size_t before = last_char(p->text, to);
+        size_t before = char_before(p->text, to);
         if (!char_is_space(char_decode(p->text + before))) break;
         to = before;
     }

@@ -183,15 +183,10 @@ static void encoder_give(const tokenizer *t, encoder *e) {
     pthread_mutex_unlock(&shared->lock);
 }
 
-static void add_id(id_list *out, int32_t id) {
-    *out->ids = array_grow(*out->ids, out->capacity, *out->n + 1, sizeof **out->ids);
-    (*out->ids)[(*out->n)++] = id;
-}
-
 static void encode_bytes(const char *text, size_t n_bytes, unsigned flags, id_list *out) {
     *out->ids = array_grow(*out->ids, out->capacity, *out->n + n_bytes + 1, sizeof **out->ids);
-    if (flags & ENCODE_ADD_SPECIALS) add_id(out, TOKEN_BOS);
-    for (size_t i = 0; i < n_bytes; i++) add_id(out, (unsigned char)text[i]);
+    if (flags & ENCODE_ADD_SPECIALS) id_list_add(out, TOKEN_BOS);
+    for (size_t i = 0; i < n_bytes; i++) id_list_add(out, (unsigned char)text[i]);
 }
 
 static status encode_text(const tokenizer *t, encoder *e, const char *text, size_t n_bytes, unsigned flags,
@@ -201,7 +196,7 @@ static status encode_text(const tokenizer *t, encoder *e, const char *text, size
     if (!(flags & ENCODE_ADD_SPECIALS)) return file_tokenizer_encode(t->file, e, text, n_bytes, as_text, out);
     for (size_t i = 0; i < f->n_template; i++) {
         if (f->template[i] == TOKENIZER_TEXT) TRY(file_tokenizer_encode(t->file, e, text, n_bytes, as_text, out));
-        else add_id(out, f->template[i]);
+        else id_list_add(out, f->template[i]);
     }
     return OK;
 }

@@ -22,7 +22,8 @@ static char *op_label(char buf[LABEL_BYTES], const program *p, size_t index) {
     return buf;
 }
 
-bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset) {
+/* Where a value's bytes lie: tier and offset in its arena or file. False when it is not placed inside. */
+static bool locate(const exec *e, value_id v, tier *where, uint64_t *offset) {
     size_t view_offset, n_bytes = value_bytes(program_get(e->program, v));
     const value *root = program_get(e->program, program_root(e->program, v, &view_offset));
     size_t arena_bytes = e->program->arena_bytes[root->tier];
@@ -51,7 +52,7 @@ static status resolve_operand(exec *e, size_t index, const char *operand, value_
     const value *v = program_get(p, id);
     tier t;
     uint64_t offset;
-    if (!exec_locate(e, id, &t, &offset)) {
+    if (!locate(e, id, &t, &offset)) {
         size_t view_offset;
         const value *root = program_get(p, program_root(p, id, &view_offset));
         if (root->offset == VALUE_NOT_PLACED)
@@ -174,7 +175,7 @@ static status clear_persistent(exec *e) {
         const value *x = program_get(p, v);
         tier t;
         uint64_t at;
-        if (x->persistent && !x->view_of && exec_locate(e, v, &t, &at) && tier_is_device(t))
+        if (x->persistent && !x->view_of && locate(e, v, &t, &at) && tier_is_device(t))
             TRY(e->backend->clear(e->context, (uint8_t *)e->arena[t] + at, value_bytes(x)));
     }
     return OK;
@@ -268,7 +269,7 @@ void exec_close(exec *e) {
 static uint64_t part_offset(exec *e, value_id v, size_t byte_offset, size_t n_bytes, tier *t) {
     uint64_t at;
     size_t total = value_bytes(program_get(e->program, v));
-    ASSERT(exec_locate(e, v, t, &at) && byte_offset <= total && n_bytes <= total - byte_offset);
+    ASSERT(locate(e, v, t, &at) && byte_offset <= total && n_bytes <= total - byte_offset);
     exec_raise_peak(e, *t, at + byte_offset + n_bytes);
     return at + byte_offset;
 }
@@ -295,7 +296,7 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
 bool exec_is_near(const exec *e, value_id v) {
     tier t;
     uint64_t at;
-    return exec_locate(e, v, &t, &at) && (t == TIER_HOST || (tier_is_device(t) && !e->backend->discrete));
+    return locate(e, v, &t, &at) && (t == TIER_HOST || (tier_is_device(t) && !e->backend->discrete));
 }
 
 const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->disk) : NULL; }

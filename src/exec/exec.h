@@ -92,17 +92,3 @@ typedef struct measure_options {
     void *context;
 } measure_options;
 status exec_measure(const backend *b, const measure_options *o, hardware *out);
-
-/* ---- allocation guard ---------------------------------------------------------------------------------------- */
-
-/* Counts calls of malloc, calloc, realloc, memalign on threads that are armed. The interposer (exec/guard_malloc.c) is
- * linked into the ralo program and the tests, not into the library: a library must not replace its host's malloc. */
-void guard_arm(void);
-void guard_disarm(void);
-/* Around what is not ours: a transport between ranks allocates as it likes. */
-int guard_suspend(void);
-void guard_resume(int was);
-void guard_note(size_t n_bytes); /* called by the interposer */
-uint64_t guard_count(void);
-bool guard_present(void); /* is an interposer linked in */
-void guard_set_present(void);

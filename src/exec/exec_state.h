@@ -57,8 +57,6 @@ struct exec {
     uint64_t stamped_from;        /* when moment 0 of a device's stamps was */
 };
 
-/* Where a value's bytes lie: tier and offset in its arena or file. False when it is not placed inside. */
-bool exec_locate(const exec *e, value_id v, tier *where, uint64_t *offset);
 void exec_raise_peak(exec *e, tier t, uint64_t end);
 
 /* run.c */

@@ -5,7 +5,7 @@
  * which the general model for shared libraries does.
  *
  * Counts, and does not stop the program: the number ends in the ledger, and a test or the report calls it an error. */
-#include "exec/exec.h"
+#include "exec/guard.h"
 
 #include <stdatomic.h>
 
@@ -28,7 +28,7 @@ int guard_suspend(void) {
 
 void guard_resume(int was) { armed = was; }
 
-void guard_note(size_t n_bytes) {
+void guard_note(void) {
     if (armed) atomic_fetch_add_explicit(&n_noted, 1, memory_order_relaxed);
 }
 

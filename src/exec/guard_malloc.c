@@ -6,7 +6,7 @@
  * need set-up: the first call comes from the dynamic loader, before any constructor.
  *
  * Sanitizers bring their own malloc, which must stay: there the guard hangs on the hook they offer. */
-#include "exec/exec.h"
+#include "exec/guard.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -29,7 +29,7 @@ __attribute__((constructor)) static void announce(void) { guard_set_present(); }
 int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
                                               void (*free_hook)(const volatile void *));
 
-static void on_malloc(const volatile void *p, size_t n_bytes) { guard_note(n_bytes); }
+static void on_malloc(const volatile void *p, size_t n_bytes) { guard_note(); }
 static void on_free(const volatile void *p) {} /* the runtime insists on both */
 
 __attribute__((constructor)) static void hook_sanitizer(void) {
@@ -46,17 +46,17 @@ void *__libc_valloc(size_t n_bytes);
 void *__libc_pvalloc(size_t n_bytes);
 
 void *malloc(size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_malloc(n_bytes);
 }
 
 void *calloc(size_t n, size_t n_bytes) {
-    guard_note(n * n_bytes);
+    guard_note();
     return __libc_calloc(n, n_bytes);
 }
 
 void *realloc(void *p, size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_realloc(p, n_bytes);
 }
 
@@ -66,23 +66,23 @@ void *reallocarray(void *p, size_t n, size_t n_bytes) {
         errno = ENOMEM;
         return NULL;
     }
-    guard_note(total);
+    guard_note();
     return __libc_realloc(p, total);
 }
 
 void *memalign(size_t alignment, size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_memalign(alignment, n_bytes);
 }
 
 void *aligned_alloc(size_t alignment, size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_memalign(alignment, n_bytes);
 }
 
 int posix_memalign(void **out, size_t alignment, size_t n_bytes) {
     if (alignment < sizeof(void *) || (alignment & (alignment - 1))) return EINVAL;
-    guard_note(n_bytes);
+    guard_note();
     int errno_before = errno; /* POSIX: the error is returned, errno is not touched */
     void *p = __libc_memalign(alignment, n_bytes);
     errno = errno_before;
@@ -92,12 +92,12 @@ int posix_memalign(void **out, size_t alignment, size_t n_bytes) {
 }
 
 void *valloc(size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_valloc(n_bytes);
 }
 
 void *pvalloc(size_t n_bytes) {
-    guard_note(n_bytes);
+    guard_note();
     return __libc_pvalloc(n_bytes);
 }
 

@@ -9,6 +9,7 @@
  * A transfer or message that fails does not stop the section, which would leave other threads waiting: the section goes on, and
  * exec_run returns the first error. */
 #include "exec/exec_state.h"
+#include "exec/guard.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -129,7 +129,7 @@ static size_t format_event(const trace *t, const trace_event *event, char *out) 
     return (size_t)n;
 }
 
-void trace_flush(trace *t) {
+static void flush(trace *t) {
     char page[PAGE_BYTES], event[EVENT_BYTES];
     size_t n = 0;
     for (size_t i = 0; i < t->n_events && t->fd >= 0; i++) { /* as many events to a write as its page can take */
@@ -147,11 +147,11 @@ void trace_flush(trace *t) {
 }
 
 void trace_reserve(trace *t, size_t n_events) {
-    if (t->capacity - t->n_events < n_events) trace_flush(t);
+    if (t->capacity - t->n_events < n_events) flush(t);
 }
 
 void trace_flush_if_due(trace *t) {
-    if (t->n_events >= DUE_EVENTS || clock_ns() - t->flushed_ns >= DUE_NS) trace_flush(t);
+    if (t->n_events >= DUE_EVENTS || clock_ns() - t->flushed_ns >= DUE_NS) flush(t);
 }
 
 status trace_open(trace **out, const char *path, const program *p, size_t longest_section) {
@@ -190,7 +190,7 @@ status trace_open(trace **out, const char *path, const program *p, size_t longes
 
 void trace_close(trace *t) {
     if (!t) return;
-    if (t->fd >= 0) trace_flush(t);
+    if (t->fd >= 0) flush(t);
     if (t->fd >= 0) {
         if (!replace_file(t, t->tail)) log_warn("trace %s: left with blanks at its end: %s", t->path, strerror(errno));
         close(t->fd);

@@ -23,8 +23,7 @@ typedef struct trace {
 status trace_open(trace **out, const char *path, const program *p, size_t longest_section);
 void trace_close(trace *t);                    /* flushes; NULL is allowed */
 void trace_reserve(trace *t, size_t n_events); /* before a section: makes room for its events */
-void trace_flush(trace *t);
-void trace_flush_if_due(trace *t); /* after a section: not every time, text costs some 1.5 us per op */
+void trace_flush_if_due(trace *t);             /* after a section: not every time, text costs some 1.5 us per op */
 static inline void trace_add(trace *t, size_t op_index, uint64_t start_ns, uint64_t end_ns) {
     size_t at = atomic_fetch_add_explicit(&t->n_events, 1, memory_order_relaxed);
     ASSERT(at < t->capacity);

@@ -4,6 +4,7 @@
  * are refused here because two readers of such a file may believe different things. */
 #include "format/format.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,8 @@ status json_get_string(const json_t *object, const char *key, const char *where,
     *out = json_string_value(v);
     return OK;
 }
+
+json_t *json_real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
  *
  * With few kv heads a ring sends less, with many ranks an exchange: its bytes do not grow with their number. Times here are of
  * what the two do differently, from the same numbers as the cost of a step. */
-#include "plan/plan.h"
+#include "plan/report.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
  * computed again (same bits), a smaller micro-batch with more accumulation (same step, same result up to summation order),
  * then fewer bytes per parameter, then both, then a shorter sequence. Where memory.recompute is auto every try takes the
  * rung that fits by itself. Each try is a full compile, so the numbers in the message are as exact as any plan. */
-#include "plan/plan.h"
+#include "plan/search.h"
 
 #define NAMED 5
 #define SMALL_CHUNK (4ll << 20)

@@ -2,7 +2,7 @@
  *
  * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then both; then
  * shorter sequences. The cache shrinks with them. */
-#include "plan/plan.h"
+#include "plan/search.h"
 
 static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
     generation_shape *g = &r->generation;

@@ -4,7 +4,7 @@
  * Two rungs of recompute, the heavier one in as many layers as it takes to fit; and states on the host or on the device, where
  * as many layers keep theirs as there is room for. Bytes and time of a mixture lie on a straight line between the two ways,
  * nearly: it says which to mix and in how many layers. What comes out of it is a guess, which strategy.c compiles and mends. */
-#include "plan/plan.h"
+#include "plan/search.h"
 
 #include <math.h>
 

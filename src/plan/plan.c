@@ -2,7 +2,8 @@
  *
  * The peak of a tier is exact: it is the size of the arena that layout filled. What stands at the peak is read from
  * lifetimes: the op at which the most bytes are alive, and the values alive there. */
-#include "plan/plan.h"
+#include "plan/search.h"
+#include "plan/timeline.h"
 
 #include <stdlib.h>
 #include <string.h>

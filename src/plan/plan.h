@@ -72,6 +72,7 @@ typedef struct plan_request {
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
 } plan_request;
+bool plan_generates(const plan_request *r);
 
 /* One way to run the step. */
 typedef struct plan_candidate {
@@ -114,72 +115,33 @@ typedef struct plan {
 
 status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
 void plan_close(plan *p);
-void plan_move(plan *to, plan *from);        /* from holds nothing then */
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
 /* Of a checkpoint, of all ranks together and without its files' headers. With states of 8 bits a little less than that: what is
  * too small for them counts as if it had them. */
 uint64_t plan_checkpoint_bytes(const plan *p);
 double plan_volume(const plan *p); /* parameters and gradients sent to data ranks per step, over all it has */
-void plan_print(const plan *p, FILE *out);
-json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
-json_t *plan_strategy_json(const plan *p);
-json_t *plan_homes_json(const offload_options *o); /* where each kind of value lives, by name */
-
-bool plan_fits(const plan *p); /* in every tier that has a limit */
+bool plan_fits(const plan *p);     /* in every tier that has a limit */
 
 /* ---- strategy.c: the fastest way that fits ---------------------------------------------------------------------- */
 
 bool plan_is_open(const plan_request *r);
-/* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
- * ways that fit the fastest, or where none does the smallest. */
-status plan_search(plan *p, const plan_request *r);
-/* Candidates without numbers: the one way that a request names, and the way that a plan takes. */
-plan_candidate plan_as_asked(const plan_request *r);
-plan_candidate plan_chosen(const plan *p);
+plan_candidate plan_chosen(const plan *p); /* the way that a plan takes, without numbers */
 /* The request for one way, with nothing open; and what it was asked for put back, where the passes know what it became. */
 plan_request plan_request_of(const plan_request *r, const plan_candidate *c);
 void plan_remember(plan *p, const plan_request *asked);
-/* A candidate compiled, and its numbers. */
-status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
-/* Of the candidates that were compiled as they would run the best so far, known by its order: it need not be compiled again
- * when it is taken. */
-typedef struct plan_kept {
-    bool any;
-    plan_candidate way;
-    plan plan;
-} plan_kept;
-void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p); /* p holds nothing then */
-void plan_kept_close(plan_kept *k);
-/* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
-status plan_weigh(const plan_request *r, plan_candidate *out);
 
 /* ---- strategy_report.c ---------------------------------------------------------------------------------------------- */
 
 void plan_print_candidates(const plan *p, FILE *out); /* the choice and its two runners-up in words and numbers */
-json_t *plan_candidates_json(const plan *p);          /* "candidates": [...] */
 
 /* ---- attention.c: rows shared by sequence ranks ------------------------------------------------------------------ */
 
 /* The way that is asked for, or the faster of those that the model and the device allow. The same on every rank. */
 attention_choice plan_attention(const plan_request *r);
-void plan_print_attention(const plan *p, FILE *out); /* a line */
-
-/* ---- mix.c: some layers as in one way, the others as in another ---------------------------------------------------- */
-
-enum { PLAN_MIXES = 4 };
-/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more, each with one rung in some layers and a lighter
- * one in the others, the fastest first. How many there are; that they fit, and their time, is by a straight line only. */
-size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
-/* Likewise, each with the states of some layers on the device and those of the others where the way has them. */
-size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
 
 /* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
 
-/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory, in the order in which
- * they were tried, which *n_tried goes on counting; the caller frees. The last of them fit where any does. */
-status plan_tighten(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_kept *kept,
-                    plan_candidate **list, size_t *n);
-/* Does any way of those fit? Quicker than a plan, which has to find the fastest. */
+/* Does any way fit that needs less memory than the ladder? Quicker than a plan, which has to find the fastest. */
 status plan_can_fit(const plan_request *r, bool *fits);
 
 /* ---- stages.c: a pipeline ------------------------------------------------------------------------------------------- */
@@ -199,7 +161,6 @@ typedef struct plan_stage {
 } plan_stage;
 /* Every stage of the pipeline that p plans one of; the caller frees. */
 status plan_stages(const plan *p, plan_stage **out);
-void plan_print_pipeline(const plan *p, FILE *out); /* a line */
 void plan_print_stages(const plan *p, const plan_stage *list, FILE *out);
 json_t *plan_stages_json(const plan *p, const plan_stage *list); /* "pipeline": {...} */
 
@@ -216,53 +177,25 @@ typedef struct plan_rung {
 } plan_rung;
 status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
-json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 
+/* ---- report.c: a plan in words and as JSON ---------------------------------------------------------------------- */
+
+void plan_print(const plan *p, FILE *out);
+json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
+json_t *plan_strategy_json(const plan *p);
 /* What is done as it was asked for, but not what it is usually asked for: a line, or nothing. out is empty before. */
 void plan_note(const plan *p, strbuf *out);
-/* All that a plan says, with these three; rungs: NULL where they were not asked for. */
+/* All that a plan says; rungs: NULL where they were not asked for. */
 json_t *plan_json(const plan *p, const plan_rung *rungs);
-json_t *plan_prediction_json(const plan *p); /* machine, tokens/s, ms per stream and per kind of op; needs a hardware */
+
+/* ---- fit.c: where it does not fit ------------------------------------------------------------------------------- */
+
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
+bool plan_variant_fits(const plan_request *r, uint64_t *planned); /* compiled; planned: bytes of the device */
 
-/* ---- timeline.c: bytes alive over the ops ----------------------------------------------------------------------- */
+/* ---- timeline_svg.c: bytes alive over the ops, as a picture ------------------------------------------------------ */
 
-/* First and last op of each run of bytes. What is computed in place counts with the value whose bytes it took over and is
- * itself unused (first > last). n_values of them. */
-void plan_lifetimes(const program *g, lifetime *out);
-typedef struct plan_alive {
-    uint64_t by_role[ROLE_COUNT];
-} plan_alive;
-plan_alive *plan_alive_at_ops(const program *g, tier t); /* n_ops of them, at least one; the caller frees */
-uint64_t plan_alive_sum(const plan_alive *a);
-
-/* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill
- * and decode. Evaluation and start belong to it only where the peak is theirs. */
-enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 7 };
-typedef struct plan_column {
-    size_t first_op, end_op;
-    size_t op; /* the fullest of these on the device, which is the one shown */
-    plan_alive device;
-    uint64_t others[TIER_COUNT]; /* most bytes alive at one of these ops; 0 for the first device */
-} plan_column;
-typedef struct plan_timeline_part {
-    const char *name;
-    size_t first_op, end_op;
-    size_t first_column, end_column;
-} plan_timeline_part;
-typedef struct plan_timeline {
-    plan_column *columns; /* one per op where these are few enough */
-    size_t n_columns;     /* at most TIMELINE_COLUMNS */
-    plan_timeline_part parts[TIMELINE_PARTS];
-    size_t n_parts;
-} plan_timeline;
-void plan_timeline_init(plan_timeline *t, const plan *p);
-void plan_timeline_fini(plan_timeline *t);
-
-/* ---- timeline_svg.c: the same as a picture ----------------------------------------------------------------------- */
-
-void plan_timeline_draw(const plan *p, strbuf *out);         /* SVG */
 status plan_timeline_check(const char *path);                /* can it be the name of such a file? */
 status plan_timeline_write(const plan *p, const char *path); /* whole or not at all */
 
@@ -311,7 +244,3 @@ typedef struct plan_world {
 status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks);
 void plan_world_print(const plan_world *w, FILE *out);
 json_t *plan_world_json(const plan_world *w); /* the caller takes it */
-bool plan_generates(const plan_request *r);
-/* fit.c asks these: does a variant fit; and the smallest change for a plan of generation, in options of `ralo generate`. */
-bool plan_variant_fits(const plan_request *r, uint64_t *planned);
-bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);

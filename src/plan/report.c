@@ -1,5 +1,5 @@
 /* report.c - the plan as text for people and as JSON for programs. */
-#include "plan/plan.h"
+#include "plan/report.h"
 
 #define NAMED_AT_PEAK 8
 
@@ -131,7 +131,8 @@ void plan_print(const plan *p, FILE *out) {
     if (r->hardware) print_prediction(p, out);
 }
 
-json_t *plan_prediction_json(const plan *p) {
+/* Machine, tokens/s, ms per stream and per kind of op. */
+static json_t *prediction_json(const plan *p) {
     const cost *c = &p->cost;
     json_t *j = json_object(), *busy = json_object(), *ops = json_object();
     json_object_set_new(j, "hardware", json_string(p->request.hardware->name));
@@ -247,7 +248,7 @@ json_t *plan_json(const plan *p, const plan_rung *rungs) {
     if (rungs) json_object_set_new(root, "recompute", plan_rungs_json(p, rungs));
     if (p->request.hardware) {
         json_object_set_new(root, "step_ms", p->cost.missing ? json_null() : json_real(1e3 * p->cost.step_s));
-        json_object_set_new(root, "prediction", plan_prediction_json(p));
+        json_object_set_new(root, "prediction", prediction_json(p));
     }
     if (p->n_candidates) json_object_set_new(root, "candidates", plan_candidates_json(p));
     json_object_set_new(root, "fits", json_boolean(plan_fits(p)));

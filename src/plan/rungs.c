@@ -1,5 +1,6 @@
 /* rungs.c - what each step of recompute would save and cost, with everything else as it is. */
-#include "plan/plan.h"
+#include "plan/report.h"
+#include "plan/search.h"
 
 static const recompute_kind rungs[PLAN_RUNGS] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
 

@@ -1,5 +1,6 @@
 /* stages.c - a pipeline in a plan: what every stage has, holds and does, and how long it waits. */
-#include "plan/plan.h"
+#include "plan/report.h"
+#include "plan/search.h"
 
 #include <stdlib.h>
 

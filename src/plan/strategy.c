@@ -15,7 +15,7 @@
  * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. At the end
  * the best few are tried with copies that run further ahead, with states that stay in some layers, and with a lighter rung of
  * recompute in some (mix.c). */
-#include "plan/plan.h"
+#include "plan/search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -318,20 +318,20 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->request.chunk_tokens = asked->chunk_tokens;
 }
 
+static void kept_close(plan_kept *k) {
+    if (k->any) plan_close(&k->plan);
+    k->any = false;
+}
+
 void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p) {
     if (k->any && !is_better(c, &k->way)) {
         plan_close(p);
         return;
     }
-    plan_kept_close(k);
+    kept_close(k);
     plan_move(&k->plan, p);
     k->way = *c;
     k->any = true;
-}
-
-void plan_kept_close(plan_kept *k) {
-    if (k->any) plan_close(&k->plan);
-    k->any = false;
 }
 
 /* Weighs c; what was compiled for that is not thrown away where it may be what is taken. */
@@ -516,10 +516,10 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     TRY_GOTO(rc, keep_states(&s), fail);
     TRY_GOTO(rc, mix_rungs(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
-    plan_kept_close(&s.kept);
+    kept_close(&s.kept);
     return OK;
 fail:
-    plan_kept_close(&s.kept);
+    kept_close(&s.kept);
     free(s.list);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* strategy_report.c - the ways that were compared, in words for people and as JSON for programs. */
-#include "plan/plan.h"
+#include "plan/report.h"
 
 #include <math.h>
 
@@ -99,7 +99,7 @@ json_t *plan_candidates_json(const plan *p) {
             json_object_set_new(roles, role_name(k), json_integer((json_int_t)c->by_role[k]));
         json_object_set_new(memory, "by_role", roles);
         json_object_set_new(one, "memory", memory);
-        json_object_set_new(one, "step_ms", isfinite(c->step_s) ? json_real(1e3 * c->step_s) : json_null());
+        json_object_set_new(one, "step_ms", json_real_or_null(1e3 * c->step_s));
         json_object_set_new(one, "fits", json_boolean(c->fits));
         json_object_set_new(one, "estimated", json_boolean(c->estimated));
         json_array_append_new(array, one);

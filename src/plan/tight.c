@@ -7,7 +7,7 @@
  * They come in levels, from what costs little time to what costs much. The first level at which some way fits is enough,
  * because every further one costs more. Every way is compiled with all its layers: which of them keep something is not a
  * straight line, and what is found here is next to a limit. */
-#include "plan/plan.h"
+#include "plan/search.h"
 
 #include <stdlib.h>
 

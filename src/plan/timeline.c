@@ -4,7 +4,7 @@
  * construction. A program can have tens of thousands of ops: a timeline has at most TIMELINE_COLUMNS columns, and a column
  * that stands for several ops shows the fullest of them whole. (The largest of each role would be a sum that is never
  * alive.) */
-#include "plan/plan.h"
+#include "plan/timeline.h"
 
 #include <stdlib.h>
 

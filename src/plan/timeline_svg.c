@@ -7,7 +7,7 @@
  *
  * The picture brings its own background, so it reads the same in light and dark viewers, and names no font. Texts that
  * come from elsewhere (model, recompute policy) are escaped and cut. */
-#include "plan/plan.h"
+#include "plan/timeline.h"
 
 #include <string.h>
 

@@ -105,8 +105,6 @@ void plan_world_print(const plan_world *w, FILE *out) {
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static json_t *share_json(const plan_world_share *b) {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "params", (json_int_t)b->params, "grads", (json_int_t)b->grads,
                      "states", (json_int_t)b->states, "window", (json_int_t)b->window, "activations",
@@ -123,7 +121,7 @@ json_t *plan_world_json(const plan_world *w) {
         json_t *one = json_pack("{s:s, s:o, s:f, s:f}", "name", s->name, "bytes", share_json(&s->bytes),
                                 "volume_params", s->volume, "volume_bytes", s->volume_bytes);
         json_object_set_new(one, "textbook_bytes", s->textbook ? json_integer((json_int_t)s->textbook) : json_null());
-        json_object_set_new(one, "comm_ms", number_or_null(1e3 * s->comm_s));
+        json_object_set_new(one, "comm_ms", json_real_or_null(1e3 * s->comm_s));
         json_array_append_new(stages, one);
     }
     for (int i = 0; i < w->n_layouts; i++) {
@@ -135,7 +133,7 @@ json_t *plan_world_json(const plan_world *w) {
             json_object_set_new(one, "bytes", share_json(&l->bytes));
             json_object_set_new(one, "zero", json_integer(l->zero));
             json_object_set_new(one, "idle", json_real(l->bubble));
-            json_object_set_new(one, "step_ms", number_or_null(1e3 * l->step_s));
+            json_object_set_new(one, "step_ms", json_real_or_null(1e3 * l->step_s));
             json_object_set_new(one, "compiled_micro_batches", json_integer(l->built_micros));
         }
         json_array_append_new(layouts, one);
@@ -143,7 +141,7 @@ json_t *plan_world_json(const plan_world *w) {
     for (int i = 0; i < WORLD_RUNGS; i++) {
         const plan_world_rung *g = &w->rungs[i];
         json_array_append_new(rungs, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
-                                               "step_ms", number_or_null(1e3 * g->step_s)));
+                                               "step_ms", json_real_or_null(1e3 * g->step_s)));
     }
     json_object_set_new(root, "sharding", stages);
     json_object_set_new(root, "layouts", layouts);

@@ -29,13 +29,23 @@ typedef struct fill {
     fill_chunk *carried; /* drawn before, and far; NULL: none */
 } fill;
 
+/* Elements [first, first + n) of a parameter to the value that holds `held` of it: what they have in common. */
+static void write_share(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n,
+                        const void *from) {
+    size_t width = dtype_bytes(program_get(&p->program, v)->type);
+    int64_t begin = MAX(first, held.first), end = MIN(first + n, held.first + held.n);
+    if (begin >= end) return;
+    exec_write(e, v, (size_t)(begin - held.first) * width, (const char *)from + (size_t)(begin - first) * width,
+               (size_t)(end - begin) * width);
+}
+
 /* n elements of the chunk to where the parameter and its master live. */
 static void fill_write(const fill *f, const fill_chunk *k, int64_t at, int64_t n) {
     const pass_context *c = &f->p->passes;
     const char *narrow = (const char *)k->narrow + (size_t)at * dtype_bytes(k->type);
-    params_write(f->e, f->p, f->p->model.params[k->i].value, c->held[k->i], k->first + at, n,
-                 k->type == DTYPE_F32 ? (const char *)(k->wide + at) : narrow);
-    if (c->masters[k->i]) params_write(f->e, f->p, c->masters[k->i], c->updated[k->i], k->first + at, n, k->wide + at);
+    write_share(f->e, f->p, f->p->model.params[k->i].value, c->held[k->i], k->first + at, n,
+                k->type == DTYPE_F32 ? (const char *)(k->wide + at) : narrow);
+    if (c->masters[k->i]) write_share(f->e, f->p, c->masters[k->i], c->updated[k->i], k->first + at, n, k->wide + at);
 }
 
 static void fill_draw(const fill *f, const fill_chunk *k, int64_t at) {
@@ -61,21 +71,13 @@ static void fill_run(fill *f, fill_chunk chunks[2]) {
     if (f->carried) f->drawn = f->carried == &chunks[0] ? &chunks[1] : &chunks[0];
 }
 
-void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n, const void *from) {
-    size_t width = dtype_bytes(program_get(&p->program, v)->type);
-    int64_t begin = MAX(first, held.first), end = MIN(first + n, held.first + held.n);
-    if (begin >= end) return;
-    exec_write(e, v, (size_t)(begin - held.first) * width, (const char *)from + (size_t)(begin - first) * width,
-               (size_t)(end - begin) * width);
-}
-
 void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from) {
     const pass_context *c = &p->passes;
     value_id v = master ? c->masters[i] : p->model.params[i].value;
     size_t width = dtype_bytes(program_get(&p->program, v)->type);
     for (param_run run = {0}; param_cut_next(&p->model.params[i].cut, first, first + n, &run);)
-        params_write(e, p, v, master ? c->updated[i] : c->held[i], run.here, run.n,
-                     (const char *)from + (size_t)(run.whole - first) * width);
+        write_share(e, p, v, master ? c->updated[i] : c->held[i], run.here, run.n,
+                    (const char *)from + (size_t)(run.whole - first) * width);
 }
 
 void params_initialize(exec *e, const plan *p, uint64_t seed) {

@@ -3,8 +3,6 @@
 #include "train/train.h"
 
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
-/* Elements [first, first + n) of a parameter to the value that holds `held` of it: what they have in common. */
-void params_write(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n, const void *from);
 /* Elements [first, first + n) of the model's tensor to parameter i or its master: what this rank has of them. */
 void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from);
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. The same on any mesh.

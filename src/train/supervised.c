@@ -411,8 +411,8 @@ static status open_parts(trainer *t) {
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(first_values(t));
     const mesh *m = &t->p->request.mesh;
-    return loader_open_part(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
-                            mesh_size(m, AXIS_DATA));
+    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
+                       mesh_size(m, AXIS_DATA));
 }
 
 /* Ranks stop together and fail alone. Those who wait for this one hear of it before it hashes or closes anything: they would

@@ -33,8 +33,6 @@ typedef struct paged_job {
     size_t thread_bytes;
 } paged_job;
 
-static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
-
 static paged_job job_make(const kernel_call *k, void *cache, const value *v, int first_input) {
     const op_attr *a = &k->op->attr;
     const value *table = call_in(k, first_input + 1);
@@ -79,8 +77,9 @@ static void store_task(void *context, int64_t task, int thread) {
         if (j->slots[token] < 0) continue;
         int64_t position = position_of(j, token);
         for (int64_t head = 0; head < 2 * j->G; head++)
-            memcpy(at(j->cache, j->type, cache_at(j, j->slots[token], position, head)),
-                   at(j->qkv, j->type, token * width + (j->H + head) * j->D), (size_t)j->D * dtype_bytes(j->type));
+            memcpy(element_at(j->cache, j->type, cache_at(j, j->slots[token], position, head)),
+                   element_at(j->qkv, j->type, token * width + (j->H + head) * j->D),
+                   (size_t)j->D * dtype_bytes(j->type));
     }
 }
 
@@ -145,13 +144,13 @@ static void attend_block(float *out, softmax_state *s, const float *q, const flo
 static void fetch(const paged_job *j, float *out, int64_t slot, int64_t first, int64_t n, int64_t head) {
     for (int64_t i = 0; i < n;) {
         int64_t rows = MIN(n - i, j->page_size - (first + i) % j->page_size);
-        const char *from = at(j->cache, j->type, cache_at(j, slot, first + i, head));
+        const char *from = element_at(j->cache, j->type, cache_at(j, slot, first + i, head));
         if (j->d_pad == j->D) {
             typed_row_load(out + i * j->d_pad, from, j->type, (size_t)(rows * j->D));
         } else {
             for (int64_t r = 0; r < rows; r++) {
                 float *row = out + (i + r) * j->d_pad;
-                typed_row_load(row, at(from, j->type, r * j->D), j->type, (size_t)j->D);
+                typed_row_load(row, element_at(from, j->type, r * j->D), j->type, (size_t)j->D);
                 memset(row + j->D, 0, (size_t)(j->d_pad - j->D) * sizeof *row);
             }
         }
@@ -181,7 +180,7 @@ static void attend_task(void *context, int64_t task, int thread) {
     for (int64_t row = 0; row < rows; row++) {
         int64_t token = r.first + row / group, head = g * group + row % group;
         float *a = q + row * j->d_pad;
-        typed_row_load(a, at(j->qkv, j->type, token * width + head * j->D), j->type, (size_t)j->D);
+        typed_row_load(a, element_at(j->qkv, j->type, token * width + head * j->D), j->type, (size_t)j->D);
         for (int64_t d = 0; d < j->d_pad; d += VEC_WIDTH) vec_store(a + d, vec_load(a + d) * j->scale);
         state[row] = (softmax_state){-INFINITY, 0};
         last = MAX(last, position_of(j, token));
@@ -200,7 +199,7 @@ static void attend_task(void *context, int64_t task, int thread) {
         int64_t token = r.first + row / group, head = g * group + row % group;
         float *a = out + row * j->d_pad;
         for (int64_t d = 0; d < j->d_pad; d += VEC_WIDTH) vec_store(a + d, vec_load(a + d) / state[row].sum);
-        typed_row_store(at(j->y, j->type, (token * j->H + head) * j->D), a, j->type, (size_t)j->D);
+        typed_row_store(element_at(j->y, j->type, (token * j->H + head) * j->D), a, j->type, (size_t)j->D);
     }
 }
 
@@ -209,7 +208,7 @@ static int64_t find_runs(const paged_job *j, run *runs) {
     int64_t n = 0;
     for (int64_t i = 0; i < j->N; i++) {
         if (j->slots[i] < 0) {
-            memset(at(j->y, j->type, i * j->H * j->D), 0, (size_t)(j->H * j->D) * dtype_bytes(j->type));
+            memset(element_at(j->y, j->type, i * j->H * j->D), 0, (size_t)(j->H * j->D) * dtype_bytes(j->type));
             continue;
         }
         run *open = n ? &runs[n - 1] : NULL;

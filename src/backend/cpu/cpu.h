@@ -40,6 +40,11 @@ struct backend_context {
     int n_threads;
 };
 
+/* Element i of the data of a tensor. */
+static inline void *element_at(const void *data, dtype t, int64_t i) {
+    return (char *)data + (size_t)i * dtype_bytes(t);
+}
+
 /* The rows that an op has to compute: all n, or as many as op.rows says hold something. */
 static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
     if (!k->rows) return n;
@@ -47,7 +52,7 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
     return *k->rows;
 }
 
-/* One line per op: cpu_<name> runs it, cpu_<name>_work says how much scratch it needs (or is absent). */
+/* One kernel per op. The work_bytes below say how much scratch some of them need; the others need none. */
 #define OP(id, in, out, inplace, doc) void cpu_kernel_##id(backend_context *c, const kernel_call *k);
 #define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"

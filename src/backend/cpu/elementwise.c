@@ -13,8 +13,6 @@
 
 enum { TASK_ELEMENTS = 32768 };
 
-static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
-
 /* ---- maps: y[i] from a[i] and b[i] ---------------------------------------------------------------------------- */
 
 typedef enum map_kind { MAP_ADD, MAP_GELU, MAP_GELU_BWD } map_kind;
@@ -71,8 +69,8 @@ static void map_task(void *context, int64_t task, int thread) {
     const map_job *j = context;
     int64_t begin = task * TASK_ELEMENTS;
     size_t n = (size_t)MIN((int64_t)TASK_ELEMENTS, j->n - begin);
-    void *y = at(j->y, j->type, begin);
-    const void *a = at(j->a, j->type, begin), *b = j->b ? at(j->b, j->type, begin) : NULL;
+    void *y = element_at(j->y, j->type, begin);
+    const void *a = element_at(j->a, j->type, begin), *b = j->b ? element_at(j->b, j->type, begin) : NULL;
     switch (j->kind) {
     case MAP_ADD: BY_TYPE(j->type, map_row, MAP_ADD, y, a, b, n); break;
     case MAP_GELU: BY_TYPE(j->type, map_row, MAP_GELU, y, a, b, n); break;
@@ -120,8 +118,8 @@ static void add_bias_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows);
     for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, add_bias_row, at(j->y, j->type, row * j->width), at(j->x, j->type, row * j->width), j->other,
-                (size_t)j->width);
+        BY_TYPE(j->type, add_bias_row, element_at(j->y, j->type, row * j->width),
+                element_at(j->x, j->type, row * j->width), j->other, (size_t)j->width);
 }
 
 void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
@@ -151,8 +149,8 @@ static void swiglu_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
     for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, swiglu_row, at(j->y, j->type, row * F), at(j->x, j->type, row * 2 * F),
-                at(j->x, j->type, row * 2 * F + F), (size_t)F);
+        BY_TYPE(j->type, swiglu_row, element_at(j->y, j->type, row * F), element_at(j->x, j->type, row * 2 * F),
+                element_at(j->x, j->type, row * 2 * F + F), (size_t)F);
 }
 
 void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
@@ -197,9 +195,9 @@ static void swiglu_bwd_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
     for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, swiglu_bwd_row, at(j->y, j->type, row * 2 * F), at(j->y, j->type, row * 2 * F + F),
-                at(j->x, j->type, row * 2 * F), at(j->x, j->type, row * 2 * F + F), at(j->other, j->type, row * F),
-                (size_t)F);
+        BY_TYPE(j->type, swiglu_bwd_row, element_at(j->y, j->type, row * 2 * F),
+                element_at(j->y, j->type, row * 2 * F + F), element_at(j->x, j->type, row * 2 * F),
+                element_at(j->x, j->type, row * 2 * F + F), element_at(j->other, j->type, row * F), (size_t)F);
 }
 
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
@@ -232,11 +230,12 @@ static void rope_task(void *context, int64_t task, int thread) {
         ASSERT(position >= 0 && position < j->n_positions);
         const float *turn = j->table + position * D;
         for (int64_t h = 0; h < n_turned; h++)
-            BY_TYPE(j->type, rope_head, at(j->y, j->type, row * j->width + h * D),
-                    at(j->x, j->type, row * j->width + h * D), turn, a->inverse ? -1.0f : 1.0f, half);
+            BY_TYPE(j->type, rope_head, element_at(j->y, j->type, row * j->width + h * D),
+                    element_at(j->x, j->type, row * j->width + h * D), turn, a->inverse ? -1.0f : 1.0f, half);
         if (j->y != j->x) {
             int64_t v = row * j->width + n_turned * D;
-            memcpy(at(j->y, j->type, v), at(j->x, j->type, v), (size_t)(a->n_kv_heads * D) * dtype_bytes(j->type));
+            memcpy(element_at(j->y, j->type, v), element_at(j->x, j->type, v),
+                   (size_t)(a->n_kv_heads * D) * dtype_bytes(j->type));
         }
     }
 }
@@ -300,8 +299,8 @@ static void cast_task(void *context, int64_t task, int thread) {
     int64_t end = MIN((task + 1) * TASK_ELEMENTS, j->n);
     for (int64_t i = task * TASK_ELEMENTS; i < end; i += (int64_t)ARRAY_LENGTH(buffer)) {
         size_t n = (size_t)MIN((int64_t)ARRAY_LENGTH(buffer), end - i);
-        void *y = at(j->y, j->y_type, i);
-        const void *x = at(j->x, j->x_type, i);
+        void *y = element_at(j->y, j->y_type, i);
+        const void *x = element_at(j->x, j->x_type, i);
         if (j->y_type == DTYPE_F32) {
             typed_row_load(y, x, j->x_type, n);
         } else if (j->x_type == DTYPE_F32) {

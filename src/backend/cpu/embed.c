@@ -20,7 +20,6 @@ static int64_t row_of(const op_attr *a, int32_t token) {
     int64_t row = token - a->first_id;
     return row >= 0 && row < a->n_ids ? row : -1;
 }
-static void *at(const void *data, dtype t, int64_t element) { return (char *)data + (size_t)element * dtype_bytes(t); }
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 
@@ -43,14 +42,14 @@ static void embed_task(void *context, int64_t task, int thread) {
     for (int64_t row = first; row < end; row++) {
         int64_t id = row_of(j->attr, j->tokens[row]);
         ASSERT(id < j->V && (id >= 0 || j->attr->vocab > 0));
-        void *x = at(j->x, j->type, row * C);
+        void *x = element_at(j->x, j->type, row * C);
         if (id < 0) memset(x, 0, (size_t)C * dtype_bytes(j->type));
-        else memcpy(x, at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
+        else memcpy(x, element_at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
         int64_t mine = row - j->attr->first_token;
         if (!j->positions || (j->attr->n_tokens > 0 && (mine < 0 || mine >= j->attr->n_tokens))) continue;
         int64_t position = row % j->seq_len - (j->doc ? j->doc[row] : 0);
         ASSERT(position >= 0 && position < j->n_positions);
-        BY_TYPE(j->type, add_row, x, x, at(j->positions, j->type, position * C), (size_t)C);
+        BY_TYPE(j->type, add_row, x, x, element_at(j->positions, j->type, position * C), (size_t)C);
     }
 }
 
@@ -139,8 +138,8 @@ static void scatter_task(void *context, int64_t task, int thread) {
     for (int64_t p = first; p < end; p++) {
         int64_t id = j->present[p], begin = id > 0 ? j->ends[id - 1] : 0;
         for (int64_t i = begin; i < j->ends[id]; i++)
-            BY_TYPE(j->type, sum_row, sum, at(j->dy, j->type, j->order[i] * j->C + column), i == begin, n);
-        void *row = at(j->dtable, j->table_type, id * j->C + column);
+            BY_TYPE(j->type, sum_row, sum, element_at(j->dy, j->type, j->order[i] * j->C + column), i == begin, n);
+        void *row = element_at(j->dtable, j->table_type, id * j->C + column);
         if (j->add) {
             typed_row_load(before, row, j->table_type, n);
             add_row(DTYPE_F32, sum, before, sum, n);

@@ -49,11 +49,11 @@ static void norm_task(void *context, int64_t task, int thread) {
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows);
     size_t n = (size_t)j->C;
     for (int64_t row = first; row < end; row++) {
-        const void *x = at(j->a, j->type, row * j->C);
-        void *y = at(j->y, j->type, row * j->C);
+        const void *x = element_at(j->a, j->type, row * j->C);
+        void *y = element_at(j->y, j->type, row * j->C);
         if (j->b) {
-            void *s = at(j->s, j->type, row * j->C);
-            BY_TYPE(j->type, add_row, s, x, at(j->b, j->type, row * j->C), n);
+            void *s = element_at(j->s, j->type, row * j->C);
+            BY_TYPE(j->type, add_row, s, x, element_at(j->b, j->type, row * j->C), n);
             x = s;
         }
         if (j->beta) BY_TYPE(j->type, layernorm_row, y, x, j->gamma, j->beta, n, j->eps, &j->mean[row], &j->rstd[row]);
@@ -126,7 +126,7 @@ static void finish_task(void *context, int64_t task, int thread) {
         for (size_t i = 0; i < n; i++) sum[i] += line[i];
     }
     for (size_t i = 0; i < n; i++) rounded[i] = (float)sum[i];
-    typed_row_store(at(j->out, j->type, first), rounded, j->type, n);
+    typed_row_store(element_at(j->out, j->type, first), rounded, j->type, n);
 }
 
 void cpu_finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line,
@@ -156,9 +156,9 @@ static void backward_task(void *context, int64_t block, int thread) {
     float *dgamma = j->lines + block * j->line, *dbeta = dgamma + C;
     memset(dgamma, 0, (size_t)j->line * sizeof(float));
     for (int64_t row = first; row < end; row++) {
-        void *dx = at(j->dx, j->type, row * C);
-        const void *x = at(j->x, j->type, row * C), *dy = at(j->dy, j->type, row * C);
-        const void *dres = j->dres ? at(j->dres, j->type, row * C) : NULL;
+        void *dx = element_at(j->dx, j->type, row * C);
+        const void *x = element_at(j->x, j->type, row * C), *dy = element_at(j->dy, j->type, row * C);
+        const void *dres = j->dres ? element_at(j->dres, j->type, row * C) : NULL;
         if (j->mean) {
             row_stats s = {.mean = j->mean[row], .rstd = j->rstd[row], .centered = true};
             BY_TYPE(j->type, norm_bwd_row, dx, dgamma, dbeta, x, j->gamma, dy, dres, (size_t)C, s);
@@ -227,7 +227,7 @@ static void bias_task(void *context, int64_t task, int thread) {
     float *sum = j->lines + block * j->C + column;
     memset(sum, 0, n * sizeof *sum);
     for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, bias_row, sum, at(j->dy, j->type, row * j->C + column), n);
+        BY_TYPE(j->type, bias_row, sum, element_at(j->dy, j->type, row * j->C + column), n);
 }
 
 void cpu_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {

@@ -10,10 +10,6 @@
 
 enum { NORM_TASK_ELEMENTS = 32768 }; /* of the rows that one task norms */
 
-static inline void *at(const void *data, dtype t, int64_t element) {
-    return (char *)data + (size_t)element * dtype_bytes(t);
-}
-
 int64_t cpu_sum_block_rows(int64_t n_rows); /* rows of one block */
 int64_t cpu_sum_block_count(int64_t n_rows);
 /* Adds the columns of all lines, starting at `column`, into one output. */

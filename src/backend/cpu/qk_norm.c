@@ -95,7 +95,7 @@ static void copy_v(const heads_job *j, const void *from, int64_t row) {
     const op_attr *a = j->attr;
     int64_t v = row * j->width + (a->n_heads + a->n_kv_heads) * (int64_t)a->head_dim;
     if (from != j->out)
-        memcpy(at(j->out, j->type, v), at(from, j->type, v),
+        memcpy(element_at(j->out, j->type, v), element_at(from, j->type, v),
                (size_t)a->n_kv_heads * (size_t)a->head_dim * dtype_bytes(j->type));
 }
 
@@ -108,8 +108,8 @@ static void heads_task(void *context, int64_t task, int thread) {
         const float *turn = row_turn(j, row);
         for (int64_t h = 0; h < n_normed; h++) {
             int64_t e = row * j->width + h * D;
-            void *y = at(j->out, j->type, e);
-            const void *x = at(j->qkv, j->type, e), *gamma = h < a->n_heads ? j->gq : j->gk;
+            void *y = element_at(j->out, j->type, e);
+            const void *x = element_at(j->qkv, j->type, e), *gamma = h < a->n_heads ? j->gq : j->gk;
             float *rstd = &j->rstd[row * n_normed + h];
             if (turn) BY_TYPE(j->type, norm_turn_head, y, x, gamma, turn, (size_t)(D / 2), a->eps, rstd);
             else BY_TYPE(j->type, rmsnorm_row, y, x, gamma, (size_t)D, a->eps, rstd);
@@ -139,8 +139,8 @@ static void heads_bwd_task(void *context, int64_t block, int thread) {
         const float *turn = row_turn(j, row);
         for (int64_t h = 0; h < n_normed; h++) {
             int64_t e = row * j->width + h * D;
-            void *dx = at(j->out, j->type, e);
-            const void *x = at(j->qkv, j->type, e), *dy = at(j->dy, j->type, e);
+            void *dx = element_at(j->out, j->type, e);
+            const void *x = element_at(j->qkv, j->type, e), *dy = element_at(j->dy, j->type, e);
             const void *gamma = h < a->n_heads ? j->gq : j->gk;
             float *dgamma = h < a->n_heads ? dgq : dgk, rstd = j->rstd[row * n_normed + h];
             if (turn) {

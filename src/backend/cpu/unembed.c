@@ -300,17 +300,13 @@ static void gradient_task(void *context, int64_t task, int thread) {
 
 /* ---- the walks ------------------------------------------------------------------------------------------------ */
 
-static const void *element(const void *data, dtype t, int64_t i) {
-    return (const char *)data + (size_t)i * dtype_bytes(t);
-}
-
 static void run_logits(backend_context *c, const unembed_run *r, const void *h, const void *w, void *work) {
     const unembed_plan *u = r->plan;
     gemm_call g = {.m = r->n_rows,
                    .n = r->n_columns,
                    .k = u->C,
-                   .a = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
-                   .b = {element(w, u->type, r->first_column * u->C), u->type, 1, u->C},
+                   .a = {element_at(h, u->type, r->first_row * u->C), u->type, u->C, 1},
+                   .b = {element_at(w, u->type, r->first_column * u->C), u->type, 1, u->C},
                    .c = r->logits,
                    .c_type = DTYPE_F32,
                    .ldc = r->n_columns};
@@ -334,7 +330,7 @@ static void run_dw(backend_context *c, const unembed_run *r, const void *h, void
                    .n = u->C,
                    .k = r->n_rows,
                    .a = {r->logits, u->type, 1, gradient_stride(r)},
-                   .b = {element(h, u->type, r->first_row * u->C), u->type, u->C, 1},
+                   .b = {element_at(h, u->type, r->first_row * u->C), u->type, u->C, 1},
                    .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type),
                    .c_type = dw_type,
                    .ldc = u->C,

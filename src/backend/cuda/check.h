@@ -20,8 +20,3 @@ status cublas_error(cublasStatus_t e, const char *call, const char *file, int li
         CUresult cuda_rc_ = (call);                                                                            \
         if (cuda_rc_ != CUDA_SUCCESS) return cuda_driver_error(cuda_rc_, #call, __FILE__, __LINE__, __func__); \
     } while (0)
-#define CUBLAS_TRY(call)                                                                                           \
-    do {                                                                                                           \
-        cublasStatus_t cuda_rc_ = (call);                                                                          \
-        if (cuda_rc_ != CUBLAS_STATUS_SUCCESS) return cublas_error(cuda_rc_, #call, __FILE__, __LINE__, __func__); \
-    } while (0)

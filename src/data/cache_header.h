@@ -1,0 +1,19 @@
+#pragma once
+/* cache_header.h - private to data: how a file of the token cache begins. The payload follows. */
+#include "data/reader.h"
+
+enum { CACHE_HEADER_BYTES = 4096 };
+typedef struct cache_header {
+    char magic[8];
+    uint32_t version, byte_order;
+    uint32_t width, is_text, has_prompts, reserved;
+    hash128 key;
+    uint64_t device, inode, source_bytes;
+    int64_t mtime_ns, ctime_ns, built_ns;
+    hash128 source_hash;
+    uint64_t n_tokens, n_documents, n_skipped, n_replaced;
+    hash128 payload_hash;
+    char unused[CACHE_HEADER_BYTES - 168];
+    uint64_t header_hash; /* XXH3 of all before it */
+} cache_header;
+_Static_assert(sizeof(cache_header) == CACHE_HEADER_BYTES, "the header fills its block");
