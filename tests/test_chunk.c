@@ -53,15 +53,17 @@ typedef struct variant {
 } variant;
 
 static void run(training t, const char *chunk, const variant *v, train_result *r) {
-    char recompute[64], params[64], grads[64], activations[64];
+    char recompute[64], params[64], grads[64], activations[64], path[600], *dir = training_dir();
+    snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
     snprintf(recompute, sizeof recompute, "memory.recompute=%s", v->recompute);
     snprintf(params, sizeof params, "memory.offload.params=%s", v->offload);
     snprintf(grads, sizeof grads, "memory.offload.grads=%s", v->offload);
     snprintf(activations, sizeof activations, "memory.offload.activations=%s", v->offload);
     t.seq_len = TOKENS / 2;
     t.more = SETTINGS("model.layers=4", "memory.strategy=manual", "train.eval_rows=2", chunk, recompute, params, grads,
-                      activations, v->keep);
+                      activations, v->keep, path);
     training_must(training_run(&t, r));
+    training_dir_remove(dir);
     for (tier k = 0; k < TIER_COUNT; k++)
         if (r->memory.planned[k] != r->memory.peak[k])
             fail_msg("%s %s %s %s: %s planned %llu, used %llu", t.preset, chunk, v->recompute, v->offload, tier_name(k),
@@ -74,6 +76,7 @@ static const variant variants[] = {
     {"none", "none", KEEP(0)},      {"none", "host", KEEP(0)},     {"norms", "host", KEEP(2)},
     {"selective", "none", KEEP(0)}, {"full", "none", KEEP(0)},     {"full", "host", KEEP(0)},
     {"full", "host", KEEP(3)},      {"nested:2", "none", KEEP(0)}, {"nested:3", "host", KEEP(1)},
+    {"none", "nvme", KEEP(0)},      {"full", "nvme", KEEP(1)},
 };
 
 static void chunks_are_equal_among_themselves(void **state) {

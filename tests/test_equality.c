@@ -166,11 +166,34 @@ static void nvme_leaves_nothing_behind(void **state) {
     free(m.dir);
 }
 
+/* 8-bit states have a scale per block: slices of them begin at a sector too, whatever memory.bucket says. */
+static void slices_of_8_bit_states_on_nvme_keep_the_bits(void **state) {
+    (void)state;
+    char *dir = training_dir(), path[600];
+    snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
+    static const char *const cells[][2] = {{"memory.offload.states=none", "memory.bucket=16M"},
+                                           {"memory.offload.states=nvme", "memory.bucket=256K"},
+                                           {"memory.offload.states=nvme", "memory.bucket=1280K"},
+                                           {"memory.offload.states=nvme", "memory.bucket=2M"}};
+    train_result r[ARRAY_LENGTH(cells)];
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        training t = {.preset = "test-gpt2", /* its positions are 640K elements then */
+                      .steps = SHORT_STEPS,
+                      .more =
+                          SETTINGS("model.max_positions=10240", "memory.states=int8", cells[i][0], cells[i][1], path)};
+        training_must(training_run(&t, &r[i]));
+        assert_true(r[i].param_hash == r[0].param_hash);
+        for (tier k = 0; k < TIER_COUNT; k++) assert_int_equal(r[i].memory.planned[k], r[i].memory.peak[k]);
+    }
+    training_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cell_ends_with_the_same_bits),
         cmocka_unit_test(a_model_many_times_the_device_trains_the_same_bits),
         cmocka_unit_test(nvme_leaves_nothing_behind),
+        cmocka_unit_test(slices_of_8_bit_states_on_nvme_keep_the_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,9 +113,8 @@ static value_id local_input(localizer *l, size_t i, value_id v) {
     return window;
 }
 
-/* The value to write in the place of v by op i; `reads`: what it held before is needed. */
-static value_id local_output(localizer *l, size_t i, value_id v, bool reads) {
-    tier at = l->ops[i].at;
+/* The value to write in the place of v by op i, beside `at`; `reads`: what it held before is needed. */
+static value_id local_output(localizer *l, size_t i, value_id v, tier at, bool reads) {
     range r = range_of(l->p, v);
     size_t block = l->m.block[i];
     if (l->p->values[r.root].tier == at) {
@@ -144,6 +143,10 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
         if (o->kind == OP_COPY) { /* placed by hand: it knows both its tiers */
             range from = range_of(l->p, o->in[0]), to = range_of(l->p, o->out[0]);
             settle(l, &from, i ? 2 * i - 1 : 0);
+            if (l->p->values[to.root].tier == TIER_NVME) { /* which speaks to host memory only */
+                o->out[0] = local_output(l, i, o->out[0], TIER_HOST, false);
+                continue;
+            }
             settle(l, &to, i ? 2 * i - 1 : 0);
             note_write(l, &to, i, NO_STORE);
             continue;
@@ -151,7 +154,7 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (o->in[k]) o->in[k] = local_input(l, i, o->in[k]);
         for (int k = 0; k < op_output_count(o->kind); k++)
-            if (o->out[k]) o->out[k] = local_output(l, i, o->out[k], op_reads_output(o, k));
+            if (o->out[k]) o->out[k] = local_output(l, i, o->out[k], o->at, op_reads_output(o, k));
     }
     moves_close(&l->m);
 }

@@ -122,8 +122,20 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
     }
 }
 
+/* Slices on nvme begin at a sector, those of the scales of 8-bit states too: four times the elements. */
+enum { SLICE_OF_SCALES = NVME_SECTOR / sizeof(float) * STATE_BLOCK };
+_Static_assert(SLICE_OF_SCALES % SLICE == 0 && SLICE % NVME_SECTOR == 0, "slices of everything begin at a sector");
+
+static int64_t slice_least(const program *p) {
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->kind == OP_ADAMW && o->out[4] && program_tier(p, o->out[4]) == TIER_NVME) return SLICE_OF_SCALES;
+    }
+    return SLICE;
+}
+
 static void slice_updates(program *p, int64_t bucket_bytes) {
-    int64_t slice = MAX(bucket_bytes / (int64_t)sizeof(float) / SLICE, 1) * SLICE;
+    int64_t least = slice_least(p), slice = MAX(bucket_bytes / (int64_t)sizeof(float) / least, 1) * least;
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
     for (size_t i = 0; i < n_ops; i++) append_sliced(p, &ops[i], slice);

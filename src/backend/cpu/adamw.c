@@ -403,12 +403,18 @@ static void adamw_task(void *context, int64_t task, int thread) {
     for (size_t at = r.begin, stop; at < r.end; at = stop) adamw_run(j, at, stop = noise_end(j->op, at, r.end));
 }
 
+/* A step that is left out changes no number. A copy of the master is made all the same: where the parameter lives
+ * elsewhere, what stands in its place here is not it yet (op_reads_output), and goes there next. */
+static void skipped_task(void *context, int64_t task, int thread) {
+    const adamw_job *j = context;
+    update_range r = update_task_range(&j->cut, task);
+    typed_row_store((uint16_t *)j->p + r.begin, j->master + r.begin, j->p_type, r.end - r.begin);
+}
+
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
     const float *clip = k->in[1];
     const step_scalars *s = k->in[2];
     const op_attr *a = &k->op->attr;
-    if (clip[CLIP_SKIP] != 0) return;
-
     adamw_job j = {.op = k->op,
                    .scalars = s,
                    .p_type = call_out(k, 0)->type,
@@ -424,6 +430,10 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
                    .cut = update_cut_for((size_t)shape_count(&call_out(k, 0)->shape), pool_threads(c->threads))};
     ASSERT(j.master || j.p_type == j.g_type);
     ASSERT(j.state_type != DTYPE_I8 || (j.m_scale && j.v_scale));
+    if (clip[CLIP_SKIP] != 0) {
+        if (j.master) pool_run(c->threads, skipped_task, &j, j.cut.n_tasks);
+        return;
+    }
 
     float s2 = sqrtf(s->bias2), factor = clip[CLIP_FACTOR];
     j.constants = (adamw_constants){

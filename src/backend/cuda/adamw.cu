@@ -90,6 +90,24 @@ DEVICE float lanes_max(float x) {
 
 /* ---- the op ------------------------------------------------------------------------------------------------------ */
 
+/* A step that is left out: p becomes the copy of its master, for where p lives elsewhere it is not here yet. */
+template <typename P, bool VECTOR> DEVICE void adamw_skipped(const launch_adamw_args &a) {
+    chunk_place chunk = chunk_open(a.noise);
+    for (int turn = 0; turn < CHUNK_TURNS; turn++) {
+        tile_place at = tile_at(chunk, turn);
+        if (at.begin < 0 || at.begin >= a.n) continue;
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q, left = a.n - i;
+            quad<float> x = quad_load<VECTOR>((const float *)a.master + i, left);
+            quad<P> p;
+#pragma unroll
+            for (int e = 0; e < 4; e++) narrow_exact(&p.e[e], x.e[e]);
+            quad_store<VECTOR>((P *)a.p + i, p, left);
+        }
+    }
+}
+
 /* S: float, bf16 or uint8_t. MASTER: x is the master and p its rounded copy. */
 template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
 static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_adamw_args a) {
@@ -98,7 +116,10 @@ static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_a
     using X = std::conditional_t<MASTER, float, P>;
     __shared__ adamw_constants constants;
     __shared__ noise_key param_key, states_key;
-    if (a.clip[LAUNCH_CLIP_SKIP] != 0) return;
+    if (a.clip[LAUNCH_CLIP_SKIP] != 0) {
+        if constexpr (MASTER) adamw_skipped<P, VECTOR>(a);
+        return;
+    }
     chunk_place chunk = chunk_open(a.noise);
     if (threadIdx.x == 0) constants = adamw_prepare(a);
     if (STOCHASTIC && threadIdx.x == WARP) param_key = noise_open(a.noise, *a.scalars, NOISE_PARAM, chunk.noise_block);
