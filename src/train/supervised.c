@@ -573,10 +573,11 @@ static status hash_params(trainer *t, status rc, uint64_t *out) {
     return rc == OK ? read : error_give(&why);
 }
 
-/* The request was right, steps were made with it: what a disk does not take any more is told as a run that failed, which
+/* The request was right once steps were made with it: what a disk does not take any more is told as a run that failed, which
  * may be started again as it is. */
-static status run_failed(void) {
+static status failed_after(int64_t steps, status rc) {
     error_record why;
+    if (rc != ERR_IO || steps == 0) return rc;
     error_take(&why);
     why.code = ERR_RUN;
     return error_give(&why);
@@ -606,8 +607,8 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         error_clear();
         rc = interrupted(t, "in the evaluation after", out->saved);
     }
-    if (rc == ERR_IO && out->steps > 0) rc = run_failed();
-    rc = hash_params(t, tell_ranks(r, rc), &out->param_hash);
+    rc = tell_ranks(r, failed_after(out->steps, rc));
+    rc = failed_after(out->steps, hash_params(t, rc, &out->param_hash));
     exec_ledger(t->e, &out->memory);
     bool timed = exec_is_timed(t->e) && t->timed_tokens > 0;
     out->idle = timed ? 1 - t->kernel_seconds / t->micro_seconds : NAN;
