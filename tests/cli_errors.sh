@@ -285,6 +285,12 @@ assert value['memory']['device']['planned'] == value['memory']['device']['peak']
 assert value['memory']['host']['planned'] == value['memory']['host']['peak']
 assert value['memory']['allocations_in_steps'] == 0" <out || fail "train --json: $(head -c 300 out)"
 [ "$(wc -l <out)" = 1 ] || fail "train --json: more than the object on stdout"
+# Runs without a name that begin in the same second have directories of their own.
+"$RALO" train "${tiny[@]}" >/dev/null 2>first.err &
+"$RALO" train "${tiny[@]}" >/dev/null 2>second.err || fail "a second run at the same time: $(tail -n 1 second.err)"
+wait $! || fail "a first run at the same time: $(tail -n 1 first.err)"
+[ "$(ls -d runs/*/checkpoints | wc -l)" = 2 ] || fail "two runs at once: $(ls runs)"
+rm -r runs
 listing run >before
 check 2 "run.dir run already holds a checkpoint" step-00000003 "--resume auto" -- train "${tiny[@]}" --set run.dir=run
 listing run | cmp -s before - || fail "a refused run changed run.dir"

@@ -35,6 +35,14 @@ done
 run 0 plan "${common[@]}" --set parallel.pipeline=4
 holds "abs(r['pipeline']['bubble'] - 3 / 7) < 1e-6 and len(r['pipeline']['stages']) == 4 and r['step_ms'] > 0"
 grep -q 'stage 3   layers 3 ' err || fail "no line for the last stage: $(grep stage err)"
+# The plan is the first stage's; what the last one has no room for does not fit either.
+tight=(--preset test-llama --set model.tied=true --set data.seq_len=32 --set train.micro_batch=2 --set train.accumulation=2
+    --set parallel.pipeline=2 --set run.threads=1 --set train.eval_rows=0 --set train.problems=0 --set memory.device=1600000 --json)
+run 3 plan "${tight[@]}" --set memory.strategy=manual
+holds "r['fits'] is False and [s['fits'] for s in r['pipeline']['stages']] == [True, False]"
+grep -q 'stage 1 of 2 does not fit' err || fail "the stage without room is not named: $(tail -n 1 err)"
+run 0 plan "${tight[@]}" # each stage chooses for itself
+holds "r['fits'] is True"
 
 # What makes no sense, with the reason.
 refused() { # RANKS WORDS ARGUMENTS

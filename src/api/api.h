@@ -35,10 +35,11 @@ struct ralo_plan {
     bool borrowed; /* of a trainer or a generator */
     plan own;
     const plan *plan;
+    plan_view view; /* of its own plan: what ralo plan shows beside it */
     char *text, *json;
 };
 
 /* A copy that is checked, with its defaults settled: what a job is made from. config_fini also after an error. */
 status api_config(config *out, const ralo_settings *s);
-/* Fills text and json from p->plan; view: with what ralo plan shows beside it, or NULL. */
-void api_plan_describe(ralo_plan *p, const plan_view *view);
+/* Fills text and json from p->plan, and from p->view where that is there. */
+void api_plan_describe(ralo_plan *p);

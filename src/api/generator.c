@@ -69,7 +69,7 @@ ralo_status ralo_generator_open(ralo_generator **out, const char *source, const 
         *out = mem_alloc(sizeof **out);
         (*out)->generator = g;
         (*out)->plan = (ralo_plan){.borrowed = true, .plan = generator_plan(g)};
-        api_plan_describe(&(*out)->plan, NULL);
+        api_plan_describe(&(*out)->plan);
     }
     return api_leave(call, rc);
 }

@@ -4,23 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-void api_plan_describe(ralo_plan *p, const plan_view *view) {
+void api_plan_describe(ralo_plan *p) {
     memstream text;
     FILE *out = memstream_open(&text);
-    json_t *root = view ? plan_view_json(view) : plan_json(p->plan, NULL);
-    if (view) plan_view_print(view, out);
+    json_t *root = p->view.plan ? plan_view_json(&p->view) : plan_json(p->plan, NULL);
+    if (p->view.plan) plan_view_print(&p->view, out);
     else plan_print(p->plan, out);
     p->text = memstream_take(&text);
     p->json = json_dumps(root, JSON_PRESERVE_ORDER);
     json_decref(root);
-}
-
-static status describe(ralo_plan *p, const train_request *r) {
-    plan_view view;
-    status rc = plan_view_init(&view, r, p->plan);
-    if (rc == OK) api_plan_describe(p, &view);
-    plan_view_fini(&view);
-    return rc;
 }
 
 ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
@@ -37,7 +29,8 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
     TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
     p->plan = &p->own;
-    TRY_GOTO(rc, describe(p, &r), done);
+    TRY_GOTO(rc, plan_view_init(&p->view, &r, p->plan), done);
+    api_plan_describe(p);
     *out = p;
 done:
     if (rc != OK) ralo_plan_close(p);
@@ -46,6 +39,7 @@ done:
 
 void ralo_plan_close(ralo_plan *p) {
     if (!p || p->borrowed) return;
+    plan_view_fini(&p->view);
     if (p->plan) plan_close(&p->own);
     config_fini(&p->config);
     free(p->text);
@@ -56,7 +50,7 @@ void ralo_plan_close(ralo_plan *p) {
 ralo_status ralo_plan_check(const ralo_plan *p) {
     API_NEED(p);
     api_call call = api_enter();
-    return api_leave(call, plan_check_fit(p->plan));
+    return api_leave(call, p->view.plan ? plan_view_check(&p->view) : plan_check_fit(p->plan));
 }
 
 static status role_bytes(const plan *p, const char *name, uint64_t *out) {

@@ -57,7 +57,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &observer));
     if (*c->run.dir) TRY(config_save(c, c->run.dir));
     t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan};
-    api_plan_describe(&t->plan, NULL);
+    api_plan_describe(&t->plan);
     return OK;
 }
 

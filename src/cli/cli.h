@@ -135,5 +135,6 @@ typedef struct plan_view {
 } plan_view;
 status plan_view_init(plan_view *v, const train_request *r, const plan *p);
 void plan_view_fini(plan_view *v);
+status plan_view_check(const plan_view *v); /* ERR_FIT where the plan, or a stage beside it, has no room */
 void plan_view_print(const plan_view *v, FILE *out);
 json_t *plan_view_json(const plan_view *v);

@@ -57,7 +57,7 @@ static status show(const command_line *l, const train_request *r, const plan *p,
     note_say(p);
     if (l->timeline) /* also of what does not fit: there it is wanted most */
         TRY_GOTO(rc, plan_timeline_write(p, l->timeline), done);
-    rc = plan_check_fit(p);
+    rc = plan_view_check(&view);
     if (l->json) {
         json_t *root = plan_view_json(&view);
         if (l->longest) json_object_set_new(root, "longest", longest_json(row));

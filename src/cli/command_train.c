@@ -4,9 +4,11 @@
 #include "cli/train_report.h"
 #include "track/track.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 static void on_signal(int number) {
@@ -55,21 +57,27 @@ static status on_start(void *context) {
     return config_save(l->c, l->run_dir);
 }
 
-/* runs/<model>-20261115-014500 when the user named none. */
+/* runs/<model>-20261115-014500, or with -2 behind it where a run that began in the same second has that name. */
+static status new_run_dir(const train_request *r, char *out, size_t n) {
+    time_t now = time(NULL);
+    struct tm tm;
+    char stamp[32];
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
+    const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash behind */
+    int length = snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
+    TRY(dir_make("runs"));
+    for (int i = 2; mkdir(out, 0777) != 0 && errno == EEXIST; i++) snprintf(out + length, n - (size_t)length, "-%d", i);
+    return OK; /* where it could not be made for another reason, whoever uses it says so */
+}
+
 static status choose_run_dir(const config *c, const train_request *r, char *out, size_t n) {
     if (c->run.dir && c->run.dir[0]) {
         snprintf(out, n, "%s", c->run.dir);
-    } else {
-        if (r->resume && strcmp(r->resume, "auto") == 0)
-            return ERR(ERR_INPUT, "--resume auto needs to know which run: set run.dir to its directory");
-        time_t now = time(NULL);
-        struct tm tm;
-        char stamp[32];
-        strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-        const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash behind */
-        snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
+        return OK;
     }
-    return OK;
+    if (r->resume && strcmp(r->resume, "auto") == 0)
+        return ERR(ERR_INPUT, "--resume auto needs to know which run: set run.dir to its directory");
+    return new_run_dir(r, out, n);
 }
 
 /* Every rank must mean the same run before the first message of a step. */

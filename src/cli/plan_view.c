@@ -15,6 +15,11 @@ void plan_view_fini(plan_view *v) {
     v->stages = NULL;
 }
 
+status plan_view_check(const plan_view *v) {
+    TRY(plan_check_fit(v->plan));
+    return v->stages ? plan_check_stages(v->plan, v->stages) : OK;
+}
+
 void plan_view_print(const plan_view *v, FILE *out) {
     plan_print(v->plan, out);
     train_disk_print(&v->disk, out);
@@ -25,6 +30,9 @@ void plan_view_print(const plan_view *v, FILE *out) {
 json_t *plan_view_json(const plan_view *v) {
     json_t *root = plan_json(v->plan, v->rungs);
     json_object_set_new(root, "disk", train_disk_json(&v->disk));
+    json_object_set_new(
+        root, "fits",
+        json_boolean(plan_fits(v->plan) && (!v->stages || plan_stage_without_room(v->plan, v->stages) < 0)));
     if (v->stages) json_object_set_new(root, "pipeline", plan_stages_json(v->plan, v->stages));
     return root;
 }

@@ -143,7 +143,8 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
         if (o->kind == OP_COPY) { /* placed by hand: it knows both its tiers */
             range from = range_of(l->p, o->in[0]), to = range_of(l->p, o->out[0]);
             settle(l, &from, i ? 2 * i - 1 : 0);
-            if (l->p->values[to.root].tier == TIER_NVME) { /* which speaks to host memory only */
+            /* nvme speaks to host memory only. */
+            if (l->p->values[to.root].tier == TIER_NVME && l->p->values[from.root].tier != TIER_HOST) {
                 o->out[0] = local_output(l, i, o->out[0], TIER_HOST, false);
                 continue;
             }

@@ -161,6 +161,9 @@ typedef struct plan_stage {
 } plan_stage;
 /* Every stage of the pipeline that p plans one of; the caller frees. */
 status plan_stages(const plan *p, plan_stage **out);
+/* The first stage that has no room, or -1. Under memory.strategy=auto each chooses for itself when it is planned: -1. */
+int plan_stage_without_room(const plan *p, const plan_stage *list);
+status plan_check_stages(const plan *p, const plan_stage *list);
 void plan_print_stages(const plan *p, const plan_stage *list, FILE *out);
 json_t *plan_stages_json(const plan *p, const plan_stage *list); /* "pipeline": {...} */
 

@@ -94,6 +94,27 @@ void plan_print_stages(const plan *p, const plan_stage *list, FILE *out) {
     }
 }
 
+int plan_stage_without_room(const plan *p, const plan_stage *list) {
+    for (int i = 0; p->request.manual && i < n_stages(&p->request); i++)
+        if (!list[i].numbers.fits) return i;
+    return -1;
+}
+
+status plan_check_stages(const plan *p, const plan_stage *list) {
+    const plan_request *r = &p->request;
+    char device[32], host[32], device_limit[32], host_limit[32];
+    int i = plan_stage_without_room(p, list);
+    if (i < 0) return OK;
+    const uint64_t *needed = list[i].numbers.planned;
+    return ERR(
+        ERR_FIT,
+        "stage %d of %d does not fit: it needs %s of device memory and %s of host memory, the limits are %s and %s; "
+        "raise them, or let every stage choose for itself with memory.strategy=auto",
+        i, n_stages(r), str_format_bytes(device, needed[TIER_DEVICE]), str_format_bytes(host, needed[TIER_HOST]),
+        r->device_limit ? str_format_bytes(device_limit, r->device_limit) : "none",
+        r->host_limit ? str_format_bytes(host_limit, r->host_limit) : "none");
+}
+
 json_t *plan_stages_json(const plan *p, const plan_stage *list) {
     const plan_request *r = &p->request;
     json_t *stages = json_array();
