@@ -30,6 +30,14 @@ finish() {
     echo "$*"
 }
 
+# await_step LOG WHAT: until the program in the background shows a step in LOG.
+await_step() {
+    until grep -q 'step [0-9]*/' "$1" 2>/dev/null; do
+        kill -0 "$pid" 2>/dev/null || die "$2: it ended before its first step: $(tail -n 3 "$1")"
+        sleep 0.02
+    done
+}
+
 # run CODE ARGUMENTS: exit code; stdout in out, stderr in err.
 run() {
     local code=$1 rc

@@ -18,10 +18,7 @@ while [ $done_kills -lt "$kills" ] || { [ $hits = 0 ] && [ $done_kills -lt $((3 
     "$RALO" train "${settings[@]}" --set train.steps=1000000 --set train.save_every=1 --set run.dir=run --resume auto \
         >/dev/null 2>log &
     pid=$!
-    until grep -q 'step [0-9]*/' log; do
-        kill -0 $pid 2>/dev/null || die "kill $done_kills: the next run ended by itself: $(tail -n 3 log)"
-        sleep 0.02
-    done
+    await_step log "kill $done_kills"
     sleep "0.$(printf %03d $((RANDOM % 300)))"
     kill -9 $pid
     { wait $pid; } 2>/dev/null

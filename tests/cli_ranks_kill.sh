@@ -20,10 +20,7 @@ start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when
     : >log # the shell empties it only when the run starts, a moment after the next lines
     "$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=run --resume auto "$@" >/dev/null 2>log &
     pid=$!
-    until grep -q 'step [0-9]*/' log; do
-        kill -0 $pid 2>/dev/null || die "the run ended by itself: $(tail -n 3 log)"
-        sleep 0.02
-    done
+    await_step log "a run of $n ranks"
 }
 # ends CODE SECONDS WHAT: the run ends by itself in time.
 ends() {
@@ -77,10 +74,7 @@ grep -q "interrupted after step $last of .* the state is saved" log || fail "a s
 "${mpirun[@]}" -n $n bash -c 'trap "" XFSZ; exec "$@"' - "$RALO" train "${settings[@]}" --set train.steps=1000000 --set run.dir=full \
     >/dev/null 2>log &
 pid=$!
-until grep -q 'step [0-9]*/' log; do
-    kill -0 $pid 2>/dev/null || die "a share that cannot be written: $(tail -n 3 log)"
-    sleep 0.02
-done
+await_step log "a share that cannot be written"
 victims=($(pgrep -P $pid | sort -n))
 [ ${#victims[@]} = $n ] || die "a share that cannot be written: found ${#victims[@]} of $n ranks"
 prlimit --pid "${victims[1]}" --fsize=4096:4096

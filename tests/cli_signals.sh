@@ -57,10 +57,7 @@ resume second
     exec "$RALO" train "${settings[@]}" --set run.dir=third >third.json 2>third.log
 ) &
 pid=$!
-while ! grep -q 'step [0-9]*/' third.log 2>/dev/null; do
-    kill -0 $pid 2>/dev/null || die "nohup: the run ended early: $(tail -n 1 third.log)"
-    sleep 0.02
-done
+await_step third.log "nohup"
 kill -HUP $pid
 wait $pid || die "nohup: a hangup that is ignored ended the run: $(tail -n 1 third.log)"
 pid=

@@ -152,6 +152,7 @@ typedef struct utf8_scan {
     bool is_cut;
 } utf8_scan;
 utf8_scan utf8_check(const char *text, size_t n_bytes);
+size_t utf8_mark_bytes(const char *text, size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
 
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);

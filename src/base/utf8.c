@@ -26,6 +26,10 @@ static int lead_length(unsigned char c, unsigned char *low, unsigned char *high)
     return 4;
 }
 
+size_t utf8_mark_bytes(const char *text, size_t n_bytes) {
+    return n_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 utf8_scan utf8_check(const char *text, size_t n_bytes) {
     const unsigned char *s = (const unsigned char *)text;
     size_t i = 0;

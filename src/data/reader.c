@@ -77,7 +77,7 @@ status reader_open(reader *r, const char *path) {
     if (rc != OK) goto fail;
     r->stamp = stamp_of(&s);
     while (r->end < 3 && !r->at_end) TRY_GOTO(rc, fill(r), fail); /* a pipe may bring one byte at a time */
-    if (r->end >= 3 && memcmp(r->buffer, "\xef\xbb\xbf", 3) == 0) reader_consume(r, 3);
+    reader_consume(r, utf8_mark_bytes(r->buffer, r->end));
     return OK;
 fail:
     reader_close(r);

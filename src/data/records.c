@@ -242,9 +242,10 @@ static status unknown_shape(const json_t *root, place at) {
 
 /* What other programs put before a conversation from a key of its own. A system turn says it already. */
 static status refuse_beside_record(const json_t *root, const data_record *r, place at) {
-    static const char *const keys[] = {"system", "system_prompt", "history"};
+    static const char *const keys[] = {"history", "system", "system_prompt"};
     bool turns = r->kind == RECORD_MESSAGES, told = turns && r->messages[0].role == TURN_SYSTEM;
-    for (size_t i = told ? 2 : 0; i < ARRAY_LENGTH(keys) && r->kind != RECORD_TEXT; i++) {
+    for (size_t i = 0; i < ARRAY_LENGTH(keys) && r->kind != RECORD_TEXT; i++) {
+        if (told && str_starts_with(keys[i], "system")) continue;
         const json_t *v = json_object_get(root, keys[i]);
         if (is_nothing(v) || !(json_is_string(v) || json_is_array(v))) continue;
         return ERR(ERR_INPUT,

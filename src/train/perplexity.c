@@ -19,8 +19,7 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
     size_t n;
     TRY(file_read_all(o->path, TEXT_MOST, &text, &n));
     size_t first = n - (size_t)((double)n * o->last);
-    if (first == 0 && n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        first = 3; /* a byte order mark is no text: train skips it */
+    if (first == 0) first = utf8_mark_bytes(text, n);
     while (first < n && ((unsigned char)text[first] & 0xc0) == 0x80) first++;
     t->n_bytes = n - first;
     utf8_scan scan = utf8_check(text + first, t->n_bytes);
