@@ -133,21 +133,34 @@ static void check_gradients(op_case *alone, const double *stats, dtype t, dtype 
     free(dh);
 }
 
-static void ranks_that_share_the_vocabulary_have_the_loss_of_one(void **state) {
-    (void)state;
+static void check_shared_loss(dtype t) {
     static const int64_t chunks[] = {1, 5 * 4 * V, 1 << 20}; /* a row, some rows, everything */
-    for (size_t q = 0; q < ARRAY_LENGTH(check_types); q++)
-        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
-            for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++) {
-                dtype t = check_types[q], dw = t == DTYPE_BF16 && k % 2 ? DTYPE_BF16 : DTYPE_F32;
-                int n_stats = t == DTYPE_F32 && n_ranks % 2 ? 4 : 3;
-                op_case *alone = open_alone(t, dw, chunks[k]);
-                double *stats = gather_stats(alone, t, n_ranks, n_stats, chunks[k]);
-                check_losses(alone, stats, n_ranks, n_stats);
-                check_gradients(alone, stats, t, dw, n_ranks, n_stats, chunks[k]);
-                op_case_close(alone);
-                free(stats);
-            }
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+        for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++) {
+            dtype dw = t == DTYPE_BF16 && k % 2 ? DTYPE_BF16 : DTYPE_F32;
+            int n_stats = t == DTYPE_F32 && n_ranks % 2 ? 4 : 3;
+            op_case *alone = open_alone(t, dw, chunks[k]);
+            double *stats = gather_stats(alone, t, n_ranks, n_stats, chunks[k]);
+            check_losses(alone, stats, n_ranks, n_stats);
+            check_gradients(alone, stats, t, dw, n_ranks, n_stats, chunks[k]);
+            op_case_close(alone);
+            free(stats);
+        }
+}
+
+static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp32(void **state) {
+    (void)state;
+    check_shared_loss(DTYPE_F32);
+}
+
+static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_bf16(void **state) {
+    (void)state;
+    check_shared_loss(DTYPE_BF16);
+}
+
+static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp16(void **state) {
+    (void)state;
+    check_shared_loss(DTYPE_F16);
 }
 
 static void chunks_change_no_bit(void **state) {
@@ -376,7 +389,9 @@ static void what_another_rank_counts_is_left_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp32),
+                                       cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_bf16),
+                                       cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp16),
                                        cmocka_unit_test(chunks_change_no_bit),
                                        cmocka_unit_test(rows_of_a_shared_table_add_up),
                                        cmocka_unit_test(gradient_rows_go_to_the_rank_that_has_them),

@@ -278,44 +278,46 @@ static void the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum(void *
 
 /* ---- rows know nothing of each other ---------------------------------------------------------------------------- */
 
-static void a_product_has_the_same_bits_for_every_number_of_rows(void **state) {
+static void check_products(dtype t) {
     enum { MOST = 70 };
     static const struct { int64_t n, k; } shapes[] = {{100, 203}, {37, 1000}, {260, 64}, {5, 3}};
     for (int i = 0; gemm_kernel_list(i); i++) {
         if (!gemm_force_kernel(gemm_kernel_list(i))) continue;
-        for (size_t q = 0; q < ARRAY_LENGTH(shapes); q++)
-            for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++) {
-                int64_t n = shapes[q].n, in = shapes[q].k;
-                dtype t = check_types[k];
-                double *bits = NULL, *filled = mem_alloc((size_t)(MOST * n) * sizeof *filled);
-                for (int32_t rows = MOST; rows > 0; rows = rows > 10 ? rows / 2 : rows - 1) {
-                    op_case *c = op_case_open(OP_LINEAR, &(op_attr){0});
-                    op_case_random(c, 0, t, SHAPE(MOST, in), 1, 1);
-                    op_case_random(c, 1, t, SHAPE(n, in), 1, 2);
-                    if (q % 2 == 0) op_case_random(c, 2, t, SHAPE(n), 1, 3);
-                    op_case_output_floats(c, 0, t, SHAPE(MOST, n), filled);
-                    op_case_rows(c, rows);
-                    op_case_run(c, 2);
-                    const double *y = op_case_values(c, 0);
-                    if (!bits) {
-                        bits = mem_alloc((size_t)(MOST * n) * sizeof *bits);
-                        memcpy(bits, y, (size_t)(MOST * n) * sizeof *bits);
-                    }
-                    for (int64_t e = 0; e < (backend_under_test()->discrete ? rows : MOST) * n; e++) {
-                        double want = e < rows * n ? bits[e] : 0;
-                        if (memcmp(&y[e], &want, sizeof want) != 0)
-                            fail_msg("%s %s (%d, %d): row %d of %d: %.9g, among %d rows %.9g", gemm_kernel_list(i),
-                                     dtype_name(t), (int)n, (int)in, (int)(e / n), rows, y[e], MOST, want);
-                    }
-                    op_case_close(c);
+        for (size_t q = 0; q < ARRAY_LENGTH(shapes); q++) {
+            int64_t n = shapes[q].n, in = shapes[q].k;
+            double *bits = NULL, *filled = mem_alloc((size_t)(MOST * n) * sizeof *filled);
+            for (int32_t rows = MOST; rows > 0; rows = rows > 10 ? rows / 2 : rows - 1) {
+                op_case *c = op_case_open(OP_LINEAR, &(op_attr){0});
+                op_case_random(c, 0, t, SHAPE(MOST, in), 1, 1);
+                op_case_random(c, 1, t, SHAPE(n, in), 1, 2);
+                if (q % 2 == 0) op_case_random(c, 2, t, SHAPE(n), 1, 3);
+                op_case_output_floats(c, 0, t, SHAPE(MOST, n), filled);
+                op_case_rows(c, rows);
+                op_case_run(c, 2);
+                const double *y = op_case_values(c, 0);
+                if (!bits) {
+                    bits = mem_alloc((size_t)(MOST * n) * sizeof *bits);
+                    memcpy(bits, y, (size_t)(MOST * n) * sizeof *bits);
                 }
-                free(bits);
-                free(filled);
+                for (int64_t e = 0; e < (backend_under_test()->discrete ? rows : MOST) * n; e++) {
+                    double want = e < rows * n ? bits[e] : 0;
+                    if (memcmp(&y[e], &want, sizeof want) != 0)
+                        fail_msg("%s %s (%d, %d): row %d of %d: %.9g, among %d rows %.9g", gemm_kernel_list(i),
+                                 dtype_name(t), (int)n, (int)in, (int)(e / n), rows, y[e], MOST, want);
+                }
+                op_case_close(c);
             }
+            free(bits);
+            free(filled);
+        }
         if (backend_under_test()->discrete) break; /* which has none of them */
     }
     assert_true(gemm_force_kernel(NULL));
 }
+
+static void a_product_of_fp32_has_the_same_bits_for_every_number_of_rows(void **state) { check_products(DTYPE_F32); }
+static void a_product_of_bf16_has_the_same_bits_for_every_number_of_rows(void **state) { check_products(DTYPE_BF16); }
+static void a_product_of_fp16_has_the_same_bits_for_every_number_of_rows(void **state) { check_products(DTYPE_F16); }
 
 /* The other ops of a block: the first rows as without op.rows, the rest untouched. */
 static void ops_compute_only_the_rows_that_are_there(void **state) {
@@ -379,7 +381,9 @@ int main(void) {
         cmocka_unit_test(stored_tokens_lie_in_their_pages_and_nothing_else_changes),
         cmocka_unit_test(logits_of_picked_rows_equal_a_loop),
         cmocka_unit_test(the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum),
-        cmocka_unit_test(a_product_has_the_same_bits_for_every_number_of_rows),
+        cmocka_unit_test(a_product_of_fp32_has_the_same_bits_for_every_number_of_rows),
+        cmocka_unit_test(a_product_of_bf16_has_the_same_bits_for_every_number_of_rows),
+        cmocka_unit_test(a_product_of_fp16_has_the_same_bits_for_every_number_of_rows),
         cmocka_unit_test(ops_compute_only_the_rows_that_are_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
