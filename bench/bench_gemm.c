@@ -27,6 +27,7 @@ static const layer layers[] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}
 typedef struct runner { /* one line of the table */
     const char *kernel;
     dtype type;
+    bool is_yardstick; /* OpenBLAS */
     double best_s;
 } runner;
 
@@ -88,10 +89,12 @@ static double openblas_threaded(const gemm_call *g, int n_threads) {
     return best;
 }
 
-/* Every kernel with every type it serves: a kernel that is forced for a type it lacks is not the one that runs. */
+/* Every kernel with every type it serves: a kernel that is forced for a type it lacks is not the one that runs. The
+ * first is the yardstick. */
 static int runners_list(runner *out, const char *only) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int n = 0;
+    out[n++] = (runner){.kernel = "OpenBLAS-mt", .type = DTYPE_F32, .is_yardstick = true};
     for (int i = 0; gemm_kernel_list(i); i++) {
         const char *name = gemm_kernel_list(i);
         if (only && strcmp(only, name) != 0) continue;
@@ -100,31 +103,97 @@ static int runners_list(runner *out, const char *only) {
             continue;
         }
         for (size_t t = 0; t < ARRAY_LENGTH(types); t++)
-            if (strcmp(gemm_kernel_name(types[t]), name) == 0 && n < MAX_RUNS) out[n++] = (runner){name, types[t], 0};
+            if (strcmp(gemm_kernel_name(types[t]), name) == 0 && n < MAX_RUNS)
+                out[n++] = (runner){.kernel = name, .type = types[t]};
     }
     gemm_force_kernel(NULL);
     return n;
 }
 
+typedef struct bench {
+    backend_context context;
+    int n_rounds, n_layers, n_runners;
+    runner runners[MAX_RUNS];
+    void *a, *b, *c;
+    FILE *json;
+} bench;
+
+/* The product of one layer in one direction by one kernel, for TRY_S; its best time. */
+static double kernel_threaded(bench *t, const runner *r, const gemm_call *g) {
+    gemm_force_kernel(r->kernel);
+    size_t n_work = gemm_work_bytes(g->m, g->n, g->k, r->type, g->c_type, t->context.n_threads);
+    void *work = n_work ? buffer_open(n_work) : NULL;
+    double best = 1e30, begin = clock_s(), start;
+    do {
+        start = clock_s();
+        gemm_run(&t->context, g, work);
+        best = MIN(best, clock_s() - start);
+    } while (clock_s() - begin < TRY_S);
+    if (work) munmap(work, n_work);
+    gemm_force_kernel(NULL);
+    return best;
+}
+
+static void measure(bench *t, layer l, direction d) {
+    for (int i = 0; i < t->n_runners; i++) t->runners[i].best_s = 1e30;
+    double start = clock_s();
+    for (int round = 0; round < t->n_rounds && (round == 0 || clock_s() - start < ROUND_BUDGET_S); round++)
+        for (int i = 0; i < t->n_runners; i++) {
+            runner *r = &t->runners[i];
+            gemm_call g = call_make(l, d, r->type, t->a, t->b, t->c);
+            fill(t->a, r->type, g.m * g.k);
+            fill(t->b, r->type, g.n * g.k);
+            double s = r->is_yardstick ? openblas_threaded(&g, t->context.n_threads) : kernel_threaded(t, r, &g);
+            r->best_s = MIN(r->best_s, s);
+        }
+}
+
+static void report(const bench *t, layer l, direction d) {
+    double flops = 2.0 * (double)n_tokens * (double)l.in * (double)l.out;
+    char size[32];
+    snprintf(size, sizeof size, "%lldx%lld", (long long)l.in, (long long)l.out);
+    for (int i = 0; i < t->n_runners; i++) {
+        const runner *r = &t->runners[i];
+        gemm_call g = call_make(l, d, r->type, t->a, t->b, t->c);
+        size_t n_work = 0;
+        if (!r->is_yardstick) {
+            gemm_force_kernel(r->kernel);
+            n_work = gemm_work_bytes(g.m, g.n, g.k, r->type, g.c_type, t->context.n_threads);
+            gemm_force_kernel(NULL);
+        }
+        double gflops = flops / r->best_s * 1e-9, ratio = t->runners[0].best_s / r->best_s;
+        printf("%-12s %-12s %-12s %-6s %10.1f %7.3f %12zu\n", size, direction_names[d], r->kernel, dtype_name(r->type),
+               gflops, ratio, n_work >> 10);
+        if (t->json)
+            fprintf(t->json,
+                    "{\"layer\": \"%s\", \"direction\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, "
+                    "\"kernel\": \"%s\", \"type\": \"%s\", \"threads\": %d, \"gflops\": %.2f, \"ratio\": %.4f, "
+                    "\"scratch_bytes\": %zu}\n",
+                    size, direction_names[d], (long long)g.m, (long long)g.n, (long long)g.k, r->kernel,
+                    dtype_name(r->type), t->context.n_threads, gflops, ratio, n_work);
+    }
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
-    int n_threads = 0, n_rounds = 5, n_layers = ARRAY_LENGTH(layers);
+    bench t = {.n_rounds = 5, .n_layers = ARRAY_LENGTH(layers)};
+    int n_threads = 0;
     const char *json_path = NULL, *only = NULL;
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--threads") == 0) n_threads = atoi(next), i++;
-        else if (strcmp(argv[i], "--rounds") == 0) n_rounds = MAX(1, atoi(next)), i++;
+        else if (strcmp(argv[i], "--rounds") == 0) t.n_rounds = MAX(1, atoi(next)), i++;
         else if (strcmp(argv[i], "--tokens") == 0) n_tokens = MAX(1, atoi(next)), i++;
         else if (strcmp(argv[i], "--kernel") == 0) only = next, i++;
         else if (strcmp(argv[i], "--json") == 0) json_path = next, i++;
-        else if (strcmp(argv[i], "--no-vocab") == 0) n_layers--;
+        else if (strcmp(argv[i], "--no-vocab") == 0) t.n_layers = ARRAY_LENGTH(layers) - 1;
         else {
             fprintf(stderr, "usage: bench_gemm [--threads N] [--rounds N] [--tokens N] [--kernel NAME] [--no-vocab] "
                             "[--json FILE]\n");
             return 2;
         }
     }
-    FILE *json = json_path ? fopen(json_path, "w") : NULL;
-    if (json_path && !json) {
+    if (json_path && !(t.json = fopen(json_path, "w"))) {
         fprintf(stderr, "bench_gemm: cannot write %s\n", json_path);
         return 2;
     }
@@ -134,70 +203,24 @@ int main(int argc, char **argv) {
         return 1;
     }
     n_threads = pool_threads(threads);
-    backend_context context = {.threads = threads, .n_threads = n_threads};
-
-    runner runners[MAX_RUNS];
-    int n_runners = runners_list(runners, only);
+    t.context = (backend_context){.threads = threads, .n_threads = n_threads};
+    t.n_runners = runners_list(t.runners, only);
     printf(
         "%lld tokens, %d threads, best of %d rounds, ratio = GFLOP/s over one OpenBLAS call with %d threads (fp32)\n\n",
-        (long long)n_tokens, n_threads, n_rounds, n_threads);
+        (long long)n_tokens, n_threads, t.n_rounds, n_threads);
     printf("%-12s %-12s %-12s %-6s %10s %7s %12s\n", "in x out", "direction", "kernel", "type", "GFLOP/s", "ratio",
            "scratch KiB");
 
-    const layer *largest = &layers[n_layers - 1];
+    const layer *largest = &layers[t.n_layers - 1];
     size_t n_most = (size_t)(MAX(largest->out, 4096) * MAX(largest->in, n_tokens)) * sizeof(float);
-    void *a = buffer_open(n_most), *b = buffer_open(n_most), *c = buffer_open(n_most);
-    for (int l = 0; l < n_layers; l++)
+    t.a = buffer_open(n_most), t.b = buffer_open(n_most), t.c = buffer_open(n_most);
+    for (int l = 0; l < t.n_layers; l++)
         for (int d = 0; d < DIRECTION_COUNT; d++) {
-            double yardstick_s = 1e30, flops = 2.0 * (double)n_tokens * (double)layers[l].in * (double)layers[l].out;
-            char size[32];
-            snprintf(size, sizeof size, "%lldx%lld", (long long)layers[l].in, (long long)layers[l].out);
-            for (int i = 0; i < n_runners; i++) runners[i].best_s = 1e30;
-            double start = clock_s();
-            for (int round = 0; round < n_rounds && (round == 0 || clock_s() - start < ROUND_BUDGET_S); round++)
-                for (int i = -1; i < n_runners; i++) {
-                    dtype type = i < 0 ? DTYPE_F32 : runners[i].type;
-                    gemm_call g = call_make(layers[l], (direction)d, type, a, b, c);
-                    fill(a, type, g.m * g.k);
-                    fill(b, type, g.n * g.k);
-                    if (i < 0) {
-                        yardstick_s = MIN(yardstick_s, openblas_threaded(&g, n_threads));
-                        continue;
-                    }
-                    gemm_force_kernel(runners[i].kernel);
-                    size_t n_work = gemm_work_bytes(g.m, g.n, g.k, type, g.c_type, n_threads);
-                    void *work = n_work ? buffer_open(n_work) : NULL;
-                    double begin = clock_s(), start;
-                    do {
-                        start = clock_s();
-                        gemm_run(&context, &g, work);
-                        runners[i].best_s = MIN(runners[i].best_s, clock_s() - start);
-                    } while (clock_s() - begin < TRY_S);
-                    if (work) munmap(work, n_work);
-                    gemm_force_kernel(NULL);
-                }
-            for (int i = -1; i < n_runners; i++) {
-                const char *kernel = i < 0 ? "OpenBLAS-mt" : runners[i].kernel;
-                dtype type = i < 0 ? DTYPE_F32 : runners[i].type;
-                double seconds = i < 0 ? yardstick_s : runners[i].best_s;
-                gemm_call g = call_make(layers[l], (direction)d, type, a, b, c);
-                gemm_force_kernel(i < 0 ? NULL : kernel);
-                size_t n_work = i < 0 ? 0 : gemm_work_bytes(g.m, g.n, g.k, type, g.c_type, n_threads);
-                gemm_force_kernel(NULL);
-                printf("%-12s %-12s %-12s %-6s %10.1f %7.3f %12zu\n", size, direction_names[d], kernel,
-                       dtype_name(type), flops / seconds * 1e-9, yardstick_s / seconds, n_work >> 10);
-                if (json)
-                    fprintf(json,
-                            "{\"layer\": \"%s\", \"direction\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, "
-                            "\"kernel\": \"%s\", \"type\": \"%s\", \"threads\": %d, \"gflops\": %.2f, \"ratio\": %.4f, "
-                            "\"scratch_bytes\": %zu}\n",
-                            size, direction_names[d], (long long)g.m, (long long)g.n, (long long)g.k, kernel,
-                            dtype_name(type), n_threads, flops / seconds * 1e-9, yardstick_s / seconds, n_work);
-            }
-            fflush(stdout);
+            measure(&t, layers[l], (direction)d);
+            report(&t, layers[l], (direction)d);
         }
-    munmap(a, n_most), munmap(b, n_most), munmap(c, n_most);
-    if (json) fclose(json);
+    munmap(t.a, n_most), munmap(t.b, n_most), munmap(t.c, n_most);
+    if (t.json) fclose(t.json);
     pool_close(threads);
     return 0;
 }

@@ -148,20 +148,9 @@ static void check_shared_loss(dtype t) {
         }
 }
 
-static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp32(void **state) {
-    (void)state;
-    check_shared_loss(DTYPE_F32);
-}
-
-static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_bf16(void **state) {
-    (void)state;
-    check_shared_loss(DTYPE_BF16);
-}
-
-static void ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp16(void **state) {
-    (void)state;
-    check_shared_loss(DTYPE_F16);
-}
+static void shared_words_have_the_loss_of_one_rank_in_fp32(void **state) { check_shared_loss(DTYPE_F32); }
+static void shared_words_have_the_loss_of_one_rank_in_bf16(void **state) { check_shared_loss(DTYPE_BF16); }
+static void shared_words_have_the_loss_of_one_rank_in_fp16(void **state) { check_shared_loss(DTYPE_F16); }
 
 static void chunks_change_no_bit(void **state) {
     (void)state;
@@ -389,9 +378,9 @@ static void what_another_rank_counts_is_left_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp32),
-                                       cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_bf16),
-                                       cmocka_unit_test(ranks_that_share_the_vocabulary_have_the_loss_of_one_in_fp16),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shared_words_have_the_loss_of_one_rank_in_fp32),
+                                       cmocka_unit_test(shared_words_have_the_loss_of_one_rank_in_bf16),
+                                       cmocka_unit_test(shared_words_have_the_loss_of_one_rank_in_fp16),
                                        cmocka_unit_test(chunks_change_no_bit),
                                        cmocka_unit_test(rows_of_a_shared_table_add_up),
                                        cmocka_unit_test(gradient_rows_go_to_the_rank_that_has_them),

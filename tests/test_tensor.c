@@ -48,6 +48,8 @@ static void test_shapes(void **state) {
     char buf[64];
     shape s = SHAPE(2, 3), scalar = {0}, empty = SHAPE(4, 0), large = SHAPE(151669, 1 << 20, 7);
     assert_int_equal(shape_count(&s), 6);
+    assert_int_equal(shape_row_length(&s), 3);
+    assert_int_equal(shape_row_count(&s), 2);
     assert_int_equal(shape_bytes(&s, DTYPE_BF16), 12);
     assert_int_equal(shape_count(&scalar), 1);
     assert_int_equal(shape_count(&empty), 0);

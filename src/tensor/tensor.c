@@ -66,6 +66,13 @@ int64_t shape_count(const shape *s) {
     return n;
 }
 
+int64_t shape_row_length(const shape *s) {
+    ASSERT(s->rank > 0 && s->rank <= SHAPE_MAX_RANK && s->dim[s->rank - 1] > 0);
+    return s->dim[s->rank - 1];
+}
+
+int64_t shape_row_count(const shape *s) { return shape_count(s) / shape_row_length(s); }
+
 size_t shape_bytes(const shape *s, dtype t) {
     size_t n_bytes;
     ASSERT(!__builtin_mul_overflow((size_t)shape_count(s), dtype_bytes(t), &n_bytes));

@@ -43,7 +43,9 @@ typedef struct shape {
     int64_t dim[SHAPE_MAX_RANK];
 } shape;
 #define SHAPE(...) ((shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
-int64_t shape_count(const shape *s); /* elements; rank 0 is one element */
+int64_t shape_count(const shape *s);      /* elements; rank 0 is one element */
+int64_t shape_row_length(const shape *s); /* the last dimension is the row, all others count rows */
+int64_t shape_row_count(const shape *s);
 size_t shape_bytes(const shape *s, dtype t);
 bool shape_equal(const shape *a, const shape *b);
 char *shape_format(char buf[64], const shape *s); /* "(2, 3)" */

@@ -156,7 +156,7 @@ static void swiglu_task(void *context, int64_t task, int thread) {
 void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *y = call_out(k, 0);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = y->shape.dim[y->shape.rank - 1]};
+    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = shape_row_length(&y->shape)};
     j.n_rows = cpu_rows(k, shape_count(&y->shape) / j.width);
     rows_run(c, &j, swiglu_task);
     cpu_absmax(c, k, 1, 0);
@@ -204,7 +204,7 @@ void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *dy = call_in(k, 1);
     ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
     rows_job j = {
-        .type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = dy->shape.dim[dy->shape.rank - 1]};
+        .type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = shape_row_length(&dy->shape)};
     j.n_rows = shape_count(&dy->shape) / j.width;
     rows_run(c, &j, swiglu_bwd_task);
     cpu_absmax(c, k, 1, 0);

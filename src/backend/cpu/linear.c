@@ -6,33 +6,29 @@
  * A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
 #include "backend/cpu/gemm.h"
 
-/* The last dimension is the row; all others count rows. */
-static int64_t row_length(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
-static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_length(v); }
-
 /* m, n, k and the operands as they lie; data pointers are the caller's. */
 static gemm_call linear_call(op_kind kind, const value *first, const value *second) {
     gemm_call g = {.a = {.type = first->type}, .b = {.type = second->type}};
-    int64_t first_row = row_length(first), second_row = row_length(second);
+    int64_t first_row = shape_row_length(&first->shape), second_row = shape_row_length(&second->shape);
     switch (kind) {
     case OP_LINEAR: /* x (N, in), w (out, in) */
-        g.m = row_count(first), g.n = row_count(second), g.k = first_row;
+        g.m = shape_row_count(&first->shape), g.n = shape_row_count(&second->shape), g.k = first_row;
         g.a.row_stride = first_row, g.a.col_stride = 1;
         g.b.row_stride = 1, g.b.col_stride = second_row;
         ASSERT(first_row == second_row);
         break;
     case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
-        g.m = row_count(first), g.n = second_row, g.k = first_row;
+        g.m = shape_row_count(&first->shape), g.n = second_row, g.k = first_row;
         g.a.row_stride = first_row, g.a.col_stride = 1;
         g.b.row_stride = second_row, g.b.col_stride = 1;
-        ASSERT(first_row == row_count(second));
+        ASSERT(first_row == shape_row_count(&second->shape));
         break;
     default: /* dy (N, out), x (N, in) */
         ASSERT(kind == OP_LINEAR_DW || kind == OP_LINEAR_DW_ADD);
-        g.m = first_row, g.n = second_row, g.k = row_count(first);
+        g.m = first_row, g.n = second_row, g.k = shape_row_count(&first->shape);
         g.a.row_stride = 1, g.a.col_stride = first_row;
         g.b.row_stride = second_row, g.b.col_stride = 1;
-        ASSERT(row_count(first) == row_count(second));
+        ASSERT(shape_row_count(&first->shape) == shape_row_count(&second->shape));
     }
     g.ldc = g.n;
     return g;

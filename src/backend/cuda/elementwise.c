@@ -3,20 +3,18 @@
 
 #include "backend/cuda/launch_elementwise.h"
 
-/* Elements of a row, and rows: of an op that goes over its output element by element. */
-static int64_t row_width(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
-static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_width(v); }
-
 void cuda_kernel_ADD(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, 0);
     ASSERT(call_in(k, 0)->type == y->type && call_in(k, 1)->type == y->type);
-    launch_add(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], row_count(y), row_width(y), k->rows);
+    launch_add(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], shape_row_count(&y->shape),
+               shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_GELU(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, 0);
     ASSERT(call_in(k, 0)->type == y->type);
-    launch_gelu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], row_count(y), row_width(y), k->rows);
+    launch_gelu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], shape_row_count(&y->shape),
+                shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
@@ -27,24 +25,25 @@ void cuda_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
 
 void cuda_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, 0), *b = call_in(k, 1);
-    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type && shape_count(&b->shape) == row_width(y));
-    launch_add_bias(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], row_count(y), row_width(y),
-                    k->rows);
+    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type &&
+           shape_count(&b->shape) == shape_row_length(&y->shape));
+    launch_add_bias(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], shape_row_count(&y->shape),
+                    shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *y = call_out(k, 0);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->out[1], k->in[0], row_count(y), row_width(y),
-                  k->rows);
+    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->out[1], k->in[0], shape_row_count(&y->shape),
+                  shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, 0), *dy = call_in(k, 1);
     ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
     ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
-    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->out[1], k->in[0], k->in[1], row_count(dy),
-                      row_width(dy));
+    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->out[1], k->in[0], k->in[1],
+                      shape_row_count(&dy->shape), shape_row_length(&dy->shape));
 }
 
 void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {

@@ -47,35 +47,31 @@ size_t product_work_bytes(const product *q) {
 
 /* ---- linear ----------------------------------------------------------------------------------------------------- */
 
-/* The last dimension is the row; all others count rows. */
-static int64_t row_length(const value *v) { return v->shape.dim[v->shape.rank - 1]; }
-static int64_t row_count(const value *v) { return shape_count(&v->shape) / row_length(v); }
-
 product linear_product(const program *p, const op *o) {
     const value *first = program_get(p, o->in[0]), *second = program_get(p, o->in[1]);
-    product q = {.lda = row_length(first),
-                 .ldb = row_length(second),
+    product q = {.lda = shape_row_length(&first->shape),
+                 .ldb = shape_row_length(&second->shape),
                  .type = first->type,
                  .c_type = program_get(p, o->out[0])->type};
     ASSERT(first->type == second->type);
     switch (o->kind) {
     case OP_LINEAR: /* x (N, in), w (out, in) */
-        q.m = row_count(first), q.n = row_count(second), q.k = q.lda;
+        q.m = shape_row_count(&first->shape), q.n = shape_row_count(&second->shape), q.k = q.lda;
         q.b_turned = true;
         q.bias = o->in[2] != NO_VALUE;
         ASSERT(q.lda == q.ldb);
         ASSERT(!q.bias || program_get(p, o->in[2])->type == q.c_type);
         break;
     case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
-        q.m = row_count(first), q.n = q.ldb, q.k = q.lda;
-        ASSERT(q.k == row_count(second));
+        q.m = shape_row_count(&first->shape), q.n = q.ldb, q.k = q.lda;
+        ASSERT(q.k == shape_row_count(&second->shape));
         break;
     default: /* dy (N, out), x (N, in) */
         ASSERT(o->kind == OP_LINEAR_DW || o->kind == OP_LINEAR_DW_ADD);
-        q.m = q.lda, q.n = q.ldb, q.k = row_count(first);
+        q.m = q.lda, q.n = q.ldb, q.k = shape_row_count(&first->shape);
         q.a_turned = true;
         q.accumulate = o->kind == OP_LINEAR_DW_ADD;
-        ASSERT(q.k == row_count(second));
+        ASSERT(q.k == shape_row_count(&second->shape));
     }
     q.ldc = q.n;
     return q;
