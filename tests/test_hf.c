@@ -385,7 +385,17 @@ static const bad_config bad_configs[] = {
      "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1}",
      NULL,
      {"'use_sliding_window'", "sliding windows"}},
+    {"qwen2_old",
+     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 0}",
+     NULL,
+     {"'use_sliding_window'", "sliding windows"}},
+    {"qwen2_old",
+     "{\"use_sliding_window\": true, \"max_window_layers\": 1}", /* absent, the window is 4096 tokens wide */
+     "sliding_window",
+     {"'use_sliding_window'", "sliding windows"}},
     {"qwen2_old", "{}", "num_key_value_heads", {"'num_key_value_heads'", "nothing"}},
+    {"qwen2_old", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
+    {"gpt2_tied", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
     {"qwen3_bf16_sharded",
      "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
      NULL,
@@ -439,6 +449,8 @@ static void what_changes_nothing_is_taken(void **state) {
         {"llama_old_fp16", "{\"sliding_window\": 4096}"}, /* Llama has no such thing, whatever the file says */
         {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 2}"},
         {"qwen2_old", "{\"use_sliding_window\": false, \"sliding_window\": 64}"},
+        {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": null, \"max_window_layers\": 0}"},
+        {"qwen2_old", "{\"original_max_position_embeddings\": 8}"}, /* only rope types that stretch ask for it */
         {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\", \"full_attention\"]}"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(good); i++) {
@@ -451,6 +463,32 @@ static void what_changes_nothing_is_taken(void **state) {
         json_decref(patch);
         json_decref(root);
     }
+}
+
+/* As in transformers 5: what stands beside the rotary parameters wins over what stands in them, GPT-2's long names over its
+ * short ones. */
+static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
+    json_t *root = fixture_config("llama_sharded"),
+           *patch = json_loads("{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+                               "\"high_freq_factor\": 4}, \"original_max_position_embeddings\": 16}",
+                               0, NULL);
+    model_config c;
+    json_object_update(root, patch);
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 16);
+    json_object_set_new(json_object_get(root, "rope_scaling"), "original_max_position_embeddings", json_integer(32));
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 16);
+    json_object_del(root, "original_max_position_embeddings");
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 32);
+    json_decref(patch);
+    json_decref(root);
+    root = fixture_config("gpt2_tied");
+    json_object_set_new(root, "num_attention_heads", json_integer(1));
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.n_heads, 1);
+    json_decref(root);
 }
 
 /* What is absent is what transformers 5 would put there. */
@@ -735,6 +773,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_number_beyond_fp16_is_not_exported_as_infinity),
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
+        cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
         cmocka_unit_test(defaults_are_those_of_transformers),
         cmocka_unit_test(wrong_tensors_are_named),
         cmocka_unit_test(an_index_stays_inside_its_directory),
