@@ -297,6 +297,32 @@ static void tokenizer_files_come_along(void **state) {
     training_dir_remove(dir);
 }
 
+static void without_an_end_token_there_is_none_in_the_files(void **state) {
+    char *dir = training_dir(), file[600], text[600], *description;
+    dataset *d;
+    snprintf(file, sizeof file, "%s/tokenizer.json", dir);
+    snprintf(text, sizeof text, "%s/text.txt", dir);
+    json_t *root =
+        json_pack("{s:{s:s, s:{s:i, s:i}, s:[]}}", "model", "type", "BPE", "vocab", "a", 0, "b", 1, "merges");
+    must(json_write_file(file, root));
+    FILE *f = fopen(text, "w");
+    assert_non_null(f);
+    fputs("abbaabbabbaababbabab", f);
+    assert_int_equal(fclose(f), 0);
+    train_request r = {.data = {.source = text, .tokenizer = file, .seq_len = 4, .n_threads = 1}};
+    must(dataset_open(&d, &r.data));
+    must(export_describe(&r, d, &description));
+    json_decref(root);
+    assert_non_null(root = json_loads(description, 0, NULL));
+    const char *const parts[] = {"config", "generation"};
+    for (size_t i = 0; i < ARRAY_LENGTH(parts); i++)
+        assert_true(json_is_null(json_object_get(json_object_get(root, parts[i]), "eos_token_id")));
+    json_decref(root);
+    free(description);
+    dataset_close(d);
+    training_dir_remove(dir);
+}
+
 static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
     char *dir = training_dir(), out[600];
     hf_model m;
@@ -770,6 +796,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(trained_models_are_exported_from_everywhere),
         cmocka_unit_test(a_pretrained_model_is_trained_on),
         cmocka_unit_test(tokenizer_files_come_along),
+        cmocka_unit_test(without_an_end_token_there_is_none_in_the_files),
         cmocka_unit_test(a_number_beyond_fp16_is_not_exported_as_infinity),
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
