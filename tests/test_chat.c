@@ -246,8 +246,31 @@ static void the_prompt_is_always_a_prefix(void **state) {
     }
 }
 
+#define TURN "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+#define HEADER "<|start_header_id|>' + message['role'] + '<|end_header_id|>"
+
 static void unknown_templates_are_refused_for_messages_only(void **state) {
     static const char *const templates[] = {
+        /* nearly ChatML: without line ends, stripped, other roles, no header for the system, EOS at the end */
+        "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' }}",
+        "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{%- endfor %}",
+        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>\\n' }}",
+        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'].strip() + '<|im_end|>\\n' }}",
+        "{{ '<|im_start|>' + message['role'] + ' ' + message['content'] + '<|im_end|>\\n' }}",
+        "{{ '<|im_start|>' + names[message['role']] + '\\n' + message['content'] + '<|im_end|>\\n' }}",
+        TURN "{{ '<|im_start|>human\\n' }}",
+        "{{ system_message }}{{ '<|im_start|>user\\n' + content + '<|im_end|>\\n<|im_start|>assistant\\n' }}",
+        TURN "{{ eos_token }}",
+        /* a system message that is not found */
+        "{{ '<|im_start|>system\\n' + default_system + '<|im_end|>\\n' }}" TURN,
+        "{{ \"<|im_start|>system\\nYou're kind.<|im_end|>\\n\" }}" TURN,
+        "<|im_start|>system\n{{ system_message }}<|im_end|>\n" TURN,
+        /* nearly Llama 3: without BOS, one line end, a system message */
+        "{{ '" HEADER "\n\n' + message['content'] | trim + '<|eot_id|>' }}",
+        "{{ bos_token + '" HEADER "\n' + message['content'] | trim + '<|eot_id|>' }}",
+        "{{ bos_token + '<|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>' + '" HEADER
+        "\n\n' + message['content'] | trim + '<|eot_id|>' }}",
+        "{{ bos_token + '" HEADER "\n\n' + message['content'] | trim + '<|eot_id|>' + eos_token }}",
         "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]", /* without <<SYS>> */
         "<|im_start|>{{ role }}<|im_sep|>{{ content }}<|im_end|>",
         "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023 <|eot_id|>",
@@ -287,8 +310,7 @@ static void unknown_templates_are_refused_for_messages_only(void **state) {
 
 /* As the templates of Llama models that were trained with ChatML do. */
 static void chatml_begins_with_bos_where_its_template_does(void **state) {
-    static const char *const templates[] = {"{{ '<|im_start|>' + content + '<|im_end|>' }}",
-                                            "{{ bos_token }}{{ '<|im_start|>' + content + '<|im_end|>' }}"};
+    static const char *const templates[] = {TURN, "{{ bos_token }}" TURN};
     chat_tokens out[2] = {0};
     for (size_t i = 0; i < 2; i++) {
         json_t *config = json_pack("{s:s, s:s}", "bos_token", "<|begin_of_text|>", "chat_template", templates[i]);
@@ -310,13 +332,67 @@ static void chatml_begins_with_bos_where_its_template_does(void **state) {
     for (size_t i = 0; i < 2; i++) chat_tokens_free(&out[i]);
 }
 
+static void ways_to_write_a_template_are_known(void **state) {
+    static const struct {
+        const char *template;
+        chat_format format;
+    } cases[] = {
+        {TURN, CHAT_CHATML},
+        {"<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n", CHAT_CHATML},
+        {"{{- '<|im_start|>' ~ message[\"role\"] ~ '\n' ~ content }}{{- '<|im_end|>' }}\n", CHAT_CHATML},
+        {"{{ '<|im_start|>system\\n' }}{{ messages[0].content }}{{ \"<|im_end|>\\n\" }}" TURN, CHAT_CHATML},
+        {"{{ '<|im_start|>' + message.role }}{{ '\\n' + message.content }}{{ '<|im_end|>\\n' }}"
+         "{{ '<|im_start|>user' }}",
+         CHAT_CHATML},
+        {"{{ '<|begin_of_text|>' }}{{ '" HEADER "\n\n' + message['content'] | trim + '<|eot_id|>' }}", CHAT_LLAMA3},
+        {"{{ bos_token }}{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' + messages[0].content | trim }}"
+         "{{ '<|eot_id|>' }}{{ '<|start_header_id|>user<|end_header_id|>\\n\\n' + message.content | trim }}",
+         CHAT_LLAMA3},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        json_t *config = json_pack("{s:s, s:s}", "bos_token", "<|begin_of_text|>", "chat_template", cases[i].template);
+        tokenizer *t = open_tokenizer("bytes.json", config);
+        chat *c = open_chat(t, CHAT_AUTO);
+        assert_int_equal(chat_format_of(c), cases[i].format);
+        chat_close(c);
+        tokenizer_close(t);
+        json_decref(config);
+    }
+}
+
+/* Meta's template strips what is said; one that does not is followed. */
+static void llama3_keeps_spaces_where_its_template_does(void **state) {
+    static const char *const templates[] = {"{{ bos_token + '" HEADER
+                                            "\n\n' + message['content'] | trim + '<|eot_id|>' }}",
+                                            "{{ bos_token + '" HEADER "\n\n' + message['content'] + '<|eot_id|>' }}"};
+    size_t n[2];
+    for (size_t i = 0; i < 2; i++) {
+        json_t *config = json_pack("{s:s, s:s}", "bos_token", "<|begin_of_text|>", "chat_template", templates[i]);
+        tokenizer *t = open_tokenizer("bytes.json", config);
+        chat *c = open_chat(t, CHAT_AUTO);
+        record_parser p = {0};
+        chat_tokens out = {0};
+        data_record r = parse(&p, "{\"messages\": [{\"role\": \"user\", \"content\": \"\\ta\\t\"}, "
+                                  "{\"role\": \"assistant\", \"content\": \"\\tb\"}]}");
+        assert_int_equal(chat_format_of(c), CHAT_LLAMA3);
+        assert_int_equal(chat_encode(c, &r, TRAIN_ON_RESPONSE, &out), OK);
+        n[i] = out.n;
+        chat_tokens_free(&out);
+        chat_close(c);
+        record_parser_close(&p);
+        tokenizer_close(t);
+        json_decref(config);
+    }
+    assert_int_equal(n[1], n[0] + 3);
+}
+
 static void auto_without_a_template_follows_the_special_tokens(void **state) {
     tokenizer *t = open_tokenizer("bytes.json", NULL);
     chat *c = open_chat(t, CHAT_AUTO);
     assert_int_equal(chat_format_of(c), CHAT_CHATML);
     chat_close(c);
     /* a file of its own comes before tokenizer_config.json, and a list of templates has a default */
-    const char *own = "{{ '<|start_header_id|>' }}{{ '<|eot_id|>' }}";
+    const char *own = "{{ bos_token + '" HEADER "\n\n' + message['content'] | trim + '<|eot_id|>' }}";
     write_bytes(path_of("chat_template.jinja"), own, strlen(own));
     c = open_chat(t, CHAT_AUTO);
     assert_int_equal(chat_format_of(c), CHAT_LLAMA3);
@@ -494,6 +570,8 @@ int main(void) {
         cmocka_unit_test(the_prompt_is_always_a_prefix),
         cmocka_unit_test(unknown_templates_are_refused_for_messages_only),
         cmocka_unit_test(chatml_begins_with_bos_where_its_template_does),
+        cmocka_unit_test(ways_to_write_a_template_are_known),
+        cmocka_unit_test(llama3_keeps_spaces_where_its_template_does),
         cmocka_unit_test(auto_without_a_template_follows_the_special_tokens),
         cmocka_unit_test(llama2_turns_alternate),
         cmocka_unit_test(the_last_response_alone_is_left_to_the_model),

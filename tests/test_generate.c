@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -53,6 +54,15 @@ static void large_weights(hf_model *m) {
     }
 }
 
+static void write_file(const char *dir, const char *name, const char *text) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/model/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
 /* A Hugging Face directory without a tokenizer: its 260 tokens are bytes. eos: JSON for eos_token_id, or NULL. */
 static void write_model(const char *dir, size_t family, const char *eos) {
     char path[600], *description;
@@ -76,11 +86,8 @@ static void write_model(const char *dir, size_t family, const char *eos) {
     free(description);
     hf_close(&m);
     if (!eos) return;
-    snprintf(path, sizeof path, "%s/model/generation_config.json", dir);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "{\"eos_token_id\": %s}\n", eos);
-    assert_int_equal(fclose(f), 0);
+    snprintf(path, sizeof path, "{\"eos_token_id\": %s}\n", eos);
+    write_file(dir, "generation_config.json", path);
 }
 
 static generator *open_model(const char *dir, generator_options o) {
@@ -440,15 +447,44 @@ static void what_cannot_be_done_is_refused_and_changes_nothing(void **state) {
     o.cache_bytes = 0, o.source = dir;
     assert_int_equal(generator_open(&g, &o), ERR_INPUT);
     assert_non_null(strstr(error_message(), "config.json"));
-    snprintf(path, sizeof path, "%s/model/generation_config.json", dir);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs("{\"eos_token_id\": [1, \"x\"]}", f);
-    assert_int_equal(fclose(f), 0);
-    snprintf(path, sizeof path, "%s/model", dir);
+    write_file(dir, "generation_config.json", "{\"eos_token_id\": [1, \"x\"]}");
     o.source = path;
     assert_int_equal(generator_open(&g, &o), ERR_INPUT);
     assert_non_null(strstr(error_message(), "eos_token_id"));
+    training_dir_remove(dir);
+}
+
+/* As in transformers: where there is no generation_config.json, config.json says what ends a text. */
+static void a_model_without_generation_config_ends_where_its_config_says(void **state) {
+    static const struct {
+        const char *eos;
+        size_t n;
+        int32_t first;
+    } cases[] = {
+        {"65", 1, 65}, {"[66, 67]", 2, 66}, {"[50256, 68]", 1, 68}, {"50256", 1, TOKEN_EOS}, {"null", 1, TOKEN_EOS}};
+    char *dir = training_dir(), path[600];
+    write_model(dir, 1, NULL);
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        model_config c = config_of(1);
+        json_t *config = model_config_to_json(&c), *eos = json_loads(cases[i].eos, JSON_DECODE_ANY, NULL);
+        json_object_set_new(config, "eos_token_id", eos);
+        char *text = json_dumps(config, 0);
+        write_file(dir, "config.json", text);
+        snprintf(path, sizeof path, "%s/model/generation_config.json", dir);
+        unlink(path);
+        generator *g = open_model(dir, (generator_options){0});
+        assert_int_equal(g->n_eos, cases[i].n);
+        assert_int_equal(g->eos[0], cases[i].first);
+        generator_close(g);
+        /* One that is there has the last word, though it says nothing of it, or names what is no token. */
+        write_file(dir, "generation_config.json", i % 2 ? "{\"eos_token_id\": 50256}" : "{\"bos_token_id\": 1}");
+        g = open_model(dir, (generator_options){0});
+        assert_int_equal(g->n_eos, 1);
+        assert_int_equal(g->eos[0], TOKEN_EOS);
+        generator_close(g);
+        free(text);
+        json_decref(config);
+    }
     training_dir_remove(dir);
 }
 
@@ -606,6 +642,7 @@ int main(void) {
         cmocka_unit_test(samples_depend_on_seed_prompt_index_and_position_alone),
         cmocka_unit_test(prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluation),
         cmocka_unit_test(completions_end_by_eos_stop_string_and_length),
+        cmocka_unit_test(a_model_without_generation_config_ends_where_its_config_says),
         cmocka_unit_test(a_completion_that_reaches_the_context_stops),
         cmocka_unit_test(what_cannot_be_done_is_refused_and_changes_nothing),
         cmocka_unit_test(logits_that_are_not_finite_end_the_run_and_leave_the_generator_whole),

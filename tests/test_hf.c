@@ -297,6 +297,32 @@ static void tokenizer_files_come_along(void **state) {
     training_dir_remove(dir);
 }
 
+static void without_an_end_token_there_is_none_in_the_files(void **state) {
+    char *dir = training_dir(), file[600], text[600], *description;
+    dataset *d;
+    snprintf(file, sizeof file, "%s/tokenizer.json", dir);
+    snprintf(text, sizeof text, "%s/text.txt", dir);
+    json_t *root =
+        json_pack("{s:{s:s, s:{s:i, s:i}, s:[]}}", "model", "type", "BPE", "vocab", "a", 0, "b", 1, "merges");
+    must(json_write_file(file, root));
+    FILE *f = fopen(text, "w");
+    assert_non_null(f);
+    fputs("abbaabbabbaababbabab", f);
+    assert_int_equal(fclose(f), 0);
+    train_request r = {.data = {.source = text, .tokenizer = file, .seq_len = 4, .n_threads = 1}};
+    must(dataset_open(&d, &r.data));
+    must(export_describe(&r, d, &description));
+    json_decref(root);
+    assert_non_null(root = json_loads(description, 0, NULL));
+    const char *const parts[] = {"config", "generation"};
+    for (size_t i = 0; i < ARRAY_LENGTH(parts); i++)
+        assert_true(json_is_null(json_object_get(json_object_get(root, parts[i]), "eos_token_id")));
+    json_decref(root);
+    free(description);
+    dataset_close(d);
+    training_dir_remove(dir);
+}
+
 static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
     char *dir = training_dir(), out[600];
     hf_model m;
@@ -385,7 +411,17 @@ static const bad_config bad_configs[] = {
      "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1}",
      NULL,
      {"'use_sliding_window'", "sliding windows"}},
+    {"qwen2_old",
+     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 0}",
+     NULL,
+     {"'use_sliding_window'", "sliding windows"}},
+    {"qwen2_old",
+     "{\"use_sliding_window\": true, \"max_window_layers\": 1}", /* absent, the window is 4096 tokens wide */
+     "sliding_window",
+     {"'use_sliding_window'", "sliding windows"}},
     {"qwen2_old", "{}", "num_key_value_heads", {"'num_key_value_heads'", "nothing"}},
+    {"qwen2_old", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
+    {"gpt2_tied", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
     {"qwen3_bf16_sharded",
      "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
      NULL,
@@ -439,6 +475,8 @@ static void what_changes_nothing_is_taken(void **state) {
         {"llama_old_fp16", "{\"sliding_window\": 4096}"}, /* Llama has no such thing, whatever the file says */
         {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 2}"},
         {"qwen2_old", "{\"use_sliding_window\": false, \"sliding_window\": 64}"},
+        {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": null, \"max_window_layers\": 0}"},
+        {"qwen2_old", "{\"original_max_position_embeddings\": 8}"}, /* only rope types that stretch ask for it */
         {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\", \"full_attention\"]}"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(good); i++) {
@@ -451,6 +489,32 @@ static void what_changes_nothing_is_taken(void **state) {
         json_decref(patch);
         json_decref(root);
     }
+}
+
+/* As in transformers 5: what stands beside the rotary parameters wins over what stands in them, GPT-2's long names over its
+ * short ones. */
+static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
+    json_t *root = fixture_config("llama_sharded"),
+           *patch = json_loads("{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+                               "\"high_freq_factor\": 4}, \"original_max_position_embeddings\": 16}",
+                               0, NULL);
+    model_config c;
+    json_object_update(root, patch);
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 16);
+    json_object_set_new(json_object_get(root, "rope_scaling"), "original_max_position_embeddings", json_integer(32));
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 16);
+    json_object_del(root, "original_max_position_embeddings");
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.rope.original_max_positions, 32);
+    json_decref(patch);
+    json_decref(root);
+    root = fixture_config("gpt2_tied");
+    json_object_set_new(root, "num_attention_heads", json_integer(1));
+    must(model_config_from_json(&c, root, "m", "config.json"));
+    assert_int_equal(c.n_heads, 1);
+    json_decref(root);
 }
 
 /* What is absent is what transformers 5 would put there. */
@@ -732,9 +796,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(trained_models_are_exported_from_everywhere),
         cmocka_unit_test(a_pretrained_model_is_trained_on),
         cmocka_unit_test(tokenizer_files_come_along),
+        cmocka_unit_test(without_an_end_token_there_is_none_in_the_files),
         cmocka_unit_test(a_number_beyond_fp16_is_not_exported_as_infinity),
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
+        cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
         cmocka_unit_test(defaults_are_those_of_transformers),
         cmocka_unit_test(wrong_tensors_are_named),
         cmocka_unit_test(an_index_stays_inside_its_directory),

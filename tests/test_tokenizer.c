@@ -311,6 +311,7 @@ static void wrong_files_are_refused_with_their_place(void **state) {
         {FILE_WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Nmt\"}]}"),
          "normalizer.normalizers[1].type|'Nmt'"},
         {FILE_WITH("\"normalizer\":{\"type\":\"NFC\",\"type\":\"NFD\"}"), "normalizer|duplicate"},
+        {FILE_WITH("\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\"}"), "normalizer.prepend|some text"},
         {FILE_WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":\" \",\"content\":\"\"}"), "normalizer.pattern"},
         {FILE_WITH("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}"), "pre_tokenizer.type|'BertPreTokenizer'"},
         {FILE_WITH("\"pre_tokenizer\":{\"type\":\"Punctuation\",\"behavior\":\"Gone\"}"),

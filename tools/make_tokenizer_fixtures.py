@@ -101,6 +101,8 @@ def variants():
         "regex_empty_matches": sequence(split("x*", "Isolated"), BYTE_ONLY),
         "regex_word_class": sequence(split(r"\w+|[^\w\s]+", "Removed", True), BYTE_ONLY),
         "regex_not_word": sequence(split(r"\W+", "Isolated"), BYTE_ONLY),
+        "regex_not_word_removed": sequence(split(r"\W+", "Removed"), BYTE_ONLY), "regex_not_in_class": sequence(split(r"[^\w]+", "Removed"), BYTE_ONLY),
+        "regex_script": sequence(split(r"\p{Greek}+", "Removed"), BYTE_ONLY), "regex_no_script": sequence(split(r"\p{^Greek}+", "Removed"), BYTE_ONLY),
         "regex_lines": sequence(split(r"^[a-z]+$|^\t", "Isolated"), BYTE_ONLY),
         "regex_intervals": sequence(split(r"[a-z]{2,3}+|\d{,2}|(?<=x)=", "Isolated"), BYTE_ONLY),
         "regex_possessive": sequence(split(r"\p{L}++|\s?+\p{N}*+", "Isolated"), BYTE_ONLY),
@@ -131,6 +133,8 @@ def variants():
     byte("added_rstrip", {"pre_tokenizer": BYTE_SPLIT, "added_tokens": [
         added("<mask>", lstrip=True, rstrip=True), added("the", special=False, single_word=True), added("  ", special=False),
         added("she", special=False), added("shells", special=False), added("<s", special=True), added("<s>hi", special=True)]})
+    byte("added_spaces", {"pre_tokenizer": BYTE_SPLIT, "added_tokens": [
+        added(" ", special=False, lstrip=True, rstrip=True), added("\n", lstrip=True, rstrip=True)]})
     byte("processors", {"pre_tokenizer": BYTE_SPLIT, "added_tokens": SPECIALS, "post_processor": {
         "type": "Sequence", "processors": [BYTE_DECODER, template(["<s>", "<s>"], [])]}})
     llama2 = {"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER, "added_tokens": SPECIALS,
@@ -147,6 +151,8 @@ def variants():
                                                     "decoder": metaspace(scheme, do_split)})
     char("metaspace_first_normalized", {"pre_tokenizer": metaspace("first"), "added_tokens": SPECIALS, "normalizer": normalizers(
         {"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "NFKC"})})
+    char("metaspace_first_recomposed", {"pre_tokenizer": metaspace("first"), "normalizer": normalizers({"type": "NFD"}, {"type": "NFC"}),
+                                        "added_tokens": SPECIALS + [added("İ", special=False, normalized=True)]})
     char("metaspace_first_split", {"pre_tokenizer": sequence(split("e", "Isolated", kind="String"), metaspace("first")),
                                    "normalizer": {"type": "Prepend", "prepend": "the"}})
     char("no_decoder", {"pre_tokenizer": {"type": "Whitespace"}, "added_tokens": SPECIALS})

@@ -25,9 +25,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The version counts what is read of records too: 2 has turns under prompt and completion, and refuses tools; 3
- * refuses other keys that would be lost. */
-enum { CACHE_VERSION = 3, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
+/* The version counts what is read of records too, and what tokenizers give: 2 has turns under prompt and completion, and
+ * refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference has them. */
+enum { CACHE_VERSION = 4, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 static const char MAGIC[8] = "ralotok\n";

@@ -2,7 +2,8 @@
  *
  * A format is code here, not a template: Jinja is a language of its own, and a template that is run as far as we
  * understand it would give tokens that are nearly right. The tokenizer's own template is looked at only to tell which
- * of the known formats it is, by the markers that it writes; any other is refused by name where it would be needed.
+ * of the known formats it is, by the markers that it writes and what stands around them; any other is refused by name
+ * where it would be needed.
  *
  *   chatml   [BOS] <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n
  *   llama3   BOS <|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|> ...
@@ -29,6 +30,7 @@ struct chat {
     strbuf default_system;          /* of conversations that have none; empty: none */
     bool leads;                     /* ChatML: BOS before the first turn */
     bool thinks;                    /* Qwen3: the last answer carries its thoughts, empty ones too */
+    bool keeps_spaces;              /* Llama 3: the template does not strip what is said */
     strbuf unknown;                 /* CHAT_AUTO met a template that is none of these: the file it stands in */
 };
 
@@ -98,15 +100,128 @@ static bool begins_with_bos(const char *template) {
     return bos && turn && bos < turn && !strstr(bos + 1, "bos_token");
 }
 
-/* By the markers that a template writes; CHAT_AUTO: none of ours. Llama 3.1 and later, and SmolLM3, write dates into the
- * system message, Phi puts <|im_sep|> where ChatML has a line end, Mistral has [INST] without <<SYS>>. */
+/* Templates are not run, but read at the markers: what stands right before and behind them. A newline is one of the text,
+ * or \n in one of Jinja's strings; {%- and {{- take those of the text before them away. */
+static const char *skip_newlines(const char *at, int n) {
+    for (; n > 0; n--) {
+        if (at[0] == '\\' && at[1] == 'n') at += 2;
+        else if (at[0] == '\n' && strncmp(at + 1 + strspn(at + 1, " \n"), "{%-", 3) != 0 &&
+                 strncmp(at + 1 + strspn(at + 1, " \n"), "{{-", 3) != 0)
+            at++;
+        else return NULL;
+    }
+    return at;
+}
+
+static bool is_quote(char c) { return c == '\'' || c == '"'; }
+
+/* What is written next: "' + next", "' ~ next", "{{ next", "{{- next"; NULL where nothing is put behind it there. */
+static const char *skip_join(const char *at) {
+    bool ends = is_quote(*at);
+    if (!ends && strncmp(at, "{{", 2) != 0) return NULL;
+    at += ends ? 1 + strspn(at + 1, " ") : 2;
+    if (ends && *at != '+' && *at != '~') return NULL;
+    if (ends || *at == '-') at++;
+    return at + strspn(at, " ");
+}
+
+/* Newlines behind a marker, in its string, in the next one, or in the text behind the braces. */
+static const char *behind_marker(const char *at, int n) {
+    const char *direct = skip_newlines(at, n), *next = skip_join(at);
+    if (direct) return direct;
+    if (next) return is_quote(*next) ? skip_newlines(next + 1, n) : NULL;
+    if (!is_quote(*at)) return NULL;
+    at += 1 + strspn(at + 1, " ");
+    return strncmp(at, "}}", 2) == 0 ? skip_newlines(at + 2, n) : NULL;
+}
+
+/* Behind the role that stands at a marker: the message's, or one by name. NULL: it is something else. */
+static const char *skip_role(const char *at, bool *is_any, bool *is_system) {
+    static const char *const any[] = {"message.role", "message['role']", "message[\"role\"]"};
+    static const char *const named[] = {"system", "user", "assistant", "tool"};
+    const char *next = skip_join(at);
+    *is_any = next != NULL;
+    *is_system = false;
+    for (size_t i = 0; next && i < ARRAY_LENGTH(any); i++)
+        if (str_starts_with(next, any[i])) {
+            next += strlen(any[i]);
+            return next + strspn(next, " ");
+        }
+    for (size_t i = 0; !next && i < ARRAY_LENGTH(named); i++)
+        if (str_starts_with(at, named[i])) {
+            *is_system = i == 0;
+            return at + strlen(named[i]);
+        }
+    return NULL;
+}
+
+/* Of a system turn: what follows its header is a message's, or ends there. Else a system message of the template's own
+ * stands there, or comes from elsewhere. */
+static bool is_said(const char *at) {
+    const char *next = skip_join(at);
+    return next ? str_starts_with(next, "message") : is_quote(*at);
+}
+
+/* Neither ChatML nor Llama 3 ends a conversation with EOS. */
+static bool ends_with_eos(const char *template) { return strstr(template, "eos_token"); }
+
+static bool strips(const char *template) {
+    return strstr(template, "| trim") || strstr(template, "|trim") || strstr(template, ".strip()");
+}
+
+/* Where a system message ends that the template holds as a literal: '<|im_start|>system\nYou are ...<|im_end|>\n'. Text
+ * that is put together there has quotes in it. */
+static const char *literal_end(const char *text) {
+    const char *end = strstr(text, "<|im_end|>");
+    bool plain = end && end != text && !memchr(text, '\'', (size_t)(end - text)) &&
+                 !memchr(text, '"', (size_t)(end - text)) && !memchr(text, '{', (size_t)(end - text));
+    return plain ? end : NULL;
+}
+
+static bool is_chatml(const char *template) {
+    static const char start[] = "<|im_start|>", end[] = "<|im_end|>";
+    bool any_role, is_system, has_system = false;
+    if (strstr(template, "<|im_sep|>") || strips(template) || ends_with_eos(template)) return false;
+    for (const char *at = template; (at = strstr(at, end));)
+        if (!behind_marker(at += sizeof end - 1, 1)) return false;
+    for (const char *at = template; (at = strstr(at, start));) {
+        const char *role = skip_role(at += sizeof start - 1, &any_role, &is_system);
+        if (!role) return false;
+        const char *next = any_role && *role == '+' ? role + 1 + strspn(role + 1, " ") : NULL;
+        if (next && !(is_quote(*next) && skip_newlines(next + 1, 1))) return false;
+        const char *text = any_role ? NULL : skip_newlines(role, 1);
+        if (!any_role && !text && !is_quote(*role)) return false;
+        if (is_system && text && !is_said(text) && !literal_end(text)) return false;
+        has_system |= any_role || is_system;
+    }
+    return has_system && (!strstr(template, "bos_token") || begins_with_bos(template));
+}
+
+static bool is_llama3(const char *template) {
+    static const char start[] = "<|start_header_id|>", end[] = "<|end_header_id|>";
+    bool any_role, is_system, has_system = false;
+    if (strstr(template, "Cutting Knowledge Date") || ends_with_eos(template)) return false;
+    if (!strstr(template, "bos_token") && !strstr(template, "<|begin_of_text|>")) return false;
+    for (const char *at = template; (at = strstr(at, end));)
+        if (!behind_marker(at += sizeof end - 1, 2)) return false;
+    for (const char *at = template; (at = strstr(at, start));) {
+        const char *role = skip_role(at += sizeof start - 1, &any_role, &is_system);
+        if (!role) return false;
+        if (is_system && (!str_starts_with(role, end) || !is_said(behind_marker(role + sizeof end - 1, 2))))
+            return false;
+        has_system |= any_role || is_system;
+    }
+    return has_system;
+}
+
+/* CHAT_AUTO: none of ours. Llama 3.1 and later, and SmolLM3, write dates into the system message, Phi puts <|im_sep|>
+ * where ChatML has a line end, Yi has system messages without a header, Mistral has [INST] without <<SYS>>. */
 static chat_format recognise(const char *template) {
     if (strstr(template, "strftime_now")) return CHAT_AUTO;
-    if (strstr(template, "<|im_start|>") && strstr(template, "<|im_end|>") && !strstr(template, "<|im_sep|>"))
-        return !strstr(template, "bos_token") || begins_with_bos(template) ? CHAT_CHATML : CHAT_AUTO;
-    if (strstr(template, "<|start_header_id|>") && strstr(template, "<|eot_id|>") &&
-        !strstr(template, "Cutting Knowledge Date"))
-        return CHAT_LLAMA3;
+    if (strstr(template, "<|im_start|>") && strstr(template, "<|im_end|>"))
+        return is_chatml(template) ? CHAT_CHATML : CHAT_AUTO;
+    if (strstr(template, "<|start_header_id|>") && strstr(template, "<|eot_id|>"))
+        return is_llama3(template) ? CHAT_LLAMA3 : CHAT_AUTO;
     if (strstr(template, "[INST]") && strstr(template, "<<SYS>>")) return CHAT_LLAMA2;
     return CHAT_AUTO;
 }
@@ -119,17 +234,12 @@ static chat_format recognise_tokens(const tokenizer *t) {
     return CHAT_NONE;
 }
 
-/* Qwen's templates hold the system message of conversations without one as a literal between the two control tokens:
- * '<|im_start|>system\nYou are ...<|im_end|>\n'. Text that is put together there has quotes in it. */
+/* Qwen's templates hold the system message of conversations without one. */
 static void find_default_system(const char *template, strbuf *out) {
     static const char head[] = "<|im_start|>system";
     for (const char *at = template; (at = strstr(at, head));) {
-        at += sizeof head - 1;
-        size_t newline = *at == '\n' ? 1 : strncmp(at, "\\n", 2) == 0 ? 2 : 0;
-        const char *text = at + newline, *end = strstr(text, "<|im_end|>");
-        if (!newline || !end || end == text || memchr(text, '\'', (size_t)(end - text)) ||
-            memchr(text, '{', (size_t)(end - text)) || memchr(text, '"', (size_t)(end - text)))
-            continue;
+        const char *text = skip_newlines(at += sizeof head - 1, 1), *end = text ? literal_end(text) : NULL;
+        if (!end) continue;
         strbuf_add_bytes(out, text, (size_t)(end - text));
         return;
     }
@@ -196,6 +306,8 @@ status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, cha
         c->leads = begins_with_bos(template.text) && tokenizer_bos(t) >= 0;
         c->thinks = strstr(template.text, "last_query_index") && strstr(template.text, "</think>");
     }
+    if (c->format == CHAT_LLAMA3 && template.length > 0 && recognise(template.text) == CHAT_LLAMA3)
+        c->keeps_spaces = !strips(template.text);
     TRY_GOTO(rc, find_control_tokens(c), done);
     TRY_GOTO(rc, find_document_bos(c), done);
 done:
@@ -214,8 +326,8 @@ void chat_close(chat *c) {
 }
 
 void chat_describe(const chat *c, strbuf *out) {
-    strbuf_printf(out, "chat %s, bos %d, eos %d%s%s, system '", format_names[c->format], c->bos, c->eos,
-                  c->leads ? ", leads" : "", c->thinks ? ", thinks" : "");
+    strbuf_printf(out, "chat %s, bos %d, eos %d%s%s%s, system '", format_names[c->format], c->bos, c->eos,
+                  c->leads ? ", leads" : "", c->thinks ? ", thinks" : "", c->keeps_spaces ? ", keeps spaces" : "");
     strbuf_add_bytes(out, c->default_system.text, c->default_system.length);
     strbuf_add(out, "'");
 }
@@ -430,7 +542,7 @@ static status llama3(const chat *c, const turns *t, chat_tokens *out) {
     add_id(out, tokenizer_bos(c->t), false);
     for (size_t i = 0; i < t->n; i++) {
         const record_message *m = &t->messages[i];
-        span content = strip(m->content);
+        span content = c->keeps_spaces ? m->content : strip(m->content);
         TRY(llama3_header(c, turn_role_name(m->role), out));
         if (m->role == TURN_ASSISTANT) {
             TRY(add_answer(c, gap, content, is_response(t, i), out));

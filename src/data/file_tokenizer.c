@@ -182,7 +182,7 @@ static status cut_added(const passage *g, const added_set *set, const piece *p,
             piece part = piece_part(p, from, start);
             TRY(rest(g, &part));
         }
-        id_list_add(g->out, a->id);
+        if (start != end) id_list_add(g->out, a->id); /* all of it was taken: the reference has no empty tokens */
         from = end;
     }
     if (from == p->length) return OK;

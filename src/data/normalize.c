@@ -109,14 +109,15 @@ static void to_normal_form(piece *p, normalizer_kind kind, strbuf *out) {
     strbuf_add_bytes(out, p->text + from, p->length - from);
     free(points.c);
     /* What the first character became: everything before the next character that begins anew. Composition takes marks
-     * into the first character; decomposition makes more of it. */
-    if (p->n_start && p->n_start <= first) {
+     * into the first character; decomposition makes more of it, which a step behind it may compose again. */
+    if (p->n_start) {
+        size_t n = MIN(MAX(p->n_start, first), p->length);
         strbuf alone;
         strbuf_init(&alone);
         points = (code_points){0};
-        normal_form(p->text, first, compatible, compose, &points, &alone);
+        normal_form(p->text, n, compatible, compose, &points, &alone);
         free(points.c);
-        p->n_start = compose ? MIN(char_length(out->text[0]), out->length) : MIN(alone.length, out->length);
+        p->n_start = MIN(compose && n == first ? char_length(out->text[0]) : alone.length, out->length);
         strbuf_fini(&alone);
     }
     p->text = out->text;

@@ -1,8 +1,9 @@
 /* pattern.c - the regular expressions of tokenizer files, run by PCRE2.
  *
  * They are written for Oniguruma with Ruby's syntax. What the two engines understand alike is passed on, what they
- * understand differently is translated where that is exact (\w, {,n}, {n,m}+, \uHHHH, \v), and refused by name where it
- * is not (nested classes, \h, \b ...): a pattern that splits text at other places gives other ids without an error.
+ * understand differently is translated where that is exact (\w, scripts, {,n}, {n,m}+, \uHHHH, \v), and refused by name
+ * where it is not (nested classes, \h, \b ...): a pattern that splits text at other places gives other ids without an
+ * error.
  * One difference is left: for PCRE2 U+180E is a space (\s), for Oniguruma it is not. A text that holds it is matched as
  * a copy in which U+200B stands for it, which has the same category and the same number of bytes.
  *
@@ -30,6 +31,7 @@ static const uint32_t match_limits[] = {1000, 100000, MATCH_LIMIT}; /* tried one
 #define WORD                                                                                                        \
     "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{" \
     "1f189}"
+#define WORD_ALONE WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe" /* outside of classes a table of Latin-1 decides below 256 */
 
 typedef struct translator {
     const pattern *p;
@@ -54,6 +56,31 @@ static void copy(translator *t, size_t n) {
     t->at += n;
 }
 
+/* From 10.40 on PCRE2 reads a script's name as all that the script uses too, Oniguruma as its own characters. */
+static bool is_script(const char *name, size_t length) {
+    char text[64];
+    int code;
+    PCRE2_SIZE at;
+    if (length <= 2 || length > 40) return false; /* a general category, or no name */
+    int n = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)length, name);
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)text, (size_t)n, PCRE2_UTF, &code, &at, NULL);
+    bool is_known = compiled != NULL;
+    pcre2_code_free(compiled);
+    return is_known;
+}
+
+/* The property under the translator, \p{name} or \p{^name}. */
+static status translate_property(translator *t) {
+    if (peek(t, 2) != '{') return refuse(t, "\\p without braces");
+    const char *close = memchr(t->text + t->at, '}', t->length - t->at);
+    if (!close) return refuse(t, "\\p{ without an end");
+    copy(t, peek(t, 3) == '^' ? 4 : 3);
+    size_t n = (size_t)(close - t->text) - t->at;
+    if (is_script(t->text + t->at, n)) strbuf_add(&t->out, "sc:");
+    copy(t, n + 1);
+    return OK;
+}
+
 static bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 /* The escape under the translator, inside or outside a class. */
@@ -65,12 +92,9 @@ static status translate_escape(translator *t, bool in_class) {
     if (!is_letter || strchr("sSdDrntfae", c)) {
         copy(t, 1 + char_length(c));
     } else if (c == 'p' || c == 'P') {
-        if (peek(t, 2) != '{') return refuse(t, "\\p without braces");
-        const char *close = memchr(t->text + t->at, '}', t->length - t->at);
-        if (!close) return refuse(t, "\\p{ without an end");
-        copy(t, (size_t)(close - t->text) - t->at + 1);
+        TRY(translate_property(t));
     } else if (c == 'w' || (c == 'W' && !in_class)) {
-        strbuf_add(&t->out, in_class ? WORD : c == 'w' ? "[" WORD "]" : "[^" WORD "]");
+        strbuf_add(&t->out, in_class ? WORD : c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
         t->at += 2;
     } else if (c == 'v') {
         strbuf_add(&t->out, "\\x0b");

@@ -191,7 +191,9 @@ static status read_chain(tokenizer_file *f, const json_t *value, chain *c, void 
 /* ---- normalizers --------------------------------------------------------------------------------------------- */
 
 static status read_prepend(const place *p, void *out) {
-    return get_span(p, "prepend", &((tokenizer_normalizer *)out)->content);
+    tokenizer_normalizer *n = out;
+    TRY(get_span(p, "prepend", &n->content));
+    return n->content.length ? OK : bad(p, "prepend", "some text"); /* the reference writes the first character twice */
 }
 
 static status read_replace(const place *p, void *out) {

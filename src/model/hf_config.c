@@ -5,7 +5,8 @@
  * has for that family; sizes have no default here, because a model of guessed size is never what was meant.
  *
  * Anything that would change what the model computes and that ralo does not compute is refused by name: other model
- * types, rope types, activations, sliding windows, biases, experts, quantization, partial rotary embeddings.
+ * types, rope types, activations, sliding windows, attention both ways, biases, experts, quantization, partial rotary
+ * embeddings.
  * Taken without effect, because the result is the same: reorder_and_upcast_attn (attention scores are fp32 here always),
  * pretraining_tp, use_cache. Dropout of any kind is not applied: ralo trains without it.
  * What is written carries both spellings, so that either generation of transformers reads it. */
@@ -132,11 +133,17 @@ static status read_family(const reading *r, model_family *out) {
     return rc;
 }
 
+/* Where both names are there, transformers 5 takes the long one. */
+static status read_gpt2_size(const reading *r, const char *const *names, const char *long_name, int64_t max,
+                             int64_t *out) {
+    return read_size(r, get(r->root, long_name) ? NAMES(long_name) : names, max, out);
+}
+
 static status read_gpt2(const reading *r, model_config *c) {
-    TRY(read_size(r, NAMES("n_embd", "hidden_size"), 1 << 20, &c->hidden));
-    TRY(read_size(r, NAMES("n_layer", "num_hidden_layers"), MODEL_LAYERS_MAX, &c->n_layers));
-    TRY(read_size(r, NAMES("n_head", "num_attention_heads"), 4096, &c->n_heads));
-    TRY(read_size(r, NAMES("n_positions", "max_position_embeddings", "n_ctx"), 1 << 24, &c->max_positions));
+    TRY(read_gpt2_size(r, NAMES("n_embd"), "hidden_size", 1 << 20, &c->hidden));
+    TRY(read_gpt2_size(r, NAMES("n_layer"), "num_hidden_layers", MODEL_LAYERS_MAX, &c->n_layers));
+    TRY(read_gpt2_size(r, NAMES("n_head"), "num_attention_heads", 4096, &c->n_heads));
+    TRY(read_gpt2_size(r, NAMES("n_positions", "n_ctx"), "max_position_embeddings", 1 << 24, &c->max_positions));
     TRY(read_size_or(r, "n_inner", 1 << 22, 4 * c->hidden, &c->ffn));
     TRY(read_real(r, r->root, "", "layer_norm_epsilon", 0, 1e-5, &c->norm_eps));
     TRY(read_bool(r, "tie_word_embeddings", true, &c->tied));
@@ -213,9 +220,10 @@ static status read_rope(const reading *r, model_config *c) {
     if (o->type == ROPE_LINEAR) return OK;
     TRY(read_real(r, object, where, "low_freq_factor", 0, NAN, &o->low_freq_factor));
     TRY(read_real(r, object, where, "high_freq_factor", o->low_freq_factor, NAN, &o->high_freq_factor));
+    /* transformers 5 lets the one beside the rotary parameters win over theirs. */
+    static const char key[] = "original_max_position_embeddings";
     const reading inner = {r->path, object};
-    return read_size_or(&inner, "original_max_position_embeddings", 1 << 24, c->max_positions,
-                        &o->original_max_positions);
+    return read_size_or(get(r->root, key) ? r : &inner, key, 1 << 24, c->max_positions, &o->original_max_positions);
 }
 
 /* ---- Llama, Qwen2, Qwen3 --------------------------------------------------------------------------------------- */
@@ -233,9 +241,10 @@ static status check_windows(const reading *r, int64_t n_layers) {
                                        "\"full_attention\" in every layer; sliding windows are not supported");
     TRY(read_bool(r, "use_sliding_window", false, &use));
     if (!use || types) return OK; /* layer_types, where given, decides */
-    int64_t first = 0;
-    TRY(read_size_or(r, "max_window_layers", INT64_MAX, 28, &first));
-    if (first < n_layers && get(r->root, "sliding_window"))
+    const json_t *from = get(r->root, "max_window_layers");
+    if (from && !json_is_integer(from)) return refuse(r->path, "max_window_layers", from, "a whole number");
+    /* An absent window is 4096 tokens wide, null is none. */
+    if ((from ? json_integer_value(from) : 28) < n_layers && !json_is_null(json_object_get(r->root, "sliding_window")))
         return refuse(r->path, "use_sliding_window", get(r->root, "use_sliding_window"),
                       "false: sliding windows are not supported");
     return OK;
@@ -279,6 +288,7 @@ static status read_config(const reading *r, model_config *c) {
                       "nothing: quantized weights cannot be trained; use the original model"));
     for (size_t i = 0; i < ARRAY_LENGTH(experts); i++)
         TRY(demand_absent(r, experts[i], "nothing: mixtures of experts are not supported"));
+    TRY(demand_bool(r, "is_causal", true, "true: no token looks at those behind it"));
     TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
     TRY(c->family == FAMILY_GPT2 ? read_gpt2(r, c) : read_llama_like(r, c));
     return model_config_check(c);

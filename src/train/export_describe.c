@@ -48,7 +48,8 @@ status export_describe(const train_request *r, const dataset *d, char **out) {
         json_t *id = json_object_get(original, id_keys[i]);
         json_object_set(config, id_keys[i], id ? id : json_null());
     }
-    if (!original) json_object_set_new(config, "eos_token_id", json_integer(tokenizer_eos(dataset_tokenizer(d))));
+    int32_t eos = original ? -1 : tokenizer_eos(dataset_tokenizer(d));
+    if (eos >= 0) json_object_set_new(config, "eos_token_id", json_integer(eos));
     if (json_is_object(generation)) {
         json_object_set(root, "generation", generation);
     } else {

@@ -20,6 +20,15 @@ static const char *last_part(const char *path) {
     return path + end;
 }
 
+/* Without a generation config it is config.json that says what ends a text, as in transformers. */
+static status read_config_eos(model_source *s, const char *path) {
+    json_t *config;
+    TRY(json_read_file(arena_format(&s->memory, "%s/config.json", path), JSON_MOST_BYTES, &config));
+    s->generation = json_pack("{s:O?}", "eos_token_id", json_object_get(config, "eos_token_id"));
+    json_decref(config);
+    return OK;
+}
+
 static status open_directory(model_source *s, const char *path) {
     TRY(model_config_read(&s->config, path));
     const char *tokenizer = arena_format(&s->memory, "%s/tokenizer.json", path);
@@ -30,6 +39,7 @@ static status open_directory(model_source *s, const char *path) {
         return ERR(ERR_INPUT, "%s: found no tokenizer.json, and a vocabulary of %lld is not that of bytes (%d)", path,
                    (long long)s->config.vocab, BYTE_VOCAB);
     if (access(generation, F_OK) == 0) TRY(json_read_file(generation, JSON_MOST_BYTES, &s->generation));
+    else TRY(read_config_eos(s, path));
     return OK;
 }
 
@@ -121,30 +131,29 @@ status model_source_load(const model_source *s, exec *e, const plan *p) {
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */
 
-static status read_id(const model_source *s, const json_t *id, int32_t *out) {
-    json_int_t n = json_is_integer(id) ? json_integer_value(id) : -1;
-    if (n < 0 || n >= s->config.vocab)
-        return ERR(ERR_INPUT, "%s: generation config: key 'eos_token_id': found %s, expected token ids below %lld",
-                   s->dir, json_is_integer(id) ? "an id that is no token" : "something else",
-                   (long long)s->config.vocab);
-    *out = (int32_t)n;
+/* Adds an id. The defaults of a larger vocabulary often stay behind in these files: what is no token ends nothing. */
+static status read_id(const model_source *s, const json_t *id, int32_t *ids, size_t *n) {
+    if (!json_is_integer(id))
+        return ERR(ERR_INPUT, "%s: generation config: key 'eos_token_id': found no whole number, expected token ids",
+                   s->dir);
+    if (json_integer_value(id) >= 0 && json_integer_value(id) < s->config.vocab)
+        ids[(*n)++] = (int32_t)json_integer_value(id);
     return OK;
 }
 
 status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n) {
     const json_t *eos = json_object_get(s->generation, "eos_token_id");
-    size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
+    size_t count = json_is_array(eos) ? json_array_size(eos) : eos && !json_is_null(eos);
     status rc = OK;
-    *ids = mem_alloc(MAX(count, (size_t)1) * sizeof **ids);
+    *ids = mem_alloc((count + 1) * sizeof **ids);
     *n = 0;
-    if (!eos || json_is_null(eos)) {
-        if (tokenizer_eos(t) >= 0) (*ids)[(*n)++] = tokenizer_eos(t);
-        return OK;
-    }
     for (size_t i = 0; i < count && rc == OK; i++)
-        rc = read_id(s, json_is_array(eos) ? json_array_get(eos, i) : eos, &(*ids)[(*n)++]);
-    if (rc == OK) return OK;
-    free(*ids);
-    *ids = NULL;
-    return rc;
+        rc = read_id(s, json_is_array(eos) ? json_array_get(eos, i) : eos, *ids, n);
+    if (rc != OK) {
+        free(*ids);
+        *ids = NULL;
+        return rc;
+    }
+    if (*n == 0 && tokenizer_eos(t) >= 0) (*ids)[(*n)++] = tokenizer_eos(t);
+    return OK;
 }

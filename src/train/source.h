@@ -7,7 +7,7 @@ typedef struct model_source {
     model_config config;
     const char *tokenizer;     /* for tokenizer_open */
     chat_format chat;          /* its turns were trained in; CHAT_AUTO: nobody says */
-    json_t *generation;        /* generation_config.json; NULL: there is none */
+    json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
     checkpoint_reader *reader; /* NULL: a Hugging Face directory */
     arena memory;
 } model_source;
@@ -19,6 +19,6 @@ void model_source_close(model_source *s);
 status model_source_tokenizer(const model_source *s, tokenizer **out);
 /* Every parameter of p, rounded once to its dtype. */
 status model_source_load(const model_source *s, exec *e, const plan *p);
-/* The tokens that end a text: eos_token_id of generation_config.json (a number or a list), else the tokenizer's. The caller
- * frees; none at all is possible. */
+/* The tokens that end a text: eos_token_id of generation_config.json (a number or a list) or, where there is no such file, of
+ * config.json; else the tokenizer's. The caller frees; none at all is possible. */
 status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n);

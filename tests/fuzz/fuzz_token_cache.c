@@ -79,7 +79,7 @@ static uint64_t count_or(const json_t *root, const char *name, uint64_t otherwis
 
 static void make_file(const content *c, const json_t *root, const file_stamp *stamp, int64_t built_ns, strbuf *out) {
     cache_header h = {.magic = "ralotok\n",
-                      .version = 3,
+                      .version = 4,
                       .byte_order = 0x01020304,
                       .width = (uint32_t)count_or(root, "header_width", c->width),
                       .is_text = c->is_text,
