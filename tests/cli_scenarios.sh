@@ -97,6 +97,10 @@ holds '[l["idle"] for l in r["world"]["layouts"] if l["name"] == "TP2 PP2"] == [
 plan "${batch[@]}" --world 4 --set train.batch=32 --set parallel.pipeline=2 --set parallel.virtual_stages=2
 holds 'r["chosen"]["strategy"]["accumulation"] == 8 and r["chosen"]["strategy"]["virtual_stages"] == 2'
 check 2 "train.batch: found 6, expected a multiple of the 4 ranks that share it" -- plan "${batch[@]}" --world 4 --set train.batch=6
+# A last stage without layers has none of the values that are kept in them, and says nothing about their names.
+large=(--preset test-llama --set model.vocab=4099 --set parallel.pipeline=2 --set train.accumulation=2)
+check 0 "!error" -- plan "${large[@]}" --set memory.recompute=keep:attn.y
+check 2 "keep names 'attn.z', which no layer has; its values are: norm1" -- plan "${large[@]}" --set memory.recompute=keep:attn.z
 
 # RALO's own keys.
 printf 'trainer: {params: {auto_memory_strategy: true, sequence_parallelism: true, zero2_gradient_sharding: true}}\n' >old.yaml
