@@ -61,6 +61,19 @@ kill -INT $pid
 ends 130 10 "Ctrl-C"
 grep -q 'the state is saved' log || fail "Ctrl-C: $(tail -n 3 log)"
 
+# Before there is anything to save: while mpirun starts, while its ranks do, while they plan. No signal gets lost on the way, and
+# none is told as a crash.
+for delay in 0 0.03 0.06 0.1 0.2 0.3; do
+    : >log
+    "$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=early --resume auto >/dev/null 2>log &
+    pid=$!
+    until pgrep -P $pid -x mpirun >/dev/null; do sleep 0.01; done
+    sleep $delay
+    kill -INT $pid
+    ends 130 15 "Ctrl-C $delay s after mpirun has started"
+    ! grep -q died log || fail "Ctrl-C $delay s after mpirun has started: $(tail -n 3 log)"
+done
+
 start_run --set run.save_last=false # all save, also those that the signal did not reach
 victims=($(ranks_of_run))
 kill -INT "${victims[1]}"

@@ -89,6 +89,18 @@ check 0 "!times the parameters" -- plan --preset test-llama --set parallel.seque
 check 0 " times the parameters" -- plan --preset test-llama --set parallel.data=2 --set parallel.zero=1
 check 2 "--world: found 5, expected a multiple of 2" -- plan --preset test-llama --world 5 --set parallel.tensor=2
 check 2 "--world: found 8, expected 4" -- plan --preset test-llama --world 8 --set parallel.tensor=2 --set parallel.data=2
+# Data ranks share train.batch as those that run do; stages may take turns, also beside tables of ranks that have none.
+batch=(--preset test-llama --set model.layers=4 --set train.micro_batch=2)
+plan "${batch[@]}" --world 4 --set train.batch=32
+holds 'r["chosen"]["strategy"]["accumulation"] == 4 and r["chosen"]["tokens_per_step"] == 32 * 128'
+holds '[l["idle"] for l in r["world"]["layouts"] if l["name"] == "TP2 PP2"] == [1 / 17]' # 16 micro-batches for two stages
+plan "${batch[@]}" --world 4 --set train.batch=32 --set parallel.pipeline=2 --set parallel.virtual_stages=2
+holds 'r["chosen"]["strategy"]["accumulation"] == 8 and r["chosen"]["strategy"]["virtual_stages"] == 2'
+check 2 "train.batch: found 6, expected a multiple of the 4 ranks that share it" -- plan "${batch[@]}" --world 4 --set train.batch=6
+# A last stage without layers has none of the values that are kept in them, and says nothing about their names.
+large=(--preset test-llama --set model.vocab=4099 --set parallel.pipeline=2 --set train.accumulation=2)
+check 0 "!error" -- plan "${large[@]}" --set memory.recompute=keep:attn.y
+check 2 "keep names 'attn.z', which no layer has; its values are: norm1" -- plan "${large[@]}" --set memory.recompute=keep:attn.z
 
 # RALO's own keys.
 printf 'trainer: {params: {auto_memory_strategy: true, sequence_parallelism: true, zero2_gradient_sharding: true}}\n' >old.yaml

@@ -185,6 +185,59 @@ static void a_host_too_small_is_not_told_to_set_what_is_set(void **state) {
     }
 }
 
+/* Device and host have room for one way to spread the homes and not a byte more: it is found, or another one that fits. */
+static void what_fits_by_hand_is_found(void **state) {
+    (void)state;
+    static const tier homes[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
+    plan_request r = request("test-llama", PRECISION_BF16, 2);
+    plan p;
+    r.verify = false;
+    r.may_nvme = true;
+    for (int i = 0; i < 27; i++) {
+        plan_request open = r;
+        r.recompute.kind = RECOMPUTE_SELECTIVE;
+        r.offload =
+            (offload_options){.params = homes[i % 3], .grads = homes[i / 3 % 3], .states = homes[i / 9], .prefetch = 1};
+        assert_int_equal(plan_compile(&p, &r), OK);
+        open.recompute.kind = RECOMPUTE_AUTO;
+        open.offload.prefetch = 1;
+        open.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
+        open.device_limit = p.planned[TIER_DEVICE];
+        open.host_limit = MAX(p.planned[TIER_HOST], (uint64_t)1);
+        plan_close(&p);
+        assert_int_equal(plan_compile(&p, &open), OK);
+        if (!plan_fits(&p))
+            fail_msg("homes %d: nothing found in %llu bytes of the device and %llu of the host", i,
+                     (unsigned long long)open.device_limit, (unsigned long long)open.host_limit);
+        plan_close(&p);
+    }
+}
+
+/* What the host would have to have is what the way that needs least of it does, not the one that needs least of the device. */
+static void a_host_too_small_is_told_the_least_it_needs(void **state) {
+    (void)state;
+    plan_request r = request("test-llama", PRECISION_BF16, 2);
+    plan p;
+    char least[32];
+    r.verify = false;
+    r.may_nvme = true;
+    r.recompute.kind = RECOMPUTE_AUTO;
+    r.offload.prefetch = 1;
+    r.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
+    r.host_limit = 1;
+    r.device_limit = 1 << 20;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    uint64_t host = UINT64_MAX;
+    for (size_t i = 0; i < p.n_candidates; i++)
+        if (p.candidates[i].planned[TIER_DEVICE] <= r.device_limit)
+            host = MIN(host, p.candidates[i].planned[TIER_HOST]);
+    assert_true(host < p.planned[TIER_HOST]);
+    assert_int_equal(plan_check_fit(&p), ERR_FIT);
+    str_format_bytes(least, host);
+    if (!strstr(error_message(), least)) fail_msg("'%s' is not in: %s", least, error_message());
+    plan_close(&p);
+}
+
 /* How often the layer changes between two ops, as far as kernels go. */
 static int layers_between(const program *p, size_t from, size_t to) {
     int n = 0, layer = INT_MIN;
@@ -246,6 +299,8 @@ int main(void) {
         cmocka_unit_test(every_preset_compiles_and_its_params_are_counted),
         cmocka_unit_test(what_does_not_fit_names_a_change_that_does),
         cmocka_unit_test(a_host_too_small_is_not_told_to_set_what_is_set),
+        cmocka_unit_test(what_fits_by_hand_is_found),
+        cmocka_unit_test(a_host_too_small_is_told_the_least_it_needs),
         cmocka_unit_test(bytes_of_the_host_rest_before_they_serve_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,28 @@ static void test_steps_that_are_made_again_stand_there_once(void **state) {
     free(text);
 }
 
+/* A run that had reached its end and is resumed evaluates once more and makes no step. */
+static void test_an_evaluation_that_is_made_again_stands_there_once(void **state) {
+    static const char kept[] =
+        "{\"step\": 1, \"tokens\": 100}\n{\"step\": 1, \"val/loss\": 0.5}\n{\"step\": 2, \"tokens\": 200}\n";
+    static const char *const again[] = {"", "{\"step\": 2, \"val/loss\": 9}\n",
+                                        "{\"step\": 2, \"val/loss\": 9}\n{\"step\": 3, \"tokens\": 300}\n"};
+    for (size_t i = 0; i < ARRAY_LENGTH(again); i++) {
+        char before[256], *text;
+        size_t n_bytes;
+        track *t;
+        snprintf(before, sizeof before, "%s%s", kept, again[i]);
+        write_metrics(before);
+        assert_int_equal(track_open(&t, &(track_options){.run_dir = dir}), OK);
+        track_eval(t, &(train_eval_report){.step = 2, .loss = 0.25, .n_rows = 64, .exact_match = NAN});
+        track_close(t);
+        assert_int_equal(file_read_all(metrics_path, 1 << 20, &text, &n_bytes), OK);
+        assert_memory_equal(text, kept, strlen(kept));
+        assert_string_equal(text + strlen(kept), "{\"step\": 2, \"val/loss\": 0.25}\n");
+        free(text);
+    }
+}
+
 static void test_an_unusable_directory_is_refused_at_the_start(void **state) {
     track *t;
     assert_int_equal(track_open(&t, &(track_options){.run_dir = "/dev/null/run"}), ERR_IO);
@@ -494,6 +516,7 @@ int main(void) {
         TRACK_TEST(test_metrics_hold_every_step_and_evaluation),
         TRACK_TEST(test_a_torn_last_line_is_cut),
         TRACK_TEST(test_steps_that_are_made_again_stand_there_once),
+        TRACK_TEST(test_an_evaluation_that_is_made_again_stands_there_once),
         TRACK_TEST(test_an_unusable_directory_is_refused_at_the_start),
         TRACK_TEST(test_a_full_disk_is_said_once_and_the_run_goes_on),
         TRACK_TEST(test_plain_lines_first_every_and_last),

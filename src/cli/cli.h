@@ -96,8 +96,6 @@ void help_print_command(const command *c, FILE *out);
 void config_settle(config *c);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
-/* The first of the ranks that parallel.* asks for, which are not here. */
-status request_use_mesh(train_request *r, const config *c);
 /* What `ralo plan` plans: the first rank of parallel.* (or of a world of so many ranks; 0: not asked), on the machine that was
  * named or this one. */
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine);

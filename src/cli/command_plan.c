@@ -6,18 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The mesh of parallel.*, with as many data ranks as --world leaves for them where that is not said. */
-static status use_world(plan_request *r, const command_line *l) {
-    int given = l->config.parallel.size[AXIS_DATA];
-    memcpy(r->mesh.size, l->config.parallel.size, sizeof r->mesh.size);
-    int n = mesh_world(&r->mesh);
-    if (l->world % n || (given && l->world != n))
-        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", l->world,
-                   given ? "" : "a multiple of ", n);
-    if (!given) r->mesh.size[AXIS_DATA] = l->world / n;
-    return OK;
-}
-
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
@@ -28,7 +16,6 @@ static status show_world(const command_line *l, const plan_request *from) {
     TRY(plan_world_compile(&w, &r, l->world));
     plan_world_print(&w, stderr);
     plan p; /* what `train` would do on as many ranks */
-    TRY(use_world(&r, l));
     TRY(plan_compile(&p, &r));
     plan_print_candidates(&p, stderr);
     note_say(&p);

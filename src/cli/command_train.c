@@ -21,7 +21,14 @@ static void catch_signals(void) {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&a.sa_mask);
     ranks_catch_stop(&a);
-    sigaction(SIGUSR1, &a, NULL); /* what mpirun hands on to its ranks */
+}
+
+/* What mpirun hands on to its ranks, perhaps more than once (ranks.c). From the start on: ranks reach their first step one after
+ * the other, and one that ended while it plans would be to the others one that crashed. */
+static void catch_signal_of_mpirun(void) {
+    struct sigaction a = {.sa_handler = on_signal};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGUSR1, &a, NULL);
 }
 
 typedef struct listener {
@@ -197,6 +204,7 @@ status command_train(command_line *l) {
     }
     TRY(foreign_check_train(&l->foreign));
     if (ranks_wanted(l)) return ranks_launch(l);
+    catch_signal_of_mpirun();
     comm *ranks;
     status rc = ranks_open(&ranks, l);
     if (rc != OK) return rc;                           /* without a trail: it may have been said by another rank */

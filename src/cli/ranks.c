@@ -27,9 +27,15 @@ bool ranks_wanted(const command_line *l) {
 }
 
 static volatile sig_atomic_t mpirun_pid, n_interrupts;
-static void on_interrupt(int number) {
+/* Until it ends: mpirun hands nothing on before its ranks are there, and does not say so. */
+static void ask_for_stop(int number) {
     (void)number;
-    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, n_interrupts++ == 0 ? SIGUSR1 : SIGTERM);
+    if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGUSR1);
+    alarm(1);
+}
+static void on_interrupt(int number) {
+    if (n_interrupts++ == 0) ask_for_stop(number);
+    else if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGTERM);
 }
 
 void ranks_catch_stop(const struct sigaction *action) {
@@ -56,12 +62,15 @@ static void add_binding(const char **argv, int *n, int ranks, char *map, size_t 
     }
 }
 
-static status status_of_exit(int code) {
-    switch (code) {
+/* state: of mpirun. It, or a rank, may die of a request to stop that comes before it is ready for one. */
+static status status_of_exit(int state) {
+    if (WIFSIGNALED(state)) return WTERMSIG(state) == SIGUSR1 ? ERR_INTERRUPTED : ERR_RUN;
+    switch (WEXITSTATUS(state)) {
     case 0: return OK;
     case 2: return ERR_INPUT;
     case 3: return ERR_FIT;
-    case 130: return ERR_INTERRUPTED;
+    case 130:
+    case 128 + SIGUSR1: return ERR_INTERRUPTED;
     default: return ERR_RUN;
     }
 }
@@ -101,19 +110,20 @@ status ranks_launch(const command_line *l) {
     ASSERT(n < OWN_ARGUMENTS);
     for (int i = 0; i < l->argc; i++) argv[n++] = l->argv[i];
 
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, again = a;
+    again.sa_handler = ask_for_stop;
+    sigaction(SIGALRM, &again, NULL);
+    ranks_catch_stop(&a);
     pid_t self = getpid(), child = fork();
     if (child == 0) become_mpirun(argv, self);
     free(argv);
     if (child < 0) return ERR(ERR_IO, "start mpirun: %s", strerror(errno));
     mpirun_pid = child;
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
-    sigemptyset(&a.sa_mask);
-    ranks_catch_stop(&a);
     int state = 0;
     while (waitpid(child, &state, 0) < 0)
         if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));
     error_clear(); /* the ranks have said why */
-    return status_of_exit(WIFEXITED(state) ? WEXITSTATUS(state) : 1);
+    return status_of_exit(state);
 }
 
 /* ---- being one -------------------------------------------------------------------------------------------------------- */

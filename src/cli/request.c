@@ -94,6 +94,7 @@ static status batch_from_config(const config *c, plan_request *p) {
     p->accumulation = t->accumulation;
     if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
+    p->step_rows = t->batch;
     if (!t->batch) return OK;
     if (t->batch % ranks)
         return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
@@ -266,9 +267,17 @@ status request_from_config(const config *c, train_request *out) {
     return OK;
 }
 
-status request_use_mesh(train_request *r, const config *c) {
-    memcpy(r->plan.mesh.size, c->parallel.size, sizeof r->plan.mesh.size);
-    return batch_from_config(c, &r->plan);
+/* The mesh of parallel.*, with as many data ranks as `world` leaves for them where that is not said. */
+static status mesh_from_config(const config *c, int world, mesh *m) {
+    int given = c->parallel.size[AXIS_DATA];
+    memcpy(m->size, c->parallel.size, sizeof m->size);
+    int n = mesh_world(m);
+    if (!world) return OK;
+    if (world % n || (given && world != n))
+        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", world,
+                   given ? "" : "a multiple of ", n);
+    if (!given) m->size[AXIS_DATA] = world / n;
+    return OK;
 }
 
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
@@ -283,11 +292,10 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     if (!c->memory.device && (!r->backend || asked)) p->device_limit = machine->device_bytes;
     if (asked && !c->memory.host) p->host_limit = machine->host_bytes;
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
-    if (!world) TRY(request_use_mesh(r, c));
-    int64_t n_ranks = world ? world : mesh_world(&p->mesh);
+    TRY(mesh_from_config(c, world, &p->mesh));
     /* Those of a node share its memory. */
-    if (!c->memory.host) p->host_limit /= (uint64_t)MIN(n_ranks, machine->devices_per_node);
-    return OK;
+    if (!c->memory.host) p->host_limit /= (uint64_t)MIN(mesh_world(&p->mesh), machine->devices_per_node);
+    return batch_from_config(c, p);
 }
 
 /* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is

@@ -245,11 +245,22 @@ static bool has_name(const value *v, const char *name, size_t n) {
     return length == n && memcmp(own, name, n) == 0;
 }
 
+/* The first layer that is here; -1: none, as in a last stage that has the head alone. */
+static int first_layer(const rewriter *w) {
+    int first = -1;
+    for (value_id v = 1; v < w->p->n_values; v++) {
+        int layer = w->p->values[v].layer;
+        if (w->is_activation[v] && layer >= 0 && (first < 0 || layer < first)) first = layer;
+    }
+    return first;
+}
+
 static status unknown_name(const rewriter *w, const char *name, size_t n) {
     strbuf names;
     strbuf_init(&names);
+    int first = first_layer(w);
     for (value_id v = 1; v < w->p->n_values; v++) {
-        if (!w->is_activation[v] || w->p->values[v].layer != 0) continue;
+        if (!w->is_activation[v] || w->p->values[v].layer != first) continue;
         size_t length;
         const char *own = local_name(&w->p->values[v], &length);
         strbuf_printf(&names, "%s%.*s", names.length ? ", " : "", (int)length, own);
@@ -279,7 +290,7 @@ static status keep_by_name(rewriter *w) {
             if (!w->is_activation[v] || !has_name(&w->p->values[v], list, n)) continue;
             found = w->is_kept[v] = true;
         }
-        if (n && !found) return unknown_name(w, list, n);
+        if (n && !found && first_layer(w) >= 0) return unknown_name(w, list, n);
         list += n;
     }
     keep_statistics(w);

@@ -140,6 +140,16 @@ static const char *fewer_bytes(const plan_request *r) {
     return may_int8 ? "memory.states=int8" : NULL;
 }
 
+/* The plan itself is the way that needs least of the device. */
+static uint64_t least_host(const plan *p) {
+    uint64_t least = p->planned[TIER_HOST], limit = p->request.device_limit;
+    for (size_t i = 0; i < p->n_candidates; i++) {
+        const uint64_t *planned = p->candidates[i].planned;
+        if (limit == 0 || planned[TIER_DEVICE] <= limit) least = MIN(least, planned[TIER_HOST]);
+    }
+    return least;
+}
+
 static status host_is_too_small(const plan *p) {
     const plan_request *r = &p->request;
     const char *fewer = fewer_bytes(r);
@@ -151,7 +161,7 @@ static status host_is_too_small(const plan *p) {
     strbuf_add(&advice, " more or larger machines");
     if (fewer) strbuf_printf(&advice, ", or fewer bytes per parameter (--set %s)", fewer);
     status rc = ERR(ERR_FIT, "%s fits the device with %s on the host, which has %s. %s", r->model.name,
-                    str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
+                    str_format_bytes(a, least_host(p)), str_format_bytes(b, r->host_limit), advice.text);
     strbuf_fini(&advice);
     return rc;
 }

@@ -57,6 +57,7 @@ typedef struct plan_request {
     place_options place;
     mesh mesh; /* of all ranks, and this one's place on it; where it is open, one of those that may be chosen */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
+    int64_t step_rows;  /* of a step of all ranks, for tables of other meshes; 0: each rank has its own, as above */
     attention_way attention;
     shard_options shard;
     overlap_wish overlap_update;

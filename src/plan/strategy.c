@@ -12,9 +12,10 @@
  * The search goes from what costs least: first nothing is moved or computed again, in every stage of ZeRO, because a cut
  * update may be faster than a whole one. Where the fastest of these fits and nothing but memory is open that is all: every
  * other technique costs time. Else things move. Rows are shared by no more ranks than it takes to move nothing, since more of
- * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. At the end
- * the best few are tried with copies that run further ahead, with states that stay in some layers, and with a lighter rung of
- * recompute in some (mix.c). */
+ * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. Where the
+ * host alone has too little room every mixture of homes is tried, which are more than the ladder has. At the end the best few
+ * are tried with copies that run further ahead, with states that stay in some layers, and with a lighter rung of recompute in
+ * some (mix.c). */
 #include "plan/search.h"
 
 #include <math.h>
@@ -43,10 +44,12 @@ bool plan_is_open(const plan_request *r) {
 #define DEV TIER_DEVICE
 #define HOST TIER_HOST
 #define NVME TIER_NVME
-/* From what costs little to what costs much, on most machines. */
-static const struct {
+typedef struct homes {
     tier params, grads, states, activations;
-} ladder[] = {
+} homes;
+
+/* From what costs little to what costs much, on most machines. */
+static const homes ladder[] = {
     {DEV, DEV, DEV, DEV},     {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},  {HOST, DEV, HOST, DEV},
     {HOST, HOST, HOST, DEV},  {DEV, DEV, DEV, HOST},    {DEV, DEV, HOST, HOST},  {DEV, HOST, HOST, HOST},
     {HOST, DEV, HOST, HOST},  {HOST, HOST, HOST, HOST}, {DEV, DEV, NVME, DEV},   {DEV, HOST, NVME, DEV},
@@ -86,22 +89,35 @@ static void add_candidate(search *s, plan_candidate c) {
     append(s, &c);
 }
 
-/* c with the first n rows of the ladder and the first n rungs of recompute, as far as they are open. */
-static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rungs) {
+/* c with these homes and the first n rungs of recompute, as far as they are open. */
+static void add_rungs(search *s, plan_candidate c, const homes *h, size_t n_rungs) {
     const plan_request *r = s->r;
     const plan_open *open = &r->open;
-    for (size_t i = 0; i < n_homes; i++) {
-        c.offload = r->offload;
-        if (open->params) c.offload.params = ladder[i].params;
-        if (open->grads) c.offload.grads = ladder[i].grads;
-        if (open->states) c.offload.states = ladder[i].states;
-        if (open->activations) c.offload.activations = ladder[i].activations;
-        if (offload_on_nvme(&c.offload) && !offload_on_nvme(&r->offload) && !r->may_nvme) continue;
-        bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
-        for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
-            c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
-            add_candidate(s, c);
-        }
+    c.offload = r->offload;
+    if (open->params) c.offload.params = h->params;
+    if (open->grads) c.offload.grads = h->grads;
+    if (open->states) c.offload.states = h->states;
+    if (open->activations) c.offload.activations = h->activations;
+    if (offload_on_nvme(&c.offload) && !offload_on_nvme(&r->offload) && !r->may_nvme) return;
+    bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
+    for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
+        c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
+        add_candidate(s, c);
+    }
+}
+
+/* ... with the first n rows of the ladder. */
+static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rungs) {
+    for (size_t i = 0; i < n_homes; i++) add_rungs(s, c, &ladder[i], n_rungs);
+}
+
+/* ... with every row that there could be. */
+static void add_all_homes(search *s, plan_candidate c) {
+    static const tier all[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
+    enum { N = ARRAY_LENGTH(all) };
+    for (size_t i = 0; i < N * N * N * N; i++) {
+        homes h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
+        add_rungs(s, c, &h, ARRAY_LENGTH(rungs));
     }
 }
 
@@ -494,6 +510,19 @@ static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     return weigh_from(s, n_plain);
 }
 
+/* Where ways fit the device and none the host too: the ladder moves things to it together; fewer of them, or others on a drive,
+ * may be what it has room for. For the rest of the way the one that needs least is taken. */
+static status spread_homes(search *s) {
+    uint64_t limit = s->r->device_limit;
+    const plan_candidate *best = &s->list[0];
+    if (best->fits || (limit && best->planned[TIER_DEVICE] > limit)) return OK;
+    size_t n = s->n;
+    add_all_homes(s, *best);
+    TRY(weigh_from(s, n));
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 static status search_all(plan *p, const plan_request *r, bool plain_is_enough, bool *searched) {
     search s = {.r = r};
     status rc = OK;
@@ -512,6 +541,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
         goto fail;
     }
     sort_candidates(s.list, s.n);
+    TRY_GOTO(rc, spread_homes(&s), fail);
     TRY_GOTO(rc, look_further_ahead(&s), fail);
     TRY_GOTO(rc, keep_states(&s), fail);
     TRY_GOTO(rc, mix_rungs(&s), fail);

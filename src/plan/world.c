@@ -57,12 +57,21 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
 static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
 
 /* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
+/* train.batch is shared by the data ranks; where it cannot be it is rounded: a table is no run. */
+static void share_rows(plan_request *r) {
+    int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
+    if (!r->step_rows) return;
+    if (r->open.micro_batch) r->micro_batch = MAX(rows, (int64_t)1);
+    else r->accumulation = MAX(rows / r->micro_batch, (int64_t)1);
+}
+
 static status compile_stage(const plan_world *w, int zero, plan *p) {
     plan_request r = w->request;
     r.device_limit = 0;
     r.mesh = (mesh){.size[AXIS_DATA] = w->n_ranks};
     r.shard.zero = zero;
     r.open.zero = r.open.sequence = false;
+    share_rows(&r);
     return plan_compile(p, &r);
 }
 
@@ -104,6 +113,7 @@ static status compile_layout(const plan_world *w, const plan_world_layout *l, in
     r.shard.zero = l->zero;
     r.open.zero = r.open.sequence = false;
     r.shorten = true;
+    share_rows(&r);
     return plan_compile(p, &r);
 }
 
@@ -208,6 +218,7 @@ static status fill_ladder(plan_world *w) {
     plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
     plan_world of = *w;
     of.request = r;
+    of.request.step_rows = 0; /* those of the rungs above */
     TRY(compile_stage(&of, 2, &p));
     *sharded = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
     plan_close(&p);
@@ -224,6 +235,8 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
     w->request.device_limit = 0; /* compiled whatever its size; the tables show what fits */
     w->request.compare = false;  /* as asked: the tables compare */
+    w->request.mesh = (mesh){0}; /* each of them has its own */
+    w->request.virtual_stages = 1;
     TRY(plan_compile(&p, &w->request));
     look_into(&p, &c);
     plan_close(&p);

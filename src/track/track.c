@@ -59,6 +59,7 @@ struct track {
     int out_fd;          /* -1: silent */
     int metrics_fd;      /* -1: no file, or given up */
     off_t metrics_whole; /* bytes of the file that are whole lines */
+    bool metrics_begun;  /* this run has added one */
     strbuf metrics;      /* lines not yet written */
     strbuf text;         /* for out, not yet written */
     strbuf line;
@@ -354,18 +355,24 @@ static status metrics_open(track *t) {
     return OK;
 }
 
-/* Steps that a run makes again, because it was further than the checkpoint it is resumed from, stand in the file once. A file
- * that cannot be read or cut, such as a pipe, only grows. */
-static void metrics_cut_from(track *t, int64_t step) {
+/* Steps that a run makes again, because it was further than the checkpoint it is resumed from, stand in the file once; so does
+ * the evaluation of a run that was resumed at its end, behind the step that stays. A file that cannot be read or cut, such as a
+ * pipe, only grows. */
+static void metrics_cut_from(track *t, int64_t step, bool evaluation) {
+    if (t->metrics_begun) return;
+    t->metrics_begun = true;
     FILE *f = t->metrics_whole > 0 ? fopen(t->metrics_path, "re") : NULL;
     if (!f) return;
     char *line = NULL;
     size_t capacity = 0;
     off_t at = 0;
     ssize_t length;
-    long long found;
+    long long found = 0;
     while ((length = getline(&line, &capacity, f)) > 0) {
-        if (sscanf(line, "{\"step\": %lld", &found) == 1 && found >= step) {
+        int n = 0;
+        bool ours = sscanf(line, "{\"step\": %lld%n", &found, &n) == 1;
+        bool stays = evaluation && found == step && !str_starts_with(line + n, ", \"val/");
+        if (ours && found >= step && !stays) {
             if (ftruncate(t->metrics_fd, at) == 0) t->metrics_whole = at;
             break;
         }
@@ -381,15 +388,14 @@ static void record_write(track *t, record *r) {
     bool file = t->metrics_fd >= 0, out = t->out_fd >= 0;
     switch (r->kind) {
     case RECORD_STEP:
-        if (t->count_steps++ == 0) {
-            t->first_step = *r;
-            if (file) metrics_cut_from(t, r->step.report.step);
-        }
+        if (t->count_steps++ == 0) t->first_step = *r;
         t->last_step = *r;
+        if (file) metrics_cut_from(t, r->step.report.step, false);
         if (file) metrics_add_step(t, r);
         if (out) text_add_step(t, r);
         break;
     case RECORD_EVAL:
+        if (file) metrics_cut_from(t, r->eval.step, true);
         if (file) metrics_add_eval(t, &r->eval);
         if (out) text_add_eval(t, &r->eval);
         break;
