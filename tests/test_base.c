@@ -394,7 +394,10 @@ static void test_nearest_name(void **state) {
         {"steps", "", "train.steps"}, /* its group is missing, or wrong, or its name is misspelt too */
         {"data.steps", "", "train.steps"},
         {"step", "", "train.steps"},
-        {"far_away.rats", "", ""}, /* however long the group is, the name must be near */
+        {"far_away.rats", "", ""},      /* however long the group is, the name must be near */
+        {"train.plum", "train.lr", ""}, /* the group's letters are no slips to spare for the name's */
+        {"model.mlr", "", ""},          /* another group and another letter are too much for a short name */
+        {"train_lr", "train.lr", "train.lr"},
         {"finetune", "", ""},
         {"lr", "", "train.lr"},
         {"xx", "", ""}, /* all of a short name is no slip */

@@ -99,6 +99,8 @@ const char *config_preset(const config *c);              /* the preset that coun
 bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);
-void config_print_help(FILE *out); /* every setting, grouped, with range and default */
+/* Settings, grouped, with range and default: the one of this key or alias, those of this group, with "" all. */
+void config_print_help(FILE *out, const char *topic);
+status config_unknown(const char *where, const char *key); /* the refusal of a key, with the nearest one */
 size_t config_count(void);
 const char *config_key(size_t row); /* "train.lr"; NULL past the end */
