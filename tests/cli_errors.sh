@@ -63,12 +63,14 @@ check 2 "at most 65536 ranks" -- plan "${large[@]}" --deepspeed ds.json
 check 2 "at most 65536 ranks" -- train "${tiny[@]}" "${large[@]}" --set run.dir=never
 check 0 "64 = 64 x 1 x 1 rank" -- plan --deepspeed ds.json --set parallel.sequence=2
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
+check 0 -- plan --set train.schedule_steps=10 # warmup that was not given is a tenth of that
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
 check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them" "!did you mean" -- plan --preset something-else
 check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
-check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
+check 2 "data.source: found no file missing.txt" "download" -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
+check 2 "data.source: found a directory" "separated by commas" -- train "${tiny[@]}" --set data.source=. --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
 check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
@@ -83,6 +85,14 @@ idle() { # KEY=VALUE SETTING...: KEY says nothing beside the others
 }
 idle train.nonfinite=skip precision=fp16
 idle train.problems=5 data.source=builtin:grammar
+idle run.keep=3 run.save_last=false
+printf 'some text' >text.txt
+idle data.chat=chatml data.source=text.txt
+idle data.train_on=all data.source=text.txt
+idle data.prompt_column=x data.source=text.txt
+RALO_CUDA_PLUGIN=none idle run.tf32=true
+RALO_CUDA_PLUGIN=none idle run.gpu=1
+check 0 "!has no effect" -- plan "${tiny[@]}" --set run.tf32=true --hardware h100
 idle train.eval_every=2 train.eval_rows=0
 idle memory.offload.keep_layers=1 memory.offload.activations=none
 idle memory.prefetch=2 memory.strategy=manual
@@ -114,7 +124,7 @@ printf '  lr: %s\n' 5e-05 0.003 | cmp -s - rates || fail "train.lr with and with
 check 2 "model.path (exported)" "model.preset (gpt2)" -- plan --preset gpt2 --set model.path=exported
 check 2 model.layers exported/config.json -- plan --set model.path=exported --set model.layers=3
 check 2 model.init model.path -- plan --set model.init=pretrained
-check 2 /nowhere "no config.json" "Hugging Face" -- plan --set model.path=/nowhere
+check 2 "model.path: found no directory /nowhere" "config.json" "download" -- plan --set model.path=/nowhere
 sed -i 's/"hidden_act": "silu"/"hidden_act": "relu"/' exported-bf16/config.json
 check 2 exported-bf16/config.json "'hidden_act'" '"relu"' '"silu"' -- plan --set model.path=exported-bf16
 cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' other/config.json
@@ -150,8 +160,15 @@ check 0 -- plan empty.yaml "${tiny[@]}"
 file comment.yaml '# nothing\n---\n'
 check 0 -- plan comment.yaml "${tiny[@]}"
 check 2 missing.yaml "No such file" -- plan missing.yaml
+check 2 "found 'gpt2', expected a file of settings" "--preset gpt2" -- plan gpt2
 mkdir directory
-check 2 directory -- plan directory
+check 2 "found the directory 'directory', expected a file of settings" -- plan directory
+touch directory/config.yaml
+check 2 "directory/config.yaml" -- plan directory
+touch directory/config.json
+check 2 "--set model.path=directory" -- plan directory
+check 2 "a model from missing.yaml: No such file" -- generate --model missing.yaml --prompt x
+check 2 "a model from empty.yaml: found a file, expected a directory" -- generate --model empty.yaml --prompt x
 file truncated.yaml 'train: {steps: 3,\n  lr: '
 check 2 truncated.yaml: -- plan truncated.yaml
 file quote.yaml 'model:\n  preset: "gpt2\n'
