@@ -140,6 +140,7 @@ static status generate(command_line *l, questions *q) {
     else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
     fflush(stdout);
     print_summary(g, q, &asked, &r);
+    completions_cut(g, c, n, l->sampling.max_new);
 done:
     completions_free(c, n);
     asked_fini(&asked);
