@@ -239,6 +239,19 @@ assert value['fits'] is $fits and value['model'] == '$preset' and value['memory'
 done
 check 2 --show-config --json -- train --show-config --json
 check 2 --hardware --json -- devices --hardware h200 --json
+# what was asked for is on stdout, alone; beside an object or the ops it is on stderr
+run 0 plan "${tiny[@]}"
+grep -q '^device ' out && [ ! -s err ] || fail "plan: not all of it is on stdout, or more is on stderr: $(head -n 1 err)"
+run 0 plan "${tiny[@]}" --world 4
+grep -q '^world ' out || fail "plan --world is not on stdout"
+run 3 plan "${tiny[@]}" --device-memory 4K
+grep -q '^device ' out && [ "$(grep -c . err)" -le 3 ] || fail "a plan that does not fit is not on stdout"
+run 0 plan "${tiny[@]}" --json
+[ "$(wc -l <out)" = 1 ] && grep -q '^device ' err || fail "plan --json: stdout is not the object's alone"
+run 0 plan "${tiny[@]}" --program
+grep -q '^section ' out && ! grep -q '^device ' out && grep -q '^device ' err || fail "plan --program: stdout is not the ops' alone"
+run 0 devices --set run.threads=1
+grep -q '^cpu:0 ' out || fail "devices are not on stdout"
 "$RALO" plan --preset test-llama --program --json 2>/dev/null | python3 -c 'import json, sys; json.load(sys.stdin)' ||
     fail "plan --program --json: more than the object on stdout"
 

@@ -114,7 +114,7 @@ static status eval_text(const command_line *l) {
     status rc = perplexity_measure(&o, &observer, &r);
     if (rc == OK) {
         char x[32], y[32];
-        fprintf(stderr,
+        fprintf(report_stream(l->json),
                 "text      %s: %llu tokens of %llu bytes in windows of %lld, %.1f tokens/s\n"
                 "loss      %.6f nats per token, perplexity %.4f, %.4f bits per byte\n"
                 "memory    device %s planned, %s used\n",
@@ -178,14 +178,15 @@ static void print_questions(const command_line *l, const generator *g, const que
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
     char x[32], y[32];
+    FILE *out = report_stream(l->json);
     unsigned long long skipped = (unsigned long long)e->q->skips.n;
-    fprintf(stderr,
+    fprintf(out,
             "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new, %.1f tokens/s\n"
             "right     exact match %.2f %%",
             l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
             e->samples == 1 ? "" : "s", n_cut, rate, 100 * exact);
-    if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
-    fprintf(stderr, "\nmemory    device %s planned, %s used\n",
+    if (e->samples > 1) fprintf(out, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
+    fprintf(out, "\nmemory    device %s planned, %s used\n",
             str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;

@@ -151,7 +151,8 @@ done:
 static status show_plan(const command_line *l) {
     plan p;
     TRY(generator_plan_compile(&p, &l->generation));
-    plan_print(&p, stderr);
+    plan_print(&p, report_stream(l->json));
+    fflush(stdout);
     status rc = OK;
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);
