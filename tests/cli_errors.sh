@@ -23,7 +23,8 @@ check 2 list.yaml:2 train.lr "a list" -- plan list.yaml
 file flag.yaml 'data:\n  pack: maybe\n'
 check 2 flag.yaml:2 data.pack "true or false" -- plan flag.yaml
 file range.yaml 'train:\n  betas: [0.9, 1.5]\n'
-check 2 range.yaml:2 train.betas "[0, 1)" -- plan range.yaml
+check 2 range.yaml:2 train.betas "[0, 1), such as [0.9, 0.95]" -- plan range.yaml
+check 2 "memory.place: found 'cpu'" "such as embed=cpu:0" -- plan "${tiny[@]}" --set memory.place=cpu
 check 2 train.lr "'-1'" "(0, 10]" -- plan --set train.lr=-1
 check 2 train.lr "'nan'" -- plan --set train.lr=nan
 check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0

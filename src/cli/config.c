@@ -150,7 +150,7 @@ void setting_expected(const setting *s, strbuf *out) {
         if (strcmp(s->range, "pairs") == 0) strbuf_add(out, "a map, or its pairs as text: name=value, name=value");
         else strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text");
         break;
-    case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
+    case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s, such as [0.9, 0.95]", s->range); break;
     case TYPE_FORM: form_expected(s->range, out); break;
     case TYPE_CHOICE:
         strbuf_add(out, "one of: ");
