@@ -38,6 +38,20 @@ void strbuf_printf(strbuf *b, const char *fmt, ...) {
     b->length += (size_t)length;
 }
 
+void strbuf_add_word(strbuf *b, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:@%,";
+    if (*text && text[strspn(text, plain)] == 0) {
+        strbuf_add(b, text);
+        return;
+    }
+    strbuf_add(b, "'");
+    for (; *text; text++) {
+        if (*text == '\'') strbuf_add(b, "'\\''");
+        else strbuf_add_bytes(b, text, 1);
+    }
+    strbuf_add(b, "'");
+}
+
 char *strbuf_take(strbuf *b) {
     char *text = b->text ? b->text : mem_alloc(1);
     strbuf_init(b);

@@ -483,11 +483,11 @@ static bool is_worth_keeping(const tokenize_job *j, bool is_text) {
 static status check_is_file(const char *path) {
     struct stat s;
     if (stat(path, &s) != 0)
-        return ERR(
-            ERR_IO,
-            "data.source: found no file %s (%s), expected builtin:... or files that are here, separated by commas; "
-            "a data set of a hub is downloaded first, as JSON lines",
-            path, strerror(errno));
+        return ERR(ERR_IO,
+                   "data.source: found no file %s (%s), expected builtin:... or files that are here, separated by "
+                   "commas (one in a name is \\,); "
+                   "a data set of a hub is downloaded first, as JSON lines",
+                   path, strerror(errno));
     if (S_ISDIR(s.st_mode))
         return ERR(ERR_INPUT, "data.source: found a directory, %s, expected its files, separated by commas", path);
     return OK;
