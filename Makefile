@@ -12,6 +12,9 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Tests start threads of their own, so few run side by side.
 TEST_JOBS ?= 2
 PREFIX ?= /usr/local
+# Not $(abspath): it would take a name with a space for two.
+PREFIX_PATH = "$$(realpath -ms -- "$(PREFIX)")"
+BUILD_PATH = "$$(realpath -ms -- "$(BUILD)")"
 PACKAGES ?= yes
 # gcc 12 on arm64 spends four seconds per process looking for leaks; add detect_leaks=0 where that is too long.
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
@@ -28,54 +31,54 @@ FUZZ_TARGET ?=
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
-	@cmake --build $(BUILD) --parallel $(JOBS) --target program
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target program
 
 run: packages configure ## install missing packages, build, train the built-in default
-	@cmake --build $(BUILD) --parallel $(JOBS) --target ralo
-	$(BUILD)/ralo train
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
+	"$(BUILD)/ralo" train
 
 test: packages configure ## install missing packages, build, run all tests
-	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(TEST_JOBS) -LE gpu
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests
+	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -j $(TEST_JOBS) -LE gpu
 
 test-gpu: packages configure ## build, run the tests that prove the GPU
-	@cmake --build $(BUILD) --parallel $(JOBS) --target tests program
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -L gpu
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests program
+	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -L gpu
 
 sanitize-gpu: test-gpu ## compute-sanitizer over the op tests on the GPU, test by test: memcheck, racecheck
-	@tools/sanitize-gpu $(BUILD)
+	@tools/sanitize-gpu "$(BUILD)"
 
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
 
 matrix: configure ## thousands of combinations of memory techniques against the plain run
-	@cmake --build $(BUILD) --parallel $(JOBS) --target tests
-	@RALO_MATRIX=large $(BUILD)/tests/test_equality
-	@RALO_MATRIX=large RALO=$(abspath $(BUILD))/ralo RALO_BUILD=$(abspath $(BUILD)) bash tests/cli_zero.sh
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests
+	@RALO_MATRIX=large "$(BUILD)/tests/test_equality"
+	@RALO_MATRIX=large RALO=$(BUILD_PATH)/ralo RALO_BUILD=$(BUILD_PATH) bash tests/cli_zero.sh
 
 bench: configure ## build and run the benchmarks
-	@cmake --build $(BUILD) --parallel $(JOBS) --target bench
-	@RALO=$(abspath $(BUILD))/ralo BENCH=$(abspath $(BUILD))/bench bench/run
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target bench
+	@RALO=$(BUILD_PATH)/ralo BENCH=$(BUILD_PATH)/bench bench/run
 
 format: ## clang-format over all C files
 	@command -v clang-format >/dev/null || { echo "clang-format not found: apt-get install clang-format"; exit 1; }
 	$(SOURCES) -exec clang-format -i {} +
 
 includes: configure ## check the order of rooms and that headers compile alone
-	@cmake --build $(BUILD) --target includes
+	@cmake --build "$(BUILD)" --target includes
 
 deps: ## install missing packages (Debian, Ubuntu)
 	@tools/install-packages
 
 install: configure ## install program, library, header, man page, completions into PREFIX (/usr/local), under DESTDIR if set
-	@cmake --build $(BUILD) --parallel $(JOBS) --target public
-	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target public
+	@DESTDIR="$(DESTDIR)" cmake --install "$(BUILD)" --prefix $(PREFIX_PATH)
 
 uninstall: configure ## remove what install put there
-	@DESTDIR="$(DESTDIR)" cmake -DLIST=$(BUILD)/installed.txt -DPREFIX="$(abspath $(PREFIX))" -P cmake/uninstall.cmake
+	@DESTDIR="$(DESTDIR)" cmake -DLIST="$(BUILD)/installed.txt" -DPREFIX=$(PREFIX_PATH) -P cmake/uninstall.cmake
 
 clean: ## remove the build directories
-	@for d in $(BUILD) build build-*; do if [ -f $$d/CMakeCache.txt ]; then echo "rm -r $$d"; rm -r $$d; fi; done
+	@for d in "$(BUILD)" build build-*; do if [ -f "$$d/CMakeCache.txt" ]; then echo "rm -r $$d"; rm -r "$$d"; fi; done
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -91,5 +94,5 @@ endif
 configure:
 	@command -v cmake >/dev/null || { echo "cmake not found: run 'make deps', or: apt-get install cmake"; exit 1; }
 	@generator=; \
-	if [ ! -f $(BUILD)/CMakeCache.txt ] && command -v ninja >/dev/null; then generator="-G Ninja"; fi; \
-	cmake -S . -B $(BUILD) $$generator -DRALO_SANITIZE=$(SANITIZE) >/dev/null
+	if [ ! -f "$(BUILD)/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator="-G Ninja"; fi; \
+	cmake -S . -B "$(BUILD)" $$generator -DRALO_SANITIZE=$(SANITIZE) >/dev/null

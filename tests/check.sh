@@ -47,19 +47,20 @@ run() {
     [ $rc = "$code" ] || fail "ralo $*: exit code $rc, expected $code: $(tail -n 2 err)"
 }
 
-# check CODE TEXT... -- ARGUMENTS: exit code, and every TEXT on stderr (!TEXT: not). A refused request (2) says one error
-# and nothing on stdout.
+# check CODE TEXT... -- ARGUMENTS: exit code, and every TEXT on stderr or stdout (!TEXT: on neither). A refused request (2)
+# says one error and nothing on stdout.
 check() {
     local code=$1 text texts=()
     shift
     while [ "$1" != -- ]; do texts+=("$1") && shift; done
     shift
     run "$code" "$@" </dev/null
+    cat out err >said
     for text in ${texts[@]+"${texts[@]}"}; do
         if [ "${text:0:1}" = ! ]; then
-            ! grep -qF -- "${text:1}" err || fail "ralo $*: '${text:1}' is in: $(grep -F -- "${text:1}" err | head -n 1)"
+            ! grep -qF -- "${text:1}" said || fail "ralo $*: '${text:1}' is in: $(grep -F -- "${text:1}" said | head -n 1)"
         else
-            grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(tail -n 3 err)"
+            grep -qF -- "$text" said || fail "ralo $*: '$text' is not in: $(tail -n 3 err)"
         fi
     done
     [ "$code" != 2 ] || [ "$(grep -c '^error: ' err)" = 1 ] || fail "ralo $*: not exactly one error line"

@@ -21,7 +21,7 @@ check 2 "run.export models/huge: " "are free there, the export takes" "ralo expo
 # One has room, as many as are asked for have not: a warning, and the run goes on, here to a trace that cannot be written.
 small=(--preset test-llama --set data.source=builtin:grammar --set train.steps=1000000000 --set train.warmup=0 --set run.dir=small)
 check 2 "warning: run.dir small: " "at once: 1000000000 checkpoints of 1.4 MiB; make room, lower run.keep" missing/trace.json -- \
-    train "${small[@]}" --set train.save_every=1 --set run.keep=0 --trace missing/trace.json
+    train "${small[@]}" --set train.save_every=1 --set run.keep=all --trace missing/trace.json
 check 2 '!warning' "at most 3 in run.dir at once" -- \
     train "${small[@]}" --set train.save_every=1 --set run.keep=2 --trace missing/trace.json
 

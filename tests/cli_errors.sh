@@ -23,7 +23,8 @@ check 2 list.yaml:2 train.lr "a list" -- plan list.yaml
 file flag.yaml 'data:\n  pack: maybe\n'
 check 2 flag.yaml:2 data.pack "true or false" -- plan flag.yaml
 file range.yaml 'train:\n  betas: [0.9, 1.5]\n'
-check 2 range.yaml:2 train.betas "[0, 1)" -- plan range.yaml
+check 2 range.yaml:2 train.betas "[0, 1), such as [0.9, 0.95]" -- plan range.yaml
+check 2 "memory.place: found 'cpu'" "such as embed=cpu:0" -- plan "${tiny[@]}" --set memory.place=cpu
 check 2 train.lr "'-1'" "(0, 10]" -- plan --set train.lr=-1
 check 2 train.lr "'nan'" -- plan --set train.lr=nan
 check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0
@@ -63,12 +64,14 @@ check 2 "at most 65536 ranks" -- plan "${large[@]}" --deepspeed ds.json
 check 2 "at most 65536 ranks" -- train "${tiny[@]}" "${large[@]}" --set run.dir=never
 check 0 "64 = 64 x 1 x 1 rank" -- plan --deepspeed ds.json --set parallel.sequence=2
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
+check 0 -- plan --set train.schedule_steps=10 # warmup that was not given is a tenth of that
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
 check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them" "!did you mean" -- plan --preset something-else
 check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
-check 2 missing.txt -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
+check 2 "data.source: found no file missing.txt" "download" -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
+check 2 "data.source: found a directory" "separated by commas" -- train "${tiny[@]}" --set data.source=. --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
 check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
@@ -83,6 +86,14 @@ idle() { # KEY=VALUE SETTING...: KEY says nothing beside the others
 }
 idle train.nonfinite=skip precision=fp16
 idle train.problems=5 data.source=builtin:grammar
+idle run.keep=3 run.save_last=false
+printf 'some text' >text.txt
+idle data.chat=chatml data.source=text.txt
+idle data.train_on=all data.source=text.txt
+idle data.prompt_column=x data.source=text.txt
+RALO_CUDA_PLUGIN=none idle run.tf32=true
+RALO_CUDA_PLUGIN=none idle run.gpu=1
+check 0 "!has no effect" -- plan "${tiny[@]}" --set run.tf32=true --hardware h100
 idle train.eval_every=2 train.eval_rows=0
 idle memory.offload.keep_layers=1 memory.offload.activations=none
 idle memory.prefetch=2 memory.strategy=manual
@@ -114,7 +125,7 @@ printf '  lr: %s\n' 5e-05 0.003 | cmp -s - rates || fail "train.lr with and with
 check 2 "model.path (exported)" "model.preset (gpt2)" -- plan --preset gpt2 --set model.path=exported
 check 2 model.layers exported/config.json -- plan --set model.path=exported --set model.layers=3
 check 2 model.init model.path -- plan --set model.init=pretrained
-check 2 /nowhere "no config.json" "Hugging Face" -- plan --set model.path=/nowhere
+check 2 "model.path: found no directory /nowhere" "config.json" "download" -- plan --set model.path=/nowhere
 sed -i 's/"hidden_act": "silu"/"hidden_act": "relu"/' exported-bf16/config.json
 check 2 exported-bf16/config.json "'hidden_act'" '"relu"' '"silu"' -- plan --set model.path=exported-bf16
 cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' other/config.json
@@ -150,8 +161,15 @@ check 0 -- plan empty.yaml "${tiny[@]}"
 file comment.yaml '# nothing\n---\n'
 check 0 -- plan comment.yaml "${tiny[@]}"
 check 2 missing.yaml "No such file" -- plan missing.yaml
+check 2 "found 'gpt2', expected a file of settings" "--preset gpt2" -- plan gpt2
 mkdir directory
-check 2 directory -- plan directory
+check 2 "found the directory 'directory', expected a file of settings" -- plan directory
+touch directory/config.yaml
+check 2 "directory/config.yaml" -- plan directory
+touch directory/config.json
+check 2 "--set model.path=directory" -- plan directory
+check 2 "a model from missing.yaml: No such file" -- generate --model missing.yaml --prompt x
+check 2 "a model from empty.yaml: found a file, expected a directory" -- generate --model empty.yaml --prompt x
 file truncated.yaml 'train: {steps: 3,\n  lr: '
 check 2 truncated.yaml: -- plan truncated.yaml
 file quote.yaml 'model:\n  preset: "gpt2\n'
@@ -222,6 +240,19 @@ assert value['fits'] is $fits and value['model'] == '$preset' and value['memory'
 done
 check 2 --show-config --json -- train --show-config --json
 check 2 --hardware --json -- devices --hardware h200 --json
+# what was asked for is on stdout, alone; beside an object or the ops it is on stderr
+run 0 plan "${tiny[@]}"
+grep -q '^device ' out && [ ! -s err ] || fail "plan: not all of it is on stdout, or more is on stderr: $(head -n 1 err)"
+run 0 plan "${tiny[@]}" --world 4
+grep -q '^world ' out || fail "plan --world is not on stdout"
+run 3 plan "${tiny[@]}" --device-memory 4K
+grep -q '^device ' out && [ "$(grep -c . err)" -le 3 ] || fail "a plan that does not fit is not on stdout"
+run 0 plan "${tiny[@]}" --json
+[ "$(wc -l <out)" = 1 ] && grep -q '^device ' err || fail "plan --json: stdout is not the object's alone"
+run 0 plan "${tiny[@]}" --program
+grep -q '^section ' out && ! grep -q '^device ' out && grep -q '^device ' err || fail "plan --program: stdout is not the ops' alone"
+run 0 devices --set run.threads=1
+grep -q '^cpu:0 ' out || fail "devices are not on stdout"
 "$RALO" plan --preset test-llama --program --json 2>/dev/null | python3 -c 'import json, sys; json.load(sys.stdin)' ||
     fail "plan --program --json: more than the object on stdout"
 

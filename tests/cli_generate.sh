@@ -43,6 +43,8 @@ python3 -c "
 import json
 a, b = (json.loads(open(f, 'rb').read().splitlines()[-1])['completions'] for f in ('sampled', 'out'))
 assert a == b and len(a) == 3, (a, b)" || fail "the same seed gives other samples"
+run 0 generate --model run --prompt "12+34=" --max-new 5000 --ignore-eos # more than the context holds
+grep -q "warning: 1 of 1 completions end with the context of [0-9]* tokens, before --max-new 5000" err || fail "generate: the context's end is not told"
 run 0 generate --model run --prompt a --prompt b --max-new 3
 [ "$(grep -c '^--- prompt' out)" = 2 ] || fail "two prompts are not told apart: $(cat out)"
 

@@ -33,6 +33,11 @@ for command in $commands; do
     done
 done
 "$RALO" help settings | sed -n 's/^  \([a-z][a-z0-9_.]*\) .*/\1/p' >keys
+# some of them: one by its key or another name, those of a group
+[ "$("$RALO" help train.learning_rate | grep -c '^  [a-z]')" = 1 ] || fail "help of one setting"
+"$RALO" help train.learning_rate | grep -q '^  train.lr ' || fail "help train.learning_rate does not show train.lr"
+"$RALO" help memory.offload | sed -n 's/^  \([a-z][a-z0-9_.]*\) .*/\1/p' | cmp -s - <(grep '^memory\.offload\.' keys) ||
+    fail "help memory.offload does not list those settings"
 [ "$(wc -l <keys)" -gt 30 ] || fail "help settings lists only $(wc -l <keys) settings"
 while read -r key; do
     grep -qF "fB${key}fR" ralo.1.plain || fail "the man page does not name the setting $key"
@@ -71,6 +76,7 @@ refused "generate: found no prompt" -- generate --model x
 refused "found 'y', expected flags" -- generate --model x y
 refused "found 'fish', expected bash or zsh" -- completion fish
 refused "unknown command 'tain'" "did you mean 'train'" -- help tain
+refused "help: unknown setting 'train.lrr'" "did you mean 'train.lr'" -- help train.lrr
 refused "-config.yaml" "No such file" -- plan -- -config.yaml # after --, a dash is part of a name
 
 # ---- bash, asked as the shell would ask
@@ -113,7 +119,8 @@ expect "ralo train --set model.path=files/r" "files/runs"
 expect "ralo train files/a.yaml files/" "" # there is but one CONFIG
 expect "ralo completion " "bash zsh"
 expect "ralo help pl" "plan"
-expect "ralo help pr" "presets"
+expect "ralo help pr" "precision presets"
+expect "ralo help train.warmup_" "train.warmup_kind train.warmup_min_lr"
 expect "ralo devices --js" "--json"
 expect "ralo generate --model files/r" "files/runs"
 expect "ralo generate --prompt-file files/a" "files/a.yaml"

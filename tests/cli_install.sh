@@ -150,4 +150,12 @@ DESTDIR=$work/again cmake -DLIST="$RALO_BUILD/installed.txt" -DPREFIX=/opt/ralo 
     fail "uninstall: $(cat log)"
 [ "$(find again ! -type d)" = again/opt/ralo/bin/other ] || fail "after uninstall: $(find again ! -type d)"
 
+# ---- the lines of `make`, for a PREFIX with a space that is not whole
+lines() { make -n -C "$RALO_SOURCE" BUILD="$RALO_BUILD" "$1" DESTDIR="$work/a stage" PREFIX="../my place" | grep "cmake.*$2"; }
+if command -v make >/dev/null; then
+    mkdir here
+    (cd here && eval "$(lines install --install)") >log 2>&1 && [ -x "a stage$work/my place/bin/ralo" ] || fail "make install with a space: $(cat log)"
+    (cd here && eval "$(lines uninstall installed.txt | sed "s|cmake/uninstall|\"$RALO_SOURCE\"/cmake/uninstall|")") >log 2>&1 &&
+        [ -z "$(find "a stage" ! -type d)" ] || fail "make uninstall with a space: $(cat log)"
+fi
 finish "installed, linked, run and removed"

@@ -40,8 +40,10 @@ resume() {
     [ "$(hash_of <"$1.json")" = "$whole" ] || die "$1 ends with other parameters than the whole run"
 }
 
-stop INT first 12
-resume first
+stop INT "the first" 12
+grep -qF "continue with: ralo train 'the first/config.yaml' --set 'run.dir=the first' --resume auto" "the first.log" ||
+    fail "what to go on with cannot be pasted: $(tail -n 1 "the first.log")"
+resume "the first"
 stop TERM second 25 --set train.save_every=10 # now with a writer in the background
 before=$step
 # A terminal that closes; where the tests run under nohup, it cannot be told from one that does not.

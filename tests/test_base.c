@@ -325,6 +325,22 @@ static void test_rows_are_sorted_and_equal_ones_keep_their_order(void **state) {
 
 /* ---- strings ------------------------------------------------------------------------------------------------- */
 
+static void test_words_of_a_shell(void **state) {
+    static const char *const words[][2] = {{"runs/a-1", "runs/a-1"},
+                                           {"run.dir=x", "run.dir=x"},
+                                           {"a b", "'a b'"},
+                                           {"it's", "'it'\\''s'"},
+                                           {"", "''"},
+                                           {"$x", "'$x'"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(words); i++) {
+        strbuf b;
+        strbuf_init(&b);
+        strbuf_add_word(&b, words[i][0]);
+        assert_string_equal(b.text, words[i][1]);
+        strbuf_fini(&b);
+    }
+}
+
 static void test_strbuf_grows_and_hands_over(void **state) {
     strbuf b;
     strbuf_init(&b);
@@ -394,7 +410,10 @@ static void test_nearest_name(void **state) {
         {"steps", "", "train.steps"}, /* its group is missing, or wrong, or its name is misspelt too */
         {"data.steps", "", "train.steps"},
         {"step", "", "train.steps"},
-        {"far_away.rats", "", ""}, /* however long the group is, the name must be near */
+        {"far_away.rats", "", ""},      /* however long the group is, the name must be near */
+        {"train.plum", "train.lr", ""}, /* the group's letters are no slips to spare for the name's */
+        {"model.mlr", "", ""},          /* another group and another letter are too much for a short name */
+        {"train_lr", "train.lr", "train.lr"},
         {"finetune", "", ""},
         {"lr", "", "train.lr"},
         {"xx", "", ""}, /* all of a short name is no slip */
@@ -949,6 +968,7 @@ int main(void) {
         cmocka_unit_test(test_array_grow_keeps_items_and_zeroes_new_ones),
         cmocka_unit_test(test_rows_are_sorted_and_equal_ones_keep_their_order),
         cmocka_unit_test(test_strbuf_grows_and_hands_over),
+        cmocka_unit_test(test_words_of_a_shell),
         cmocka_unit_test(test_prefix_suffix),
         cmocka_unit_test(test_edit_distance),
         cmocka_unit_test(test_nearest_name),

@@ -253,7 +253,7 @@ static void test_keys_that_are_wrong(void **state) {
     REFUSED(DS("{\"fp16\": true}"), "'fp16' is a group of keys", "expected a map");
     REFUSED(DS("{\"fp16\": {\"enabled\": {}}}"), "fp16.enabled", "a map", "true or false");
     REFUSED(DS("{\"fp16\": {\"enabled\": \"maybe\"}}"), "fp16.enabled", "'maybe'", "true or false");
-    REFUSED(DS("{\"gradient_clipping\": -1}"), "ds.json:1: gradient_clipping: found '-1'", "(0, 1e30]");
+    REFUSED(DS("{\"gradient_clipping\": -1}"), "ds.json:1: gradient_clipping: found '-1'", "[0, 1e30]");
     REFUSED(DS("{\"gradient_clipping\": [1]}"), "gradient_clipping", "a list", "a number");
     REFUSED(DS("{\"zero_optimization\": {\"overlap_comm\": 3}}"), "overlap_comm", "'3'", "true or false");
     REFUSED(DS("{\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}}"), "ds.json:1", "fp16.enabled",

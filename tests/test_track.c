@@ -307,6 +307,21 @@ static void test_the_time_left_counts_the_wall_clock(void **state) {
     fclose(f);
 }
 
+static void test_the_time_taken_counts_the_first_step(void **state) {
+    FILE *f = tmpfile();
+    track *t;
+    assert_non_null(f);
+    assert_int_equal(track_open(&t, &(track_options){.out = f, .log_every = 1}), OK);
+    train_step_report r = report_at(1, 1);
+    r.step_ms = 65000; /* reported when it was over */
+    track_step(t, &r, 0);
+    track_close(t);
+    char *text = text_of(f);
+    assert_non_null(strstr(text, "in 1:05\n"));
+    free(text);
+    fclose(f);
+}
+
 /* ---- a terminal ------------------------------------------------------------------------------------------------ */
 
 typedef struct terminal {
@@ -521,6 +536,7 @@ int main(void) {
         TRACK_TEST(test_a_full_disk_is_said_once_and_the_run_goes_on),
         TRACK_TEST(test_plain_lines_first_every_and_last),
         TRACK_TEST(test_the_time_left_counts_the_wall_clock),
+        TRACK_TEST(test_the_time_taken_counts_the_first_step),
         TRACK_TEST(test_the_line_fits_every_width),
         TRACK_TEST(test_the_line_is_drawn_ten_times_a_second_at_most),
         TRACK_TEST(test_messages_stand_on_lines_of_their_own),

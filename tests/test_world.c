@@ -249,6 +249,11 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_true(w.rungs[1].step_s < w.rungs[0].step_s / 5); /* matrix units */
     /* A third more arithmetic, less what small sums and the update take of a step of rows of 1. */
     assert_true(w.rungs[3].step_s > 1.08 * w.rungs[2].step_s && w.rungs[3].step_s < 1.4 * w.rungs[2].step_s);
+    plan_request tight = r; /* a limit is what the rungs are held against: it moves nothing out of them */
+    tight.device_limit = (uint64_t)1 << 30;
+    tight.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
+    plan_world limited = compiled(tight, 8), plain = compiled(r, 8);
+    for (int i = 0; i < WORLD_RUNGS; i++) assert_int_equal(limited.rungs[i].bytes, plain.rungs[i].bytes);
     assert_true(w.stages[1].comm_s > 0); /* 8 ranks on one node: over its links */
     double inside = w.stages[1].comm_s;
     w = compiled(r, 16); /* two nodes: all eight ways out of each carry a part of the ring */

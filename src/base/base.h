@@ -142,6 +142,7 @@ void strbuf_init(strbuf *b);
 void strbuf_fini(strbuf *b);
 void strbuf_add(strbuf *b, const char *s);
 void strbuf_add_bytes(strbuf *b, const void *bytes, size_t n);
+void strbuf_add_word(strbuf *b, const char *text); /* as a shell reads it back: quoted where it must be */
 void strbuf_printf(strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 char *strbuf_take(strbuf *b); /* the caller frees; b is empty again */
 

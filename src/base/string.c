@@ -38,6 +38,20 @@ void strbuf_printf(strbuf *b, const char *fmt, ...) {
     b->length += (size_t)length;
 }
 
+void strbuf_add_word(strbuf *b, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:@%,";
+    if (*text && text[strspn(text, plain)] == 0) {
+        strbuf_add(b, text);
+        return;
+    }
+    strbuf_add(b, "'");
+    for (; *text; text++) {
+        if (*text == '\'') strbuf_add(b, "'\\''");
+        else strbuf_add_bytes(b, text, 1);
+    }
+    strbuf_add(b, "'");
+}
+
 char *strbuf_take(strbuf *b) {
     char *text = b->text ? b->text : mem_alloc(1);
     strbuf_init(b);
@@ -83,17 +97,30 @@ const char *str_behind_last_dot(const char *key) {
 }
 
 /* The slips that lead to name, with those before it; INT32_MAX: too many for slips. Two may be, or one in three characters
- * of a long name, but never every character of a short one. To stop before the end is one. */
+ * of a long name, one in a short name, but never every character of it. To stop before the end is one. */
 static int slips_to(const char *name, const char *wanted, int before) {
-    enum { BEGINNING = 3 }; /* characters that show where it was going */
+    enum { BEGINNING = 3, SHORT = 3 }; /* characters that show where it was going */
     int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), d = before + str_edit_distance(wanted, name);
     if (n >= BEGINNING && str_starts_with(name, wanted) && !strchr(name + n, '.')) d = MIN(d, before + 1);
-    return d <= MIN(MAX(2, n / 3), n - 1) ? d : INT32_MAX;
+    return d <= MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1) ? d : INT32_MAX;
+}
+
+static int count_dots(const char *key) {
+    int n = 0;
+    for (; *key; key++) n += *key == '.';
+    return n;
+}
+
+/* Of two keys with as many groups the last parts must be near by themselves: "model.lora" is not nearly "model.vocab". */
+static int slips_to_key(const char *name, const char *wanted) {
+    const char *last = str_behind_last_dot(name), *wanted_last = str_behind_last_dot(wanted);
+    int behind = slips_to(last, wanted_last, 1);
+    if (count_dots(name) == count_dots(wanted) && slips_to(last, wanted_last, 0) == INT32_MAX) return behind;
+    return MIN(behind, slips_to(name, wanted, 0));
 }
 
 bool str_nearest_try(str_nearest *n, const char *name) {
-    int d = slips_to(name, n->wanted, 0);
-    if (n->has_groups) d = MIN(d, slips_to(str_behind_last_dot(name), str_behind_last_dot(n->wanted), 1));
+    int d = n->has_groups ? slips_to_key(name, n->wanted) : slips_to(name, n->wanted, 0);
     if (d == INT32_MAX || (*n->name && d >= n->distance) || strlen(name) >= sizeof n->name) return false;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->distance = d;

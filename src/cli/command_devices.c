@@ -6,39 +6,38 @@
 
 static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
-static status print_rates(const backend *b, const backend_options *o, json_t *rates) {
+static status print_rates(const backend *b, const backend_options *o, json_t *rates, FILE *out) {
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
         double rate = 0;
         TRY(exec_measure_peak(b, o, types[i], &rate));
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
-        fprintf(stderr, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
-        fprintf(stderr, b->discrete ? ")\n" : ", %d threads)\n", o->n_threads);
+        fprintf(out, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
+        fprintf(out, b->discrete ? ")\n" : ", %d threads)\n", o->n_threads);
         json_object_set_new(rates, dtype_name(types[i]),
                             json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
     }
     return OK;
 }
 
-static void print_measured(const hardware *h) {
-    fprintf(stderr, "  %-10s %10s %10s %10s\n", "GFLOP/s", "matmul", "attention", "elements");
+static void print_measured(const hardware *h, FILE *out) {
+    fprintf(out, "  %-10s %10s %10s %10s\n", "GFLOP/s", "matmul", "attention", "elements");
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
-        fprintf(stderr, "  %-10s %10.1f %10.1f %10.1f\n", dtype_name(types[i]), h->matrix[types[i]] * 1e-9,
+        fprintf(out, "  %-10s %10.1f %10.1f %10.1f\n", dtype_name(types[i]), h->matrix[types[i]] * 1e-9,
                 h->attention[types[i]] * 1e-9, h->vector[types[i]] * 1e-9);
-    if (h->matrix_fp8 > 0) fprintf(stderr, "  %-10s %10.1f\n", "fp8", h->matrix_fp8 * 1e-9);
-    fprintf(stderr, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1],
-            h->half[2]);
+    if (h->matrix_fp8 > 0) fprintf(out, "  %-10s %10.1f\n", "fp8", h->matrix_fp8 * 1e-9);
+    fprintf(out, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1], h->half[2]);
     if (h->attention_half > 0)
-        fprintf(stderr, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
-    fprintf(stderr, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host", h->device_bandwidth * 1e-9,
+        fprintf(out, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
+    fprintf(out, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host", h->device_bandwidth * 1e-9,
             h->host_bandwidth * 1e-9);
-    if (h->host_total > 0) fprintf(stderr, ", %.2f with copies beside its cores", h->host_total * 1e-9);
-    fprintf(stderr, "\n");
-    fprintf(stderr, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
+    if (h->host_total > 0) fprintf(out, ", %.2f with copies beside its cores", h->host_total * 1e-9);
+    fprintf(out, "\n");
+    fprintf(out, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
-    fprintf(stderr, "  AdamW      %8.3f G parameters/s in the host's caches, or %.3f G numbers rounded with noise\n",
+    fprintf(out, "  AdamW      %8.3f G parameters/s in the host's caches, or %.3f G numbers rounded with noise\n",
             h->host_adamw * 1e-9, h->host_noise * 1e-9);
-    fprintf(stderr, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
-    fprintf(stderr, "  per op     %8.2f us\n", h->launch_s * 1e6);
+    fprintf(out, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
+    fprintf(out, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
 /* One line that grows: half a minute of silence looks like a program that hangs. */
@@ -76,7 +75,8 @@ static status measure(const command_line *l, const backend *b, const backend_opt
     sys_cores_get(&after);
     if (said) fprintf(stderr, "\n");
     TRY(rc);
-    print_measured(&h);
+    print_measured(&h, report_stream(l->json));
+    fflush(stdout);
     sys_contention taken = sys_contention_between(&before, &after);
     if (*sys_contention_text(contention, &taken))
         fprintf(stderr, "warning: %s meanwhile; measure again when they are quiet\n", contention);
@@ -99,7 +99,7 @@ static status show(const command_line *l) {
 }
 
 /* One device: its line, its rates, and the same as JSON. */
-static status show_device(const backend *b, const backend_options *o, const sys_info *m, json_t *devices) {
+static status show_device(const backend *b, const backend_options *o, const sys_info *m, json_t *devices, FILE *out) {
     char total[32], free_bytes[32];
     json_t *rates = json_object();
     json_t *root = NULL;
@@ -111,7 +111,7 @@ static status show_device(const backend *b, const backend_options *o, const sys_
         TRY(rc);
         snprintf(name, sizeof name, "cuda:%d", o->gpu.index);
         fprintf(
-            stderr,
+            out,
             "%-9s %s (compute capability %d.%d), %d multiprocessors, %s of memory, %s free; driver for CUDA %d.%d\n",
             name, d.name, d.capability / 10, d.capability % 10, d.n_multiprocessors, str_format_bytes(total, d.memory),
             str_format_bytes(free_bytes, d.free_memory), d.driver / 1000, d.driver % 1000 / 10);
@@ -119,14 +119,14 @@ static status show_device(const backend *b, const backend_options *o, const sys_
                          d.capability, "multiprocessors", d.n_multiprocessors, "memory_total", (json_int_t)d.memory,
                          "memory_available", (json_int_t)d.free_memory, "matmul", rates);
     } else {
-        fprintf(stderr, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m->cpu_name, m->arch, m->n_cores,
+        fprintf(out, "cpu:0     %s (%s), %d cores, %s of memory, %s free\n", m->cpu_name, m->arch, m->n_cores,
                 str_format_bytes(total, m->memory_total), str_format_bytes(free_bytes, m->memory_available));
         root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o}", "device", "cpu:0", "name", m->cpu_name, "arch", m->arch,
                          "cores", m->n_cores, "memory_total", (json_int_t)m->memory_total, "memory_available",
                          (json_int_t)m->memory_available, "matmul", rates);
     }
     json_array_append_new(devices, root);
-    return print_rates(b, o, rates);
+    return print_rates(b, o, rates, out);
 }
 
 status command_devices(command_line *l) {
@@ -145,9 +145,11 @@ status command_devices(command_line *l) {
                          .bind = c->run.bind,
                          .gpu = {.index = gpu, .tf32 = c->run.tf32}};
     json_t *devices = json_array();
-    status rc = show_device(backend_cpu(), &o, &m, devices);
-    if (rc == OK && b->discrete) rc = show_device(b, &o, &m, devices);
-    if (rc == OK && command_line_given(l, "measure")) rc = measure(l, b, &o);
+    bool measures = command_line_given(l, "measure"); /* then that is what was asked for */
+    FILE *out = report_stream(l->json || measures);
+    status rc = show_device(backend_cpu(), &o, &m, devices, out);
+    if (rc == OK && b->discrete) rc = show_device(b, &o, &m, devices, out);
+    if (rc == OK && measures) rc = measure(l, b, &o);
     if (rc == OK && l->json) {
         /* What a run would use stands first and open; the list has every device. */
         json_t *root = json_deep_copy(json_array_get(devices, json_array_size(devices) - 1));

@@ -114,7 +114,7 @@ static status eval_text(const command_line *l) {
     status rc = perplexity_measure(&o, &observer, &r);
     if (rc == OK) {
         char x[32], y[32];
-        fprintf(stderr,
+        fprintf(report_stream(l->json),
                 "text      %s: %llu tokens of %llu bytes in windows of %lld, %.1f tokens/s\n"
                 "loss      %.6f nats per token, perplexity %.4f, %.4f bits per byte\n"
                 "memory    device %s planned, %s used\n",
@@ -174,27 +174,28 @@ static double mean_pass(const question_eval *e, int64_t k) {
 }
 
 static void print_questions(const command_line *l, const generator *g, const question_eval *e,
-                            const generation_report *r) {
+                            const generation_report *r, size_t n_cut) {
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
     char x[32], y[32];
+    FILE *out = report_stream(l->json);
     unsigned long long skipped = (unsigned long long)e->q->skips.n;
-    fprintf(stderr,
-            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %.1f tokens/s\n"
+    fprintf(out,
+            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new, %.1f tokens/s\n"
             "right     exact match %.2f %%",
             l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
-            e->samples == 1 ? "" : "s", rate, 100 * exact);
-    if (e->samples > 1) fprintf(stderr, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
-    fprintf(stderr, "\nmemory    device %s planned, %s used\n",
+            e->samples == 1 ? "" : "s", n_cut, rate, 100 * exact);
+    if (e->samples > 1) fprintf(out, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
+    fprintf(out, "\nmemory    device %s planned, %s used\n",
             str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", l->generation.source, "data",
-                  l->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
-                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "exact_match", exact, "k", (json_int_t)l->k,
-                  "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second", rate,
-                  "memory", memory_json(generator_plan(g), &r->memory));
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", l->generation.source,
+                  "data", l->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
+                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)n_cut, "exact_match",
+                  exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens,
+                  "tokens_per_second", rate, "memory", memory_json(generator_plan(g), &r->memory));
     json_print(root, 12);
 }
 
@@ -211,7 +212,7 @@ static status ask(command_line *l, question_eval *e) {
     n = e->q->n * (size_t)e->samples; /* some may have been left out */
     e->n_right = mem_alloc(e->q->n * sizeof *e->n_right);
     TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &l->sampling, &observer, &c, &r), done);
-    print_questions(l, g, e, &r);
+    print_questions(l, g, e, &r, completions_cut(g, c, n, l->sampling.max_new));
 done:
     completions_free(c, n);
     asked_fini(&e->asked);

@@ -140,6 +140,7 @@ static status generate(command_line *l, questions *q) {
     else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
     fflush(stdout);
     print_summary(g, q, &asked, &r);
+    completions_cut(g, c, n, l->sampling.max_new);
 done:
     completions_free(c, n);
     asked_fini(&asked);
@@ -150,7 +151,8 @@ done:
 static status show_plan(const command_line *l) {
     plan p;
     TRY(generator_plan_compile(&p, &l->generation));
-    plan_print(&p, stderr);
+    plan_print(&p, report_stream(l->json));
+    fflush(stdout);
     status rc = OK;
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool takes_settings(const command *c) {
@@ -141,6 +142,20 @@ static status read_config(command_line *l, const char *path) {
     if (strchr(path, '=') && access(path, F_OK) != 0)
         return ERR(ERR_INPUT, "%s: found '%.100s', expected a file; a setting is given with --set %.100s",
                    l->command->name, path, path);
+    if (access(path, F_OK) != 0 && model_preset_find(path))
+        return ERR(ERR_INPUT,
+                   "%s: found '%s', expected a file of settings; a model known by name is given with --preset %s",
+                   l->command->name, path, path);
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        const char *how = "";
+        if (access(arena_format(&l->memory, "%s/config.json", path), F_OK) == 0)
+            how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
+        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
+            how = arena_format(&l->memory, ", such as %s/config.yaml", path);
+        return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
+                   how);
+    }
     return foreign_read_config(&l->foreign, &l->config, path);
 }
 

@@ -14,10 +14,12 @@ static status show_world(const command_line *l, const plan_request *from) {
     if (!l->hardware && !l->config.memory.device)
         r.device_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
-    plan_world_print(&w, stderr);
+    FILE *out = report_stream(l->json);
+    plan_world_print(&w, out);
     plan p; /* what `train` would do on as many ranks */
     TRY(plan_compile(&p, &r));
-    plan_print_candidates(&p, stderr);
+    plan_print_candidates(&p, out);
+    fflush(out); /* what follows on stderr stands behind it */
     note_say(&p);
     json_t *chosen = plan_json(&p, NULL);
     plan_close(&p);
@@ -37,10 +39,12 @@ static status show_world(const command_line *l, const plan_request *from) {
 static status show(const command_line *l, const train_request *r, const plan *p, const longest_row *row) {
     status rc;
     plan_view view;
+    FILE *out = report_stream(l->json || l->program);
     if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is the object's alone */
-    if (l->longest) longest_print(row, stderr);
+    if (l->longest) longest_print(row, out);
     TRY_GOTO(rc, plan_view_init(&view, r, p), done);
-    plan_view_print(&view, stderr);
+    plan_view_print(&view, out);
+    fflush(out); /* what follows on stderr stands behind it */
     note_say(p);
     if (l->timeline) /* also of what does not fit: there it is wanted most */
         TRY_GOTO(rc, plan_timeline_write(p, l->timeline), done);

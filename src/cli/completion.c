@@ -34,8 +34,8 @@ static void print_choices(FILE *out) {
     strbuf_fini(&words);
 }
 
-static void print_keys(FILE *out) {
-    for (size_t i = 0; setting_at(i); i++) fprintf(out, "%s%s=", i ? " " : "", setting_at(i)->key);
+static void print_keys(FILE *out, const char *end) {
+    for (size_t i = 0; setting_at(i); i++) fprintf(out, "%s%s%s", i ? " " : "", setting_at(i)->key, end);
 }
 
 static void print_presets(FILE *out) {
@@ -105,6 +105,7 @@ static const char bash_functions[] =
     "        PRESET) compgen -W \"$_ralo_presets\" -- \"$2\" ;;\n"
     "        HARDWARE) compgen -W \"$_ralo_machines\" -- \"$2\" ;;\n"
     "        COMMAND) compgen -W \"$_ralo_commands\" -- \"$2\" ;;\n"
+    "        SETTING) compgen -W \"${_ralo_keys//=/}\" -- \"$2\" ;;\n"
     "        FILE | CONFIG) compgen -f -- \"$2\" ;;\n"
     "        DIR | RUN | CHECKPOINT) compgen -d -- \"$2\" ;;\n"
     "        *[a-z]*) compgen -W \"$kind\" -- \"$2\" ;;\n"
@@ -168,7 +169,7 @@ static void print_bash(FILE *out) {
     fputs("# bash completion of ralo, written by `ralo completion bash`.\n\n", out);
     print_shared(out);
     fputs("_ralo_keys='", out);
-    print_keys(out);
+    print_keys(out, "=");
     fputs("'\n_ralo_presets='", out);
     print_presets(out);
     fputs("'\n_ralo_machines='", out);
@@ -197,7 +198,7 @@ static void print_zsh(FILE *out) {
           "            else\n"
           "                compadd -S '' -- ",
           out);
-    print_keys(out);
+    print_keys(out, "=");
     fputs("\n            fi ;;\n"
           "        PRESET) compadd -- ",
           out);
@@ -206,6 +207,8 @@ static void print_zsh(FILE *out) {
     print_machines(out);
     fputs(" ;;\n        COMMAND) compadd -- ", out);
     print_commands(out);
+    fputs(" ;;\n        SETTING) compadd -- ", out);
+    print_keys(out, "");
     fputs(" ;;\n"
           "        FILE | CONFIG) _files ;;\n"
           "        DIR | RUN | CHECKPOINT) _files -/ ;;\n"

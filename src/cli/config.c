@@ -150,7 +150,7 @@ void setting_expected(const setting *s, strbuf *out) {
         if (strcmp(s->range, "pairs") == 0) strbuf_add(out, "a map, or its pairs as text: name=value, name=value");
         else strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text");
         break;
-    case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s", s->range); break;
+    case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s, such as [0.9, 0.95]", s->range); break;
     case TYPE_FORM: form_expected(s->range, out); break;
     case TYPE_CHOICE:
         strbuf_add(out, "one of: ");
@@ -190,7 +190,33 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-static status unknown_key(const char *where, const char *key) {
+/* What others have a name for and ralo says in another way; by the last part of a key. */
+static const char *said_otherwise(const char *key) {
+    static const struct {
+        const char *names, *how;
+    } rows[] = {
+        {"epochs num_epochs num_train_epochs max_epochs",
+         "ralo counts steps: train.steps; the line `data` of a run has the rows per epoch"},
+        {"warmup_ratio", "train.warmup counts steps"},
+        {"bf16 bfloat16", "say precision=bf16, or bf16_sr for no fp32 master copy"},
+        {"fp16 float16", "say precision=fp16"},
+        {"dtype torch_dtype param_dtype", "say precision=..."},
+        {"optim optimizer", "AdamW is what ralo has; memory.states says in what it keeps m and v"},
+        {"deepspeed", "give the file as --deepspeed FILE"},
+        {"fsdp", "its full shards are parallel.zero=3, of gradients and states parallel.zero=2"},
+        {"eval_strategy evaluation_strategy", "train.eval_every says after how many steps"},
+        {"save_strategy", "train.save_every says after how many steps"},
+    };
+    char name[64];
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++)
+        for (const char *rest = rows[i].names; (rest = part_next(rest, ' ', name, sizeof name));)
+            if (strcmp(name, str_behind_last_dot(key)) == 0) return rows[i].how;
+    return NULL;
+}
+
+status config_unknown(const char *where, const char *key) {
+    const char *how = said_otherwise(key);
+    if (how) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how);
     char alias[64];
     str_nearest nearest = {.wanted = key, .has_groups = true};
     for (size_t i = 0; i < N_SETTINGS; i++) {
@@ -270,8 +296,8 @@ static bool form_store(const setting *s, void *base, arena *memory, const char *
     return taken;
 }
 
-/* Puts `text` into the row's field; false when the row does not take it. word_value: the text the row's word stands
- * for, which is taken whatever the range says; NULL without a word. text is scratch. */
+/* Puts `text` into the row's field; false when the row does not take it. word_value: the text that the row's word stands
+ * for, where the word was given: it is taken whatever the range says. Else NULL, but of a TEXT. text is scratch. */
 static bool value_store(const setting *s, void *base, arena *memory, int element, char *text, const char *word_value) {
     int64_t whole, special;
     double real, zero;
@@ -331,12 +357,14 @@ status setting_store(const setting *s, void *base, arena *memory, int element, c
     const char *means = NULL;
     bool has_word = setting_word(s, word, &means);
     bool literal = quoted && s->type == TYPE_TEXT;
-    if (has_word && !literal && (strcmp(text, word) == 0 || (!quoted && text_is_null(text)))) text = means;
+    bool is_word = has_word && !literal && (strcmp(text, word) == 0 || (!quoted && text_is_null(text)));
+    if (is_word) text = means;
 
     char *copy = mem_alloc(strlen(text) + 1);
     memcpy(copy, text, strlen(text));
-    bool taken =
-        value_store(s, base, memory, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), has_word ? means : NULL);
+    /* A number that only a word stands for is none that help names; a text in quotes may be as empty as the word's. */
+    const char *word_value = is_word || (has_word && s->type == TYPE_TEXT) ? means : NULL;
+    bool taken = value_store(s, base, memory, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), word_value);
     free(copy);
     if (taken) return OK;
     if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
@@ -441,7 +469,7 @@ static status file_walk(file_reader *r, const yaml_node *map, const char *prefix
         } else if (n->kind == YAML_MAP && n->first_child) {
             TRY(file_walk(r, n, key)); /* an unknown map is reported by its first setting, where a guess can be made */
         } else if (!group_exists(key)) {
-            return unknown_key(where, key);
+            return config_unknown(where, key);
         } else if (n->kind == YAML_LIST || (n->kind == YAML_SCALAR && (n->quoted || !text_is_null(n->text)))) {
             return ERR(ERR_INPUT, "%s: '%s' is a group of settings: found %s, expected a map", where, key,
                        n->kind == YAML_LIST ? "a list" : "a single value");
@@ -507,7 +535,7 @@ status config_set(config *c, const char *assignment, const char *where) {
     else if (s) TRY_GOTO(rc, setting_assign(c, s, element, equals + 1, false, where, key, ORIGIN_COMMAND), done);
     else if (group_exists(key))
         rc = ERR(ERR_INPUT, "%s: '%s' is a group of settings; set one of them, such as %s.NAME=value", where, key, key);
-    else TRY_GOTO(rc, unknown_key(where, key), done);
+    else TRY_GOTO(rc, config_unknown(where, key), done);
 done:
     free(copy);
     return rc;
@@ -518,7 +546,7 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
     const setting *s = setting_find(key, &element);
     if (!s && group_exists(key))
         return ERR(ERR_INPUT, "%s: '%s' is a group of settings; ask for one of them, such as %s.NAME", where, key, key);
-    if (!s) return unknown_key(where, key);
+    if (!s) return config_unknown(where, key);
     if (element == WHOLE) setting_write(c, s, false, out);
     else real_write(((const double *)setting_field(c, s))[element], out);
     return OK;

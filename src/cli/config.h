@@ -95,10 +95,13 @@ const char *config_said_by(const config *c, const char *key); /* "the command li
 status config_get(const config *c, const char *key, strbuf *out, const char *where);
 /* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
 status config_check(const config *c);
+void config_name_idle_on_cpu(const config *c);           /* the same, where run.device: auto found no GPU */
 const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);
-void config_print_help(FILE *out); /* every setting, grouped, with range and default */
+/* Settings, grouped, with range and default: the one of this key or alias, those of this group, with "" all. */
+void config_print_help(FILE *out, const char *topic);
+status config_unknown(const char *where, const char *key); /* the refusal of a key, with the nearest one */
 size_t config_count(void);
 const char *config_key(size_t row); /* "train.lr"; NULL past the end */

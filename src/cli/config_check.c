@@ -68,6 +68,7 @@ static void config_name_idle(const config *c) {
                   "nothing is evaluated");
     name_idle_memory(c);
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
+    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
     warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
     bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
@@ -81,7 +82,18 @@ static void config_name_idle(const config *c) {
                                            "data.chat",   "data.on_error",      "data.max_line",        "data.cache"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
         warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");
+    static const char *const of_records[] = {"data.prompt_column", "data.response_column", "data.train_on", "data.chat",
+                                             "data.max_line"};
+    bool has_records = builtin || data_source_has_records(&c->data);
+    for (size_t i = 0; i < ARRAY_LENGTH(of_records); i++)
+        warn_if_given(c, of_records[i], has_records, "data.source is text, without records");
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
+}
+
+void config_name_idle_on_cpu(const config *c) {
+    if (c->run.device == DEVICE_CPU) return; /* said already */
+    warn_if_given(c, "run.gpu", false, "no GPU was found, the CPU computes");
+    warn_if_given(c, "run.tf32", false, "no GPU was found, the CPU computes");
 }
 
 const char *config_preset(const config *c) {

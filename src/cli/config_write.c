@@ -141,13 +141,20 @@ void config_write_yaml(const config *c, FILE *out, bool annotated) {
     strbuf_fini(&text);
 }
 
-void config_print_help(FILE *out) {
+static bool is_asked_for(const setting *s, const char *topic) {
+    int element;
+    size_t n = strlen(topic);
+    return n == 0 || setting_find(topic, &element) == s || (str_starts_with(s->key, topic) && s->key[n] == '.');
+}
+
+void config_print_help(FILE *out, const char *topic) {
     strbuf facts;
     strbuf_init(&facts);
     const char *previous = "";
     const setting *s;
     for (size_t i = 0; (s = setting_at(i)); i++) {
-        if (i && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
+        if (!is_asked_for(s, topic)) continue;
+        if (*previous && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
         setting_facts(s, &facts);
         fprintf(out, "  %-31s %s\n  %31s (%s)\n", s->key, s->help, "", facts.text);
         facts.length = 0;

@@ -196,10 +196,12 @@ status command_help(command_line *l) {
         help_print(stdout);
         return OK;
     }
-    if (strcmp(topic, "settings") == 0) config_print_help(stdout);
+    if (strcmp(topic, "settings") == 0) config_print_help(stdout, "");
     else if (strcmp(topic, "presets") == 0) presets_print(stdout);
     else if (strcmp(topic, "man") == 0) print_man(stdout);
     else if (command_find(topic)) help_print_command(command_find(topic), stdout);
+    else if (config_knows(topic)) config_print_help(stdout, topic);
+    else if (strchr(topic, '.')) return config_unknown("help", topic);
     else return command_unknown(topic);
     return OK;
 }

@@ -11,6 +11,7 @@ status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
     TRY(request_from_config(c, &j->request));
     if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
+    if (backend_kind(j->request.backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
     TRY(machine_describe(hardware, &j->request, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;

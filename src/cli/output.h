@@ -6,6 +6,9 @@
 enum { ALL_DIGITS = 0 }; /* they read back to the same bits */
 void json_print(json_t *root, int digits);
 
+/* Where the lines go that a command was asked for, such as a plan: stdout, but with --json that is the object's alone. */
+static inline FILE *report_stream(bool json) { return json ? stderr : stdout; }
+
 json_t *json_text(const char *text, size_t n_bytes); /* bytes that are not UTF-8 become U+FFFD */
 /* Adds what was used to plan_memory_json; host_bytes: held beside the arenas. */
 void memory_json_add(json_t *memory, const ledger *used, uint64_t host_bytes);

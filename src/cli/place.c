@@ -85,6 +85,7 @@ status place_parse(const char *text, int64_t n_layers, place_options *out) {
         char part[PART_BYTES], device[PART_BYTES];
         int index = 0;
         s = read_entry(s, part, device);
+        if (!*device) return bad_part(part, "a part and its device, such as embed=cpu:0, layers.0-5=cpu:1");
         TRY(read_device(device, &index));
         TRY(set_part(&p, part, index, n_layers));
         out->n_devices = MAX(out->n_devices, index + 1);

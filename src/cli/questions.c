@@ -265,3 +265,18 @@ void asked_fini(asked *a) {
     free(a->prompts);
     *a = (asked){0};
 }
+
+size_t completions_cut(const generator *g, const completion *c, size_t n, int64_t max_new) {
+    size_t cut = 0, early = 0;
+    for (size_t i = 0; i < n; i++) {
+        cut += c[i].stop == STOP_LENGTH;
+        early += c[i].stop == STOP_LENGTH && (int64_t)c[i].n_tokens < max_new;
+    }
+    if (early)
+        log_warn(
+            "%zu of %zu completions end with the context of %lld tokens, before --max-new %lld (--context; the model "
+            "has %lld positions)",
+            early, n, (long long)generator_context(g), (long long)max_new,
+            (long long)generator_plan(g)->model.config.max_positions);
+    return cut;
+}

@@ -38,3 +38,5 @@ typedef struct asked {
  * template, too long for the context) is an error, or with --on-error skip leaves the list. */
 status questions_encode(questions *q, const generator *g, command_line *l, asked *out);
 void asked_fini(asked *a);
+/* How many of the completions were not at their end; those that the context stopped before --max-new did are warned of. */
+size_t completions_cut(const generator *g, const completion *c, size_t n, int64_t max_new);

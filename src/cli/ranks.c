@@ -122,6 +122,8 @@ status ranks_launch(const command_line *l) {
     int state = 0;
     while (waitpid(child, &state, 0) < 0)
         if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));
+    alarm(0);
+    mpirun_pid = 0; /* its number may be another's now */
     error_clear(); /* the ranks have said why */
     return status_of_exit(state);
 }

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/place.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ static gpu_options gpu_settings(int index, bool tf32) {
 
 void config_settle(config *c) {
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
-    if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, c->train.steps / 10);
+    int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
+    if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");
     if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
@@ -33,6 +35,12 @@ void config_settle(config *c) {
 
 /* Rope counts on as far as it is asked to; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
+    if (access(c->model.path, F_OK) != 0)
+        return ERR(
+            ERR_INPUT,
+            "model.path: found no directory %s (%s), expected one with config.json and safetensors; a model of the "
+            "hub is downloaded first: hf download NAME --local-dir DIR",
+            c->model.path, strerror(errno));
     TRY(model_config_read(out, c->model.path));
     int64_t asked = c->model.max_positions;
     if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
@@ -289,6 +297,7 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
         p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
         if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
     }
+    if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
     if (!c->memory.device && (!r->backend || asked)) p->device_limit = machine->device_bytes;
     if (asked && !c->memory.host) p->host_limit = machine->host_bytes;
     p->host_bytes += dataset_host_bytes_at_most(&r->data);

@@ -162,6 +162,7 @@ uint64_t dataset_fingerprint(const dataset *d);
 /* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc. */
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
 bool data_source_has_problems(const char *source);
+bool data_source_has_records(const data_options *o); /* is any of its files one of JSON lines */
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows
  * never contain a held-out problem. */
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer);

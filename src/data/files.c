@@ -325,6 +325,18 @@ static uint64_t file_bytes_at_most(const data_options *o, const char *path, uint
     return tables + (cached ? 0 : n_tokens * width + n_records * sizeof(store_document));
 }
 
+bool data_source_has_records(const data_options *o) {
+    bool found = false;
+    file_entry *entries;
+    size_t n;
+    if (str_starts_with(o->source, "builtin:")) return false;
+    if (file_list_parse(o->source, &entries, &n) == OK)
+        for (size_t i = 0; i < n; i++) found |= !is_text_file(o, entries[i].path);
+    error_clear(); /* as below */
+    file_list_free(entries, n);
+    return found;
+}
+
 uint64_t files_host_bytes_at_most(const data_options *o) {
     uint64_t total = 0;
     file_entry *entries;

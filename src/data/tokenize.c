@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { BLOCK_BYTES = 1 << 20, CUT_BYTES = 256, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20, SAY_EVERY_S = 5 };
@@ -467,7 +468,7 @@ static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, c
     bool in_memory = rc != OK && slot.failed && j->cache_is_auto;
     cache_slot_fini(&slot);
     if (!in_memory) return rc;
-    log_warn("%s; tokens are kept in memory only (data.cache names another directory, or none)", error_message());
+    log_warn("%s; tokens are kept in memory only", error_message());
     error_clear();
     j->cache_directory.length = 0; /* the next file need not try */
     return build(j, path, is_text, NULL, out);
@@ -478,8 +479,23 @@ static bool is_worth_keeping(const tokenize_job *j, bool is_text) {
     return j->cache_directory.length > 0 && !(j->cache_is_auto && is_text && tokenizer_is_byte(j->tokenizer));
 }
 
+/* Whoever names a data set of a hub, or a pattern, is told what is read here. */
+static status check_is_file(const char *path) {
+    struct stat s;
+    if (stat(path, &s) != 0)
+        return ERR(ERR_IO,
+                   "data.source: found no file %s (%s), expected builtin:... or files that are here, separated by "
+                   "commas (one in a name is \\,); "
+                   "a data set of a hub is downloaded first, as JSON lines",
+                   path, strerror(errno));
+    if (S_ISDIR(s.st_mode))
+        return ERR(ERR_INPUT, "data.source: found a directory, %s, expected its files, separated by commas", path);
+    return OK;
+}
+
 status tokenize_file(tokenize_job *j, const char *path, bool is_text, token_store *out) {
     file_stamp stamp;
+    TRY(check_is_file(path));
     TRY(file_stamp_get(path, &stamp));
     if (is_worth_keeping(j, is_text) && stamp.is_regular) return tokenize_cached(j, path, is_text, &stamp, out);
     return build(j, path, is_text, NULL, out);

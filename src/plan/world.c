@@ -187,6 +187,7 @@ static status fill_layouts(plan_world *w) {
 static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
+    r.device_limit = 0; /* each rung as it is named: to fit is the verdict, not a reason to move things */
     int64_t rows = r.micro_batch * r.accumulation;
     const struct {
         const char *name;

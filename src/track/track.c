@@ -156,7 +156,9 @@ static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS
         duration_format(number, sizeof number, seconds_left(t, r));
         part_add(parts, &n, 2, "ETA %s", number);
     } else {
-        duration_format(number, sizeof number, (double)(r->time_ns - t->first_step.time_ns) * 1e-9);
+        /* Steps are seen when they are over: the first one's own time comes on top. */
+        double seconds = (double)(r->time_ns - t->first_step.time_ns) * 1e-9 + t->first_step.step.report.step_ms * 1e-3;
+        duration_format(number, sizeof number, seconds);
         part_add(parts, &n, 2, "in %s", number);
     }
     return n;
