@@ -1,5 +1,5 @@
 /* test_checkpoint.c - what is saved comes back bit for bit; what is damaged, cut or half written is never taken. */
-#define _GNU_SOURCE 1 /* unshare */
+#define _GNU_SOURCE 1 /* unshare, RTLD_NEXT */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,6 +10,7 @@
 #include "train/checkpoint_io.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -430,6 +431,38 @@ static void newest_whole_one_is_found(void **state) {
     world_fini(&w);
 }
 
+/* In the place of libc's for all of this program: a drive that gives back no more of a directory. */
+static bool directories_fail;
+struct dirent *readdir(DIR *d) {
+    struct dirent *(*next)(DIR *);
+    *(void **)&next = dlsym(RTLD_NEXT, "readdir");
+    if (!directories_fail) return next(d);
+    errno = EIO;
+    return NULL;
+}
+
+/* A run that takes it for an empty one begins anew. */
+static void a_directory_that_cannot_be_read_is_not_empty(void **state) {
+    world w;
+    checkpointer *c;
+    checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY};
+    checkpoint_survey found;
+    char path[256];
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 2);
+    directories_fail = true;
+    status newest = checkpoint_find_newest(run_dir, path, sizeof path),
+           survey = checkpoint_survey_make(&found, run_dir);
+    status opened = checkpointer_open(&c, &o, w.tensors, N_TENSORS);
+    directories_fail = false;
+    assert_int_equal(newest, ERR_IO);
+    assert_int_equal(survey, ERR_IO);
+    assert_int_equal(opened, ERR_IO);
+    assert_non_null(strstr(error_message(), run_dir));
+    assert_int_equal(newest_step(), 2);
+    world_fini(&w);
+}
+
 /* ---- keep, replace, leftovers -------------------------------------------------------------------------------- */
 
 static void only_the_newest_are_kept(void **state) {
@@ -669,6 +702,7 @@ int main(void) {
         TEST(a_changed_blank_in_a_header_is_found),
         TEST(damage_in_a_tensor_names_it),
         TEST(newest_whole_one_is_found),
+        TEST(a_directory_that_cannot_be_read_is_not_empty),
         TEST(only_the_newest_are_kept),
         TEST(saving_a_step_again_replaces_it),
         TEST(a_directory_has_one_writer),

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -101,6 +102,36 @@ static void a_file_that_shrinks_is_an_error_and_not_a_hang(void **state) {
     training_dir_remove(dir);
 }
 
+static bool is_ring(int fd) {
+    char link[64], target[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    target[MAX(n, 0)] = 0;
+    return strcmp(target, "anon_inode:[io_uring]") == 0;
+}
+
+/* What a refused transfer left in its queue must not be met by the next one: there is room for 16 pieces. */
+static void a_queue_that_the_kernel_refuses_is_an_error_each_time(void **state) {
+    (void)state;
+    char *dir = training_dir();
+    uint8_t *memory = staging_alloc();
+    disk *d;
+    int n_rings = 0, nothing = open("/dev/null", O_RDWR);
+    training_must(disk_open(&d, dir, FILE_BYTES, memory, STAGING));
+    for (int fd = 3; fd < 256; fd++)
+        if (is_ring(fd)) assert_int_equal(dup2(nothing, fd), fd), n_rings++;
+    for (int i = 0; i < 5 && n_rings > 0; i++) {
+        assert_int_equal(disk_write(d, DISK_WRITER, memory, 0, STAGING), ERR_IO);
+        assert_non_null(strstr(error_message(), dir));
+        assert_int_equal(disk_read(d, DISK_READER, memory, 0, STAGING), ERR_IO);
+    }
+    training_must(disk_write_bytes(d, memory, 1, 10)); /* goes another way */
+    disk_close(d);
+    close(nothing);
+    free(memory);
+    training_dir_remove(dir);
+}
+
 static void space_is_checked_before_anything_runs(void **state) {
     (void)state;
     char *dir = training_dir();
@@ -176,6 +207,7 @@ int main(void) {
         cmocka_unit_test(transfers_of_any_length_come_back),
         cmocka_unit_test(bytes_anywhere_leave_their_neighbours_alone),
         cmocka_unit_test(a_file_that_shrinks_is_an_error_and_not_a_hang),
+        cmocka_unit_test(a_queue_that_the_kernel_refuses_is_an_error_each_time),
         cmocka_unit_test(space_is_checked_before_anything_runs),
         cmocka_unit_test(a_run_whose_disk_fails_ends_with_the_cause),
         cmocka_unit_test(what_a_disk_has_lost_is_not_kept),

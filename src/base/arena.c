@@ -19,23 +19,28 @@ struct arena_block {
     _Alignas(ARENA_ALIGN) unsigned char bytes[];
 };
 
-_Noreturn static void out_of_memory(size_t n_bytes) {
+_Noreturn void mem_refused(size_t n_bytes) {
     fprintf(stderr, "ralo: out of host memory: %zu bytes were refused by the system\n", n_bytes);
     abort();
 }
 
 void *mem_alloc(size_t n_bytes) {
     void *p = calloc(1, MAX(n_bytes, (size_t)1));
-    if (!p) out_of_memory(n_bytes);
+    if (!p) mem_refused(n_bytes);
     return p;
+}
+
+char *mem_string(const char *s) {
+    size_t n = strlen(s) + 1;
+    return memcpy(mem_alloc(n), s, n);
 }
 
 void *array_grow(void *items, size_t *capacity, size_t needed, size_t item_bytes) {
     if (needed <= *capacity) return items;
     size_t grown = MAX(needed, MAX((size_t)8, *capacity + *capacity / 2)), n_bytes;
-    if (__builtin_mul_overflow(grown, item_bytes, &n_bytes)) out_of_memory(SIZE_MAX);
+    if (__builtin_mul_overflow(grown, item_bytes, &n_bytes)) mem_refused(SIZE_MAX);
     unsigned char *p = realloc(items, MAX(n_bytes, (size_t)1));
-    if (!p) out_of_memory(n_bytes);
+    if (!p) mem_refused(n_bytes);
     /* New items are zero, as everywhere else in this file. */
     memset(p + *capacity * item_bytes, 0, (grown - *capacity) * item_bytes);
     *capacity = grown;
@@ -53,7 +58,7 @@ void arena_fini(arena *a) {
 }
 
 void *arena_alloc(arena *a, size_t n_bytes) {
-    if (n_bytes > SIZE_MAX / 2) out_of_memory(n_bytes); /* a negative count became huge */
+    if (n_bytes > SIZE_MAX / 2) mem_refused(n_bytes); /* a negative count became huge */
     size_t room = MAX(align_up(n_bytes, ARENA_ALIGN), (size_t)ARENA_ALIGN);
     arena_block *b = a->blocks;
     if (!b || b->capacity - b->used < room) {

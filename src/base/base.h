@@ -120,7 +120,9 @@ char *arena_format(arena *a, const char *fmt, ...) __attribute__((format(printf,
 
 /* Growable array of anything, for code that is not in the step: xs = array_grow(xs, &cap, n + 1, sizeof *xs). */
 void *array_grow(void *items, size_t *capacity, size_t needed, size_t item_bytes);
-void *mem_alloc(size_t n_bytes); /* zeroed malloc that aborts with a message instead of returning NULL */
+void *mem_alloc(size_t n_bytes);            /* zeroed malloc that aborts with a message instead of returning NULL */
+char *mem_string(const char *s);            /* a copy, likewise; the caller frees */
+_Noreturn void mem_refused(size_t n_bytes); /* that message, for memory that a library asked for */
 
 /* ---- sort --------------------------------------------------------------------------------------------------- */
 

@@ -155,17 +155,17 @@ done:
     return rc;
 }
 
-/* Opening and closing fail for want of memory only. */
+/* All of it fails for want of memory only. What was printed then is not whole, also where closing succeeds. */
 FILE *memstream_open(memstream *m) {
     *m = (memstream){0};
     m->out = open_memstream(&m->text, &m->n_bytes);
-    ASSERT(m->out != NULL);
+    if (!m->out) mem_refused(BUFSIZ);
     return m->out;
 }
 
 char *memstream_take(memstream *m) {
-    int failed = fclose(m->out);
-    ASSERT(!failed);
+    bool failed = ferror(m->out);
+    if (fclose(m->out) != 0 || failed) mem_refused(m->n_bytes + BUFSIZ);
     return m->text;
 }
 

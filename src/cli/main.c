@@ -52,6 +52,7 @@ static void leave(int code, void *unused) {
 
 int main(int argc, char **argv) {
     occupy_standard_files();
+    json_set_alloc_funcs(mem_alloc, free); /* what it cannot hold it leaves out, and the rest would pass for whole */
     on_exit(leave, NULL);
     status rc = dispatch(argc - 1, argv + 1);
     if (rc == OK) rc = flush_stdout();

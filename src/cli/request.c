@@ -10,9 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was measured once for a GPU is kept beside the description of the machine. */
+/* What was measured once for a GPU is kept beside the description of the machine. The name is the thread's own, which opens
+ * what it asks for here: callers of the API ask on several threads at once. */
 static gpu_options gpu_settings(int index, bool tf32) {
-    static char dir[4096];
+    static _Thread_local char dir[4096];
     hardware_cache_path(dir, sizeof dir);
     char *slash = strrchr(dir, '/');
     if (slash) *slash = 0;

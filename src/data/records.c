@@ -408,8 +408,7 @@ status records_open(records **out, const char *path, const record_options *o) {
     reader in;
     TRY(reader_open(&in, path));
     records *r = mem_alloc(sizeof *r);
-    r->path = strdup(path);
-    ASSERT(r->path);
+    r->path = mem_string(path);
     r->options = *o;
     r->fd = -1;
     if (!in.stamp.is_regular)

@@ -41,6 +41,7 @@ struct disk {
     char *registered; /* start of the registered memory; NULL: none */
     size_t registered_bytes;
     piece pieces[DISK_LANES][QUEUE];
+    int refused[DISK_LANES]; /* why the kernel takes nothing from this queue any more; 0: it does */
 #endif
 };
 
@@ -119,17 +120,24 @@ static void open_rings(disk *d, void *staging, size_t staging_bytes) {
 }
 #endif
 
+static status open_bounce(disk *d) {
+    void *memory;
+    if (posix_memalign(&memory, NVME_SECTOR, BOUNCE_BYTES) != 0)
+        return ERR(ERR_FIT, "memory.nvme_path %s: no memory for %d bytes beside it", d->dir, BOUNCE_BYTES);
+    d->bounce = memory;
+    return OK;
+}
+
 status disk_open(disk **out, const char *dir, uint64_t n_bytes, void *staging, size_t staging_bytes) {
     status rc = OK;
     disk *d = mem_alloc(sizeof *d);
     bool ring = false, registered = false;
     *out = NULL;
     d->fd = -1;
-    d->dir = strdup(dir);
+    d->dir = mem_string(dir);
     d->n_bytes = sectors_up(n_bytes);
     pthread_mutex_init(&d->bounce_lock, NULL);
-    if (posix_memalign((void **)&d->bounce, NVME_SECTOR, BOUNCE_BYTES) != 0) d->bounce = NULL;
-    ASSERT(d->bounce);
+    TRY_GOTO(rc, open_bounce(d), fail);
     TRY_GOTO(rc, check_space(dir, d->n_bytes), fail);
     TRY_GOTO(rc, open_file(d, d->n_bytes, &d->direct), fail);
 #ifdef HAVE_LIBURING
@@ -209,9 +217,12 @@ static void submit_piece(disk *d, disk_lane lane, bool write, int slot) {
     io_uring_sqe_set_data64(e, (unsigned long long)slot);
 }
 
+/* A queue that the kernel refuses still holds the pieces that it did not take: whatever came behind them would be counted
+ * wrong, so nothing does. */
 static status transfer_ring(disk *d, disk_lane lane, bool write, char *memory, uint64_t offset, size_t n_bytes) {
     struct io_uring *ring = &d->rings[lane];
     status rc = OK;
+    if (d->refused[lane]) return transfer_error(d, write, offset, d->refused[lane]);
     int under_way = 0, free_slots[QUEUE], n_free = QUEUE;
     for (int i = 0; i < QUEUE; i++) free_slots[i] = i;
     while (under_way > 0 || (n_bytes > 0 && rc == OK)) {
@@ -223,7 +234,10 @@ static status transfer_ring(disk *d, disk_lane lane, bool write, char *memory, u
             memory += n, offset += n, n_bytes -= n;
         }
         int submitted = io_uring_submit_and_wait(ring, 1);
-        if (submitted < 0 && submitted != -EINTR) return transfer_error(d, write, offset, submitted);
+        if (submitted < 0 && submitted != -EINTR) {
+            d->refused[lane] = submitted;
+            return transfer_error(d, write, offset, submitted);
+        }
         struct io_uring_cqe *c;
         while (io_uring_peek_cqe(ring, &c) == 0) { /* an error lets the others finish: they write into our memory */
             int slot = (int)io_uring_cqe_get_data64(c), result = c->res;

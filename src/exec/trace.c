@@ -164,7 +164,7 @@ status trace_open(trace **out, const char *path, const program *p, size_t longes
     strbuf_init(&partial);
     strbuf_printf(&partial, "%s.partial", path);
     t->partial_path = strbuf_take(&partial);
-    t->path = strdup(path);
+    t->path = mem_string(path);
     t->program = p;
     t->fd = -1;
     t->tail = sizeof header - 1;

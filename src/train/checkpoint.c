@@ -82,8 +82,18 @@ static int newest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The steps that have a directory, newest first; none when there is no such directory. The caller frees. */
+/* The next entry. NULL: there is none, or rc says why the directory cannot be read on: the rest may hold checkpoints. */
+static struct dirent *next_entry(DIR *d, const char *dir, status *rc) {
+    errno = 0;
+    struct dirent *entry = readdir(d);
+    if (!entry && errno) *rc = ERR(ERR_IO, "read directory %s: %s", dir, strerror(errno));
+    return entry;
+}
+
+/* The steps that have a directory, newest first; none when there is no such directory. The caller frees, also what an
+ * error left. */
 static status list_steps(const char *dir, int64_t **out, size_t *n) {
+    status rc = OK;
     size_t capacity = 0;
     *out = NULL;
     *n = 0;
@@ -91,14 +101,14 @@ static status list_steps(const char *dir, int64_t **out, size_t *n) {
     if (!d && errno == ENOENT) return OK;
     if (!d) return ERR(ERR_IO, "open directory %s: %s", dir, strerror(errno));
     int64_t step;
-    for (struct dirent *entry; (entry = readdir(d));) {
+    for (struct dirent *entry; (entry = next_entry(d, dir, &rc));) {
         if (!step_from_name(entry->d_name, &step)) continue;
         *out = array_grow(*out, &capacity, *n + 1, sizeof **out);
         (*out)[(*n)++] = step;
     }
     closedir(d);
     if (*n > 1) qsort(*out, *n, sizeof **out, newest_first);
-    return OK;
+    return rc;
 }
 
 /* After a crash: a checkpoint that had stepped aside for one that never came gets its name back; the rest of what
@@ -109,7 +119,7 @@ static status clean_up(const char *dir) {
     if (!d) return ERR(ERR_IO, "open directory %s: %s", dir, strerror(errno));
     arena memory;
     arena_init(&memory);
-    for (struct dirent *entry; (entry = readdir(d)) && rc == OK;) {
+    for (struct dirent *entry; rc == OK && (entry = next_entry(d, dir, &rc));) {
         const char *path = arena_format(&memory, "%s/%s", dir, entry->d_name);
         if (str_starts_with(entry->d_name, ASIDE_PREFIX)) {
             const char *home = arena_format(&memory, "%s/%s", dir, entry->d_name + strlen(ASIDE_PREFIX));
