@@ -53,7 +53,7 @@ static void leave(int code, void *unused) {
 
 int main(int argc, char **argv) {
     occupy_standard_files();
-    signal(SIGXFSZ, SIG_IGN); /* a file beyond its limit fails at its write, where it is said which */
+    signal(SIGXFSZ, SIG_IGN);              /* a file beyond its limit fails at its write, where it is said which */
     json_set_alloc_funcs(mem_alloc, free); /* what it cannot hold it leaves out, and the rest would pass for whole */
     on_exit(leave, NULL);
     status rc = dispatch(argc - 1, argv + 1);

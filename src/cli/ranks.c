@@ -124,7 +124,7 @@ status ranks_launch(const command_line *l) {
         if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));
     alarm(0);
     mpirun_pid = 0; /* its number may be another's now */
-    error_clear(); /* the ranks have said why */
+    error_clear();  /* the ranks have said why */
     return status_of_exit(state);
 }
 
