@@ -87,6 +87,21 @@ static void accumulation_multiplies_what_is_sharded(void **state) {
     for (int i = 0; i < WORLD_STAGES; i++) assert_float_equal(five.stages[i].volume, volume[i], 1e-9);
 }
 
+/* Layouts are compared by steps of the same rows, however many data ranks share them. */
+static void rows_of_a_step_are_shared(void **state) {
+    (void)state;
+    plan_request r = request("test-llama", PRECISION_BF16, 2, 1, 16);
+    r.step_rows = 16;
+    plan_world w = compiled(r, 4);
+    assert_true(w.n_layouts > 1);
+    for (int i = 0; i < w.n_layouts; i++) {
+        const plan_world_layout *l = &w.layouts[i];
+        if (l->why_not[0]) continue;
+        assert_int_equal(l->micro_batch, 2);
+        assert_int_equal(l->micro_batch * l->accumulation * l->data, 16);
+    }
+}
+
 static void other_precisions_have_their_own_bytes(void **state) {
     (void)state;
     plan_request r = request("test-qwen3", PRECISION_BF16_SR, 1, 1, 16);
@@ -375,6 +390,7 @@ int main(void) {
         cmocka_unit_test(sharding_of_7b_on_4_ranks),
         cmocka_unit_test(shards_round_up),
         cmocka_unit_test(accumulation_multiplies_what_is_sharded),
+        cmocka_unit_test(rows_of_a_step_are_shared),
         cmocka_unit_test(other_precisions_have_their_own_bytes),
         cmocka_unit_test(kept_activations_are_the_known_formula),
         cmocka_unit_test(layouts_of_7b_on_8_ranks),

@@ -10,8 +10,9 @@
 
 static void print_counts(const data_report *r) {
     char a[32], b[32];
-    fprintf(stderr, ": %llu documents, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
-            str_format_count(a, (double)r->n_tokens), str_format_count(b, (double)r->n_trained_tokens));
+    fprintf(stderr, ": %llu document%s, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
+            r->n_documents == 1 ? "" : "s", str_format_count(a, (double)r->n_tokens),
+            str_format_count(b, (double)r->n_trained_tokens));
     if (r->chat != CHAT_AUTO) fprintf(stderr, ", chat %s", chat_format_name(r->chat));
 }
 

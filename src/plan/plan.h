@@ -224,6 +224,7 @@ typedef struct plan_world_layout {
     char name[64];
     int data, tensor, pipeline, sequence; /* ranks in each direction */
     int zero;
+    int64_t micro_batch, accumulation; /* of each data rank */
     plan_world_share bytes;
     double bubble;        /* share of a pipeline's time in which a stage waits */
     double step_s;        /* predicted, of the slowest stage; NAN without hardware */

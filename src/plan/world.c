@@ -56,7 +56,6 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
 
 static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
 
-/* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
 /* train.batch is shared by the data ranks; where it cannot be it is rounded: a table is no run. */
 static void share_rows(plan_request *r) {
     int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
@@ -65,6 +64,7 @@ static void share_rows(plan_request *r) {
     else r->accumulation = MAX(rows / r->micro_batch, (int64_t)1);
 }
 
+/* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
 static status compile_stage(const plan_world *w, int zero, plan *p) {
     plan_request r = w->request;
     r.device_limit = 0;
@@ -137,6 +137,7 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
                                           .window = p.by_role[ROLE_COMM],
                                           .activations = in.inside - p.by_role[ROLE_COMM],
                                           .total = p.planned[TIER_DEVICE]};
+        l->micro_batch = p.request.micro_batch, l->accumulation = p.request.accumulation;
         l->built_micros = plan_built_micros(&p.request);
         l->step_s = fmax(l->step_s, predicted(&p));
         l->bubble = plan_bubble(&p.request);

@@ -44,7 +44,7 @@ static void print_stages(const plan_world *w, FILE *out) {
 
 /* Of a step of all ranks. */
 static double layout_tokens(const plan_world *w, const plan_world_layout *l) {
-    return (double)(w->request.micro_batch * w->request.accumulation * w->request.seq_len * l->data);
+    return (double)(l->micro_batch * l->accumulation * w->request.seq_len * l->data);
 }
 
 static void print_layouts(const plan_world *w, FILE *out) {
@@ -58,18 +58,18 @@ static void print_layouts(const plan_world *w, FILE *out) {
             continue;
         }
         print_share(&l->bytes, false, out);
-        if (l->pipeline > 1) fprintf(out, "  idle %.0f %%", 100 * l->bubble);
+        if (l->pipeline > 1)
+            fprintf(out, "  %lld x %lld  idle %.0f %%", (long long)l->micro_batch, (long long)l->accumulation,
+                    100 * l->bubble);
         if (l->zero) fprintf(out, "  zero %d", l->zero);
         if (isfinite(l->step_s)) {
             char n[32];
             fprintf(out, "  %.4g s  %s tokens/s", l->step_s, str_format_count(n, layout_tokens(w, l) / l->step_s));
         }
-        if (l->built_micros < w->request.accumulation)
-            fprintf(out, "  (from %lld micro-batches)", (long long)l->built_micros);
+        if (l->built_micros < l->accumulation) fprintf(out, "  (from %lld micro-batches)", (long long)l->built_micros);
         fprintf(out, "%s\n", verdict(w, l->bytes.total));
     }
-    fprintf(out, "  idle: of a pipeline with %lld micro-batches per step (train.accumulation)\n",
-            (long long)w->request.accumulation);
+    fputs("  idle: of a pipeline's time, with so many rows x micro-batches per step (train.accumulation)\n", out);
 }
 
 static void print_ladder(const plan_world *w, FILE *out) {
@@ -132,6 +132,8 @@ json_t *plan_world_json(const plan_world *w) {
         else {
             json_object_set_new(one, "bytes", share_json(&l->bytes));
             json_object_set_new(one, "zero", json_integer(l->zero));
+            json_object_set_new(one, "micro_batch", json_integer(l->micro_batch));
+            json_object_set_new(one, "accumulation", json_integer(l->accumulation));
             json_object_set_new(one, "idle", json_real(l->bubble));
             json_object_set_new(one, "step_ms", json_real_or_null(1e3 * l->step_s));
             json_object_set_new(one, "compiled_micro_batches", json_integer(l->built_micros));
