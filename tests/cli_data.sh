@@ -56,11 +56,11 @@ check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larg
 # ---- mixtures, and a name that looks like a weight
 check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
     --set run.dir=mixed
-check 0 "qa.jsonl: 86 documents" "text.txt: 1 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
+check 0 "qa.jsonl: 86 documents" "text.txt: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
     --set run.dir=both
 cp text.txt odd:0.5
 check 2 "odd" -- train "${tiny[@]}" --set data.source=odd:0.5 --set run.dir=never
-check 0 "1 documents" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set run.dir=odd
+check 0 "1 document" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set run.dir=odd
 check 2 "weight for 'qa.jsonl' and none for 'text.txt'" -- train "${tiny[@]}" --set data.source=qa.jsonl:1,text.txt \
     --set run.dir=never
 
@@ -72,7 +72,7 @@ gzip -c qa.jsonl >qa.jsonl.gz && cp qa.jsonl.gz qa-gz.jsonl
 check 2 "qa.jsonl.gz: found a file of gzip" "gzip -dk" data.format=text -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set run.dir=never
 check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}" --set data.source=qa-gz.jsonl --set run.dir=never
 check 2 "table.parquet: found a file of Parquet" "JSON lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
-check 0 "1 documents" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
+check 0 "1 document" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
 
 # ---- bytes that memory cannot hold are refused before they are read
 truncate -s "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)K" large.txt && {
@@ -112,7 +112,7 @@ check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set 
     --set data.prompt_column=question --set run.dir=never
 check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.prompt_column=answer \
     --set data.response_column=question --set run.dir=columns
-check 0 "rows of 48 tokens: 1 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
+check 0 "rows of 48 tokens: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
     --set run.dir=as-text
 echo '{"chat_template": "### {{ messages }}"}' >tokenizer/tokenizer_config.json
 check 0 "tokenizer_config.json is not chatml, llama3 or llama2" "chat none" -- train "${tiny[@]}" \
