@@ -34,6 +34,13 @@ check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.di
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
 grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
 
+# A step that ends the run on all ranks does not take the checkpoint along that was being written.
+check 1 'step 3: fp16: gradients overflow at the smallest loss scale 1' -- train --ranks 2 "${small[@]}" --set train.steps=5 \
+    --set precision=fp16 --set train.fp16.initial_scale_power=0 --set train.warmup=0 --set train.lr=10 --set train.save_every=1 \
+    --set run.dir=overflows
+[ -d overflows/checkpoints/step-00000002 ] && [ -z "$(ls -d overflows/checkpoints/.tmp-* 2>/dev/null)" ] ||
+    fail "a checkpoint was left behind: $(ls -A overflows/checkpoints)"
+
 # A disk without room is told once, and no rank makes a directory.
 if [ "$(df --output=avail -B1T . | tail -n 1)" -lt 100 ]; then
     check 2 'run.dir d/e: ' 'are free there, a checkpoint takes' -- train --ranks 2 --preset llama3-70b --set model.hidden=262144 \

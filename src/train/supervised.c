@@ -207,6 +207,8 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
     double scale = t->state.scaler.scale;
+    /* All ranks see this and may end by it: what was saved before is theirs to finish together. */
+    if (skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     if (skipped && !fp16 && o->nonfinite == NONFINITE_STOP)
         return explain_fault(t, step, first_row, clip[CLIP_LOSS], clip[CLIP_NORM]);
     if (fp16) TRY(scaler_update(&t->state.scaler, o, skipped));
