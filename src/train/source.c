@@ -134,7 +134,9 @@ status model_source_load(const model_source *s, exec *e, const plan *p) {
 /* Adds an id. The defaults of a larger vocabulary often stay behind in these files: what is no token ends nothing. */
 static status read_id(const model_source *s, const json_t *id, int32_t *ids, size_t *n) {
     if (!json_is_integer(id))
-        return ERR(ERR_INPUT, "%s: generation config: key 'eos_token_id': found no whole number, expected token ids",
+        return ERR(ERR_INPUT,
+                   "%s: key 'eos_token_id' of generation_config.json, or else of config.json: found no whole number, "
+                   "expected token ids",
                    s->dir);
     if (json_integer_value(id) >= 0 && json_integer_value(id) < s->config.vocab)
         ids[(*n)++] = (int32_t)json_integer_value(id);
