@@ -1,6 +1,7 @@
 /* export.c - a trained model as a directory that transformers loads.
  *
- * Everything goes to DIR.tmp.<pid> beside DIR, is flushed, and is renamed: whoever looks sees no DIR or a whole one.
+ * Everything goes to DIR.tmp.<pid>.<n> beside DIR, is flushed, and is renamed: whoever looks sees no DIR or a whole one.
+ * What a killed export left there goes with the next one to the same DIR.
  * Weights come from a checkpoint's mapped files or from the running program, a block of rows at a time, always as fp32
  * and rounded once to what was asked for. bf16 and fp16 runs have fp32 masters, whose rounding is the parameter itself;
  * so the masters serve every dtype. A number that fp16 cannot hold is refused by name, it would be written as infinity. */
@@ -316,10 +317,13 @@ static status write_dir(exporter *x, const json_t *description, const export_opt
     while (length > 1 && o->dir[length - 1] == '/') length--;
     const char *dir = arena_format(&x->memory, "%.*s", (int)length, o->dir), *slash = strrchr(dir, '/');
     const char *parent = !slash ? "." : slash == dir ? "/" : arena_format(&x->memory, "%.*s", (int)(slash - dir), dir);
-    x->dir = arena_format(&x->memory, "%s.tmp.%ld", dir, (long)getpid());
+    int lock = -1;
+    strbuf temporary;
+    strbuf_init(&temporary);
     TRY_GOTO(rc, export_check_dir(dir), done);
-    TRY_GOTO(rc, dir_remove_all(x->dir), done); /* left by a process that had our number and died */
-    TRY_GOTO(rc, dir_make(x->dir), done);
+    TRY_GOTO(rc, dir_make(parent), done);
+    TRY_GOTO(rc, temporary_make(dir, true, &temporary, &lock), done);
+    x->dir = temporary.text;
     TRY_GOTO(rc, fill(x, description, o->shard_bytes), fail);
     TRY_GOTO(rc, publish(x->dir, dir, parent), fail);
     goto done;
@@ -328,6 +332,8 @@ fail:
     if (dir_remove_all(x->dir) != OK) log_warn("%s", error_message());
     rc = error_give(&why);
 done:
+    if (lock >= 0) close(lock);
+    strbuf_fini(&temporary);
     arena_fini(&x->memory);
     return rc;
 }
