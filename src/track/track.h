@@ -24,3 +24,5 @@ void track_close(track *t);
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
 void track_message(track *t, const char *text); /* a line of its own that does not tear the progress bar */
+/* Returns when metrics.jsonl holds all that was given before: a checkpoint must not know of steps that the file does not. */
+void track_sync(track *t);
