@@ -270,13 +270,23 @@ static status copy_tokenizer(const exporter *x, const json_t *description, arena
 /* Can `dir`, which is not there, be made? Only making one tells: root passes every permission, and some file systems take
  * none. It is made in the nearest directory above that exists, and goes at once. */
 static status check_place(const char *dir) {
-    status rc = OK;
-    strbuf probe;
+    status rc;
+    int fd = -1;
+    strbuf place, probe;
+    strbuf_init(&place);
     strbuf_init(&probe);
-    dir_nearest(dir, &probe);
-    strbuf_printf(&probe, "/.ralo.tmp.%ld", (long)getpid());
-    if (mkdir(probe.text, 0777) == 0) rmdir(probe.text);
-    else rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, strerror(errno));
+    dir_nearest(dir, &place);
+    strbuf_add(&place, "/.ralo");
+    if (temporary_make(place.text, true, &probe, &fd) == OK) {
+        rc = OK;
+        rmdir(probe.text);
+        close(fd);
+    } else {
+        error_record why;
+        error_take(&why);
+        rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, why.message);
+    }
+    strbuf_fini(&place);
     strbuf_fini(&probe);
     return rc;
 }
