@@ -100,9 +100,12 @@ const char *str_behind_last_dot(const char *key) {
  * of a long name, one in a short name, but never every character of it. To stop before the end is one. */
 static int slips_to(const char *name, const char *wanted, int before) {
     enum { BEGINNING = 3, SHORT = 3 }; /* characters that show where it was going */
-    int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), d = before + str_edit_distance(wanted, name);
+    int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), length = (int)MIN(strlen(name), (size_t)INT32_MAX);
+    int most = MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1), d = INT32_MAX;
+    /* Every character that one has more is an edit: most names need no table. */
+    if (before + abs(n - length) <= most) d = before + str_edit_distance(wanted, name);
     if (n >= BEGINNING && str_starts_with(name, wanted) && !strchr(name + n, '.')) d = MIN(d, before + 1);
-    return d <= MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1) ? d : INT32_MAX;
+    return d <= most ? d : INT32_MAX;
 }
 
 static int count_dots(const char *key) {
