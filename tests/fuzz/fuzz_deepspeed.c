@@ -24,9 +24,11 @@ static void check_report(const foreign *f, const config *c) {
 void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span file = fuzz_section(&in);
+    static config defaults; /* made once: reading a hundred defaults costs more than many files */
+    if (!defaults.memory_of_strings.blocks) config_init(&defaults);
     config c;
     foreign f;
-    config_init(&c);
+    config_copy(&c, &defaults);
     foreign_init(&f);
     f.n_ranks = in.n_left > 1 ? 4 : 0;
     const char *path = fuzz_file(0, file.text, file.length);
