@@ -316,6 +316,9 @@ class Round:
         """(name, ready(run, text) -> bool, seconds to wait from then on)"""
         rng, has_eval = self.rng, bool(self.s.own.get("train.eval_every"))
         name = choose(rng, MOMENTS)
+        if "run.export" in self.s.own and rng.random() < 0.3:
+            writes = lambda run, text: any(n.startswith("exported.tmp.") for n in os.listdir(self.work))
+            return "exporting at the end", writes, rng.uniform(0, 0.01) * rng.random()
         if (name == "evaluating" and not has_eval) or (name == "resuming" and not self.newest):
             name = "any"
         at_once = lambda run, text: True
@@ -483,6 +486,9 @@ class Soak:
         self.scenarios = [Scenario(os.path.realpath(options.ralo), row, self.top) for row in SCENARIOS]
         if options.no_ranks:
             self.scenarios = [s for s in self.scenarios if s.n_ranks == 1]
+        self.scenarios = [s for s in self.scenarios if options.scenario in s.name]
+        if not self.scenarios:
+            sys.exit(f"no scenario has '{options.scenario}' in its name: {', '.join(row[0] for row in SCENARIOS)}")
         self.lock = threading.Lock()
         self.counts = collections.Counter()
         self.n_kills = self.n_rounds = self.n_failed = self.next = 0
@@ -510,7 +516,8 @@ class Soak:
                   f"{order[place].name}: {', '.join(round_.notes) or 'ended before the first kill'}", flush=True)
             if why:
                 print(f"FAILED round {number} ({order[place].name}): {why}\n  kept: {round_.work}\n"
-                      f"  again: tests/soak/kills.py --ralo {self.o.ralo} --seed {self.o.seed} --round {number}", flush=True)
+                      f"  again: tests/soak/kills.py --ralo {self.o.ralo} --seed {self.o.seed} --round {number}"
+                      + (f" --scenario '{self.o.scenario}'" if self.o.scenario else "") + (" --no-ranks" if self.o.no_ranks else ""), flush=True)
 
     def worker(self):
         while True:
@@ -549,6 +556,7 @@ def main():
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--dir", default=f"soak-{os.getpid()}")
     p.add_argument("--no-ranks", action="store_true", help="one-rank scenarios only")
+    p.add_argument("--scenario", default="", help="only those with this in their name")
     sys.exit(Soak(p.parse_args()).run())
 
 
