@@ -30,7 +30,7 @@ FUZZ_TARGET ?=
 # What `make soak` does: tests/soak/run.
 export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
-.PHONY: build run test test-gpu sanitize-gpu matrix fuzz soak bench format includes deps packages configure install uninstall clean help
+.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -54,6 +54,7 @@ sanitize-gpu: test-gpu ## compute-sanitizer over the op tests on the GPU, test b
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
 
+.PHONY: soak
 soak: configure ## kills at random moments, a long run, 10^8 fuzz executions: hours (SOAK_KILLS, SOAK_EXECUTIONS, SOAK_PARTS, SOAK_JOBS)
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target $(if $(filter cuda,$(SOAK_DEVICE)),program,ralo)
 	@case "$(or $(SOAK_PARTS),fuzz)" in *fuzz*) FUZZ_SECONDS=0 JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD) ;; esac
