@@ -4,6 +4,7 @@
 #   make BUILD=/tmp/ralo JOBS=4    another build directory, another number of compile jobs
 #   make PACKAGES=no test          do not look at packages (also for run)
 #   make fuzz FUZZ_SECONDS=60 FUZZ_TARGET=yaml    one fuzz target for a minute
+#   make soak SOAK_KILLS=50 SOAK_PARTS=kills       fifty kills at random moments
 
 comma := ,
 SANITIZE ?=
@@ -26,6 +27,8 @@ SOURCES = find $(wildcard src include tests bench examples) -name '*.[ch]'
 FUZZ_BUILD ?= build-fuzz
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
+# What `make soak` does: tests/soak/run.
+export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
 .PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
@@ -50,6 +53,12 @@ sanitize-gpu: test-gpu ## compute-sanitizer over the op tests on the GPU, test b
 
 fuzz: ## run the fuzz targets, 600 s each (clang and libclang-rt-*-dev, not in `make deps`)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TARGET=$(FUZZ_TARGET) JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD)
+
+.PHONY: soak
+soak: configure ## kills at random moments, a long run, 10^8 fuzz executions: hours (SOAK_KILLS, SOAK_EXECUTIONS, SOAK_PARTS, SOAK_JOBS)
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target $(if $(filter cuda,$(SOAK_DEVICE)),program,ralo)
+	@case "$(or $(SOAK_PARTS),fuzz)" in *fuzz*) FUZZ_SECONDS=0 JOBS=$(JOBS) tests/fuzz/run $(FUZZ_BUILD) ;; esac
+	@tests/soak/run "$(BUILD)" $(FUZZ_BUILD)
 
 matrix: configure ## thousands of combinations of memory techniques against the plain run
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests

@@ -9,6 +9,7 @@
 #include "cli/config.h"
 #include <math.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static char path[] = "/tmp/ralo_config_XXXXXX";
@@ -747,6 +748,29 @@ static void test_help_shows_every_row(void **state) {
     free(text);
 }
 
+/* A list or map that becomes one line of text: the text is made in one go, not once more for every entry. */
+static void test_long_lists_take_memory_of_their_length(void **state) {
+    enum { N = 20000, MOST_KB = 200 << 10 };
+    static const char *const heads[] = {"memory: {recompute: {keep: [", "memory: {place: {"};
+    struct rusage before, after;
+    for (size_t k = 0; k < ARRAY_LENGTH(heads); k++) {
+        strbuf text;
+        strbuf_init(&text);
+        strbuf_add(&text, heads[k]);
+        for (int i = 0; i < N; i++) strbuf_printf(&text, k == 0 ? "%sname%d" : "%slayers.%d: cpu:0", i ? ", " : "", i);
+        strbuf_add(&text, k == 0 ? "]}}\n" : "}}\n");
+        config c;
+        config_init(&c);
+        getrusage(RUSAGE_SELF, &before);
+        if (read_text(&c, text.text) != OK) error_clear(); /* too long for one, more than a model has for the other */
+        getrusage(RUSAGE_SELF, &after);
+        if (after.ru_maxrss - before.ru_maxrss > MOST_KB)
+            fail_msg("%s...: %ld KB for %zu bytes", heads[k], after.ru_maxrss - before.ru_maxrss, text.length);
+        config_fini(&c);
+        strbuf_fini(&text);
+    }
+}
+
 static void test_files_that_cannot_be_read(void **state) {
     config c;
     config_init(&c);
@@ -778,6 +802,7 @@ int main(void) {
         cmocka_unit_test(test_reals_read_back_to_the_bit),
         cmocka_unit_test(test_relations_between_settings),
         cmocka_unit_test(test_help_shows_every_row),
+        cmocka_unit_test(test_long_lists_take_memory_of_their_length),
         cmocka_unit_test(test_files_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -86,6 +86,23 @@ static double number_of(const json_t *object, const char *key) {
     return json_number_value(n);
 }
 
+/* A run that is killed after a checkpoint goes on behind it: no line of an earlier step may be missing then. */
+static void test_sync_returns_with_all_lines_in_the_file(void **state) {
+    track *t;
+    assert_int_equal(track_open(&t, &(track_options){.run_dir = dir}), OK);
+    for (int i = 0; i < 50; i++) {
+        char *text;
+        size_t n_bytes;
+        send_steps(t, i * 10 + 1, i * 10 + 10, 500);
+        track_sync(t);
+        assert_int_equal(file_read_all(metrics_path, 1 << 20, &text, &n_bytes), OK);
+        assert_int_equal(count_of(text, "\n"), i * 10 + 10);
+        free(text);
+    }
+    track_sync(t); /* nothing is on its way */
+    track_close(t);
+}
+
 static void test_metrics_hold_every_step_and_evaluation(void **state) {
     track *t;
     assert_int_equal(track_open(&t, &(track_options){.run_dir = dir}), OK);
@@ -528,6 +545,7 @@ static void test_silent_and_without_a_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TRACK_TEST(test_sync_returns_with_all_lines_in_the_file),
         TRACK_TEST(test_metrics_hold_every_step_and_evaluation),
         TRACK_TEST(test_a_torn_last_line_is_cut),
         TRACK_TEST(test_steps_that_are_made_again_stand_there_once),

@@ -181,6 +181,9 @@ char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
 /* Whole or not at all: a new file beside it, flushed, that takes its name. A device or pipe is written to as it is. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
+/* A new file or directory beside `path`, to be renamed to it when it is whole: its name, and an open fd that holds a lock on
+ * it until it is closed. Those that killed writers of the same path left are removed. */
+status temporary_make(const char *path, bool directory, strbuf *name, int *fd);
 /* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
  * file_write_whole does. */
 typedef struct memstream {

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,19 +84,6 @@ static status write_all(int fd, const char *path, const char *text, size_t n_byt
     return OK;
 }
 
-/* A new file beside `path`, so that the rename stays inside one file system. Names count up, because threads of one
- * process may write and a process with our number may have died here before. */
-static status temporary_open(const char *path, strbuf *name, int *fd) {
-    static atomic_uint counter;
-    do {
-        name->length = 0;
-        strbuf_printf(name, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-        *fd = open(name->text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (*fd < 0 && errno == EEXIST);
-    if (*fd < 0) return ERR(ERR_IO, "create %s: %s", name->text, strerror(errno));
-    return OK;
-}
-
 /* A rename is on disk only when its directory is. */
 static status directory_sync(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -144,7 +130,7 @@ status file_write_whole(const char *path, const char *text, size_t n_bytes) {
     if (is_special(path)) return write_special(path, text, n_bytes);
     strbuf temporary;
     strbuf_init(&temporary);
-    TRY_GOTO(rc, temporary_open(path, &temporary, &fd), done);
+    TRY_GOTO(rc, temporary_make(path, false, &temporary, &fd), done);
     rc = write_and_close(fd, path, text, n_bytes);
     if (rc == OK && rename(temporary.text, path) != 0)
         rc = ERR(ERR_IO, "rename %s to %s: %s", temporary.text, path, strerror(errno));

@@ -65,24 +65,27 @@ bool str_ends_with(const char *s, const char *suffix) {
 
 bool str_starts_with(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
-/* Insertions, deletions, replacements, and swaps of two neighbours (one slip of the fingers, so one edit).
- * Names longer than 255 are not typing errors of each other: they are equal or wholly different. */
-int str_edit_distance(const char *a, const char *b) {
+/* Insertions, deletions, replacements, and swaps of two neighbours (one slip of the fingers, so one edit); where it is more than
+ * `most`, any number above that. Names longer than 255 are not typing errors of each other: they are equal or wholly different. */
+static int distance_within(const char *a, const char *b, int most) {
     enum { LONGEST = 255 };
     size_t n = strlen(a), m = strlen(b);
     if (n > LONGEST || m > LONGEST) return strcmp(a, b) == 0 ? 0 : (int)MIN(MAX(n, m), (size_t)INT32_MAX);
 
     int rows[3][LONGEST + 1]; /* this row of the table, the one above, the one above that */
-    int *row = rows[0], *above = rows[1], *above2 = rows[2];
+    int *row = rows[0], *above = rows[1], *above2 = rows[2], least_above = 0;
     for (size_t j = 0; j <= m; j++) above[j] = (int)j;
     for (size_t i = 1; i <= n; i++) {
-        row[0] = (int)i;
+        int least = row[0] = (int)i;
         for (size_t j = 1; j <= m; j++) {
             int best = MIN(above[j], row[j - 1]) + 1;
             best = MIN(best, above[j - 1] + (a[i - 1] != b[j - 1]));
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = MIN(best, above2[j - 2] + 1);
             row[j] = best;
+            least = MIN(least, best);
         }
+        if (least > most && least_above >= most) return least; /* a swap comes from the row above, and is one edit */
+        least_above = least;
         int *recycled = above2;
         above2 = above;
         above = row;
@@ -90,6 +93,8 @@ int str_edit_distance(const char *a, const char *b) {
     }
     return above[m];
 }
+
+int str_edit_distance(const char *a, const char *b) { return distance_within(a, b, INT32_MAX); }
 
 const char *str_behind_last_dot(const char *key) {
     const char *dot = strrchr(key, '.');
@@ -100,9 +105,12 @@ const char *str_behind_last_dot(const char *key) {
  * of a long name, one in a short name, but never every character of it. To stop before the end is one. */
 static int slips_to(const char *name, const char *wanted, int before) {
     enum { BEGINNING = 3, SHORT = 3 }; /* characters that show where it was going */
-    int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), d = before + str_edit_distance(wanted, name);
+    int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), length = (int)MIN(strlen(name), (size_t)INT32_MAX);
+    int most = MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1), d = INT32_MAX;
+    /* Every character that one has more is an edit: most names need no table. */
+    if (before + abs(n - length) <= most) d = before + distance_within(wanted, name, most - before);
     if (n >= BEGINNING && str_starts_with(name, wanted) && !strchr(name + n, '.')) d = MIN(d, before + 1);
-    return d <= MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1) ? d : INT32_MAX;
+    return d <= most ? d : INT32_MAX;
 }
 
 static int count_dots(const char *key) {

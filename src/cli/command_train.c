@@ -43,6 +43,7 @@ static void on_step(void *context, const train_step_report *r) {
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
+static void on_save(void *context) { track_sync(((listener *)context)->t); }
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
     listener *l = context;
     char line[512];
@@ -141,7 +142,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every};
         TRY(track_open(&told.t, &to));
-        observer = (train_observer){&told, on_step, on_eval, on_example, on_message, on_start};
+        observer = (train_observer){&told, on_step, on_eval, on_example, on_message, on_save, on_start};
     }
     catch_signals();
     rc = train_run(r, p, j->data, &observer, &result);

@@ -427,12 +427,14 @@ static bool takes_pairs(const setting *s) { return s->type == TYPE_TEXT && strcm
 
 /* A map of scalars as the text "a=b, c=d". */
 static const char *map_text(const yaml_node *map, arena *memory) {
-    const char *text = "";
-    for (const yaml_node *n = map->first_child; n; n = n->next) {
-        if (n->kind != YAML_SCALAR || strpbrk(n->key, "=,") || strpbrk(n->text, "=,")) return NULL;
-        text = arena_format(memory, "%s%s%s=%s", text, *text ? ", " : "", n->key, n->text);
-    }
-    return *text ? text : NULL;
+    strbuf text;
+    strbuf_init(&text);
+    const yaml_node *n = map->first_child;
+    for (; n && n->kind == YAML_SCALAR && !strpbrk(n->key, "=,") && !strpbrk(n->text, "=,"); n = n->next)
+        strbuf_printf(&text, "%s%s=%s", text.length ? ", " : "", n->key, n->text);
+    const char *out = n || !text.length ? NULL : arena_string(memory, text.text);
+    strbuf_fini(&text);
+    return out;
 }
 
 static status file_assign(file_reader *r, const setting *s, int element, const yaml_node *n, const char *key) {

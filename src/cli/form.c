@@ -109,12 +109,16 @@ const char *form_from_map(const yaml_node *map, arena *memory) {
     const yaml_node *entry = map->first_child;
     if (!entry || entry->next || entry->kind == YAML_MAP) return NULL;
     if (entry->kind == YAML_SCALAR) return arena_format(memory, "%s:%s", entry->key, entry->text);
-    const char *list = ""; /* in brackets, so that a list of one is not taken for the one */
-    for (const yaml_node *n = entry->first_child; n; n = n->next) {
-        if (n->kind != YAML_SCALAR) return NULL;
-        list = arena_format(memory, "%s%s%s", list, n == entry->first_child ? "" : ", ", n->text);
-    }
-    return arena_format(memory, "%s:[%s]", entry->key, list);
+    strbuf list; /* in brackets, so that a list of one is not taken for the one */
+    strbuf_init(&list);
+    strbuf_printf(&list, "%s:[", entry->key);
+    const yaml_node *n = entry->first_child;
+    for (; n && n->kind == YAML_SCALAR; n = n->next)
+        strbuf_printf(&list, "%s%s", n == entry->first_child ? "" : ", ", n->text);
+    strbuf_add(&list, "]");
+    const char *text = n ? NULL : arena_string(memory, list.text);
+    strbuf_fini(&list);
+    return text;
 }
 
 void form_write(const char *stored, strbuf *out) {

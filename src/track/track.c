@@ -54,6 +54,8 @@ struct track {
     size_t first, count;
     uint64_t n_left_out;
     bool closing;
+    uint64_t n_put, n_written; /* records; the second: also through the file */
+    pthread_cond_t written;
 
     /* The rest belongs to the writer. */
     int out_fd;          /* -1: silent */
@@ -78,7 +80,7 @@ struct track {
 static bool ring_put(track *t, const record *r) {
     pthread_mutex_lock(&t->lock);
     bool room = t->count < RING_SIZE;
-    if (room) t->ring[(t->first + t->count++) % RING_SIZE] = *r;
+    if (room) t->ring[(t->first + t->count++) % RING_SIZE] = *r, t->n_put++;
     else t->n_left_out++;
     pthread_cond_signal(&t->changed);
     pthread_mutex_unlock(&t->lock);
@@ -96,6 +98,13 @@ void track_message(track *t, const char *text) {
     char *copy = mem_alloc(length + 1);
     memcpy(copy, text, length);
     if (!ring_put(t, &(record){RECORD_MESSAGE, clock_ns(), .message = copy})) free(copy);
+}
+
+void track_sync(track *t) {
+    pthread_mutex_lock(&t->lock);
+    uint64_t n = t->n_put;
+    while (t->n_written < n) pthread_cond_wait(&t->written, &t->lock);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- the step line --------------------------------------------------------------------------------------------- */
@@ -433,6 +442,13 @@ static bool ring_take(track *t, record *out, uint64_t wait_ns) {
     return found;
 }
 
+static void note_written(track *t, uint64_t n) {
+    pthread_mutex_lock(&t->lock);
+    t->n_written += n;
+    pthread_cond_broadcast(&t->written);
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* Writes what has gathered in one go. The file comes first: it is the record, the terminal only shows it. */
 static void *writer_main(void *argument) {
     track *t = argument;
@@ -442,9 +458,11 @@ static void *writer_main(void *argument) {
         bool later = t->text.length > 0 || t->bar_stale;
         bool found = ring_take(t, &r, later ? DRAW_INTERVAL_NS : UINT64_MAX);
         if (!found && t->bar_stale && !t->out_blocked) bar_draw(t);
-        for (; found; found = t->metrics.length + t->text.length < BATCH_BYTES && ring_take(t, &r, 0))
+        uint64_t n = 0;
+        for (; found; found = t->metrics.length + t->text.length < BATCH_BYTES && ring_take(t, &r, 0), n++)
             record_write(t, &r);
         metrics_flush(t);
+        note_written(t, n);
         text_flush(t, false);
     }
     if (t->n_left_out > 0 || t->text_cut) {
@@ -465,6 +483,7 @@ static void track_free(track *t) {
     strbuf_fini(&t->text);
     strbuf_fini(&t->line);
     pthread_cond_destroy(&t->changed);
+    pthread_cond_destroy(&t->written);
     pthread_mutex_destroy(&t->lock);
     free(t->metrics_path);
     free(t->ring);
@@ -483,6 +502,7 @@ status track_open(track **out, const track_options *o) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&t->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&t->written, NULL);
     strbuf_init(&t->metrics);
     strbuf_init(&t->text);
     strbuf_init(&t->line);

@@ -20,6 +20,8 @@ typedef struct track_options {
 typedef struct track track;
 status track_open(track **out, const track_options *o);
 void track_close(track *t);
+/* Returns when metrics.jsonl holds all that was given before: a checkpoint must not know of steps that the file does not. */
+void track_sync(track *t);
 /* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);

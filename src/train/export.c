@@ -1,6 +1,7 @@
 /* export.c - a trained model as a directory that transformers loads.
  *
- * Everything goes to DIR.tmp.<pid> beside DIR, is flushed, and is renamed: whoever looks sees no DIR or a whole one.
+ * Everything goes to DIR.tmp.<pid>.<n> beside DIR, is flushed, and is renamed: whoever looks sees no DIR or a whole one.
+ * What a killed export left there goes with the next one to the same DIR.
  * Weights come from a checkpoint's mapped files or from the running program, a block of rows at a time, always as fp32
  * and rounded once to what was asked for. bf16 and fp16 runs have fp32 masters, whose rounding is the parameter itself;
  * so the masters serve every dtype. A number that fp16 cannot hold is refused by name, it would be written as infinity. */
@@ -269,13 +270,23 @@ static status copy_tokenizer(const exporter *x, const json_t *description, arena
 /* Can `dir`, which is not there, be made? Only making one tells: root passes every permission, and some file systems take
  * none. It is made in the nearest directory above that exists, and goes at once. */
 static status check_place(const char *dir) {
-    status rc = OK;
-    strbuf probe;
+    status rc;
+    int fd = -1;
+    strbuf place, probe;
+    strbuf_init(&place);
     strbuf_init(&probe);
-    dir_nearest(dir, &probe);
-    strbuf_printf(&probe, "/.ralo.tmp.%ld", (long)getpid());
-    if (mkdir(probe.text, 0777) == 0) rmdir(probe.text);
-    else rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, strerror(errno));
+    dir_nearest(dir, &place);
+    strbuf_add(&place, "/.ralo");
+    if (temporary_make(place.text, true, &probe, &fd) == OK) {
+        rc = OK;
+        rmdir(probe.text);
+        close(fd);
+    } else {
+        error_record why;
+        error_take(&why);
+        rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, why.message);
+    }
+    strbuf_fini(&place);
     strbuf_fini(&probe);
     return rc;
 }
@@ -316,10 +327,13 @@ static status write_dir(exporter *x, const json_t *description, const export_opt
     while (length > 1 && o->dir[length - 1] == '/') length--;
     const char *dir = arena_format(&x->memory, "%.*s", (int)length, o->dir), *slash = strrchr(dir, '/');
     const char *parent = !slash ? "." : slash == dir ? "/" : arena_format(&x->memory, "%.*s", (int)(slash - dir), dir);
-    x->dir = arena_format(&x->memory, "%s.tmp.%ld", dir, (long)getpid());
+    int lock = -1;
+    strbuf temporary;
+    strbuf_init(&temporary);
     TRY_GOTO(rc, export_check_dir(dir), done);
-    TRY_GOTO(rc, dir_remove_all(x->dir), done); /* left by a process that had our number and died */
-    TRY_GOTO(rc, dir_make(x->dir), done);
+    TRY_GOTO(rc, dir_make(parent), done);
+    TRY_GOTO(rc, temporary_make(dir, true, &temporary, &lock), done);
+    x->dir = temporary.text;
     TRY_GOTO(rc, fill(x, description, o->shard_bytes), fail);
     TRY_GOTO(rc, publish(x->dir, dir, parent), fail);
     goto done;
@@ -328,6 +342,8 @@ fail:
     if (dir_remove_all(x->dir) != OK) log_warn("%s", error_message());
     rc = error_give(&why);
 done:
+    if (lock >= 0) close(lock);
+    strbuf_fini(&temporary);
     arena_fini(&x->memory);
     return rc;
 }

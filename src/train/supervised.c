@@ -466,7 +466,11 @@ void trainer_close(trainer *t) {
 
 const train_state *trainer_state(const trainer *t) { return &t->state; }
 
-status trainer_save(trainer *t) { return t->checkpoints ? checkpointer_save(t->checkpoints, t->e, &t->state) : OK; }
+status trainer_save(trainer *t) {
+    if (!t->checkpoints) return OK;
+    if (t->o->on_save) t->o->on_save(t->o->context);
+    return checkpointer_save(t->checkpoints, t->e, &t->state);
+}
 
 status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
 

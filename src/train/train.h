@@ -165,6 +165,7 @@ typedef struct train_observer {
     void (*on_eval)(void *context, const train_eval_report *r);
     void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
     void (*on_message)(void *context, const char *text);
+    void (*on_save)(void *context); /* a checkpoint is about to be made: what was told before should be kept by now */
     status (*on_start)(void *context); /* all is open and what is resumed was accepted; an error ends the run */
 } train_observer;
 

@@ -97,6 +97,7 @@ int main(int argc, char **argv) {
     signal(SIGABRT, on_signal);
     signal(SIGSEGV, on_signal);
     LLVMFuzzerInitialize(&argc, &argv);
+    fuzz_checks_all = true;
     limit_memory();
     for (int i = 1; i < argc && rc == 0; i++) {
         struct stat info;

@@ -29,6 +29,11 @@ const char *fuzz_file(int slot, const void *bytes, size_t n_bytes);
 /* A directory of this process in which each name leads to the file of the slot with its number. */
 const char *fuzz_directory(const char *const names[], int n);
 
+/* For checks that cost much more than the reader: true for one input in so many, always the same ones, and for all of them where
+ * a corpus or a finding is replayed (driver.c). */
+bool fuzz_sometimes(const uint8_t *data, size_t size, unsigned one_in);
+extern bool fuzz_checks_all;
+
 /* A refusal is a message about the input; anything else (a broken invariant of ours, no message) is a finding. */
 void fuzz_refused(status rc);
 

@@ -201,6 +201,7 @@ static span pick_line(span s) {
 /* The new size; 0 when this section is no JSON or the result has no room. */
 static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, const span *s) {
     if (s->length < 2 || s->length > MUTATE_MAX_SECTION) return 0;
+    if (!strchr("{[ \t\r\n", s->text[0]) || !s->text[0]) return 0; /* most that is no JSON shows it at once */
     json_t *root = json_loadb(s->text, s->length, JSON_ALLOW_NUL, NULL);
     if (!root) return 0;
     char *text = json_dumps(mutate_tree(root), JSON_COMPACT);
