@@ -3,7 +3,7 @@
  *
  * Promises
  *   - A function that can fail returns `status`; OK is 0. The error itself (code, message, trail of the places it
- *     passed) is kept per thread until the next ERR on that thread, so nothing is allocated to report a failure.
+ *     passed) is kept per thread until the next ERR on that thread; reporting a failure never calls malloc.
  *   - Random numbers are a pure function of (key, counter): any thread, any order, any resume gives the same bits.
  *   - There is one thread pool and one level of threading. Work is cut into tasks by the caller from shapes alone,
  *     so results never depend on how many threads ran them.
