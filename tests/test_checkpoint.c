@@ -482,6 +482,28 @@ static void only_the_newest_are_kept(void **state) {
     world_fini(&w);
 }
 
+static void one_that_is_not_whole_is_not_counted(void **state) {
+    world w;
+    checkpoint_survey found;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 4);
+    flip(step_path(4, "checkpoint.json"), 100, 1);
+    flip(step_path(2, "checkpoint.json"), 100, 1);
+    if (checkpoint_survey_make(&found, run_dir) != OK) fail_msg("%s", error_message());
+    assert_int_equal(found.n, 2);
+    assert_int_equal(found.newest, 3);
+    save_steps(&w, 2, 5, 5); /* keeps 5 and 3; 4 may be looked at, 2 and 1 are older than what is kept */
+    expect_loads(&w, 5);
+    expect_loads(&w, 3);
+    assert_true(exists(step_path(4, "")));
+    assert_int_equal(count_in_run("step-"), 3);
+    save_steps(&w, 2, 6, 6);
+    expect_loads(&w, 5);
+    expect_loads(&w, 6);
+    assert_int_equal(count_in_run("step-"), 2);
+    world_fini(&w);
+}
+
 static void saving_a_step_again_replaces_it(void **state) {
     world w;
     world_init(&w, 1);
@@ -704,6 +726,7 @@ int main(void) {
         TEST(newest_whole_one_is_found),
         TEST(a_directory_that_cannot_be_read_is_not_empty),
         TEST(only_the_newest_are_kept),
+        TEST(one_that_is_not_whole_is_not_counted),
         TEST(saving_a_step_again_replaces_it),
         TEST(a_directory_has_one_writer),
     };

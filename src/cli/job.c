@@ -96,7 +96,7 @@ status job_check(const job *j) {
 
 status job_use_dir(job *j, const char *dir) {
     char newest[4096];
-    TRY(checkpoint_find_newest(dir, newest, sizeof newest));
+    TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
     if (newest[0] && !j->request.resume)
         return ERR(
             ERR_INPUT,

@@ -61,9 +61,9 @@ status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const 
 status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
 /* The step that a checkpoint directory's name says; false: it is not the name of one. */
 bool checkpoint_step_of(const char *path, int64_t *step);
-/* What a run finds in its directory, by names alone. */
+/* What a run finds in its directory. */
 typedef struct checkpoint_survey {
-    int64_t n, newest;       /* checkpoints; newest 0 of none */
+    int64_t n, newest;       /* whole checkpoints; newest 0 of none */
     uint64_t leftover_bytes; /* on disk, of writers that died: checkpointer_open removes it */
 } checkpoint_survey;
 status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir);

@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define EXAMPLES 4
+#define EXAMPLES 4         /* shown at most */
 #define WORTH_SAYING_S 2.0 /* of a start that lasts longer it is told what took so long */
 #define EVAL_SAYS_S 5.0    /* an evaluation that lasts longer says so often how far it is */
 
@@ -552,7 +552,8 @@ static status finish(trainer *t, train_result *out) {
     if (t->p->request.with_eval) {
         TRY(trainer_evaluate(t, &out->eval));
         /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
-        if ((t->o->on_example || r->comm) && r->train.problems > 0) TRY(evaluator_examples(&t->eval, EXAMPLES, t->o));
+        if ((t->o->on_example || r->comm) && r->train.problems > 0)
+            TRY(evaluator_examples(&t->eval, MIN(r->train.problems, (int64_t)EXAMPLES), t->o));
     }
     return r->export_dir ? export_model(t) : OK;
 }
@@ -562,8 +563,9 @@ status train_check(const train_request *r, const plan *p) {
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
     char found[4096]; /* before a run directory is made for what cannot be resumed */
-    if (r->resume && strcmp(r->resume, "auto") != 0) TRY(find_resumed(r, found, sizeof found));
-    return OK;
+    if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
+    TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
+    return found[0] ? OK : find_resumed(r, found, sizeof found); /* which says what is wrong with it */
 }
 
 /* What the driver counts. Ranks that share a GPU see what all of them take together, while all have it: each has its own

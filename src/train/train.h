@@ -96,7 +96,7 @@ typedef struct checkpoint_tensor {
 typedef struct checkpointer checkpointer;
 typedef struct checkpoint_options {
     const char *run_dir;
-    int64_t keep;         /* newest N kept; 0 = all */
+    int64_t keep;         /* newest N whole ones kept; 0 = all */
     const char *identity; /* model and precision in words: resuming another model is refused */
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
@@ -119,6 +119,8 @@ status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensor
                        train_state *out);
 /* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
+/* The same for who only asks whether there is one: no warnings of those that are not whole. */
+status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);
 
 /* ---- export: a directory that Hugging Face's transformers loads ------------------------------------------------- */
 
