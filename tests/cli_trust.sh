@@ -28,4 +28,77 @@ check 0 -- train --preset test-llama --set data.source=builtin:arithmetic --set 
     --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 --set train.problems=2 --set run.dir=examples --set run.threads=1
 [ "$(grep -ac '  [0-9+]*=' err)" = 2 ] || fail "train.problems=2: $(grep -ac '  [0-9+]*=' err) examples"
 
+# ---- what is no regular file: refused as any input, never waited for
+mkfifo fifo fifo.jsonl fifo.json fifo.yaml
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+special() { # TEXT ARGUMENTS: refused at once, with TEXT in the message
+    local text=$1
+    shift
+    timeout 20 "$RALO" "$@" >out 2>err </dev/null
+    local rc=$?
+    [ $rc = 2 ] && grep -aqF -- "$text" err || fail "ralo $*: exit code $rc, expected 2 and '$text': $(tail -n 1 err)"
+}
+model=$TEST_FIXTURES/hf/llama_sharded
+for i in $(seq 60); do echo "line $i of a text that says line $i of a text"; done >text
+mkdir tokenizer && cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json
+echo '{"eos_token": "<|im_end|>"}' >tokenizer/tokenizer_config.json
+check 0 -- "${tiny[@]}" --set model.vocab=352 --set data.tokenizer=tokenizer --set data.source=text --set train.steps=2 \
+    --set run.dir=tokens --set run.export=tokens-hf
+pipe='is a pipe, expected a regular file'
+special "fifo $pipe" plan fifo
+special "fifo.json $pipe" plan --preset test-llama fifo.json
+special "fifo.json $pipe" plan --preset test-llama --deepspeed fifo.json
+special "fifo.yaml $pipe" plan --preset test-llama --hardware ./fifo.yaml
+special "fifo $pipe" "${tiny[@]}" --set data.source=fifo --set run.dir=never
+special "fifo.jsonl $pipe" "${tiny[@]}" --set data.source=fifo.jsonl --set run.dir=never
+special "/dev/zero is a device" "${tiny[@]}" --set data.source=/dev/zero --set run.dir=never
+special "fifo $pipe" "${tiny[@]}" --set data.tokenizer=fifo --set run.dir=never
+special "socket is a socket" "${tiny[@]}" --set data.source=socket --set run.dir=never
+special "found a directory" "${tiny[@]}" --set data.source=. --set run.dir=never
+[ ! -e never ] || fail "a refused run made its directory"
+special "fifo $pipe" eval --model other --data fifo
+special "fifo.jsonl $pipe" eval --model other --data fifo.jsonl
+special "fifo $pipe" generate --model other --prompt-file fifo
+special "fifo.jsonl $pipe" generate --model other --prompt-file fifo.jsonl
+trap_in() { # DIR NAME: a copy of DIR as `model`, with a pipe called NAME
+    rm -rf model && cp -r "$1" model && rm -f "model/$2" && mkfifo "model/$2"
+}
+echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}' >chat.jsonl
+for name in config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json chat_template.jinja; do
+    trap_in tokens-hf $name
+    special "model/$name $pipe" train --set model.path=model --set data.source=chat.jsonl --set data.seq_len=32 \
+        --set train.steps=1 --set train.micro_batch=1 --set data.eval_fraction=0 --set train.eval_rows=0 \
+        --set train.problems=0 --set run.dir=never
+done
+for name in model.safetensors.index.json model-00001-of-00004.safetensors; do
+    trap_in "$model" $name
+    special "model/$name $pipe" train --set model.path=model --set data.source=builtin:random --set data.seq_len=8 \
+        --set train.steps=1 --set run.dir=never
+done
+cp -r tokens damaged && rm damaged/checkpoints/step-00000002/checkpoint.json &&
+    mkfifo damaged/checkpoints/step-00000002/checkpoint.json
+special "checkpoint.json $pipe" export damaged/checkpoints/step-00000002 exported
+rm -r damaged && cp -r tokens damaged && rm damaged/checkpoints/step-00000002/tensors-*1-of* &&
+    mkfifo "damaged/checkpoints/step-00000002/$(ls tokens/checkpoints/step-00000002 | grep '1-of')"
+special '1-of-00001.safetensors' export damaged/checkpoints/step-00000002 exported
+check 0 -- plan <(echo 'train: {micro_batch: 3}') --preset test-llama # what the caller opened himself is no trap
+echo 'Once' | run 0 generate --model other --max-new 1 -
+
+# ---- what a run writes in its directory goes through no link, and waits for no pipe
+traps() { # NAME: as a link to a file and as a pipe
+    rm -rf trap && mkdir -p trap/checkpoints && echo mine >mine && ln -s "$work/mine" "trap/$1"
+    timeout 20 "$RALO" "${tiny[@]}" --set train.steps=1 --set run.dir=trap >out 2>err </dev/null
+    local rc=$?
+    [ "$(cat mine)" = mine ] || fail "$1: a run wrote through a link"
+    [ $rc = 0 ] || { [ $rc = 2 ] && grep -qF "trap/$1" err; } || fail "$1 as a link: exit code $rc: $(tail -n 1 err)"
+    rm -rf trap && mkdir -p trap/checkpoints && mkfifo "trap/$1"
+    timeout 20 "$RALO" "${tiny[@]}" --set train.steps=1 --set run.dir=trap >out 2>err </dev/null
+    rc=$?
+    [ $rc = 0 ] || { [ $rc = 2 ] && grep -qF "trap/$1" err; } || fail "$1 as a pipe: exit code $rc: $(tail -n 1 err)"
+}
+traps metrics.jsonl
+traps config.yaml
+traps checkpoints/.lock
+traps checkpoints/.tmp-step-00000001
+
 finish "nothing of others is trusted"

@@ -178,8 +178,17 @@ status str_parse_bytes(const char *s, uint64_t *out);
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
 char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
+/* To read, for every reader of files: only a regular file is opened. A pipe would keep the reader waiting, a device may have no
+ * end or do something when it is opened. What the caller of the program opened himself may be anything: /dev/stdin, and
+ * /dev/fd/N, as a shell writes <(command). The caller closes *fd. */
+status file_open(const char *path, int *fd);
+/* A regular file named `name` in the open directory `dir` (AT_FDCWD: any path), through no link. `shown`: its path for
+ * messages. *n_bytes: its size. */
+status file_open_at(int dir, const char *name, const char *shown, int *fd, uint64_t *n_bytes);
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
-/* Whole or not at all: a new file beside it, flushed, that takes its name. A device or pipe is written to as it is. */
+/* Whole or not at all: a new file beside it, flushed, that takes its name, whatever had it. */
+status file_replace(const char *path, const char *text, size_t n_bytes);
+/* The same for a path that a user gave: a device or pipe is written to as it is, and a file renamed over none. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
 /* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
  * file_write_whole does. */

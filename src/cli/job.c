@@ -113,5 +113,8 @@ status config_save(const config *c, const char *run_dir) {
     memstream text;
     snprintf(path, sizeof path, "%s/config.yaml", run_dir);
     config_write_yaml(c, memstream_open(&text), false);
-    return memstream_save(&text, path);
+    char *yaml = memstream_take(&text);
+    status rc = file_replace(path, yaml, text.n_bytes); /* the run's own name: what has it is no wish of the user's */
+    free(yaml);
+    return rc;
 }

@@ -511,7 +511,7 @@ static status check_fresh(const char *run_dir) {
 static status open_dir(checkpointer *c, const checkpoint_options *o) {
     TRY(dir_make(c->dir));
     const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
-    if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
+    if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         return ERR(ERR_IO, "open %s: %s", lock, strerror(errno));
     /* File systems without locks refuse with another error; there, one writer per directory is the user's care. */
     if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)

@@ -59,6 +59,9 @@ status checkpoint_write(const char *dir, const checkpoint_layout *l, const check
 /* The same by many ranks: each writes its share, and when all have, one of them joins what they say of it. */
 status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank);
 status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
+/* train_state as checkpoint.json holds it. A number outside of its range is refused by its name; `where` opens the message. */
+json_t *state_to_json(const train_state *s);
+status state_from_json(const json_t *root, const char *where, train_state *out);
 /* The step that a checkpoint directory's name says; false: it is not the name of one. */
 bool checkpoint_step_of(const char *path, int64_t *step);
 /* What a run finds in its directory. */

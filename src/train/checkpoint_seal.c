@@ -11,7 +11,6 @@
 #define SEAL_AFTER "\"\n}\n"
 enum {
     SEAL_BYTES = sizeof SEAL_BEFORE - 1 + CHECKSUM_BYTES + sizeof SEAL_AFTER - 1,
-    JSON_MAX_BYTES = 256 << 20,
 };
 
 void checksum_format(char out[CHECKSUM_BYTES + 1], XXH128_hash_t h) {
@@ -67,7 +66,7 @@ status sealed_read(const char *path, json_t **out) {
     size_t n_bytes;
     json_error_t where;
     *out = NULL;
-    TRY(file_read_all(path, JSON_MAX_BYTES, &text, &n_bytes));
+    TRY(file_read_all(path, SEALED_MAX_BYTES, &text, &n_bytes));
     if (n_bytes <= SEAL_BYTES) {
         rc = ERR(ERR_INPUT, "%s: found %zu bytes, expected a sealed checkpoint.json; it is cut short", path, n_bytes);
         goto done;

@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
 #include <unistd.h>
 
 enum { ALONE = -1 }; /* in the place of a rank */
@@ -82,29 +80,6 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
         }
     }
     return OK;
-}
-
-/* ---- the state as JSON --------------------------------------------------------------------------------------- */
-
-/* JSON has no NaN and no infinity, and its integers end at 2^63: those go as words. */
-static json_t *json_from_double(double x) {
-    if (isfinite(x)) return json_real(x);
-    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
-}
-
-static json_t *json_from_u64(uint64_t x) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, x);
-    return json_string(text);
-}
-
-static json_t *state_to_json(const train_state *s) {
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:I, s:I}}", "step", (json_int_t)s->step, "updates",
-                     (json_int_t)s->updates, "data_row", json_from_u64(s->data_row), "tokens", json_from_u64(s->tokens),
-                     "seed", json_from_u64(s->seed), "first_loss", json_from_double(s->first_loss), "last_loss",
-                     json_from_double(s->last_loss), "scaler", "scale", json_from_double(s->scaler.scale),
-                     "clean_steps", (json_int_t)s->scaler.clean_steps, "hysteresis_left",
-                     (json_int_t)s->scaler.hysteresis_left);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
