@@ -155,7 +155,15 @@ typedef struct utf8_scan {
     bool is_cut;
 } utf8_scan;
 utf8_scan utf8_check(const char *text, size_t n_bytes);
-size_t utf8_mark_bytes(const char *text, size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
+size_t utf8_mark_bytes(const char *text,
+                       size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
+
+/* Text of files, names and models, as it may be shown: control characters but line break and tab, and bytes that are not UTF-8,
+ * become \x1b, \x9f or \u009b, so that they do nothing to a terminal. JSON stays JSON: its strings hold none but those that
+ * become \u. Writes at most `room` bytes to out and returns how many; *taken: the bytes of text that stand for. A character that
+ * the end of the text cuts off is left, where `more` is to come. */
+size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken);
+void strbuf_add_escaped(strbuf *b, const char *text, size_t n_bytes);
 
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);
@@ -186,6 +194,10 @@ status file_open(const char *path, int *fd);
  * messages. *n_bytes: its size. */
 status file_open_at(int dir, const char *name, const char *shown, int *fd, uint64_t *n_bytes);
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
+/* The rest of an open file. `shown`: its path for messages. */
+status file_read_fd(int fd, const char *shown, size_t max_bytes, char **out, size_t *n_bytes);
+status file_write_new(const char *path, const char *text,
+                      size_t n_bytes); /* that was not there; on disk when it returns */
 /* Whole or not at all: a new file beside it, flushed, that takes its name, whatever had it. */
 status file_replace(const char *path, const char *text, size_t n_bytes);
 /* The same for a path that a user gave: a device or pipe is written to as it is, and a file renamed over none. */

@@ -4,6 +4,7 @@
  * only a pointer, because a library that a running program loads (dlopen) may have hardly any of that. No malloc, so that
  * an error can be told where none is allowed, and no lock. The record stays readable until the next ERR on the thread. Formatting goes through a second buffer because a message is often
  * built from the previous one: ERR(code, "%s: %s", path, error_message()).
+ * Names and texts of others stand in messages: they are escaped here, for whoever shows the message.
  * A trail that outgrows its slots keeps where the error was made and the outermost place, and loses the middle. */
 #include "base/base.h"
 
@@ -76,7 +77,8 @@ status error_set(status code, const char *file, int line, const char *func, cons
 
     r->code = code;
     r->n_trail = 0;
-    memcpy(r->message, message, strlen(message) + 1);
+    size_t taken, n = text_escape(message, strlen(message), false, r->message, sizeof r->message - 1, &taken);
+    r->message[n] = 0;
     trail_add(r, file, line, func);
     return code;
 }

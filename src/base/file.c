@@ -113,6 +113,12 @@ static status read_to_end(int fd, const char *path, size_t size_hint, size_t max
     return OK;
 }
 
+status file_read_fd(int fd, const char *shown, size_t max_bytes, char **out, size_t *n_bytes) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) return ERR(ERR_IO, "stat %s: %s", shown, strerror(errno));
+    return read_to_end(fd, shown, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0, max_bytes, out, n_bytes);
+}
+
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes) {
     *out = NULL;
     *n_bytes = 0;
@@ -179,6 +185,12 @@ static status write_and_close(int fd, const char *path, const char *text, size_t
     if (close(fd) != 0 && rc == OK) /* network file systems report a full disk here */
         rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
     return rc;
+}
+
+status file_write_new(const char *path, const char *text, size_t n_bytes) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
+    return write_and_close(fd, path, text, n_bytes);
 }
 
 /* A device or a pipe that has the name (/dev/null, /dev/stdout) gets the bytes: a file renamed over it would take it from

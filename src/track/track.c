@@ -254,7 +254,7 @@ static void text_add_line(track *t, const char *text) {
     while (length > 0 && text[length - 1] == '\n') length--;
     bool shown = t->bar_shown;
     bar_clear(t);
-    strbuf_add_bytes(&t->text, text, length);
+    strbuf_add_escaped(&t->text, text, length);
     strbuf_add(&t->text, "\n");
     if (shown) bar_draw(t);
 }
@@ -491,7 +491,9 @@ status track_open(track **out, const track_options *o) {
     strbuf_init(&t->line);
     /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
     if (o->out) fflush(o->out);
-    t->out_fd = o->out ? fileno(o->out) : -1;
+    t->out_fd = !o->out            ? -1
+                : o->out == stderr ? STDERR_FILENO
+                                   : fileno(o->out); /* cli's stderr is a filter before it */
     ASSERT(!o->out || t->out_fd >= 0);
     const char *term = getenv("TERM");
     t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);

@@ -43,6 +43,7 @@ struct checkpointer {
     arena memory;
     const char *dir; /* RUN/checkpoints */
     const char *identity, *model;
+    const struct tokenizer_files *tokenizer;
     int64_t keep;
     checkpoint_layout layout;
     copy_task *copies;
@@ -313,7 +314,7 @@ static status make_empty(const char *path) {
 }
 
 static checkpoint_words words_of(const checkpointer *c, const train_state *s) {
-    return (checkpoint_words){c->identity, c->model, s};
+    return (checkpoint_words){c->identity, c->model, s, c->tokenizer};
 }
 
 /* Every file is in the temporary directory: now the name, and only then do older ones go. */
@@ -572,6 +573,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     pthread_cond_init(&c->changed, NULL);
     c->lock_fd = -1;
     c->keep = o->keep;
+    c->tokenizer = o->tokenizer;
     c->comm = o->comm;
     c->n_ranks = c->comm ? comm_size(c->comm) : 1;
     c->rank = c->comm ? comm_rank(c->comm) : 0;

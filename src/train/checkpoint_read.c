@@ -6,6 +6,7 @@
  * cut tensor, whose rows or columns tensor ranks share. Other cuts are refused by name. */
 #include "train/checkpoint_io.h"
 #include "train/checkpoint_seal.h"
+#include "train/tokenizer_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -79,6 +80,12 @@ status checkpoint_check(const char *dir) {
     TRY_GOTO(rc, check_format(root, json_path), done);
     json_array_foreach(json_object_get(root, "files"), i, file)
         TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
+    const json_t *list = json_object_get(root, "tokenizer_files");
+    if (list) {
+        tokenizer_files tokenizer;
+        rc = tokenizer_files_load(&tokenizer, dir, list, false);
+        tokenizer_files_fini(&tokenizer);
+    }
 done:
     json_decref(root);
     arena_fini(&memory);
@@ -510,6 +517,9 @@ void checkpoint_reader_close(checkpoint_reader *r) {
 }
 
 const json_t *checkpoint_reader_model(const checkpoint_reader *r) { return json_object_get(r->root, "model"); }
+const json_t *checkpoint_reader_tokenizer(const checkpoint_reader *r) {
+    return json_object_get(r->root, "tokenizer_files");
+}
 int64_t checkpoint_reader_step(const checkpoint_reader *r) { return r->state.step; }
 
 bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out) {

@@ -5,6 +5,7 @@
  * cache that returns others is found when reading. */
 #include "train/checkpoint_io.h"
 #include "train/checkpoint_seal.h"
+#include "train/tokenizer_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -224,6 +225,19 @@ static status write_shards(const char *dir, const checkpoint_layout *l, const ch
     return OK;
 }
 
+/* The same files in every checkpoint of a run, so that each can go anywhere by itself. */
+static status write_tokenizer(const char *dir, const tokenizer_files *files, json_t *root) {
+    if (!files || files->n == 0) return OK;
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/tokenizer", dir);
+    status rc = dir_make(path.text);
+    if (rc == OK) rc = tokenizer_files_write(files, path.text);
+    strbuf_fini(&path);
+    json_object_set_new(root, "tokenizer_files", tokenizer_files_json(files));
+    return rc;
+}
+
 /* checkpoint.json: the last file, without which the others are nothing. Takes files and tensors over. */
 static status write_index(const char *dir, const checkpoint_words *w, json_t *files, json_t *tensors) {
     json_t *root =
@@ -238,7 +252,8 @@ static status write_index(const char *dir, const checkpoint_words *w, json_t *fi
     strbuf path;
     strbuf_init(&path);
     strbuf_printf(&path, "%s/checkpoint.json", dir);
-    status rc = sealed_write(path.text, root);
+    status rc = write_tokenizer(dir, w->tokenizer, root);
+    if (rc == OK) rc = sealed_write(path.text, root);
     strbuf_fini(&path);
     json_decref(root);
     return rc;

@@ -48,6 +48,7 @@ struct trainer {
     uint64_t timed_tokens;
     double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
     char *description;             /* of the model, for export */
+    tokenizer_files tokenizer;     /* on the rank that writes */
     arena memory;
 };
 
@@ -413,11 +414,13 @@ static status open_parts(trainer *t) {
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
     TRY(export_describe(r, t->d, &t->description));
+    if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* before a checkpoint is looked for: what a crash left is put right, and nobody else writes there */
         checkpoint_options co = {.run_dir = r->run_dir,
                                  .keep = r->keep,
                                  .identity = id,
                                  .model = t->description,
+                                 .tokenizer = &t->tokenizer,
                                  .background = r->train.save_every > 0,
                                  .comm = r->comm,
                                  .fresh = !r->resume};
@@ -460,6 +463,7 @@ void trainer_close(trainer *t) {
     }
     free(t->tensors);
     free(t->description);
+    tokenizer_files_fini(&t->tokenizer);
     arena_fini(&t->memory);
     free(t);
 }
@@ -481,7 +485,7 @@ static status export_saved(trainer *t, const export_options *o, export_report *o
 
 status trainer_export(trainer *t, const export_options *o, export_report *out) {
     if (t->r->comm) return export_saved(t, o, out);
-    return export_running(t->e, t->p, t->description, o, out);
+    return export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
 }
 
 status trainer_param_hash(trainer *t, uint64_t *out) {
