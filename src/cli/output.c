@@ -1,6 +1,8 @@
 /* output.c - JSON on stdout, and pieces of it that several commands print. */
 #include "cli/output.h"
 
+#include <string.h>
+
 void json_print(json_t *root, int digits) {
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(digits));
     putchar('\n');
@@ -21,6 +23,8 @@ json_t *json_text(const char *text, size_t n_bytes) {
     strbuf_fini(&b);
     return out ? out : json_null();
 }
+
+json_t *json_name(const char *name) { return json_text(name, strlen(name)); }
 
 void memory_json_add(json_t *memory, const ledger *used, uint64_t host_bytes) {
     for (tier t = 0; t < TIER_COUNT; t++) {
