@@ -25,16 +25,17 @@
 
 #define JINJA_MAX_SOURCE_BYTES ((size_t)1 << 20)
 #define JINJA_MAX_OUTPUT_BYTES ((size_t)256 << 20) /* a conversation may be as long as a line of records */
-#define JINJA_MAX_STEPS ((uint64_t)50 << 20)       /* expressions and statements evaluated, bytes handled by filters / 64 */
-#define JINJA_MAX_DEPTH 128                        /* nesting in the source, calls of macros, nesting of values */
-#define JINJA_MAX_VALUE_BYTES ((size_t)1 << 30)    /* everything alive in one render */
+#define JINJA_MAX_STEPS ((uint64_t)50 << 20) /* expressions and statements evaluated, bytes handled by filters / 64 */
+#define JINJA_MAX_DEPTH 128                  /* nesting in the source, calls of macros, nesting of values */
+#define JINJA_MAX_VALUE_BYTES ((size_t)1 << 30) /* everything alive in one render */
 
 typedef struct jinja jinja;
 /* `name` stands in error messages: the file. The source must be UTF-8. */
 status jinja_open(jinja **out, const char *source, size_t n_bytes, const char *name);
 void jinja_close(jinja *t);
 bool jinja_marks_generation(const jinja *t); /* has it {% generation %} blocks? */
-bool jinja_reads(const jinja *t, const char *variable); /* does it name this global variable (tools, enable_thinking)? */
+bool jinja_reads(const jinja *t,
+                 const char *variable); /* does it name this global variable (tools, enable_thinking)? */
 
 typedef struct jinja_range {
     size_t begin, end; /* bytes of the output */
