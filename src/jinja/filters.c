@@ -41,14 +41,18 @@ static value do_replace(render *r, value v, const value *args) {
     return text_replace(r, value_text(r, v), value_text(r, args[0]), value_text(r, args[1]), count);
 }
 
-static value markup(render *r, value text) {
+value markup_value(render *r, value text) {
     string *s = render_alloc(r, sizeof *s);
     *s = *text.s;
     s->is_markup = true;
     return text_value(s);
 }
-static value do_safe(render *r, value v, const value *args) { return markup(r, text_value(value_text(r, v))); }
-static value do_escape(render *r, value v, const value *args) {
+value markup_as(render *r, value from, value text) {
+    bool keeps = from.kind == V_STRING && from.s->is_markup && text.kind == V_STRING && !text.s->is_markup;
+    return keeps ? markup_value(r, text) : text;
+}
+static value do_safe(render *r, value v, const value *args) { return markup_value(r, text_value(value_text(r, v))); }
+value text_escape(render *r, value v) {
     static const struct {
         char c;
         const char *entity;
@@ -66,8 +70,9 @@ static value do_escape(render *r, value v, const value *args) {
                 plain = i + 1;
             }
     builder_add_part(&b, s, plain, s->length);
-    return markup(r, builder_take(&b));
+    return markup_value(r, builder_take(&b));
 }
+static value do_escape(render *r, value v, const value *args) { return text_escape(r, v); }
 
 static value do_indent(render *r, value v, const value *args) {
     builder b;
@@ -139,6 +144,7 @@ static value do_wordcount(render *r, value v, const value *args) {
 
 static value do_format(render *r, value v, const arguments *a) {
     const string *format = value_text(r, v);
+    if (v.kind == V_STRING && v.s->is_markup) return fail(r, "format of text that was marked safe is not supported");
     if (a->n_positional && a->n_named)
         return fail(r, "format: can't handle positional and keyword arguments at the same time");
     if (a->n_named) {
@@ -247,8 +253,8 @@ static const filter_row filters[] = {
     {{.name = "abs"}, .apply = do_abs},
     {{"attr", 1, .parameters = {"name"}}, .apply = do_attr},
     {{"batch", 1, .parameters = {"linecount", "fill_with"}}, .apply = do_batch},
-    {{.name = "capitalize"}, .apply = do_capitalize},
-    {{"center", .parameters = {"width"}}, .apply = do_center},
+    {{.name = "capitalize"}, .apply = do_capitalize, .keeps_markup = true},
+    {{"center", .parameters = {"width"}}, .apply = do_center, .keeps_markup = true},
     {{.name = "count"}, .apply = do_length},
     {{"d", .parameters = {"default_value", "boolean"}}, .apply = do_default},
     {{"default", .parameters = {"default_value", "boolean"}}, .apply = do_default},
@@ -261,14 +267,14 @@ static const filter_row filters[] = {
     NO("forceescape", "use escape"),
     {{"format", .is_variadic = true}, .apply_variadic = do_format},
     {{"groupby", 1, .parameters = {"attribute", "default", "case_sensitive"}}, .apply = do_groupby},
-    {{"indent", .parameters = {"width", "first", "blank"}}, .apply = do_indent},
+    {{"indent", .parameters = {"width", "first", "blank"}}, .apply = do_indent, .keeps_markup = true},
     {{"int", .parameters = {"default", "base"}}, .apply = do_int},
     {{.name = "items"}, .apply = do_items},
     {{"join", .parameters = {"d", "attribute"}}, .apply = do_join},
     {{.name = "last"}, .apply = do_last},
     {{.name = "length"}, .apply = do_length},
     {{.name = "list"}, .apply = do_list},
-    {{.name = "lower"}, .apply = do_lower},
+    {{.name = "lower"}, .apply = do_lower, .keeps_markup = true},
     {{"map", .is_variadic = true}, .apply_variadic = do_map},
     {{"max", .parameters = {"case_sensitive", "attribute"}}, .apply = do_max},
     {{"min", .parameters = {"case_sensitive", "attribute"}}, .apply = do_min},
@@ -277,7 +283,7 @@ static const filter_row filters[] = {
     {{"reject", .is_variadic = true}, .apply_variadic = do_reject},
     {{"rejectattr", .is_variadic = true}, .apply_variadic = do_rejectattr},
     {{"replace", 2, .parameters = {"old", "new", "count"}}, .apply = do_replace},
-    {{.name = "reverse"}, .apply = do_reverse},
+    {{.name = "reverse"}, .apply = do_reverse, .keeps_markup = true},
     {{"round", .parameters = {"precision", "method"}}, .apply = do_round},
     {{.name = "safe"}, .apply = do_safe},
     {{"select", .is_variadic = true}, .apply_variadic = do_select},
@@ -289,10 +295,10 @@ static const filter_row filters[] = {
     {{"sum", .parameters = {"attribute", "start"}}, .apply = do_sum},
     {{.name = "title"}, .apply = do_title},
     {{"tojson", .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"}}, .apply = do_tojson},
-    {{"trim", .parameters = {"chars"}}, .apply = do_trim},
-    {{"truncate", .parameters = {"length", "killwords", "end", "leeway"}}, .apply = do_truncate},
+    {{"trim", .parameters = {"chars"}}, .apply = do_trim, .keeps_markup = true},
+    {{"truncate", .parameters = {"length", "killwords", "end", "leeway"}}, .apply = do_truncate, .keeps_markup = true},
     {{"unique", .parameters = {"case_sensitive", "attribute"}}, .apply = do_unique},
-    {{.name = "upper"}, .apply = do_upper},
+    {{.name = "upper"}, .apply = do_upper, .keeps_markup = true},
     NO("urlencode", "templates render no URLs"),
     NO("urlize", "templates render no HTML"),
     {{.name = "wordcount"}, .apply = do_wordcount},
@@ -313,5 +319,7 @@ value filter_call(render *r, const char *name, value v, const arguments *a) {
     if (!row) return fail(r, "there is no filter '%.100s'", name);
     if (row->refused) return fail(r, "filter '%s' is not supported (%s)", row->s.name, row->refused);
     if (row->apply_variadic) return row->apply_variadic(r, v, a);
-    return arguments_bind(r, "filter", &row->s, a, args) ? row->apply(r, v, args) : NONE;
+    if (!arguments_bind(r, "filter", &row->s, a, args)) return NONE;
+    value out = row->apply(r, v, args);
+    return row->keeps_markup ? markup_as(r, v, out) : out;
 }

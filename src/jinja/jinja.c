@@ -43,16 +43,52 @@ bool jinja_reads(const jinja *t, const char *variable) {
     return false;
 }
 
+#define ALL_VARIABLES SIZE_MAX
+
 /* ---- rendering ------------------------------------------------------------------------------------------------------ */
 
+/* bos_token and its like are the model's own, not somebody's text. */
+static bool is_token_name(const char *name) { return str_ends_with(name, "_token"); }
+
+/* A role that is a plain word counts as the template's: Phi-3 writes '<|' + role + '|>'. */
+static bool is_plain_word(const string *s) {
+    for (size_t i = 0; i < s->length; i++) {
+        char c = s->text[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-'))
+            return false;
+    }
+    return true;
+}
+
+static void clear_role(render *r, value message) {
+    const value *role = message.kind == V_DICT ? dict_find_text(message.d, "role", 4) : NULL;
+    if (!role || role->kind != V_STRING || !is_plain_word(role->s)) return;
+    dict_set(r, message.d, string_literal(r, "role"), string_of(r, role->s->text, role->s->length, 0));
+}
+
+/* The conversation: its roles are not marked, and where one message is asked for, only that one is. */
+static value messages_from_json(render *r, const json_t *j, size_t only) {
+    if (!json_is_array(j)) return value_from_json(r, j, only == ALL_VARIABLES ? MARK_VARIABLE : 0, 0);
+    list *l = list_new(r, json_array_size(j));
+    for (size_t i = 0; i < json_array_size(j) && !failed(r); i++) {
+        uint8_t marks = only == ALL_VARIABLES || only == i ? MARK_VARIABLE : 0;
+        value message = value_from_json(r, json_array_get(j, i), marks, 1);
+        if (marks) clear_role(r, message);
+        list_add(r, l, message);
+    }
+    return list_value(l);
+}
+
 /* Variables hide the functions of their name; what the template never names is not looked at. */
-static void bind_globals(render *r) {
+static void bind_globals(render *r, size_t only) {
     const jinja *t = r->template;
     r->globals = render_alloc(r, (t->n_names + 1) * sizeof *r->globals);
     for (size_t i = 0; i < t->n_names && !failed(r); i++) {
         const json_t *j = json_object_get(r->variables, t->names[i]);
         const function *f = j ? NULL : function_find(t->names[i]);
-        if (j) r->globals[i] = value_from_json(r, j, 0);
+        bool is_marked = only == ALL_VARIABLES && !is_token_name(t->names[i]);
+        if (j && strcmp(t->names[i], "messages") == 0) r->globals[i] = messages_from_json(r, j, only);
+        else if (j) r->globals[i] = value_from_json(r, j, is_marked ? MARK_VARIABLE : 0, 0);
         else if (f) r->globals[i] = (value){.kind = V_FUNCTION, .function = f};
     }
 }
@@ -86,7 +122,7 @@ static void output_clear(jinja_output *out) {
     out->raised = NULL;
 }
 
-status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) {
+static status render_marking(const jinja *t, const json_t *variables, size_t only, jinja_output *out) {
     render r = {.template = t, .variables = variables};
     builder b;
     status rc = OK;
@@ -94,7 +130,7 @@ status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) 
     arena_init(&r.memory);
     builder_init(&b, &r);
     r.out = &b;
-    bind_globals(&r);
+    bind_globals(&r, only);
     if (!failed(&r)) execute(&r, (const node *const *)t->body, t->n_body);
     if (!failed(&r) && b.length > JINJA_MAX_OUTPUT_BYTES)
         fail(&r, "more than %zu MiB of output", JINJA_MAX_OUTPUT_BYTES >> 20);
@@ -105,6 +141,14 @@ status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) 
     builder_fini(&b);
     arena_fini(&r.memory);
     return rc;
+}
+
+status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) {
+    return render_marking(t, variables, ALL_VARIABLES, out);
+}
+
+status jinja_render_message(const jinja *t, const json_t *variables, size_t i, jinja_output *out) {
+    return render_marking(t, variables, i, out);
 }
 
 void jinja_output_free(jinja_output *out) {

@@ -432,9 +432,9 @@ static value cycler_reset(render *r, value self, const value *args) {
     { .of = V_STRING, .s = {.name = method}, .call = function }
 /* clang-format off */
 static const method_row methods[] = {
-    {V_STRING, {"strip", .parameters = {""}}, .call = str_strip},
-    {V_STRING, {"lstrip", .parameters = {""}}, .call = str_lstrip},
-    {V_STRING, {"rstrip", .parameters = {""}}, .call = str_rstrip},
+    {V_STRING, {"strip", .parameters = {""}}, .call = str_strip, .keeps_markup = true},
+    {V_STRING, {"lstrip", .parameters = {""}}, .call = str_lstrip, .keeps_markup = true},
+    {V_STRING, {"rstrip", .parameters = {""}}, .call = str_rstrip, .keeps_markup = true},
     PLAIN("upper", str_upper), PLAIN("lower", str_lower), PLAIN("title", str_title), PLAIN("capitalize", str_capitalize),
     PLAIN("swapcase", str_swapcase), PLAIN("isdigit", str_isdigit), PLAIN("isdecimal", str_isdecimal),
     PLAIN("isnumeric", str_isnumeric), PLAIN("isalpha", str_isalpha), PLAIN("isalnum", str_isalnum),
@@ -446,16 +446,16 @@ static const method_row methods[] = {
     {V_STRING, {"join", 1, .parameters = {""}}, .call = str_join},
     {V_STRING, {"partition", 1, .parameters = {""}}, .call = str_partition},
     {V_STRING, {"rpartition", 1, .parameters = {""}}, .call = str_rpartition},
-    {V_STRING, {"startswith", 1, .parameters = {"", "", ""}}, .call = str_startswith},
-    {V_STRING, {"endswith", 1, .parameters = {"", "", ""}}, .call = str_endswith},
-    {V_STRING, {"find", 1, .parameters = {"", "", ""}}, .call = str_find},
-    {V_STRING, {"rfind", 1, .parameters = {"", "", ""}}, .call = str_rfind},
-    {V_STRING, {"index", 1, .parameters = {"", "", ""}}, .call = str_index},
-    {V_STRING, {"rindex", 1, .parameters = {"", "", ""}}, .call = str_rindex},
-    {V_STRING, {"count", 1, .parameters = {"", "", ""}}, .call = str_count},
+    {V_STRING, {"startswith", 1, .parameters = {"", "", ""}}, .call = str_startswith, .keeps_markup = true},
+    {V_STRING, {"endswith", 1, .parameters = {"", "", ""}}, .call = str_endswith, .keeps_markup = true},
+    {V_STRING, {"find", 1, .parameters = {"", "", ""}}, .call = str_find, .keeps_markup = true},
+    {V_STRING, {"rfind", 1, .parameters = {"", "", ""}}, .call = str_rfind, .keeps_markup = true},
+    {V_STRING, {"index", 1, .parameters = {"", "", ""}}, .call = str_index, .keeps_markup = true},
+    {V_STRING, {"rindex", 1, .parameters = {"", "", ""}}, .call = str_rindex, .keeps_markup = true},
+    {V_STRING, {"count", 1, .parameters = {"", "", ""}}, .call = str_count, .keeps_markup = true},
     {V_STRING, {"replace", 2, .parameters = {"", "", ""}}, .call = str_replace},
-    {V_STRING, {"removeprefix", 1, .parameters = {""}}, .call = str_removeprefix},
-    {V_STRING, {"removesuffix", 1, .parameters = {""}}, .call = str_removesuffix},
+    {V_STRING, {"removeprefix", 1, .parameters = {""}}, .call = str_removeprefix, .keeps_markup = true},
+    {V_STRING, {"removesuffix", 1, .parameters = {""}}, .call = str_removesuffix, .keeps_markup = true},
     {V_STRING, {"ljust", 1, .parameters = {"", ""}}, .call = str_ljust},
     {V_STRING, {"center", 1, .parameters = {"", ""}}, .call = str_center},
     {V_STRING, {"rjust", 1, .parameters = {"", ""}}, .call = str_rjust},
@@ -500,6 +500,9 @@ value method_call(render *r, const struct method *m, const arguments *a) {
     if (m->row->refused)
         return fail(r, "method '%s' of '%s' is not supported (%s)", m->row->s.name, value_type(m->self),
                     m->row->refused);
+    if (m->self.kind == V_STRING && m->self.s->is_markup && !m->row->keeps_markup)
+        return fail(r, "method '%s' of text that was marked safe is not supported", m->row->s.name);
     if (m->row->call_variadic) return m->row->call_variadic(r, m->self, a);
-    return arguments_bind(r, "method", &m->row->s, a, args) ? m->row->call(r, m->self, args) : NONE;
+    if (!arguments_bind(r, "method", &m->row->s, a, args)) return NONE;
+    return markup_as(r, m->self, m->row->call(r, m->self, args));
 }

@@ -115,7 +115,18 @@ value sign_value(render *r, value v, bool is_negative) {
 
 /* ---- sequences ------------------------------------------------------------------------------------------------------ */
 
+/* Text that was marked safe escapes what is added to it, and stays marked. */
+static value concatenate_markup(render *r, value a, value b) {
+    value left = text_escape(r, a), right = text_escape(r, b);
+    builder out;
+    builder_init(&out, r);
+    builder_add_string(&out, left.s);
+    builder_add_string(&out, right.s);
+    return markup_value(r, builder_take(&out));
+}
+
 static value concatenate(render *r, value a, value b) {
+    if (a.kind == V_STRING && (a.s->is_markup || b.s->is_markup)) return concatenate_markup(r, a, b);
     if (a.kind == V_STRING) {
         builder out;
         builder_init(&out, r);
@@ -172,7 +183,8 @@ static bool compares(render *r, int op, value a, value b) {
 value operate(render *r, int op, value a, value b) {
     if (op >= T_EQ && op <= T_LE) return bool_value(compares(r, op, a, b));
     if (op == T_IN || op == T_NOT_IN) return bool_value(compares(r, op, a, b));
-    if (op == T_MOD && a.kind == V_STRING) return format_percent(r, a.s, b);
+    if (op == T_MOD && a.kind == V_STRING)
+        return a.s->is_markup ? fail(r, "%% on text that was marked safe is not supported") : format_percent(r, a.s, b);
     if (a.kind == V_UNDEFINED || b.kind == V_UNDEFINED) return undefined_fail(r, a.kind == V_UNDEFINED ? a : b);
     if (value_is_number(a) && value_is_number(b)) {
         bool is_float = a.kind == V_FLOAT || b.kind == V_FLOAT;
@@ -181,8 +193,8 @@ value operate(render *r, int op, value a, value b) {
                       a.marks | b.marks);
     }
     if (op == T_ADD && a.kind == b.kind && is_sequence(a)) return concatenate(r, a, b);
-    if (op == T_MUL && is_sequence(a) && value_is_int(b)) return repeat(r, a, value_int(b));
-    if (op == T_MUL && is_sequence(b) && value_is_int(a)) return repeat(r, b, value_int(a));
+    if (op == T_MUL && is_sequence(a) && value_is_int(b)) return markup_as(r, a, repeat(r, a, value_int(b)));
+    if (op == T_MUL && is_sequence(b) && value_is_int(a)) return markup_as(r, b, repeat(r, b, value_int(a)));
     return mismatch(r, op, a, b);
 }
 
@@ -241,7 +253,7 @@ value slice_value(render *r, value v, value start, value stop, value step) {
     int64_t count = distance > 0 ? (distance - 1) / stride + 1 : 0;
     if (count == 0) from = 0;
     by = MAX(MIN(by, n), -n); /* a longer step is not needed for one item */
-    if (v.kind == V_STRING) return slice_string(r, v.s, from, count, by ? by : 1);
+    if (v.kind == V_STRING) return markup_as(r, v, slice_string(r, v.s, from, count, by ? by : 1));
     if (v.kind == V_RANGE) {
         struct range *range = render_alloc(r, sizeof *range);
         int64_t first = v.range->start + from * v.range->step, stepped = v.range->step * (by ? by : 1);

@@ -95,15 +95,32 @@ node *node_new(parser *p, node_kind kind) {
     return n;
 }
 
+/* Where a name stands in the table of names, or would. */
+static size_t name_slot(const parser *p, const char *name) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * 0x100000001b3u;
+    size_t slot = (h ^ h >> 32) & (p->n_slots - 1);
+    while (p->slots[slot] && strcmp(p->t->names[p->slots[slot] - 1], name) != 0) slot = (slot + 1) & (p->n_slots - 1);
+    return slot;
+}
+
+static void slots_grow(parser *p) {
+    free(p->slots);
+    p->n_slots = p->n_slots ? p->n_slots * 2 : 64;
+    p->slots = mem_alloc(p->n_slots * sizeof *p->slots);
+    for (size_t i = 0; i < p->t->n_names; i++) p->slots[name_slot(p, p->t->names[i])] = (uint32_t)i + 1;
+}
+
 int name_id(parser *p, const char *name, bool is_read) {
     jinja *t = p->t;
-    size_t i = 0;
-    while (i < t->n_names && strcmp(t->names[i], name) != 0) i++;
+    size_t slot = name_slot(p, name), i = p->slots[slot] ? p->slots[slot] - 1 : t->n_names;
     if (i == t->n_names) {
         size_t capacity = t->names_capacity;
         t->names = array_grow(t->names, &capacity, i + 1, sizeof *t->names);
         t->is_read = array_grow(t->is_read, &t->names_capacity, i + 1, sizeof *t->is_read);
         t->names[t->n_names++] = name;
+        p->slots[slot] = (uint32_t)t->n_names;
+        if (t->n_names * 2 > p->n_slots) slots_grow(p);
     }
     t->is_read[i] |= is_read;
     return (int)i;
@@ -386,6 +403,9 @@ static status parse_statement(parser *p, node **out) {
 
 status parse(jinja *t, const token_list *tokens) {
     parser p = {.t = t, .at = tokens->items};
+    slots_grow(&p);
     t->loop_name = name_id(&p, "loop", false);
-    return parse_body(&p, NULL, &t->body, &t->n_body);
+    status rc = parse_body(&p, NULL, &t->body, &t->n_body);
+    free(p.slots);
+    return rc;
 }

@@ -9,6 +9,8 @@ typedef struct parser {
     int loops;                                    /* `break` may stand here: loops around it in the same body */
     macro_signature *macros[JINJA_MAX_DEPTH + 1]; /* the bodies around it */
     int n_macros;
+    uint32_t *slots; /* names by their hash: id + 1 */
+    size_t n_slots;
     bool is_soft; /* inside of an `if`: an unknown filter is an error only where it is reached, as in jinja2 */
 } parser;
 

@@ -96,7 +96,11 @@ typedef struct filter_row {
     value (*apply)(render *r, value v, const value *args);
     value (*apply_variadic)(render *r, value v, const arguments *a);
     const char *refused; /* known to jinja2, but not to us: why */
+    bool keeps_markup;   /* of text that was marked safe, the result is too */
 } filter_row;
+value markup_value(render *r, value text);          /* marked safe */
+value markup_as(render *r, value from, value text); /* marked as `from` is */
+value text_escape(render *r, value v);              /* for HTML; marked safe */
 const filter_row *filter_find(const char *name);
 value filter_call(render *r, const char *name, value v, const arguments *a);
 
@@ -113,6 +117,7 @@ typedef struct method_row {
     value (*call)(render *r, value self, const value *args);
     value (*call_variadic)(render *r, value self, const arguments *a);
     const char *refused;
+    bool keeps_markup;
 } method_row;
 value dict_items(render *r, value self, const value *args);
 const method_row *method_find(value_kind of, const char *name, size_t n);

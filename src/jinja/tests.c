@@ -32,7 +32,7 @@ static bool is_callable(render *r, value v, const value *args) {
     return v.kind == V_MACRO || v.kind == V_FUNCTION || v.kind == V_METHOD || v.kind == V_JOINER || v.kind == V_LOOP ||
            v.kind == V_UNDEFINED;
 }
-static bool is_escaped(render *r, value v, const value *args) { return false; }
+static bool is_escaped(render *r, value v, const value *args) { return v.kind == V_STRING && v.s->is_markup; }
 static bool is_in(render *r, value v, const value *args) { return value_contains(r, args[0], v); }
 
 /* The same object: small integers, short constants and singletons are; what else Python makes of it, no template needs. */

@@ -272,8 +272,8 @@ const value *dict_find_text(const dict *d, const char *key, size_t n) {
 
 /* ---- out of JSON ---------------------------------------------------------------------------------------------------- */
 
-value value_from_json(render *r, const json_t *j, int depth) {
-    value v = {.marks = MARK_VARIABLE};
+value value_from_json(render *r, const json_t *j, uint8_t marks, int depth) {
+    value v = {.marks = marks};
     if (depth > JINJA_MAX_DEPTH) return fail(r, "a variable is nested deeper than %d", JINJA_MAX_DEPTH);
     switch (json_typeof(j)) {
     case JSON_NULL: v.kind = V_NONE; return v;
@@ -290,11 +290,11 @@ value value_from_json(render *r, const json_t *j, int depth) {
         v.kind = V_FLOAT;
         v.f = json_real_value(j);
         return v;
-    case JSON_STRING: return string_of(r, json_string_value(j), json_string_length(j), MARK_VARIABLE);
+    case JSON_STRING: return string_of(r, json_string_value(j), json_string_length(j), marks);
     case JSON_ARRAY: {
         list *l = list_new(r, json_array_size(j));
         for (size_t i = 0; i < json_array_size(j) && !failed(r); i++)
-            list_add(r, l, value_from_json(r, json_array_get(j, i), depth + 1));
+            list_add(r, l, value_from_json(r, json_array_get(j, i), marks, depth + 1));
         return list_value(l);
     }
     case JSON_OBJECT: break;
@@ -302,8 +302,8 @@ value value_from_json(render *r, const json_t *j, int depth) {
     dict *d = dict_new(r);
     json_t *object = (json_t *)j; /* iterating changes nothing */
     for (void *i = json_object_iter(object); i && !failed(r); i = json_object_iter_next(object, i)) {
-        value key = string_of(r, json_object_iter_key(i), json_object_iter_key_len(i), MARK_VARIABLE);
-        dict_set(r, d, key, value_from_json(r, json_object_iter_value(i), depth + 1));
+        value key = string_of(r, json_object_iter_key(i), json_object_iter_key_len(i), marks);
+        dict_set(r, d, key, value_from_json(r, json_object_iter_value(i), marks, depth + 1));
     }
     return dict_value(d);
 }

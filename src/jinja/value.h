@@ -156,7 +156,7 @@ void dict_set(render *r, dict *d, value key, value v); /* an unhashable key is a
 const value *dict_find(render *r, const dict *d, value key);
 const value *dict_find_text(const dict *d, const char *key, size_t n);
 
-value value_from_json(render *r, const json_t *j, int depth);
+value value_from_json(render *r, const json_t *j, uint8_t marks, int depth); /* strings are not copied */
 
 /* ---- looking at them ----------------------------------------------------------------------------------------------- */
 
