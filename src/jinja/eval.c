@@ -139,7 +139,7 @@ static value item_at(render *r, value of, int64_t i) {
     case V_STRING: {
         size_t begin = text_offset(of.s, (size_t)i), length;
         char_at(of.s, begin, &length);
-        return string_slice(r, of.s, begin, begin + length);
+        return markup_as(r, of, string_slice(r, of.s, begin, begin + length));
     }
     default: return MISSING;
     }

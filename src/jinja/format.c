@@ -73,7 +73,8 @@ static void read_conversion(percent *p, conversion *c) {
     }
     if (peek(p) == '.') {
         p->at++;
-        c->precision = MAX(read_number(p), 0);
+        int64_t n = read_number(p);
+        c->precision = MAX(n, 0);
     }
     while (peek(p) == 'l' || peek(p) == 'h' || peek(p) == 'L') p->at++;
     c->letter = peek(p);

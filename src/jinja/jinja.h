@@ -35,9 +35,8 @@ typedef struct jinja jinja;
 /* `name` stands in error messages: the file. The source must be UTF-8. */
 status jinja_open(jinja **out, const char *source, size_t n_bytes, const char *name);
 void jinja_close(jinja *t);
-bool jinja_marks_generation(const jinja *t); /* has it {% generation %} blocks? */
-bool jinja_reads(const jinja *t,
-                 const char *variable); /* does it name this global variable (tools, enable_thinking)? */
+bool jinja_marks_generation(const jinja *t);            /* has it {% generation %} blocks? */
+bool jinja_reads(const jinja *t, const char *variable); /* does it name this variable (tools, enable_thinking)? */
 
 typedef struct jinja_range {
     size_t begin, end; /* bytes of the output */

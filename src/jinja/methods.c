@@ -46,7 +46,7 @@ static list *split_space(render *r, const string *s, int64_t most) {
         if (i >= s->length) break;
         size_t begin = i;
         if (most == 0) {
-            list_add(r, l, text_strip(r, string_slice(r, s, i, s->length).s, NULL, false, true));
+            list_add(r, l, string_slice(r, s, i, s->length));
             break;
         }
         while (i < s->length && !space_is(char_at(s, i, &n))) i += n;
@@ -69,7 +69,7 @@ static list *rsplit_space(render *r, const string *s, int64_t most) {
         while (end > 0 && space_is(char_at(s, char_before(s, end), &n))) end = char_before(s, end);
         if (end == 0) break;
         if (most == 0) {
-            list_add(r, l, text_strip(r, string_slice(r, s, 0, end).s, NULL, true, false));
+            list_add(r, l, string_slice(r, s, 0, end));
             break;
         }
         size_t begin = end;

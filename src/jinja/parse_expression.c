@@ -65,7 +65,7 @@ static status parse_name(parser *p, bool with_member, node **out) {
         n->line = t->line;
         n->text = s;
         n->length = t->length;
-        n->name = name_id(p, s, true);
+        n->name = name_id(p, s, !p->is_target);
         note_special(p, s);
     }
     return OK;
@@ -533,7 +533,9 @@ static status check_target(parser *p, node *n) {
 
 status parse_target(parser *p, bool before_in, bool with_member, node **out) {
     TRY(enter(p));
+    p->is_target = true;
     TRY(parse_items(p, parse_primary, with_member, before_in ? TUPLE_BEFORE_IN : TUPLE_PLAIN, false, out));
+    p->is_target = false;
     TRY(check_target(p, *out));
     p->depth--;
     return OK;

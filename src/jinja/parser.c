@@ -156,11 +156,10 @@ static node *parse_data(parser *p) {
 }
 
 /* Statements up to one of these tags, which is the current token then; up to the end where `ends` is NULL. */
-static status parse_body(parser *p, const char *const *ends, node ***items, size_t *n_items) {
+static status parse_body(parser *p, const char *const *ends, int begin, node ***items, size_t *n_items) {
     node_list body = {0};
     status rc = OK;
     node *n = NULL;
-    int begin = p->at->line;
     TRY(enter(p));
     while (!at_kind(p, T_END)) {
         if (at_kind(p, T_DATA)) n = parse_data(p);
@@ -187,9 +186,10 @@ end:
 
 /* A body behind the opening tag. */
 static status parse_block(parser *p, const char *const *ends, node ***items, size_t *n_items) {
+    int begin = p->at->line;
     skip_kind(p, T_COLON);
     TRY(expect(p, T_BLOCK_END, "'%}'"));
-    return parse_body(p, ends, items, n_items);
+    return parse_body(p, ends, begin, items, n_items);
 }
 
 static status parse_block_to(parser *p, const char *end, node *n) {
@@ -405,7 +405,7 @@ status parse(jinja *t, const token_list *tokens) {
     parser p = {.t = t, .at = tokens->items};
     slots_grow(&p);
     t->loop_name = name_id(&p, "loop", false);
-    status rc = parse_body(&p, NULL, &t->body, &t->n_body);
+    status rc = parse_body(&p, NULL, 1, &t->body, &t->n_body);
     free(p.slots);
     return rc;
 }

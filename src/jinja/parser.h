@@ -11,7 +11,8 @@ typedef struct parser {
     int n_macros;
     uint32_t *slots; /* names by their hash: id + 1 */
     size_t n_slots;
-    bool is_soft; /* inside of an `if`: an unknown filter is an error only where it is reached, as in jinja2 */
+    bool is_target; /* names are assigned to, not read */
+    bool is_soft;   /* inside of an `if`: an unknown filter is an error only where it is reached, as in jinja2 */
 } parser;
 
 #define PARSE_ERR(p, ...) parse_error((p), __FILE__, __LINE__, __func__, __VA_ARGS__)

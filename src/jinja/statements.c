@@ -167,7 +167,7 @@ static bool loop_advance(render *r, struct loop *l) {
 
 static flow execute_for(render *r, const node *n) {
     frame *outer = r->frame, *body = NULL;
-    bool is_empty = true;
+    bool has_finished = false;
     flow how = FLOW_NEXT;
     struct loop *l = render_alloc(r, sizeof *l);
     *l = (struct loop){.index0 = -1, .length = -1};
@@ -178,7 +178,6 @@ static flow execute_for(render *r, const node *n) {
     r->line = n->line;
     if (failed(r) || !walk_begin(r, &l->source.items, items)) return FLOW_NEXT;
     while (how != FLOW_BREAK && loop_advance(r, l)) {
-        is_empty = false;
         if (!body || body->is_kept) body = frame_push(r, outer); /* a macro may still look into the last one */
         body->n = 0;
         r->frame = body;
@@ -186,8 +185,10 @@ static flow execute_for(render *r, const node *n) {
         assign(r, n->a, l->current);
         how = execute(r, (const node *const *)n->items, n->n_items);
         r->frame = outer;
+        has_finished |= how == FLOW_NEXT;
     }
-    if (!is_empty || failed(r)) return FLOW_NEXT;
+    /* As in jinja2: `else` also follows a loop of which no round came to its end. */
+    if (has_finished || failed(r)) return FLOW_NEXT;
     frame_push(r, outer);
     how = execute(r, (const node *const *)n->else_items, n->n_else);
     r->frame = outer;

@@ -392,6 +392,18 @@ static bool equal_dicts(render *r, const dict *a, const dict *b, int depth) {
     return true;
 }
 
+/* Keys and items compare as sets, values only with themselves. */
+static bool equal_views(render *r, const list *a, const list *b, int depth) {
+    if (a == b) return true;
+    if (a->n != b->n || strcmp(a->view, b->view) != 0 || strcmp(a->view, "dict_values") == 0) return false;
+    for (size_t i = 0; i < a->n; i++) {
+        size_t k = 0;
+        while (k < b->n && !equal(r, a->items[i], b->items[k], depth + 1)) k++;
+        if (k == b->n || failed(r)) return false;
+    }
+    return true;
+}
+
 static bool equal(render *r, value a, value b, int depth) {
     if (depth > JINJA_MAX_DEPTH) {
         fail(r, "compared values are nested deeper than %d", JINJA_MAX_DEPTH);
@@ -413,7 +425,7 @@ static bool equal(render *r, value a, value b, int depth) {
     case V_RANGE:
         return a.range->n == b.range->n && (a.range->n == 0 || a.range->start == b.range->start) &&
                (a.range->n < 2 || a.range->step == b.range->step);
-    case V_VIEW: return a.l == b.l;
+    case V_VIEW: return equal_views(r, a.l, b.l, depth);
     case V_METHOD: return a.method->row == b.method->row && equal(r, a.method->self, b.method->self, depth + 1);
     default: return a.l == b.l;
     }
