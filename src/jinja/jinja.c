@@ -43,8 +43,6 @@ bool jinja_reads(const jinja *t, const char *variable) {
     return false;
 }
 
-#define ALL_VARIABLES SIZE_MAX
-
 /* ---- rendering ------------------------------------------------------------------------------------------------------ */
 
 /* bos_token and its like are the model's own, not somebody's text. */
@@ -122,8 +120,8 @@ static void output_clear(jinja_output *out) {
     out->raised = NULL;
 }
 
-static status render_marking(const jinja *t, const json_t *variables, size_t only, jinja_output *out) {
-    render r = {.template = t, .variables = variables};
+status render_limited(const jinja *t, const json_t *variables, size_t only, const limits *most, jinja_output *out) {
+    render r = {.most = *most, .template = t, .variables = variables};
     builder b;
     status rc = OK;
     output_clear(out);
@@ -132,8 +130,7 @@ static status render_marking(const jinja *t, const json_t *variables, size_t onl
     r.out = &b;
     bind_globals(&r, only);
     if (!failed(&r)) execute(&r, (const node *const *)t->body, t->n_body);
-    if (!failed(&r) && b.length > JINJA_MAX_OUTPUT_BYTES)
-        fail(&r, "more than %zu MiB of output", JINJA_MAX_OUTPUT_BYTES >> 20);
+    if (!failed(&r) && b.length > most->output_bytes) fail(&r, "more than %zu MiB of output", most->output_bytes >> 20);
     if (failed(&r)) {
         rc = ERR(ERR_INPUT, "%s:%d: %s", t->name, r.failed_line, r.message);
         out->raised = r.raised;
@@ -144,11 +141,11 @@ static status render_marking(const jinja *t, const json_t *variables, size_t onl
 }
 
 status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) {
-    return render_marking(t, variables, ALL_VARIABLES, out);
+    return render_limited(t, variables, ALL_VARIABLES, &LIMITS_DEFAULT, out);
 }
 
 status jinja_render_message(const jinja *t, const json_t *variables, size_t i, jinja_output *out) {
-    return render_marking(t, variables, i, out);
+    return render_limited(t, variables, i, &LIMITS_DEFAULT, out);
 }
 
 void jinja_output_free(jinja_output *out) {

@@ -25,7 +25,17 @@ struct loop {
     value before, current, after, last_changed; /* V_MISSING: none */
 };
 
+typedef struct limits { /* of one render */
+    uint64_t steps;
+    size_t value_bytes, output_bytes;
+} limits;
+#define LIMITS_DEFAULT ((limits){JINJA_MAX_STEPS, JINJA_MAX_VALUE_BYTES, JINJA_MAX_OUTPUT_BYTES})
+#define ALL_VARIABLES SIZE_MAX
+/* jinja_render and jinja_render_message (`only`: which one) with limits of the caller's: fuzzing wants small ones. */
+status render_limited(const jinja *t, const json_t *variables, size_t only, const limits *most, jinja_output *out);
+
 struct render {
+    limits most;
     const jinja *template;
     const json_t *variables;
     arena memory;

@@ -24,8 +24,8 @@ bool failed(const render *r) { return r->has_failed; }
 
 bool steps_take(render *r, uint64_t n) {
     r->n_steps += n;
-    if (r->n_steps > JINJA_MAX_STEPS)
-        fail(r, "more than %" PRIu64 " steps: the template does too much work", (uint64_t)JINJA_MAX_STEPS);
+    if (r->n_steps > r->most.steps)
+        fail(r, "more than %" PRIu64 " steps: the template does too much work", r->most.steps);
     return !r->has_failed;
 }
 
@@ -33,8 +33,8 @@ bool bytes_take(render *r, size_t n_bytes) { return steps_take(r, n_bytes / 64);
 
 /* Is there room for that much more? An error where not. */
 static bool memory_take(render *r, size_t n_bytes) {
-    if (n_bytes > JINJA_MAX_VALUE_BYTES || r->memory.n_bytes + r->builder_bytes > JINJA_MAX_VALUE_BYTES - n_bytes)
-        fail(r, "more than %zu MiB of values", JINJA_MAX_VALUE_BYTES >> 20);
+    size_t most = r->most.value_bytes, used = r->memory.n_bytes + r->builder_bytes;
+    if (n_bytes > most || used > most - n_bytes) fail(r, "more than %zu MiB of values", most >> 20);
     return !r->has_failed;
 }
 
@@ -570,7 +570,7 @@ void builder_fini(builder *b) {
 static bool builder_reserve(builder *b, size_t n) {
     if (n <= b->capacity - b->length) return true;
     size_t grown = MAX(b->capacity * 2, MAX(b->length + n, (size_t)64)), widths = b->mask ? 2 : 1;
-    if (n > JINJA_MAX_VALUE_BYTES || !memory_take(b->r, (grown - b->capacity) * widths)) return false;
+    if (n > b->r->most.value_bytes || !memory_take(b->r, (grown - b->capacity) * widths)) return false;
     b->r->builder_bytes += (grown - b->capacity) * widths;
     b->text = realloc(b->text, grown);
     if (b->mask) b->mask = realloc(b->mask, grown);
