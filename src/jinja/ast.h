@@ -96,6 +96,9 @@ typedef enum node_kind {
     N_CONTINUE,
 } node_kind;
 
+/* Named arguments of a call and parameters of a macro: they are looked through one by one. */
+enum { ARGUMENTS_MOST = 255 };
+
 typedef struct call_arguments {
     node **positional;
     size_t n_positional;

@@ -5,6 +5,9 @@
 
 /* ---- names ---------------------------------------------------------------------------------------------------------- */
 
+/* Frames have few names; a template that sets thousands pays for looking through them. */
+enum { NAMES_PER_STEP = 16 };
+
 frame *frame_push(render *r, frame *parent) {
     frame *f = render_alloc(r, sizeof *f);
     f->parent = parent;
@@ -13,9 +16,11 @@ frame *frame_push(render *r, frame *parent) {
 }
 
 value lookup(render *r, int name) {
-    for (const frame *f = r->frame; f; f = f->parent)
+    for (const frame *f = r->frame; f; f = f->parent) {
+        steps_take(r, f->n / NAMES_PER_STEP);
         for (size_t i = 0; i < f->n; i++)
             if (f->bindings[i].name == name) return f->bindings[i].v;
+    }
     value v = r->globals[name];
     return v.kind == V_MISSING ? undefined_name(r, r->template->names[name]) : v;
 }
@@ -26,6 +31,7 @@ void bind_name(render *r, int name, value v) {
         r->globals[name] = v;
         return;
     }
+    steps_take(r, f->n / NAMES_PER_STEP);
     for (size_t i = 0; i < f->n; i++)
         if (f->bindings[i].name == name) {
             f->bindings[i].v = v;
@@ -188,6 +194,10 @@ static void spread_list(render *r, arguments *a, value v) {
 }
 
 static void spread_dict(render *r, arguments *a, value v, size_t first) {
+    if (v.d->n > ARGUMENTS_MOST) {
+        fail(r, "more than %d named arguments", ARGUMENTS_MOST);
+        return;
+    }
     for (size_t i = 0; i < v.d->n; i++) {
         value key = v.d->entries[i].key;
         if (key.kind != V_STRING) {

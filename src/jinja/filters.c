@@ -110,6 +110,7 @@ static value do_truncate(render *r, value v, const value *args) {
     if (length < n_end)
         return fail(r, "truncate: expected length >= %lld, got %lld", (long long)n_end, (long long)length);
     if (leeway < 0) return fail(r, "truncate: expected leeway >= 0");
+    bytes_take(r, v.s->length);
     if ((int64_t)text_length(v.s) <= length || (int64_t)text_length(v.s) - length <= leeway) return v;
     size_t cut = text_offset(v.s, (size_t)(length - n_end));
     for (size_t i = cut; !argument_truth(args[1]) && i-- > 0;) /* back to the last space */
@@ -174,6 +175,7 @@ static value do_int(render *r, value v, const value *args) {
     value fallback = args[0].kind == V_MISSING ? int_value(0) : args[0], out;
     int64_t base = argument_int(r, args[1], 10, "int");
     double f;
+    if (v.kind == V_STRING) bytes_take(r, v.s->length);
     uint8_t marks = v.kind == V_STRING ? string_marks(v.s) : v.marks;
     if (v.kind == V_UNDEFINED) return undefined_fail(r, v);
     if (base != 0 && (base < 2 || base > 36)) return fallback;
@@ -194,6 +196,7 @@ static value do_int(render *r, value v, const value *args) {
 static value do_float(render *r, value v, const value *args) {
     double f;
     value out = args[0].kind == V_MISSING ? float_value(0) : args[0];
+    if (v.kind == V_STRING) bytes_take(r, v.s->length);
     if (v.kind == V_UNDEFINED) return undefined_fail(r, v);
     if (value_is_number(v)) {
         out = float_value(value_number(v));

@@ -267,7 +267,9 @@ static status lex_operator(lexer *x) {
         x->at += strlen(operators[i].text);
         return OK;
     }
-    return LEX_ERR(x, "unexpected character '%.*s' in a tag", x->s[x->at] & 0x80 ? 4 : 1, x->s + x->at);
+    size_t n;
+    decode(x->s + x->at, x->n - x->at, &n);
+    return LEX_ERR(x, "unexpected character '%.*s' in a tag", (int)n, x->s + x->at);
 }
 
 /* The end of a tag at this place: how far it reaches, white space that it takes with it; 0: it is none. */

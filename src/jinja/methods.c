@@ -81,9 +81,12 @@ static list *rsplit_space(render *r, const string *s, int64_t most) {
     return l;
 }
 
-static size_t find_last(const string *s, const string *wanted, size_t end) {
+/* Each place costs what comparing there may cost. */
+static size_t find_last(render *r, const string *s, const string *wanted, size_t end) {
     for (size_t i = end < wanted->length ? 0 : end - wanted->length + 1; i-- > 0;)
-        if (memcmp(s->text + i, wanted->text, wanted->length) == 0) return i;
+        if (wanted->length == 0 || (s->text[i] == wanted->text[0] && bytes_take(r, wanted->length) &&
+                                    memcmp(s->text + i, wanted->text, wanted->length) == 0))
+            return i;
     return SIZE_MAX;
 }
 
@@ -101,7 +104,7 @@ static list *split_at(render *r, const string *s, const string *separator, int64
 static list *rsplit_at(render *r, const string *s, const string *separator, int64_t most) {
     list *l = list_new(r, 0);
     size_t end = s->length, found;
-    while (most-- != 0 && !failed(r) && (found = find_last(s, separator, end)) != SIZE_MAX) {
+    while (most-- != 0 && !failed(r) && (found = find_last(r, s, separator, end)) != SIZE_MAX) {
         list_add(r, l, string_slice(r, s, found + separator->length, end));
         end = found;
     }
@@ -143,7 +146,7 @@ static value partition(render *r, value self, const value *args, bool from_right
     const string *s = self.s, *separator = want_string(r, args[0], "partition");
     if (failed(r) || !bytes_take(r, s->length)) return NONE;
     if (separator->length == 0) return fail(r, "empty separator");
-    size_t at = from_right ? find_last(s, separator, s->length) : text_find(s, separator, 0);
+    size_t at = from_right ? find_last(r, s, separator, s->length) : text_find(s, separator, 0);
     list *l = list_new(r, 3);
     if (at == SIZE_MAX) {
         value empty = string_literal(r, "");
@@ -208,7 +211,7 @@ static value find(render *r, value self, const value *args, bool last, bool must
     bytes_take(r, self.s->length * (last ? 2 : 1));
     size_t at = SIZE_MAX;
     if (part_of(r, self.s, args[1], args[2], &part, &first))
-        at = last ? find_last(&part, wanted, part.length) : text_find(&part, wanted, 0);
+        at = last ? find_last(r, &part, wanted, part.length) : text_find(&part, wanted, 0);
     if (failed(r)) return NONE;
     if (at == SIZE_MAX) return must ? fail(r, "substring not found") : int_value(-1);
     part.length = at;
@@ -238,16 +241,19 @@ static value str_replace(render *r, value self, const value *args) {
 
 static value str_removeprefix(render *r, value self, const value *args) {
     const string *affix = want_string(r, args[0], "removeprefix");
+    bytes_take(r, affix->length);
     return has_affix(self.s, affix, false) ? string_slice(r, self.s, affix->length, self.s->length) : self;
 }
 static value str_removesuffix(render *r, value self, const value *args) {
     const string *affix = want_string(r, args[0], "removesuffix");
+    bytes_take(r, affix->length);
     return has_affix(self.s, affix, true) ? string_slice(r, self.s, 0, self.s->length - affix->length) : self;
 }
 
 /* ---- classes of characters ------------------------------------------------------------------------------------------ */
 
-static bool all_chars(const string *s, bool (*is)(int32_t c)) {
+static bool all_chars(render *r, const string *s, bool (*is)(int32_t c)) {
+    bytes_take(r, s->length * 4);
     for (size_t i = 0, n; i < s->length; i += n)
         if (!is(char_at(s, i, &n))) return false;
     return s->length > 0;
@@ -255,25 +261,30 @@ static bool all_chars(const string *s, bool (*is)(int32_t c)) {
 static bool is_alnum(int32_t c) { return char_is_alpha(c) || char_is_digit(c) || char_is_numeral(c); }
 static bool is_ascii(int32_t c) { return c < 0x80; }
 static value str_isdigit(render *r, value self, const value *args) {
-    return bool_value(all_chars(self.s, char_is_digit));
+    return bool_value(all_chars(r, self.s, char_is_digit));
 }
 static value str_isdecimal(render *r, value self, const value *args) {
-    return bool_value(all_chars(self.s, char_is_decimal));
+    return bool_value(all_chars(r, self.s, char_is_decimal));
 }
 static value str_isnumeric(render *r, value self, const value *args) {
-    return bool_value(all_chars(self.s, char_is_numeral));
+    return bool_value(all_chars(r, self.s, char_is_numeral));
 }
 static value str_isalpha(render *r, value self, const value *args) {
-    return bool_value(all_chars(self.s, char_is_alpha));
+    return bool_value(all_chars(r, self.s, char_is_alpha));
 }
-static value str_isalnum(render *r, value self, const value *args) { return bool_value(all_chars(self.s, is_alnum)); }
-static value str_isspace(render *r, value self, const value *args) { return bool_value(all_chars(self.s, space_is)); }
+static value str_isalnum(render *r, value self, const value *args) {
+    return bool_value(all_chars(r, self.s, is_alnum));
+}
+static value str_isspace(render *r, value self, const value *args) {
+    return bool_value(all_chars(r, self.s, space_is));
+}
 static value str_isascii(render *r, value self, const value *args) {
-    return bool_value(self.s->length == 0 || all_chars(self.s, is_ascii));
+    return bool_value(self.s->length == 0 || all_chars(r, self.s, is_ascii));
 }
 
-bool text_is_cased(const string *s, bool upper) {
+bool text_is_cased(render *r, const string *s, bool upper) {
     bool has_cased = false;
+    bytes_take(r, s->length * 4);
     for (size_t i = 0, n; i < s->length; i += n) {
         int32_t c = char_at(s, i, &n);
         if (char_is_title(c) || (upper ? char_is_lower(c) : char_is_upper(c))) return false;
@@ -281,10 +292,15 @@ bool text_is_cased(const string *s, bool upper) {
     }
     return has_cased;
 }
-static value str_isupper(render *r, value self, const value *args) { return bool_value(text_is_cased(self.s, true)); }
-static value str_islower(render *r, value self, const value *args) { return bool_value(text_is_cased(self.s, false)); }
+static value str_isupper(render *r, value self, const value *args) {
+    return bool_value(text_is_cased(r, self.s, true));
+}
+static value str_islower(render *r, value self, const value *args) {
+    return bool_value(text_is_cased(r, self.s, false));
+}
 static value str_istitle(render *r, value self, const value *args) {
     bool was_cased = false, has_cased = false;
+    bytes_take(r, self.s->length * 4);
     for (size_t i = 0, n; i < self.s->length; i += n) {
         int32_t c = char_at(self.s, i, &n);
         bool is_upper = char_is_upper(c) || char_is_title(c), is_lower = char_is_lower(c);

@@ -148,6 +148,7 @@ static status parse_argument(parser *p, call_arguments *c, call_lists *l) {
         const char *name = p->at->text;
         for (size_t i = 0; i < l->named.n; i++)
             if (strcmp(l->names[i], name) == 0) return PARSE_ERR(p, "the argument '%s' is given twice", name);
+        if (l->named.n == ARGUMENTS_MOST) return PARSE_ERR(p, "more than %d named arguments", ARGUMENTS_MOST);
         p->at += 2;
         TRY(parse_value(p, true, &v));
         l->names = array_grow(l->names, &l->names_capacity, l->named.n + 1, sizeof *l->names);

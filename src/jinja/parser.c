@@ -257,6 +257,7 @@ static status parse_parameters(parser *p, macro_signature *m) {
         node *value = NULL;
         if (m->n) TRY_GOTO(rc, expect(p, T_COMMA, "','"), end);
         const char *name = p->at->text;
+        if (m->n == ARGUMENTS_MOST) TRY_GOTO(rc, PARSE_ERR(p, "more than %d parameters", ARGUMENTS_MOST), end);
         TRY_GOTO(rc, expect(p, T_NAME, "the name of a parameter"), end);
         if (skip_kind(p, T_ASSIGN)) {
             TRY_GOTO(rc, parse_value(p, true, &value), end);

@@ -170,7 +170,7 @@ bool char_is_decimal(int32_t c);
 bool char_is_digit(int32_t c);
 bool char_is_numeral(int32_t c);
 bool char_is_printable(int32_t c);
-bool text_is_cased(const string *s, bool upper); /* isupper(), islower() */
+bool text_is_cased(render *r, const string *s, bool upper); /* isupper(), islower() */
 value text_pad(render *r, const string *s, int64_t width, const string *fill,
                int align); /* -1 left, 0 center, 1 right */
 value format_percent(render *r, const string *format, value args);

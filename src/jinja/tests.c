@@ -18,8 +18,8 @@ static bool is_false(render *r, value v, const value *args) { return v.kind == V
 static bool is_true(render *r, value v, const value *args) { return v.kind == V_BOOL && v.b; }
 static bool is_integer(render *r, value v, const value *args) { return v.kind == V_INT; }
 static bool is_float(render *r, value v, const value *args) { return v.kind == V_FLOAT; }
-static bool is_lower(render *r, value v, const value *args) { return text_is_cased(value_text(r, v), false); }
-static bool is_upper(render *r, value v, const value *args) { return text_is_cased(value_text(r, v), true); }
+static bool is_lower(render *r, value v, const value *args) { return text_is_cased(r, value_text(r, v), false); }
+static bool is_upper(render *r, value v, const value *args) { return text_is_cased(r, value_text(r, v), true); }
 static bool is_string(render *r, value v, const value *args) { return v.kind == V_STRING; }
 static bool is_mapping(render *r, value v, const value *args) { return v.kind == V_DICT; }
 static bool is_number(render *r, value v, const value *args) { return value_is_number(v); }

@@ -134,6 +134,7 @@ list *text_lines(render *r, const string *s, bool keep_ends) {
 
 value text_pad(render *r, const string *s, int64_t width, const string *fill, int align) {
     int64_t n = (int64_t)text_length(s), missing = width - n;
+    bytes_take(r, s->length);
     builder b;
     builder_init(&b, r);
     if (missing <= 0) missing = 0;

@@ -173,7 +173,10 @@ static uint64_t hash_int(int64_t i) {
 /* Equal values have equal hashes: 1, 1.0 and true are one key. */
 static bool hash_value(render *r, value v, int depth, uint64_t *out) {
     switch (v.kind) {
-    case V_STRING: *out = hash_bytes(v.s->text, v.s->length); return true;
+    case V_STRING:
+        bytes_take(r, v.s->length);
+        *out = hash_bytes(v.s->text, v.s->length);
+        return true;
     case V_BOOL:
     case V_INT: *out = hash_int(value_int(v)); return true;
     case V_FLOAT:
@@ -218,7 +221,8 @@ static bool same_key(render *r, value a, value b) {
 static dict_entry *dict_entry_find(render *r, const dict *d, const value *key, const char *text, size_t n,
                                    uint64_t hash) {
     size_t slot = d->index ? hash & (d->n_slots - 1) : 0;
-    for (;; slot++) {
+    for (size_t n_tried = 0;; slot++) {
+        if (r && ++n_tried > 32 && !steps_take(r, 1)) return NULL; /* keys made to collide cost steps */
         size_t i = slot;
         if (d->index) {
             slot &= d->n_slots - 1;
@@ -302,7 +306,7 @@ value value_from_json(render *r, const json_t *j, uint8_t marks, int depth) {
     dict *d = dict_new(r);
     json_t *object = (json_t *)j; /* iterating changes nothing */
     for (void *i = json_object_iter(object); i && !failed(r); i = json_object_iter_next(object, i)) {
-        value key = string_of(r, json_object_iter_key(i), json_object_iter_key_len(i), marks);
+        value key = string_of(r, json_object_iter_key(i), strlen(json_object_iter_key(i)), marks);
         dict_set(r, d, key, value_from_json(r, json_object_iter_value(i), marks, depth + 1));
     }
     return dict_value(d);
