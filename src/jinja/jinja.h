@@ -11,6 +11,8 @@
  *     can be seen there. Nothing is skipped or rendered approximately.
  *   - Every byte of the output knows whether it comes from the template or from a variable, through joins, slices,
  *     filters and methods: a special token in a user's text can be told from the template's own.
+ *     Some variables count as the template's own: strings whose name ends in `_token` (bos_token), and the `role` of an
+ *     element of `messages` that is a plain word, since templates write '<|' + role + '|>'. The text of strftime_now too.
  *   - An open template is immutable: any number of threads may render it.
  *
  *     jinja *t;
@@ -25,16 +27,16 @@
 
 #define JINJA_MAX_SOURCE_BYTES ((size_t)1 << 20)
 #define JINJA_MAX_OUTPUT_BYTES ((size_t)256 << 20) /* a conversation may be as long as a line of records */
-#define JINJA_MAX_STEPS ((uint64_t)50 << 20)       /* expressions and statements evaluated, bytes handled by filters / 64 */
-#define JINJA_MAX_DEPTH 128                        /* nesting in the source, calls of macros, nesting of values */
-#define JINJA_MAX_VALUE_BYTES ((size_t)1 << 30)    /* everything alive in one render */
+#define JINJA_MAX_STEPS ((uint64_t)50 << 20) /* expressions and statements evaluated, bytes handled by filters / 64 */
+#define JINJA_MAX_DEPTH 128                  /* nesting in the source, calls of macros, nesting of values */
+#define JINJA_MAX_VALUE_BYTES ((size_t)1 << 30) /* everything alive in one render */
 
 typedef struct jinja jinja;
 /* `name` stands in error messages: the file. The source must be UTF-8. */
 status jinja_open(jinja **out, const char *source, size_t n_bytes, const char *name);
 void jinja_close(jinja *t);
-bool jinja_marks_generation(const jinja *t); /* has it {% generation %} blocks? */
-bool jinja_reads(const jinja *t, const char *variable); /* does it name this global variable (tools, enable_thinking)? */
+bool jinja_marks_generation(const jinja *t);            /* has it {% generation %} blocks? */
+bool jinja_reads(const jinja *t, const char *variable); /* does it name this variable (tools, enable_thinking)? */
 
 typedef struct jinja_range {
     size_t begin, end; /* bytes of the output */
@@ -50,4 +52,6 @@ typedef struct jinja_output { /* zero it, use it for many renders, free it */
 /* `variables` is an object; its members are the template's globals, in the order of the file that they came from (`tojson`
  * and `items` keep it). Strings are UTF-8. strftime_now reads the clock in local time, as transformers does. */
 status jinja_render(const jinja *t, const json_t *variables, jinja_output *out);
+/* The same text, but from_variables holds only the bytes that came out of messages[i], at any depth. */
+status jinja_render_message(const jinja *t, const json_t *variables, size_t i, jinja_output *out);
 void jinja_output_free(jinja_output *out);
