@@ -66,10 +66,11 @@ static int make_one(const char *name, bool directory) {
     return mkdir(name, 0777) == 0 ? open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
 }
 
-/* Locked, and still under its name. */
+/* Locked, and still under its name. One that another holds a lock on is about to be removed; where the file system has no locks
+ * nobody removes anything. */
 static bool is_ours(int fd, const char *name) {
     struct stat mine, there;
-    flock(fd, LOCK_EX | LOCK_NB); /* refused: by one who removes it, or by a file system without locks */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     return fstat(fd, &mine) == 0 && lstat(name, &there) == 0 && mine.st_ino == there.st_ino &&
            mine.st_dev == there.st_dev;
 }
