@@ -1014,6 +1014,39 @@ static void test_pool_open_counts_cores_and_refuses_nonsense(void **state) {
     pool_close(NULL);
 }
 
+/* Each removes what dead ones left, and must not take a live one's for that. */
+static void test_writers_of_one_file_beside_each_other(void **state) {
+    enum { ROUNDS = 60, WRITERS = 4, WRITES = 20, N = 5000 };
+    char dir[] = "/tmp/ralo_base_XXXXXX", path[64], *text;
+    snprintf(path, sizeof path, "%s/file", mkdtemp(dir));
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t writers[WRITERS];
+        for (int i = 0; i < WRITERS; i++) {
+            if ((writers[i] = fork()) != 0) continue;
+            char bytes[N];
+            memset(bytes, 'a' + i, sizeof bytes);
+            for (int k = 0; k < WRITES; k++)
+                if (file_write_whole(path, bytes, sizeof bytes) != OK) _exit(1);
+            _exit(0);
+        }
+        usleep((useconds_t)round * 7);
+        kill(writers[0], SIGKILL);
+        for (int i = 0; i < WRITERS; i++) {
+            int result;
+            assert_int_equal(waitpid(writers[i], &result, 0), writers[i]);
+            if (i > 0) assert_int_equal(result, 0);
+        }
+        size_t n;
+        assert_int_equal(file_read_all(path, 1 << 20, &text, &n), OK);
+        assert_int_equal(n, N);
+        for (size_t k = 1; k < n; k++) assert_int_equal(text[k], text[0]);
+        free(text);
+    }
+    assert_int_equal(file_write_whole(path, "end", 3), OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0); /* nothing is left of those that were killed */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_units_are_filled_and_none_is_added),
@@ -1058,6 +1091,7 @@ int main(void) {
         cmocka_unit_test(test_pool_leaves_signals_to_the_caller),
         cmocka_unit_test(test_pool_refuses_a_run_inside_a_task),
         cmocka_unit_test(test_pool_open_counts_cores_and_refuses_nonsense),
+        cmocka_unit_test(test_writers_of_one_file_beside_each_other),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

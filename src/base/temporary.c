@@ -3,7 +3,7 @@
  * The writer holds a lock (flock) on it, which ends with the process however that dies. So the next writer of the same PATH
  * tells what a killed one left from what another one is writing, also in another container, and removes it: leftovers do not
  * pile up. On a file system without locks nothing is removed.
- * A file is opened for writing; a directory is made and opened. */
+ * A file is opened for reading and writing; a directory is made and opened. */
 #include "base/base.h"
 
 #include <dirent.h>
@@ -62,14 +62,15 @@ static void remove_dead(const char *path, bool directory) {
 }
 
 static int make_one(const char *name, bool directory) {
-    if (!directory) return open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (!directory) return open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     return mkdir(name, 0777) == 0 ? open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
 }
 
-/* Locked, and still under its name. */
+/* Locked, and still under its name. One that another holds a lock on is about to be removed; where the file system has no locks
+ * nobody removes anything. */
 static bool is_ours(int fd, const char *name) {
     struct stat mine, there;
-    flock(fd, LOCK_EX | LOCK_NB); /* refused: by one who removes it, or by a file system without locks */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
     return fstat(fd, &mine) == 0 && lstat(name, &there) == 0 && mine.st_ino == there.st_ino &&
            mine.st_dev == there.st_dev;
 }

@@ -13,10 +13,8 @@
 #include "data/cache_header.h"
 #include "data/store.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,7 +25,7 @@
 
 /* The version counts what is read of records too, and what tokenizers give: 2 has turns under prompt and completion, and
  * refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference has them. */
-enum { CACHE_VERSION = 4, ABANDONED_SECONDS = 3600, CHECKED_TOKENS = 1 << 22 };
+enum { CACHE_VERSION = 4, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 static const char MAGIC[8] = "ralotok\n";
@@ -217,22 +215,6 @@ status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, in
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
 
-/* A writer that was killed leaves its temporary file. One that nobody has written to for an hour is such a one. */
-static void remove_abandoned(const cache_slot *c) {
-    char dir[4096], name[4400];
-    const char *slash = strrchr(c->path.text, '/'), *base = slash + 1;
-    snprintf(dir, sizeof dir, "%.*s", (int)(slash - c->path.text), c->path.text);
-    DIR *d = opendir(dir);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));) {
-        struct stat info;
-        if (!str_starts_with(e->d_name, base) || !strstr(e->d_name, ".tmp.")) continue;
-        snprintf(name, sizeof name, "%s/%s", dir, e->d_name);
-        if (lstat(name, &info) == 0 && info.st_mtim.tv_sec + ABANDONED_SECONDS < time(NULL)) unlink(name);
-    }
-    closedir(d);
-}
-
 static status write_failed(cache_slot *c, const char *what) {
     c->failed = true;
     return ERR(ERR_IO, "token cache: %s %s: %s", what, c->temporary.length ? c->temporary.text : c->path.text,
@@ -240,7 +222,6 @@ static status write_failed(cache_slot *c, const char *what) {
 }
 
 status cache_begin(cache_slot *c) {
-    static atomic_uint counter;
     static const char zeros[CACHE_HEADER_BYTES];
     char dir[4096];
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(c->path.text, '/') - c->path.text), c->path.text);
@@ -250,14 +231,14 @@ status cache_begin(cache_slot *c) {
         c->failed = true;
         return ERR(ERR_IO, "data.cache %s: %s; name another directory, or none", dir, why.message);
     }
-    remove_abandoned(c);
-    do {
-        c->temporary.length = 0;
-        strbuf_printf(&c->temporary, "%s.tmp.%ld.%u", c->path.text, (long)getpid(), atomic_fetch_add(&counter, 1));
-        c->fd = open(c->temporary.text, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    } while (c->fd < 0 && errno == EEXIST);
-    if (c->fd < 0) return write_failed(c, "create");
-    return cache_write(c, zeros, sizeof zeros); /* the header comes last */
+    if (temporary_make(c->path.text, false, &c->temporary, &c->fd) != OK) {
+        error_record why;
+        error_take(&why);
+        c->failed = true;
+        return ERR(ERR_IO, "token cache: %s", why.message);
+    }
+    if (fchmod(c->fd, 0600) != 0) return write_failed(c, "chmod"); /* tokens are as private as their text */
+    return cache_write(c, zeros, sizeof zeros);                    /* the header comes last */
 }
 
 status cache_write(cache_slot *c, const void *bytes, size_t n_bytes) {
