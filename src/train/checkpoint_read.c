@@ -69,6 +69,16 @@ static status check_file(const char *dir, const json_t *file, const char *where,
     return OK;
 }
 
+/* Its files are there and have their sizes; who uses them asks for their checksums. */
+static status check_tokenizer(const json_t *root, const char *dir) {
+    const json_t *list = json_object_get(root, "tokenizer_files");
+    tokenizer_files files;
+    if (!list) return OK;
+    status rc = tokenizer_files_load(&files, dir, list, false);
+    tokenizer_files_fini(&files);
+    return rc;
+}
+
 status checkpoint_check(const char *dir) {
     status rc = OK;
     arena memory;
@@ -80,12 +90,7 @@ status checkpoint_check(const char *dir) {
     TRY_GOTO(rc, check_format(root, json_path), done);
     json_array_foreach(json_object_get(root, "files"), i, file)
         TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
-    const json_t *list = json_object_get(root, "tokenizer_files");
-    if (list) {
-        tokenizer_files tokenizer;
-        rc = tokenizer_files_load(&tokenizer, dir, list, false);
-        tokenizer_files_fini(&tokenizer);
-    }
+    TRY_GOTO(rc, check_tokenizer(root, dir), done);
 done:
     json_decref(root);
     arena_fini(&memory);
@@ -476,6 +481,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
                    dir, same_model ? "other data, in which its place means nothing" : "another model", found, identity);
     }
     TRY(state_from_json(r->root, r->json_path, &r->state));
+    TRY(check_tokenizer(r->root, dir));
     TRY(open_files(r));
     TRY(find_all(r));
     return OK;
