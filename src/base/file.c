@@ -204,11 +204,14 @@ status file_replace(const char *path, const char *text, size_t n_bytes) {
     strbuf temporary;
     strbuf_init(&temporary);
     TRY_GOTO(rc, temporary_make(path, false, &temporary, &fd), done);
+    /* A close that fails must be seen before the rename, and the lock must last beyond it. */
+    int lock = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     rc = write_and_close(fd, path, text, n_bytes);
     if (rc == OK && rename(temporary.text, path) != 0)
         rc = ERR(ERR_IO, "rename %s to %s: %s", temporary.text, path, strerror(errno));
     if (rc == OK) rc = directory_sync(path);
     else unlink(temporary.text);
+    if (lock >= 0) close(lock);
 done:
     strbuf_fini(&temporary);
     return rc;
