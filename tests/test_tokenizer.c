@@ -5,6 +5,7 @@
  * tokenizers and data are looked for in ../shared, beside the project; where they are not, that test says so. */
 #include "data/encode.h"
 #include "files.h"
+#include "tokenizer_variants.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -12,8 +13,6 @@
 
 #include <setjmp.h>
 #include <cmocka.h>
-
-static json_t *fixture;
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 
@@ -59,56 +58,6 @@ static void decode(const tokenizer *t, const ids *in, unsigned flags, strbuf *ou
 }
 
 /* ---- small tokenizers ---------------------------------------------------------------------------------------- */
-
-static json_t *legacy_merges(const json_t *merges) {
-    json_t *out = json_array();
-    for (size_t i = 0; i < json_array_size(merges); i++) {
-        const json_t *m = json_array_get(merges, i);
-        json_array_append_new(out, json_sprintf("%s %s", json_string_value(json_array_get(m, 0)),
-                                                json_string_value(json_array_get(m, 1))));
-    }
-    return out;
-}
-
-/* The tokenizer.json of a variant, as compose() of the script. */
-static json_t *compose(const json_t *variant) {
-    json_t *root = json_deep_copy(json_object_get(variant, "patch"));
-    const char *base = json_string_value(json_object_get(variant, "base"));
-    json_t *model = json_deep_copy(json_object_get(json_object_get(fixture, "bases"), base));
-    json_t *patch = json_object_get(variant, "model");
-    json_object_update(model, patch);
-    if (json_object_del(model, "legacy") == 0)
-        json_object_set_new(model, "merges", legacy_merges(json_object_get(model, "merges")));
-    json_object_set_new(root, "version", json_string("1.0"));
-    json_object_set_new(root, "model", model);
-    return root;
-}
-
-static void write_json(const char *path, const json_t *root) {
-    char *text = json_dumps(root, 0);
-    assert_non_null(text);
-    write_bytes(path, text, strlen(text));
-    free(text);
-}
-
-static const json_t *variant_named(const char *name) {
-    const json_t *all = json_object_get(fixture, "variants");
-    for (size_t i = 0; i < json_array_size(all); i++) {
-        const json_t *v = json_array_get(all, i);
-        if (strcmp(json_string_value(json_object_get(v, "name")), name) == 0) return v;
-    }
-    fail_msg("no variant %s", name);
-    return NULL;
-}
-
-static tokenizer *open_variant(const json_t *variant) {
-    json_t *root = compose(variant);
-    tokenizer *t;
-    write_json(path_of("variant.json"), root);
-    json_decref(root);
-    if (tokenizer_open(&t, path_of("variant.json")) != OK) fail_msg("%s", error_message());
-    return t;
-}
 
 static uint32_t sum_of(const tokenizer *t, const char *text, size_t n) {
     ids plain = {0}, full = {0}, as_text = {0};
@@ -750,13 +699,8 @@ int main(void) {
         cmocka_unit_test(characters_of_bytes_are_a_bijection),
         cmocka_unit_test(published_tokenizers_give_the_ids_of_the_reference),
     };
-    json_error_t error;
     log_set_level(LOG_ERROR); /* damaged files warn of ids that moved */
-    fixture = json_load_file(TEST_FIXTURES "/tokenizer_cases.json", JSON_ALLOW_NUL, &error);
-    if (!fixture) {
-        fprintf(stderr, "%s: %s\n", TEST_FIXTURES "/tokenizer_cases.json", error.text);
-        return 1;
-    }
+    if (!tokenizer_cases_open()) return 1;
     int rc = cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
     json_decref(fixture);
     return rc;

@@ -41,6 +41,7 @@ typedef struct translator {
     size_t atom;                      /* where in `out` the last atom begins */
     size_t groups[PATTERN_MAX_DEPTH]; /* where open groups begin */
     int depth;
+    bool sees_ends; /* it asks where the text or a line begins or ends */
 } translator;
 
 static status refuse(const translator *t, const char *what) {
@@ -107,6 +108,7 @@ static status translate_escape(translator *t, bool in_class) {
         strbuf_printf(&t->out, "\\x{%.4s}", t->text + t->at + 2);
         t->at += 6;
     } else if ((c == 'A' || c == 'z' || c == 'Z') && !in_class) {
+        t->sees_ends = true;
         copy(t, 2);
     } else {
         return refuse(t, named);
@@ -219,6 +221,11 @@ static status translate(translator *t) {
         case '+':
         case '?': copy(t, 1); continue;
         case 0: return refuse(t, "a NUL character");
+        case '^':
+        case '$':
+            t->sees_ends = true;
+            copy(t, 1);
+            break;
         default: copy(t, char_length(c));
         }
         t->atom = before;
@@ -248,6 +255,11 @@ static status compile(pattern *p, const char *text, size_t length) {
     }
     /* Where the library has no compiler for this machine the pattern is interpreted, with the same result. */
     p->has_jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    p->has_open_jit = p->has_jit && pcre2_jit_compile(p->code, PCRE2_JIT_PARTIAL_HARD) == 0;
+    uint32_t n_back = 1, matches_empty = 1;
+    pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &n_back);
+    pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    p->restarts = !n_back && !matches_empty;
     return OK;
 }
 
@@ -255,6 +267,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
     *p = (pattern){.file = file, .where = where};
     if (!source->is_regex && source->text.length) {
         p->literal = source->text;
+        p->restarts = true;
         return OK;
     }
     if (source->text.length > PATTERN_MAX_BYTES)
@@ -265,6 +278,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
     strbuf_add_bytes(&t.out, "", 0);
     status rc = translate(&t);
     if (rc == OK) rc = compile(p, t.out.text, t.out.length);
+    p->restarts &= !t.sees_ends;
     /* An expression that speaks of U+180E itself must see it. */
     p->keeps_180e = memmem(t.text, t.length, "180", 3) || memmem(t.text, t.length, "\xe1\xa0\x8e", 3);
     strbuf_fini(&t.out);
@@ -339,12 +353,22 @@ static int match_bounded(const pattern_walk *w, uint32_t n_steps) {
     const pattern *p = w->p;
     PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    uint32_t partial = w->open ? PCRE2_PARTIAL_HARD : 0;
     pcre2_set_match_limit(w->m->context, n_steps);
-    if (p->has_jit) rc = pcre2_jit_match(p->code, subject, w->length, w->from, 0, w->m->data, w->m->context);
+    if (w->open ? p->has_open_jit : p->has_jit)
+        rc = pcre2_jit_match(p->code, subject, w->length, w->from, partial, w->m->data, w->m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-        rc = pcre2_match(p->code, subject, w->length, w->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
+        rc = pcre2_match(p->code, subject, w->length, w->from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
                          w->m->context);
     return rc;
+}
+
+/* Where text that is not known may complete the literal: the longest end of the text that begins it. */
+static size_t literal_undecided(const span *literal, const char *text, size_t from, size_t length) {
+    size_t most = MIN(literal->length - 1, length - from);
+    for (size_t n = most; n > 0; n--)
+        if (memcmp(text + length - n, literal->text, n) == 0) return length - n;
+    return length;
 }
 
 static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *found) {
@@ -353,6 +377,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         const char *at = find_literal(&p->literal, w->text + w->from, w->text + w->length);
         *found = at != NULL;
         if (at) *start = (size_t)(at - w->text), *end = *start + p->literal.length;
+        else if (w->open) w->undecided = literal_undecided(&p->literal, w->text, w->from, w->length);
         return OK;
     }
     int rc = match_bounded(w, match_limits[0]);
@@ -361,10 +386,11 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         w->m->n_steps_left -= match_limits[i];
         rc = match_bounded(w, match_limits[i]);
     }
-    *found = rc >= 0;
-    if (rc == PCRE2_ERROR_NOMATCH) return OK;
-    if (rc < 0) return match_failed(w, rc);
     const PCRE2_SIZE *places = pcre2_get_ovector_pointer(w->m->data);
+    *found = rc >= 0;
+    w->undecided = rc == PCRE2_ERROR_PARTIAL ? places[0] : w->length;
+    if (rc == PCRE2_ERROR_NOMATCH || rc == PCRE2_ERROR_PARTIAL) return OK;
+    if (rc < 0) return match_failed(w, rc);
     *start = places[0];
     *end = places[1];
     return OK;
@@ -374,6 +400,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
 status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found) {
     for (;;) {
         *found = false;
+        w->undecided = w->length;
         if (w->from > w->length) return OK;
         TRY(match_once(w, start, end, found));
         if (!*found) return OK;

@@ -221,6 +221,19 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, in
     return tokenizer_encode_with(t, text, n_bytes, 0, tokens, n, capacity);
 }
 
+status tokenizer_encode_part(const tokenizer *t, text_part *part, int32_t **tokens, size_t *n, size_t *capacity) {
+    id_list out = {tokens, n, capacity};
+    size_t before = *n;
+    ASSERT(t->file);
+    encoder *e = encoder_take(t);
+    status rc = file_tokenizer_encode_part(t->file, e, part, &out);
+    encoder_give(t, e);
+    if (rc != OK) *n = before;
+    return rc;
+}
+
+size_t tokenizer_deepest_level(const tokenizer *t) { return t->file ? file_tokenizer_level(t->file, SIZE_MAX) : 0; }
+
 /* ---- many documents ------------------------------------------------------------------------------------------ */
 
 typedef struct document_work {
