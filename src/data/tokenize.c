@@ -157,6 +157,17 @@ static status check_kind(const line_batch *b, const batch_line *l, const token_s
                s->has_prompts ? "with a prompt" : "without");
 }
 
+/* A model that was shown no end writes on until it is cut. */
+static status check_end(const line_batch *b, const batch_line *l) {
+    const data_options *o = b->job->options;
+    int32_t end = l->has_prompt ? chat_end_of_turn(b->job->chat) : tokenizer_eos(b->job->tokenizer);
+    if (end >= 0 || (o->eos_token && strcmp(o->eos_token, "none") == 0)) return OK;
+    return ERR(ERR_INPUT,
+               "%s: no token ends its records: %s names none (eos_token in a tokenizer_config.json beside it) and has "
+               "none of the usual names; give data.eos_token=TEXT, a token of it, or none to train without an end",
+               b->path, o->tokenizer);
+}
+
 static status take_line(line_batch *b, batch_line *l, store_builder *out) {
     if (l->error) return error_give(l->error);
     TRY(check_kind(b, l, out->store));
@@ -177,6 +188,8 @@ static void free_lines(line_batch *b, size_t from) {
 static status take_batch(line_batch *b, store_builder *out, record_skips *skips) {
     bool skip = b->job->options->records.on_error == RECORDS_SKIP;
     for (size_t i = 0; i < b->n; i++) {
+        if (out->store->n_documents == 0 && !b->lines[i].error)
+            TRY(check_end(b, &b->lines[i])); /* all would be skipped */
         status rc = take_line(b, &b->lines[i], out);
         if (rc == OK) continue;
         if (rc != ERR_INPUT || !skip) return rc;
