@@ -114,12 +114,27 @@ typedef struct cut_mapper {
 void cut_map(cut_mapper *m, size_t from, size_t to, size_t new_from); /* [from, to) stands at new_from now */
 static inline void cut_map_end(cut_mapper *m) { m->list->n = m->n_kept; }
 
+/* ---- classes of characters: see substitute.c ------------------------------------------------------------------ */
+
+typedef struct substitute_range {
+    int32_t first, last, substitute;
+} substitute_range;
+typedef struct substitutes { /* of one expression */
+    substitute_range *ranges;
+    size_t n;
+} substitutes;
+void substitutes_open(substitutes *s, const char *expression, size_t length); /* as PCRE2 gets it */
+void substitutes_close(substitutes *s);
+/* The text to match instead, as long as this one; NULL: it may be matched as it is. The caller frees. */
+char *substitutes_copy(const substitutes *s, const char *text, size_t length);
+
 /* ---- patterns ------------------------------------------------------------------------------------------------ */
 
 typedef struct pattern {
     pcre2_code *code; /* NULL: a literal */
     span literal;
-    bool has_jit, has_open_jit, keeps_180e;
+    substitutes substitutes;
+    bool has_jit, has_open_jit;
     /* Matching may begin at any place where no match is under way: nothing looks back, and no match is empty. */
     bool restarts;
     const char *file, *where; /* for messages */
@@ -135,7 +150,7 @@ typedef struct pattern_walk {
     const pattern *p;
     matcher *m;
     const char *text;
-    char *copy; /* what is matched instead, where the text holds U+180E */
+    char *copy; /* what is matched instead, where PCRE2 classes a character of the text otherwise than our table */
     size_t length, from, last_end;
     bool has_last;
     bool open;        /* more text follows that is not known */

@@ -4,8 +4,7 @@
  * understand differently is translated where that is exact (\w, scripts, {,n}, {n,m}+, \uHHHH, \v), and refused by name
  * where it is not (nested classes, \h, \b ...): a pattern that splits text at other places gives other ids without an
  * error.
- * One difference is left: for PCRE2 U+180E is a space (\s), for Oniguruma it is not. A text that holds it is matched as
- * a copy in which U+200B stands for it, which has the same category and the same number of bytes.
+ * Classes of characters are those of our own table, of the Unicode version of Oniguruma: see substitute.c.
  *
  * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
  * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text has
@@ -279,8 +278,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
     status rc = translate(&t);
     if (rc == OK) rc = compile(p, t.out.text, t.out.length);
     p->restarts &= !t.sees_ends;
-    /* An expression that speaks of U+180E itself must see it. */
-    p->keeps_180e = memmem(t.text, t.length, "180", 3) || memmem(t.text, t.length, "\xe1\xa0\x8e", 3);
+    if (rc == OK) substitutes_open(&p->substitutes, t.out.text, t.out.length);
     strbuf_fini(&t.out);
     return rc;
 }
@@ -288,6 +286,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
 void pattern_close(pattern *p) {
     pcre2_code_free(p->code);
     p->code = NULL;
+    substitutes_close(&p->substitutes);
 }
 
 void matcher_open(matcher *m) {
@@ -312,19 +311,14 @@ void matcher_close(matcher *m) {
 
 /* ---- matching ------------------------------------------------------------------------------------------------ */
 
-/* A copy of the text with U+180E hidden; NULL where the text may be matched as it is. */
-static char *hide_180e(const pattern *p, const char *text, size_t length) {
-    if (!p->code || p->keeps_180e || !memchr(text, 0xe1, length) || !memmem(text, length, "\xe1\xa0\x8e", 3))
-        return NULL;
-    char *copy = mem_alloc(length);
-    memcpy(copy, text, length);
-    for (char *at = copy; (at = memmem(at, length - (size_t)(at - copy), "\xe1\xa0\x8e", 3));)
-        memcpy(at, "\xe2\x80\x8b", 3);
-    return copy;
-}
-
 void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length) {
-    *w = (pattern_walk){.p = p, .m = m, .text = text, .length = length, .copy = hide_180e(p, text, length)};
+    *w = (pattern_walk){
+        .p = p,
+        .m = m,
+        .text = text,
+        .length = length,
+    };
+    if (p->code) w->copy = substitutes_copy(&p->substitutes, text, length);
 }
 
 void pattern_end(pattern_walk *w) { free(w->copy); }

@@ -30,7 +30,7 @@ static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_sta
     return OK;
 }
 
-enum { ENCODER_VERSION = 2 }; /* one more when the same text gives other ids than before: kept tokens are made anew */
+enum { ENCODER_VERSION = 3 }; /* one more when the same text gives other ids than before: kept tokens are made anew */
 
 /* What changes tokens: this code, the tokenizer's file, its specials, the chat format, what is read of a record. */
 static status hash_identity(tokenize_job *j) {
