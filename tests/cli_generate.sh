@@ -110,6 +110,18 @@ holds 'r["problems"] == 1 and r["exact_match"] == 1'
 run 0 eval --model talk --data chat.jsonl --chat llama3 --limit 1 --max-new 8 --json
 holds 'r["chat"] == "llama3"'
 
+# ---- a tokenizer that puts BOS before a text: eval reads what generate and training read
+mkdir pieces
+cp "$TEST_FIXTURES/chat/pieces.json" pieces/tokenizer.json
+printf 'the answer is five and the answer is four and the question is one\n%.0s' {1..40} >bos.txt
+learn --set data.source=bos.txt --set data.tokenizer=pieces --set data.format=text --set run.dir=bos --set model.vocab=512 --set train.steps=2
+run 0 generate --model bos --prompt 'the answer is five' --max-new 1 --json
+holds 'r["completions"][0]["prompt_tokens"][0] == 1'
+n=$(python3 -c 'import json; print(len(json.load(open("out"))["completions"][0]["prompt_tokens"]))')
+printf 'the answer is five' >one.txt
+run 0 eval --model bos --data one.txt --seq-len 16 --json
+holds 'r["tokens"] == '$n
+
 # ---- prompts: records in turns, plain texts as they are unless --chat says so; the end of a turn ends a completion
 im_start=342 im_end=343
 printf '{"question": "dog"}\n{"instruction": "say", "input": "two"}\n{"messages": [{"role": "user", "content": "cat"}]}\n' >ask.jsonl

@@ -2,6 +2,7 @@
  * exactly, blocks of a text give the ids of the whole, and what is left out is counted. */
 #include "data/rows.h"
 #include "files.h"
+#include "tokenizer_variants.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -405,6 +406,58 @@ static void files_of_both_kinds_count_by_their_size(void **state) {
     dataset_close(d);
 }
 
+/* ---- the end of a record ---------------------------------------------------------------------------------------- */
+
+/* A tokenizer whose token for the end nobody names. */
+static void write_endless_tokenizer(const char *path) {
+    assert_true(tokenizer_cases_open());
+    json_t *root = compose(variant_named("gpt2")), *vocab = json_object_get(json_object_get(root, "model"), "vocab");
+    json_object_set(vocab, "<stop>", json_object_get(vocab, "</s>"));
+    json_object_del(vocab, "</s>");
+    write_json(path, root);
+    json_decref(root);
+    json_decref(fixture);
+}
+
+static void records_without_an_end_are_refused(void **state) {
+    static const char *const lines[] = {"{\"prompt\": \"the sea\", \"completion\": \" shells\"}\n",
+                                        "{\"text\": \"the sea shells\"}\n"};
+    char *name = strdup(path_of("endless.json")), *source = strdup(path_of("ends.jsonl"));
+    write_endless_tokenizer(name);
+    for (int i = 0; i < 2; i++) {
+        data_options o = {.source = source, .tokenizer = name, .seq_len = 16, .n_threads = 1};
+        dataset *d;
+        row r;
+        int32_t last = -1;
+        write_text(source, lines[i]);
+        for (int skip = 0; skip < 2; skip++) { /* not a line that can be left out */
+            o.records.on_error = skip ? RECORDS_SKIP : RECORDS_STOP;
+            expect_error(dataset_open(&d, &o), ERR_INPUT, "ends.jsonl|endless.json|eos_token|data.eos_token=TEXT|none");
+        }
+        o.eos_token = "<end>";
+        expect_error(dataset_open(&d, &o), ERR_INPUT, "data.eos_token|'<end>'|endless.json");
+        o.eos_token = "<stop>";
+        d = open_data(o);
+        assert_int_equal(tokenizer_eos(dataset_tokenizer(d)), 2);
+        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc);
+        for (int t = 0; t < 16; t++)
+            if (r.targets[t] >= 0) last = r.targets[t];
+        assert_int_equal(last, 2);
+        dataset_close(d);
+        o.eos_token = "none";
+        d = open_data(o);
+        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc);
+        for (int t = 0; t < 16; t++) assert_int_not_equal(r.targets[t], 2);
+        dataset_close(d);
+    }
+    write_text(source, "{\"text\": \"the sea\"}\n");
+    data_options o = {.source = source, .tokenizer = "byte", .seq_len = 16, .eos_token = "<stop>", .n_threads = 1};
+    dataset *d;
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "data.eos_token|'byte'");
+    free(name);
+    free(source);
+}
+
 /* ---- text through a tokenizer in blocks ------------------------------------------------------------------------ */
 
 static char *copy_tokenizer(const char *fixture, const char *name) {
@@ -591,6 +644,7 @@ int main(void) {
         cmocka_unit_test(lists_of_files_are_read_with_weights_and_escapes),
         cmocka_unit_test(mixtures_keep_their_shares_exactly),
         cmocka_unit_test(files_of_both_kinds_count_by_their_size),
+        cmocka_unit_test(records_without_an_end_are_refused),
         cmocka_unit_test(blocks_give_the_ids_of_the_whole),
         cmocka_unit_test(a_file_that_takes_long_says_how_far_it_is),
         cmocka_unit_test(text_that_is_not_utf8_is_named_or_replaced),

@@ -550,6 +550,7 @@ static void defaults_are_those_of_transformers(void **state) {
 /* ---- weights that are refused ------------------------------------------------------------------------------------ */
 
 typedef struct change {
+    const char *rename, *new_name; /* a tensor under another name */
     const char *drop_like; /* tensors whose name holds this are left out */
     const char *add;       /* a tensor of this name and of shape (3) is added */
     const char *reshape;   /* this tensor gets shape (1, n) */
@@ -578,6 +579,7 @@ static void write_changed(const char *dir, const char *fixture, const change *c)
         entries[n] = (safetensors_entry){t->name, t->type, t->shape};
         if (c->reshape && strcmp(t->name, c->reshape) == 0) entries[n].shape = SHAPE(1, shape_count(&t->shape));
         if (c->retype && strcmp(t->name, c->retype) == 0) entries[n].type = DTYPE_I32;
+        if (c->rename && strcmp(t->name, c->rename) == 0) entries[n].name = c->new_name;
         n++;
     }
     if (c->add) entries[n] = (safetensors_entry){c->add, DTYPE_F32, SHAPE(3)}, data[n++] = three;
@@ -626,6 +628,30 @@ static void wrong_tensors_are_named(void **state) {
     must(load_changed("qwen2_old", &(change){0}));
     must(load_changed("qwen2_old", &(change){.add = "model.rotary_emb.inv_freq"}));
     must(load_changed("qwen2_old", &(change){.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}));
+}
+
+/* transformers ties what the file has to what it lacks. */
+static void a_tied_model_may_have_its_matrix_under_the_name_of_the_head(void **state) {
+    static const struct {
+        const char *fixture, *embedding;
+    } models[] = {{"qwen2_old", "model.embed_tokens.weight"}, {"gpt2_tied", "transformer.wte.weight"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(models); i++) {
+        uint64_t hash[2];
+        for (int k = 0; k < 2; k++) {
+            char *dir = training_dir();
+            hf_model m;
+            write_changed(dir, models[i].fixture,
+                          &(change){.rename = k ? models[i].embedding : NULL, .new_name = "lm_head.weight"});
+            must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
+            must(weights_load_dir(m.e, &m.plan, dir));
+            hash[k] = params_hash(m.e, &m.plan, NULL);
+            hf_close(&m);
+            training_dir_remove(dir);
+        }
+        assert_true(hash[0] == hash[1]);
+    }
+    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "embed_tokens"}),
+                WORDS("model.embed_tokens.weight is missing"));
 }
 
 static status load_with_index(const char *index, bool pickled) {
@@ -807,6 +833,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
         cmocka_unit_test(defaults_are_those_of_transformers),
         cmocka_unit_test(wrong_tensors_are_named),
+        cmocka_unit_test(a_tied_model_may_have_its_matrix_under_the_name_of_the_head),
         cmocka_unit_test(an_index_stays_inside_its_directory),
         cmocka_unit_test(an_index_that_lies_is_refused),
         cmocka_unit_test(a_path_says_all_about_its_model),

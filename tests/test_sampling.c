@@ -292,8 +292,45 @@ static void pass_at_k_counts_subsets(void **state) {
             for (int k = 1; k <= n; k++) assert_true(fabs(pass_at_k(n, c, k) - pass_by_counting(n, c, k)) < 1e-12);
 }
 
+/* However small: the probabilities are those of the quotients, and nothing overflows. */
+static void small_temperatures_sharpen_and_never_overflow(void **state) {
+    static const double temperatures[] = {1e-3, 9.9e-4, 5e-4, 1e-10, 1e-40, 1e-300, 5e-324};
+    const float logits[] = {-3e38f, 0.999f, 1, -INFINITY, 1, 0.9985f};
+    enum { N = 6 };
+    for (size_t i = 0; i < ARRAY_LENGTH(temperatures); i++) {
+        sampling_options s = SAMPLING_DEFAULTS;
+        s.max_new = 1;
+        s.temperature = temperatures[i];
+        must(sampling_check(&s));
+        for (int k = 0; k < 2; k++) { /* without a filter, then with filters that leave everything likely */
+            if (k) s.top_k = 5, s.top_p = 0.999, s.min_p = 1e-9;
+            sample_scratch w;
+            sample_scratch_init(&w, N);
+            size_t left = sample_filter(&w, logits, NULL, 0, &s);
+            double total = 0;
+            for (size_t c = 0; c < N; c++) total += exp(((double)logits[c] - 1) / s.temperature);
+            for (size_t c = 0; c < left; c++) assert_true(isfinite(w.candidates[c].score) || s.temperature >= 1e-3);
+            double shares[N] = {0};
+            for (int d = 0; d < 1000; d++)
+                shares[sample_draw(&w, logits, 1.7, NULL, 0, &s, (d + 0.5) / 1000).token] += 0.001;
+            for (size_t c = 0; c < N; c++)
+                assert_true(fabs(shares[c] - exp(((double)logits[c] - 1) / s.temperature) / total) <
+                            0.0021 + 0.001 * k);
+            sample_scratch_fini(&w);
+        }
+    }
+    sampling_options s = SAMPLING_DEFAULTS;
+    s.max_new = 1;
+    for (int i = 0; i < 3; i++) {
+        s.temperature = (double[]){-1e-9, 1001, NAN}[i];
+        assert_int_equal(sampling_check(&s), ERR_INPUT);
+    }
+    error_clear();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_temperatures_sharpen_and_never_overflow),
         cmocka_unit_test(filters_leave_what_transformers_leaves),
         cmocka_unit_test(partial_selection_equals_a_full_sort),
         cmocka_unit_test(draws_follow_the_probabilities_and_the_counter_alone),

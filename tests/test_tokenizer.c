@@ -4,7 +4,9 @@
  * The numbers to compare with are in fixtures/tokenizer_cases.json (tools/make_tokenizer_fixtures.py made it). Published
  * tokenizers and data are looked for in ../shared, beside the project; where they are not, that test says so. */
 #include "data/encode.h"
+#include "data/unicode_table.h"
 #include "files.h"
+#include "tokenizer_variants.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -12,8 +14,6 @@
 
 #include <setjmp.h>
 #include <cmocka.h>
-
-static json_t *fixture;
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */
 
@@ -59,56 +59,6 @@ static void decode(const tokenizer *t, const ids *in, unsigned flags, strbuf *ou
 }
 
 /* ---- small tokenizers ---------------------------------------------------------------------------------------- */
-
-static json_t *legacy_merges(const json_t *merges) {
-    json_t *out = json_array();
-    for (size_t i = 0; i < json_array_size(merges); i++) {
-        const json_t *m = json_array_get(merges, i);
-        json_array_append_new(out, json_sprintf("%s %s", json_string_value(json_array_get(m, 0)),
-                                                json_string_value(json_array_get(m, 1))));
-    }
-    return out;
-}
-
-/* The tokenizer.json of a variant, as compose() of the script. */
-static json_t *compose(const json_t *variant) {
-    json_t *root = json_deep_copy(json_object_get(variant, "patch"));
-    const char *base = json_string_value(json_object_get(variant, "base"));
-    json_t *model = json_deep_copy(json_object_get(json_object_get(fixture, "bases"), base));
-    json_t *patch = json_object_get(variant, "model");
-    json_object_update(model, patch);
-    if (json_object_del(model, "legacy") == 0)
-        json_object_set_new(model, "merges", legacy_merges(json_object_get(model, "merges")));
-    json_object_set_new(root, "version", json_string("1.0"));
-    json_object_set_new(root, "model", model);
-    return root;
-}
-
-static void write_json(const char *path, const json_t *root) {
-    char *text = json_dumps(root, 0);
-    assert_non_null(text);
-    write_bytes(path, text, strlen(text));
-    free(text);
-}
-
-static const json_t *variant_named(const char *name) {
-    const json_t *all = json_object_get(fixture, "variants");
-    for (size_t i = 0; i < json_array_size(all); i++) {
-        const json_t *v = json_array_get(all, i);
-        if (strcmp(json_string_value(json_object_get(v, "name")), name) == 0) return v;
-    }
-    fail_msg("no variant %s", name);
-    return NULL;
-}
-
-static tokenizer *open_variant(const json_t *variant) {
-    json_t *root = compose(variant);
-    tokenizer *t;
-    write_json(path_of("variant.json"), root);
-    json_decref(root);
-    if (tokenizer_open(&t, path_of("variant.json")) != OK) fail_msg("%s", error_message());
-    return t;
-}
 
 static uint32_t sum_of(const tokenizer *t, const char *text, size_t n) {
     ids plain = {0}, full = {0}, as_text = {0};
@@ -215,6 +165,92 @@ static void bytes_stream_whole_characters(void **state) {
     free(in.id);
     strbuf_fini(&out);
     tokenizer_close(t);
+}
+
+/* ---- classes of characters ------------------------------------------------------------------------------------- */
+
+static bool of_letter(int32_t c) { return unicode_categories[char_category(c)][0] == 'L'; }
+static bool of_number(int32_t c) { return unicode_categories[char_category(c)][0] == 'N'; }
+static bool of_symbol(int32_t c) { return unicode_categories[char_category(c)][0] == 'S'; }
+static bool of_mark(int32_t c) { return unicode_categories[char_category(c)][0] == 'M'; }
+static bool of_upper(int32_t c) { return char_category(c) == CATEGORY_LU; }
+static bool of_none(int32_t c) { return !char_is_space(c) && !of_letter(c) && !of_number(c); }
+static bool of_han(int32_t c) { return strcmp(unicode_scripts[unicode_run_scripts[unicode_run_of(c)]], "Han") == 0; }
+static bool of_punctuation_or_symbol(int32_t c) {
+    return of_symbol(c) || unicode_categories[char_category(c)][0] == 'P';
+}
+
+/* Whatever version of Unicode PCRE2 has: expressions see the classes of the table, for every character. */
+static void expressions_see_the_classes_of_the_table(void **state) {
+    static const struct {
+        const char *expression;
+        bool (*is)(int32_t c);
+    } classes[] = {{"\\p{L}", of_letter},
+                   {"\\p{N}", of_number},
+                   {"\\p{S}", of_symbol},
+                   {"\\p{M}", of_mark},
+                   {"\\p{Lu}", of_upper},
+                   {"\\s", char_is_space},
+                   {"[^\\s\\p{L}\\p{N}]", of_none},
+                   {"\\p{Han}", of_han},
+                   {"[\\p{P}\\p{S}]", of_punctuation_or_symbol}};
+    strbuf text;
+    strbuf_init(&text);
+    for (int32_t c = 1; c < 0x110000; c++) {
+        char u[4];
+        if ((c >= 0xd800 && c < 0xe000) || (c >= 0x40000 && c < 0xe0000)) continue;
+        strbuf_add_bytes(&text, u, char_encode(c, u));
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(classes); i++) {
+        tokenizer_pattern source = {{classes[i].expression, strlen(classes[i].expression)}, true};
+        pattern p;
+        matcher m;
+        pattern_walk w;
+        size_t start, end, at = 0;
+        bool found = true;
+        assert_int_equal(pattern_open(&p, &source, "file", "where"), OK);
+        matcher_open(&m);
+        pattern_begin(&w, &p, &m, text.text, text.length);
+        while (found) {
+            assert_int_equal(pattern_next(&w, &start, &end, &found), OK);
+            if (!found) start = end = text.length;
+            for (; at < end; at += char_length(text.text[at])) {
+                int32_t c = char_decode(text.text + at);
+                if (classes[i].is(c) != (at >= start)) fail_msg("%s: U+%04X", classes[i].expression, (unsigned)c);
+            }
+        }
+        pattern_end(&w);
+        matcher_close(&m);
+        pattern_close(&p);
+    }
+    strbuf_fini(&text);
+}
+
+/* Characters that are newer than the tables of PCRE2 10.42, through a whole tokenizer: symbols and letters go. */
+static void new_characters_belong_to_their_classes(void **state) {
+    json_error_t error;
+    static const char *const texts[] = {"I7\xf0\x9f\xa9\xb7 \xf0\x9f\xab\xa9!", /* U+1FA77 of 15.0, U+1FAE9 of 16.0 */
+                                        "7\xe1\xb2\x89 \xf0\x90\xb5\x90!",      /* U+1C89, U+10D50 of 16.0 */
+                                        "7\xf0\xb2\x8e\xaf !"};                 /* U+323AF of 15.0 */
+    json_t *patch =
+        json_loads("{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", "
+                   "\"pattern\": {\"Regex\": \"[\\\\p{S}\\\\p{L}]\"}, \"behavior\": \"Removed\", \"invert\": "
+                   "false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}}",
+                   0, &error);
+    assert_non_null(patch);
+    json_t *variant = json_pack("{s:s, s:{}, s:o}", "base", "bytes", "model", "patch", patch);
+    tokenizer *t = open_variant(variant);
+    ids wanted = {0}, out = {0};
+    encode(t, "7 !", 3, 0, &wanted);
+    for (size_t i = 0; i < ARRAY_LENGTH(texts); i++) {
+        encode(t, texts[i], strlen(texts[i]), 0, &out);
+        assert_int_equal(out.n, wanted.n);
+        assert_memory_equal(out.id, wanted.id, out.n * sizeof *out.id);
+    }
+    free(wanted.id);
+    free(out.id);
+    tokenizer_close(t);
+    json_decref(variant);
 }
 
 /* ---- BOS and EOS --------------------------------------------------------------------------------------------- */
@@ -734,6 +770,8 @@ int main(void) {
         cmocka_unit_test(every_component_gives_the_ids_of_the_reference),
         cmocka_unit_test(unknown_ids_are_seen_and_specials_left_out),
         cmocka_unit_test(bytes_stream_whole_characters),
+        cmocka_unit_test(expressions_see_the_classes_of_the_table),
+        cmocka_unit_test(new_characters_belong_to_their_classes),
         cmocka_unit_test(bos_and_eos_come_from_the_config_beside_the_file),
         cmocka_unit_test(wrong_files_are_refused_with_their_place),
         cmocka_unit_test(deep_nesting_is_refused),
@@ -750,13 +788,8 @@ int main(void) {
         cmocka_unit_test(characters_of_bytes_are_a_bijection),
         cmocka_unit_test(published_tokenizers_give_the_ids_of_the_reference),
     };
-    json_error_t error;
     log_set_level(LOG_ERROR); /* damaged files warn of ids that moved */
-    fixture = json_load_file(TEST_FIXTURES "/tokenizer_cases.json", JSON_ALLOW_NUL, &error);
-    if (!fixture) {
-        fprintf(stderr, "%s: %s\n", TEST_FIXTURES "/tokenizer_cases.json", error.text);
-        return 1;
-    }
+    if (!tokenizer_cases_open()) return 1;
     int rc = cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
     json_decref(fixture);
     return rc;

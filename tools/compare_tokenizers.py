@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""compare_tokenizers.py [--texts N] [--seed S] [--variants] [TOKENIZER...] [-- FILE...]
+"""compare_tokenizers.py [--texts N] [--seed S] [--variants] [--classes] [TOKENIZER...] [-- FILE...]
 
 Random texts through ralo and through the `tokenizers` library: ids (plain, with specials, specials as text) and decoded
 texts (at once and as a stream) must be equal. TOKENIZER is a directory with a tokenizer.json; --variants takes the
 small ones of make_tokenizer_fixtures.py. FILEs are encoded whole and line by line, must be equal too, and are timed on
-one thread. Needs Python with `tokenizers`, and build/bench/bench_tokenizer (or BENCH=its path). Exit status 1: a
+one thread. --classes asks both for the classes of every character (expressions, Digits, Punctuation, Whitespace). Needs Python with `tokenizers`, and build/bench/bench_tokenizer (or BENCH=its path). Exit status 1: a
 difference was found; each is cut down to its shortest text.
 
-Known differences: characters that came into Unicode after the versions of PCRE2 and utf8proc (see src/data/unicode.c).
+Classes of characters are those of Unicode 16.0 in both (see src/data/unicode_table.h).
 """
 import json
 import os
@@ -115,6 +115,36 @@ def compare_random(name, t, ralo, n_texts, seed):
     return n_bad
 
 
+CLASSES = [r"\p{L}", r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\p{Nd}", r"\p{P}", r"\p{S}", r"\p{Z}",
+           r"\s", r"\d", r"\w", r"[^\s\p{L}\p{N}]", r"[\p{P}\p{S}]", r"\p{Han}", r"\p{Greek}", r"[^\w]"]
+
+
+def compare_classes():
+    """Every character through one class at a time, a hundred in a text, each behind an x."""
+    import make_tokenizer_fixtures as fixtures
+    bases, _ = fixtures.base_models()
+    only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    steps = {c: fixtures.split(c, "Removed") for c in CLASSES}
+    steps["Digits"] = {"type": "Digits", "individual_digits": True}
+    steps["Punctuation"] = {"type": "Punctuation", "behavior": "Removed"}
+    steps["Whitespace"] = {"type": "Whitespace"}
+    chars = [chr(c) for c in range(1, 0x40000) if not 0xD800 <= c < 0xE000] + [chr(c) for c in range(0xE0000, 0xE1000)]
+    n_bad = 0
+    for name, step in steps.items():
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump(fixtures.compose(bases, "bytes", {"pre_tokenizer": fixtures.sequence(step, only)}, {}), f)
+            f.flush()
+            t, ralo, bad = Tokenizer.from_file(f.name), Ralo(f.name), []
+            differs = lambda s: ralo.encode(s) != t.encode(s, add_special_tokens=False).ids
+            for i in range(0, len(chars), 100):
+                part = chars[i:i + 100]
+                if differs("x" + "x".join(part)):
+                    bad += [c for c in part if differs("x" + c + "x")]
+            n_bad += len(bad)
+            print(f"class {name}: {len(chars)} characters, {len(bad)} differences", ascii(bad[:10]))
+    return n_bad
+
+
 def best_of(n, call):
     times = []
     for _ in range(n):
@@ -153,6 +183,9 @@ def main():
         else:
             names.append(a)
     for name in names:
+        if name == "--classes":
+            n_bad += compare_classes()
+            continue
         if name == "--variants":
             import make_tokenizer_fixtures as fixtures
             bases, _ = fixtures.base_models()

@@ -86,17 +86,20 @@ static const trie_node *child_of(const added_set *s, const trie_node *node, unsi
     return NULL;
 }
 
-int32_t added_set_find(const added_set *s, const char *text, size_t length, size_t from, size_t *start, size_t *end) {
-    if (s->n_nodes == 0) return -1;
+int32_t added_set_find(const added_set *s, const char *text, size_t length, size_t from, bool open, size_t *start,
+                       size_t *end) {
+    if (s->n_nodes == 0) return ADDED_NONE;
     for (size_t at = from; (at = next_candidate(s, text, length, at)) < length; at++) {
-        int32_t found = -1;
+        int32_t found = ADDED_NONE;
+        size_t i = at;
         const trie_node *node = &s->nodes[0];
-        for (size_t i = at; i < length && (node = child_of(s, node, (unsigned char)text[i])); i++)
+        for (; i < length && (node = child_of(s, node, (unsigned char)text[i])); i++)
             if (node->added >= 0) found = node->added, *end = i + 1;
-        if (found >= 0) {
+        if (open && i == length && node->n_children) found = ADDED_UNDECIDED; /* what follows may make it longer */
+        if (found != ADDED_NONE) {
             *start = at;
             return found;
         }
     }
-    return -1;
+    return ADDED_NONE;
 }

@@ -321,7 +321,7 @@ static status encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t
 }
 
 /* Where U+2581 follows another character: `from` or behind it. */
-static size_t metaspace_cut(const char *text, size_t from, size_t length) {
+size_t bpe_word_end(const char *text, size_t from, size_t length) {
     size_t at = from;
     while (length - at >= 3 && memcmp(text + at, "\xe2\x96\x81", 3) == 0) at += 3;
     for (const char *p; at < length; at++) {
@@ -336,7 +336,7 @@ status bpe_encode(const bpe *b, bpe_scratch *s, const char *text, size_t length,
     if (length == 0) return OK;
     if (!b->cuts_at_metaspace) return encode_word(b, s, text, length, out);
     for (size_t from = 0, to; from < length; from = to) {
-        to = metaspace_cut(text, from, length);
+        to = bpe_word_end(text, from, length);
         TRY(encode_word(b, s, text + from, to - from, out));
     }
     return OK;

@@ -42,6 +42,8 @@ typedef struct data_options {
     record_options records;
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
     chat_format chat;
+    const char
+        *eos_token;    /* the token that ends a document; NULL or "": the tokenizer's own; "none": nothing ends one */
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
     int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
@@ -62,6 +64,10 @@ int64_t tokenizer_vocab(const tokenizer *t); /* one more than the largest id */
 /* From tokenizer_config.json beside the file, else the first of a list of usual names; -1: there is none. */
 int32_t tokenizer_eos(const tokenizer *t);
 int32_t tokenizer_bos(const tokenizer *t);
+/* Another end: the text of a token, or "none"; NULL or "" changes nothing. Before anyone else uses the tokenizer. */
+status tokenizer_set_eos(tokenizer *t, const char *text);
+int32_t
+tokenizer_text_bos(const tokenizer *t); /* what the file puts before every text, where that is BOS; -1: nothing */
 bool tokenizer_is_byte(const tokenizer *t);
 int32_t tokenizer_special(const tokenizer *t, const char *text); /* the id of a token by its text; -1: absent */
 

@@ -72,6 +72,7 @@ status dataset_open(dataset **out, const data_options *o) {
     dataset *d = mem_alloc(sizeof *d);
     *out = NULL;
     TRY_GOTO(rc, tokenizer_open(&d->tokenizer, o->tokenizer), fail);
+    TRY_GOTO(rc, tokenizer_set_eos(d->tokenizer, o->eos_token), fail);
     TRY_GOTO(rc, open_source(&d->source, o, d->tokenizer), fail);
     *out = d;
     return OK;

@@ -44,8 +44,8 @@ static status open_patterns(file_tokenizer *t) {
 
 /* The form in which a token is looked for in normalized text, and the one that decoders see. */
 static status normal_form_of(file_tokenizer *t, encoder *e, const span *content, span *out) {
-    piece p = {content->text, content->length, 0, false};
-    TRY(normalize(t->normalizers, t->file.n_normalizers, &e->matcher, e->normal, &p));
+    piece p = {.text = content->text, .length = content->length};
+    TRY(normalize(t->normalizers, t->file.n_normalizers, &e->matcher, e->normal, &p, &(cut_list){0}));
     *out = (span){arena_copy(&t->memory, p.text, p.length), p.length};
     return OK;
 }
@@ -76,6 +76,11 @@ static status open_added(file_tokenizer *t, encoder *e) {
     }
     TRY_GOTO(rc, added_set_open(&t->plain, plain, n_plain, f->path), done);
     TRY_GOTO(rc, added_set_open(&t->normalized, normalized, n_normalized, f->path), done);
+    for (size_t i = 0; i < f->n_added; i++) {
+        added_set *set = f->added[i].normalized ? &t->normalized : &t->plain;
+        set->any_single_word |= f->added[i].single_word;
+        set->any_lstrip |= f->added[i].lstrip;
+    }
 done:
     free(plain);
     free(normalized);
@@ -164,29 +169,47 @@ typedef struct passage {
     id_list *out;
 } passage;
 
+/* Can what follows an open piece change which text a match takes? */
+static bool is_undecided(const piece *p, const tokenizer_added *a, size_t end) {
+    return p->open && ((a->single_word && end == p->length) || (a->rstrip && spaces_behind(p, end) == p->length));
+}
+
 /* Cuts the added tokens of a set out of a piece; the rest goes to `rest`, part by part. A match that does not count (it
  * is part of a word, or specials are text) is passed over as a whole, as the reference does. */
-static status cut_added(const passage *g, const added_set *set, const piece *p,
+static status cut_added(const passage *g, const added_set *set, const piece *p, size_t level,
                         status (*rest)(const passage *g, const piece *p)) {
-    size_t from = 0, at = 0, start = 0, end = 0;
+    size_t from = 0, at = 0, start = 0, end = 0, stop = p->length;
     int32_t found;
-    while (at < p->length && (found = added_set_find(set, p->text, p->length, at, &start, &end)) >= 0) {
-        const tokenizer_added *a = &g->t->file.added[found];
+    cut_search *cuts = &g->e->cuts;
+    if (set->any_single_word) cut_kill_in_words(cuts, p);
+    while (at < p->length &&
+           (found = added_set_find(set, p->text, p->length, at, p->open, &start, &end)) != ADDED_NONE) {
+        const tokenizer_added *a = found >= 0 ? &g->t->file.added[found] : NULL;
+        if (!a || is_undecided(p, a, end)) {
+            stop = MAX(start, from);
+            break;
+        }
         at = end;
-        if (g->specials_as_text && a->special) continue;
-        if (a->single_word && !stands_alone(p, start, end)) continue;
+        if ((g->specials_as_text && a->special) || (a->single_word && !stands_alone(p, start, end))) {
+            cut_kill(cuts, p->text + start, p->text + end);
+            continue;
+        }
         if (a->lstrip) start = MAX(spaces_before(p, from, start), from);
         /* A match may lie in the spaces that the token before it took: those end at `from`. */
         if (a->rstrip) end = spaces_behind(p, MAX(end, from));
         if (from < start) {
             piece part = piece_part(p, from, start);
             TRY(rest(g, &part));
+            cut_reached(cuts, p->text + start, level, *g->out->n);
         }
         if (start != end) id_list_add(g->out, a->id); /* all of it was taken: the reference has no empty tokens */
         from = end;
+        cut_reached(cuts, p->text + end, level, *g->out->n);
     }
-    if (from == p->length) return OK;
-    piece part = piece_part(p, from, p->length);
+    if (p->open && set->any_lstrip) stop = spaces_before(p, from, stop); /* a token may follow and take them */
+    if (from >= stop) return OK;
+    piece part = piece_part(p, from, stop);
+    part.open = p->open;
     return rest(g, &part);
 }
 
@@ -195,17 +218,25 @@ static status encode_words(const passage *g, const piece *p) { return pretokeniz
 static status encode_plain(const passage *g, const piece *p) {
     piece normal = *p;
     const file_tokenizer *t = g->t;
-    TRY(normalize(t->normalizers, t->file.n_normalizers, &g->e->matcher, g->e->normal, &normal));
-    if (normal.length == 0) return OK;
-    return cut_added(g, &t->normalized, &normal, encode_words);
+    cut_list outer = g->e->cuts.list, cuts = cut_list_of(&g->e->cuts, p);
+    status rc = normalize(t->normalizers, t->file.n_normalizers, &g->e->matcher, g->e->normal, &normal, &cuts);
+    g->e->cuts.list = cuts;
+    if (rc == OK && normal.length > 0) rc = cut_added(g, &t->normalized, &normal, 1, encode_words);
+    g->e->cuts.list = outer;
+    cut_list_free(&cuts);
+    return rc;
+}
+
+static void allow(encoder *e, size_t n_bytes) {
+    e->n_written_left = growth_most(n_bytes);
+    matcher_begin(&e->matcher);
+    matcher_allow(&e->matcher, n_bytes);
 }
 
 status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
                              bool specials_as_text, id_list *out) {
     if (n_bytes == 0) return OK;
-    e->n_written_left = growth_most(n_bytes);
-    matcher_begin(&e->matcher);
-    matcher_allow(&e->matcher, n_bytes);
+    allow(e, n_bytes);
     if (utf8_check(text, n_bytes).n_bad) {
         e->valid.length = 0;
         text_make_valid(text, n_bytes, &e->valid);
@@ -213,6 +244,92 @@ status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *te
         n_bytes = e->valid.length;
     }
     passage g = {t, e, specials_as_text, out};
-    piece whole = {text, n_bytes, char_length(text[0]), true};
-    return cut_added(&g, &t->plain, &whole, encode_plain);
+    piece whole = {text, n_bytes, char_length(text[0]), true, false, 0};
+    return cut_added(&g, &t->plain, &whole, 0, encode_plain);
+}
+
+/* ---- a part of a text ---------------------------------------------------------------------------------------- */
+
+/* Does stage number i (0: the normalizers, 1 + k: pre-tokenizer k) do something at the beginning of a piece only? */
+static bool minds_begin(const file_tokenizer *t, size_t i) {
+    const tokenizer_file *f = &t->file;
+    if (i > 0) {
+        const tokenizer_pretokenizer *s = &f->pretokenizers[i - 1];
+        return (s->kind == PRETOKENIZE_BYTE_LEVEL && s->add_prefix_space) ||
+               (s->kind == PRETOKENIZE_METASPACE && s->prepend != PREPEND_NEVER);
+    }
+    for (size_t k = 0; k < f->n_normalizers; k++) {
+        const tokenizer_normalizer *s = &f->normalizers[k];
+        if (s->kind == NORMALIZE_PREPEND || (s->kind == NORMALIZE_STRIP && s->left)) return true;
+    }
+    return false;
+}
+
+size_t file_tokenizer_level(const file_tokenizer *t, size_t level) {
+    level = MIN(level, 1 + t->file.n_pretokenizers);
+    while (level > 0 && !minds_begin(t, level - 1)) level--;
+    return level;
+}
+
+/* How much of a text stands before a character that its end cuts. */
+static size_t whole_chars(const char *text, size_t n_bytes) {
+    for (size_t n = 1; n <= MIN(n_bytes, (size_t)3); n++) {
+        if (((unsigned char)text[n_bytes - n] & 0xc0) != 0xc0) continue;
+        utf8_scan s = utf8_check(text + n_bytes - n, n);
+        return s.n_valid == 0 && s.is_cut ? n_bytes - n : n_bytes;
+    }
+    return n_bytes;
+}
+
+/* The place in the text that was made valid for one in the text as it was given, and back; 3 bytes are U+FFFD. */
+static size_t to_valid(const char *text, size_t n_bytes, size_t place) {
+    size_t valid = 0;
+    for (;;) {
+        utf8_scan s = utf8_check(text, n_bytes);
+        if (place <= s.n_valid || s.n_bad == 0) return valid + place;
+        valid += s.n_valid + 3;
+        if (place <= s.n_valid + s.n_bad) return valid;
+        text += s.n_valid + s.n_bad;
+        n_bytes -= s.n_valid + s.n_bad;
+        place -= s.n_valid + s.n_bad;
+    }
+}
+
+static size_t from_valid(const char *text, size_t n_bytes, size_t valid) {
+    size_t place = 0;
+    for (;;) {
+        utf8_scan s = utf8_check(text + place, n_bytes - place);
+        if (valid <= s.n_valid || s.n_bad == 0) return place + valid;
+        place += s.n_valid + s.n_bad;
+        valid -= s.n_valid + 3;
+    }
+}
+
+status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part *part, id_list *out) {
+    const char *text = part->text;
+    size_t n = part->is_open ? whole_chars(text, part->n_bytes) : part->n_bytes, n_given = n, zone = part->zone;
+    size_t wanted = part->wanted;
+    part->at_wanted = part->last = (text_boundary){0};
+    if (n == 0) return OK;
+    allow(e, n);
+    if (utf8_check(text, n).n_bad) {
+        zone = to_valid(text, n, zone);
+        part->wanted = to_valid(text, n, wanted);
+        e->valid.length = 0;
+        text_make_valid(text, n, &e->valid);
+        text = e->valid.text;
+        n = e->valid.length;
+    }
+    passage g = {t, e, false, out};
+    piece whole = {text, n, part->is_first ? char_length(text[0]) : 0, part->is_first, part->is_open, part->level};
+    cut_search_begin(&e->cuts, part, text, n, zone, *out->n);
+    status rc = cut_added(&g, &t->plain, &whole, 0, encode_plain);
+    cut_search_end(&e->cuts);
+    part->wanted = wanted;
+    for (int i = 0; i < 2; i++) {
+        text_boundary *b = i ? &part->last : &part->at_wanted;
+        if (text != part->text && b->found) b->place = from_valid(part->text, n_given, b->place);
+        b->level = file_tokenizer_level(t, b->level);
+    }
+    return rc;
 }

@@ -92,20 +92,44 @@ static size_t non_ascii_end(const char *text, size_t from, size_t length) {
     return from;
 }
 
-static void to_normal_form(piece *p, normalizer_kind kind, strbuf *out) {
+/* Only ASCII characters do not change with what stands before them. */
+static void map_ascii(cut_list *cuts, const char *text, size_t length) {
+    cut_mapper m = {.list = cuts};
+    for (size_t i = 0; i < cuts->n; i++) {
+        size_t at = cuts->cuts[i].at;
+        if (at < length && !((unsigned char)text[at] & 0x80)) cut_map(&m, at, at + 1, at);
+    }
+    cut_map_end(&m);
+}
+
+/* Where the last ASCII character stands, which marks behind the piece may change; 0: nowhere. */
+static size_t last_ascii(const piece *p) {
+    size_t at = p->length;
+    while (at > 0 && (unsigned char)p->text[at - 1] & 0x80) at--;
+    return at ? at - 1 : 0;
+}
+
+static void to_normal_form(piece *p, normalizer_kind kind, strbuf *out, cut_list *cuts) {
     bool compatible = kind == NORMALIZE_NFKC || kind == NORMALIZE_NFKD;
     bool compose = kind == NORMALIZE_NFC || kind == NORMALIZE_NFKC;
+    map_ascii(cuts, p->text, p->length);
+    if (p->open) p->length = last_ascii(p);
+    if (p->length == 0) return;
     size_t at = first_non_ascii(p->text, 0, p->length), from = 0, first = char_length(p->text[0]);
+    cut_mapper m = {.list = cuts};
     if (at == p->length || (kind == NORMALIZE_NFC && is_nfc_already(p->text + at, p->length - at))) return;
     code_points points = {0};
     out->length = 0;
     while (at < p->length) {
         size_t base = at > from ? at - 1 : at, end = non_ascii_end(p->text, at, p->length);
+        cut_map(&m, from, at, out->length);
         strbuf_add_bytes(out, p->text + from, base - from);
         normal_form(p->text + base, end - base, compatible, compose, &points, out);
         from = end;
         at = first_non_ascii(p->text, from, p->length);
     }
+    cut_map(&m, from, p->length + 1, out->length);
+    cut_map_end(&m);
     strbuf_add_bytes(out, p->text + from, p->length - from);
     free(points.c);
     /* What the first character became: everything before the next character that begins anew. Composition takes marks
@@ -138,31 +162,40 @@ static size_t lower_char(int32_t c, char out[8]) {
     return char_encode(utf8proc_tolower(c), out);
 }
 
-static void to_lower(piece *p, strbuf *out) {
+static void to_lower(piece *p, strbuf *out, cut_list *cuts) {
     size_t n_start = 0;
+    cut_mapper m = {.list = cuts};
     out->length = 0;
     for (size_t i = 0; i < p->length; i += char_length(p->text[i])) {
         char lower[8];
         if (i == p->n_start) n_start = out->length;
+        cut_map(&m, i, i + 1, out->length);
         strbuf_add_bytes(out, lower, lower_char(char_decode(p->text + i), lower));
     }
-    *p = (piece){out->text, out->length, p->n_start >= p->length ? out->length : n_start, p->at_start};
+    cut_map(&m, p->length, p->length + 1, out->length);
+    cut_map_end(&m);
+    *p = piece_with(p, out->text, out->length, p->n_start >= p->length ? out->length : n_start);
 }
 
-static void strip_marks(piece *p, strbuf *out) {
+static void strip_marks(piece *p, strbuf *out, cut_list *cuts) {
     size_t n_start = 0;
+    cut_mapper m = {.list = cuts};
     out->length = 0;
     for (size_t i = 0, n; i < p->length; i += n) {
         n = char_length(p->text[i]);
+        cut_map(&m, i, i + 1, out->length);
         if (char_is_mark(char_decode(p->text + i))) continue;
         strbuf_add_bytes(out, p->text + i, n);
         if (i < p->n_start) n_start = out->length;
     }
     strbuf_add_bytes(out, "", 0);
-    *p = (piece){out->text, out->length, n_start, p->at_start};
+    cut_map(&m, p->length, p->length + 1, out->length);
+    cut_map_end(&m);
+    *p = piece_with(p, out->text, out->length, n_start);
 }
 
-static void strip_space(piece *p, bool left, bool right) {
+/* Spaces at the end of an open piece are gone or not by what follows, so none are left. */
+static void strip_space(piece *p, bool left, bool right, cut_list *cuts) {
     size_t from = 0, to = p->length;
     while (left && from < to && char_is_space(char_decode(p->text + from))) from += char_length(p->text[from]);
     while (right && to > from) {
@@ -171,35 +204,49 @@ static void strip_space(piece *p, bool left, bool right) {
         to = before;
     }
     size_t n_start = p->n_start > from ? MIN(p->n_start, to) - from : 0;
-    *p = (piece){p->text + from, to - from, n_start, p->at_start};
+    cut_mapper m = {.list = cuts};
+    for (size_t i = 0; i < cuts->n; i++) {
+        size_t at = cuts->cuts[i].at;
+        if (at <= from || at > to) continue;
+        if (!right || !char_is_space(char_decode(p->text + char_before(p->text, at))))
+            cut_map(&m, at, at + 1, at - from);
+    }
+    cut_map_end(&m);
+    *p = piece_with(p, p->text + from, to - from, n_start);
 }
 
 /* ---- text put in --------------------------------------------------------------------------------------------- */
 
-static void prepend(piece *p, const span *content, strbuf *out) {
+static void prepend(piece *p, const span *content, strbuf *out, cut_list *cuts) {
+    for (size_t i = 0; i < cuts->n; i++) cuts->cuts[i].at += content->length;
     out->length = 0;
     strbuf_add_bytes(out, content->text, content->length);
     strbuf_add_bytes(out, p->text, p->length);
-    *p = (piece){out->text, out->length, p->n_start ? p->n_start + content->length : 0, p->at_start};
+    *p = piece_with(p, out->text, out->length, p->n_start ? p->n_start + content->length : 0);
 }
 
 /* What is put in belongs to the last character that it replaces. n_most: how long the text may become. */
-static status replace(piece *p, const pattern *pattern, matcher *m, const span *content, size_t n_most, strbuf *out) {
+static status replace(piece *p, const normalizer *self, matcher *m, size_t n_most, strbuf *out, cut_list *cuts) {
     status rc;
     pattern_walk w;
+    const pattern *pattern = &self->pattern;
+    const span *content = &self->source->content;
     size_t start, end, from = 0, n_start = 0;
-    bool found, open = p->n_start > 0; /* the leading bytes seen so far all stem from the first character */
+    bool found, first = p->n_start > 0; /* the leading bytes seen so far all stem from the first character */
+    cut_mapper mapper = {.list = cuts};
     out->length = 0;
     pattern_begin(&w, pattern, m, p->text, p->length);
+    w.open = p->open;
     for (;;) {
         rc = pattern_next(&w, &start, &end, &found);
         if (rc != OK || !found) break;
+        cut_map(&mapper, from, start + 1, out->length);
         strbuf_add_bytes(out, p->text + from, start - from);
-        if (open && start >= p->n_start && from < p->n_start) n_start = out->length - (start - p->n_start);
-        if (open && start < p->n_start) n_start = out->length;
-        open &= start < p->n_start && end <= p->n_start;
+        if (first && start >= p->n_start && from < p->n_start) n_start = out->length - (start - p->n_start);
+        if (first && start < p->n_start) n_start = out->length;
+        first &= start < p->n_start && end <= p->n_start;
         strbuf_add_bytes(out, content->text, content->length);
-        if (open) n_start = out->length;
+        if (first) n_start = out->length;
         from = end;
         if (out->length > n_most) {
             rc = ERR(ERR_INPUT, "%s: %s: a text grows beyond %zu bytes, expected at most 64 for each that it had",
@@ -209,13 +256,20 @@ static status replace(piece *p, const pattern *pattern, matcher *m, const span *
     }
     pattern_end(&w);
     if (rc != OK) return rc;
-    if (open && from < p->n_start) n_start = out->length + p->n_start - from;
-    strbuf_add_bytes(out, p->text + from, p->length - from);
-    *p = (piece){out->text, out->length, n_start, p->at_start};
+    if (first && from < p->n_start) n_start = out->length + p->n_start - from;
+    cut_map(&mapper, from, w.undecided + 1, out->length);
+    cut_map_end(&mapper);
+    strbuf_add_bytes(out, p->text + from, w.undecided - from);
+    if (!pattern->restarts) { /* nothing can be proven */
+        cuts->n = 0;
+        if (p->open) out->length = 0;
+    }
+    *p = piece_with(p, out->text, out->length, MIN(n_start, out->length));
     return OK;
 }
 
-status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buffers[2], piece *p) {
+status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buffers[2], piece *p, cut_list *cuts) {
+    bool begins = p->n_continued == 0;
     size_t n_most = growth_most(p->length);
     for (size_t i = 0; i < n_steps && p->length > 0; i++) {
         const tokenizer_normalizer *s = steps[i].source;
@@ -226,13 +280,16 @@ status normalize(const normalizer *steps, size_t n_steps, matcher *m, strbuf buf
         case NORMALIZE_NFC:
         case NORMALIZE_NFD:
         case NORMALIZE_NFKC:
-        case NORMALIZE_NFKD: to_normal_form(p, s->kind, out); break;
-        case NORMALIZE_LOWERCASE: to_lower(p, out); break;
-        case NORMALIZE_PREPEND: prepend(p, &s->content, out); break;
-        case NORMALIZE_REPLACE: TRY(replace(p, &steps[i].pattern, m, &s->content, n_most, out)); break;
-        case NORMALIZE_STRIP: strip_space(p, s->left, s->right); break;
-        case NORMALIZE_STRIP_ACCENTS: strip_marks(p, out); break;
+        case NORMALIZE_NFKD: to_normal_form(p, s->kind, out, cuts); break;
+        case NORMALIZE_LOWERCASE: to_lower(p, out, cuts); break;
+        case NORMALIZE_PREPEND:
+            if (begins) prepend(p, &s->content, out, cuts);
+            break;
+        case NORMALIZE_REPLACE: TRY(replace(p, &steps[i], m, n_most, out, cuts)); break;
+        case NORMALIZE_STRIP: strip_space(p, s->left && begins, s->right, cuts); break;
+        case NORMALIZE_STRIP_ACCENTS: strip_marks(p, out, cuts); break;
         }
     }
+    cuts->base = p->text;
     return OK;
 }

@@ -4,8 +4,7 @@
  * understand differently is translated where that is exact (\w, scripts, {,n}, {n,m}+, \uHHHH, \v), and refused by name
  * where it is not (nested classes, \h, \b ...): a pattern that splits text at other places gives other ids without an
  * error.
- * One difference is left: for PCRE2 U+180E is a space (\s), for Oniguruma it is not. A text that holds it is matched as
- * a copy in which U+200B stands for it, which has the same category and the same number of bytes.
+ * Classes of characters are those of our own table, of the Unicode version of Oniguruma: see substitute.c.
  *
  * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
  * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text has
@@ -41,6 +40,7 @@ typedef struct translator {
     size_t atom;                      /* where in `out` the last atom begins */
     size_t groups[PATTERN_MAX_DEPTH]; /* where open groups begin */
     int depth;
+    bool sees_ends; /* it asks where the text or a line begins or ends */
 } translator;
 
 static status refuse(const translator *t, const char *what) {
@@ -107,6 +107,7 @@ static status translate_escape(translator *t, bool in_class) {
         strbuf_printf(&t->out, "\\x{%.4s}", t->text + t->at + 2);
         t->at += 6;
     } else if ((c == 'A' || c == 'z' || c == 'Z') && !in_class) {
+        t->sees_ends = true;
         copy(t, 2);
     } else {
         return refuse(t, named);
@@ -219,6 +220,11 @@ static status translate(translator *t) {
         case '+':
         case '?': copy(t, 1); continue;
         case 0: return refuse(t, "a NUL character");
+        case '^':
+        case '$':
+            t->sees_ends = true;
+            copy(t, 1);
+            break;
         default: copy(t, char_length(c));
         }
         t->atom = before;
@@ -248,6 +254,11 @@ static status compile(pattern *p, const char *text, size_t length) {
     }
     /* Where the library has no compiler for this machine the pattern is interpreted, with the same result. */
     p->has_jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    p->has_open_jit = p->has_jit && pcre2_jit_compile(p->code, PCRE2_JIT_PARTIAL_HARD) == 0;
+    uint32_t n_back = 1, matches_empty = 1;
+    pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &n_back);
+    pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    p->restarts = !n_back && !matches_empty;
     return OK;
 }
 
@@ -255,6 +266,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
     *p = (pattern){.file = file, .where = where};
     if (!source->is_regex && source->text.length) {
         p->literal = source->text;
+        p->restarts = true;
         return OK;
     }
     if (source->text.length > PATTERN_MAX_BYTES)
@@ -265,8 +277,8 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
     strbuf_add_bytes(&t.out, "", 0);
     status rc = translate(&t);
     if (rc == OK) rc = compile(p, t.out.text, t.out.length);
-    /* An expression that speaks of U+180E itself must see it. */
-    p->keeps_180e = memmem(t.text, t.length, "180", 3) || memmem(t.text, t.length, "\xe1\xa0\x8e", 3);
+    p->restarts &= !t.sees_ends;
+    if (rc == OK) substitutes_open(&p->substitutes, t.out.text, t.out.length);
     strbuf_fini(&t.out);
     return rc;
 }
@@ -274,6 +286,7 @@ status pattern_open(pattern *p, const tokenizer_pattern *source, const char *fil
 void pattern_close(pattern *p) {
     pcre2_code_free(p->code);
     p->code = NULL;
+    substitutes_close(&p->substitutes);
 }
 
 void matcher_open(matcher *m) {
@@ -298,19 +311,14 @@ void matcher_close(matcher *m) {
 
 /* ---- matching ------------------------------------------------------------------------------------------------ */
 
-/* A copy of the text with U+180E hidden; NULL where the text may be matched as it is. */
-static char *hide_180e(const pattern *p, const char *text, size_t length) {
-    if (!p->code || p->keeps_180e || !memchr(text, 0xe1, length) || !memmem(text, length, "\xe1\xa0\x8e", 3))
-        return NULL;
-    char *copy = mem_alloc(length);
-    memcpy(copy, text, length);
-    for (char *at = copy; (at = memmem(at, length - (size_t)(at - copy), "\xe1\xa0\x8e", 3));)
-        memcpy(at, "\xe2\x80\x8b", 3);
-    return copy;
-}
-
 void pattern_begin(pattern_walk *w, const pattern *p, matcher *m, const char *text, size_t length) {
-    *w = (pattern_walk){.p = p, .m = m, .text = text, .length = length, .copy = hide_180e(p, text, length)};
+    *w = (pattern_walk){
+        .p = p,
+        .m = m,
+        .text = text,
+        .length = length,
+    };
+    if (p->code) w->copy = substitutes_copy(&p->substitutes, text, length);
 }
 
 void pattern_end(pattern_walk *w) { free(w->copy); }
@@ -339,12 +347,22 @@ static int match_bounded(const pattern_walk *w, uint32_t n_steps) {
     const pattern *p = w->p;
     PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    uint32_t partial = w->open ? PCRE2_PARTIAL_HARD : 0;
     pcre2_set_match_limit(w->m->context, n_steps);
-    if (p->has_jit) rc = pcre2_jit_match(p->code, subject, w->length, w->from, 0, w->m->data, w->m->context);
+    if (w->open ? p->has_open_jit : p->has_jit)
+        rc = pcre2_jit_match(p->code, subject, w->length, w->from, partial, w->m->data, w->m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-        rc = pcre2_match(p->code, subject, w->length, w->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
+        rc = pcre2_match(p->code, subject, w->length, w->from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
                          w->m->context);
     return rc;
+}
+
+/* Where text that is not known may complete the literal: the longest end of the text that begins it. */
+static size_t literal_undecided(const span *literal, const char *text, size_t from, size_t length) {
+    size_t most = MIN(literal->length - 1, length - from);
+    for (size_t n = most; n > 0; n--)
+        if (memcmp(text + length - n, literal->text, n) == 0) return length - n;
+    return length;
 }
 
 static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *found) {
@@ -353,6 +371,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         const char *at = find_literal(&p->literal, w->text + w->from, w->text + w->length);
         *found = at != NULL;
         if (at) *start = (size_t)(at - w->text), *end = *start + p->literal.length;
+        else if (w->open) w->undecided = literal_undecided(&p->literal, w->text, w->from, w->length);
         return OK;
     }
     int rc = match_bounded(w, match_limits[0]);
@@ -361,10 +380,11 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         w->m->n_steps_left -= match_limits[i];
         rc = match_bounded(w, match_limits[i]);
     }
-    *found = rc >= 0;
-    if (rc == PCRE2_ERROR_NOMATCH) return OK;
-    if (rc < 0) return match_failed(w, rc);
     const PCRE2_SIZE *places = pcre2_get_ovector_pointer(w->m->data);
+    *found = rc >= 0;
+    w->undecided = rc == PCRE2_ERROR_PARTIAL ? places[0] : w->length;
+    if (rc == PCRE2_ERROR_NOMATCH || rc == PCRE2_ERROR_PARTIAL) return OK;
+    if (rc < 0) return match_failed(w, rc);
     *start = places[0];
     *end = places[1];
     return OK;
@@ -374,6 +394,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
 status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found) {
     for (;;) {
         *found = false;
+        w->undecided = w->length;
         if (w->from > w->length) return OK;
         TRY(match_once(w, start, end, found));
         if (!*found) return OK;

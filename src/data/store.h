@@ -99,11 +99,14 @@ typedef struct tokenize_job {
     pool *threads;          /* opened when first needed */
     strbuf cache_directory; /* "": none */
     bool cache_is_auto;
-    hash128 identity;   /* of tokenizer and options */
-    size_t block_bytes; /* of text that is encoded at once */
-    double say_every_s; /* a file that takes longer says so often how far it is ... */
-    double said_s;      /* ... last, or when it was begun */
+    hash128 identity;     /* of tokenizer and options */
+    size_t block_bytes;   /* of text that is encoded at once */
+    size_t overlap_bytes; /* of text around the end of a block, in which it is looked for */
+    double say_every_s;   /* a file that takes longer says so often how far it is ... */
+    double said_s;        /* ... last, or when it was begun */
 } tokenize_job;
 status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c);
 void tokenize_job_close(tokenize_job *j);
+void tokenize_say_how_far(tokenize_job *j, const reader *in);
+status tokenize_blocks(tokenize_job *j, reader *in, store_builder *out); /* text; the job's threads are open */
 status tokenize_file(tokenize_job *j, const char *path, bool is_text, token_store *out);

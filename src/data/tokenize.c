@@ -2,11 +2,7 @@
  *
  * JSON lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
  * of the lines, so neither the tokens nor the first error depend on the threads.
- * Text: blocks that together give the ids of the whole. A block ends behind a word or a line, and only where the text
- * around that place (256 bytes on each side) gives the same ids in two parts as in
- * one; tokenizers that put a space before every text give them when the space at the cut is left out, which is tried
- * too. A text without such a place is encoded as one block, however large it is. So memory is a few blocks and not the
- * file, except for text that cannot be cut. */
+ * Text: blocks that together give the ids of the whole; see blocks.c. */
 #include "data/source.h"
 #include "data/store.h"
 
@@ -17,7 +13,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-enum { BLOCK_BYTES = 1 << 20, CUT_BYTES = 256, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20, SAY_EVERY_S = 5 };
+enum { BLOCK_BYTES = 1 << 20, OVERLAP_BYTES = 4096, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20, SAY_EVERY_S = 5 };
 
 /* ---- the job ------------------------------------------------------------------------------------------------- */
 
@@ -34,7 +30,9 @@ static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_sta
     return OK;
 }
 
-/* What changes tokens: the tokenizer's file, its specials, the chat format, what is read of a record. */
+enum { ENCODER_VERSION = 3 }; /* one more when the same text gives other ids than before: kept tokens are made anew */
+
+/* What changes tokens: this code, the tokenizer's file, its specials, the chat format, what is read of a record. */
 static status hash_identity(tokenize_job *j) {
     const data_options *o = j->options;
     const record_options *r = &o->records;
@@ -43,9 +41,10 @@ static status hash_identity(tokenize_job *j) {
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
     status rc = hash_tokenizer(o, j->tokenizer, state);
-    strbuf_printf(&text, "|vocab %lld, bos %d, eos %d, on %d, line %llu, columns '%s' '%s', ",
-                  (long long)tokenizer_vocab(j->tokenizer), tokenizer_bos(j->tokenizer), tokenizer_eos(j->tokenizer),
-                  (int)o->train_on, (unsigned long long)(r->max_line ? r->max_line : RECORD_MAX_LINE),
+    strbuf_printf(&text, "|encoder %d, vocab %lld, bos %d, eos %d, on %d, line %llu, columns '%s' '%s', ",
+                  ENCODER_VERSION, (long long)tokenizer_vocab(j->tokenizer), tokenizer_bos(j->tokenizer),
+                  tokenizer_eos(j->tokenizer), (int)o->train_on,
+                  (unsigned long long)(r->max_line ? r->max_line : RECORD_MAX_LINE),
                   r->prompt_column ? r->prompt_column : "", r->response_column ? r->response_column : "");
     chat_describe(j->chat, &text);
     ASSERT(XXH3_128bits_update(state, text.text, text.length) == XXH_OK);
@@ -57,8 +56,12 @@ static status hash_identity(tokenize_job *j) {
 }
 
 status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c) {
-    *j =
-        (tokenize_job){.options = o, .tokenizer = t, .chat = c, .block_bytes = BLOCK_BYTES, .say_every_s = SAY_EVERY_S};
+    *j = (tokenize_job){.options = o,
+                        .tokenizer = t,
+                        .chat = c,
+                        .block_bytes = BLOCK_BYTES,
+                        .overlap_bytes = OVERLAP_BYTES,
+                        .say_every_s = SAY_EVERY_S};
     strbuf_init(&j->cache_directory);
     j->cache_is_auto = o->cache && strcmp(o->cache, "auto") == 0;
     cache_directory(o->cache, &j->cache_directory);
@@ -75,7 +78,7 @@ static status open_threads(tokenize_job *j) {
 }
 
 /* Large files take minutes, once: whoever waits is told for what. */
-static void say_how_far(tokenize_job *j, const reader *in) {
+void tokenize_say_how_far(tokenize_job *j, const reader *in) {
     char done[32], all[32];
     if (clock_s() - j->said_s < j->say_every_s) return;
     j->said_s = clock_s();
@@ -154,6 +157,17 @@ static status check_kind(const line_batch *b, const batch_line *l, const token_s
                s->has_prompts ? "with a prompt" : "without");
 }
 
+/* A model that was shown no end writes on until it is cut. */
+static status check_end(const line_batch *b, const batch_line *l) {
+    const data_options *o = b->job->options;
+    int32_t end = l->has_prompt ? chat_end_of_turn(b->job->chat) : tokenizer_eos(b->job->tokenizer);
+    if (end >= 0 || (o->eos_token && strcmp(o->eos_token, "none") == 0)) return OK;
+    return ERR(ERR_INPUT,
+               "%s: no token ends its records: %s names none (eos_token in a tokenizer_config.json beside it) and has "
+               "none of the usual names; give data.eos_token=TEXT, a token of it, or none to train without an end",
+               b->path, o->tokenizer);
+}
+
 static status take_line(line_batch *b, batch_line *l, store_builder *out) {
     if (l->error) return error_give(l->error);
     TRY(check_kind(b, l, out->store));
@@ -174,6 +188,8 @@ static void free_lines(line_batch *b, size_t from) {
 static status take_batch(line_batch *b, store_builder *out, record_skips *skips) {
     bool skip = b->job->options->records.on_error == RECORDS_SKIP;
     for (size_t i = 0; i < b->n; i++) {
+        if (out->store->n_documents == 0 && !b->lines[i].error)
+            TRY(check_end(b, &b->lines[i])); /* all would be skipped */
         status rc = take_line(b, &b->lines[i], out);
         if (rc == OK) continue;
         if (rc != ERR_INPUT || !skip) return rc;
@@ -193,7 +209,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
         pool_run(j->threads, encode_task, &b, (int64_t)b.n);
         TRY_GOTO(rc, take_batch(&b, out, &skips), done);
         free_lines(&b, 0);
-        say_how_far(j, in);
+        tokenize_say_how_far(j, in);
     }
     out->store->n_skipped = skips.n;
     if (out->store->n_documents == 0)
@@ -210,171 +226,6 @@ done:
 
 /* ---- text ---------------------------------------------------------------------------------------------------- */
 
-typedef struct id_array {
-    int32_t *ids;
-    size_t n, capacity;
-} id_array;
-
-static status encode_into(const tokenizer *t, span text, id_array *out) {
-    return tokenizer_encode(t, text.text, text.length, &out->ids, &out->n, &out->capacity);
-}
-
-/* Where a cut may work: behind a word, or at the beginning of a line. Anything but ASCII counts as part of a word. */
-static bool is_cut(const char *text, size_t at) {
-    unsigned char before = (unsigned char)text[at - 1], behind = (unsigned char)text[at];
-    bool space = behind == ' ' || behind == '\n';
-    if (before == '\n') return !space && behind != '\r' && behind != '\t';
-    return space && ((before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z') ||
-                     (before >= '0' && before <= '9') || before >= 0x80);
-}
-
-/* Does the text give the same ids in two parts, with n_left_out bytes between them? */
-static status parts_agree(const tokenizer *t, span left, span right, size_t n_left_out, const id_array *whole,
-                          id_array *parts, bool *agree) {
-    parts->n = 0;
-    TRY(encode_into(t, left, parts));
-    TRY(encode_into(t, (span){right.text + n_left_out, right.length - n_left_out}, parts));
-    *agree = parts->n == whole->n && memcmp(parts->ids, whole->ids, whole->n * sizeof *whole->ids) == 0;
-    return OK;
-}
-
-/* Can the text be cut before `at`? The stretches that are compared end at possible cuts themselves. */
-static status try_cut(const tokenizer *t, span text, size_t at, size_t *n_left_out, bool *works) {
-    status rc = OK;
-    size_t from = at > CUT_BYTES ? at - CUT_BYTES : 0, to = MIN(at + CUT_BYTES, text.length);
-    while (from > 0 && from < at - 1 && !is_cut(text.text, from)) from++;
-    while (to < text.length && to > at + 2 && !is_cut(text.text, to)) to--;
-    span left = {text.text + from, at - from}, right = {text.text + at, to - at};
-    id_array whole = {0}, parts = {0};
-    TRY_GOTO(rc, encode_into(t, (span){left.text, to - from}, &whole), done);
-    *n_left_out = 0;
-    TRY_GOTO(rc, parts_agree(t, left, right, 0, &whole, &parts, works), done);
-    if (!*works && text.text[at] == ' ') {
-        *n_left_out = 1;
-        TRY_GOTO(rc, parts_agree(t, left, right, 1, &whole, &parts, works), done);
-    }
-done:
-    free(whole.ids);
-    free(parts.ids);
-    return rc;
-}
-
-/* The last cut in the second half of the first `limit` bytes; 0: none of the first few works. */
-static status find_cut(const tokenizer *t, span text, size_t limit, size_t *cut, size_t *n_left_out) {
-    int tries = 64;
-    *cut = 0;
-    for (size_t at = limit; at > limit / 2 && tries > 0; at--) {
-        bool works;
-        if (!is_cut(text.text, at)) continue;
-        TRY(try_cut(t, text, at, n_left_out, &works));
-        if (works) {
-            *cut = at;
-            return OK;
-        }
-        tries--;
-    }
-    return OK;
-}
-
-typedef struct text_blocks {
-    span *texts;
-    encoded_document *encoded;
-    size_t n, max;
-    size_t n_consumed; /* bytes, with those left out between blocks */
-} text_blocks;
-
-/* Cuts the window into blocks. *too_small: not even one block could be cut, a larger window is needed. */
-static status cut_blocks(const tokenize_job *j, span window, bool at_end, size_t block, text_blocks *out,
-                         bool *too_small) {
-    size_t at = 0;
-    out->n = 0;
-    *too_small = false;
-    while (out->n < out->max && at < window.length) {
-        size_t left = window.length - at, cut = left, n_left_out = 0;
-        if (!(at_end && left <= block)) {
-            if (left < block + CUT_BYTES + 1 && !at_end) break;
-            TRY(find_cut(j->tokenizer, (span){window.text + at, left}, MIN(block, left - 1), &cut, &n_left_out));
-            if (cut == 0) break;
-        }
-        out->texts[out->n++] = (span){window.text + at, cut};
-        at += cut + n_left_out;
-    }
-    out->n_consumed = at;
-    *too_small = out->n == 0 && window.length > 0;
-    return OK;
-}
-
-static uint64_t count_lines(span text) {
-    uint64_t n = 0;
-    for (const char *p = text.text, *end = p + text.length; (p = memchr(p, '\n', (size_t)(end - p))); p++) n++;
-    return n;
-}
-
-/* Bytes that are not UTF-8 become U+FFFD, and are counted; or they are an error. */
-static status check_utf8(const tokenize_job *j, reader *in, span text, uint64_t *n_replaced) {
-    for (size_t at = 0; at < text.length;) {
-        utf8_scan u = utf8_check(text.text + at, text.length - at);
-        at += u.n_valid;
-        if (u.n_bad == 0) break;
-        if (j->options->records.on_error == RECORDS_STOP)
-            return ERR(ERR_INPUT,
-                       "%s:%llu: found the byte 0x%02x at offset %llu, which is no UTF-8; expected text in UTF-8 for "
-                       "this tokenizer; convert the file, or put U+FFFD in such places with data.on_error=skip",
-                       in->path, (unsigned long long)(in->n_lines + count_lines((span){text.text, at}) + 1),
-                       (unsigned char)text.text[at],
-                       (unsigned long long)(in->offset + (uint64_t)(text.text - (in->buffer + in->begin)) + at));
-        at += u.n_bad;
-        ++*n_replaced;
-    }
-    return OK;
-}
-
-static status encode_blocks(tokenize_job *j, reader *in, text_blocks *b, store_builder *out) {
-    status rc = OK;
-    uint64_t n_lines = in->n_lines;
-    for (size_t i = 0; i < b->n; i++) {
-        TRY_GOTO(rc, check_utf8(j, in, b->texts[i], &out->store->n_replaced), done);
-        in->n_lines += count_lines(b->texts[i]);
-    }
-    in->n_lines = n_lines + count_lines((span){in->buffer + in->begin, b->n_consumed});
-    TRY(tokenizer_encode_documents(j->tokenizer, j->threads, b->texts, b->n, 0, b->encoded));
-    for (size_t i = 0; i < b->n; i++) {
-        if (rc == OK) rc = store_add(out, b->encoded[i].tokens, NULL, b->encoded[i].n);
-        free(b->encoded[i].tokens);
-    }
-done:
-    return rc;
-}
-
-static status tokenize_blocks(tokenize_job *j, reader *in, store_builder *out) {
-    status rc = OK;
-    TRY(open_threads(j));
-    int32_t bos = chat_document_bos(j->chat);
-    if (bos >= 0) TRY(store_add(out, &bos, NULL, 1));
-    text_blocks b = {.max = (size_t)pool_threads(j->threads) * 4};
-    b.texts = mem_alloc(b.max * sizeof *b.texts);
-    b.encoded = mem_alloc(b.max * sizeof *b.encoded);
-    for (size_t block = j->block_bytes;;) {
-        span window;
-        bool too_small;
-        TRY_GOTO(rc, reader_peek(in, b.max * (block + CUT_BYTES + 1), &window), done);
-        if (window.length == 0) break;
-        TRY_GOTO(rc, cut_blocks(j, window, in->at_end, block, &b, &too_small), done);
-        if (too_small) {
-            block *= 2; /* no place to cut: in the end this is the rest of the file */
-            continue;
-        }
-        TRY_GOTO(rc, encode_blocks(j, in, &b, out), done);
-        reader_consume(in, b.n_consumed);
-        say_how_far(j, in);
-        block = j->block_bytes;
-    }
-done:
-    free(b.texts);
-    free(b.encoded);
-    return rc;
-}
-
 static status copy_bytes(reader *in, store_builder *out) {
     for (;;) {
         span text;
@@ -387,8 +238,12 @@ static status copy_bytes(reader *in, store_builder *out) {
 
 static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
     out->store->is_text = true;
-    if (out->store->width == 1) TRY(copy_bytes(in, out));
-    else TRY(tokenize_blocks(j, in, out));
+    if (out->store->width == 1) {
+        TRY(copy_bytes(in, out));
+    } else {
+        TRY(open_threads(j));
+        TRY(tokenize_blocks(j, in, out));
+    }
     if (in->offset == 0 || out->store->n_tokens == 0)
         return ERR(ERR_INPUT, "%s: found an empty file, expected text to train on", in->path);
     store_end_document(out);

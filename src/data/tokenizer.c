@@ -82,13 +82,29 @@ static int32_t first_known(const tokenizer *t, const char *const *names) {
 }
 
 static status find_specials(tokenizer *t) {
-    static const char *const eos[] = {"<|endoftext|>", "</s>",  "<|end_of_text|>", "<|eot_id|>", "<|im_end|>",
-                                      "<eos>",         "[EOS]", "<|end|>",         NULL};
+    static const char *const eos[] = {"<|endoftext|>", "</s>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "<eos>",
+                                      "[EOS]", "<|end|>",
+                                      /* DeepSeek's, with bars and blocks of their own */
+                                      "<\xef\xbd\x9c"
+                                      "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+                                      NULL};
     static const char *const bos[] = {"<|begin_of_text|>", "<s>", "<bos>", "[BOS]", NULL};
     bool has_config;
     TRY(read_config(t, &has_config));
     if (t->eos < 0) t->eos = first_known(t, eos);
     if (t->bos < 0 && !has_config) t->bos = first_known(t, bos); /* a config without one means that there is none */
+    return OK;
+}
+
+status tokenizer_set_eos(tokenizer *t, const char *text) {
+    if (!text || !*text) return OK;
+    if (!t->file)
+        return ERR(ERR_INPUT, "data.eos_token: found '%.200s' with the tokenizer 'byte', expected none: its end is %d",
+                   text, TOKEN_EOS);
+    t->eos = strcmp(text, "none") == 0 ? -1 : tokenizer_special(t, text);
+    if (t->eos < 0 && strcmp(text, "none") != 0)
+        return ERR(ERR_INPUT, "data.eos_token: found '%.200s', which is no token of %s, expected one of its tokens",
+                   text, t->file->file.path);
     return OK;
 }
 
@@ -153,6 +169,12 @@ int64_t tokenizer_vocab(const tokenizer *t) { return t->vocab; }
 int32_t tokenizer_eos(const tokenizer *t) { return t->eos; }
 
 int32_t tokenizer_bos(const tokenizer *t) { return t->bos; }
+
+int32_t tokenizer_text_bos(const tokenizer *t) {
+    if (!t->file || t->bos < 0) return -1;
+    const tokenizer_file *f = &t->file->file;
+    return f->n_template > 0 && f->template[0] == t->bos ? t->bos : -1;
+}
 
 int32_t tokenizer_special(const tokenizer *t, const char *text) {
     size_t n = strlen(text);
@@ -220,6 +242,19 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, in
                         size_t *capacity) {
     return tokenizer_encode_with(t, text, n_bytes, 0, tokens, n, capacity);
 }
+
+status tokenizer_encode_part(const tokenizer *t, text_part *part, int32_t **tokens, size_t *n, size_t *capacity) {
+    id_list out = {tokens, n, capacity};
+    size_t before = *n;
+    ASSERT(t->file);
+    encoder *e = encoder_take(t);
+    status rc = file_tokenizer_encode_part(t->file, e, part, &out);
+    encoder_give(t, e);
+    if (rc != OK) *n = before;
+    return rc;
+}
+
+size_t tokenizer_deepest_level(const tokenizer *t) { return t->file ? file_tokenizer_level(t->file, SIZE_MAX) : 0; }
 
 /* ---- many documents ------------------------------------------------------------------------------------------ */
 

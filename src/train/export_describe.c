@@ -48,8 +48,10 @@ status export_describe(const train_request *r, const dataset *d, char **out) {
         json_t *id = json_object_get(original, id_keys[i]);
         json_object_set(config, id_keys[i], id ? id : json_null());
     }
-    int32_t eos = original ? -1 : tokenizer_eos(dataset_tokenizer(d));
+    bool given = r->data.eos_token && *r->data.eos_token; /* the settings know better than the model's directory */
+    int32_t eos = original && !given ? -1 : tokenizer_eos(dataset_tokenizer(d));
     if (eos >= 0) json_object_set_new(config, "eos_token_id", json_integer(eos));
+    if (eos >= 0 && json_is_object(generation)) json_object_set_new(generation, "eos_token_id", json_integer(eos));
     if (json_is_object(generation)) {
         json_object_set(root, "generation", generation);
     } else {

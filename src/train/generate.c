@@ -25,8 +25,7 @@ status sampling_check(const sampling_options *s) {
     } rules[] = {
         {"max_new", "at least 1", s->max_new >= 1},
         {"n_completions", "1 to 2^20", s->n_completions >= 1 && s->n_completions <= 1 << 20},
-        {"temperature", "0 (greedy) or 0.001 to 1000",
-         s->temperature == 0 || (s->temperature >= 0.001 && s->temperature <= 1000)},
+        {"temperature", "0 (greedy) to 1000", s->temperature >= 0 && s->temperature <= 1000},
         {"top_k", "0 (all) or more", s->top_k >= 0},
         {"top_p", "more than 0, at most 1", s->top_p > 0 && s->top_p <= 1},
         {"min_p", "0 to 1", s->min_p >= 0 && s->min_p <= 1},

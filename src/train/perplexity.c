@@ -29,6 +29,11 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
                    "%s: byte %zu is not UTF-8, expected a text in UTF-8 for this tokenizer; convert the file", o->path,
                    first + scan.n_valid + 1);
     }
+    int32_t bos = tokenizer_text_bos(tokenizer); /* as in training and generation */
+    if (bos >= 0) {
+        t->ids = array_grow(t->ids, &t->capacity, 1, sizeof *t->ids);
+        t->ids[t->n++] = bos;
+    }
     status rc = tokenizer_encode(tokenizer, text + first, t->n_bytes, &t->ids, &t->n, &t->capacity);
     free(text);
     TRY(rc);

@@ -1,6 +1,7 @@
 /* sample.c - filters and the draw. Scores are fp32 as in transformers; sums of probabilities are doubles. */
 #include "train/sample.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -126,6 +127,17 @@ static size_t filter_min_p(sample_candidate *c, size_t n, double p) {
     return kept;
 }
 
+/* Scores divided by the temperature, as transformers does in fp32. Below 0.001 the quotients may leave the range of fp32;
+ * then the differences to the largest are divided, in double, which are the same probabilities. */
+static void apply_temperature(sample_candidate *c, size_t n, double temperature) {
+    if (temperature >= 0.001) {
+        for (size_t i = 0; i < n; i++) c[i].score /= (float)temperature;
+        return;
+    }
+    double top = top_score(c, n);
+    for (size_t i = 0; i < n; i++) c[i].score = (float)fmax(((double)c[i].score - top) / temperature, -FLT_MAX);
+}
+
 size_t sample_filter(sample_scratch *w, const float *logits, const int32_t *history, size_t n_history,
                      const sampling_options *o) {
     sample_candidate *c = w->candidates;
@@ -133,8 +145,7 @@ size_t sample_filter(sample_scratch *w, const float *logits, const int32_t *hist
     for (size_t i = 0; i < n; i++) c[i] = (sample_candidate){logits[i], (int32_t)i};
     if (o->repetition_penalty != 1) penalize(w, history, n_history, (float)o->repetition_penalty);
     if (o->temperature == 0) return n;
-    if (o->temperature != 1)
-        for (size_t i = 0; i < n; i++) c[i].score /= (float)o->temperature;
+    if (o->temperature != 1) apply_temperature(c, n, o->temperature);
     size_t left = filter_top_k(c, n, (size_t)o->top_k);
     left = filter_top_p(c, left, o->top_p);
     left = filter_min_p(c, left, o->min_p);

@@ -191,6 +191,8 @@ static shape part_shape(const model_param *q, const param_part *part) {
 static const safetensor *match_part(matcher *m, const model_param *q, const param_part *part) {
     char a[64], b[64];
     const safetensor *t = find(m, part->file_name);
+    /* A tied model has one matrix under two names: a file may hold either. */
+    if (!t && q->number == 0 && m->p->model.config.tied) t = find_exact(m, "lm_head.weight");
     shape want = part_shape(q, part);
     if (!t) complain(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
@@ -222,7 +224,7 @@ static bool same_bytes(const safetensor *a, const safetensor *b) {
  * lost silently: transformers would use it. */
 static void match_head(matcher *m, const safetensor *embedding) {
     const safetensor *head = m->p->model.config.tied ? find_exact(m, "lm_head.weight") : NULL;
-    if (!head || !embedding) return;
+    if (!head || !embedding || head == embedding) return;
     if (!shape_equal(&head->shape, &embedding->shape) || head->type != embedding->type || !same_bytes(head, embedding))
         complain(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
 }
