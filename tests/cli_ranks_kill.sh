@@ -1,7 +1,7 @@
 #!/bin/bash
 # cli_ranks_kill.sh - kill -9 of a random rank at a random moment of a run that saves after every step: the run ends within
 # ten seconds and names the rank, no step that was on disk is lost, and the run ends with the parameters of one that was
-# never killed. A rank that is stopped, one that cannot write, one with other settings, and Ctrl-C, likewise.
+# never killed. A rank that is stopped, one that cannot write, one with other settings, SIGTERM and Ctrl-C, likewise.
 # RALO names the program, RALO_KILLS the number of kills (6), RALO_KILL_RANKS the number of ranks (3).
 . "$(dirname "$0")/check.sh"
 need_ranks
@@ -54,12 +54,18 @@ start_run --set comm.timeout=10
 victims=($(ranks_of_run))
 kill -STOP "${victims[1]}"
 ends 1 25 "a rank that stands still" # the timeout, a grace of 5 s, and mpirun's second
-grep -q "waited 10 s (comm.timeout) in .* for rank 1 (pid ${victims[1]} on" log || fail "stopped: nobody names it: $(tail -n 5 log)"
+grep -q "ends: rank 1 (pid ${victims[1]} on .* does not respond.* waited 10 s (comm.timeout) in .* for rank 1" log || fail "stopped: nobody names it: $(tail -n 5 log)"
 
 start_run
 kill -INT $pid
 ends 130 10 "Ctrl-C"
 grep -q 'the state is saved' log || fail "Ctrl-C: $(tail -n 3 log)"
+
+# SIGTERM to mpirun: it hands on no more of what the ranks print, but they have saved or say that they would have.
+start_run
+kill -TERM "$(pgrep -P $pid -x mpirun)"
+ends 1 10 "SIGTERM to mpirun"
+grep -q 'interrupted after step .* the state is saved\|the run was asked to end (SIGTERM)' run/errors.txt || fail "SIGTERM to mpirun: $(cat run/errors.txt)"
 
 # Before there is anything to save: while mpirun starts, while its ranks do, while they plan. No signal gets lost on the way, and
 # none is told as a crash.

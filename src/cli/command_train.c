@@ -16,11 +16,13 @@ static void on_signal(int number) {
     train_interrupt();
 }
 
-/* The first signal asks for a clean stop; SA_RESETHAND lets a second one end the process at once. */
-static void catch_signals(void) {
+/* The first signal asks for a clean stop; SA_RESETHAND lets a second one end the process at once. SIGTERM to a rank is its
+ * launcher's (ranks.c). */
+static void catch_signals(bool is_rank) {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&a.sa_mask);
     ranks_catch_stop(&a);
+    if (is_rank) ranks_catch_launcher();
 }
 
 /* What mpirun hands on to its ranks, perhaps more than once (ranks.c). From the start on: ranks reach their first step one after
@@ -144,7 +146,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
         TRY(track_open(&told.t, &to));
         observer = (train_observer){&told, on_step, on_eval, on_example, on_message, on_save, on_start};
     }
-    catch_signals();
+    catch_signals(r->comm != NULL);
     rc = train_run(r, p, j->data, &observer, &result);
     if (speaks) track_close(told.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
@@ -189,6 +191,7 @@ static status train(command_line *l, comm **mesh) {
     if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, c, j.read_seconds);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
+    if (ranks) ranks_use_dir(run_dir);
     rc = run(l, &j, run_dir);
 done:
     job_close(&j);
@@ -206,6 +209,7 @@ status command_train(command_line *l) {
     TRY(foreign_check_train(&l->foreign));
     if (ranks_wanted(l)) return ranks_launch(l);
     catch_signal_of_mpirun();
+    ranks_catch_launcher();
     comm *ranks;
     status rc = ranks_open(&ranks, l);
     if (rc != OK) return rc;                           /* without a trail: it may have been said by another rank */

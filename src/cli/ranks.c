@@ -5,18 +5,23 @@
  * ranks within a second, which no checkpoint survives; but it hands SIGUSR1 on to all of them. So mpirun gets a process
  * group of its own, out of reach of the terminal, and SIGUSR1 from here; a second Ctrl-C ends it.
  *
+ * When mpirun is killed its ranks become children of the guardian, which says so and waits for them: they have seen it too,
+ * but their output went through mpirun.
+ *
  * A rank prints the cause of its end once: its own error, or what it hears of another's, perhaps on the thread that watches
- * the others while this one computes. */
+ * the others while this one computes. What may not be read on stderr goes to errors.txt of the run's directory as well. */
 #define _GNU_SOURCE
 #include "cli/ranks.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- starting -------------------------------------------------------------------------------------------------------- */
@@ -84,6 +89,29 @@ _Noreturn static void become_mpirun(const char **argv, pid_t parent) {
     _exit(2);
 }
 
+/* Ends those of its ranks that do not end by themselves: one that was stopped, say. */
+static void kill_children(void) {
+    char path[64];
+    int pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "r");
+    while (f && fscanf(f, "%d", &pid) == 1) kill(pid, SIGKILL);
+    if (f) fclose(f);
+}
+
+/* mpirun died of a signal: its ranks, ours now (PR_SET_CHILD_SUBREAPER), see that and end. */
+static void outlive_mpirun(pid_t pid, int number) {
+    enum { END_S = 10, LOOK_MS = 20 };
+    fprintf(stderr,
+            "error: mpirun (pid %d) was killed by signal %d (%s), and its ranks end with it; continue from the newest "
+            "checkpoint with --resume auto. The ranks' own messages are in errors.txt of run.dir\n",
+            (int)pid, number, strsignal(number));
+    for (int ms = 0; waitpid(-1, NULL, WNOHANG) >= 0; ms += LOOK_MS) { /* until there is no child */
+        if (ms > END_S * 1000) kill_children();
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    }
+}
+
 status ranks_launch(const command_line *l) {
     enum { OWN_ARGUMENTS = 24 };
     char program[4096], count[16], map[32];
@@ -114,6 +142,7 @@ status ranks_launch(const command_line *l) {
     again.sa_handler = ask_for_stop;
     sigaction(SIGALRM, &again, NULL);
     ranks_catch_stop(&a);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t self = getpid(), child = fork();
     if (child == 0) become_mpirun(argv, self);
     free(argv);
@@ -125,6 +154,7 @@ status ranks_launch(const command_line *l) {
     alarm(0);
     mpirun_pid = 0; /* its number may be another's now */
     error_clear();  /* the ranks have said why */
+    if (WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1) outlive_mpirun(child, WTERMSIG(state));
     return status_of_exit(state);
 }
 
@@ -132,15 +162,91 @@ status ranks_launch(const command_line *l) {
 
 static int this_rank;
 static atomic_flag told = ATOMIC_FLAG_INIT;
+static volatile sig_atomic_t joining; /* MPI starts, or the mesh opens: nothing watches the other ranks yet */
+static volatile sig_atomic_t term_received;
+static int run_dir_fd = -1;     /* the run's directory, for errors.txt */
+static comm *_Atomic mesh_open; /* while its watcher may call on_failure */
+
+static void write_line(int fd, const char *before, const char *line) {
+    if (fd < 0) return;
+    dprintf(fd, "%s%s", before, line); /* where that fails there is nowhere left to say so */
+    close(fd);
+}
+
+/* stderr leads to the launcher, which may be what died, or what ends this run and hands on no more (Open MPI's mpirun after a
+ * SIGTERM of its own). Then the terminal, if there is one, and the run's directory have it too. */
+static void say_line(const char *line) {
+    comm *c = atomic_load(&mesh_open);
+    bool written = fputs(line, stderr) >= 0 && fflush(stderr) == 0, gone = c && comm_launcher_is_gone(c);
+    if (written && !gone && !term_received) return;
+    time_t now = time(NULL);
+    struct tm tm;
+    char stamp[32];
+    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S ", localtime_r(&now, &tm));
+    if (!written || gone) write_line(open("/dev/tty", O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), "", line);
+    if (run_dir_fd < 0) return;
+    write_line(
+        openat(run_dir_fd, "errors.txt", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666),
+        stamp, line);
+}
+
+static void say_error(const char *before, const char *text) {
+    char line[4096];
+    snprintf(line, sizeof line - 1, "error: %s%s", before, text);
+    strcat(line, "\n");
+    say_line(line);
+}
 
 static void on_failure(void *context, const char *cause) {
     (void)context;
-    if (!atomic_flag_test_and_set(&told)) fprintf(stderr, "error: rank %d ends: %s\n", this_rank, cause);
+    char before[48];
+    snprintf(before, sizeof before, "rank %d ends: ", this_rank);
+    if (!atomic_flag_test_and_set(&told)) say_error(before, cause);
 }
 
 static void on_overdue(void *context) {
     (void)context;
     _exit(1); /* deep in a computation or a system call; all has been said */
+}
+
+static void on_asked_to_end(void *context) {
+    (void)context;
+    char line[160];
+    snprintf(line, sizeof line,
+             "rank %d: the run was asked to end (SIGTERM): it saves after this step, if it is given the time\n",
+             this_rank);
+    say_line(line);
+}
+
+/* While the ranks join, no thread could find out more. */
+static void say_ended_while_joining(void) {
+    static const char text[] =
+        "error: a rank was ended (SIGTERM) before all ranks had joined: another rank or the launcher has "
+        "failed, messages above may say why\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(1);
+    _exit(1);
+}
+
+static void on_term(int number) {
+    (void)number;
+    if (joining) say_ended_while_joining();
+    term_received = 1;
+    train_interrupt();
+    comm_call_roll();
+}
+
+void ranks_catch_launcher(void) {
+    int rank, size;
+    if (!comm_launched(&rank, &size) || size < 2) return;
+    struct sigaction a = {.sa_handler = on_term, .sa_flags = SA_RESTART};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGTERM, &a, NULL);
+    signal(SIGPIPE,
+           SIG_IGN); /* a launcher that dies closes our stderr; what fails to be written must not end us silently */
+}
+
+void ranks_use_dir(const char *run_dir) {
+    if (run_dir_fd < 0) run_dir_fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_COUNT]) {
@@ -153,9 +259,14 @@ static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_
     comm_options o = {.timeout_s = c->comm.timeout,
                       .messages_only = !c->comm.shared_memory,
                       .on_failure = on_failure,
-                      .on_overdue = on_overdue};
+                      .on_overdue = on_overdue,
+                      .on_asked_to_end = on_asked_to_end};
     memcpy(o.size, sizes, sizeof o.size);
-    return comm_open(out, &o);
+    joining = size > 1;
+    status rc = comm_open(out, &o);
+    joining = 0;
+    atomic_store(&mesh_open, rc == OK ? *out : NULL);
+    return rc;
 }
 
 status ranks_open(comm **out, const command_line *l) {
@@ -167,6 +278,7 @@ status ranks_open(comm **out, const command_line *l) {
 
 status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m) {
     if (memcmp(comm_mesh(*ranks)->size, m->size, sizeof m->size) == 0) return OK;
+    atomic_store(&mesh_open, NULL);
     comm_close(*ranks);
     *ranks = NULL;
     return open_mesh(ranks, l, m->size);
@@ -177,7 +289,7 @@ static void say_end(const char *own, const char *first) {
     char me[32];
     snprintf(me, sizeof me, "rank %d (", this_rank);
     if (str_starts_with(first, me)) {
-        if (!atomic_flag_test_and_set(&told)) fprintf(stderr, "error: %s\n", first);
+        if (!atomic_flag_test_and_set(&told)) say_error("", first);
         return;
     }
     /* Where all ranks run into the same wall, the first has said it for all. */
@@ -195,5 +307,6 @@ status ranks_close(comm *ranks, status rc) {
         say_end(own.message, first.message);
     }
     comm_close(ranks);
+    atomic_store(&mesh_open, NULL);
     return rc;
 }

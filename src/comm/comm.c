@@ -35,7 +35,13 @@ void comm_cause_set(comm *c, int rank, status code, const char *text) {
     x->code = code;
     snprintf(x->text, sizeof x->text, "%s", text);
     atomic_store(&x->state, CAUSE_WRITTEN);
-    if (c->transport && rank >= 0) c->transport->tell(c, x);
+    if (c->transport && rank != CAUSE_OF_OTHER_NODE && rank != CAUSE_OF_OTHER_LAUNCHER) alerts_send_cause(c, x);
+}
+
+bool comm_launcher_is_gone(const comm *c) {
+    const cause *x = comm_cause(c);
+    return atomic_load(&x->state) == CAUSE_WRITTEN &&
+           (x->rank == CAUSE_OF_LAUNCHER || x->rank == CAUSE_OF_OTHER_LAUNCHER);
 }
 
 status comm_check(comm *c) {
@@ -44,67 +50,18 @@ status comm_check(comm *c) {
     /* A rank that was killed while it wrote leaves it unfinished; a moment is enough for one that was not. */
     for (int i = 0; i < 100 && atomic_load(&x->state) == CAUSE_WRITING; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    if (atomic_load(&x->state) != CAUSE_WRITTEN) return ERR(ERR_RUN, "a rank of this node ended while it told why");
+    if (atomic_load(&x->state) != CAUSE_WRITTEN)
+        return ERR(ERR_RUN, "a rank on this node died while reporting its error");
     bool known = x->code > OK && x->code <= ERR_BUG;
     return ERR(known ? (status)x->code : ERR_RUN, "%.*s", CAUSE_BYTES - 1, x->text);
-}
-
-static void add_text(char *out, size_t n, const char *fmt, ...) {
-    size_t length = strlen(out);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(out + length, n - length, fmt, args);
-    va_end(args);
-}
-
-static const char *kind_name(uint32_t noted) {
-    return noted > 0 && noted <= OP_COUNT ? op_name((op_kind)(noted - 1)) : "an op";
-}
-
-/* "rank 2 (pid 71 on a), step 3" */
-static char *name_rank(const comm *c, int rank, char *out, size_t n) {
-    const seat *s = node_seat_of(c, rank);
-    int64_t step = s ? atomic_load(&s->step) : 0;
-    snprintf(out, n, "rank %d (", rank);
-    if (s) add_text(out, n, "pid %d on ", s->pid);
-    add_text(out, n, "%s)", c->hosts[rank]);
-    if (step > 0) add_text(out, n, ", step %lld", (long long)step);
-    return out;
-}
-
-char *comm_describe(const comm *c, int rank, char *out, size_t n) {
-    const seat *s = node_seat_of(c, rank);
-    name_rank(c, rank, out, n);
-    if (!s) return out;
-    uint32_t computing = atomic_load(&s->computing), exchanging = atomic_load(&s->exchanging);
-    int32_t layer = atomic_load(&s->layer), section = atomic_load(&s->section);
-    if (exchanging) add_text(out, n, ", in %s of '%.*s'", kind_name(exchanging), NAME_BYTES - 1, s->tensor);
-    if (computing) add_text(out, n, ", computing %s", kind_name(computing));
-    if (computing && layer >= 0) add_text(out, n, " of layer %d", layer);
-    if (computing && section >= 0 && section < SECTION_COUNT)
-        add_text(out, n, " (%s)", section_name((enum section)section));
-    return out;
 }
 
 void comm_fail(comm *c, status code, const char *message) {
     char text[CAUSE_BYTES], where[512];
     if (!c || code == OK) return;
-    if (c->size > 1) snprintf(text, sizeof text, "%s: %s", name_rank(c, c->rank, where, sizeof where), message);
+    if (c->size > 1) snprintf(text, sizeof text, "%s: %s", state_name(c, c->rank, where, sizeof where), message);
     else snprintf(text, sizeof text, "%s", message);
     comm_cause_set(c, c->rank, code, text);
-}
-
-status comm_wait_check(comm *c, const comm_wait *w, int late) {
-    TRY(comm_check(c));
-    double waited_s = (double)(clock_ns() - w->start_ns) * 1e-9;
-    if (waited_s < c->options.timeout_s) return OK;
-    char me[512], other[512], text[CAUSE_BYTES];
-    if (late >= 0) comm_describe(c, late, other, sizeof other);
-    else snprintf(other, sizeof other, "ranks that did not come");
-    snprintf(text, sizeof text, "%s has waited %.0f s (comm.timeout) in %s for %s",
-             name_rank(c, c->rank, me, sizeof me), waited_s, w->what, other);
-    comm_cause_set(c, c->rank, ERR_RUN, text);
-    return comm_check(c);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------------- */
@@ -184,7 +141,8 @@ static void place_ranks(comm *c, const identity *all) {
     for (axis a = 0; a < AXIS_COUNT; a++) {
         c->group_is_local[a] = true;
         for (int i = 0; i < c->mesh.size[a]; i++)
-            c->group_is_local[a] &= c->node_of[comm_rank_at(c, a, i)] == c->node_of[c->rank];
+            c->group_is_local[a] &=
+                !c->options.messages_only && c->node_of[comm_rank_at(c, a, i)] == c->node_of[c->rank];
     }
 }
 
@@ -192,6 +150,18 @@ static uint64_t own_cores(void) {
     cpu_set_t set;
     CPU_ZERO(&set);
     return sched_getaffinity(0, sizeof set, &set) == 0 ? XXH3_64bits(&set, sizeof set) : 0;
+}
+
+/* Ranks that exchange messages have a page of their node too, where they can: it says who is alive and where everyone is. In
+ * containers of their own they cannot, and are then a node each. */
+static status open_node(comm *c, identity *all) {
+    status rc = node_open(c, c->node_of);
+    if (rc == OK || !c->options.messages_only || comm_failed(c)) return rc;
+    error_clear();
+    node_close(c);
+    for (int r = 0; r < c->size; r++) all[r].node = r;
+    place_ranks(c, all);
+    return node_open(c, c->node_of);
 }
 
 static status open_ranks(comm *c) {
@@ -207,19 +177,21 @@ static status open_ranks(comm *c) {
     c->messages = mem_alloc(2 * n * sizeof *c->messages);
     c->parts = mem_alloc(n * sizeof *c->parts);
     if (gethostname(mine.host, HOST_BYTES - 1) != 0) snprintf(mine.host, HOST_BYTES, "unknown host");
-    mine.node = c->options.messages_only ? c->rank : node;
+    mine.node = node;
     mine.cores = own_cores();
     for (axis a = 0; a < AXIS_COUNT; a++) mine.size[a] = c->options.size[a];
     all = mem_alloc(n * sizeof *all);
     TRY_GOTO(rc, c->transport->gather(c, &mine, sizeof mine, all), done);
     TRY_GOTO(rc, resolve_mesh(c, all), done);
     place_ranks(c, all);
-    TRY_GOTO(rc, node_open(c, c->node_of), done);
+    TRY_GOTO(rc, open_node(c, all), done);
     TRY_GOTO(rc, watch_open(c), done);
 done:
     free(all);
     return rc;
 }
+
+static uint32_t n_opened; /* meshes of this process, by one thread: opening is collective */
 
 status comm_open(comm **out, const comm_options *o) {
     int rank = 0, size = 1;
@@ -229,6 +201,7 @@ status comm_open(comm **out, const comm_options *o) {
     c->options = *o;
     if (c->options.timeout_s <= 0) c->options.timeout_s = COMM_TIMEOUT_S;
     c->size = 1;
+    c->generation = n_opened++;
     pthread_mutex_init(&c->links.lock, NULL);
     c->node.page_fd = c->wake_fd = -1;
     bool mpi = o->transport == TRANSPORT_MPI || (o->transport == TRANSPORT_AUTO && launched && size > 1);
@@ -260,22 +233,31 @@ status comm_open(comm **out, const comm_options *o) {
     return OK;
 }
 
+/* A rank of this node that still has something to say. */
+static bool may_speak(const comm *c, int local) {
+    rank_state s;
+    state_get(c, c->node.ranks[local], &s);
+    return atomic_load(&node_seat(c, local)->state) != SEAT_LEFT && !state_is_silent(&s) &&
+           !node_peer_is_dead(c, local);
+}
+
 /* Nobody leaves before all of this node have said what they know: a launcher that sees a rank end kills the others. */
 static void wait_for_leavers(comm *c) {
     uint64_t start = clock_ns();
     atomic_store(&node_seat(c, c->node.index)->state, SEAT_LEFT);
     for (int i = 0; i < c->node.n; i++)
-        while (atomic_load(&node_seat(c, i)->state) != SEAT_LEFT && !node_peer_is_dead(c, i) &&
-               (double)(clock_ns() - start) < COMM_GRACE_S * 1e9)
+        while (may_speak(c, i) && (double)(clock_ns() - start) < COMM_GRACE_S * 1e9)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
 void comm_close(comm *c) {
     if (!c) return;
     bool failed = comm_failed(c);
+    atomic_store(&c->leaving, true);
     if (c->transport && !failed && c->watching && comm_barrier(c) != OK) failed = true;
     atomic_store(&c->closing, true);
     watch_close(c);
+    if (!failed && c->node.page) alerts_hear(c); /* the last reports */
     if (failed && c->node.page) wait_for_leavers(c);
     node_close(c);
     if (c->transport && c->transport_state) c->transport->close(c, failed);
@@ -301,18 +283,6 @@ int comm_rank_at(const comm *c, axis a, int index) {
     mesh m = c->mesh;
     m.index[a] = index;
     return mesh_rank(&m);
-}
-
-void comm_note_step(comm *c, int64_t step) {
-    if (c->node.page) atomic_store_explicit(&node_seat(c, c->node.index)->step, step, memory_order_relaxed);
-}
-
-void comm_note_op(comm *c, const op *o) {
-    if (!c->node.page) return;
-    seat *s = node_seat(c, c->node.index);
-    atomic_store_explicit(&s->computing, (uint32_t)o->kind + 1, memory_order_relaxed);
-    atomic_store_explicit(&s->layer, o->layer, memory_order_relaxed);
-    atomic_store_explicit(&s->section, (int32_t)o->section, memory_order_relaxed);
 }
 
 /* ---- set-up --------------------------------------------------------------------------------------------------------------- */

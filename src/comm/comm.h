@@ -5,7 +5,8 @@
  *   - Sums are made in rank order, in fp32 (fp64 for fp64), and rounded once: the same bits every run, through any
  *     transport, and the same as one rank that adds the same parts in the same order.
  *   - Every call can fail and none waits forever. When a rank fails, dies or keeps the others waiting longer than the
- *     timeout, the first cause is written down once, and every call of every rank returns it from then on.
+ *     timeout, or the launcher dies, the first cause is written down once, and every call of every rank returns it from then
+ *     on. A timeout names the rank that all wait for, not one that waits itself.
  *   - One rank needs no MPI: the mesh of one (`self`) copies.
  *
  * World rank = ((pp * DP + dp) * SP + sp) * TP + tp: tensor ranks are nearest to each other. The group of an axis is the
@@ -35,9 +36,10 @@ typedef struct comm_options {
     transport transport;
     int size[AXIS_COUNT]; /* of the mesh; 0: 1, and for the data axis what the others leave of the world */
     double timeout_s;     /* longest wait for another rank; 0: COMM_TIMEOUT_S */
-    bool messages_only;   /* ranks of one node do not read each other's memory */
+    bool messages_only;   /* ranks of one node do not read each other's tensors */
     void (*on_failure)(void *context, const char *cause); /* another rank failed first; on a thread of comm's */
     void (*on_overdue)(void *context);                    /* COMM_GRACE_S later this rank has still not closed */
+    void (*on_asked_to_end)(void *context); /* comm_call_roll, and nobody is missing; on the first rank of each node */
     void *context;
 } comm_options;
 #define COMM_TIMEOUT_S 600.0
@@ -128,4 +130,8 @@ status comm_links_end(comm *c);
 
 /* Tells the mesh that this rank failed, unless somebody was first. From any thread. */
 void comm_fail(comm *c, status code, const char *message);
-status comm_check(comm *c); /* OK, or the first cause */
+status comm_check(comm *c);                /* OK, or the first cause */
+bool comm_launcher_is_gone(const comm *c); /* that is the first cause: nobody may read what this process prints */
+/* The launcher asks this process to end, as it does when a rank has died: the open mesh finds out which. From a signal
+ * handler. */
+void comm_call_roll(void);

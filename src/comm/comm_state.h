@@ -6,22 +6,43 @@
  *   transport     bytes between any two ranks: a table, `mpi` or none
  *   window.c, messages.c   the collectives, over memory of the node or over the transport
  * links.c stands beside the last: collectives that devices run by themselves. Mesh, agreement and cause are the same.
- * watch.c is the thread that sees deaths and failures while this rank computes. */
+ * watch.c is the thread that sees deaths and failures while this rank computes; states.c keeps where every rank is, also those
+ * of other nodes, which alerts.c exchanges; blame.c finds the rank that a wait is really for. */
 #include "comm/comm.h"
 
 #include <pthread.h>
 
-enum { CAUSE_BYTES = 1536, HOST_BYTES = 64, MAX_REGIONS = 16, NAME_BYTES = 64 };
+enum { CAUSE_BYTES = 1536, HOST_BYTES = 64, MAX_REGIONS = 16, NAME_BYTES = 64, NAME_WORDS = NAME_BYTES / 8 };
 
 /* ---- shared by the ranks of a node: only fixed-size fields, no pointers ------------------------------------------- */
 
 typedef enum cause_state { CAUSE_NONE, CAUSE_WRITING, CAUSE_WRITTEN } cause_state;
 typedef struct cause {
     _Atomic uint32_t state;
-    int32_t rank; /* -1: on another node, the text says where */
+    int32_t rank; /* or one of cause_origin */
     int32_t code;
     char text[CAUSE_BYTES];
 } cause;
+/* Another node told it; the launcher of this node is gone; another node told that of its own. */
+enum cause_origin { CAUSE_OF_OTHER_NODE = -1, CAUSE_OF_LAUNCHER = -2, CAUSE_OF_OTHER_LAUNCHER = -3 };
+
+/* Where a rank is: what the others say of it, and what blame.c follows. Sent between nodes as it stands. */
+enum waits { WAITS_FOR_NOBODY = -1, WAITS_IN_SETUP = -2, WAITS_FOR_UNKNOWN = -3 };
+typedef struct rank_state {
+    int32_t rank, pid;
+    int64_t step;
+    uint32_t computing, exchanging; /* op kind + 1; 0: nothing */
+    int32_t layer, section;         /* of `computing` */
+    uint32_t n_setup;               /* set-up calls begun */
+    int32_t waits_for;       /* world rank, or one of `waits`: in a set-up call, for those who have begun fewer */
+    uint64_t seen_ns;        /* its watcher looked last; on the way between nodes: how long ago that is */
+    char tensor[NAME_BYTES]; /* of `exchanging` */
+} rank_state;
+/* The last state of a rank of another node that came here. Words: several watchers of this node write it. */
+typedef struct state_copy {
+    _Atomic uint64_t heard_ns; /* from the rank itself, 0: never; its state may come from others of its node */
+    _Atomic uint64_t words[sizeof(rank_state) / 8];
+} state_copy;
 
 /* What a rank brings to the collective it is in; read by its group between two meetings. */
 typedef struct offer {
@@ -50,19 +71,23 @@ typedef enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LEFT } seat_state;
 typedef struct seat {
     _Alignas(128) _Atomic uint32_t state;
     int32_t rank, pid;
-    /* Where it is, for people: read while it is written. */
+    /* rank_state, each field by the thread that knows it; read while it is written. */
     _Atomic int64_t step;
-    _Atomic uint32_t computing, exchanging; /* op kind + 1; 0: nothing */
-    _Atomic int32_t layer, section;         /* of `computing` */
-    _Atomic uint32_t n_setup;               /* set-up calls begun */
-    char tensor[NAME_BYTES];                /* of `exchanging` */
+    _Atomic uint32_t computing, exchanging;
+    _Atomic int32_t layer, section;
+    _Atomic uint32_t n_setup;
+    _Atomic int32_t waits_for;
+    _Atomic uint64_t seen_ns;
+    _Atomic uint64_t tensor[NAME_WORDS];
     meeting meetings[AXIS_COUNT];
     parcel parcel;
 } seat;
 
 typedef struct node_page {
     cause cause;
-    seat seats[]; /* by local index */
+    _Atomic uint64_t report_ns; /* when a rank of this node last sent states to the other nodes */
+    _Atomic uint64_t ask_ns;    /* and asked for theirs */
+    seat seats[];               /* by local index; behind them a state_copy for every rank of the world */
 } node_page;
 
 /* Memory that a rank opened for the others to read. */
@@ -79,6 +104,7 @@ typedef struct node {
     int page_fd;  /* each rank its own description: locks belong to it */
     size_t page_bytes;
     node_page *page;
+    state_copy *copies; /* by world rank, in the page */
     region regions[MAX_REGIONS];
     const uint8_t *(*peers)[MAX_REGIONS]; /* by local index: where a peer's regions are mapped here */
     size_t (*peer_bytes)[MAX_REGIONS];
@@ -106,10 +132,13 @@ typedef struct comm_transport {
     status (*gather)(comm *c, const void *mine, size_t n_bytes, void *all);
     /* All at once; returns when all are done. At most 2 * size. */
     status (*exchange)(comm *c, const comm_wait *w, const message *ms, int n);
-    /* A cause to other nodes, and from them; neither waits. hear: true when one came. */
-    void (*tell)(comm *c, const cause *x);
-    bool (*hear)(comm *c, cause *x);
+    /* Small messages beside all others, at most ALERT_BYTES; neither waits. post: dropped where too many are on their way.
+     * hear: true when one came, from a rank. */
+    void (*post)(comm *c, int to, const void *bytes, size_t n_bytes);
+    bool (*hear)(comm *c, void *bytes, size_t *n_bytes, int *from);
+    void (*orphaned)(void); /* the launcher is gone: what it would have cleared away */
 } comm_transport;
+enum { ALERT_BYTES = 4000 }; /* sent without a handshake by every MPI */
 /* Tags of messages: collectives have their axis, SEND and RECV AXIS_COUNT + attr.tag. */
 enum { COMM_TAG_BROADCAST = 1 << 20 };
 const comm_transport *comm_mpi(void); /* NULL where it was built without MPI */
@@ -146,26 +175,58 @@ struct comm {
     link_state links;
     bool group_is_local[AXIS_COUNT];
     comm_traffic traffic;
-    int n_cores;        /* of this node that are this rank's */
-    int spins;          /* looks before a sleep, where every rank has a core */
-    message *messages;  /* room for 2 * size */
-    const void **parts; /* room for size: where the operands of a group lie */
-    cause own_cause;    /* of a mesh of one, which has no page */
+    int n_cores;         /* of this node that are this rank's */
+    int spins;           /* looks before a sleep, where every rank has a core */
+    message *messages;   /* room for 2 * size */
+    const void **parts;  /* room for size: where the operands of a group lie */
+    cause own_cause;     /* of a mesh of one, which has no page */
+    uint32_t generation; /* meshes opened before in this process: alerts of those are dropped */
+    int launcher;        /* pid of the parent; 0: not known */
+    char launcher_name[NAME_BYTES];
     pthread_t watcher;
-    bool watching;
+    _Atomic bool watching;
+    uint64_t looked_ns;       /* the watcher, last */
+    _Atomic uint64_t woke_ns; /* when this process last ran again after it had been stopped */
+    uint64_t stopped_ns;      /* for how long it had */
+    _Atomic bool leaving; /* no more reports: what comes after the last barrier would be taken for the next mesh's */
     _Atomic bool closing;
+    _Atomic uint64_t ask_until_ns; /* until then the watcher asks the other nodes where their ranks are */
+    _Atomic bool roll_wanted;      /* MPI has reported a failure */
+    uint64_t roll_ns;              /* when it began to call the roll; 0: not */
+    bool roll_over;
     int wake_fd; /* ends the watcher's sleep */
 };
 
 /* comm.c */
 cause *comm_cause(const comm *c);
 bool comm_failed(const comm *c);
-/* The first cause, told to the other nodes, unless there is one. rank: whose it is, -1 on another node. */
+/* The first cause, told to the other nodes, unless there is one. rank: whose it is, or one of cause_origin. */
 void comm_cause_set(comm *c, int rank, status code, const char *text);
-/* In every loop that waits, now and then: the first cause, or the timeout, which then is it. late: who is waited for, -1
- * when that is not known. */
-status comm_wait_check(comm *c, const comm_wait *w, int late);
-char *comm_describe(const comm *c, int rank, char *out, size_t n); /* "rank 2 (pid 71 on a), last in step 3, ..." */
+
+/* states.c */
+void state_note_exchange(comm *c, uint32_t exchanging, const char *tensor); /* op kind + 1; 0: it is over */
+void state_note_wait(comm *c, int waits_for);
+void state_note_life(comm *c);                                     /* the watcher's, every time it looks */
+void state_get(const comm *c, int rank, rank_state *out);          /* of any rank; seen_ns 0: never heard of */
+void state_put(comm *c, const rank_state *s);                      /* of a rank of another node, as it came */
+bool state_is_silent(const rank_state *s);                         /* its watcher does not run */
+char *state_name(const comm *c, int rank, char *out, size_t n);    /* "rank 2 (pid 71 on a), step 3" */
+char *comm_describe(const comm *c, int rank, char *out, size_t n); /* with what it was doing */
+
+/* blame.c */
+/* In every loop that waits, now and then: the first cause, or the timeout, which then is it. waits_for: as in rank_state,
+ * published for the others. The caller ends with state_note_wait(c, WAITS_FOR_NOBODY). */
+status comm_wait_check(comm *c, const comm_wait *w, int waits_for);
+/* Follows who waits for whom from this rank to the one that all wait for; -1: not found. chain: ", which waits for ..." */
+int blame_find(const comm *c, int waits_for, char *chain, size_t n);
+/* MPI itself reports a failure: has the roll called, and gives the watchers time to find who died. OK: nobody did. */
+status blame_wait_for_cause(comm *c);
+
+/* alerts.c: between nodes, by the watcher; a cause by whoever sets it */
+void alerts_send_cause(comm *c, const cause *x);
+void alerts_report(comm *c); /* the states of this node, now and then, to one rank of every other node */
+void alerts_ask(comm *c);    /* all ranks of other nodes for the states of their node */
+void alerts_hear(comm *c);
 
 /* node.c */
 status node_open(comm *c, const int *node_of);
@@ -175,6 +236,7 @@ seat *node_seat(const comm *c, int local);
 seat *node_seat_of(const comm *c, int rank);                              /* NULL: on another node */
 const uint8_t *node_peer_bytes(const comm *c, int local, const offer *o); /* NULL: not inside a region */
 void node_offer(const comm *c, const void *bytes, size_t n_bytes, op_kind kind, offer *out);
+state_copy *node_copy(const comm *c, int rank); /* of a rank of another node */
 void futex_wake_all(_Atomic uint32_t *word);
 void futex_wait_ms(_Atomic uint32_t *word, uint32_t seen, int ms);
 

@@ -59,6 +59,7 @@ status comm_links_open(comm *c, const backend *b, backend_context *device, const
     set_opening(c, true);
     status rc = open_groups(c, p);
     set_opening(c, false);
+    state_note_wait(c, WAITS_FOR_NOBODY);
     if (rc != OK) comm_links_close(c);
     return rc;
 }
@@ -120,10 +121,8 @@ static const char *tensor_of(const link_state *l, const op *o) {
 
 /* For the messages of other ranks: what this one is in; NULL: nothing. */
 static void note_message(comm *c, const op *o) {
-    if (!c->node.page) return;
-    seat *s = node_seat(c, c->node.index);
-    if (o) snprintf(s->tensor, sizeof s->tensor, "%s", tensor_of(&c->links, o));
-    atomic_store_explicit(&s->exchanging, o ? (uint32_t)o->kind + 1 : 0, memory_order_relaxed);
+    state_note_exchange(c, o ? (uint32_t)o->kind + 1 : 0, o ? tensor_of(&c->links, o) : NULL);
+    if (!o) state_note_wait(c, WAITS_FOR_NOBODY);
 }
 
 status comm_links_end(comm *c) {
@@ -139,17 +138,17 @@ status comm_links_end(comm *c) {
 
 /* ---- the watcher --------------------------------------------------------------------------------------------------------- */
 
-/* Of the ranks of the message's group, one that is not in it; -1: not known. */
+/* Of the ranks of the message's group, one that is not in it. */
 static int find_late(const comm *c, const op *o, const char *tensor) {
+    rank_state s;
     if (o->kind == OP_SEND || o->kind == OP_RECV) return comm_rank_at(c, o->attr.axis, o->attr.peer);
     for (int i = 0; i < c->mesh.size[o->attr.axis]; i++) {
         int rank = comm_rank_at(c, o->attr.axis, i);
-        const seat *s = node_seat_of(c, rank);
-        if (!s || rank == c->rank) continue;
-        if (atomic_load(&s->exchanging) != (uint32_t)o->kind + 1 || strncmp(s->tensor, tensor, NAME_BYTES - 1) != 0)
-            return rank;
+        state_get(c, rank, &s);
+        if (rank == c->rank || s.seen_ns == 0) continue;
+        if (s.exchanging != (uint32_t)o->kind + 1 || strncmp(s.tensor, tensor, NAME_BYTES - 1) != 0) return rank;
     }
-    return -1;
+    return WAITS_FOR_UNKNOWN;
 }
 
 static void look_at_clock(comm *c) {
@@ -160,7 +159,7 @@ static void look_at_clock(comm *c) {
         note_message(c, NULL);
         return;
     }
-    int late = -1;
+    int late = WAITS_FOR_UNKNOWN;
     if (!l->opening) {
         const op *o = message_at(l, done);
         const char *tensor = tensor_of(l, o);

@@ -11,17 +11,27 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Counts of MPI are ints. */
 #define MESSAGE_MOST ((size_t)1 << 30)
-enum { EAGER_LOOKS = 64, NAP_LEAST_NS = 2000, NAP_MOST_NS = 500000, ASK_WHO_IS_LATE = -2 };
+enum { EAGER_LOOKS = 64, NAP_LEAST_NS = 2000, NAP_MOST_NS = 500000, LOOKS_PER_ASK = 64 };
+
+/* An alert on its way. */
+enum { POSTS = 256, POSTS_PER_RANK = 8 };
+typedef struct post {
+    MPI_Request request;
+    int to;
+    bool taken;
+    uint8_t bytes[ALERT_BYTES];
+} post;
 
 typedef struct mpi_state {
     MPI_Comm data, setup, alerts; /* apart, so that no message is taken for another's */
     pthread_mutex_t lock;
-    MPI_Request *requests;    /* room for 2 * size */
-    MPI_Request *alert_sends; /* room for size; left alone once started */
-    cause alert;              /* what they send */
+    MPI_Request *requests; /* room for 2 * size */
+    int *peers;            /* of the requests */
+    post *posts;           /* POSTS of them */
 } mpi_state;
 
 static status mpi_error(const char *what, int rc) {
@@ -29,6 +39,12 @@ static status mpi_error(const char *what, int rc) {
     int n;
     MPI_Error_string(rc, text, &n);
     return ERR(ERR_RUN, "%s: %s", what, text);
+}
+
+/* What MPI reports is most often the trace of a rank that died, which says more. */
+static status mpi_failed(comm *c, const char *what, int rc) {
+    TRY(blame_wait_for_cause(c));
+    return mpi_error(what, rc);
 }
 
 /* ---- waiting -------------------------------------------------------------------------------------------------------------- */
@@ -39,31 +55,34 @@ static void nap(int look) {
     nanosleep(&(struct timespec){.tv_nsec = MIN(ns, (long)NAP_MOST_NS)}, NULL);
 }
 
-/* Of the ranks on this node, one that has begun fewer set-up calls than this. */
-static int find_late(const comm *c) {
-    if (!c->node.page) return -1;
-    uint32_t mine = atomic_load(&node_seat(c, c->node.index)->n_setup);
-    for (int i = 0; i < c->node.n; i++)
-        if ((int32_t)(atomic_load(&node_seat(c, i)->n_setup) - mine) < 0) return c->node.ranks[i];
-    return -1;
+/* The rank whose message has not come, or else one that has not taken ours. */
+static int find_pending(mpi_state *m, const MPI_Request *requests, int n) {
+    int late = WAITS_FOR_UNKNOWN;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0, done; i < n && late < 0; i++)
+        if (MPI_Request_get_status(requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) late = m->peers[i];
+    pthread_mutex_unlock(&m->lock);
+    return late;
 }
 
-/* late: who is waited for; -1: several; or whoever has not come to the set-up call */
-static status finish(comm *c, const comm_wait *w, MPI_Request *requests, int n, int late) {
+/* waits_for: as in rank_state; WAITS_FOR_UNKNOWN: the peers of the requests */
+static status finish(comm *c, const comm_wait *w, MPI_Request *requests, int n, int waits_for) {
     mpi_state *m = c->transport_state;
+    bool ask = waits_for == WAITS_FOR_UNKNOWN;
+    status result;
     for (int look = 0;; look++) {
         int done = 0;
         pthread_mutex_lock(&m->lock);
         int rc = MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE);
         pthread_mutex_unlock(&m->lock);
-        if (rc != MPI_SUCCESS) {
-            TRY(comm_check(c)); /* a connection that broke is the trace of a rank that failed */
-            return mpi_error(w->what, rc);
-        }
-        if (done) return OK;
-        TRY(comm_wait_check(c, w, late == ASK_WHO_IS_LATE ? find_late(c) : late));
+        result = rc == MPI_SUCCESS ? OK : mpi_failed(c, w->what, rc);
+        if (result != OK || done) break;
+        if (ask && look > EAGER_LOOKS && look % LOOKS_PER_ASK == 0) waits_for = find_pending(m, requests, n);
+        if ((result = comm_wait_check(c, w, waits_for)) != OK) break;
         nap(look);
     }
+    state_note_wait(c, WAITS_FOR_NOBODY);
+    return result;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------------- */
@@ -77,8 +96,8 @@ static status mpi_gather(comm *c, const void *mine, size_t n_bytes, void *all) {
     pthread_mutex_lock(&m->lock);
     int rc = MPI_Iallgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, m->setup, &request);
     pthread_mutex_unlock(&m->lock);
-    if (rc != MPI_SUCCESS) return mpi_error(w.what, rc);
-    return finish(c, &w, &request, 1, ASK_WHO_IS_LATE);
+    if (rc != MPI_SUCCESS) return mpi_failed(c, w.what, rc);
+    return finish(c, &w, &request, 1, WAITS_IN_SETUP);
 }
 
 /* After a failure the caller takes its memory back, and what a rank had sent before it heard must not be written there. A
@@ -97,7 +116,7 @@ static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n
     size_t longest = 0;
     for (int i = 0; i < n; i++) longest = MAX(longest, ms[i].n_bytes);
     for (size_t at = 0; at < longest; at += MESSAGE_MOST) {
-        int n_requests = 0, n_receives = 0, rc = MPI_SUCCESS, late = -1;
+        int n_requests = 0, n_receives = 0, rc = MPI_SUCCESS;
         pthread_mutex_lock(&m->lock);
         for (int receive = 1; receive >= 0; receive--) /* receives first: what arrives finds its place */
             for (int i = 0; i < n && rc == MPI_SUCCESS; i++) {
@@ -105,15 +124,16 @@ static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n
                 if (x->receive != (bool)receive || at >= x->n_bytes) continue;
                 int length = (int)MIN(x->n_bytes - at, MESSAGE_MOST);
                 char *bytes = (char *)x->bytes + at;
+                m->peers[n_requests] = x->peer;
                 MPI_Request *r = &m->requests[n_requests++];
                 *r = MPI_REQUEST_NULL;
                 n_receives += receive;
                 rc = receive ? MPI_Irecv(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r)
                              : MPI_Isend(bytes, length, MPI_BYTE, x->peer, x->tag, m->data, r);
-                if (n == 1) late = x->peer;
             }
         pthread_mutex_unlock(&m->lock);
-        status ended = rc == MPI_SUCCESS ? finish(c, w, m->requests, n_requests, late) : mpi_error(w->what, rc);
+        status ended =
+            rc == MPI_SUCCESS ? finish(c, w, m->requests, n_requests, WAITS_FOR_UNKNOWN) : mpi_failed(c, w->what, rc);
         if (ended == OK) continue;
         forget_receives(m, n_receives);
         return ended;
@@ -121,31 +141,57 @@ static status mpi_exchange(comm *c, const comm_wait *w, const message *ms, int n
     return OK;
 }
 
-/* To the first rank of every other node; nobody waits for the sends. */
-static void mpi_tell(comm *c, const cause *x) {
+/* A place for an alert to a rank; NULL: too many are on their way to it, or in all. */
+static post *find_post(mpi_state *m, int to) {
+    post *free_one = NULL;
+    int n = 0;
+    for (int i = 0, done; i < POSTS; i++) {
+        post *p = &m->posts[i];
+        if (p->taken && MPI_Test(&p->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done) p->taken = false;
+        if (!p->taken) free_one = p;
+        else n += p->to == to;
+    }
+    return n < POSTS_PER_RANK ? free_one : NULL;
+}
+
+static void mpi_post(comm *c, int to, const void *bytes, size_t n_bytes) {
     mpi_state *m = c->transport_state;
-    if (!m || !c->node_of) return;
+    ASSERT(n_bytes <= ALERT_BYTES);
     pthread_mutex_lock(&m->lock);
-    m->alert.rank = x->rank;
-    m->alert.code = x->code;
-    memcpy(m->alert.text, x->text, CAUSE_BYTES);
-    for (int r = 0; r < c->size; r++)
-        if (c->node_of[r] == r && c->node_of[c->rank] != r)
-            MPI_Isend(&m->alert, sizeof m->alert, MPI_BYTE, r, 0, m->alerts, &m->alert_sends[r]);
+    post *p = find_post(m, to);
+    if (p) {
+        memcpy(p->bytes, bytes, n_bytes);
+        p->to = to;
+        p->taken = MPI_Isend(p->bytes, (int)n_bytes, MPI_BYTE, to, 0, m->alerts, &p->request) == MPI_SUCCESS;
+    }
     pthread_mutex_unlock(&m->lock);
 }
 
-static bool mpi_hear(comm *c, cause *x) {
+static bool mpi_hear(comm *c, void *bytes, size_t *n_bytes, int *from) {
     mpi_state *m = c->transport_state;
-    int came = 0;
-    MPI_Status from;
-    if (c->node.index != 0 || c->node.n == c->size) return false;
+    int came = 0, n = 0;
+    MPI_Status s;
     pthread_mutex_lock(&m->lock);
-    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, m->alerts, &came, &from) != MPI_SUCCESS) came = 0;
-    if (came) came = MPI_Recv(x, sizeof *x, MPI_BYTE, from.MPI_SOURCE, 0, m->alerts, &from) == MPI_SUCCESS;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, m->alerts, &came, &s) != MPI_SUCCESS) came = 0;
+    if (came) came = MPI_Recv(bytes, ALERT_BYTES, MPI_BYTE, s.MPI_SOURCE, 0, m->alerts, &s) == MPI_SUCCESS;
+    if (came) came = MPI_Get_count(&s, MPI_BYTE, &n) == MPI_SUCCESS && n >= 0;
     pthread_mutex_unlock(&m->lock);
-    if (came) x->text[CAUSE_BYTES - 1] = 0;
+    *n_bytes = (size_t)n;
+    *from = s.MPI_SOURCE;
     return came;
+}
+
+/* Open MPI's daemon unlinks the shared memory of its ranks when they end; without it the ranks do. What is mapped stays. */
+static void mpi_orphaned(void) {
+    char line[4096];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        char *path = strchr(line, '/');
+        if (!path || (!strstr(path, "/vader_segment.") && !strstr(path, "/sm_segment."))) continue;
+        path[strcspn(path, "\n")] = 0;
+        unlink(path);
+    }
+    if (maps) fclose(maps);
 }
 
 static status mpi_find_node(comm *c, int *node) {
@@ -192,7 +238,8 @@ static status mpi_open(comm *c, int *node) {
     c->transport_state = m;
     pthread_mutex_init(&m->lock, NULL);
     m->requests = mem_alloc(2 * (size_t)c->size * sizeof *m->requests);
-    m->alert_sends = mem_alloc((size_t)c->size * sizeof *m->alert_sends);
+    m->peers = mem_alloc(2 * (size_t)c->size * sizeof *m->peers);
+    m->posts = mem_alloc(POSTS * sizeof *m->posts);
     MPI_Comm *const copies[] = {&m->data, &m->setup, &m->alerts};
     for (size_t i = 0; i < ARRAY_LENGTH(copies); i++) { /* they inherit the error handler */
         int rc = MPI_Comm_dup(MPI_COMM_WORLD, copies[i]);
@@ -201,8 +248,17 @@ static status mpi_open(comm *c, int *node) {
     return mpi_find_node(c, node);
 }
 
+/* What was posted last may still be on its way, and is then left alone with its memory. */
+static bool posts_are_gone(mpi_state *m) {
+    for (int i = 0, done; i < POSTS; i++)
+        if (m->posts[i].taken && (MPI_Test(&m->posts[i].request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done))
+            return false;
+    return true;
+}
+
 static void mpi_close(comm *c, bool failed) {
     mpi_state *m = c->transport_state;
+    if (posts_are_gone(m)) free(m->posts);
     if (!failed) {
         MPI_Comm_free(&m->data);
         MPI_Comm_free(&m->setup);
@@ -211,12 +267,12 @@ static void mpi_close(comm *c, bool failed) {
     may_finalize = !failed;
     pthread_mutex_destroy(&m->lock);
     free(m->requests);
-    free(m->alert_sends);
+    free(m->peers);
     free(m);
 }
 
 const comm_transport *comm_mpi(void) {
-    static const comm_transport t = {mpi_open, mpi_close, mpi_gather, mpi_exchange, mpi_tell, mpi_hear};
+    static const comm_transport t = {mpi_open, mpi_close, mpi_gather, mpi_exchange, mpi_post, mpi_hear, mpi_orphaned};
     return &t;
 }
 #endif

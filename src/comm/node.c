@@ -107,8 +107,11 @@ static status join_page(comm *c, const place *leader) {
     void *page;
     TRY(map_file(n->page_fd, n->page_bytes, PROT_READ | PROT_WRITE, n->ranks[0], &page));
     n->page = page;
+    n->copies = (state_copy *)&n->page->seats[n->n];
     TRY(lock_own_byte(n));
     seat *s = &n->page->seats[n->index];
+    atomic_store(&s->waits_for, WAITS_FOR_NOBODY);
+    atomic_store(&s->seen_ns, clock_ns());
     s->rank = c->rank;
     s->pid = getpid();
     atomic_store(&s->state, SEAT_TAKEN);
@@ -126,7 +129,7 @@ status node_open(comm *c, const int *node_of) {
     }
     n->peers = mem_alloc((size_t)n->n * sizeof *n->peers);
     n->peer_bytes = mem_alloc((size_t)n->n * sizeof *n->peer_bytes);
-    n->page_bytes = sizeof(node_page) + (size_t)n->n * sizeof(seat);
+    n->page_bytes = sizeof(node_page) + (size_t)n->n * sizeof(seat) + (size_t)c->size * sizeof(state_copy);
 
     status rc = n->index == 0 ? make_file("ralo.node", n->page_bytes, &n->page_fd) : OK;
     error_record record;
@@ -156,6 +159,8 @@ void node_close(comm *c) {
 
 seat *node_seat(const comm *c, int local) { return &c->node.page->seats[local]; }
 
+state_copy *node_copy(const comm *c, int rank) { return &c->node.copies[rank]; }
+
 seat *node_seat_of(const comm *c, int rank) {
     return c->node.page && c->node_of[rank] == c->node_of[c->rank] ? node_seat(c, c->local_of[rank]) : NULL;
 }
@@ -165,7 +170,7 @@ seat *node_seat_of(const comm *c, int rank) {
 /* The same answer on every rank, also on one that has its node to itself: what follows from it is collective. */
 bool comm_shares_memory(const comm *c) {
     for (int r = 0; r < c->size; r++)
-        if (c->node_of[r] != r) return true;
+        if (c->node_of[r] != r) return !c->options.messages_only;
     return false;
 }
 

@@ -71,8 +71,9 @@ uint64_t collective_bytes_taken(const collective *k) {
 
 static status run_among(comm *c, const collective *k) {
     bool done = false;
-    bool local = k->kind == OP_SEND || k->kind == OP_RECV ? c->node_of[k->peer] == c->node_of[c->rank]
-                                                          : c->group_is_local[k->axis];
+    bool one_to_one = k->kind == OP_SEND || k->kind == OP_RECV;
+    bool local = one_to_one ? !c->options.messages_only && c->node_of[k->peer] == c->node_of[c->rank]
+                            : c->group_is_local[k->axis];
     TRY(comm_check(c));
     if (local) TRY(window_run(c, k, &done));
     if (!done) TRY(messages_run(c, k));
@@ -110,11 +111,9 @@ status comm_run(comm *c, const kernel_call *call) {
         return OK;
     }
     if (o->kind == OP_SEND || o->kind == OP_RECV) k.peer = comm_rank_at(c, k.axis, o->attr.peer), k.tag = o->attr.tag;
-    seat *s = node_seat(c, c->node.index);
-    snprintf(s->tensor, sizeof s->tensor, "%s", tensor);
-    atomic_store_explicit(&s->exchanging, (uint32_t)o->kind + 1, memory_order_relaxed);
+    state_note_exchange(c, (uint32_t)o->kind + 1, tensor);
     status rc = run_among(c, &k);
-    atomic_store_explicit(&s->exchanging, 0, memory_order_relaxed);
+    state_note_exchange(c, 0, NULL);
     if (rc != OK) comm_fail(c, rc, error_message());
     return rc;
 }

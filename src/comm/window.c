@@ -33,6 +33,7 @@ static status wait_for(comm *c, const comm_wait *w, _Atomic uint32_t *word, _Ato
     while ((int32_t)((seen = atomic_load(word)) - n) < 0 && (rc = comm_wait_check(c, w, rank)) == OK)
         futex_wait_ms(word, seen, SLEEP_MS);
     atomic_fetch_sub(sleepers, 1);
+    state_note_wait(c, WAITS_FOR_NOBODY);
     return rc;
 }
 
