@@ -52,7 +52,7 @@ value markup_as(render *r, value from, value text) {
     return keeps ? markup_value(r, text) : text;
 }
 static value do_safe(render *r, value v, const value *args) { return markup_value(r, text_value(value_text(r, v))); }
-value text_escape(render *r, value v) {
+value value_escape_html(render *r, value v) {
     static const struct {
         char c;
         const char *entity;
@@ -72,7 +72,7 @@ value text_escape(render *r, value v) {
     builder_add_part(&b, s, plain, s->length);
     return markup_value(r, builder_take(&b));
 }
-static value do_escape(render *r, value v, const value *args) { return text_escape(r, v); }
+static value do_escape(render *r, value v, const value *args) { return value_escape_html(r, v); }
 
 static value do_indent(render *r, value v, const value *args) {
     builder b;

@@ -117,7 +117,7 @@ value sign_value(render *r, value v, bool is_negative) {
 
 /* Text that was marked safe escapes what is added to it, and stays marked. */
 static value concatenate_markup(render *r, value a, value b) {
-    value left = text_escape(r, a), right = text_escape(r, b);
+    value left = value_escape_html(r, a), right = value_escape_html(r, b);
     builder out;
     builder_init(&out, r);
     builder_add_string(&out, left.s);

@@ -110,7 +110,7 @@ typedef struct filter_row {
 } filter_row;
 value markup_value(render *r, value text);          /* marked safe */
 value markup_as(render *r, value from, value text); /* marked as `from` is */
-value text_escape(render *r, value v);              /* for HTML; marked safe */
+value value_escape_html(render *r, value v);              /* for HTML; marked safe */
 const filter_row *filter_find(const char *name);
 value filter_call(render *r, const char *name, value v, const arguments *a);
 
