@@ -92,7 +92,8 @@ static int find_chains(localizer *l, const range *r, size_t heads[CHAINS_MOST], 
     heads[n++] = *link == LINK_ROOT ? c->all : c->whole;
     if (*link == LINK_ROOT) return n;
     size_t *last = cell_at(l, r->root, MAX(r->end, (size_t)1) - 1);
-    for (size_t *k = cell_at(l, r->root, r->begin - MIN(r->begin, c->n_cell_bytes - 1)); k <= last; k++) heads[n++] = *k;
+    for (size_t *k = cell_at(l, r->root, r->begin - MIN(r->begin, c->n_cell_bytes - 1)); k <= last; k++)
+        heads[n++] = *k;
     return n;
 }
 

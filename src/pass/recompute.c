@@ -105,8 +105,8 @@ typedef struct rewriter {
     bool *is_read_back;   /* read by a backward op */
     bool *is_handed_over; /* ... of another layer than its own */
     bool *is_kept;
-    bool *is_wanted; /* to be made again now */
-    value_id *again; /* the copy; NO_VALUE while there is none */
+    bool *is_wanted;  /* to be made again now */
+    value_id *again;  /* the copy; NO_VALUE while there is none */
     lifetime *makers; /* per value: its first and last forward op */
     lifetime wanted;  /* ops in between make all that is wanted */
 } rewriter;
