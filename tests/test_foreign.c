@@ -193,6 +193,26 @@ static void test_stage_3_with_nvme(void **state) {
     REFUSED(DS("{\"zero_optimization\": {\"stage\": 4}}"), "zero_optimization.stage", "found 4", "0, 1, 2 or 3");
 }
 
+/* 8 ranks, of which some share layers and rows: the others have rows of their own. */
+static void test_ranks_that_share(void **state) {
+    (void)state;
+    request q = DS("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"sequence_parallel_size\": 2,"
+                   "\"tensor_parallel\": {\"autotp_size\": 2, \"preset_model\": \"llama\"}}");
+    q.n_ranks = 8;
+    GIVES(q, "parallel.sequence", "2", "parallel.tensor", "2", "train.micro_batch", "4", "train.accumulation", "4");
+    q = DS(
+        "{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"tensor_parallel\": {\"autotp_size\": 4}}");
+    q.n_ranks = 8;
+    GIVES(q, "parallel.sequence", "auto", "parallel.tensor", "4", "train.accumulation", "4");
+    q.set[0] = "parallel.tensor=2"; /* what the configuration says wins */
+    GIVES(q, "parallel.tensor", "2", "train.accumulation", "2");
+    q = DS("{\"train_micro_batch_size_per_gpu\": 4, \"tensor_parallel\": {\"autotp_size\": 0}}");
+    GIVES(q, "parallel.tensor", "1", "train.micro_batch", "4");
+    REFUSED(DS("{\"sequence_parallel_size\": 0}"), "sequence_parallel_size", "found 0");
+    REFUSED(DS("{\"tensor_parallel\": {\"autotp_size\": -1}}"), "autotp_size", "found -1");
+    REFUSED(DS("{\"tensor_parallel\": {\"autotp_sise\": 2}}"), "did you mean");
+}
+
 static void test_the_batch_triangle(void **state) {
     static const struct {
         const char *text, *set, *micro, *accumulation;
@@ -844,6 +864,7 @@ int main(void) {
         cmocka_unit_test(test_stage_2_with_cpu_offload_and_fp16),
         cmocka_unit_test(test_the_share_of_states_that_moves),
         cmocka_unit_test(test_stage_3_with_nvme),
+        cmocka_unit_test(test_ranks_that_share),
         cmocka_unit_test(test_the_batch_triangle),
         cmocka_unit_test(test_keys_that_are_wrong),
         cmocka_unit_test(test_text_that_is_not_json),

@@ -278,6 +278,46 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     assert_true(w.stages[1].comm_s > 5 * inside); /* one way out */
 }
 
+/* ---- every stage counts -------------------------------------------------------------------------------------------- */
+
+/* The emptier stage fits, the fuller one does not, whatever it chooses: the pipeline does not fit. */
+static void a_pipeline_is_judged_by_every_stage(void **state) {
+    (void)state;
+    plan_request r = request("test-llama", PRECISION_FP32, 1, 4, 64);
+    r.model.vocab = 50000; /* the embedding at one end, the head at the other: little is left to choose */
+    r.mesh.size[AXIS_PIPELINE] = 2;
+    r.recompute.kind = RECOMPUTE_AUTO;
+    plan p;
+    plan_stage *list;
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        plan_request full = r;
+        full.mesh.index[AXIS_PIPELINE] = i;
+        full.recompute.kind = RECOMPUTE_FULL;
+        assert_int_equal(plan_compile(&p, &full), OK);
+        bytes[i] = p.planned[TIER_DEVICE];
+        plan_close(&p);
+    }
+    assert_true(bytes[0] != bytes[1]);
+    int emptier = bytes[0] < bytes[1] ? 0 : 1;
+    r.mesh.index[AXIS_PIPELINE] = emptier;
+    r.device_limit = bytes[emptier];
+    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_true(plan_fits(&p)); /* the stage that was asked for */
+    assert_int_equal(plan_stages(&p, &list), OK);
+    assert_int_equal(plan_stage_without_room(&p, list), 1 - emptier);
+    assert_true(list[1 - emptier].by_itself); /* it has tried more than the other one's choices */
+    assert_int_equal(plan_check_stages(&p, list), ERR_FIT);
+    free(list);
+    plan_close(&p);
+    r.device_limit = 0;
+    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_stages(&p, &list), OK);
+    assert_int_equal(plan_stage_without_room(&p, list), -1);
+    free(list);
+    plan_close(&p);
+}
+
 /* ---- what many ranks choose ---------------------------------------------------------------------------------------- */
 
 static plan chosen(const plan_request *r) {
@@ -399,6 +439,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_cut_says_why),
         cmocka_unit_test(many_ranks_have_layouts_too),
         cmocka_unit_test(the_ladder_of_gpt2_large_goes_down),
+        cmocka_unit_test(a_pipeline_is_judged_by_every_stage),
         cmocka_unit_test(with_room_only_the_stage_is_chosen),
         cmocka_unit_test(without_room_ranks_share_rows),
         cmocka_unit_test(text_and_json_have_every_row),

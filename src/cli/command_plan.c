@@ -6,23 +6,42 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the ranks would choose. A pipeline is as full and as slow as its fullest and its slowest stage. */
+static status show_chosen(const plan *p, FILE *out, json_t *json) {
+    plan_stage *stages = NULL;
+    plan_print_candidates(p, out);
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) {
+        TRY(plan_stages(p, &stages));
+        plan_print_stages(p, stages, out);
+        json_object_set_new(json, "fits", json_boolean(plan_fits(p) && plan_stage_without_room(p, stages) < 0));
+        json_object_set_new(json, "step_ms", json_real_or_null(1e3 * plan_stages_seconds(p, stages)));
+        json_object_set_new(json, "pipeline", plan_stages_json(p, stages));
+        free(stages);
+    }
+    fflush(out); /* what follows on stderr stands behind it */
+    note_say(p);
+    return OK;
+}
+
 /* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
     plan_request r = *from;
     if (!config_was_given(&l->config, "precision")) r.precision = PRECISION_BF16;
     if (!l->hardware && !l->config.memory.device)
-        r.device_limit = 0; /* this machine's memory says nothing about theirs */
+        r.device_limit = r.together_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
     FILE *out = report_stream(l->json);
     plan_world_print(&w, out);
     plan p; /* what `train` would do on as many ranks */
     TRY(plan_compile(&p, &r));
-    plan_print_candidates(&p, out);
-    fflush(out); /* what follows on stderr stands behind it */
-    note_say(&p);
     json_t *chosen = plan_json(&p, NULL);
+    status rc = show_chosen(&p, out, chosen);
     plan_close(&p);
+    if (rc != OK) {
+        json_decref(chosen);
+        return rc;
+    }
     if (!l->json) {
         json_decref(chosen);
         return OK;

@@ -127,9 +127,14 @@ static const foreign_row rows[] = {
      "the nvme tier keeps its own queue; what travels is cut by memory.bucket"},
 
     {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
-    {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op "
-     "sequence_parallel_size}", FOREIGN_IDLE, FT_ANY, NULL, RANKS},
-    {"tensor_parallel",       FOREIGN_WHOLE, FT_ANY, NULL, RANKS},
+    {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op}",
+     FOREIGN_IDLE, FT_ANY, NULL, RANKS},
+    {"sequence_parallel_size",      FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"tensor_parallel.autotp_size", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"tensor_parallel.{dtype tp_overlap_comm keep_module_on_host replace_with_kernel_inject preset_model use_default_specs}",
+     FOREIGN_IDLE, FT_ANY, NULL, "layers are cut by heads and columns"},
+    {"tensor_parallel.{tp tensor_parallel partition_config injection_policy_tuple}", FOREIGN_WHOLE, FT_ANY, NULL,
+     "layers are cut by heads and columns"},
     {"sparse_gradients",      FOREIGN_OFF, FT_BOOL, NULL, "embedding gradients are dense here; leave it out"},
     {"sparse_attention",      FOREIGN_OFF, FT_ANY, NULL, "attention is exact here; leave it out"},
     {"{progressive_layer_drop curriculum_learning data_efficiency compression_training eigenvalue}", FOREIGN_OFF, FT_ANY, NULL,
@@ -230,6 +235,27 @@ static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64
             of_ranks, (long long)(rest * unit));
     *micro = is_micro ? known : rest;
     *steps = is_micro ? rest : known;
+    return OK;
+}
+
+/* Ranks that share rows or layers have no rows of their own: they are settled before the batch is divided. */
+static status settle_ranks(foreign_reader *r) {
+    static const struct {
+        const char *key, *setting;
+        int64_t off; /* what says that there are none */
+    } sizes[] = {{"sequence_parallel_size", "parallel.sequence", 1},
+                 {"tensor_parallel.autotp_size", "parallel.tensor", 0}};
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++) {
+        const foreign_item *item = foreign_find(r, sizes[i].key);
+        int64_t n = stated(item);
+        if (!item) continue;
+        if (item->is_auto) foreign_say_set(r, item, sizes[i].setting, "auto");
+        else if (n < sizes[i].off || n > INT32_MAX)
+            return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from %lld", foreign_where(r, item),
+                       item->key, item->text, (long long)sizes[i].off);
+        else if (n == 0) foreign_say_idle(r, item, "off");
+        else TRY(whole_offer(r, item, sizes[i].setting, n, NULL));
+    }
     return OK;
 }
 
@@ -667,6 +693,7 @@ static status settle_activations(foreign_reader *r) {
 
 static status settle(foreign_reader *r) {
     TRY(settle_precision(r));
+    TRY(settle_ranks(r));
     TRY(settle_batch(r));
     TRY(optimizer_check(r));
     TRY(settle_scheduler(r));

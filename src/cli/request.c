@@ -3,7 +3,7 @@
  * A request is complete before anything runs: what cannot hold together (rows and ranks, stages and what is left open) is
  * refused here, by the name of its setting. What a setting leaves to the plan is marked open.
  * Ranks come last: until they are known a request is that of one process that has the machine to itself. */
-#include "cli/cli.h"
+#include "cli/limits.h"
 #include "cli/place.h"
 
 #include <errno.h>
@@ -256,14 +256,9 @@ status request_from_config(const config *c, train_request *out) {
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
-    p->device_limit = c->memory.device;
-    if (!p->device_limit && b) TRY(backend_memory_limit(b, gpu, 1, &p->device_limit));
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
-    /* On a CPU both tiers are one memory: what a limit leaves of it is the host's. */
-    uint64_t taken = kind == DEVICE_CPU ? c->memory.device : 0;
-    p->host_limit = c->memory.host ? c->memory.host : machine.memory_available - MIN(machine.memory_available, taken);
     p->state_copies = t->save_every > 0 ? 1 : 0;
-    return OK;
+    return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
 /* The mesh of parallel.*, with as many data ranks as `world` leaves for them where that is not said. */
@@ -279,6 +274,12 @@ static status mesh_from_config(const config *c, int world, mesh *m) {
     return OK;
 }
 
+/* Ranks of parallel.* are what --ranks starts on this machine; those of --world have nodes like it. */
+static int ranks_here(const train_request *r, int world, const hardware *machine) {
+    int n = mesh_world(&r->plan.mesh);
+    return r->backend->discrete || world ? (int)MIN(n, machine->devices_per_node) : n;
+}
+
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
     plan_request *p = &r->plan;
     TRY(request_from_config(c, r));
@@ -289,23 +290,21 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
         if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
     }
     if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
-    if (!c->memory.device && (!r->backend || asked)) p->device_limit = machine->device_bytes;
-    if (asked && !c->memory.host) p->host_limit = machine->host_bytes;
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
     TRY(mesh_from_config(c, world, &p->mesh));
-    /* Those of a node share its memory. */
-    if (!c->memory.host) p->host_limit /= (uint64_t)MIN(mesh_world(&p->mesh), machine->devices_per_node);
+    if (asked || !r->backend) limits_of_hardware(r, c, machine);
+    else TRY(limits_of_machine(r, c, (limits_ranks){ranks_here(r, world, machine), 1}, false));
     return batch_from_config(c, p);
 }
 
 /* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is
  * free before, so every context is there by now and counted as taken. */
-static status use_devices(train_request *r, const config *c, comm *ranks) {
+static status use_devices(train_request *r, const config *c, comm *ranks, int *n_sharing) {
     comm_devices found;
     TRY(comm_find_devices(ranks, r->backend, r->gpu.index, c->comm.transport, &found));
     use_links(&r->plan, found.links);
-    if (c->memory.device) return OK;
-    return backend_memory_limit(r->backend, r->gpu.index, found.n_sharing, &r->plan.device_limit);
+    *n_sharing = found.n_sharing;
+    return OK;
 }
 
 status request_use_comm(train_request *r, const config *c, comm *ranks) {
@@ -314,14 +313,14 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     if (!ranks) return OK;
     p->mesh = *comm_mesh(ranks);
     TRY(batch_from_config(c, p));
-    int here = comm_node_size(ranks);
+    int here = comm_node_size(ranks), n_sharing = 1;
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
-    if (!c->memory.host) p->host_limit /= (uint64_t)here;
-    if (r->backend->discrete) TRY(use_devices(r, c, ranks));
-    else if (!c->memory.device) p->device_limit /= (uint64_t)here;
+    if (r->backend->discrete) TRY(use_devices(r, c, ranks, &n_sharing));
+    TRY(limits_of_machine(r, c, (limits_ranks){here, n_sharing}, true));
     /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */
     TRY(comm_least(ranks, &p->device_limit));
+    TRY(comm_least(ranks, &p->together_limit));
     return comm_least(ranks, &p->host_limit);
 }
 

@@ -257,6 +257,35 @@ static void build_training(builder *b, const outer_params *w) {
     if (b->o->with_eval) write_evaluation(b, w);
 }
 
+/* Advice is a value that is accepted, not only a rule: ", such as key=value", or nothing where there is none. */
+static const char *such_as(char out[64], const char *key, int64_t value) {
+    out[0] = 0;
+    if (value > 0) snprintf(out, 64, ", such as %s=%lld", key, (long long)value);
+    return out;
+}
+
+/* The next longer row that S ranks can share, or where the model has no positions for it the next shorter one. */
+static int64_t shared_seq_len(const model_config *c, int64_t seq_len, int64_t S) {
+    int64_t longer = divide_up(seq_len, 2 * S) * 2 * S;
+    return longer <= c->max_positions ? longer : seq_len / (2 * S) * 2 * S;
+}
+
+/* The next larger micro-batch whose rows of `tokens` n ranks can share. */
+static int64_t shared_batch(int64_t batch, int64_t tokens, int64_t n) {
+    while (batch * tokens % n) batch++;
+    return batch;
+}
+
+/* The most ranks below those asked for that can share rows and heads. */
+static int64_t fewer_sequence(const model_config *c, const model_build_options *o) {
+    mesh m = o->mesh;
+    while (m.size[AXIS_SEQUENCE] > 1) {
+        m.size[AXIS_SEQUENCE]--;
+        if (o->seq_len % (2 * m.size[AXIS_SEQUENCE]) == 0 && model_heads_divide(c, &m)) break;
+    }
+    return m.size[AXIS_SEQUENCE];
+}
+
 static status check_training(const model_config *c, const model_build_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
@@ -265,25 +294,27 @@ static status check_training(const model_config *c, const model_build_options *o
         return ERR(ERR_INPUT, "model %s: seq_len %lld is longer than the %lld positions it has; lower data.seq_len",
                    c->name, (long long)o->seq_len, (long long)c->max_positions);
     int n = mesh_size(&o->mesh, AXIS_TENSOR), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    char such[64];
     TRY(model_cut_check(c, n));
     if (S > 1 && o->seq_len % (2 * S))
         return ERR(
             ERR_INPUT,
             "parallel.sequence: rows of %lld tokens cannot be shared by %d ranks; set data.seq_len to a multiple "
-            "of %d",
-            (long long)o->seq_len, S, 2 * S);
+            "of %d%s",
+            (long long)o->seq_len, S, 2 * S, such_as(such, "data.seq_len", shared_seq_len(c, o->seq_len, S)));
     if (o->batch * o->seq_len / S % n)
         return ERR(ERR_INPUT,
                    "parallel.tensor: a micro-batch of %lld x %lld tokens cannot be shared by %d ranks; change "
-                   "train.micro_batch or data.seq_len",
-                   (long long)o->batch, (long long)o->seq_len / S, n);
+                   "train.micro_batch or data.seq_len%s",
+                   (long long)o->batch, (long long)o->seq_len / S, n,
+                   such_as(such, "train.micro_batch", shared_batch(o->batch, o->seq_len / S, n)));
     if (!o->ring && !model_heads_divide(c, &o->mesh))
         return ERR(
             ERR_INPUT,
-            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both, or "
-            "parallel.attention=ring",
+            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both%s%s",
             (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
-            n > 1 ? " of each tensor rank" : "", S);
+            n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)),
+            o->may_ring ? ", or parallel.attention=ring" : "");
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 

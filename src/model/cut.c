@@ -5,27 +5,25 @@
  * starts with the same numbers however many ranks share it. */
 #include "model/model.h"
 
+/* NULL: n tensor ranks can share the model. Else of what it has too few, and how many of these there are. */
+static const char *uncut_part(const model_config *c, int64_t n, int64_t *count) {
+    if (c->n_heads % n) return *count = c->n_heads, "heads";
+    if (c->n_kv_heads % n && n % c->n_kv_heads) return *count = c->n_kv_heads, "kv heads";
+    if (c->ffn % n) return *count = c->ffn, "feed-forward columns";
+    if ((n - 1) * divide_up(c->vocab, n) >= c->vocab) return *count = c->vocab, "tokens in its vocabulary";
+    return NULL;
+}
+
 status model_cut_check(const model_config *c, int ranks) {
-    long long n = ranks;
-    if (n == 1) return OK;
-    if (c->n_heads % n)
-        return ERR(ERR_INPUT,
-                   "parallel.tensor: model %s has %lld heads, which %lld ranks cannot share; set a divisor of %lld",
-                   c->name, (long long)c->n_heads, n, (long long)c->n_heads);
-    if (c->n_kv_heads % n && n % c->n_kv_heads)
-        return ERR(ERR_INPUT,
-                   "parallel.tensor: model %s has %lld kv heads, which %lld ranks cannot share; set a divisor or a "
-                   "multiple of %lld",
-                   c->name, (long long)c->n_kv_heads, n, (long long)c->n_kv_heads);
-    if (c->ffn % n)
-        return ERR(ERR_INPUT,
-                   "parallel.tensor: model %s has %lld feed-forward columns, which %lld ranks cannot share; set a "
-                   "divisor of %lld",
-                   c->name, (long long)c->ffn, n, (long long)c->ffn);
-    if ((n - 1) * divide_up(c->vocab, n) >= c->vocab)
-        return ERR(ERR_INPUT, "parallel.tensor: model %s has %lld tokens in its vocabulary, too few for %lld ranks",
-                   c->name, (long long)c->vocab, n);
-    return OK;
+    int64_t count, most = ranks - 1, ignored;
+    const char *part = uncut_part(c, ranks, &count);
+    if (!part) return OK;
+    while (uncut_part(c, most, &ignored)) most--; /* one rank shares with nobody */
+    return ERR(
+        ERR_INPUT,
+        "parallel.tensor: model %s has %lld %s, which %d ranks cannot share; set parallel.tensor=%lld or another "
+        "divisor",
+        c->name, (long long)count, part, ranks, (long long)most);
 }
 
 bool model_heads_divide(const model_config *c, const mesh *m) {

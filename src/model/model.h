@@ -132,6 +132,7 @@ typedef struct model_build_options {
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks: keys and values go round, instead of an exchange of heads */
+    bool may_ring;               /* the device has kernels for that: it may be advised */
     generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
 

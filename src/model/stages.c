@@ -13,12 +13,14 @@ status model_stages_check(const model_config *c, int n_stages, int n_virtual) {
                    "parallel.virtual_stages: found %d with parallel.pipeline 1, expected 1: one stage has no one "
                    "to take turns with",
                    n_virtual);
+    bool is_deep = n_virtual > 1 && c->n_layers >= n_stages; /* enough for fewer chunks */
     if ((int64_t)n_stages * n_virtual > c->n_layers)
         return ERR(
             ERR_INPUT,
             "parallel.pipeline: model %s has %lld layers, too few for %d stages of %d; lower parallel.pipeline or "
-            "parallel.virtual_stages",
-            c->name, (long long)c->n_layers, n_stages, n_virtual);
+            "parallel.virtual_stages, such as parallel.%s=%lld",
+            c->name, (long long)c->n_layers, n_stages, n_virtual, is_deep ? "virtual_stages" : "pipeline",
+            is_deep ? (long long)c->n_layers / n_stages : (long long)MAX(c->n_layers / n_virtual, (int64_t)1));
     return OK;
 }
 

@@ -26,6 +26,7 @@ typedef struct differ {
     program *p;
     pass_context *c;
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
+    size_t *param;      /* of each forward value: which parameter it is; SIZE_MAX: none */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
     value_id *parts;    /* ... and what this rank sees of it, where several share it */
     flat_place *places; /* of each parameter */
@@ -67,11 +68,11 @@ static void give_gradient(differ *d, value_id v, value_id g, const op *forward) 
     d->gradient[v] = sum;
 }
 
-static size_t param_index(const differ *d, value_id v) {
-    const model *m = d->c->model;
-    for (size_t i = 0; i < m->n_params; i++)
-        if (m->params[i].value == v) return i;
-    return SIZE_MAX;
+static size_t *number_params(const model *m, size_t n_values) {
+    size_t *param = mem_alloc(n_values * sizeof *param);
+    for (size_t v = 0; v < n_values; v++) param[v] = SIZE_MAX;
+    for (size_t i = 0; i < m->n_params; i++) param[m->params[i].value] = i;
+    return param;
 }
 
 static value_id add_temporary(differ *d, const char *prefix, size_t i) {
@@ -92,7 +93,7 @@ static bool is_shared(const model_param *p) { return p->shared_from < shape_coun
 
 /* Where an op is to write what it finds of the gradient of parameter v. */
 static value_id param_target(differ *d, value_id v) {
-    size_t i = param_index(d, v);
+    size_t i = d->param[v];
     ASSERT(i != SIZE_MAX);
     if (!is_shared(&d->c->model->params[i])) return whole_target(d, i);
     if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
@@ -146,7 +147,7 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
 
 /* The gradient of v is finished for this micro-batch: sum what others have of it, add it to the accumulator. */
 static void param_finish(differ *d, value_id v, const op *forward) {
-    size_t i = param_index(d, v);
+    size_t i = d->param[v];
     if (d->parts[i]) sum_parts(d, i, forward);
     d->parts[i] = NO_VALUE;
     if (d->c->accumulation == 1 || d->pending[i] == NO_VALUE) return;
@@ -317,7 +318,7 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
 }
 
 static void backward_embed(differ *d, const op *f, value_id dy) {
-    size_t i = param_index(d, f->in[1]);
+    size_t i = d->param[f->in[1]];
     bool is_copy = d->c->model->params[i].is_copy;
     if (!is_copy) backward_table(d, f, f->in[1], f->in[0], dy);
     if (f->in[3]) backward_positions(d, f, dy);
@@ -462,6 +463,7 @@ status pass_autodiff(program *p, pass_context *c) {
     op *ops = program_take_ops(p, &n_ops);
     differ d = {.p = p, .c = c};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
+    d.param = number_params(c->model, n_before);
     d.pending = mem_alloc(c->model->n_params * sizeof *d.pending);
     d.parts = mem_alloc(c->model->n_params * sizeof *d.parts);
     int64_t n_blocks;
@@ -483,6 +485,7 @@ status pass_autodiff(program *p, pass_context *c) {
     if (rc == OK && loss != SIZE_MAX && c->model->config.tied && !has_embedding) receive_embed_gradient(&d, &ops[loss]);
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
+    free(d.param);
     free(d.pending);
     free(d.parts);
     free(d.places);

@@ -23,16 +23,31 @@ typedef struct event {
     tier at;         /* windows: where ... */
     value_id window; /* ... which value; NO_VALUE: stale */
     size_t block;
-    size_t next; /* of the same root; 0: the last */
+    size_t next[2]; /* by link; 0: the last */
 } event;
+
+/* Events are chained twice, the newest first: all of a root, and those of the root as a whole or of one of its cells. */
+enum { LINK_ROOT, LINK_NEAR };
+
+/* A root that ops take slices of is divided into cells no smaller than any slice. An event lies in the cell that its slice
+ * begins in, so those that overlap a slice are in three cells: with one chain per root, a tensor with a slice for every
+ * layer (the partial sums of the norm) would cost the square of the layers. */
+typedef struct root_chains {
+    size_t all, whole;   /* heads */
+    size_t n_slices;     /* that ops take of it; 0: it has no cells */
+    size_t n_cell_bytes; /* while they are counted: of the largest slice */
+    size_t first_cell;
+} root_chains;
 
 typedef struct localizer {
     moves m;
     program *p;
     event *events; /* [0] is unused */
     size_t n_events, capacity;
-    size_t *head; /* of each root of the old table */
+    root_chains *roots; /* of the old table */
     size_t n_roots;
+    size_t *cells; /* heads */
+    size_t n_cells;
     op *ops; /* of the section, rewritten */
 } localizer;
 
@@ -50,30 +65,59 @@ static range range_of(const program *p, value_id v) {
 
 static bool overlaps(const event *e, const range *r) { return e->begin < r->end && r->begin < e->end; }
 
+static bool is_whole(const program *p, const range *r) {
+    return r->begin == 0 && r->end == value_bytes(&p->values[r->root]);
+}
+
+static size_t *cell_at(localizer *l, value_id root, size_t byte) {
+    return &l->cells[l->roots[root].first_cell + byte / l->roots[root].n_cell_bytes];
+}
+
 static event *add_event(localizer *l, const range *r) {
     l->events = array_grow(l->events, &l->capacity, l->n_events + 1, sizeof *l->events);
+    size_t *all = &l->roots[r->root].all;
+    size_t *near = is_whole(l->p, r) ? &l->roots[r->root].whole : cell_at(l, r->root, r->begin);
     event *e = &l->events[l->n_events];
-    *e = (event){.begin = r->begin, .end = r->end, .store = NO_STORE, .next = l->head[r->root]};
-    l->head[r->root] = l->n_events++;
+    *e = (event){.begin = r->begin, .end = r->end, .store = NO_STORE, .next = {*all, *near}};
+    *all = *near = l->n_events++;
     return e;
+}
+
+/* Heads of the chains that hold every event that overlaps r; all have the same link. */
+enum { CHAINS_MOST = 4 };
+static int find_chains(localizer *l, const range *r, size_t heads[CHAINS_MOST], int *link) {
+    const root_chains *c = &l->roots[r->root];
+    int n = 0;
+    *link = is_whole(l->p, r) ? LINK_ROOT : LINK_NEAR;
+    heads[n++] = *link == LINK_ROOT ? c->all : c->whole;
+    if (*link == LINK_ROOT) return n;
+    size_t *last = cell_at(l, r->root, MAX(r->end, (size_t)1) - 1);
+    for (size_t *k = cell_at(l, r->root, r->begin - MIN(r->begin, c->n_cell_bytes - 1)); k <= last; k++)
+        heads[n++] = *k;
+    return n;
 }
 
 /* The key behind the last write of these bytes; every store of them is pulled to `latest` or earlier. */
 static size_t settle(localizer *l, const range *r, size_t latest) {
-    size_t earliest = 0;
-    for (size_t i = l->head[r->root]; i; i = l->events[i].next) {
-        const event *e = &l->events[i];
-        if (!e->is_write || !overlaps(e, r)) continue;
-        size_t behind = 2 * e->op + 1;
-        earliest = MAX(earliest, behind);
-        if (e->store != NO_STORE) moves_hurry(&l->m, (size_t)e->store, MAX(behind, latest));
-    }
+    size_t earliest = 0, heads[CHAINS_MOST];
+    int link, n = find_chains(l, r, heads, &link);
+    for (int k = 0; k < n; k++)
+        for (size_t i = heads[k]; i; i = l->events[i].next[link]) {
+            const event *e = &l->events[i];
+            if (!e->is_write || !overlaps(e, r)) continue;
+            size_t behind = 2 * e->op + 1;
+            earliest = MAX(earliest, behind);
+            if (e->store != NO_STORE) moves_hurry(&l->m, (size_t)e->store, MAX(behind, latest));
+        }
     return earliest;
 }
 
 static void note_write(localizer *l, const range *r, size_t op_index, int64_t store) {
-    for (size_t i = l->head[r->root]; i; i = l->events[i].next)
-        if (!l->events[i].is_write && overlaps(&l->events[i], r)) l->events[i].window = NO_VALUE;
+    size_t heads[CHAINS_MOST];
+    int link, n = find_chains(l, r, heads, &link);
+    for (int k = 0; k < n; k++)
+        for (size_t i = heads[k]; i; i = l->events[i].next[link])
+            if (!l->events[i].is_write && overlaps(&l->events[i], r)) l->events[i].window = NO_VALUE;
     event *e = add_event(l, r);
     e->is_write = true;
     e->op = op_index;
@@ -101,7 +145,8 @@ static value_id local_input(localizer *l, size_t i, value_id v) {
         return v;
     }
     bool again = is_fetched_again(&l->p->values[r.root]);
-    for (size_t k = l->head[r.root]; k; k = l->events[k].next) {
+    size_t newest = is_whole(l->p, &r) ? l->roots[r.root].whole : *cell_at(l, r.root, r.begin);
+    for (size_t k = newest; k; k = l->events[k].next[LINK_NEAR]) {
         const event *e = &l->events[k];
         if (e->is_write || !e->window || e->at != at || e->begin != r.begin || e->end != r.end) continue;
         if (!again || e->block == block) return e->window;
@@ -133,10 +178,38 @@ static value_id local_output(localizer *l, size_t i, value_id v, tier at, bool r
     return window;
 }
 
+static void count_slice(localizer *l, value_id v) {
+    if (v == NO_VALUE) return;
+    range r = range_of(l->p, v);
+    root_chains *c = &l->roots[r.root];
+    if (is_whole(l->p, &r)) return;
+    c->n_slices++;
+    c->n_cell_bytes = MAX(c->n_cell_bytes, MAX(r.end - r.begin, (size_t)1));
+}
+
+/* No more cells than slices, and one. */
+static void open_cells(localizer *l, const op *ops, size_t n_ops) {
+    memset(l->roots, 0, l->n_roots * sizeof *l->roots);
+    l->n_cells = 0;
+    for (size_t i = 0; i < n_ops; i++) {
+        for (int k = 0; k < op_input_count(ops[i].kind); k++) count_slice(l, ops[i].in[k]);
+        for (int k = 0; k < op_output_count(ops[i].kind); k++) count_slice(l, ops[i].out[k]);
+    }
+    for (value_id v = 1; v < l->n_roots; v++) {
+        root_chains *c = &l->roots[v];
+        if (c->n_slices == 0) continue;
+        size_t n_bytes = value_bytes(&l->p->values[v]);
+        c->n_cell_bytes = MAX(c->n_cell_bytes, (n_bytes + c->n_slices - 1) / c->n_slices);
+        c->first_cell = l->n_cells;
+        l->n_cells += n_bytes / c->n_cell_bytes + 1;
+    }
+    l->cells = mem_alloc((l->n_cells + 1) * sizeof *l->cells);
+}
+
 static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int prefetch) {
     l->ops = ops;
     l->n_events = 1;
-    memset(l->head, 0, l->n_roots * sizeof *l->head);
+    open_cells(l, ops, n_ops);
     moves_open(&l->m, l->p, s, ops, n_ops, prefetch);
     for (size_t i = 0; i < n_ops; i++) {
         op *o = &ops[i];
@@ -158,6 +231,7 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
             if (o->out[k]) o->out[k] = local_output(l, i, o->out[k], o->at, op_reads_output(o, k));
     }
     moves_close(&l->m);
+    free(l->cells);
 }
 
 status pass_localize(program *p, pass_context *c) {
@@ -166,7 +240,7 @@ status pass_localize(program *p, pass_context *c) {
     for (size_t i = 0; i < p->n_ops && local; i++) local = p->ops[i].at == TIER_DEVICE;
     if (local) return OK;
     localizer l = {.p = p, .n_roots = p->n_values};
-    l.head = mem_alloc(p->n_values * sizeof *l.head);
+    l.roots = mem_alloc(p->n_values * sizeof *l.roots);
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
     for (size_t first = 0, end; first < n_ops; first = end) {
@@ -174,7 +248,7 @@ status pass_localize(program *p, pass_context *c) {
         localize_section(&l, ops[first].section, ops + first, end - first, c->offload.prefetch);
     }
     free(ops);
-    free(l.head);
+    free(l.roots);
     free(l.events);
     return OK;
 }

@@ -46,6 +46,7 @@ typedef struct target {
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     bool has_ring;                                       /* kernels for keys and values that go round, rank to rank */
     tier comm_at;  /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
+    int n_devices; /* that one process can drive; 0: as many as there are tiers for */
     bool discrete; /* the device is none of the host's cores: they work beside it */
 } target;
 

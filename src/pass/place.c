@@ -46,6 +46,12 @@ status pass_place(program *p, pass_context *c) {
     if (l->n_devices <= 1) return OK;
     if (l->n_devices > DEVICES_MAX)
         return ERR(ERR_INPUT, "memory.place: found %d devices, expected at most %d", l->n_devices, DEVICES_MAX);
+    if (c->target->n_devices && l->n_devices > c->target->n_devices)
+        return ERR(
+            ERR_INPUT,
+            "memory.place: found cpu:%d with device %s, expected all layers on device 0: one process drives one "
+            "GPU (several GPUs: one rank each, parallel.pipeline); leave memory.place out, or set run.device=cpu",
+            l->n_devices - 1, c->target->name);
     if (c->model->config.n_layers > PLACE_LAYERS_MAX)
         return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d",
                    (long long)c->model->config.n_layers, PLACE_LAYERS_MAX);

@@ -100,14 +100,15 @@ typedef struct rewriter {
     int64_t n_layers;
     op *ops;
     size_t first, end;    /* the training section */
-    size_t forward_end;   /* behind its last forward op */
     bool *is_backward;    /* per op */
     bool *is_activation;  /* per value: made by a forward op in a layer; may be dropped */
     bool *is_read_back;   /* read by a backward op */
     bool *is_handed_over; /* ... of another layer than its own */
     bool *is_kept;
-    bool *is_wanted; /* to be made again now */
-    value_id *again; /* the copy; NO_VALUE while there is none */
+    bool *is_wanted;  /* to be made again now */
+    value_id *again;  /* the copy; NO_VALUE while there is none */
+    lifetime *makers; /* per value: its first and last forward op */
+    lifetime wanted;  /* ops in between make all that is wanted */
 } rewriter;
 
 static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
@@ -130,7 +131,6 @@ static void find_backward(rewriter *w) {
         const op *o = &w->ops[i];
         w->is_backward[i] = op_brings_gradient(o);
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_backward[i] |= from_loss[o->in[k]];
-        if (!w->is_backward[i]) w->forward_end = i + 1;
         if (w->is_backward[i] || op_is_loss_gradient(o->kind))
             for (int k = 0; k < op_output_count(o->kind); k++) from_loss[o->out[k]] = o->out[k] != NO_VALUE;
     }
@@ -161,8 +161,12 @@ static void find_activations(rewriter *w) {
     const program *p = w->p;
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
-        for (int k = 0; k < op_output_count(o->kind); k++)
-            if (!w->is_backward[i] && can_repeat(p, o)) w->is_activation[o->out[k]] = can_drop(p, o->out[k]);
+        for (int k = 0; k < op_output_count(o->kind) && !w->is_backward[i]; k++) {
+            lifetime *m = &w->makers[o->out[k]];
+            m->first = MIN(m->first, i);
+            m->last = i;
+            if (can_repeat(p, o)) w->is_activation[o->out[k]] = can_drop(p, o->out[k]);
+        }
         for (int k = 0; k < op_input_count(o->kind) && w->is_backward[i]; k++) {
             w->is_read_back[o->in[k]] = true;
             if (p->values[o->in[k]].layer != o->layer) w->is_handed_over[o->in[k]] = true;
@@ -364,19 +368,26 @@ static op wanted_part(const rewriter *w, const op *o) {
 /* What a reader in the backward, or a copy, reads in place of v. */
 static value_id reading(const rewriter *w, value_id v) { return v == NO_VALUE || w->is_kept[v] ? v : w->again[v]; }
 
+static const lifetime NOTHING_WANTED = {SIZE_MAX, 0};
+
 static void want(rewriter *w, value_id v) {
-    if (v && !w->is_kept[v] && w->again[v] == NO_VALUE) w->is_wanted[v] = true;
+    if (!v || w->is_kept[v] || w->again[v] != NO_VALUE) return;
+    w->is_wanted[v] = true;
+    w->wanted.first = MIN(w->wanted.first, w->makers[v].first);
+    w->wanted.last = MAX(w->wanted.last, w->makers[v].last);
 }
 
-/* Makes every wanted value, and what it needs, in the order of the forward. */
+/* Makes every wanted value, and what it needs, in the order of the forward. Only the ops that can make it are looked at,
+ * which are those of a layer or a few: the whole forward each time would make the pass quadratic in the layers. */
 static void repeat_wanted(rewriter *w) {
     value_id from[OP_MAX_IN];
-    for (size_t i = w->forward_end; i-- > w->first;)
+    size_t end = w->wanted.last + 1;
+    for (size_t i = end; i-- > w->wanted.first;)
         for (int k = op_output_count(w->ops[i].kind); k-- > 0 && !w->is_backward[i];) {
             if (!w->is_wanted[w->ops[i].out[k]]) continue; /* last to first: a fused norm asks for its sum */
             for (int n = sources(&w->ops[i], k, from); n-- > 0;) want(w, from[n]);
         }
-    for (size_t i = w->first; i < w->forward_end; i++) {
+    for (size_t i = w->wanted.first; i < end; i++) {
         if (w->is_backward[i] || !wants_output(w, &w->ops[i], 0)) continue;
         op copy = wanted_part(w, &w->ops[i]);
         copy.again = true;
@@ -389,6 +400,7 @@ static void repeat_wanted(rewriter *w) {
         }
         program_append(w->p, &copy);
     }
+    w->wanted = NOTHING_WANTED;
 }
 
 static void rewrite(rewriter *w, size_t n_ops) {
@@ -414,12 +426,16 @@ static status recompute_once(program *p, const pass_context *c, const recompute_
     bool **flags[] = {&w.is_activation, &w.is_read_back, &w.is_handed_over, &w.is_kept, &w.is_wanted};
     for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) *flags[i] = mem_alloc(n * sizeof(bool));
     w.again = mem_alloc(n * sizeof *w.again);
+    w.makers = mem_alloc(n * sizeof *w.makers);
+    for (size_t v = 0; v < n; v++) w.makers[v].first = SIZE_MAX;
+    w.wanted = NOTHING_WANTED;
     find_backward(&w);
     find_activations(&w);
     status rc = decide(&w);
     if (rc == OK) rewrite(&w, n_ops);
     for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) free(*flags[i]);
     free(w.again);
+    free(w.makers);
     free(w.is_backward);
     free(w.ops);
     return rc;

@@ -283,12 +283,17 @@ static int by_op(const void *a, const void *b) {
 
 static finished *find_finished(const sharder *s, const value_id *roots, const op *ops, size_t n_ops) {
     finished *list = mem_alloc(s->b.n * sizeof *list);
+    size_t *bucket_of = mem_alloc(s->p->n_values * sizeof *bucket_of); /* per root: 1 + its bucket */
     for (size_t b = 0; b < s->b.n; b++) {
         list[b].bucket = b;
-        for (size_t i = 0; i < n_ops; i++)
-            for (int k = 0; k < op_output_count(ops[i].kind); k++)
-                if (ops[i].out[k] && program_root(s->p, ops[i].out[k], NULL) == roots[b]) list[b].op = i;
+        bucket_of[roots[b]] = b + 1;
     }
+    for (size_t i = 0; i < n_ops; i++)
+        for (int k = 0; k < op_output_count(ops[i].kind); k++) {
+            size_t b = ops[i].out[k] ? bucket_of[program_root(s->p, ops[i].out[k], NULL)] : 0;
+            if (b) list[b - 1].op = i;
+        }
+    free(bucket_of);
     qsort(list, s->b.n, sizeof *list, by_op);
     return list;
 }
@@ -297,17 +302,25 @@ static finished *find_finished(const sharder *s, const value_id *roots, const op
  * stays between two of them. */
 static bool begins_job(const op *o) { return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE; }
 
-/* The last of them up to op i, or the first op ... */
-static size_t job_begin(const op *ops, size_t i) {
-    while (i > 0 && !begins_job(&ops[i])) i--;
-    return i;
+/* A walk along the list that asks for ops in their order, so that all questions together take one walk. */
+typedef struct job_walk {
+    const op *ops;
+    size_t n_ops, at; /* looked at so far */
+    size_t begin;     /* of the job that they end in */
+} job_walk;
+
+/* Where the job of op i begins: at the last such message up to it, or at the first op ... */
+static size_t job_begin(job_walk *w, size_t i) {
+    for (; w->at <= i; w->at++)
+        if (begins_job(&w->ops[w->at])) w->begin = w->at;
+    return w->begin;
 }
 
-/* ... and the first behind it, or the end. */
-static size_t job_end(const op *ops, size_t n_ops, size_t i) {
-    do i++;
-    while (i < n_ops && !begins_job(&ops[i]));
-    return i;
+/* ... and where it ends: at the first one behind op i, or at the end of the list. */
+static size_t job_end(job_walk *w, size_t i) {
+    if (w->at <= i) w->at = i + 1;
+    while (w->at < w->n_ops && !begins_job(&w->ops[w->at])) w->at++;
+    return w->at;
 }
 
 /* A passing bucket that leaves behind the next one's last gradient is summed while that one fills; without overlap they
@@ -315,10 +328,11 @@ static size_t job_end(const op *ops, size_t n_ops, size_t i) {
 static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     const value_id *roots = fresh ? fresh : s->grads;
     finished *list = find_finished(s, roots, m->ops, m->n_ops);
+    job_walk walk = {.ops = m->ops, .n_ops = m->n_ops};
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
         if (fresh && s->c->shard.overlap) {
-            size_t end = 2 * job_end(m->ops, m->n_ops, list[k].op);
+            size_t end = 2 * job_end(&walk, list[k].op);
             key = k + 1 < s->b.n ? MIN(2 * list[k + 1].op + 1, end) : end;
         }
         op o = reduction(s, SECTION_MICRO, b, roots[b]);
@@ -383,8 +397,9 @@ static void add_gathers(sharder *s, moves *m, section where, op *ops) {
             if (!param || v != s->c->model->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1])) continue;
             ops[i].in[k] = gathered(s, &g, param - 1, i);
         }
+    job_walk walk = {.ops = ops, .n_ops = m->n_ops};
     for (size_t r = 0; r < g.n_runs; r++) {
-        size_t at = MAX(r < ahead ? 0 : g.runs[r - ahead].first_op, job_begin(ops, g.runs[r].first_op));
+        size_t at = MAX(r < ahead ? 0 : g.runs[r - ahead].first_op, job_begin(&walk, g.runs[r].first_op));
         op o = gathering(s, where, ops[at].layer, s->params[g.runs[r].bucket], g.runs[r].value);
         moves_add(m, begins_job(&ops[at]) ? 2 * at + 1 : 2 * at, &o);
     }
@@ -453,20 +468,21 @@ static value_id write_loss(sharder *s) {
     return total;
 }
 
-static const op *find_adamw(const op *ops, size_t n_ops, value_id param) {
+/* The update of each parameter as one rank alone would run it; the caller frees. */
+static const op **find_updates(const sharder *s, const op *ops, size_t n_ops) {
+    const op **update = mem_alloc((s->c->model->n_params + 1) * sizeof *update);
     for (size_t i = 0; i < n_ops; i++)
-        if (ops[i].kind == OP_ADAMW && ops[i].out[0] == param) return &ops[i];
-    return NULL;
+        if (ops[i].kind == OP_ADAMW) update[s->param_of[ops[i].out[0]] - 1] = &ops[i];
+    return update;
 }
 
-static void write_adamw(sharder *s, const op *ops, size_t n_ops, size_t b) {
+static void write_adamw(sharder *s, const op *const *update, size_t b) {
     const bucket *k = &s->b.list[b];
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
         if (s->c->updated[i].n == 0) continue;
-        const op *whole = find_adamw(ops, n_ops, s->c->model->params[i].value);
-        ASSERT(whole);
-        op o = *whole;
+        ASSERT(update[i]);
+        op o = *update[i];
         o.attr.first_element = s->c->updated[i].first;
         o.in[0] = s->grad_shares[i];
         o.out[0] = share_in(s, i, "p", s->params[b], is_cut(s, b));
@@ -531,7 +547,9 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         program_append(s->p, &o);
     }
     s->c->loss_sums = total;
-    for (size_t b = 0; b < s->b.n && zero(s) >= 1; b++) write_adamw(s, ops, n_ops, b);
+    const op **update = zero(s) >= 1 ? find_updates(s, ops, n_ops) : NULL;
+    for (size_t b = 0; b < s->b.n && update; b++) write_adamw(s, update, b);
+    free(update);
     if (end < n_ops) write_table(s, ops[end]);
 }
 

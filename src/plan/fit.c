@@ -123,6 +123,7 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
         return false;
     uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->states)];
     uint64_t least = model_param_count(&r->model) * per_parameter, all = r->device_limit + r->host_limit;
+    if (r->together_limit) all = MIN(all, r->together_limit);
     if (least <= all) return false;
     strbuf_printf(b,
                   "none of recompute, batch, precision and length is enough: parameters, gradients and states take at "
@@ -132,12 +133,38 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     return true;
 }
 
-/* What gives a parameter fewer bytes and is not set yet; NULL: nothing does. */
-static const char *fewer_bytes(const plan_request *r) {
-    bool has_few = precision_compute(r->precision) != DTYPE_F32 && !precision_master(r->precision);
-    if (!has_few) return "precision=bf16_sr";
-    bool may_int8 = r->states != STATES_INT8 && mesh_size(&r->mesh, AXIS_TENSOR) == 1; /* blocks are not cut */
-    return may_int8 ? "memory.states=int8" : NULL;
+/* What gives a parameter fewer bytes, from what changes least to what changes most. */
+static const struct {
+    const char *settings;
+    bool sr, int8;
+} fewer_bytes[] = {{"--set memory.states=int8", false, true},
+                   {"--set precision=bf16_sr", true, false},
+                   {"--set precision=bf16_sr --set memory.states=int8", true, true}};
+
+/* The first of these that fits; NULL: none does. Advice that does not help is none. */
+static const char *find_fewer_bytes(const plan_request *r) {
+    uint64_t planned;
+    for (size_t i = 0; i < ARRAY_LENGTH(fewer_bytes); i++) {
+        plan_request t = *r;
+        if (fewer_bytes[i].sr) t.precision = PRECISION_BF16_SR;
+        if (fewer_bytes[i].int8) t.states = STATES_INT8;
+        bool is_new = t.precision != r->precision || t.states != r->states;
+        bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states are not */
+        bool possible = is_new && !(fewer_bytes[i].int8 && is_cut);
+        if (possible && plan_variant_fits(&t, &planned)) return fewer_bytes[i].settings;
+    }
+    return NULL;
+}
+
+/* Does a drive help? By itself only where the plan may choose what goes there. */
+static bool nvme_helps(const plan_request *r, bool *needs_auto) {
+    uint64_t planned;
+    plan_request t = *r;
+    t.may_nvme = true;
+    *needs_auto = r->manual;
+    if (r->manual) t.open = r->left_open, t.manual = false;
+    if (r->manual && r->left_open_recompute) t.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    return !r->may_nvme && plan_is_open(&t) && plan_variant_fits(&t, &planned);
 }
 
 /* The plan itself is the way that needs least of the device. */
@@ -152,25 +179,36 @@ static uint64_t least_host(const plan *p) {
 
 static status host_is_too_small(const plan *p) {
     const plan_request *r = &p->request;
-    const char *fewer = fewer_bytes(r);
+    bool needs_auto;
+    const char *fewer = find_fewer_bytes(r);
     char a[32], b[32];
     strbuf advice;
     strbuf_init(&advice);
-    if (r->may_nvme) strbuf_add(&advice, "Use");
-    else strbuf_printf(&advice, "Name a directory on a fast drive with memory.nvme_path, %suse", fewer ? "" : "or ");
+    if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
+    if (nvme_helps(r, &needs_auto))
+        strbuf_printf(&advice, "Name a directory on a fast drive with memory.nvme_path%s, or use",
+                      needs_auto ? " and set memory.strategy=auto" : "");
+    else strbuf_add(&advice, fewer ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
-    if (fewer) strbuf_printf(&advice, ", or fewer bytes per parameter (--set %s)", fewer);
     status rc = ERR(ERR_FIT, "%s fits the device with %s on the host, which has %s. %s", r->model.name,
                     str_format_bytes(a, least_host(p)), str_format_bytes(b, r->host_limit), advice.text);
     strbuf_fini(&advice);
     return rc;
 }
 
+/* Whose number the limit is: a setting's, or what there is. */
+static const char *limit_name(const plan_request *r, bool together) {
+    if (together) return "which are one memory here, of";
+    if (r->together_limit && (!r->device_asked || r->device_asked > r->device_limit)) return "this machine has";
+    return plan_generates(r) || r->no_training ? "--device-memory is" : "memory.device is";
+}
+
 status plan_check_fit(const plan *p) {
     const plan_request *r = &p->request;
     char a[32], b[32];
     if (plan_fits(p)) return OK;
-    if (r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit) return host_is_too_small(p);
+    bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
+    if (device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit) return host_is_too_small(p);
     strbuf names, change;
     strbuf_init(&names);
     strbuf_init(&change);
@@ -192,11 +230,12 @@ status plan_check_fit(const plan *p) {
                       "None of recompute, batch, precision and length is enough: the smallest needs %s; raise the "
                       "limit to that, or take a smaller model",
                       str_format_bytes(a, least));
-    status rc = ERR(ERR_FIT, "%s needs %s on the device, %s is %s. Largest at the peak: %s. %s%s", r->model.name,
-                    str_format_bytes(a, p->planned[TIER_DEVICE]),
-                    plan_generates(r) || r->no_training ? "--device-memory" : "memory.device",
-                    str_format_bytes(b, r->device_limit), names.text, found ? "The smallest change that fits: " : "",
-                    change.text);
+    uint64_t needed = device_holds ? plan_joint_bytes(p) : p->planned[TIER_DEVICE];
+    uint64_t limit = device_holds ? r->together_limit : r->device_limit;
+    status rc = ERR(ERR_FIT, "%s needs %s on %s, %s %s. Largest at the peak: %s. %s%s", r->model.name,
+                    str_format_bytes(a, needed), device_holds ? "device and host together" : "the device",
+                    limit_name(r, device_holds), str_format_bytes(b, limit), names.text,
+                    found ? "The smallest change that fits: " : "", change.text);
     strbuf_fini(&names);
     strbuf_fini(&change);
     return rc;

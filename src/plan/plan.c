@@ -137,6 +137,7 @@ status plan_compile(plan *p, const plan_request *r) {
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
                              .ring = p->attention.way == ATTENTION_RING,
+                             .may_ring = r->target.has_ring,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = p->request.logits_chunk_bytes};
@@ -187,11 +188,8 @@ void plan_move(plan *to, plan *from) {
 }
 
 bool plan_fits(const plan *p) {
-    for (tier t = 0; t < TIER_COUNT; t++) {
-        uint64_t limit = tier_is_device(t) ? p->request.device_limit : t == TIER_HOST ? p->request.host_limit : 0;
-        if (limit && p->planned[t] > limit) return false;
-    }
-    return true;
+    plan_limits limits = plan_limits_of(&p->request);
+    return plan_limits_hold(&limits, p->planned);
 }
 
 /* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. Those of the norm

@@ -68,6 +68,8 @@ typedef struct plan_request {
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
     uint64_t host_limit;      /* bytes; 0 = no limit */
+    uint64_t together_limit;  /* bytes of both, where they are the same memory; 0 = they are not */
+    uint64_t device_asked;    /* memory.device as it was set, which may be more than there is; 0 = auto */
     uint64_t host_bytes;      /* held outside the arenas: text and the like, and ... */
     uint64_t host_row_bytes;  /* ... per row of a micro-batch: loader, evaluation */
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
@@ -123,6 +125,25 @@ uint64_t plan_checkpoint_bytes(const plan *p);
 double plan_volume(const plan *p); /* parameters and gradients sent to data ranks per step, over all it has */
 bool plan_fits(const plan *p);     /* in every tier that has a limit */
 
+/* ---- limits.c: the memory that a rank may plan with --------------------------------------------------------------- */
+
+/* What a node has for its ranks. */
+typedef struct plan_memory {
+    uint64_t device_bytes; /* of a device, for each rank on it, where no setting says less; 0: not known */
+    uint64_t host_bytes;   /* of the node; 0: not known */
+    int n_ranks;           /* on the node */
+    bool unified;          /* device and host are the same memory */
+    bool is_run_here;      /* else settings for both may describe a machine that is not here */
+} plan_memory;
+typedef struct plan_limits {
+    uint64_t device, host, together; /* as in plan_request */
+} plan_limits;
+/* device, host: memory.device and memory.host, 0 where they are auto. The limits of one rank. */
+plan_limits plan_limits_find(const plan_memory *m, uint64_t device, uint64_t host);
+uint64_t plan_joint_bytes(const plan *p); /* bytes of all devices and the host */
+bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]);
+plan_limits plan_limits_of(const plan_request *r);
+
 /* ---- strategy.c: the fastest way that fits ---------------------------------------------------------------------- */
 
 bool plan_is_open(const plan_request *r);
@@ -157,14 +178,17 @@ double plan_waiting(const plan_request *r);
  * repeat. */
 int64_t plan_built_micros(const plan_request *r);
 typedef struct plan_stage {
-    plan_candidate numbers; /* planned with the choices of the stage that was asked for */
+    plan_candidate numbers; /* planned with the choices of the stage that was asked for, or ... */
+    bool by_itself;         /* ... where these do not fit and something is open, with its own */
     double load;            /* arithmetic, as a share of the stage that has most */
 } plan_stage;
 /* Every stage of the pipeline that p plans one of; the caller frees. */
 status plan_stages(const plan *p, plan_stage **out);
-/* The first stage that has no room, or -1. Under memory.strategy=auto each chooses for itself when it is planned: -1. */
+/* The first stage that has no room, or -1. */
 int plan_stage_without_room(const plan *p, const plan_stage *list);
 status plan_check_stages(const plan *p, const plan_stage *list);
+double plan_stages_seconds(const plan *p,
+                           const plan_stage *list); /* of a step: the slowest stage's; NAN without hardware */
 void plan_print_stages(const plan *p, const plan_stage *list, FILE *out);
 json_t *plan_stages_json(const plan *p, const plan_stage *list); /* "pipeline": {...} */
 
@@ -216,8 +240,9 @@ typedef struct plan_world_share { /* the fullest rank */
 typedef struct plan_world_stage {
     const char *name;
     plan_world_share bytes;
-    uint64_t textbook;           /* params, grads and states without the fp32 master; 0 where there is no master */
-    double volume;               /* parameters and gradients sent per rank and step, in P (N - 1) / N */
+    uint64_t textbook; /* params, grads and states without the fp32 master; 0 where there is no master */
+    double volume;     /* parameters and gradients sent per rank and step, in P (N - 1) / N */
+    bool fits;
     double volume_bytes, comm_s; /* comm_s: over the link of the hardware; NAN where there is none */
 } plan_world_stage;
 typedef struct plan_world_layout {
@@ -229,11 +254,13 @@ typedef struct plan_world_layout {
     double bubble;        /* share of a pipeline's time in which a stage waits */
     double step_s;        /* predicted, of the slowest stage; NAN without hardware */
     int64_t built_micros; /* how many micro-batches were compiled */
-    char why_not[256];    /* "" where it can be cut so */
+    bool fits;            /* every stage, in all memory that has a limit */
+    char why_not[384];    /* "" where it can be cut so */
 } plan_world_layout;
 typedef struct plan_world_rung {
     char name[96];
     uint64_t bytes;
+    bool fits;
     double step_s; /* predicted; NAN without hardware */
 } plan_world_rung;
 typedef struct plan_world {

@@ -125,6 +125,9 @@ void plan_print(const plan *p, FILE *out) {
             p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
             plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", checkpoint staging" : "");
+    if (r->together_limit)
+        fprintf(out, "memory    %s planned of %s, which device and host share\n",
+                str_format_bytes(a, plan_joint_bytes(p)), str_format_bytes(b, r->together_limit));
     if (p->planned[TIER_NVME]) fprintf(out, "nvme      %s planned\n", str_format_bytes(a, p->planned[TIER_NVME]));
     for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++)
         if (p->planned[t]) fprintf(out, "%-9s %s planned\n", tier_name(t), str_format_bytes(a, p->planned[t]));
@@ -218,12 +221,18 @@ json_t *plan_strategy_json(const plan *p) {
 
 void plan_note(const plan *p, strbuf *out) {
     const plan_request *r = &p->request;
+    char a[32], b[32];
+    if (r->together_limit && r->device_asked > r->together_limit)
+        strbuf_printf(out,
+                      "memory.device is %s, and this machine has %s for device and host together on each rank: planned "
+                      "for that",
+                      str_format_bytes(a, r->device_asked), str_format_bytes(b, r->together_limit));
     if (!precision_fp8(r->precision) || r->target.discrete) return;
     strbuf_printf(
         out,
-        "precision %s on a CPU is emulated: numbers are rounded to 8 bits and multiplied in 16, with the same "
+        "%sprecision %s on a CPU is emulated: numbers are rounded to 8 bits and multiplied in 16, with the same "
         "rounding and more work; bf16 is faster here",
-        precision_name(r->precision));
+        out->length > 0 ? "; " : "", precision_name(r->precision));
 }
 
 static json_t *notes_json(const plan *p) {

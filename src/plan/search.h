@@ -19,6 +19,7 @@ typedef struct plan_kept {
 } plan_kept;
 void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p); /* p holds nothing then */
 /* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
+void plan_numbers(plan_candidate *c, const plan *p); /* those of a plan that was compiled for c */
 status plan_weigh(const plan_request *r, plan_candidate *out);
 void plan_move(plan *to, plan *from); /* plan.c; from holds nothing then */
 

@@ -2,6 +2,7 @@
 #include "plan/report.h"
 #include "plan/search.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static int n_stages(const plan_request *r) { return mesh_size(&r->mesh, AXIS_PIPELINE); }
@@ -44,6 +45,20 @@ static void write_layers(const plan_request *r, int stage, strbuf *out) {
     free(first);
 }
 
+/* Each stage chooses for itself when it is planned: what it takes where the choices of another do not fit. */
+static status choose_for_stage(const plan *of, int stage, plan_stage *s) {
+    plan p;
+    plan_request r = of->request;
+    r.mesh.index[AXIS_PIPELINE] = stage;
+    r.compare = false;
+    TRY(plan_compile(&p, &r));
+    s->numbers = plan_chosen(&p);
+    plan_numbers(&s->numbers, &p);
+    s->by_itself = true;
+    plan_close(&p);
+    return OK;
+}
+
 status plan_stages(const plan *of, plan_stage **out) {
     plan_request r = of->request;
     int n = n_stages(&r);
@@ -58,6 +73,7 @@ status plan_stages(const plan *of, plan_stage **out) {
         r.mesh.index[AXIS_PIPELINE] = i;
         s->load = 1 / model_stages_slowest(&r.model, r.seq_len, n, n_chunks_of(&r), i);
         rc = plan_weigh(&r, &s->numbers);
+        if (rc == OK && !s->numbers.fits && plan_is_open(&of->request)) rc = choose_for_stage(of, i, s);
     }
     if (rc == OK) return OK;
     free(*out);
@@ -89,13 +105,15 @@ void plan_print_stages(const plan *p, const plan_stage *list, FILE *out) {
         const plan_candidate *c = &list[i].numbers;
         fprintf(out, "    stage %-3d layers %-20s %s%12s device, %3.0f %% of the most arithmetic%s\n", i, layers.text,
                 c->estimated ? "about " : "", str_format_bytes(a, c->planned[TIER_DEVICE]), 100 * list[i].load,
-                c->fits ? "" : ", does not fit so");
+                !c->fits            ? ", does not fit"
+                : list[i].by_itself ? ", with choices of its own"
+                                    : "");
         strbuf_fini(&layers);
     }
 }
 
 int plan_stage_without_room(const plan *p, const plan_stage *list) {
-    for (int i = 0; p->request.manual && i < n_stages(&p->request); i++)
+    for (int i = 0; i < n_stages(&p->request); i++)
         if (!list[i].numbers.fits) return i;
     return -1;
 }
@@ -109,10 +127,18 @@ status plan_check_stages(const plan *p, const plan_stage *list) {
     return ERR(
         ERR_FIT,
         "stage %d of %d does not fit: it needs %s of device memory and %s of host memory, the limits are %s and %s; "
-        "raise them, or let every stage choose for itself with memory.strategy=auto",
+        "raise them%s",
         i, n_stages(r), str_format_bytes(device, needed[TIER_DEVICE]), str_format_bytes(host, needed[TIER_HOST]),
         r->device_limit ? str_format_bytes(device_limit, r->device_limit) : "none",
-        r->host_limit ? str_format_bytes(host_limit, r->host_limit) : "none");
+        r->host_limit ? str_format_bytes(host_limit, r->host_limit) : "none",
+        r->manual ? ", or let every stage choose for itself with memory.strategy=auto"
+                  : ", use more stages, or lower train.micro_batch");
+}
+
+double plan_stages_seconds(const plan *p, const plan_stage *list) {
+    double most = p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN;
+    for (int i = 0; i < n_stages(&p->request); i++) most = fmax(most, list[i].numbers.step_s);
+    return most;
 }
 
 json_t *plan_stages_json(const plan *p, const plan_stage *list) {
@@ -127,9 +153,11 @@ json_t *plan_stages_json(const plan *p, const plan_stage *list) {
                                 "estimated", c->estimated);
         for (tier t = TIER_DEVICE; t <= TIER_NVME; t++)
             json_object_set_new(one, tier_name(t), json_integer((json_int_t)c->planned[t]));
+        json_object_set_new(one, "step_ms", json_real_or_null(1e3 * c->step_s));
         json_array_append_new(stages, one);
         strbuf_fini(&layers);
     }
-    return json_pack("{s:f, s:I, s:o}", "bubble", plan_bubble(r), "compiled_micro_batches",
+    return json_pack("{s:f, s:o, s:I, s:o}", "bubble", plan_bubble(r), "step_ms",
+                     json_real_or_null(1e3 * plan_stages_seconds(p, list)), "compiled_micro_batches",
                      (json_int_t)plan_built_micros(r), "stages", stages);
 }

@@ -200,7 +200,7 @@ plan_request plan_request_of(const plan_request *r, const plan_candidate *c) {
     return q;
 }
 
-static void take_numbers(plan_candidate *c, const plan *p) {
+void plan_numbers(plan_candidate *c, const plan *p) {
     memcpy(c->planned, p->planned, sizeof c->planned);
     memcpy(c->by_role, p->by_role, sizeof c->by_role);
     c->step_s = p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN;
@@ -218,9 +218,8 @@ static uint64_t continue_bytes(uint64_t few, uint64_t more, int64_t layers) {
 }
 
 static bool limits_hold(const plan_request *r, const uint64_t planned[TIER_COUNT]) {
-    plan p = {.request = *r};
-    memcpy(p.planned, planned, sizeof p.planned);
-    return plan_fits(&p);
+    plan_limits limits = plan_limits_of(r);
+    return plan_limits_hold(&limits, planned);
 }
 
 static status estimate(const plan_request *r, plan_candidate *c) {
@@ -248,7 +247,7 @@ static status estimate(const plan_request *r, plan_candidate *c) {
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
     plan_request q = plan_request_of(r, c);
     TRY(plan_compile(out, &q));
-    take_numbers(c, out);
+    plan_numbers(c, out);
     return OK;
 }
 
@@ -364,7 +363,7 @@ static status compile_candidate(search *s, plan_candidate *c, plan *out) {
     if (!s->kept.any || s->kept.way.order != c->order) return plan_measure(s->r, c, out);
     plan_move(out, &s->kept.plan);
     s->kept.any = false;
-    take_numbers(c, out);
+    plan_numbers(c, out);
     return OK;
 }
 

@@ -56,6 +56,11 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
 
 static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
 
+static bool fits(const plan_world *w, const plan *p) {
+    plan_limits limits = plan_limits_of(&w->request);
+    return plan_limits_hold(&limits, p->planned);
+}
+
 /* train.batch is shared by the data ranks; where it cannot be it is rounded: a table is no run. */
 static void share_rows(plan_request *r) {
     int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
@@ -67,7 +72,7 @@ static void share_rows(plan_request *r) {
 /* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
 static status compile_stage(const plan_world *w, int zero, plan *p) {
     plan_request r = w->request;
-    r.device_limit = 0;
+    r.device_limit = r.together_limit = 0;
     r.mesh = (mesh){.size[AXIS_DATA] = w->n_ranks};
     r.shard.zero = zero;
     r.open.zero = r.open.sequence = false;
@@ -85,6 +90,7 @@ static status fill_stage(plan_world *w, int zero) {
     look_into(&p, &in);
     plan_world_stage *s = &w->stages[zero];
     *s = (plan_world_stage){.name = names[zero],
+                            .fits = fits(w, &p),
                             .bytes = {.params = in.params,
                                       .grads = in.grads,
                                       .states = in.states,
@@ -104,7 +110,7 @@ static status fill_stage(plan_world *w, int zero) {
 /* One stage of a layout: the program of its first rank. */
 static status compile_layout(const plan_world *w, const plan_world_layout *l, int stage, plan *p) {
     plan_request r = w->request;
-    r.device_limit = 0; /* as asked, whatever its size: the table shows what fits */
+    r.device_limit = r.together_limit = 0; /* as asked, whatever its size: the table shows what fits */
     r.mesh = (mesh){.size = {[AXIS_DATA] = l->data,
                              [AXIS_TENSOR] = l->tensor,
                              [AXIS_PIPELINE] = l->pipeline,
@@ -119,6 +125,7 @@ static status compile_layout(const plan_world *w, const plan_world_layout *l, in
 
 static status fill_layout(plan_world *w, plan_world_layout *l) {
     l->step_s = NAN;
+    l->fits = true;
     for (int stage = 0; stage < l->pipeline; stage++) {
         plan p;
         contents in;
@@ -137,6 +144,7 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
                                           .window = p.by_role[ROLE_COMM],
                                           .activations = in.inside - p.by_role[ROLE_COMM],
                                           .total = p.planned[TIER_DEVICE]};
+        l->fits &= fits(w, &p);
         l->micro_batch = p.request.micro_batch, l->accumulation = p.request.accumulation;
         l->built_micros = plan_built_micros(&p.request);
         l->step_s = fmax(l->step_s, predicted(&p));
@@ -188,7 +196,8 @@ static status fill_layouts(plan_world *w) {
 static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
-    r.device_limit = 0; /* each rung as it is named: to fit is the verdict, not a reason to move things */
+    r.device_limit = r.together_limit =
+        0; /* each rung as it is named: to fit is the verdict, not a reason to move things */
     int64_t rows = r.micro_batch * r.accumulation;
     const struct {
         const char *name;
@@ -211,7 +220,8 @@ static status fill_ladder(plan_world *w) {
         if (is_known) w->rungs[i] = w->rungs[i - 1];
         else {
             TRY(plan_compile(&p, &r));
-            w->rungs[i] = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+            w->rungs[i] =
+                (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
             plan_close(&p);
         }
         snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
@@ -222,7 +232,7 @@ static status fill_ladder(plan_world *w) {
     of.request = r;
     of.request.step_rows = 0; /* those of the rungs above */
     TRY(compile_stage(&of, 2, &p));
-    *sharded = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .step_s = predicted(&p)};
+    *sharded = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
     plan_close(&p);
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
@@ -235,14 +245,15 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     contents c;
     ASSERT(n_ranks >= 2);
     *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
-    w->request.device_limit = 0; /* compiled whatever its size; the tables show what fits */
-    w->request.compare = false;  /* as asked: the tables compare */
-    w->request.mesh = (mesh){0}; /* each of them has its own */
+    w->request.device_limit = w->request.together_limit = 0; /* compiled whatever its size; the tables show what fits */
+    w->request.compare = false;                              /* as asked: the tables compare */
+    w->request.mesh = (mesh){0};                             /* each of them has its own */
     w->request.virtual_stages = 1;
     TRY(plan_compile(&p, &w->request));
     look_into(&p, &c);
     plan_close(&p);
     w->request.device_limit = r->device_limit;
+    w->request.together_limit = r->together_limit;
     const model_config *m = &r->model;
     w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * r->micro_batch * r->seq_len);
     if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->precision)) == 2)

@@ -8,8 +8,8 @@ static const char *gb(char buf[24], uint64_t n_bytes) {
     return buf;
 }
 
-static const char *verdict(const plan_world *w, uint64_t n_bytes) {
-    return !w->request.device_limit ? "" : n_bytes <= w->request.device_limit ? "  fits" : "  does not fit";
+static const char *verdict(const plan_world *w, bool fits) {
+    return !w->request.device_limit ? "" : fits ? "  fits" : "  does not fit";
 }
 
 static void print_share(const plan_world_share *b, bool with_window, FILE *out) {
@@ -32,7 +32,7 @@ static void print_stages(const plan_world *w, FILE *out) {
         if (textbook) fprintf(out, "  %8s", gb(t, s->textbook));
         fprintf(out, "  %.3gP = %s GB", s->volume, gb(t, (uint64_t)s->volume_bytes));
         if (isfinite(s->comm_s)) fprintf(out, ", %.4g ms", 1e3 * s->comm_s);
-        fprintf(out, "%s\n", verdict(w, s->bytes.total));
+        fprintf(out, "%s\n", verdict(w, s->fits));
     }
     fprintf(out, "  P: %llu parameters; a rank sends (N - 1) / N of what is given\n", (unsigned long long)w->n_params);
     if (textbook)
@@ -67,7 +67,7 @@ static void print_layouts(const plan_world *w, FILE *out) {
             fprintf(out, "  %.4g s  %s tokens/s", l->step_s, str_format_count(n, layout_tokens(w, l) / l->step_s));
         }
         if (l->built_micros < l->accumulation) fprintf(out, "  (from %lld micro-batches)", (long long)l->built_micros);
-        fprintf(out, "%s\n", verdict(w, l->bytes.total));
+        fprintf(out, "%s\n", verdict(w, l->fits));
     }
     fputs("  idle: of a pipeline's time, with so many rows x micro-batches per step (train.accumulation)\n", out);
 }
@@ -82,7 +82,7 @@ static void print_ladder(const plan_world *w, FILE *out) {
         fprintf(out, "  %-34s %8s", g->name, gb(t, g->bytes));
         if (isfinite(g->step_s))
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
-        fprintf(out, "%s\n", verdict(w, g->bytes));
+        fprintf(out, "%s\n", verdict(w, g->fits));
     }
     fputs("  the last one sends: that is in its time\n", out);
 }
@@ -131,6 +131,7 @@ json_t *plan_world_json(const plan_world *w) {
         if (l->why_not[0]) json_object_set_new(one, "not_possible", json_string(l->why_not));
         else {
             json_object_set_new(one, "bytes", share_json(&l->bytes));
+            json_object_set_new(one, "fits", json_boolean(l->fits));
             json_object_set_new(one, "zero", json_integer(l->zero));
             json_object_set_new(one, "micro_batch", json_integer(l->micro_batch));
             json_object_set_new(one, "accumulation", json_integer(l->accumulation));

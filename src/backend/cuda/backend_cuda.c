@@ -98,10 +98,7 @@ fail:
 
 static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     size_t free_bytes = 0, total_bytes = 0;
-    if (t != TIER_DEVICE)
-        return ERR(ERR_INPUT,
-                   "memory.place: one process drives one GPU; found a second device, expected cuda with all layers "
-                   "on device 0 (several GPUs: one rank each)");
+    ASSERT(t == TIER_DEVICE); /* target.n_devices: pass_place refuses others */
     cudaError_t e = cudaMalloc(out, n_bytes);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
