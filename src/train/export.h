@@ -3,7 +3,7 @@
 #include "train/train.h"
 
 /* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent, "chat": the format its turns were
- * trained in, absent where it saw none} as JSON text, to be kept in every checkpoint; the caller frees. Token ids are those
+ * trained in, absent where it saw none, "chat_kwargs": the template's variables then, as JSON text} as JSON text, to be kept in every checkpoint; the caller frees. Token ids are those
  * of the directory the model came from (then d may be NULL: no data), else the tokenizer's. */
 status export_describe(const train_request *r, const dataset *d, char **out);
 /* The parameters as they are now. */
