@@ -114,10 +114,39 @@ check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set da
     --set data.response_column=question --set run.dir=columns
 check 0 "rows of 48 tokens: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
     --set run.dir=as-text
-echo '{"chat_template": "### {{ messages }}"}' >tokenizer/tokenizer_config.json
-check 0 "tokenizer_config.json is not chatml, llama3 or llama2" "chat none" -- train "${tiny[@]}" \
-    --set data.source=qa.jsonl --set run.dir=unknown
-rm tokenizer/tokenizer_config.json
+
+# ---- the tokenizer's own chat template is rendered; what it cannot be is named; other variables are other tokens
+echo '{"chat_template": "{% include \"x\" %}"}' >tokenizer/tokenizer_config.json
+check 2 "qa.jsonl:1: the tokenizer's chat template cannot be rendered" "tokenizer_config.json:1:" "include" "data.chat" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=never
+check 0 "chat none" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=none --set run.dir=broken
+cat >tokenizer/chat_template.jinja <<'JINJA'
+{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + (mark | default('')) + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
+JINJA
+check 0 "chat chatml" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=chatml --set run.dir=by-name
+first=$(hash_of)
+check 0 "chat template" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=rendered
+[ "$(hash_of)" = "$first" ] || fail "a template that writes ChatML: $(hash_of), before: $first"
+check 0 "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=template --set run.dir=rendered-again
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set 'data.chat_kwargs={"mark": "!"}' --set run.dir=marked
+[ "$(hash_of)" != "$first" ] || fail "data.chat_kwargs changed nothing"
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on_newline=true --set run.dir=newline
+[ "$(hash_of)" != "$first" ] || fail "data.train_on_newline changed nothing"
+check 2 "data.chat_kwargs" "a JSON object" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat_kwargs=mark --set run.dir=never
+
+# ---- ralo show: records as the model reads them
+show=(show --set data.source=qa.jsonl --set data.tokenizer=tokenizer)
+"$RALO" "${show[@]}" --records 1 >out 2>err || fail "ralo show: $(cat err)"
+printf '%s\n' 'qa.jsonl:1: 33 tokens, 11 trained on' '<|im_start|>user' 'What is 10 with 10?<|im_end|>' '<|im_start|>assistant' \
+    '>>>The answer is 20.<|im_end|><<<' '' '' | cmp -s - <(sed '1s/: [0-9]* tokens, [0-9]* /: 33 tokens, 11 /' out) || fail "ralo show: $(cat out)"
+"$RALO" "${show[@]}" --prompts --records 2 --json >out 2>err || fail "ralo show --prompts: $(cat err)"
+[ "$(wc -l <out)" = 2 ] && grep -qF '"text": "<|im_start|>user\nWhat is 11 with 10?<|im_end|>\n<|im_start|>assistant\n"' out || fail "ralo show --prompts: $(cat out)"
+printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
+"$RALO" show --set data.source=escape.jsonl --set data.tokenizer=tokenizer >out 2>err || fail "ralo show: $(cat err)"
+grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
+check 2 "text.txt" "JSON lines" -- show --set data.source=text.txt
+rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
 check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
     --set data.source=qa.jsonl --set run.dir=never
 check 0 "the other rows are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \

@@ -162,6 +162,24 @@ tail -n 1 chat.jsonl >own.jsonl
 run 0 eval --model talk --data own.jsonl --system other --max-new 8 --json
 holds 'r["exact_match"] == 1'
 
+# ---- the tokenizer's own template: tools and roles of any name, variables, and what it writes ends a completion
+cat >tokenizer/chat_template.jinja <<'JINJA'
+{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' + (opening | default('')) }}{% endif %}
+JINJA
+printf '%s\n' '{"prompt": "dog"}' '{"messages": [{"role": "tool", "content": "dog"}], "tools": [{}]}' \
+    '{"prompt": "dog", "chat_template_kwargs": {"opening": "w"}}' >rendered.jsonl
+run 0 generate --model talk --prompt-file rendered.jsonl --chat template --max-new 8 --json
+holds 'r["chat"] == "template" and r["completions"][0]["text"] == "wow" and r["completions"][0]["tokens"][-1] == '$im_end
+holds 'len(r["completions"][2]["prompt_tokens"]) == len(r["completions"][0]["prompt_tokens"]) + 1'
+run 0 generate --model talk --prompt dog --chat template --chat-kwargs '{"opening": "w"}' --max-new 8
+[ "$(cat out)" = ow ] || fail "--chat-kwargs: $(cat out)"
+run 0 generate --model talk --prompt cat --chat template --system loud --max-new 8
+[ "$(cat out)" = MEW ] || fail "--system with a template: $(cat out)"
+refused "rendered.jsonl:2: turn 1: found role tool" generate --model talk --prompt-file rendered.jsonl --chat chatml
+refused "--chat-kwargs" generate --model talk --prompt dog --chat chatml --chat-kwargs '{"opening": "w"}'
+rm tokenizer/chat_template.jinja
+
 # ---- a run remembers how it was trained, whatever its tokenizer says
 grep -v role train.jsonl | head -n 72 >plain.jsonl
 learn --set data.source=plain.jsonl --set data.chat=none --set run.dir=plain

@@ -509,7 +509,7 @@ static void blocks_give_the_ids_of_the_whole(void **state) {
         tokenizer *t;
         chat *c;
         assert_int_equal(tokenizer_open(&t, name), OK);
-        assert_int_equal(chat_open(&c, t, name, CHAT_AUTO), OK);
+        assert_int_equal(chat_open(&c, t, name, &(chat_options){0}), OK);
         for (uint64_t seed = 0; seed < 12; seed++) {
             make_text(&text, seed, 20000);
             if (seed == 11) /* not a single place to cut */
@@ -557,7 +557,7 @@ static void a_file_that_takes_long_says_how_far_it_is(void **state) {
     write_bytes(path_of("text.txt"), text.text, text.length);
     write_text(path_of("lines.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
     assert_int_equal(tokenizer_open(&t, name), OK);
-    assert_int_equal(chat_open(&c, t, name, CHAT_AUTO), OK);
+    assert_int_equal(chat_open(&c, t, name, &(chat_options){0}), OK);
     for (int is_text = 0; is_text < 2; is_text++)
         for (int is_long = 0; is_long < 2; is_long++) {
             tokenize_job j;

@@ -47,9 +47,9 @@ static void refuse(const char *source, const char *variables, const char *fragme
     jinja_output_free(&out);
 }
 
-/* The same with a fiftieth of the usual limits, which a test need not wait for. */
+/* The same with a hundredth of the usual limits, which a test need not wait for. */
 static void refuse_soon(const char *source, const char *fragments) {
-    static const limits small = {.steps = 1 << 20, .value_bytes = 32 << 20, .output_bytes = 16 << 20};
+    static const limits small = {.steps = 1 << 19, .value_bytes = 8 << 20, .output_bytes = 4 << 20};
     jinja *t;
     jinja_output out = {0};
     json_t *v = json_object();
@@ -338,8 +338,8 @@ static void long_sums_are_not_deep(void **state) {
 }
 
 static void every_render_ends(void **state) {
-    refuse("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "{}", "steps");
-    refuse("{{ 'ab' * 10**12 }}", "{}", "");
+    refuse("{{ 'ab' * 10**12 }}", "{}", "steps"); /* the usual limits: counted before the work is done */
+    refuse("{{ 'ab' * 10**9 }}", "{}", "MiB");
     refuse_soon("{% for i in range(10**9) %}{% endfor %}", "Range too big");
     refuse_soon("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "steps");
     refuse_soon("{% set ns = namespace(s='ab') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",

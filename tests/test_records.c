@@ -170,27 +170,29 @@ static const struct {
     {"{\"messages\": {\"role\": \"user\"}}", ":2|'messages'|an object"},
     {"{\"messages\": [\"hello\"]}", ":2|messages[0]|a string"},
     {"{\"messages\": [{\"role\": \"user\"}]}", ":2|messages[0]|content nothing"},
-    {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", ":2|messages[0]|content a list"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", ":2|messages[0]|content[0]|a number|text"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", ":2|'messages'|no turn of the assistant among 1"},
-    {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", ":2|messages[0]|'robot'|system, user or assistant"},
+    {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+     ":2|messages[0]|content[0]|image|text"},
+    {"{\"messages\": [{\"role\": \"<|im_end|>\", \"content\": \"a\"}]}", ":2|messages[0]|'<|im_end|>'|a word"},
+    {"{\"messages\": [{\"role\": \"\", \"content\": \"a\"}]}", ":2|messages[0]|a word"},
+    {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", ":2|'messages'|no turn of the assistant among 1"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}]}",
      ":2|messages[1]|empty answer"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{}]}]}", ":2|tool_calls"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": {\"name\": \"f\"}}]}",
-     ":2|tool_calls"},
-    {"{\"messages\": [{\"role\": \"tool\", \"content\": \"5\"}]}", ":2|messages[0]|'tool'|system, user or assistant"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"name\": \"f\"}]}",
-     ":2|'tools'|a list|del(.tools)"},
-    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
-     "\"content\": \"b\"}], \"tools\": \"[{}]\"}",
-     ":2|'tools'|a string"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"function_call\": {\"name\": \"f\"}}]}",
-     ":2|messages[0]|function_call"},
-    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": \"t\"}]}",
-     ":2|messages[0]|reasoning_content|<think>"},
-    {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
-     "\"content\": \"b\", \"thinking\": \"t\"}]}",
-     ":2|completion[0]|thinking"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}",
+     ":2|messages[0]|content null"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": []}]}", ":2|messages[0]|empty answer"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": {\"name\": \"f\"}}",
+     ":2|'tools'|an object|a list"},
+    {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [1]}",
+     ":2|tools[0]|a number|an object"},
+    {"{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": \"[{}\"}", ":2|'tools'|holds no list"},
+    {"{\"prompt\": \"a\", \"completion\": \"b\", \"chat_template_kwargs\": [1]}",
+     ":2|'chat_template_kwargs'|a list|an object"},
+    {"{\"prompt\": \"a\", \"completion\": \"b\", \"chat_template_kwargs\": {\"eos_token\": \"x\"}}",
+     ":2|chat_template_kwargs|'eos_token'|sets itself"},
+    {"{\"prompt\": \"a\", \"completion\": \"b\", \"chat_template_kwargs\": {\"messages\": []}}",
+     ":2|chat_template_kwargs|'messages'"},
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}]}", ":2|messages[0]|weight 0|1"},
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": false}]}",
      ":2|messages[0]|weight false"},
@@ -244,6 +246,57 @@ static void a_bad_line_is_named_or_counted(void **state) {
         assert_span(q.text, "three");
         records_close(r);
     }
+}
+
+/* What only a template can write is kept for it, and refused by name where there is none. */
+static void turns_keep_what_templates_need(void **state) {
+    static const struct {
+        const char *line, *beyond; /* the key that a built-in format names */
+    } cases[] = {
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [{}]}]}", "turn 1|tool_calls"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": {\"name\": \"f\"}}]}",
+         "turn 1|tool_calls"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [1]}]}", "turn 1|tool_calls"},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"5\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+         "turn 1|role tool|system, user or assistant"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"name\": \"f\"}]}",
+         "'tools'|del(.tools)"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
+         "\"content\": \"b\"}], \"tools\": \"[{}]\"}",
+         "'tools'|a list"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"function_call\": {\"name\": \"f\"}}]}",
+         "turn 1|function_call"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": \"t\"}]}",
+         "turn 1|reasoning_content|<think>"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", "
+         "\"content\": \"b\", \"thinking\": \"t\"}]}",
+         "turn 2|thinking"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]}",
+         "turn 1|content|a string"},
+        {"{\"prompt\": \"a\", \"completion\": \"b\", \"chat_template_kwargs\": {\"x\": 1}}", "chat_template_kwargs"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        write_text(path, cases[i].line);
+        records *r = open_records((record_options){0});
+        data_record q = get(r, 0);
+        expect_error(record_check_plain(&q), ERR_INPUT, cases[i].beyond);
+        expect_error(ERR_INPUT, ERR_INPUT, "records.jsonl:1");
+        assert_int_equal(json_array_size(q.turns), q.n_messages);
+        json_t *all = json_loads(cases[i].line, 0, NULL), *own = json_object_get(all, "messages");
+        if (own) assert_true(json_equal(own, q.turns));
+        json_decref(all);
+        records_close(r);
+    }
+    write_text(path,
+               "{\"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}");
+    records *r = open_records((record_options){0});
+    data_record q = get(r, 0);
+    assert_int_equal(record_check_plain(&q), OK);
+    json_t *want = json_loads(
+        "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", \"content\": \"a\"}]", 0, NULL);
+    assert_true(json_equal(want, q.turns));
+    json_decref(want);
+    records_close(r);
 }
 
 /* What is empty, says nothing new, or stands beside columns that were named is no loss. */
@@ -426,6 +479,7 @@ int main(void) {
         cmocka_unit_test(lists_of_prompt_and_completion_are_one_conversation),
         cmocka_unit_test(columns_can_be_named),
         cmocka_unit_test(a_bad_line_is_named_or_counted),
+        cmocka_unit_test(turns_keep_what_templates_need),
         cmocka_unit_test(keys_without_a_message_are_left),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(the_line_number_is_that_of_the_file),

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""make_chat_fixtures.py [OUT] - what transformers' apply_chat_template gives for small tokenizers and published templates.
+"""make_chat_fixtures.py [OUT] - what transformers' apply_chat_template gives for small tokenizers and templates of our own.
 
 Writes tests/fixtures/chat/: two small tokenizers (byte-level with the control tokens of ChatML and Llama 3; byte-fallback
 with those of Llama 2) and cases.json: for each template its tokenizer_config.json and conversations with the ids of the
 whole, the ids of the prompt for the last answer, and which tokens belong to an answer. tests/test_chat.c compares.
-The templates are the published ones of Qwen2.5, Qwen3, Llama 3 and Llama 2 (chat), as far as text turns need them.
+The templates use what published ones use: default system messages, tools, tool calls, thoughts that are kept or dropped,
+macros, roles inside special tokens, turns that are rewritten by later ones.
 Needs Python with `tokenizers` and `transformers`; nothing else of the project does.
 """
 import json
 import os
+import re
 import sys
 
 import tokenizers
@@ -21,86 +23,145 @@ Natalia sold clips to 48 of her friends in April. 48 + 24 = 72 clips. It's what 
 """
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
-QWEN25 = """{%- if messages[0]['role'] == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+# Templates of our own. {% generation %} stands around what the assistant says: transformers tells from it which tokens are
+# trained, and ralo must find the same in the template without these tags.
+CHATML = """{%- set default = 'Be brief.\\nPut the result into \\\\boxed{}, not into \\'quotes\\'.' %}
+{%- if tools %}
+    {{- '<|im_start|>system\\n' + (messages[0].content if messages[0].role == 'system' else default) + '\\n\\nTools:' }}
+    {%- for tool in tools %}
+        {{- '\\n' }}{{- tool | tojson }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- elif messages[0]['role'] != 'system' %}
+    {{- '<|im_start|>system\\n' + default + '<|im_end|>\\n' }}
 {%- else %}
-    {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- endif %}
 {%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant") %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem and loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\\n' }}{% generation %}{{- message.content or '' }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set f = call.function if call.function is defined else call %}
+            {{- ('\\n' if message.content or not loop.first else '') ~ '<tool_call>\\n{"name": "' ~ f.name ~ '", "arguments": ' ~ f.arguments | tojson ~ '}\\n</tool_call>' }}
+        {%- endfor %}{{- '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
-QWEN3 = """{%- if messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+# The built-in format of that name.
+CHATML_PLAIN = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+# Earlier thoughts are dropped: those before the last question that is no answer of a tool.
+THINKING = """{%- set ns = namespace(last=messages | length - 1, searching=true) %}
+{%- for m in messages[::-1] %}
+    {%- if ns.searching and m.role == 'user' and not (m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) %}
+        {%- set ns.searching = false %}{%- set ns.last = messages | length - loop.index %}
     {%- endif %}
 {%- endfor %}
-{%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set content = message.content %}
-        {%- set reasoning_content = '' %}
-        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
-            {%- set reasoning_content = message.reasoning_content %}
-        {%- else %}
-            {%- if '</think>' in message.content %}
-                {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
-                {%- set reasoning_content = message.content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
-            {%- endif %}
+{%- for m in messages %}
+    {%- if m.role != 'assistant' %}
+        {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}
+    {%- else %}
+        {%- set said = m.content %}{%- set thought = '' %}
+        {%- if m.reasoning_content is string %}
+            {%- set thought = m.reasoning_content %}
+        {%- elif '</think>' in said %}
+            {%- set thought = said.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set said = said.split('</think>')[-1].lstrip('\\n') %}
         {%- endif %}
-        {%- if loop.index0 > ns.last_query_index %}
-            {%- if loop.last or (not loop.last and reasoning_content) %}
-                {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {{- '<|im_start|>assistant\\n' }}
+        {%- if loop.index0 > ns.last and (loop.last or thought) %}
+            {%- if not thought and enable_thinking is defined and enable_thinking is false %}
+                {{- '<think>\\n\\n</think>\\n\\n' }}{% generation %}{{- said + '<|im_end|>' }}{% endgeneration %}
             {%- else %}
-                {{- '<|im_start|>' + message.role + '\\n' + content }}
+                {% generation %}{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' + said.lstrip('\\n') + '<|im_end|>' }}{% endgeneration %}
             {%- endif %}
         {%- else %}
-            {{- '<|im_start|>' + message.role + '\\n' + content }}
+            {% generation %}{{- said + '<|im_end|>' }}{% endgeneration %}
         {%- endif %}
-        {{- '<|im_end|>\\n' }}
+        {{- '\\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
 {%- endif %}"""
-LLAMA3 = """{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>
+# The prompt opens the thoughts: an answer goes on behind "<think>\\n".
+THINKING_ONLY = """{%- for m in messages %}
+    {%- if m.role == 'assistant' and m.reasoning_content %}
+        {{- '<|im_start|>assistant\\n<think>\\n' }}{% generation %}{{- m.reasoning_content + '\\n</think>\\n\\n' + m.content + '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}
+    {%- elif m.role == 'assistant' %}
+        {{- '<|im_start|>assistant\\n' }}{% generation %}{{- m.content + '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"""
+HEADERS = """{% for message in messages %}{% set head = '<|start_header_id|>' + message['role'] + '<|end_header_id|>
 
-'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>
+' %}{{ (bos_token + head) if loop.index0 == 0 else head }}{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] | trim + '<|eot_id|>' }}{% endgeneration %}{% else %}{{ message['content'] | trim + '<|eot_id|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>
 
 ' }}{% endif %}"""
-LLAMA2 = """{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"""
+INST = """{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = messages[0]['content'] %}{% else %}{% set rest = messages %}{% set system = false %}{% endif %}{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('user and assistant must take turns') }}{% endif %}{% if loop.index0 == 0 and system != false %}{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + m['content'] %}{% else %}{% set content = m['content'] %}{% endif %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% else %}{% generation %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"""
+# System turns are dropped, questions are shouted and prefixed, answers lose their leading spaces; no end-of-turn token but EOS.
+LOUD = """{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}{{ 'Q: ' + (m.content | upper) + '\\nA:' }}{% else %}{% generation %}{{ ' ' + m.content.lstrip() + eos_token }}{% endgeneration %}{{ '\\n' }}{% endif %}{% endfor %}"""
+# The last answer ends otherwise than the earlier ones.
+LAST_ENDS = """{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + ('<|end_of_text|>' if loop.last and not add_generation_prompt else '<|eot_id|>') }}{% endgeneration %}{% else %}{{ m.content + '<|eot_id|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>' }}{% endif %}"""
+# Tools stand before the last question: every prefix of a conversation has them elsewhere.
+LATE_TOOLS = """{{ bos_token }}{% set n = messages | selectattr('role', 'equalto', 'user') | list | length %}{% set ns = namespace(i=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.i = ns.i + 1 %}{% if tools and ns.i == n %}{{ '[TOOLS]' + tools | tojson + '[/TOOLS]' }}{% endif %}{{ '[INST] ' + m.content + '[/INST]' }}{% elif m.role == 'assistant' %}{% generation %}{{ ' ' + m.content + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"""
+# Content as text or as parts, a macro, and roles that form the special token.
+PARTS = """{%- macro text(content) -%}{%- if content is string -%}{{- content -}}{%- else -%}{%- for part in content -%}{%- if part.type == 'text' -%}{{- part.text -}}{%- endif -%}{%- endfor -%}{%- endif -%}{%- endmacro -%}
+{%- for m in messages -%}
+{{- '<|' + m.role.replace('user', 'im_start').replace('assistant', 'begin_of_text').replace('system', 'start_header_id') + '|>' -}}
+{%- if m.role == 'assistant' -%}{% generation %}{{- text(m.content) + '<|im_end|>' -}}{% endgeneration %}{%- else -%}{{- text(m.content) + '<|im_end|>' -}}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|begin_of_text|>' -}}{%- endif -%}"""
 
 def turn(role, content):
     return {"role": role, "content": content}
 
+def tool_call(name, arguments):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 CASES = [
-    [turn("user", "What is two plus three?"), turn("assistant", "The answer is five.")],
-    [turn("system", "You are a quick fox."), turn("user", "How are you today?"), turn("assistant", "I am fine, thank you.")],
-    [turn("user", "\n\n  How are you?  \n"), turn("assistant", "Fine. "), turn("user", "Natalia sold 48 clips"),
-     turn("assistant", "48 + 24 = 72 clips.\n\nThat's it.")],
-    [turn("system", ""), turn("user", "\u00e9t\u00e9 \u6c49\u5b57 \U0001f98a"), turn("assistant", "na\u00efve \u3000")],
-    [turn("system", "sys"), turn("user", "one"), turn("assistant", "first"), turn("user", "two"), turn("assistant", "second"),
-     turn("user", "three"), turn("assistant", "third, at last")],
+    {"messages": [turn("user", "What is two plus three?"), turn("assistant", "The answer is five.")]},
+    {"messages": [turn("system", "You are a quick fox."), turn("user", "How are you today?"), turn("assistant", "I am fine, thank you.")]},
+    {"messages": [turn("user", "\n\n  How are you?  \n"), turn("assistant", "Fine. "), turn("user", "Natalia sold 48 clips"),
+                  turn("assistant", "48 + 24 = 72 clips.\n\nThat's it.")]},
+    {"messages": [turn("system", ""), turn("user", "\u00e9t\u00e9 \u6c49\u5b57 \U0001f98a"), turn("assistant", "na\u00efve \u3000")]},
+    {"messages": [turn("system", "sys"), turn("user", "one"), turn("assistant", "first"), turn("user", "two"), turn("assistant", "second"),
+                  turn("user", "three"), turn("assistant", "third, at last")]},
 ]
-THINKING = [
-    [turn("user", "Two and two?"), turn("assistant", "<think>\nadd them\n</think>\n\nfour"), turn("user", "And one?"),
-     turn("assistant", "<think>\nfour and one\n</think>\n\nfive")],
+MIDDLE = [{"messages": [turn("user", "one"), turn("assistant", "first"), turn("system", "Now be loud."), turn("user", "two"),
+                        turn("assistant", "SECOND")]}]
+THOUGHTS = [
+    {"messages": [turn("user", "Two and two?"), turn("assistant", "<think>\nadd them\n</think>\n\nfour"), turn("user", "And one?"),
+                  turn("assistant", "<think>\nfour and one\n</think>\n\nfive")]},
+    {"messages": [turn("user", "Two and two?"), {**turn("assistant", "four"), "reasoning_content": "add them"}, turn("user", "And one?"),
+                  {**turn("assistant", "five"), "thinking": "four and one"}]},
+    {"messages": [turn("user", "Look it up."), {**turn("assistant", "I ask."), "reasoning_content": "a tool may know"},
+                  turn("user", "<tool_response>\n7\n</tool_response>"), {**turn("assistant", "seven"), "reasoning_content": "it is 7"}]},
+    {"messages": [turn("user", "Two and two?"), turn("assistant", "four")], "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": [turn("user", "Two and two?"), turn("assistant", "four")], "chat_template_kwargs": {"enable_thinking": True}},
 ]
+TOOLS = [
+    {"messages": [turn("user", "Add 2 and 3."), {"role": "assistant", "content": None, "tool_calls": [tool_call("add", {"a": 2, "b": 3.5})]},
+                  {"role": "tool", "name": "add", "content": "5.5"}, turn("assistant", "It is 5.5.")],
+     "tools": [{"type": "function", "function": {"name": "add", "description": "Adds \u00e9 <two> & more", "parameters": {
+         "type": "object", "properties": {"a": {"type": "number", "maximum": 10}, "b": {"type": "number"}}, "required": ["a", "b"]}}}]},
+    {"messages": [turn("system", "Use tools."), turn("user", "Add twice."),
+                  {"role": "assistant", "content": "Twice:", "tool_calls": [tool_call("add", {"a": 1}), tool_call("add", {"a": -1e-7})]},
+                  {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, turn("assistant", "done")],
+     "tools": [{"type": "function", "function": {"name": "add"}}]},
+]
+TOOLS_ALONE = [{"messages": c["messages"], "tools": TOOLS[1]["tools"]} for c in (CASES[0], CASES[2])]
+PART_CASES = [{"messages": [turn("user", [{"type": "text", "text": "What is "}, {"type": "text", "text": "two?"}]),
+                            turn("assistant", [{"type": "text", "text": "A number."}])]}]
 
 
 def specials(t, names, plain=()):
@@ -144,24 +205,24 @@ def byte_fallback():
     return t
 
 
-def trained_tokens(text, offsets, ids, messages, ends):
-    """1 for the tokens of each answer and the token that ends it, from the places of the characters."""
-    mask, at = [0] * len(ids), 0
-    for m in messages:
-        content = m["content"].strip()
-        if "</think>" in content and content not in text[at:]:
-            content = content.split("</think>")[-1].lstrip("\n")
-        start = text.index(content, at) if content else at
-        at = start + len(content)
-        if m["role"] != "assistant":
-            continue
-        stop = min(text.index(e, at) + len(e) for e in ends if e in text[at:])
-        if text[start - 1] == " ":  # Llama 2 writes a space before the answer
-            start -= 1
-        for i, (begin, end) in enumerate(offsets):
-            if begin >= start and end <= stop:
-                mask[i] = 1
-    return mask
+def plain(template):
+    return re.sub(r"\{% (end)?generation %\}", "", template)
+
+
+def apply(fast, template, case, messages, **more):
+    return fast.apply_chat_template(messages, tools=case.get("tools"), chat_template=template, **case.get("chat_template_kwargs", {}),
+                                    **more)
+
+
+def rows_of(fast, template, cases, name):
+    rows = []
+    for case in cases:
+        marked = apply(fast, template, case, case["messages"], return_dict=True, return_assistant_tokens_mask=True)
+        ids = apply(fast, plain(template), case, case["messages"], return_dict=False)
+        assert ids == list(marked["input_ids"]), name
+        prompt = apply(fast, plain(template), case, case["messages"][:-1], add_generation_prompt=True, return_dict=False)
+        rows.append({**case, "ids": ids, "prompt": prompt, "trained": list(marked["assistant_masks"])})
+    return rows
 
 
 def main():
@@ -171,27 +232,29 @@ def main():
     for name, t in built.items():
         with open(os.path.join(out, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(json.loads(t.to_str()), f, ensure_ascii=True, separators=(",", ":"))
+    im_end = {"bos_token": None, "eos_token": "<|im_end|>"}
+    text_ends = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+    pieces = {"bos_token": "<s>", "eos_token": "</s>"}
     templates = {
-        "qwen2.5": ("bytes", QWEN25, {"bos_token": None, "eos_token": "<|im_end|>"}, CASES, ["<|im_end|>"]),
-        "qwen3": ("bytes", QWEN3, {"bos_token": None, "eos_token": "<|im_end|>"}, CASES + THINKING, ["<|im_end|>"]),
-        "llama3": ("bytes", LLAMA3, {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}, CASES, ["<|eot_id|>"]),
-        "llama2": ("pieces", LLAMA2, {"bos_token": "<s>", "eos_token": "</s>"}, CASES, ["</s>"]),
+        "chatml": ("bytes", CHATML, im_end, CASES + MIDDLE + TOOLS),
+        "chatml_plain": ("bytes", CHATML_PLAIN, im_end, CASES + MIDDLE),
+        "thinking": ("bytes", THINKING, im_end, CASES + MIDDLE + THOUGHTS),
+        "thinking_only": ("bytes", THINKING_ONLY, im_end, CASES[:2] + THOUGHTS[1:3]),
+        "headers": ("bytes", HEADERS, text_ends, CASES + MIDDLE),
+        "inst": ("pieces", INST, pieces, CASES),
+        "loud": ("pieces", LOUD, pieces, CASES + MIDDLE),
+        "last_ends": ("bytes", LAST_ENDS, text_ends, CASES),
+        "late_tools": ("pieces", LATE_TOOLS, pieces, CASES + TOOLS_ALONE),
+        "parts": ("bytes", PARTS, im_end, CASES + PART_CASES),
     }
+    builtin = {"chatml_plain": "chatml", "headers": "llama3", "inst": "llama2"}
     result = {"made_by": f"tokenizers {tokenizers.__version__}, transformers {transformers.__version__}", "templates": []}
-    for name, (base, template, config, cases, ends) in templates.items():
-        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=built[base], chat_template=template, **config)
-        rows = []
-        for messages in cases:
-            text = fast.apply_chat_template(messages, tokenize=False, enable_thinking=False)
-            encoded = fast(text, add_special_tokens=False, return_offsets_mapping=True)
-            ids = fast.apply_chat_template(messages, tokenize=True, return_dict=False, enable_thinking=False)
-            assert ids == encoded["input_ids"], name
-            prompt = fast.apply_chat_template(messages[:-1], tokenize=True, return_dict=False, add_generation_prompt=True,
-                                              enable_thinking=False)
-            mask = trained_tokens(text, encoded["offset_mapping"], ids, messages, ends)
-            rows.append({"messages": messages, "ids": ids, "prompt": prompt, "trained": mask})
-        result["templates"].append({"name": name, "tokenizer": base + ".json",
-                                    "config": {**config, "chat_template": template}, "cases": rows})
+    for name, (base, template, config, cases) in templates.items():
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=built[base], **config)
+        result["templates"].append({"name": name, "tokenizer": base + ".json", "marked": template,
+                                    "builtin": builtin.get(name),
+                                    "config": {**config, "chat_template": plain(template)},
+                                    "cases": rows_of(fast, template, cases, name)})
     with open(os.path.join(out, "cases.json"), "w", encoding="utf-8") as f:
         f.write(json.dumps(result, ensure_ascii=True))
     print("wrote", out)

@@ -24,11 +24,13 @@ typedef struct command_line {
     generator_options generation;
     sampling_options sampling;
     text_list prompts, stops;
-    const char *prompt_file, *data, *answer_regex, *system;
+    const char *prompt_file, *data, *answer_regex, *system, *chat_kwargs;
     record_options records; /* of prompt_file or data, where that holds JSON lines */
     int chat;               /* chat_format; -1: auto for JSON lines, none for other prompts */
     double last;
     int64_t seq_len, samples, k, limit;
+    int64_t show_most;
+    bool show_prompts;
     int precision; /* into the row's list */
     device_kind device;
     int gpu;
@@ -61,6 +63,7 @@ typedef struct flag {
 
 status command_train(command_line *l);
 status command_plan(command_line *l);
+status command_show(command_line *l);
 status command_generate(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);

@@ -31,6 +31,7 @@ static status refuse_idle(const command_line *l, bool questions) {
                                                 "stop",
                                                 "page-size",
                                                 "chat",
+                                                "chat-kwargs",
                                                 "system"};
     const char *const *idle = questions ? for_text : for_questions;
     size_t n = questions ? ARRAY_LENGTH(for_text) : ARRAY_LENGTH(for_questions);

@@ -12,11 +12,13 @@
 void questions_init(questions *q) {
     *q = (questions){0};
     arena_init(&q->memory);
+    q->kept = json_array();
 }
 
 void questions_fini(questions *q) {
     free(q->items);
     arena_fini(&q->memory);
+    json_decref(q->kept);
     *q = (questions){0};
 }
 
@@ -51,18 +53,42 @@ void questions_add(questions *q, const char *text, size_t n_bytes) {
     add_plain(q, "--prompt", q->n + 1, (span){text, n_bytes});
 }
 
+static json_t *keep_json(questions *q, json_t *v) {
+    if (v) json_array_append(q->kept, v);
+    return v;
+}
+
+/* What a template gets beside the turns. */
+static void keep_beside_turns(questions *q, data_record *out, const data_record *r) {
+    out->tools = keep_json(q, r->tools);
+    out->template_kwargs = keep_json(q, r->template_kwargs);
+    out->has_rounded_numbers = r->has_rounded_numbers;
+}
+
 /* What is asked of a conversation ends with the answer to it, which chat_encode_prompt leaves out again. */
-static void add_messages(questions *q, const data_record *r, const char *path, bool with_answers) {
+static status add_messages(questions *q, const data_record *r, const char *path, bool with_answers) {
     size_t n = r->n_messages;
     while (with_answers && r->messages[n - 1].role != TURN_ASSISTANT) n--;
+    if (with_answers && r->messages[n - 1].content.length == 0)
+        return ERR(ERR_INPUT, "%s:%llu: turn %zu: found an answer that is no text, expected one to compare with", path,
+                   (unsigned long long)r->line, n);
     record_message *copy = arena_array(&q->memory, record_message, n);
-    for (size_t i = 0; i < n; i++) copy[i] = (record_message){r->messages[i].role, keep(q, r->messages[i].content)};
+    json_t *turns = json_array();
+    for (size_t i = 0; i < n; i++) {
+        copy[i] = r->messages[i];
+        copy[i].content = keep(q, r->messages[i].content);
+        json_array_append(turns, json_array_get(r->turns, i));
+    }
     question *item = add(q, path, r->line);
     item->record.kind = RECORD_MESSAGES;
     item->record.messages = copy;
     item->record.n_messages = n;
-    item->record.n_context = r->n_context;
+    item->record.n_context = MIN(r->n_context, n);
+    item->record.turns = keep_json(q, turns);
+    json_decref(turns);
+    keep_beside_turns(q, &item->record, r);
     if (with_answers) item->answer = copy[n - 1].content;
+    return OK;
 }
 
 static status add_record(questions *q, const data_record *r, const char *path, bool with_answers) {
@@ -71,12 +97,10 @@ static status add_record(questions *q, const data_record *r, const char *path, b
                    "%s:%llu: found a text without a question, expected a record with an answer; the loss of texts is "
                    "told of a file that is one text (jq -r .text %s >TEXT.txt)",
                    path, (unsigned long long)r->line, path);
-    if (r->kind == RECORD_MESSAGES) {
-        add_messages(q, r, path, with_answers);
-        return OK;
-    }
+    if (r->kind == RECORD_MESSAGES) return add_messages(q, r, path, with_answers);
     question *item = add(q, path, r->line);
     item->record.kind = r->kind;
+    keep_beside_turns(q, &item->record, r);
     if (r->kind == RECORD_TEXT) item->record.text = keep(q, r->text);
     else item->record.prompt = keep(q, r->prompt);
     if (with_answers) item->answer = keep(q, r->response);
@@ -142,7 +166,8 @@ typedef struct writer {
     chat *chat;  /* NULL: everything is plain */
     span system; /* text NULL: none was given */
     bool plain_as_turns;
-    arena memory; /* of turns that are put together */
+    arena memory;  /* of turns that are put together, */
+    json_t *turns; /* and as JSON */
 } writer;
 
 static status check_utf8(span text, const char *where, uint64_t line) {
@@ -161,9 +186,15 @@ static status add_system(writer *w, data_record *r) {
                    r->path, (unsigned long long)r->line);
     if (!pair && r->messages[0].role == TURN_SYSTEM) return OK;
     record_message *turns = arena_array(&w->memory, record_message, n + 1);
-    turns[0] = (record_message){TURN_SYSTEM, w->system};
-    if (pair) turns[1] = (record_message){TURN_USER, r->prompt};
+    turns[0] = (record_message){.role = TURN_SYSTEM, .content = w->system};
+    if (pair) turns[1] = (record_message){.role = TURN_USER, .content = r->prompt};
     else memcpy(turns + 1, r->messages, n * sizeof *turns);
+    json_decref(w->turns);
+    w->turns = json_array();
+    json_array_append_new(w->turns, record_turn("system", w->system));
+    if (pair) json_array_append_new(w->turns, record_turn("user", r->prompt));
+    else json_array_extend(w->turns, r->turns);
+    r->turns = w->turns;
     r->kind = RECORD_MESSAGES;
     r->messages = turns;
     r->n_messages = n + 1;
@@ -209,14 +240,11 @@ static status open_chat(writer *w, const questions *q, const command_line *l, as
     out->chat = CHAT_AUTO;
     out->end = -1;
     if (any_record || l->chat >= 0) {
-        TRY(generator_chat(w->g, l->chat < 0 ? CHAT_AUTO : (chat_format)l->chat, &w->chat));
+        chat_options wanted = {.format = l->chat < 0 ? CHAT_AUTO : (chat_format)l->chat, .kwargs = l->chat_kwargs};
+        TRY(generator_chat(w->g, &wanted, &w->chat));
         out->chat = chat_format_of(w->chat);
         out->end = chat_end_of_turn(w->chat);
         w->plain_as_turns = l->chat >= 0 && out->chat != CHAT_NONE;
-        if (chat_unknown_template(w->chat))
-            log_warn("the chat template in %s is not chatml, llama3 or llama2: prompts are written without one; --chat "
-                     "chooses another way",
-                     chat_unknown_template(w->chat));
     }
     if (!l->system) return OK;
     if (out->chat == CHAT_AUTO || out->chat == CHAT_NONE || (any_plain && !w->plain_as_turns))
@@ -256,6 +284,7 @@ status questions_encode(questions *q, const generator *g, command_line *l, asked
     }
 done:
     chat_close(w.chat);
+    json_decref(w.turns);
     arena_fini(&w.memory);
     return rc;
 }

@@ -15,6 +15,7 @@ typedef struct questions {
     question *items;
     size_t n, capacity;
     record_skips skips; /* lines that were left out, with --on-error skip */
+    json_t *kept;       /* what the records hold as JSON */
     arena memory;
 } questions;
 

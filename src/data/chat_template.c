@@ -1,16 +1,18 @@
-/* chat_template.c - a tokenizer's chat template: where it stands, and which of our formats it writes.
+/* chat_template.c - a tokenizer's chat templates: where they stand, and the special tokens that they may name.
  *
- * It is not run, but read at the markers: what stands right before and behind them tells whether its turns are ours to the
- * byte. Whatever looks different is none of ours: tokens that are nearly right train a model to be nearly right. */
+ * As transformers reads them: chat_template.jinja and additional_chat_templates/tool_use.jinja beside the tokenizer come
+ * before `chat_template` of tokenizer_config.json, which is one template or a list of named ones. "tool_use" is for
+ * conversations with tools, "default" for the others. */
 #include "data/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #define CONFIG_MAX_BYTES ((size_t)16 << 20)
 
-/* ---- the file -------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------------------------- */
 
 /* "DIR/name" for a tokenizer given as DIR or DIR/tokenizer.json. */
 static void sibling(const char *tokenizer_name, const char *name, strbuf *out) {
@@ -26,216 +28,142 @@ static bool exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
-/* chat_template is a string, or a list of {"name", "template"} of which "default" counts. */
-static const char *template_in(const json_t *config) {
-    const json_t *v = json_object_get(config, "chat_template"), *entry;
-    size_t i;
-    if (json_is_string(v)) return json_string_value(v);
-    json_array_foreach((json_t *)(uintptr_t)v, i, entry) {
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        if (name && strcmp(name, "default") == 0) return json_string_value(json_object_get(entry, "template"));
-    }
-    return NULL;
+static void add_hash(chat_template *t, const void *bytes, size_t n_bytes) {
+    t->hash = XXH3_64bits_withSeed(bytes, n_bytes, t->hash);
 }
 
-/* The tokenizer's own template and the file it stands in; empty when it has none. */
-static status read_template(const char *tokenizer_name, strbuf *out, strbuf *path) {
+static status open_source(chat_template *t, jinja **out, const char *text, size_t n_bytes, const char *name) {
+    if (*out)
+        return ERR(ERR_INPUT, "%s: found two templates for the same conversations, expected one of each name", name);
+    if (utf8_check(text, n_bytes).n_bad)
+        return ERR(ERR_INPUT, "%s: byte %zu is not UTF-8, expected that", name, utf8_check(text, n_bytes).n_valid + 1);
+    add_hash(t, text, n_bytes);
+    return jinja_open(out, text, n_bytes, name);
+}
+
+static status open_file(chat_template *t, jinja **out, const char *tokenizer_name, const char *name) {
     char *text;
     size_t n_bytes;
-    sibling(tokenizer_name, "chat_template.jinja", path);
-    if (exists(path->text)) {
-        TRY(file_read_all(path->text, CONFIG_MAX_BYTES, &text, &n_bytes));
-        strbuf_add_bytes(out, text, n_bytes);
+    strbuf path;
+    strbuf_init(&path);
+    sibling(tokenizer_name, name, &path);
+    status rc = OK;
+    if (exists(path.text)) {
+        TRY_GOTO(rc, file_read_all(path.text, JINJA_MAX_SOURCE_BYTES, &text, &n_bytes), done);
+        rc = open_source(t, out, text, n_bytes, path.text);
         free(text);
-        return OK;
     }
-    sibling(tokenizer_name, "tokenizer_config.json", path);
-    if (!exists(path->text)) return OK;
-    json_error_t error;
-    TRY(file_read_all(path->text, CONFIG_MAX_BYTES, &text, &n_bytes));
-    json_t *config = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    free(text);
-    if (!config)
-        return ERR(ERR_INPUT, "%s:%d:%d: %s", path->text, MAX(error.line, 1), MAX(error.column, 1), error.text);
-    const char *template = template_in(config);
-    if (template) strbuf_add(out, template);
-    json_decref(config);
-    return OK;
-}
-
-/* ---- the markers ----------------------------------------------------------------------------------------------- */
-
-/* BOS once, before the first turn: so begin ChatML templates of models whose texts begin with it. */
-static bool begins_with_bos(const char *template) {
-    const char *bos = strstr(template, "bos_token"), *turn = strstr(template, "<|im_start|>");
-    return bos && turn && bos < turn && !strstr(bos + 1, "bos_token");
-}
-
-/* A newline is one of the text, or \n in one of Jinja's strings; {%- and {{- take those of the text before them away. */
-static const char *skip_newlines(const char *at, int n) {
-    for (; n > 0; n--) {
-        if (at[0] == '\\' && at[1] == 'n') at += 2;
-        else if (at[0] == '\n' && strncmp(at + 1 + strspn(at + 1, " \n"), "{%-", 3) != 0 &&
-                 strncmp(at + 1 + strspn(at + 1, " \n"), "{{-", 3) != 0)
-            at++;
-        else return NULL;
-    }
-    return at;
-}
-
-static bool is_quote(char c) { return c == '\'' || c == '"'; }
-
-/* What is written next: "' + next", "' ~ next", "{{ next", "{{- next"; NULL where nothing is put behind it there. */
-static const char *skip_join(const char *at) {
-    bool ends = is_quote(*at);
-    if (!ends && strncmp(at, "{{", 2) != 0) return NULL;
-    at += ends ? 1 + strspn(at + 1, " ") : 2;
-    if (ends && *at != '+' && *at != '~') return NULL;
-    if (ends || *at == '-') at++;
-    return at + strspn(at, " ");
-}
-
-/* Newlines behind a marker, in its string, in the next one, or in the text behind the braces. */
-static const char *behind_marker(const char *at, int n) {
-    const char *direct = skip_newlines(at, n), *next = skip_join(at);
-    if (direct) return direct;
-    if (next) return is_quote(*next) ? skip_newlines(next + 1, n) : NULL;
-    if (!is_quote(*at)) return NULL;
-    at += 1 + strspn(at + 1, " ");
-    return strncmp(at, "}}", 2) == 0 ? skip_newlines(at + 2, n) : NULL;
-}
-
-/* Behind the role that stands at a marker: the message's, or one by name. NULL: it is something else. */
-static const char *skip_role(const char *at, bool *is_any, bool *is_system) {
-    static const char *const any[] = {"message.role", "message['role']", "message[\"role\"]"};
-    static const char *const named[] = {"system", "user", "assistant", "tool"};
-    const char *next = skip_join(at);
-    *is_any = next != NULL;
-    *is_system = false;
-    for (size_t i = 0; next && i < ARRAY_LENGTH(any); i++)
-        if (str_starts_with(next, any[i])) {
-            next += strlen(any[i]);
-            return next + strspn(next, " ");
-        }
-    for (size_t i = 0; !next && i < ARRAY_LENGTH(named); i++)
-        if (str_starts_with(at, named[i])) {
-            *is_system = i == 0;
-            return at + strlen(named[i]);
-        }
-    return NULL;
-}
-
-/* Of a system turn: what follows its header is a message's, or ends there. Else a system message of the template's own
- * stands there, or comes from elsewhere. */
-static bool is_said(const char *at) {
-    const char *next = skip_join(at);
-    return next ? str_starts_with(next, "message") : is_quote(*at);
-}
-
-/* Neither ChatML nor Llama 3 ends a conversation with EOS. */
-static bool ends_with_eos(const char *template) { return strstr(template, "eos_token"); }
-
-static bool strips(const char *template) {
-    return strstr(template, "| trim") || strstr(template, "|trim") || strstr(template, ".strip()");
-}
-
-/* Where a system message ends that the template holds as a literal: '<|im_start|>system\nYou are ...<|im_end|>\n'. Text
- * that is put together there has quotes in it. */
-static const char *literal_end(const char *text) {
-    const char *end = strstr(text, "<|im_end|>");
-    bool plain = end && end != text && !memchr(text, '\'', (size_t)(end - text)) &&
-                 !memchr(text, '"', (size_t)(end - text)) && !memchr(text, '{', (size_t)(end - text));
-    return plain ? end : NULL;
-}
-
-static bool is_chatml(const char *template) {
-    static const char start[] = "<|im_start|>", end[] = "<|im_end|>";
-    bool any_role, is_system, has_system = false;
-    if (strstr(template, "<|im_sep|>") || strips(template) || ends_with_eos(template)) return false;
-    for (const char *at = template; (at = strstr(at, end));)
-        if (!behind_marker(at += sizeof end - 1, 1)) return false;
-    for (const char *at = template; (at = strstr(at, start));) {
-        const char *role = skip_role(at += sizeof start - 1, &any_role, &is_system);
-        if (!role) return false;
-        const char *next = any_role && *role == '+' ? role + 1 + strspn(role + 1, " ") : NULL;
-        if (next && !(is_quote(*next) && skip_newlines(next + 1, 1))) return false;
-        const char *text = any_role ? NULL : skip_newlines(role, 1);
-        if (!any_role && !text && !is_quote(*role)) return false;
-        if (is_system && text && !is_said(text) && !literal_end(text)) return false;
-        has_system |= any_role || is_system;
-    }
-    return has_system && (!strstr(template, "bos_token") || begins_with_bos(template));
-}
-
-static bool is_llama3(const char *template) {
-    static const char start[] = "<|start_header_id|>", end[] = "<|end_header_id|>";
-    bool any_role, is_system, has_system = false;
-    if (strstr(template, "Cutting Knowledge Date") || ends_with_eos(template)) return false;
-    if (!strstr(template, "bos_token") && !strstr(template, "<|begin_of_text|>")) return false;
-    for (const char *at = template; (at = strstr(at, end));)
-        if (!behind_marker(at += sizeof end - 1, 2)) return false;
-    for (const char *at = template; (at = strstr(at, start));) {
-        const char *role = skip_role(at += sizeof start - 1, &any_role, &is_system);
-        if (!role) return false;
-        if (is_system && (!str_starts_with(role, end) || !is_said(behind_marker(role + sizeof end - 1, 2))))
-            return false;
-        has_system |= any_role || is_system;
-    }
-    return has_system;
-}
-
-/* CHAT_AUTO: none of ours. Llama 3.1 and later, and SmolLM3, write dates into the system message, Phi puts <|im_sep|>
- * where ChatML has a line end, Yi has system messages without a header, Mistral has [INST] without <<SYS>>. */
-static chat_format recognise(const char *template) {
-    if (strstr(template, "strftime_now")) return CHAT_AUTO;
-    if (strstr(template, "<|im_start|>") && strstr(template, "<|im_end|>"))
-        return is_chatml(template) ? CHAT_CHATML : CHAT_AUTO;
-    if (strstr(template, "<|start_header_id|>") && strstr(template, "<|eot_id|>"))
-        return is_llama3(template) ? CHAT_LLAMA3 : CHAT_AUTO;
-    if (strstr(template, "[INST]") && strstr(template, "<<SYS>>")) return CHAT_LLAMA2;
-    return CHAT_AUTO;
-}
-
-/* Qwen's templates hold the system message of conversations without one. */
-static void find_default_system(const char *template, strbuf *out) {
-    static const char head[] = "<|im_start|>system";
-    for (const char *at = template; (at = strstr(at, head));) {
-        const char *text = skip_newlines(at += sizeof head - 1, 1), *end = text ? literal_end(text) : NULL;
-        if (!end) continue;
-        strbuf_add_bytes(out, text, (size_t)(end - text));
-        return;
-    }
-}
-
-/* ---- what it says ---------------------------------------------------------------------------------------------- */
-
-static void describe(chat_template *t, const char *text) {
-    t->format = recognise(text);
-    if (t->format == CHAT_CHATML) {
-        find_default_system(text, &t->default_system);
-        t->leads = begins_with_bos(text);
-        t->thinks = strstr(text, "last_query_index") && strstr(text, "</think>");
-    }
-    t->keeps_spaces = t->format == CHAT_LLAMA3 && !strips(text);
-}
-
-status chat_template_read(chat_template *out, const char *tokenizer_name) {
-    strbuf text;
-    strbuf_init(&text);
-    *out = (chat_template){.format = CHAT_NONE};
-    status rc = read_template(tokenizer_name, &text, &out->path);
-    if (rc == OK && text.length > 0) describe(out, text.text);
-    strbuf_fini(&text);
+done:
+    strbuf_fini(&path);
     return rc;
 }
 
-void chat_template_ignore(chat_template *t) {
-    t->format = CHAT_NONE;
-    t->default_system.length = 0;
-    t->leads = t->thinks = t->keeps_spaces = false;
+/* chat_template of tokenizer_config.json: a string, or a list of {"name", "template"}. */
+static status open_named(chat_template *t, const json_t *config, const char *path) {
+    const json_t *v = json_object_get(config, "chat_template"), *entry;
+    size_t i;
+    if (!v || json_is_null(v)) return OK;
+    if (json_is_string(v)) return open_source(t, &t->usual, json_string_value(v), json_string_length(v), path);
+    if (!json_is_array(v))
+        return ERR(ERR_INPUT, "%s: chat_template: found neither a string nor a list, expected one of them", path);
+    json_array_foreach((json_t *)(uintptr_t)v, i, entry) {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        const json_t *text = json_object_get(entry, "template");
+        if (!name || !json_is_string(text))
+            return ERR(ERR_INPUT, "%s: chat_template[%zu]: found no name with a template, expected both", path, i);
+        jinja **out = strcmp(name, "default") == 0 ? &t->usual : strcmp(name, "tool_use") == 0 ? &t->with_tools : NULL;
+        if (out) TRY(open_source(t, out, json_string_value(text), json_string_length(text), path));
+    }
+    return OK;
 }
 
-void chat_template_fini(chat_template *t) {
-    strbuf_fini(&t->default_system);
-    strbuf_fini(&t->path);
+/* ---- special tokens -------------------------------------------------------------------------------------------- */
+
+/* "bos_token": "<s>", or {"content": "<s>"}; every such key is a variable of the template. */
+static void take_token(chat_template *t, const char *key, const json_t *v) {
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    if (!json_is_string(v)) return;
+    json_object_set_new(t->tokens, key, json_stringn(json_string_value(v), json_string_length(v)));
+}
+
+static void take_tokens(chat_template *t, const json_t *config) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)config, key, v) {
+        if (str_ends_with(key, "_token")) take_token(t, key, v);
+    }
+    json_object_foreach(json_object_get(config, "extra_special_tokens"), key, v) {
+        if (str_ends_with(key, "_token")) take_token(t, key, v);
+    }
+}
+
+/* Integers as reals: configs say model_max_length: 1000000000000000019884624838656. */
+static status load_json(const char *path, json_t **out) {
+    json_error_t error;
+    char *text;
+    size_t n_bytes;
+    TRY(file_read_all(path, CONFIG_MAX_BYTES, &text, &n_bytes));
+    *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    free(text);
+    if (*out) return OK;
+    return ERR(ERR_INPUT, "%s:%d:%d: %s", path, MAX(error.line, 1), MAX(error.column, 1), error.text);
+}
+
+/* special_tokens_map.json counts where tokenizer_config.json is of the old kind. */
+static status read_token_map(chat_template *t, const char *tokenizer_name, strbuf *path) {
+    json_t *map;
+    sibling(tokenizer_name, "special_tokens_map.json", path);
+    if (!exists(path->text)) return OK;
+    TRY(load_json(path->text, &map));
+    take_tokens(t, map);
+    json_decref(map);
+    return OK;
+}
+
+static status read_config(chat_template *t, const char *tokenizer_name) {
+    status rc = OK;
+    json_t *config = NULL;
+    strbuf path;
+    strbuf_init(&path);
+    sibling(tokenizer_name, "tokenizer_config.json", &path);
+    if (exists(path.text)) {
+        TRY_GOTO(rc, load_json(path.text, &config), done);
+        take_tokens(t, config);
+        if (!t->usual && !t->with_tools) TRY_GOTO(rc, open_named(t, config, path.text), done);
+    }
+    if (!json_object_get(config, "added_tokens_decoder")) rc = read_token_map(t, tokenizer_name, &path);
+done:
+    json_decref(config);
+    strbuf_fini(&path);
+    return rc;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+status chat_template_open(chat_template *t, const char *tokenizer_name, bool *found) {
+    *found = false;
+    t->tokens = json_object();
+    TRY(open_file(t, &t->usual, tokenizer_name, "chat_template.jinja"));
+    TRY(open_file(t, &t->with_tools, tokenizer_name, "additional_chat_templates/tool_use.jinja"));
+    TRY(read_config(t, tokenizer_name));
+    char *tokens = json_dumps(t->tokens, JSON_COMPACT | JSON_SORT_KEYS);
+    add_hash(t, tokens, strlen(tokens));
+    free(tokens);
+    *found = t->usual || t->with_tools;
+    return OK;
+}
+
+void chat_template_close(chat_template *t) {
+    jinja_close(t->usual);
+    jinja_close(t->with_tools);
+    json_decref(t->tokens);
+    *t = (chat_template){0};
+}
+
+const jinja *chat_template_choose(const chat_template *t, bool has_tools) {
+    return has_tools && t->with_tools ? t->with_tools : t->usual;
+}
+
+bool chat_template_reads(const chat_template *t, const char *variable) {
+    return (t->usual && jinja_reads(t->usual, variable)) || (t->with_tools && jinja_reads(t->with_tools, variable));
 }

@@ -1,18 +1,19 @@
-/* chat_template.h - what a tokenizer's own chat template says, as far as it writes one of our formats. */
 #pragma once
+/* chat_template.h - private to data: a tokenizer's own chat templates and the special tokens that they may name. */
 #include "data/data.h"
+#include "jinja/jinja.h"
 
 typedef struct chat_template {
-    chat_format format;    /* CHAT_NONE: there is no template, CHAT_AUTO: it is none of ours */
-    strbuf path;           /* the file it stands in */
-    strbuf default_system; /* of conversations that have none; empty: none */
-    bool leads;            /* ChatML: BOS before the first turn */
-    bool thinks;           /* Qwen3: the last answer carries its thoughts, empty ones too */
-    bool keeps_spaces;     /* Llama 3: what is said is not stripped */
+    jinja *usual,
+        *with_tools; /* with_tools: for conversations that have tools; NULL: `usual` does both, and the reverse */
+    json_t *tokens;  /* {"bos_token": "<s>", ...} */
+    uint64_t hash;   /* of all of it */
 } chat_template;
 
-/* tokenizer_name: a directory, or the tokenizer.json in it. Into a zeroed struct, which chat_template_fini ends, also after
+/* tokenizer_name: a directory, or the tokenizer.json in it. Into a zeroed struct, which chat_template_close ends, also after
  * an error. */
-status chat_template_read(chat_template *out, const char *tokenizer_name);
-void chat_template_ignore(chat_template *t); /* another format is asked for: only the path stays */
-void chat_template_fini(chat_template *t);
+status chat_template_open(chat_template *out, const char *tokenizer_name, bool *found);
+void chat_template_close(chat_template *t);
+/* The one for a conversation with or without tools, as transformers chooses; NULL: none. */
+const jinja *chat_template_choose(const chat_template *t, bool has_tools);
+bool chat_template_reads(const chat_template *t, const char *variable); /* does any of them? */

@@ -19,11 +19,12 @@ typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL } data_format;
 bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .json, .ndjson */
 typedef enum data_train_on { TRAIN_ON_RESPONSE, TRAIN_ON_ALL } data_train_on;
 typedef enum chat_format {
-    CHAT_AUTO, /* the tokenizer's own template where it is known, else what its special tokens say, else none */
+    CHAT_AUTO, /* the tokenizer's own template, else what its special tokens say, else none */
     CHAT_NONE, /* prompt, response, end of text */
     CHAT_CHATML,
     CHAT_LLAMA3,
     CHAT_LLAMA2,
+    CHAT_TEMPLATE, /* the tokenizer's own, rendered */
     CHAT_COUNT
 } chat_format;
 
@@ -43,7 +44,9 @@ typedef struct data_options {
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
     chat_format chat;
     const char
-        *eos_token;    /* the token that ends a document; NULL or "": the tokenizer's own; "none": nothing ends one */
+        *eos_token; /* the token that ends a document; NULL or "": the tokenizer's own; "none": nothing ends one */
+    const char *chat_kwargs; /* see chat_options */
+    bool train_on_newline;
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
     int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
@@ -106,28 +109,37 @@ void decode_stream_close(decode_stream *s);
 
 /* ---- conversations: how a record becomes tokens --------------------------------------------------------------- */
 
-/* Control tokens come from the template alone: "<|im_end|>" inside a prompt, a response or a message is text. (In a
- * RECORD_TEXT it is the token: such files are often written with a template already.) Where the tokenizer's own template
- * has a system message for conversations without one (Qwen2.5), it is there; a document begins with BOS where the
- * tokenizer's file puts one before a text. A prompt is encoded as it is when it stands alone, so that what a model was
- * trained to continue is what it is asked to continue. */
+/* With CHAT_TEMPLATE a conversation is what transformers' apply_chat_template makes of it, text and ids; thoughts, tool
+ * calls, tools and roles of any name included. Control tokens come from the template or the format alone: "<|im_end|>"
+ * inside a prompt, a response or a message is text. (In a RECORD_TEXT it is the token: such files are often written with a
+ * template already.) A document begins with BOS where the tokenizer's file puts one before a text. A prompt is encoded as
+ * it is when it stands alone, so that what a model was trained to continue is what it is asked to continue. */
 typedef struct chat chat;
 typedef struct chat_tokens { /* zero it, use it again with n = 0, free it */
     int32_t *ids;
     unsigned char *trained; /* 1: the loss counts this token */
     size_t n, capacity, trained_capacity;
 } chat_tokens;
-status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, chat_format wanted);
+typedef struct chat_options {
+    chat_format format;
+    const char *kwargs; /* variables of the template as a JSON object; NULL or "": none */
+    bool
+        train_on_newline; /* what stands behind the token that ends a response counts for the loss too: ChatML's "\n" */
+} chat_options;
+/* A template that cannot be rendered is an error here with CHAT_TEMPLATE, and of the first record that needs it with
+ * CHAT_AUTO. */
+status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, const chat_options *o);
 void chat_close(chat *c);
 chat_format chat_format_of(const chat *c); /* never CHAT_AUTO */
 const char *chat_format_name(chat_format f);
-int32_t chat_end_of_turn(const chat *c); /* the token behind a response; -1: none */
-/* The file with the tokenizer's own template, where CHAT_AUTO did not know it; NULL: no such. */
-const char *chat_unknown_template(const chat *c);
+int32_t chat_end_of_turn(const chat *c);        /* the token behind a response; -1: none */
+bool chat_lacks_end(const chat *c);             /* writes its template no special token behind a response? */
+bool chat_writes_date(const chat *c);           /* does its template read the clock (strftime_now)? */
 void chat_describe(const chat *c, strbuf *out); /* everything that the tokens depend on beside tokenizer and record */
 /* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt, response
  * and EOS. Trained are the responses with the token that ends them, in conversations every turn of the assistant behind
- * n_context; everything with TRAIN_ON_ALL; a text as a whole. */
+ * n_context, its thoughts and tool calls included; where the template has {% generation %} blocks, those. Everything is
+ * with TRAIN_ON_ALL, and a text as a whole. A response that cannot be found in what the template writes is an error. */
 status chat_encode(const chat *c, const data_record *r, data_train_on on, chat_tokens *out);
 /* What a model is asked to continue: all before the last response, with the assistant's header. */
 status chat_encode_prompt(const chat *c, const data_record *r, chat_tokens *out);
@@ -167,6 +179,16 @@ bool dataset_file_report(const dataset *d, split s, size_t file, const char **pa
 uint64_t dataset_fingerprint(const dataset *d);
 /* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc. */
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
+/* Records of the files one after the other, as training writes them, or as a model would be asked: to look at. A record that
+ * cannot be written is an error, or with RECORDS_SKIP handed over with it. */
+typedef struct record_view {
+    const char *path;
+    uint64_t line;
+    const chat_tokens *tokens;
+    const char *error; /* NULL: none */
+} record_view;
+typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
+status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
 bool data_source_has_records(const data_options *o); /* is any of its files one of JSON lines */
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows

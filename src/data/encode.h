@@ -9,6 +9,7 @@
  * the cache of words) is an encoder; a call borrows one, so calls from several threads share only the tokenizer. */
 #include "data/data.h"
 #include "data/part.h"
+#include "jinja/jinja.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -278,6 +279,27 @@ void encoder_close(const file_tokenizer *t, encoder *e);
 status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
                              bool specials_as_text, id_list *out);
 status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part *part, id_list *out);
+
+/* A place in a text, and how many of its ids lie before it. */
+typedef struct text_cut {
+    size_t at;   /* byte */
+    bool splits; /* the text behind it is encoded apart where the ids of the text before it would change otherwise */
+    size_t n_before; /* out; a token across a place that does not split lies behind it */
+} text_cut;
+typedef struct text_marks {
+    const jinja_range *content; /* ascending, apart: special tokens that touch these bytes are text */
+    size_t n_content;
+    text_cut *cuts; /* ascending */
+    size_t n_cuts;
+} text_marks;
+/* UTF-8 as one text: the ids are those of the plain text as long as no content holds a special token and nothing splits. */
+status file_tokenizer_encode_marked(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
+                                    const text_marks *m, id_list *out);
+status tokenizer_encode_marked(const tokenizer *t, const char *text, size_t n_bytes, const text_marks *m,
+                               int32_t **tokens, size_t *n, size_t *capacity);
+/* The first special token of the text as it is written, -1: none. any: also added tokens that are not special. */
+int32_t tokenizer_find_special(const tokenizer *t, const char *text, size_t n_bytes, bool any, size_t *start,
+                               size_t *end);
 /* Pre-tokenizers from number `stage` on, then BPE. */
 status pretokenize(const file_tokenizer *t, encoder *e, size_t stage, const piece *p, id_list *out);
 

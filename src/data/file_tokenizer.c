@@ -167,7 +167,35 @@ typedef struct passage {
     encoder *e;
     bool specials_as_text;
     id_list *out;
+    const char *base;        /* where the text begins, for: */
+    const text_marks *marks; /* NULL: none. Then `next_cut` is the first whose place was not yet reached. */
+    size_t next_cut;
+    id_list *scratch;
 } passage;
+
+/* ---- marks ----------------------------------------------------------------------------------------------------- */
+
+/* Does a part of the text hold content? Pieces that were normalized lie elsewhere: no mark counts for them. */
+static bool touches_content(const passage *g, const char *text, size_t start, size_t end) {
+    if (!g->marks) return false;
+    const jinja_range *ranges = g->marks->content;
+    size_t low = 0, high = g->marks->n_content, begin = (size_t)(text - g->base) + start;
+    end += (size_t)(text - g->base);
+    while (low < high) { /* the first range that ends behind `begin` */
+        size_t middle = low + (high - low) / 2;
+        if (ranges[middle].end <= begin) low = middle + 1;
+        else high = middle;
+    }
+    return low < g->marks->n_content && ranges[low].begin < end;
+}
+
+/* All cuts before `at` (a byte of the text) get the number of ids that are out. */
+static void settle_cuts(passage *g, const char *at, size_t n_before) {
+    while (g->marks && g->next_cut < g->marks->n_cuts && g->base + g->marks->cuts[g->next_cut].at <= at)
+        g->marks->cuts[g->next_cut++].n_before = n_before;
+}
+
+/* ---- added tokens ---------------------------------------------------------------------------------------------- */
 
 /* Can what follows an open piece change which text a match takes? */
 static bool is_undecided(const piece *p, const tokenizer_added *a, size_t end) {
@@ -175,10 +203,12 @@ static bool is_undecided(const piece *p, const tokenizer_added *a, size_t end) {
 }
 
 /* Cuts the added tokens of a set out of a piece; the rest goes to `rest`, part by part. A match that does not count (it
- * is part of a word, or specials are text) is passed over as a whole, as the reference does. */
-static status cut_added(const passage *g, const added_set *set, const piece *p, size_t level,
-                        status (*rest)(const passage *g, const piece *p)) {
+ * is part of a word, or specials are text) is passed over as a whole, as the reference does; one that is made of
+ * content is passed over by its first character, because a token of the template may begin in it. */
+static status cut_added(passage *g, const added_set *set, const piece *p, size_t level,
+                        status (*rest)(passage *g, const piece *p)) {
     size_t from = 0, at = 0, start = 0, end = 0, stop = p->length;
+    bool is_source = level == 0; /* the text itself, not a normal form of it */
     int32_t found;
     cut_search *cuts = &g->e->cuts;
     if (set->any_single_word) cut_kill_in_words(cuts, p);
@@ -194,6 +224,10 @@ static status cut_added(const passage *g, const added_set *set, const piece *p, 
             cut_kill(cuts, p->text + start, p->text + end);
             continue;
         }
+        if (is_source && a->special && touches_content(g, p->text, start, end)) {
+            at = start + char_length(p->text[start]);
+            continue;
+        }
         if (a->lstrip) start = MAX(spaces_before(p, from, start), from);
         /* A match may lie in the spaces that the token before it took: those end at `from`. */
         if (a->rstrip) end = spaces_behind(p, MAX(end, from));
@@ -202,9 +236,11 @@ static status cut_added(const passage *g, const added_set *set, const piece *p, 
             TRY(rest(g, &part));
             cut_reached(cuts, p->text + start, level, *g->out->n);
         }
+        if (is_source) settle_cuts(g, p->text + start, *g->out->n);
         if (start != end) id_list_add(g->out, a->id); /* all of it was taken: the reference has no empty tokens */
         from = end;
         cut_reached(cuts, p->text + end, level, *g->out->n);
+        if (is_source) settle_cuts(g, p->text + end, *g->out->n);
     }
     if (p->open && set->any_lstrip) stop = spaces_before(p, from, stop); /* a token may follow and take them */
     if (from >= stop) return OK;
@@ -213,9 +249,9 @@ static status cut_added(const passage *g, const added_set *set, const piece *p, 
     return rest(g, &part);
 }
 
-static status encode_words(const passage *g, const piece *p) { return pretokenize(g->t, g->e, 0, p, g->out); }
+static status encode_words(passage *g, const piece *p) { return pretokenize(g->t, g->e, 0, p, g->out); }
 
-static status encode_plain(const passage *g, const piece *p) {
+static status encode_plain(passage *g, const piece *p) {
     piece normal = *p;
     const file_tokenizer *t = g->t;
     cut_list outer = g->e->cuts.list, cuts = cut_list_of(&g->e->cuts, p);
@@ -227,23 +263,23 @@ static status encode_plain(const passage *g, const piece *p) {
     return rc;
 }
 
-static void allow(encoder *e, size_t n_bytes) {
+static void allow_work(encoder *e, size_t n_bytes) {
     e->n_written_left = growth_most(n_bytes);
-    matcher_begin(&e->matcher);
     matcher_allow(&e->matcher, n_bytes);
 }
 
 status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
                              bool specials_as_text, id_list *out) {
     if (n_bytes == 0) return OK;
-    allow(e, n_bytes);
+    matcher_begin(&e->matcher);
+    allow_work(e, n_bytes);
     if (utf8_check(text, n_bytes).n_bad) {
         e->valid.length = 0;
         text_make_valid(text, n_bytes, &e->valid);
         text = e->valid.text;
         n_bytes = e->valid.length;
     }
-    passage g = {t, e, specials_as_text, out};
+    passage g = {.t = t, .e = e, .specials_as_text = specials_as_text, .out = out, .base = text};
     piece whole = {text, n_bytes, char_length(text[0]), true, false, 0};
     return cut_added(&g, &t->plain, &whole, 0, encode_plain);
 }
@@ -311,7 +347,8 @@ status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part
     size_t wanted = part->wanted;
     part->at_wanted = part->last = (text_boundary){0};
     if (n == 0) return OK;
-    allow(e, n);
+    matcher_begin(&e->matcher);
+    allow_work(e, n);
     if (utf8_check(text, n).n_bad) {
         zone = to_valid(text, n, zone);
         part->wanted = to_valid(text, n, wanted);
@@ -320,7 +357,7 @@ status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part
         text = e->valid.text;
         n = e->valid.length;
     }
-    passage g = {t, e, false, out};
+    passage g = {.t = t, .e = e, .out = out, .base = text};
     piece whole = {text, n, part->is_first ? char_length(text[0]) : 0, part->is_first, part->is_open, part->level};
     cut_search_begin(&e->cuts, part, text, n, zone, *out->n);
     status rc = cut_added(&g, &t->plain, &whole, 0, encode_plain);
@@ -331,5 +368,113 @@ status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part
         if (text != part->text && b->found) b->place = from_valid(part->text, n_given, b->place);
         b->level = file_tokenizer_level(t, b->level);
     }
+    return rc;
+}
+
+/* ---- text of which parts are content ----------------------------------------------------------------------------- */
+
+/* Appends a piece to the scratch list, or as it would be alone. */
+static status encode_apart(const passage *g, const piece *p, bool specials_as_text, id_list *out) {
+    passage alone = {.t = g->t, .e = g->e, .specials_as_text = specials_as_text, .out = out, .base = p->text};
+    allow_work(g->e, p->length);
+    return encode_plain(&alone, p);
+}
+
+/* Special tokens among ids from `from` on: what the normal form of a piece held. */
+static size_t count_specials(const passage *g, const id_list *ids, size_t from) {
+    size_t n = 0;
+    for (size_t i = from; i < *ids->n; i++) {
+        const tokenizer_added *a = g->t->added_by_id[(*ids->ids)[i]];
+        n += a && a->special;
+    }
+    return n;
+}
+
+/* The next stretch of a piece that is content, or is none. */
+static piece next_stretch(const passage *g, const piece *p, size_t *at, bool *is_content) {
+    const text_marks *m = g->marks;
+    size_t offset = (size_t)(p->text - g->base), from = *at, end = p->length;
+    *is_content = false;
+    for (size_t i = 0; i < m->n_content; i++) {
+        const jinja_range *r = &m->content[i];
+        if (r->end <= offset + from) continue;
+        *is_content = r->begin <= offset + from;
+        end = MIN(end, (*is_content ? r->end : r->begin) - offset);
+        break;
+    }
+    *at = end;
+    return piece_part(p, from, end);
+}
+
+/* Special tokens that match normalized text are found behind the marks. Where content may hold one (more are found than
+ * the template wrote), template and content are encoded apart. */
+static status encode_guarded(passage *g, const piece *p, id_list *out) {
+    size_t from = *out->n, n_own = 0;
+    bool is_content;
+    TRY(encode_apart(g, p, false, out));
+    size_t n_found = count_specials(g, out, from);
+    if (n_found == 0 || !touches_content(g, p->text, 0, p->length)) return OK;
+    for (size_t at = 0; at < p->length;) {
+        piece part = next_stretch(g, p, &at, &is_content);
+        *g->scratch->n = 0;
+        if (!is_content) TRY(encode_apart(g, &part, false, g->scratch));
+        n_own += count_specials(g, g->scratch, 0);
+    }
+    if (n_own == n_found) return OK;
+    *out->n = from;
+    for (size_t at = 0; at < p->length;) {
+        piece part = next_stretch(g, p, &at, &is_content);
+        TRY(encode_apart(g, &part, is_content, out));
+    }
+    return OK;
+}
+
+/* A piece without added tokens, with the cuts in it. */
+static status encode_marked(passage *g, const piece *whole) {
+    piece p = *whole;
+    const char *end = p.text + p.length;
+    size_t from = *g->out->n;
+    settle_cuts(g, p.text, from);
+    TRY(encode_guarded(g, &p, g->out));
+    while (g->next_cut < g->marks->n_cuts) {
+        text_cut *cut = &g->marks->cuts[g->next_cut];
+        const char *place = g->base + cut->at;
+        if (place >= end) break;
+        int32_t *ids = NULL;
+        size_t n = 0, capacity = 0, same = 0;
+        id_list head = {&ids, &n, &capacity};
+        piece before = piece_part(&p, 0, (size_t)(place - p.text));
+        status rc = encode_guarded(g, &before, &head);
+        while (rc == OK && same < n && from + same < *g->out->n && ids[same] == (*g->out->ids)[from + same]) same++;
+        if (rc == OK && same < n && cut->splits) {
+            *g->out->n = from;
+            for (size_t i = 0; i < n; i++) id_list_add(g->out, ids[i]);
+            p = piece_part(&p, (size_t)(place - p.text), p.length);
+            from = *g->out->n;
+            cut->n_before = from;
+            rc = encode_guarded(g, &p, g->out);
+        } else {
+            cut->n_before = from + same;
+        }
+        free(ids);
+        TRY(rc);
+        g->next_cut++;
+    }
+    return OK;
+}
+
+status file_tokenizer_encode_marked(const file_tokenizer *t, encoder *e, const char *text, size_t n_bytes,
+                                    const text_marks *m, id_list *out) {
+    int32_t *ids = NULL;
+    size_t n = 0, capacity = 0;
+    id_list scratch = {&ids, &n, &capacity};
+    passage g = {.t = t, .e = e, .out = out, .base = text, .marks = m, .scratch = &scratch};
+    ASSERT(utf8_check(text, n_bytes).n_bad == 0);
+    matcher_begin(&e->matcher);
+    allow_work(e, n_bytes);
+    piece whole = {text, n_bytes, n_bytes ? char_length(text[0]) : 0, true, false, 0};
+    status rc = n_bytes ? cut_added(&g, &t->plain, &whole, 0, encode_marked) : OK;
+    settle_cuts(&g, text + n_bytes, *out->n);
+    free(ids);
     return rc;
 }

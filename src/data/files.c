@@ -192,12 +192,16 @@ static bool is_text_file(const data_options *o, const char *path) {
     return o->format == FORMAT_AUTO ? !data_is_records(path) : o->format == FORMAT_TEXT;
 }
 
+bool data_is_record_file(const data_options *o, const char *path) { return !is_text_file(o, path); }
+
 static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {
     status rc = OK;
     chat *c = NULL;
     bool any_prompts = false;
     tokenize_job job = {0};
-    TRY(chat_open(&c, t, tokenizer_name, o->chat));
+    TRY(chat_open(
+        &c, t, tokenizer_name,
+        &(chat_options){.format = o->chat, .kwargs = o->chat_kwargs, .train_on_newline = o->train_on_newline}));
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
     for (size_t i = 0; i < s->n_files; i++) {
         token_store *store = &s->stores[i];
@@ -213,11 +217,15 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
         }
         any_prompts |= store->has_prompts;
     }
-    if (any_prompts && chat_unknown_template(c))
+    if (any_prompts && chat_lacks_end(c))
         log_warn(
-            "the chat template in %s is not chatml, llama3 or llama2: prompts and responses are written without one; "
-            "data.chat chooses another way",
-            chat_unknown_template(c));
+            "the tokenizer's chat template writes no special token behind an answer: a model trained with it does not "
+            "learn to stop");
+    if (any_prompts && chat_writes_date(c))
+        log_warn(
+            "the tokenizer's chat template writes the date of today (strftime_now): another day gives other tokens, "
+            "and a run does not resume with them; many templates take a fixed one: "
+            "data.chat_kwargs={\"date_string\": \"26 Jul 2024\"}");
 done:
     tokenize_job_close(&job);
     chat_close(c);

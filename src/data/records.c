@@ -2,7 +2,8 @@
  *
  * records_open walks the file once and keeps where each good record lies, sixteen bytes each; records_get reads that
  * line again. So a file of any size can be asked for record i, and a bad line 12,345 is known at the start, not after
- * an hour. jansson checks JSON and UTF-8 and refuses duplicate keys; integers may have any size, nobody reads them. */
+ * an hour. jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: where one is beyond 64
+ * bits all numbers of its line are read as reals, and a template that would print one refuses the record. */
 #include "data/records.h"
 #include "data/reader.h"
 
@@ -44,7 +45,7 @@ static status get_string(const json_t *object, const char *key, place at, bool m
 
 /* A list of turns: the key it stands under, and those of a turn's role and text. */
 typedef struct turn_style {
-    const char *list, *role, *content, *roles[TURN_COUNT];
+    const char *list, *role, *content, *roles[TURN_OTHER];
 } turn_style;
 
 static const turn_style messages_style = {"messages", "role", "content", {"system", "user", "assistant"}};
@@ -63,21 +64,28 @@ static bool is_nothing(const json_t *v) {
            (json_is_string(v) && json_string_length(v) == 0);
 }
 
-/* What a turn may say beside its text, and would be lost. The content beside tool_calls is often null: this is the
- * reason, so it is looked at first. */
-static status refuse_beside_content(const json_t *m, const turn_style *t, size_t index, place at) {
-    static const struct {
-        const char *key, *expected;
-    } keys[] = {{"tool_calls", "plain text turns only"},
-                {"function_call", "plain text turns only"},
-                {"reasoning_content", "thoughts inside the text, as <think>...</think>, or none"},
-                {"reasoning", "thoughts inside the text, as <think>...</think>, or none"},
-                {"thinking", "thoughts inside the text, as <think>...</think>, or none"}};
-    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
-        if (!is_nothing(json_object_get(m, keys[i].key)))
-            return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected %s" SKIP_HINT, at.path, at.line, t->list,
-                       index, keys[i].key, keys[i].expected);
-    return OK;
+/* What a turn may say beside its text. The content beside tool_calls is often null: this is the reason, so it is looked
+ * at first. */
+static const struct {
+    const char *key, *expected;
+} beyond_text[] = {{"tool_calls", "plain text turns only"},
+                   {"function_call", "plain text turns only"},
+                   {"reasoning_content", "thoughts inside the text, as <think>...</think>, or none"},
+                   {"reasoning", "thoughts inside the text, as <think>...</think>, or none"},
+                   {"thinking", "thoughts inside the text, as <think>...</think>, or none"},
+                   {"role", "system, user or assistant"},
+                   {"content", "a string"}};
+
+static const char *find_beyond_text(const json_t *m) {
+    for (size_t i = 0; i < ARRAY_LENGTH(beyond_text) - 2; i++)
+        if (!is_nothing(json_object_get(m, beyond_text[i].key))) return beyond_text[i].key;
+    return NULL;
+}
+
+static const char *expected_instead(const char *key) {
+    for (size_t i = 0; i < ARRAY_LENGTH(beyond_text); i++)
+        if (strcmp(key, beyond_text[i].key) == 0) return beyond_text[i].expected;
+    return "nothing";
 }
 
 /* OpenAI's files leave a turn of the assistant out of the loss with "weight": 0. */
@@ -92,26 +100,75 @@ static status refuse_weight(const json_t *m, const turn_style *t, size_t index, 
                at.path, at.line, t->list, index, *number ? number : kind_of(weight));
 }
 
-static status read_message(const json_t *m, const turn_style *t, size_t index, place at, record_message *out) {
+/* A role is part of the template's own text (it writes "<|" + role + "|>"), so it must be a word. */
+static bool is_role(const char *role) {
+    size_t n = strspn(role, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. ");
+    return n > 0 && n <= 64 && role[n] == 0;
+}
+
+static status read_role(const json_t *role, const turn_style *t, size_t index, place at, turn_role *out) {
+    const char *name = json_string_value(role);
+    for (*out = 0; *out < TURN_OTHER; (*out)++)
+        if (strcmp(name, t->roles[*out]) == 0) return OK;
+    if (t == &sharegpt_style)
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s '%.50s', expected %s, %s or %s" SKIP_HINT, at.path,
+                   at.line, t->list, index, t->role, name, t->roles[TURN_SYSTEM], t->roles[TURN_USER],
+                   t->roles[TURN_ASSISTANT]);
+    if (!is_role(name))
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s '%.50s', expected a word of letters and digits" SKIP_HINT,
+                   at.path, at.line, t->list, index, t->role, name);
+    return OK;
+}
+
+/* Text, or a list of parts that are text; nothing where something else is said. */
+static status read_content(const json_t *content, const turn_style *t, size_t index, place at, record_message *out) {
+    const json_t *part;
+    size_t i;
+    if (json_is_string(content)) {
+        out->content = span_of(content);
+        return OK;
+    }
+    if (is_nothing(content) && !json_is_array(content) && out->beyond) return OK;
+    if (!json_is_array(content))
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s, expected a string" SKIP_HINT, at.path, at.line,
+                   t->list, index, t->content, kind_of(content));
+    json_array_foreach((json_t *)(uintptr_t)content, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") == 0 && json_is_string(json_object_get(part, "text"))) continue;
+        return ERR(ERR_INPUT,
+                   "%s:%llu: %.100s[%zu]: %s[%zu]: found %s%.50s, expected {\"type\": \"text\", \"text\"}" SKIP_HINT,
+                   at.path, at.line, t->list, index, t->content, i, type ? "type " : kind_of(part), type ? type : "");
+    }
+    if (!out->beyond) out->beyond = "content";
+    return OK;
+}
+
+/* Appends the turn to p->turns. */
+static status read_message(record_parser *p, json_t *m, const turn_style *t, size_t index, place at,
+                           record_message *out) {
+    *out = (record_message){0};
     if (!json_is_object(m))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
                    t->list, index, kind_of(m), t->role, t->content);
     const json_t *role = json_object_get(m, t->role), *content = json_object_get(m, t->content);
-    TRY(refuse_beside_content(m, t, index, at));
-    if (!json_is_string(role) || !json_is_string(content))
+    if (!json_is_string(role))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
                    at.line, t->list, index, t->role, kind_of(role), t->content, kind_of(content));
-    for (out->role = 0; out->role < TURN_COUNT; out->role++)
-        if (strcmp(json_string_value(role), t->roles[out->role]) == 0) break;
-    if (out->role == TURN_COUNT)
-        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s '%.50s', expected %s, %s or %s" SKIP_HINT, at.path,
-                   at.line, t->list, index, t->role, json_string_value(role), t->roles[TURN_SYSTEM],
-                   t->roles[TURN_USER], t->roles[TURN_ASSISTANT]);
-    out->content = span_of(content);
-    if (out->role == TURN_ASSISTANT && out->content.length == 0)
+    TRY(read_role(role, t, index, at, &out->role));
+    if (t == &sharegpt_style && !json_is_string(content))
+        return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s, expected a string" SKIP_HINT, at.path, at.line,
+                   t->list, index, t->content, kind_of(content));
+    out->beyond = find_beyond_text(m);
+    if (!out->beyond && out->role == TURN_OTHER) out->beyond = "role";
+    bool says_more = out->beyond != NULL;
+    TRY(read_content(content, t, index, at, out));
+    if (out->role == TURN_ASSISTANT && is_nothing(content) && !says_more)
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
                    at.path, at.line, t->list, index);
-    return out->role == TURN_ASSISTANT ? refuse_weight(m, t, index, at) : OK;
+    if (out->role == TURN_ASSISTANT) TRY(refuse_weight(m, t, index, at));
+    if (t == &sharegpt_style) json_array_append_new(p->turns, record_turn(turn_role_name(out->role), out->content));
+    else json_array_append(p->turns, m);
+    return OK;
 }
 
 /* Appends a list of turns to the record. */
@@ -122,22 +179,54 @@ static status read_turns(record_parser *p, const turn_style *t, place at, data_r
                    at.line, t->list, json_is_array(list) ? "an empty list" : kind_of(list), t->role, t->content);
     size_t first = out->n_messages, n = json_array_size(list);
     p->messages = array_grow(p->messages, &p->capacity, first + n, sizeof *p->messages);
-    for (size_t i = 0; i < n; i++) TRY(read_message(json_array_get(list, i), t, i, at, &p->messages[first + i]));
+    for (size_t i = 0; i < n; i++) TRY(read_message(p, json_array_get(list, i), t, i, at, &p->messages[first + i]));
     out->kind = RECORD_MESSAGES;
     out->messages = p->messages;
     out->n_messages = first + n;
+    out->turns = p->turns;
     return OK;
 }
 
-/* Published templates write tools into the system turn, which the formats here do not. */
-static status refuse_tools(const json_t *root, place at) {
-    const json_t *tools = json_object_get(root, "tools");
-    if (is_nothing(tools)) return OK;
-    return ERR(
-        ERR_INPUT,
-        "%s:%llu: key 'tools': found %s, expected conversations without tools (jq -c 'del(.tools)' takes the key "
-        "away, where the turns say all)" SKIP_HINT,
-        at.path, at.line, kind_of(tools));
+/* A list, or a string that holds one as JSON: so data sets keep tools of different shapes in one column. */
+static status read_tools(record_parser *p, place at, data_record *out) {
+    json_t *tools = json_object_get(p->root, "tools");
+    if (!tools || json_is_null(tools) || (json_is_string(tools) && json_string_length(tools) == 0)) return OK;
+    json_decref(p->tools);
+    if (json_is_string(tools))
+        p->tools = json_loadb(json_string_value(tools), json_string_length(tools),
+                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    else p->tools = json_incref(tools);
+    if (!json_is_array(p->tools))
+        return ERR(ERR_INPUT,
+                   "%s:%llu: key 'tools': found %s, expected a list of tools, or one as JSON in a string" SKIP_HINT,
+                   at.path, at.line, json_is_string(tools) ? "a string that holds no list" : kind_of(tools));
+    const json_t *tool;
+    size_t i;
+    json_array_foreach(p->tools, i, tool) {
+        if (!json_is_object(tool))
+            return ERR(ERR_INPUT, "%s:%llu: tools[%zu]: found %s, expected an object" SKIP_HINT, at.path, at.line, i,
+                       kind_of(tool));
+    }
+    out->tools = p->tools;
+    return OK;
+}
+
+/* Variables of the template that are none of its messages: "enable_thinking". Those that ralo sets are not theirs: a
+ * record must not name the token that ends a turn. */
+static status read_template_kwargs(record_parser *p, place at, data_record *out) {
+    json_t *kwargs = json_object_get(p->root, "chat_template_kwargs");
+    if (!kwargs || json_is_null(kwargs)) return OK;
+    if (!json_is_object(kwargs))
+        return ERR(ERR_INPUT, "%s:%llu: key 'chat_template_kwargs': found %s, expected an object" SKIP_HINT, at.path,
+                   at.line, kind_of(kwargs));
+    const char *bad = template_kwargs_reserved(kwargs);
+    if (bad)
+        return ERR(ERR_INPUT,
+                   "%s:%llu: chat_template_kwargs: found '%.50s', which ralo sets itself, expected other variables of "
+                   "the template" SKIP_HINT,
+                   at.path, at.line, bad);
+    out->template_kwargs = kwargs;
+    return OK;
 }
 
 static status need_answer(const data_record *r, const turn_style *t, place at) {
@@ -150,7 +239,6 @@ static status need_answer(const data_record *r, const turn_style *t, place at) {
 
 static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
                             data_record *out) {
-    TRY(refuse_tools(p->root, at));
     TRY(read_turns(p, t, at, out));
     return o->may_lack_response ? OK : need_answer(out, t, at);
 }
@@ -181,7 +269,6 @@ static status read_pair_or_turns(record_parser *p, const char *prompt, const cha
                    at.path, at.line, prompt, response, kind_of(asked), kind_of(answer), messages_style.role,
                    messages_style.content);
     turn_style of_prompt = messages_under(prompt);
-    TRY(refuse_tools(p->root, at));
     TRY(read_turns(p, &of_prompt, at, out));
     out->n_context = out->n_messages;
     if (is_open) return OK;
@@ -297,27 +384,86 @@ static status refuse_list(const char *text, size_t n_bytes, place at) {
         at.path, at.line);
 }
 
+static status load_line(record_parser *p, const char *text, size_t n_bytes, place at, bool *has_rounded_numbers) {
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_error_t error;
+    json_decref(p->root);
+    json_decref(p->turns);
+    p->turns = json_array();
+    p->root = json_loadb(text, n_bytes, flags, &error);
+    *has_rounded_numbers = !p->root && json_error_code(&error) == json_error_numeric_overflow;
+    if (*has_rounded_numbers) p->root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
+    if (p->root) return OK;
+    return ERR(ERR_INPUT,
+               "%s:%llu: found what is no JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
+               at.path, at.line, error.position, error.text);
+}
+
 status record_parse(record_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t number,
                     const record_options *o, data_record *out) {
-    json_error_t error;
     place at = {path, (unsigned long long)number};
     *out = (data_record){.path = path, .line = number};
     TRY(refuse_list(text, n_bytes, at));
-    json_decref(p->root);
-    p->root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
-    if (!p->root)
-        return ERR(
-            ERR_INPUT,
-            "%s:%llu: found what is no JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
-            path, at.line, error.position, error.text);
-    return read_shape(p, o, at, out);
+    TRY(load_line(p, text, n_bytes, at, &out->has_rounded_numbers));
+    TRY(read_shape(p, o, at, out));
+    if (out->kind == RECORD_TEXT) return OK;
+    TRY(read_tools(p, at, out));
+    return read_template_kwargs(p, at, out);
 }
 
 void record_parser_close(record_parser *p) {
     json_decref(p->root);
+    json_decref(p->turns);
+    json_decref(p->tools);
     strbuf_fini(&p->joined);
     free(p->messages);
     *p = (record_parser){0};
+}
+
+/* ---- what only a template writes ------------------------------------------------------------------------------- */
+
+const char *template_kwargs_reserved(const json_t *kwargs) {
+    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)kwargs, key, v) {
+        if (str_ends_with(key, "_token")) return key;
+        for (size_t i = 0; i < ARRAY_LENGTH(own); i++)
+            if (strcmp(key, own[i]) == 0) return key;
+    }
+    return NULL;
+}
+
+json_t *record_turn(const char *role, span content) {
+    json_t *text = json_stringn(content.length ? content.text : "", content.length);
+    return text ? json_pack("{s:s, s:o}", "role", role, "content", text) : NULL;
+}
+
+status record_check_plain(const data_record *r) {
+    place at = {r->path, (unsigned long long)r->line};
+    for (size_t i = 0; i < r->n_messages; i++) {
+        const char *key = r->messages[i].beyond;
+        if (!key) continue;
+        const json_t *v = json_object_get(json_array_get(r->turns, i), key);
+        bool is_role = strcmp(key, "role") == 0;
+        return ERR(ERR_INPUT,
+                   "%s:%llu: turn %zu: found %s%s%.50s, expected %s: only a model's own chat template writes more "
+                   "(data.chat=auto with a tokenizer that has one)" SKIP_HINT,
+                   at.path, at.line, i + 1, key, is_role ? " " : ": ", is_role ? json_string_value(v) : kind_of(v),
+                   expected_instead(key));
+    }
+    if (r->tools && json_array_size(r->tools) > 0)
+        return ERR(ERR_INPUT,
+                   "%s:%llu: key 'tools': found a list, expected conversations without tools: only a model's own chat "
+                   "template writes them (data.chat=auto with a tokenizer that has one; jq -c 'del(.tools)' takes the "
+                   "key away, where the turns say all)" SKIP_HINT,
+                   at.path, at.line);
+    if (r->template_kwargs && json_object_size(r->template_kwargs) > 0)
+        return ERR(ERR_INPUT,
+                   "%s:%llu: key 'chat_template_kwargs': found variables of a template, expected none where no chat "
+                   "template is rendered (data.chat=auto with a tokenizer that has one)" SKIP_HINT,
+                   at.path, at.line);
+    return OK;
 }
 
 /* ---- what is left out ---------------------------------------------------------------------------------------- */

@@ -6,11 +6,14 @@
  *     {"messages": [{"role", "content"}, ...]}   {"conversations": [{"from", "value"}, ...]}, which is ShareGPT's
  *     {"prompt": [{"role", "content"}, ...], "completion": [{"role", "content"}, ...]}, which is TRL's
  *     or the two columns that the options name, which hold two texts or two such lists.
+ * Beside turns may stand `tools` (a list, or a string that holds one) and `chat_template_kwargs` (an object), as TRL has
+ * them; a turn may have any role and hold tool calls, thoughts and other keys. A chat template gets all of it as it is;
+ * the built-in formats write system, user and assistant with their text and refuse the rest (record_check_plain).
  * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
  *
  * Promises
- *   - A record that is handed out is whole: every string is UTF-8, no response is empty (see may_lack_response), roles
- *     are known.
+ *   - A record that is handed out is whole: every string is UTF-8, no response is empty (see may_lack_response), a role
+ *     is a plain word.
  *   - Every other line is an error that names file:line, what was found and what was expected (RECORDS_STOP), or is
  *     counted, and the first few are named in the log (RECORDS_SKIP). Nothing is guessed and nothing is passed over
  *     silently.
@@ -38,11 +41,12 @@ typedef struct record_options {
 } record_options;
 #define RECORD_MAX_LINE ((uint64_t)64 << 20)
 
-typedef enum turn_role { TURN_SYSTEM, TURN_USER, TURN_ASSISTANT, TURN_COUNT } turn_role;
-const char *turn_role_name(turn_role r); /* "system", "user", "assistant" */
+typedef enum turn_role { TURN_SYSTEM, TURN_USER, TURN_ASSISTANT, TURN_OTHER, TURN_COUNT } turn_role;
+const char *turn_role_name(turn_role r); /* "system", "user", "assistant"; of others NULL */
 typedef struct record_message {
     turn_role role;
-    span content;
+    span content;       /* empty where it is no string */
+    const char *beyond; /* the first key that says more than role and text: "tool_calls", "role"; NULL: none */
 } record_message;
 
 typedef enum data_record_kind { RECORD_TEXT, RECORD_PAIR, RECORD_MESSAGES } data_record_kind;
@@ -55,7 +59,15 @@ typedef struct data_record {
     const record_message *messages; /* RECORD_MESSAGES: at least one of them, behind n_context, is the assistant's */
     size_t n_messages;
     size_t n_context; /* that many come first and are the prompt: what the assistant says in them is no response */
+    /* What a template gets: the turns as JSON objects with "role" and "content" (RECORD_MESSAGES), and what stands beside
+     * them; NULL: nothing. Hold a reference to keep one beyond the next record. */
+    json_t *turns, *tools, *template_kwargs;
+    bool has_rounded_numbers; /* an integer of the line is beyond 64 bits: all of them are reals */
 } data_record;
+/* The error for the first thing in a record that only a template can write. */
+status record_check_plain(const data_record *r);
+const char *template_kwargs_reserved(const json_t *kwargs); /* a name that ralo sets itself; NULL: none */
+json_t *record_turn(const char *role, span content);        /* {"role", "content"}; NULL: the content is not UTF-8 */
 
 typedef struct records records;
 /* Reads the whole file once, so that what is wrong in it is known before the first record is used. */
@@ -70,7 +82,7 @@ status records_get(records *r, uint64_t i, data_record *out);
 
 /* Memory of one record at a time: zero it, use it for many lines, close it. */
 typedef struct record_parser {
-    json_t *root;
+    json_t *root, *turns, *tools;
     strbuf joined;
     record_message *messages;
     size_t capacity;

@@ -37,6 +37,7 @@ typedef struct file_entry {
     double weight; /* 0: none was given */
 } file_entry;
 /* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character behind it as it is. All have weights or none has. */
+bool data_is_record_file(const data_options *o, const char *path); /* does it hold JSON lines? */
 status file_list_parse(const char *source, file_entry **out, size_t *n);
 void file_list_free(file_entry *entries, size_t n);
 

@@ -238,6 +238,38 @@ status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_byte
     return rc;
 }
 
+status tokenizer_encode_marked(const tokenizer *t, const char *text, size_t n_bytes, const text_marks *m,
+                               int32_t **tokens, size_t *n, size_t *capacity) {
+    id_list out = {tokens, n, capacity};
+    size_t before = *n;
+    ASSERT(t->file); /* bytes have no special tokens that a text could hold */
+    encoder *e = encoder_take(t);
+    status rc = file_tokenizer_encode_marked(t->file, e, text, n_bytes, m, &out);
+    encoder_give(t, e);
+    if (rc != OK) *n = before;
+    return rc;
+}
+
+int32_t tokenizer_find_special(const tokenizer *t, const char *text, size_t n_bytes, bool any, size_t *start,
+                               size_t *end) {
+    if (!t->file) return -1;
+    const tokenizer_file *f = &t->file->file;
+    for (size_t at = 0; at < n_bytes; at++) {
+        const tokenizer_added *longest = NULL;
+        for (size_t i = 0; i < f->n_added; i++) {
+            const tokenizer_added *a = &f->added[i];
+            if ((!any && !a->special) || a->content.length == 0 || a->content.length > n_bytes - at) continue;
+            if (memcmp(a->content.text, text + at, a->content.length) != 0) continue;
+            if (!longest || a->content.length > longest->content.length) longest = a;
+        }
+        if (!longest) continue;
+        *start = at;
+        *end = at + longest->content.length;
+        return longest->id;
+    }
+    return -1;
+}
+
 status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity) {
     return tokenizer_encode_with(t, text, n_bytes, 0, tokens, n, capacity);

@@ -247,7 +247,7 @@ void dict_set(render *r, dict *d, value key, value v) {
     }
     if (d->n == d->capacity) {
         size_t capacity = d->capacity ? d->capacity * 2 : 4;
-        if (capacity > UINT32_MAX / 4 || !memory_take(r, capacity * sizeof *d->entries)) return;
+        if (!memory_take(r, capacity * sizeof *d->entries)) return;
         dict_entry *entries = arena_array(&r->memory, dict_entry, capacity);
         if (d->n) memcpy(entries, d->entries, d->n * sizeof *entries);
         d->entries = entries;
@@ -574,7 +574,7 @@ void builder_fini(builder *b) {
 static bool builder_reserve(builder *b, size_t n) {
     if (n <= b->capacity - b->length) return true;
     size_t grown = MAX(b->capacity * 2, MAX(b->length + n, (size_t)64)), widths = b->mask ? 2 : 1;
-    if (n > b->r->most.value_bytes || !memory_take(b->r, (grown - b->capacity) * widths)) return false;
+    if (!memory_take(b->r, (grown - b->capacity) * widths)) return false;
     b->r->builder_bytes += (grown - b->capacity) * widths;
     b->text = realloc(b->text, grown);
     if (b->mask) b->mask = realloc(b->mask, grown);

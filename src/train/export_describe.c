@@ -68,6 +68,8 @@ status export_describe(const train_request *r, const dataset *d, char **out) {
     data_report data = {.chat = CHAT_AUTO};
     if (d) dataset_report(d, SPLIT_TRAIN, &data);
     if (data.chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(data.chat)));
+    if (data.chat == CHAT_TEMPLATE && r->data.chat_kwargs && *r->data.chat_kwargs)
+        json_object_set_new(root, "chat_kwargs", json_string(r->data.chat_kwargs));
     *out = json_dumps(root, JSON_COMPACT);
     ASSERT(*out);
 done:

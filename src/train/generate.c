@@ -108,6 +108,7 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     TRY(model_source_tokenizer(s, &g->tokenizer));
     g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
     g->chat = s->chat;
+    g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
     TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
     TRY(request_make(&r, &s->config, o));
     TRY(plan_compile(&g->plan, &r));
@@ -168,8 +169,12 @@ status generator_encode(const generator *g, const char *text, size_t n_bytes, in
     return tokenizer_encode_with(g->tokenizer, text, n_bytes, flags, tokens, n, capacity);
 }
 
-status generator_chat(const generator *g, chat_format wanted, chat **out) {
-    return chat_open(out, g->tokenizer, g->tokenizer_name, wanted == CHAT_AUTO ? g->chat : wanted);
+status generator_chat(const generator *g, const chat_options *wanted, chat **out) {
+    chat_options o = *wanted;
+    if (o.format == CHAT_AUTO) o.format = g->chat;
+    bool may_render = o.format == CHAT_AUTO || o.format == CHAT_TEMPLATE;
+    if (!o.kwargs && may_render) o.kwargs = g->chat_kwargs;
+    return chat_open(out, g->tokenizer, g->tokenizer_name, &o);
 }
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */

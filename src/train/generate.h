@@ -104,8 +104,8 @@ int64_t generator_context(const generator *g);
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
 /* How the model's turns are written; CHAT_AUTO: as the run was trained where its checkpoint says, else as the tokenizer
- * says. The caller closes it, before the generator. */
-status generator_chat(const generator *g, chat_format wanted, chat **out);
+ * says; no kwargs: those of the run. The caller closes it, before the generator. */
+status generator_chat(const generator *g, const chat_options *wanted, chat **out);
 status sampling_check(const sampling_options *s); /* ranges, named */
 /* n_prompts * n_completions of them, those of one prompt together, in the order of the prompts. After an error there are
  * none. observer may be NULL. */

@@ -10,6 +10,7 @@ struct generator {
     tokenizer *tokenizer;
     const char *tokenizer_name;
     chat_format chat; /* CHAT_AUTO: as the tokenizer says */
+    const char *chat_kwargs;
     int32_t *eos;
     size_t n_eos;
     page_pool pages;

@@ -84,6 +84,8 @@ static status open_checkpoint(model_source *s, const char *path, const char *giv
     else TRY(checkpoint_tokenizer(s, description));
     s->generation = json_incref(json_object_get(description, "generation"));
     s->chat = find_chat(json_string_value(json_object_get(description, "chat")), s->dir);
+    const char *kwargs = json_string_value(json_object_get(description, "chat_kwargs"));
+    s->chat_kwargs = kwargs ? arena_string(&s->memory, kwargs) : NULL;
     return OK;
 }
 

@@ -7,6 +7,7 @@ typedef struct model_source {
     model_config config;
     const char *tokenizer;     /* for tokenizer_open */
     chat_format chat;          /* its turns were trained in; CHAT_AUTO: nobody says */
+    const char *chat_kwargs;   /* of its template then; NULL: none */
     json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
     checkpoint_reader *reader; /* NULL: a Hugging Face directory */
     arena memory;

@@ -2,7 +2,8 @@
  *
  * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"}), then the file.
  * Of a file that is accepted: the promises of records.h hold for every record, each becomes tokens of the vocabulary, and
- * so do the rows of a data set made of it. */
+ * so do the rows of a data set made of it. A chat template that writes everything of a record writes as many end-of-turn
+ * tokens as the record has turns: no content makes one. */
 #include "data/data.h"
 #include "fuzz/fuzz.h"
 
@@ -40,6 +41,18 @@ static void request_read(request *q, const span *section) {
     json_decref(o);
 }
 
+enum { END_OF_TURN = 2 };
+#define ADDED(id, text)                                                                                          \
+    "{\"id\": " id ", \"content\": \"" text "\", \"special\": true, \"single_word\": false, \"lstrip\": false, " \
+    "\"rstrip\": false, \"normalized\": false}"
+static const char tokenizer_json[] = "{\"added_tokens\": [" ADDED("1", "<|im_start|>") ", " ADDED(
+    "2", "<|im_end|>") "], "
+                       "\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0}, \"merges\": []}}";
+static const char template[] = "{{ tools | tojson }}{{ x }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' "
+                               "}}{{ m.content }}{{ m | tojson }}"
+                               "{% for c in m.tool_calls or [] %}{{ c }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+                               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
 static void check_span(const span *s) { ASSERT(s->length == 0 || utf8_check(s->text, s->length).n_bad == 0); }
 
 static void check_record(const data_record *r) {
@@ -53,10 +66,28 @@ static void check_record(const data_record *r) {
     for (size_t i = 0; i < r->n_messages; i++) {
         check_span(&r->messages[i].content);
         ASSERT(r->messages[i].role < TURN_COUNT);
-        bool says = r->messages[i].role == TURN_ASSISTANT && r->messages[i].content.length > 0;
+        bool says =
+            r->messages[i].role == TURN_ASSISTANT && (r->messages[i].content.length > 0 || r->messages[i].beyond);
         answered |= says && i >= r->n_context;
     }
     ASSERT(answered);
+    ASSERT(json_array_size(r->turns) == r->n_messages);
+    ASSERT(!r->tools || json_is_array(r->tools));
+    ASSERT(!r->template_kwargs ||
+           (json_is_object(r->template_kwargs) && !template_kwargs_reserved(r->template_kwargs)));
+}
+
+static void check_rendered(const tokenizer *t, const chat *c, const data_record *r) {
+    chat_tokens out = {0};
+    size_t n_ends = 0;
+    status rc = chat_encode(c, r, TRAIN_ON_RESPONSE, &out);
+    if (rc != OK) fuzz_refused(rc);
+    for (size_t i = 0; i < out.n; i++) {
+        ASSERT(out.ids[i] >= 0 && out.ids[i] < tokenizer_vocab(t) && out.trained[i] <= 1);
+        n_ends += out.ids[i] == END_OF_TURN;
+    }
+    if (rc == OK && r->kind != RECORD_TEXT) ASSERT(n_ends == (r->kind == RECORD_PAIR ? 2 : r->n_messages));
+    chat_tokens_free(&out);
 }
 
 static void check_tokens(const tokenizer *t, const chat *c, const data_record *r) {
@@ -70,15 +101,21 @@ static void check_tokens(const tokenizer *t, const chat *c, const data_record *r
 
 static void check_records(const char *path, const record_options *o) {
     records *r;
-    tokenizer *t;
-    chat *c;
+    tokenizer *t, *own;
+    chat *c, *rendered;
     uint64_t line = 0;
     status rc = records_open(&r, path, o);
     if (rc != OK) {
         fuzz_refused(rc);
         return;
     }
-    ASSERT(tokenizer_open(&t, "byte") == OK && chat_open(&c, t, "byte", CHAT_NONE) == OK);
+    ASSERT(tokenizer_open(&t, "byte") == OK && chat_open(&c, t, "byte", &(chat_options){.format = CHAT_NONE}) == OK);
+    fuzz_file(1, tokenizer_json, sizeof tokenizer_json - 1);
+    fuzz_file(2, template, sizeof template - 1);
+    const char *directory =
+        fuzz_directory((const char *const[]){"records.jsonl", "tokenizer.json", "chat_template.jinja"}, 3);
+    ASSERT(tokenizer_open(&own, directory) == OK);
+    ASSERT(chat_open(&rendered, own, directory, &(chat_options){.format = CHAT_TEMPLATE}) == OK);
     ASSERT(records_count(r) > 0);
     ASSERT(o->on_error == RECORDS_SKIP || records_skipped(r) == 0);
     for (uint64_t i = 0; i < MIN(records_count(r), (uint64_t)RECORDS_MOST); i++) {
@@ -88,10 +125,13 @@ static void check_records(const char *path, const record_options *o) {
         line = q.line;
         check_record(&q);
         check_tokens(t, c, &q);
+        check_rendered(own, rendered, &q);
     }
     records_close(r);
     chat_close(c);
     tokenizer_close(t);
+    chat_close(rendered);
+    tokenizer_close(own);
 }
 
 static void check_rows(const data_options *o) {
