@@ -13,8 +13,7 @@ same command again goes on where it was stopped. A finding is kept in --dir/find
 import argparse, json, os, re, shutil, signal, subprocess, sys, threading, time
 
 LENGTHS = [256, 256, 1024, 256, 256, 4096, 256, 65536]
-FAST = 2000          # executions per second of processor time from which a target gets more turns
-FAST_TURNS = 4
+TURNS = ((8000, 10), (2000, 4))  # from so many executions per second of processor time on, so many turns for each of a slow one
 FINDINGS_MOST = 3    # of one target, which is then left alone
 
 
@@ -35,7 +34,7 @@ class Target:
 
     def due(self):
         """The least comes next. Fast ones count a part of their turns."""
-        return self.turns / (FAST_TURNS if self.rate() >= FAST else 1)
+        return self.turns / next((n for rate, n in TURNS if self.rate() >= rate), 1)
 
 
 class Soak:
