@@ -285,7 +285,11 @@ status pretokenize(const file_tokenizer *t, encoder *e, size_t stage, const piec
     if (stage % 2 && t->file.pretokenizers[k].kind == PRETOKENIZE_BYTE_LEVEL && k + 1 < n)
         return write_bytes(t, e, stage + 1, p, out);
     if (stage % 2) k++;
-    if (k == n) return encode_piece(t, e, p, out);
+    /* ByteLevel as the last one mostly does nothing that BPE does not do: the way there is kept short. */
+    const pretokenizer *last = k + 1 == n ? &t->pretokenizers[k] : NULL;
+    bool is_idle =
+        last && last->source->kind == PRETOKENIZE_BYTE_LEVEL && !last->has_pattern && !last->source->add_prefix_space;
+    if (k == n || is_idle) return encode_piece(t, e, p, out);
     splitter s = {.t = t, .e = e, .next_stage = 2 * k + 1, .whole = p, .out = out};
     return run_stage(&t->pretokenizers[k], &s);
 }
