@@ -429,7 +429,7 @@ static void every_number_of_the_state_has_a_range(void **state) {
         {NULL, "updates", "-1"},
         {NULL, "updates", "2"}, /* of one step */
         {NULL, "data_row", "\"-1\""},
-        {NULL, "data_row", "\"9223372036854775808\""},
+        {NULL, "data_row", "\"4611686018427387905\""}, /* 2^62 + 1 */
         {NULL, "data_row", "\"18446744073709551616\""},
         {NULL, "tokens", "\"18446744073709551615\""},
         {NULL, "tokens", "\" 1\""},

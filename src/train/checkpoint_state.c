@@ -75,7 +75,8 @@ static status read_count(const scalar *s, const json_t *object, const char *wher
     TRY(json_get_string(object, s->key, where, &text));
     errno = 0;
     *out = strtoull(text, &end, 10);
-    if (errno || text[0] < '0' || text[0] > '9' || *end || (double)*out > s->max) return refuse(s, where, text);
+    bool above = s->max < 0x1p64 && *out > (uint64_t)s->max; /* as whole numbers: a double rounds 2^62 + 1 */
+    if (errno || text[0] < '0' || text[0] > '9' || *end || above) return refuse(s, where, text);
     return OK;
 }
 
