@@ -112,6 +112,19 @@ found:
     return true;
 }
 
+/* Writes how a drive helps; false: it does not. By itself it does only where the plan may choose what goes there. */
+static bool advise_nvme(const plan_request *r, strbuf *b) {
+    uint64_t planned;
+    plan_request t = *r;
+    t.may_nvme = true;
+    if (r->manual) t.open = r->left_open, t.manual = false;
+    if (r->manual && r->left_open_recompute) t.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    if (r->may_nvme || !plan_is_open(&t) || !plan_variant_fits(&t, &planned)) return false;
+    strbuf_printf(b, "Name a directory on a fast drive with memory.nvme_path%s, or use",
+                  r->manual ? " and set memory.strategy=auto" : "");
+    return true;
+}
+
 /* What no change on the ladder gets rid of: a parameter and its gradient in 16 bits each, and two moments as memory.states
  * has them. Says so where all memory together has no room for that, which spares compiling every change. */
 static bool has_no_room(const plan_request *r, strbuf *b) {
@@ -127,9 +140,10 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     if (least <= all) return false;
     strbuf_printf(b,
                   "none of recompute, batch, precision and length is enough: parameters, gradients and states take at "
-                  "least %s, device and host together have %s. Name a directory on a fast drive with memory.nvme_path, "
-                  "or use more or larger machines",
+                  "least %s, device and host together have %s. ",
                   str_format_bytes(needed, least), str_format_bytes(there, all));
+    if (!advise_nvme(r, b)) strbuf_add(b, "Use");
+    strbuf_add(b, " more or larger machines");
     return true;
 }
 
@@ -156,17 +170,6 @@ static const char *find_fewer_bytes(const plan_request *r) {
     return NULL;
 }
 
-/* Does a drive help? By itself only where the plan may choose what goes there. */
-static bool nvme_helps(const plan_request *r, bool *needs_auto) {
-    uint64_t planned;
-    plan_request t = *r;
-    t.may_nvme = true;
-    *needs_auto = r->manual;
-    if (r->manual) t.open = r->left_open, t.manual = false;
-    if (r->manual && r->left_open_recompute) t.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
-    return !r->may_nvme && plan_is_open(&t) && plan_variant_fits(&t, &planned);
-}
-
 /* The plan itself is the way that needs least of the device. */
 static uint64_t least_host(const plan *p) {
     uint64_t least = p->planned[TIER_HOST], limit = p->request.device_limit;
@@ -179,16 +182,12 @@ static uint64_t least_host(const plan *p) {
 
 static status host_is_too_small(const plan *p) {
     const plan_request *r = &p->request;
-    bool needs_auto;
     const char *fewer = find_fewer_bytes(r);
     char a[32], b[32];
     strbuf advice;
     strbuf_init(&advice);
     if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
-    if (nvme_helps(r, &needs_auto))
-        strbuf_printf(&advice, "Name a directory on a fast drive with memory.nvme_path%s, or use",
-                      needs_auto ? " and set memory.strategy=auto" : "");
-    else strbuf_add(&advice, fewer ? "Or use" : "Use");
+    if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
     status rc = ERR(ERR_FIT, "%s fits the device with %s on the host, which has %s. %s", r->model.name,
                     str_format_bytes(a, least_host(p)), str_format_bytes(b, r->host_limit), advice.text);
