@@ -27,7 +27,7 @@ FUZZ_BUILD ?= build-fuzz
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 
-.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
+.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -63,6 +63,11 @@ bench: configure ## build and run the benchmarks
 format: ## clang-format over all C files
 	@command -v clang-format >/dev/null || { echo "clang-format not found: apt-get install clang-format"; exit 1; }
 	$(SOURCES) -exec clang-format -i {} +
+
+reference: configure ## print docs/reference again from the tables of the program and from include/ralo.h
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
+	@"$(BUILD)/ralo" help --reference docs/reference
+	@tools/c-api-page include/ralo.h >docs/reference/c-api.md
 
 includes: configure ## check the order of rooms and that headers compile alone
 	@cmake --build "$(BUILD)" --target includes
