@@ -1,8 +1,9 @@
-/* reference.c - the tables of commands, settings, models and metrics as Markdown pages: docs/reference.
+/* reference.c - the tables of commands, settings, models, metrics and JSON keys as Markdown pages: docs/reference.
  *
  * Pages hold nothing but what the rows say, so that they cannot become untrue: `make reference` writes them again, and the
  * test cli_reference fails where that was forgotten. The C API's page comes from its header (tools/c-api-page). */
 #include "cli/help.h"
+#include "cli/json_keys.h"
 #include "track/track.h"
 
 #include <ctype.h>
@@ -65,7 +66,7 @@ static void print_presets(FILE *out) {
 
 static void print_settings_page(FILE *out) {
     fputs("# Settings\n\n" PRINTED_BY "Settings come from CONFIG, a YAML or JSON file whose maps may be nested or "
-                                      "dotted, and from `--set KEY=VALUE`, "
+          "dotted, and from `--set KEY=VALUE`, "
           "which wins over the file. `ralo help KEY` prints one of them, `ralo train --show-config` all of them as "
           "resolved.\n",
           out);
@@ -138,12 +139,48 @@ static void print_metrics(metric_record record, FILE *out) {
 
 static void print_metrics_page(FILE *out) {
     fputs("# Metrics\n\n" PRINTED_BY "A run writes `metrics.jsonl` into its directory: one JSON object per line. "
-                                     "`whole` is a whole number; `real` is a "
+          "`whole` is a whole number; `real` is a "
           "number, or `null` where it is not finite; `flag` is `true`.\n\n## After a step\n\n",
           out);
     print_metrics(METRIC_OF_STEP, out);
     fputs("\n## After an evaluation\n\n", out);
     print_metrics(METRIC_OF_EVAL, out);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+
+/* The heading of a kind as the link that Markdown makes of it. */
+static void print_type(const char *type, FILE *out) {
+    char kind[64];
+    bool list = type[0] == '[';
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(type + list, "]?"), type + list);
+    fputs(list ? "list of " : "", out);
+    bool linked = false;
+    for (size_t i = 0; json_key_at(i) && !linked; i++)
+        linked = json_key_at(i)->kind && strcmp(json_key_at(i)->kind, kind) == 0;
+    fprintf(out, linked ? "[%s](#" : "%s", kind);
+    for (const char *p = kind; linked && *p; p++) fputc(*p == ' ' ? '-' : *p, out);
+    fputs(linked ? ")" : "", out);
+    fputs(strchr(type, '?') ? " or null" : "", out);
+}
+
+static void print_json_page(FILE *out) {
+    fputs("# JSON output\n\n" PRINTED_BY "`--json` prints one object as the last line of stdout. `whole` is a whole "
+                                         "number; `real` is a number, or `null` where it "
+          "is not finite; `text` may be `null` where there is none. `*` stands for any name.\n",
+          out);
+    const json_key *row;
+    for (size_t i = 0; (row = json_key_at(i)); i++) {
+        if (row->kind) {
+            fprintf(out, "\n## %s\n\n", row->kind);
+            if (*row->help) fprintf(out, "%s\n\n", row->help);
+            fputs("| key | type | meaning |\n|---|---|---|\n", out);
+            continue;
+        }
+        fprintf(out, "| `%s` | ", row->key);
+        print_type(row->type, out);
+        fprintf(out, " | %s |\n", row->help);
+    }
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -168,5 +205,6 @@ status reference_write(const char *dir) {
     TRY(dir_make(dir));
     TRY(page_write(dir, "settings.md", print_settings_page));
     TRY(page_write(dir, "cli.md", print_cli_page));
+    TRY(page_write(dir, "json.md", print_json_page));
     return page_write(dir, "metrics.md", print_metrics_page);
 }
