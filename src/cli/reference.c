@@ -166,7 +166,7 @@ static void print_type(const char *type, FILE *out) {
 
 static void print_json_page(FILE *out) {
     fputs("# JSON output\n\n" PRINTED_BY "`--json` prints one object as the last line of stdout. `whole` is a whole "
-                                         "number; `real` is a number, or `null` where it "
+          "number; `real` is a number, or `null` where it "
           "is not finite; `text` may be `null` where there is none. `*` stands for any name.\n",
           out);
     const json_key *row;
