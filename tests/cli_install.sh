@@ -39,6 +39,48 @@ if command -v readelf >/dev/null; then
     readelf -d "$prefix/lib/libralo.so" | grep -q 'SONAME.*\[libralo.so.0\]' || fail "the SONAME is not libralo.so.0"
 fi
 
+# ---- loaded while a program runs: from C, and by Python's ctypes. A library whose thread-local data is large has no room in
+# what the C library keeps free for such libraries (1664 bytes of glibc for all of them together).
+if command -v readelf >/dev/null && [ -z "$sanitize" ]; then
+    tls=$(($(readelf -lW "$prefix/lib/libralo.so" | awk '$1 == "TLS" { print $6 }')))
+    [ "$tls" -le 256 ] || fail "libralo.so has $tls bytes of thread-local data, expected at most 256"
+fi
+cat >load.c <<'C'
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    void *library = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
+    if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
+    int (*open)(void **, const char *);
+    const char *(*message)(void);
+    *(void **)&open = dlsym(library, "ralo_tokenizer_open");
+    *(void **)&message = dlsym(library, "ralo_error_message");
+    void *tokenizer = NULL;
+    if (!open || !message || open(&tokenizer, "byte") != 0 || open(&tokenizer, "/nowhere") == 0) return 2;
+    return strstr(message(), "/nowhere") ? 0 : 3;
+}
+C
+# shellcheck disable=SC2086
+$CC -std=c11 -Wall -Wextra -Werror $sanitize load.c -o load -ldl && ./load "$prefix/lib/libralo.so" >log 2>&1 ||
+    fail "libralo.so is not loaded by dlopen: $(cat log)"
+if command -v python3 >/dev/null && [ -z "$sanitize" ]; then # a sanitizer's library must be loaded first
+    python3 - "$prefix/lib/libralo.so" >log 2>&1 <<'PY' || fail "libralo.so is not loaded by ctypes: $(tail -n 1 log)"
+import ctypes, sys, threading
+ralo = ctypes.CDLL(sys.argv[1])
+ralo.ralo_error_message.restype = ctypes.c_char_p
+out = ctypes.c_void_p()
+said = []
+def refuse(name):
+    assert ralo.ralo_tokenizer_open(ctypes.byref(out), name) != 0
+    said.append(ralo.ralo_error_message())
+threads = [threading.Thread(target=refuse, args=(b"/nowhere/%d" % i,)) for i in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert all(any(b"/nowhere/%d'" % i in text for text in said) for i in range(8)), said
+PY
+fi
+
 # ---- the header stands alone, in C from 99 on and in C++
 for standard in c99 c11 c17; do
     echo '#include <ralo.h>' >alone.c

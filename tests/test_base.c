@@ -553,6 +553,69 @@ static void test_file_read_all(void **state) {
     assert_non_null(strstr(error_message(), "directory"));
 }
 
+static void test_only_regular_files_are_opened(void **state) {
+    int fd, ends[2];
+    uint64_t n_bytes;
+    char path[64], *text;
+    size_t n;
+    assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
+    expect_error(file_open(path_of("pipe"), &fd), ERR_INPUT, "pipe is a pipe, expected a regular file");
+    assert_int_equal(fd, -1);
+    expect_error(file_open("/dev/null", &fd), ERR_INPUT, "is a device");
+    expect_error(file_open(test_dir, &fd), ERR_INPUT, "is a directory");
+    write_text(path_of("file"), "text");
+    assert_int_equal(symlink("file", path_of("link")), 0);
+    assert_int_equal(file_open(path_of("link"), &fd), OK);
+    assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+    close(fd);
+    expect_error(file_open_at(AT_FDCWD, path_of("link"), "it", &fd, &n_bytes), ERR_INPUT, "it is a link");
+    assert_int_equal(file_open_at(AT_FDCWD, path_of("file"), "it", &fd, &n_bytes), OK);
+    assert_int_equal(n_bytes, 4);
+    close(fd);
+    assert_int_equal(pipe(ends), 0); /* of the caller's own, as a shell's <(command) */
+    assert_int_equal(write(ends[1], "some", 4), 4);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    assert_int_equal(file_read_all(path, 10, &text, &n), OK);
+    assert_string_equal(text, "some");
+    free(text);
+    close(ends[0]);
+}
+
+static void expect_shown(const char *text, size_t n_bytes, const char *shown) {
+    strbuf b;
+    strbuf_init(&b);
+    strbuf_add_escaped(&b, text, n_bytes);
+    assert_string_equal(b.text ? b.text : "", shown);
+    strbuf_fini(&b);
+}
+
+static void test_what_is_shown_does_nothing_to_a_terminal(void **state) {
+    expect_shown("a\tb\n", 4, "a\tb\n");
+    expect_shown("\x1b[31m\r\a\0x", 9, "\\x1b[31m\\x0d\\x07\\x00x");
+    expect_shown("\x7f\xc2\x9b\xc2\x80\xc2\xa0", 7, "\\u007f\\u009b\\u0080\xc2\xa0");
+    expect_shown("\xed\x95\x9c \xf0\x9f\xa9\xb7", 8, "\xed\x95\x9c \xf0\x9f\xa9\xb7");
+    expect_shown("\xff\xc0\xaf\xed\xa0\x80", 6, "\\xff\\xc0\\xaf\\xed\\xa0\\x80");
+    expect_shown("a\xe2\x82", 3, "a\\xe2\\x82");
+    char out[8];
+    size_t taken;
+    assert_int_equal(text_escape("a\xe2\x82", 3, true, out, sizeof out, &taken), 1); /* the rest may come */
+    assert_int_equal(taken, 1);
+    assert_int_equal(text_escape("abc\x1b", 4, false, out, 6, &taken), 3); /* no half escape */
+    assert_int_equal(taken, 3);
+    for (size_t n = 0; n < 600; n++) { /* whatever is cut where */
+        char bytes[64], shown[64];
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)rng_u64(n, i);
+        size_t used = text_escape(bytes, sizeof bytes, n % 2, shown, n % sizeof shown, &taken);
+        assert_true(used <= n % sizeof shown && taken <= sizeof bytes);
+        assert_int_equal(utf8_check(shown, used).n_valid, used);
+        for (size_t i = 0; i < used; i++)
+            assert_true((unsigned char)shown[i] >= 0x20 || shown[i] == '\n' || shown[i] == '\t');
+    }
+    assert_int_equal(ERR(ERR_INPUT, "%s", "\x1b]0;x\a"), ERR_INPUT);
+    assert_string_equal(error_message(), "\\x1b]0;x\\x07");
+}
+
 static void test_file_read_all_bounds_files_that_hide_their_size(void **state) {
     char *text;
     size_t n;
@@ -976,6 +1039,8 @@ int main(void) {
         cmocka_unit_test(test_parse_bytes_refuses),
         cmocka_unit_test(test_format_bytes_and_counts),
         cmocka_unit_test_setup_teardown(test_file_read_all, test_dir_open, test_dir_close),
+        cmocka_unit_test_setup_teardown(test_only_regular_files_are_opened, test_dir_open, test_dir_close),
+        cmocka_unit_test(test_what_is_shown_does_nothing_to_a_terminal),
         cmocka_unit_test(test_file_read_all_bounds_files_that_hide_their_size),
         cmocka_unit_test_setup_teardown(test_what_is_printed_is_taken_or_saved, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, test_dir_open, test_dir_close),

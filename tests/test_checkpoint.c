@@ -8,6 +8,7 @@
 
 #include "fake_backend.h"
 #include "train/checkpoint_io.h"
+#include "train/checkpoint_seal.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -97,7 +98,7 @@ static uint64_t world_hash(world *w) {
 static train_state state_of(int64_t step) {
     return (train_state){.step = step,
                          .updates = step - 1,
-                         .data_row = UINT64_MAX - 1,
+                         .data_row = (UINT64_C(1) << 62) - 1,
                          .tokens = 123456789012345u + (uint64_t)step,
                          .scaler = {.scale = 65536.0, .clean_steps = 17, .hysteresis_left = 2},
                          .first_loss = 0.1 + 0.2,
@@ -404,6 +405,83 @@ static void damage_in_a_tensor_names_it(void **state) {
     world_fini(&w);
 }
 
+/* checkpoint.json of a step as its writer would have sealed it with this change. */
+static void reseal(int64_t step, json_t *root) {
+    assert_int_equal(unlink(step_path(step, "checkpoint.json")), 0);
+    json_object_del(root, "checksum");
+    if (sealed_write(step_path(step, "checkpoint.json"), root) != OK) fail_msg("%s", error_message());
+    json_decref(root);
+}
+
+static json_t *unsealed(int64_t step) {
+    json_t *root;
+    if (sealed_read(step_path(step, "checkpoint.json"), &root) != OK) fail_msg("%s", error_message());
+    return root;
+}
+
+static void every_number_of_the_state_has_a_range(void **state) {
+    static const struct {
+        const char *group, *key, *value; /* as JSON */
+    } rows[] = {
+        {NULL, "step", "-1"},
+        {NULL, "step", "1000000000000000000"},
+        {NULL, "step", "\"1\""},
+        {NULL, "updates", "-1"},
+        {NULL, "updates", "2"}, /* of one step */
+        {NULL, "data_row", "\"-1\""},
+        {NULL, "data_row", "\"9223372036854775808\""},
+        {NULL, "data_row", "\"18446744073709551616\""},
+        {NULL, "tokens", "\"18446744073709551615\""},
+        {NULL, "tokens", "\" 1\""},
+        {NULL, "seed", "\"18446744073709551616\""},
+        {NULL, "seed", "\"1x\""},
+        {NULL, "first_loss", "-2.5"},
+        {NULL, "first_loss", "\"-inf\""},
+        {NULL, "last_loss", "\"none\""},
+        {"scaler", "scale", "-1"},
+        {"scaler", "scale", "0"},
+        {"scaler", "scale", "1e300"},
+        {"scaler", "scale", "\"nan\""},
+        {"scaler", "scale", "\"inf\""},
+        {"scaler", "clean_steps", "-1"},
+        {"scaler", "hysteresis_left", "-1"},
+        {"scaler", "hysteresis_left", "9223372036854775807"},
+    };
+    world w;
+    world_init(&w, 1);
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        save_steps(&w, 0, 1, 1);
+        json_t *root = unsealed(1), *object = json_object_get(root, "state");
+        if (rows[i].group) object = json_object_get(object, rows[i].group);
+        assert_non_null(json_object_get(object, rows[i].key));
+        json_object_set_new(object, rows[i].key, json_loads(rows[i].value, JSON_DECODE_ANY, NULL));
+        reseal(1, root);
+        expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, rows[i].key);
+    }
+    world_fini(&w);
+}
+
+static void a_file_that_is_listed_often_is_opened_once_at_most(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    json_t *root = unsealed(1), *files = json_object_get(root, "files");
+    json_t *again = json_deep_copy(json_array_get(files, 0));
+    for (int i = 0; i < 100000; i++) json_array_append(files, again);
+    json_decref(again);
+    reseal(1, root);
+    uint64_t before = sys_rss_peak_bytes();
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "found 100");
+    root = unsealed(1);
+    files = json_object_get(root, "files");
+    while (json_array_size(files) > 40000) json_array_remove(files, json_array_size(files) - 1);
+    reseal(1, root);
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "listed twice");
+    assert_in_range(sys_rss_peak_bytes() - before, 0,
+                    (uint64_t)1 << 30); /* the JSON itself; the files took 50 KB each */
+    world_fini(&w);
+}
+
 static void newest_whole_one_is_found(void **state) {
     world w;
     world_init(&w, 1);
@@ -479,6 +557,28 @@ static void only_the_newest_are_kept(void **state) {
     assert_int_equal(count_in_run("step-"), 2);
     expect_loads(&w, 6);
     expect_loads(&w, 7);
+    world_fini(&w);
+}
+
+static void one_that_is_not_whole_is_not_counted(void **state) {
+    world w;
+    checkpoint_survey found;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 4);
+    flip(step_path(4, "checkpoint.json"), 100, 1);
+    flip(step_path(2, "checkpoint.json"), 100, 1);
+    if (checkpoint_survey_make(&found, run_dir) != OK) fail_msg("%s", error_message());
+    assert_int_equal(found.n, 2);
+    assert_int_equal(found.newest, 3);
+    save_steps(&w, 2, 5, 5); /* keeps 5 and 3; 4 may be looked at, 2 and 1 are older than what is kept */
+    expect_loads(&w, 5);
+    expect_loads(&w, 3);
+    assert_true(exists(step_path(4, "")));
+    assert_int_equal(count_in_run("step-"), 3);
+    save_steps(&w, 2, 6, 6);
+    expect_loads(&w, 5);
+    expect_loads(&w, 6);
+    assert_int_equal(count_in_run("step-"), 2);
     world_fini(&w);
 }
 
@@ -701,9 +801,12 @@ int main(void) {
         TEST(a_flipped_byte_anywhere_is_found),
         TEST(a_changed_blank_in_a_header_is_found),
         TEST(damage_in_a_tensor_names_it),
+        TEST(every_number_of_the_state_has_a_range),
+        TEST(a_file_that_is_listed_often_is_opened_once_at_most),
         TEST(newest_whole_one_is_found),
         TEST(a_directory_that_cannot_be_read_is_not_empty),
         TEST(only_the_newest_are_kept),
+        TEST(one_that_is_not_whole_is_not_counted),
         TEST(saving_a_step_again_replaces_it),
         TEST(a_directory_has_one_writer),
     };

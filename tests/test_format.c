@@ -438,7 +438,7 @@ static void safetensors_refuses_lengths_that_lie(void **state) {
     expect_error(safetensors_open(&st, path), ERR_INPUT, "length.safetensors|100000001|2 to 100000000|100001024");
     unlink(path);
     expect_error(safetensors_open(&st, path), ERR_IO, "length.safetensors|No such file");
-    expect_error(safetensors_open(&st, test_dir), ERR_INPUT, "not a regular file");
+    expect_error(safetensors_open(&st, test_dir), ERR_INPUT, "a directory, expected a regular file");
 }
 
 /* Every truncation and every single-byte change of a good file: refused with a message, or views inside the file. */

@@ -82,7 +82,7 @@ static void write_model(const char *dir, size_t family, const char *eos) {
     training_must(export_describe(&r, NULL, &description));
     snprintf(path, sizeof path, "%s/model", dir);
     training_must(
-        export_running(m.e, &m.plan, description, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
+        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
     free(description);
     hf_close(&m);
     if (!eos) return;

@@ -139,7 +139,7 @@ static void loading_holds_little_beside_the_model(void **state) {
     params_initialize(m.e, &m.plan, 1);
     train_request r = {.plan = m.plan.request, .model_dir = dir, .data = {.tokenizer = "byte"}};
     must(export_describe(&r, NULL, &description));
-    must(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
+    must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
     uint64_t hash = params_hash(m.e, &m.plan, NULL);
     hf_close(&m);
     must(hf_open(&again, out, PRECISION_FP32, 1, 8));
@@ -193,7 +193,7 @@ static void export_then_reload_gives_the_same_bits(void **state) {
                 .plan = m.plan.request, .model_dir = fixture_dir(fixtures[i]), .data = {.tokenizer = "byte"}};
             must(export_describe(&r, NULL, &description));
             export_options o = {.dir = out, .type = DTYPE_COUNT, .shard_bytes = sharded ? 3000 : 0};
-            must(export_running(m.e, &m.plan, description, &o, &report));
+            must(export_running(m.e, &m.plan, description, NULL, &o, &report));
             assert_int_equal(report.type, DTYPE_F32);
             assert_int_equal(report.n_parameters, model_param_count(&m.config));
             assert_int_equal(report.n_files, count_files(out, ".safetensors"));
@@ -219,7 +219,7 @@ static void sixteen_bits_survive_the_way_in_and_out(void **state) {
     must(weights_load_dir(m.e, &m.plan, fixture_dir("qwen2_bf16")));
     train_request r = {.plan = m.plan.request, .model_dir = fixture_dir("qwen2_bf16"), .data = {.tokenizer = "byte"}};
     must(export_describe(&r, NULL, &description));
-    must(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_COUNT}, &report));
+    must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_COUNT}, &report));
     assert_int_equal(report.type, DTYPE_BF16);
     assert_int_equal(hash_of_dir(out), hash_of_dir(fixture_dir("qwen2_bf16")));
     free(description);
@@ -289,9 +289,12 @@ static void tokenizer_files_come_along(void **state) {
     train_request r = {.plan = m.plan.request, .model_dir = fixture_dir("qwen2_old"), .data = {.tokenizer = dir}};
     must(export_describe(&r, NULL, &description));
     snprintf(out, sizeof out, "%s/out", dir);
-    must(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
+    tokenizer_files files;
+    must(tokenizer_files_read(&files, dir));
+    must(export_running(m.e, &m.plan, description, &files, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
     assert_int_equal(count_files(out, "tokenizer.json"), 1);
     assert_int_equal(count_files(dir, ".tmp"), 0);
+    tokenizer_files_fini(&files);
     free(description);
     hf_close(&m);
     training_dir_remove(dir);
@@ -336,8 +339,9 @@ static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
         .plan = m.plan.request, .model_dir = fixture_dir("llama_sharded"), .data = {.tokenizer = "byte"}};
     must(export_describe(&r, NULL, &description));
     snprintf(out, sizeof out, "%s/model", dir);
-    must_refuse(export_running(m.e, &m.plan, description, &(export_options){.dir = out, .type = DTYPE_F16}, &report),
-                WORDS("model.layers.1.self_attn.q_proj.weight", "70000", "bf16"));
+    must_refuse(
+        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F16}, &report),
+        WORDS("model.layers.1.self_attn.q_proj.weight", "70000", "bf16"));
     assert_int_equal(count_files(dir, ""), 2); /* "." and "..": nothing half written stays */
     free(description);
     hf_close(&m);

@@ -17,9 +17,8 @@
 typedef struct backend_context backend_context;
 
 typedef struct gpu_options {
-    int index;             /* which of several */
-    bool tf32;             /* fp32 products may be computed with 10 bits of mantissa where the device has such units */
-    const char *cache_dir; /* for what was measured once; NULL: nothing is kept */
+    int index; /* which of several */
+    bool tf32; /* fp32 products may be computed with 10 bits of mantissa where the device has such units */
 } gpu_options;
 
 typedef struct backend_options {

@@ -3,7 +3,7 @@
  *
  * Promises
  *   - A function that can fail returns `status`; OK is 0. The error itself (code, message, trail of the places it
- *     passed) is kept per thread until the next ERR on that thread, so nothing is allocated to report a failure.
+ *     passed) is kept per thread until the next ERR on that thread; reporting a failure never calls malloc.
  *   - Random numbers are a pure function of (key, counter): any thread, any order, any resume gives the same bits.
  *   - There is one thread pool and one level of threading. Work is cut into tasks by the caller from shapes alone,
  *     so results never depend on how many threads ran them.
@@ -155,7 +155,15 @@ typedef struct utf8_scan {
     bool is_cut;
 } utf8_scan;
 utf8_scan utf8_check(const char *text, size_t n_bytes);
-size_t utf8_mark_bytes(const char *text, size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
+size_t utf8_mark_bytes(const char *text,
+                       size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
+
+/* Text of files, names and models, as it may be shown: control characters but line break and tab, and bytes that are not UTF-8,
+ * become \x1b, \x9f or \u009b, so that they do nothing to a terminal. JSON stays JSON: its strings hold none but those that
+ * become \u. Writes at most `room` bytes to out and returns how many; *taken: the bytes of text that stand for. A character that
+ * the end of the text cuts off is left, where `more` is to come. */
+size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken);
+void strbuf_add_escaped(strbuf *b, const char *text, size_t n_bytes);
 
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);
@@ -178,8 +186,21 @@ status str_parse_bytes(const char *s, uint64_t *out);
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
 char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
+/* To read, for every reader of files: only a regular file is opened. A pipe would keep the reader waiting, a device may have no
+ * end or do something when it is opened. What the caller of the program opened himself may be anything: /dev/stdin, and
+ * /dev/fd/N, as a shell writes <(command). The caller closes *fd. */
+status file_open(const char *path, int *fd);
+/* A regular file named `name` in the open directory `dir` (AT_FDCWD: any path), through no link. `shown`: its path for
+ * messages. *n_bytes: its size. */
+status file_open_at(int dir, const char *name, const char *shown, int *fd, uint64_t *n_bytes);
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes); /* caller frees; NUL added */
-/* Whole or not at all: a new file beside it, flushed, that takes its name. A device or pipe is written to as it is. */
+/* The rest of an open file. `shown`: its path for messages. */
+status file_read_fd(int fd, const char *shown, size_t max_bytes, char **out, size_t *n_bytes);
+status file_write_new(const char *path, const char *text,
+                      size_t n_bytes); /* that was not there; on disk when it returns */
+/* Whole or not at all: a new file beside it, flushed, that takes its name, whatever had it. */
+status file_replace(const char *path, const char *text, size_t n_bytes);
+/* The same for a path that a user gave: a device or pipe is written to as it is, and a file renamed over none. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
 /* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
  * file_write_whole does. */

@@ -1,15 +1,54 @@
 /* error.c - one error per thread: what went wrong, and the places it passed on its way up.
  *
- * The record lives in thread-local storage, so reporting a failure never allocates and never needs a lock; it stays
- * readable until the next ERR on the same thread. Formatting goes through a second buffer because a message is often
+ * A thread gets its record with its first error, as pages of its own that go with the thread: thread-local storage holds
+ * only a pointer, because a library that a running program loads (dlopen) may have hardly any of that. No malloc, so that
+ * an error can be told where none is allowed, and no lock. The record stays readable until the next ERR on the thread. Formatting goes through a second buffer because a message is often
  * built from the previous one: ERR(code, "%s: %s", path, error_message()).
+ * Names and texts of others stand in messages: they are escaped here, for whoever shows the message.
  * A trail that outgrows its slots keeps where the error was made and the outermost place, and loses the middle. */
 #include "base/base.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-static _Thread_local error_record current;
+static _Thread_local error_record *mine; /* NULL: this thread has had no error yet */
+static pthread_key_t key_of_records;     /* only for what it does when a thread ends */
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static bool key_is_made;
+
+static void record_free(void *record) {
+    mine = NULL;
+    munmap(record, sizeof(error_record));
+}
+
+static void key_make(void) {
+    if (pthread_key_create(&key_of_records, record_free) != 0) mem_refused(sizeof(error_record));
+    key_is_made = true;
+}
+
+/* A thread that ends after the library was unloaded must not call into it. */
+__attribute__((destructor)) static void key_drop(void) {
+    if (key_is_made) pthread_key_delete(key_of_records);
+}
+
+/* To write to. Where the system has no page left, threads share one record: a mixed message is better than none. */
+static error_record *current(void) {
+    static error_record shared;
+    if (mine) return mine;
+    pthread_once(&key_once, key_make);
+    void *pages = mmap(NULL, sizeof(error_record), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return mine = &shared;
+    pthread_setspecific(key_of_records, pages);
+    return mine = pages;
+}
+
+/* To read. */
+static const error_record *known(void) {
+    static const error_record none;
+    return mine ? mine : &none;
+}
 
 /* Build systems hand the compiler absolute or relative paths; the trail shows them from the project's root. */
 static const char *path_in_project(const char *file) {
@@ -22,56 +61,61 @@ static const char *path_in_project(const char *file) {
     return file;
 }
 
-static void trail_add(const char *file, int line, const char *func) {
-    int slots = (int)ARRAY_LENGTH(current.trail);
-    int at = current.n_trail < slots ? current.n_trail++ : slots - 1;
-    snprintf(current.trail[at], sizeof current.trail[at], "%s:%d %s", path_in_project(file), line, func);
+static void trail_add(error_record *r, const char *file, int line, const char *func) {
+    int slots = (int)ARRAY_LENGTH(r->trail);
+    int at = r->n_trail < slots ? r->n_trail++ : slots - 1;
+    snprintf(r->trail[at], sizeof r->trail[at], "%s:%d %s", path_in_project(file), line, func);
 }
 
 status error_set(status code, const char *file, int line, const char *func, const char *fmt, ...) {
-    char message[sizeof current.message];
+    error_record *r = current();
+    char message[sizeof r->message];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
 
-    current.code = code;
-    current.n_trail = 0;
-    memcpy(current.message, message, strlen(message) + 1);
-    trail_add(file, line, func);
+    r->code = code;
+    r->n_trail = 0;
+    size_t taken, n = text_escape(message, strlen(message), false, r->message, sizeof r->message - 1, &taken);
+    r->message[n] = 0;
+    trail_add(r, file, line, func);
     return code;
 }
 
 status error_trail(status code, const char *file, int line, const char *func) {
-    if (current.code != code) { /* somebody returned a code without ERR: say so instead of showing an old message */
-        current.code = code;
-        current.n_trail = 0;
-        snprintf(current.message, sizeof current.message, "status %d was returned without a message", (int)code);
+    error_record *r = current();
+    if (r->code != code) { /* somebody returned a code without ERR: say so instead of showing an old message */
+        r->code = code;
+        r->n_trail = 0;
+        snprintf(r->message, sizeof r->message, "status %d was returned without a message", (int)code);
     }
-    trail_add(file, line, func);
+    trail_add(r, file, line, func);
     return code;
 }
 
-const char *error_message(void) { return current.message; }
+const char *error_message(void) { return known()->message; }
 
-status error_code(void) { return current.code; }
+status error_code(void) { return known()->code; }
 
-int error_trail_length(void) { return current.n_trail; }
+int error_trail_length(void) { return known()->n_trail; }
 
-const char *error_trail_at(int i) { return i >= 0 && i < current.n_trail ? current.trail[i] : ""; }
+const char *error_trail_at(int i) { return i >= 0 && i < known()->n_trail ? known()->trail[i] : ""; }
 
 void error_clear(void) {
-    current.code = OK;
-    current.n_trail = 0;
-    current.message[0] = 0;
+    if (!mine) return;
+    mine->code = OK;
+    mine->n_trail = 0;
+    mine->message[0] = 0;
 }
 
 void error_print(FILE *out) {
-    if (current.code == OK) return;
+    const error_record *r = known();
+    if (r->code == OK) return;
     const char *wish = getenv("RALO_TRAIL");
-    fprintf(out, "error: %s\n", current.message);
-    if (current.code != ERR_BUG && !(wish && strcmp(wish, "1") == 0)) return;
-    for (int i = 0; i < current.n_trail; i++) fprintf(out, "    %s %s\n", i == 0 ? "at" : "from", current.trail[i]);
+    fprintf(out, "error: %s\n", r->message);
+    if (r->code != ERR_BUG && !(wish && strcmp(wish, "1") == 0)) return;
+    for (int i = 0; i < r->n_trail; i++) fprintf(out, "    %s %s\n", i == 0 ? "at" : "from", r->trail[i]);
 }
 
 int error_exit_code(status code) {
@@ -88,12 +132,12 @@ int error_exit_code(status code) {
 }
 
 void error_take(error_record *out) {
-    *out = current;
+    *out = *known();
     error_clear();
 }
 
 status error_give(const error_record *r) {
-    current = *r;
+    if (mine || r->code != OK) *current() = *r;
     return r->code;
 }
 

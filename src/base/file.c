@@ -1,6 +1,6 @@
 /* file.c - whole files in and out, directories made and removed, and how much room they have.
  *
- * Files may come from anyone: a read is bounded by the caller, and removing a directory never follows a symbolic
+ * Files may come from anyone: what is no regular file is not opened to be read, a read is bounded by the caller, and removing a directory never follows a symbolic
  * link, not even one that is swapped in while we walk (every step is relative to an open directory).
  * Writing goes to a temporary name in the same directory, is flushed, and is renamed over the target: whoever reads
  * the file, also after a crash, sees the old text or the new one. A failed write removes its temporary file.
@@ -17,6 +17,65 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+/* ---- opening -------------------------------------------------------------------------------------------------- */
+
+static const char *kind_of(mode_t mode) {
+    if (S_ISDIR(mode)) return "a directory";
+    if (S_ISFIFO(mode)) return "a pipe";
+    if (S_ISSOCK(mode)) return "a socket";
+    if (S_ISLNK(mode)) return "a link";
+    return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+static status check_regular(const struct stat *st, const char *path) {
+    if (S_ISREG(st->st_mode)) return OK;
+    return ERR(ERR_INPUT, "%s is %s, expected a regular file", path, kind_of(st->st_mode));
+}
+
+/* A descriptor that this program was started with. */
+static bool is_own_descriptor(const char *path) {
+    return strcmp(path, "/dev/stdin") == 0 || str_starts_with(path, "/dev/fd/");
+}
+
+/* Looked at before it is opened, because opening a device can do something, and again when it is open: the name may stand for
+ * something else by then. Not waiting is for a pipe that comes in between. */
+static status open_regular(int dir, const char *name, const char *shown, int flags, int *fd, struct stat *st) {
+    status rc;
+    if (fstatat(dir, name, st, flags & O_NOFOLLOW ? AT_SYMLINK_NOFOLLOW : 0) != 0)
+        return ERR(ERR_IO, "open %s: %s", shown, strerror(errno));
+    TRY(check_regular(st, shown));
+    if ((*fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags)) < 0)
+        return ERR(ERR_IO, "open %s: %s", shown, strerror(errno));
+    if (fstat(*fd, st) != 0) rc = ERR(ERR_IO, "stat %s: %s", shown, strerror(errno));
+    else rc = check_regular(st, shown);
+    if (rc == OK && fcntl(*fd, F_SETFL, 0) != 0) rc = ERR(ERR_IO, "open %s: %s", shown, strerror(errno));
+    if (rc == OK) return OK;
+    close(*fd);
+    *fd = -1;
+    return rc;
+}
+
+status file_open(const char *path, int *fd) {
+    struct stat st;
+    *fd = -1;
+    if (!is_own_descriptor(path)) return open_regular(AT_FDCWD, path, path, 0, fd, &st);
+    if ((*fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    if (fstat(*fd, &st) != 0 || !S_ISDIR(st.st_mode)) return OK;
+    close(*fd);
+    *fd = -1;
+    return check_regular(&st, path);
+}
+
+status file_open_at(int dir, const char *name, const char *shown, int *fd, uint64_t *n_bytes) {
+    struct stat st;
+    *fd = -1;
+    TRY(open_regular(dir, name, shown, O_NOFOLLOW, fd, &st));
+    *n_bytes = (uint64_t)st.st_size;
+    return OK;
+}
+
+/* ---- whole files ---------------------------------------------------------------------------------------------- */
 
 static status read_to_end(int fd, const char *path, size_t size_hint, size_t max_bytes, char **out, size_t *n_bytes) {
     /* Files under /proc and pipes report size 0, and a file may grow while we read: trust only what arrives. */
@@ -54,15 +113,20 @@ static status read_to_end(int fd, const char *path, size_t size_hint, size_t max
     return OK;
 }
 
+status file_read_fd(int fd, const char *shown, size_t max_bytes, char **out, size_t *n_bytes) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) return ERR(ERR_IO, "stat %s: %s", shown, strerror(errno));
+    return read_to_end(fd, shown, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0, max_bytes, out, n_bytes);
+}
+
 status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_bytes) {
     *out = NULL;
     *n_bytes = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    int fd;
     struct stat st;
     status rc = OK;
+    TRY(file_open(path, &fd));
     if (fstat(fd, &st) != 0) rc = ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
-    else if (S_ISDIR(st.st_mode)) rc = ERR(ERR_INPUT, "%s is a directory, a file was expected", path);
     else if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > max_bytes)
         rc = ERR(ERR_INPUT, "%s has %lld bytes, at most %zu are allowed for this kind of file", path,
                  (long long)st.st_size, max_bytes);
@@ -123,6 +187,12 @@ static status write_and_close(int fd, const char *path, const char *text, size_t
     return rc;
 }
 
+status file_write_new(const char *path, const char *text, size_t n_bytes) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
+    return write_and_close(fd, path, text, n_bytes);
+}
+
 /* A device or a pipe that has the name (/dev/null, /dev/stdout) gets the bytes: a file renamed over it would take it from
  * every other program. */
 static bool is_special(const char *path) {
@@ -139,9 +209,12 @@ static status write_special(const char *path, const char *text, size_t n_bytes) 
 }
 
 status file_write_whole(const char *path, const char *text, size_t n_bytes) {
+    return is_special(path) ? write_special(path, text, n_bytes) : file_replace(path, text, n_bytes);
+}
+
+status file_replace(const char *path, const char *text, size_t n_bytes) {
     status rc;
     int fd;
-    if (is_special(path)) return write_special(path, text, n_bytes);
     strbuf temporary;
     strbuf_init(&temporary);
     TRY_GOTO(rc, temporary_open(path, &temporary, &fd), done);

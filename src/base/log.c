@@ -1,7 +1,8 @@
 /* log.c - lines for people, on stderr or for whoever takes them.
  *
  * A line is formatted on the stack and leaves in one write, so lines of several threads and ranks do not mix and
- * logging inside the step does not allocate. A message keeps to its one line: inner line breaks become spaces.
+ * logging inside the step does not allocate. A message keeps to its one line: inner line breaks become spaces, and what would
+ * do something to a terminal is escaped.
  * Machine-readable output is not made here; it goes to stdout and belongs to cli. */
 #include "base/base.h"
 
@@ -26,20 +27,21 @@ void log_write(log_level level, const char *fmt, ...) {
     static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
     if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed)) return;
 
-    char line[4096];
+    char text[4096], line[4096];
     size_t start = strlen(prefixes[level]), room = sizeof line - start - 1; /* one byte kept for the line break */
     memcpy(line, prefixes[level], start);
     va_list args;
     va_start(args, fmt);
-    int wanted = vsnprintf(line + start, room, fmt, args);
+    int wanted = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (wanted < 0) return;
 
-    size_t length = start + MIN((size_t)wanted, room - 1);
-    if ((size_t)wanted >= room) memcpy(line + length - 3, "...", 3); /* say that it was cut */
-    while (length > start && line[length - 1] == '\n') length--;
-    for (size_t i = start; i < length; i++)
-        if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
+    size_t n = MIN((size_t)wanted, sizeof text - 1), taken;
+    while (n > 0 && text[n - 1] == '\n') n--;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == '\n' || text[i] == '\r') text[i] = ' ';
+    size_t length = start + text_escape(text, n, false, line + start, room - 1, &taken);
+    if (taken < n || (size_t)wanted >= sizeof text) memcpy(line + length - 3, "...", 3); /* say that it was cut */
 
     int kept_errno = errno; /* callers log between a failed call and the use of errno */
     log_sink sink = atomic_load(&taker);

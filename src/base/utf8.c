@@ -3,7 +3,10 @@
  * One scanner for everyone who meets bytes of others: it says how far a text is valid and how many bytes form the
  * ill-formed piece behind that. The pieces are the "maximal subparts" of the Unicode standard, so replacing each by one
  * U+FFFD gives what other programs give (Python's errors="replace", Rust's from_utf8_lossy). A piece that is only the
- * beginning of a character, at the very end, is marked: a stream holds it back instead of replacing it. */
+ * beginning of a character, at the very end, is marked: a stream holds it back instead of replacing it.
+ *
+ * And the one rule by which text of others is shown: error.c, log.c, the lines of a run and the program's stdout and stderr all
+ * go through text_escape. */
 #include "base/base.h"
 
 #include <string.h>
@@ -57,4 +60,60 @@ utf8_scan utf8_check(const char *text, size_t n_bytes) {
         i += (size_t)length;
     }
     return (utf8_scan){.n_valid = n_bytes};
+}
+
+/* ---- shown ------------------------------------------------------------------------------------------------------- */
+
+enum { ESCAPE_BYTES = 6 }; /* the longest: \u009b */
+
+static size_t put_escape(char *out, char kind, unsigned char c) {
+    static const char digits[] = "0123456789abcdef";
+    size_t n = 0;
+    out[n++] = '\\';
+    out[n++] = kind;
+    if (kind == 'u') out[n++] = '0', out[n++] = '0';
+    out[n++] = digits[c >> 4];
+    out[n++] = digits[c & 15];
+    return n;
+}
+
+/* Bytes of the character that begins here; 0: none does. */
+static size_t character_bytes(const unsigned char *s, size_t n, utf8_scan *scan) {
+    *scan = utf8_check((const char *)s, MIN(n, (size_t)4));
+    if (scan->n_valid == 0) return 0;
+    return *s < 0x80 ? 1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : 4;
+}
+
+size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken) {
+    size_t at = 0, n = 0;
+    while (at < n_bytes) {
+        const unsigned char *s = (const unsigned char *)text + at;
+        utf8_scan scan;
+        size_t width = character_bytes(s, n_bytes - at, &scan);
+        if (width == 0 && scan.is_cut && more) break;
+        bool c0 = width == 1 && *s < 0x20 && *s != '\n' && *s != '\t', delete = width == 1 && *s == 0x7f;
+        bool c1 = width == 2 && *s == 0xc2 && s[1] < 0xa0;
+        if (room - n < (width && !c0 && !delete &&!c1 ? width : ESCAPE_BYTES)) break;
+        if (width == 0 || c0) {
+            n += put_escape(out + n, 'x', *s);
+            at++;
+        } else if (delete || c1) {
+            n += put_escape(out + n, 'u', s[width - 1]);
+            at += width;
+        } else {
+            memcpy(out + n, s, width);
+            n += width;
+            at += width;
+        }
+    }
+    *taken = at;
+    return n;
+}
+
+void strbuf_add_escaped(strbuf *b, const char *text, size_t n_bytes) {
+    char piece[1024];
+    for (size_t at = 0, taken; at < n_bytes; at += taken) {
+        size_t n = text_escape(text + at, n_bytes - at, false, piece, sizeof piece, &taken);
+        strbuf_add_bytes(b, piece, n);
+    }
 }

@@ -1,5 +1,6 @@
 /* command_eval.c - ralo eval: perplexity on a text, right answers on questions. */
 #include "cli/answers.h"
+#include "cli/console.h"
 #include "cli/output.h"
 #include "cli/questions.h"
 
@@ -61,8 +62,10 @@ typedef struct progress {
 
 static void progress_print(progress *p, uint64_t done, uint64_t all, const char *text) {
     int tenth = (int)(done * 10 / all);
-    if (p->terminal) fprintf(stderr, "\r%3d %%  %s%s", (int)(done * 100 / all), text, done == all ? "\n" : "");
-    else if (tenth > p->last_tenth) fprintf(stderr, "%3d %%  %s\n", (int)(done * 100 / all), text);
+    char line[128];
+    snprintf(line, sizeof line, "%3d %%  %s", (int)(done * 100 / all), text);
+    if (p->terminal) console_redraw(line, done == all);
+    else if (tenth > p->last_tenth) fprintf(stderr, "%s\n", line);
     p->last_tenth = MAX(p->last_tenth, tenth);
 }
 
@@ -89,17 +92,18 @@ static void on_windows(void *context, uint64_t done, uint64_t all, double loss) 
 }
 
 static void print_text_json(const command_line *l, const perplexity_report *r, json_t *memory) {
-    json_t *root =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "model", l->generation.source, "data", l->data,
-                  "bytes", (json_int_t)r->n_bytes, "tokens", (json_int_t)r->n_tokens, "seq_len", (json_int_t)r->seq_len,
-                  "loss", r->loss, "perplexity", r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens_per_second",
-                  r->seconds > 0 ? (double)r->n_predicted / r->seconds : 0.0, "memory", memory);
+    json_t *root = json_pack(
+        "{s:o, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "model", json_name(l->generation.source), "data",
+        json_name(l->data), "bytes", (json_int_t)r->n_bytes, "tokens", (json_int_t)r->n_tokens, "seq_len",
+        (json_int_t)r->seq_len, "loss", r->loss, "perplexity", r->perplexity, "bits_per_byte", r->bits_per_byte,
+        "tokens_per_second", r->seconds > 0 ? (double)r->n_predicted / r->seconds : 0.0, "memory", memory);
     json_print(root, "eval text", 12);
 }
 
 static status eval_text(const command_line *l) {
     text_eval t = {.progress.terminal = isatty(STDERR_FILENO)};
     perplexity_options o = {.source = l->generation.source,
+                            .tokenizer = l->generation.tokenizer,
                             .path = l->data,
                             .last = l->last,
                             .seq_len = l->seq_len,
@@ -190,12 +194,12 @@ static void print_questions(const command_line *l, const generator *g, const que
             str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", l->generation.source,
-                  "data", l->data, "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
-                  (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)n_cut, "exact_match",
-                  exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens,
-                  "tokens_per_second", rate, "memory", memory_json(generator_plan(g), &r->memory));
+    json_t *root = json_pack(
+        "{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", json_name(l->generation.source),
+        "data", json_name(l->data), "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
+        (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)n_cut, "exact_match", exact, "k",
+        (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second",
+        rate, "memory", memory_json(generator_plan(g), &r->memory));
     json_print(root, "eval questions", 12);
 }
 

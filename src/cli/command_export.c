@@ -2,15 +2,18 @@
 #include "cli/output.h"
 
 static void print_json(const char *dir, const export_report *r) {
-    json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:i}", "export", dir, "checkpoint", r->from, "step",
-                             (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters",
-                             (json_int_t)r->n_parameters, "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
+    json_t *root =
+        json_pack("{s:o, s:o, s:I, s:s, s:I, s:I, s:i}", "export", json_name(dir), "checkpoint", json_name(r->from),
+                  "step", (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters", (json_int_t)r->n_parameters,
+                  "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
     json_print(root, "export", ALL_DIGITS);
 }
 
 status command_export(command_line *l) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16}; /* the row of --dtype */
-    export_options o = {.dir = l->arguments[1], .type = l->dtype < 0 ? DTYPE_COUNT : types[l->dtype]};
+    export_options o = {.dir = l->arguments[1],
+                        .type = l->dtype < 0 ? DTYPE_COUNT : types[l->dtype],
+                        .tokenizer = l->generation.tokenizer};
     export_report r;
     char count[32], size[32];
     TRY(export_checkpoint(l->arguments[0], &o, &r));

@@ -1,4 +1,5 @@
 /* command_generate.c - ralo generate: completions of one or many prompts. */
+#include "cli/console.h"
 #include "cli/output.h"
 #include "cli/questions.h"
 
@@ -58,8 +59,7 @@ static status collect_prompts(const command_line *l, questions *q) {
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
 static void stream_text(void *context, size_t prompt, size_t index, const char *text, size_t n_bytes) {
-    fwrite(text, 1, n_bytes, stdout);
-    fflush(stdout);
+    console_write_text(text, n_bytes);
 }
 
 static void print_texts(const completion *c, size_t n_prompts, int64_t n_each) {
@@ -67,7 +67,7 @@ static void print_texts(const completion *c, size_t n_prompts, int64_t n_each) {
         printf("--- prompt %zu", i / (size_t)n_each + 1);
         if (n_each > 1) printf(", completion %zu", i % (size_t)n_each + 1);
         printf(" (%s after %zu tokens)\n", stop_reason_name(c[i].stop), c[i].n_tokens);
-        fwrite(c[i].text, 1, c[i].text_bytes, stdout);
+        console_write_text(c[i].text, c[i].text_bytes);
         putchar('\n');
     }
 }
@@ -157,8 +157,8 @@ static status show_plan(const command_line *l) {
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);
     if (l->json) {
-        json_t *root = json_pack("{s:s, s:o, s:o}", "model", p.request.model.name, "strategy", plan_strategy_json(&p),
-                                 "memory", plan_memory_json(&p));
+        json_t *root = json_pack("{s:o, s:o, s:o}", "model", json_name(p.request.model.name), "strategy",
+                                 plan_strategy_json(&p), "memory", plan_memory_json(&p));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         json_print(root, "generate plan", ALL_DIGITS);
     }

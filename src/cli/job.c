@@ -96,7 +96,7 @@ status job_check(const job *j) {
 
 status job_use_dir(job *j, const char *dir) {
     char newest[4096];
-    TRY(checkpoint_find_newest(dir, newest, sizeof newest));
+    TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
     if (newest[0] && !j->request.resume)
         return ERR(
             ERR_INPUT,
@@ -113,5 +113,8 @@ status config_save(const config *c, const char *run_dir) {
     memstream text;
     snprintf(path, sizeof path, "%s/config.yaml", run_dir);
     config_write_yaml(c, memstream_open(&text), false);
-    return memstream_save(&text, path);
+    char *yaml = memstream_take(&text);
+    status rc = file_replace(path, yaml, text.n_bytes); /* the run's own name: what has it is no wish of the user's */
+    free(yaml);
+    return rc;
 }

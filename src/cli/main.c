@@ -1,6 +1,7 @@
 /* main.c - from argv to a command of the table; the only place that exits. */
 #define _DEFAULT_SOURCE 1 /* on_exit */
 #include "cli/cli.h"
+#include "cli/console.h"
 #include "ralo.h"
 
 #include <errno.h>
@@ -32,7 +33,9 @@ static status dispatch(int argc, char **argv) {
 /* Half a plan on a full disk looks like a whole one to who reads the exit code. */
 static status flush_stdout(void) {
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return OK;
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    console_finish();
+    if (written) return OK;
     return ERR(ERR_RUN, "write to stdout: %s; what was printed is not whole", strerror(errno ? errno : EIO));
 }
 
@@ -53,6 +56,7 @@ static void leave(int code, void *unused) {
 
 int main(int argc, char **argv) {
     occupy_standard_files();
+    console_open();
     signal(SIGXFSZ, SIG_IGN);              /* a file beyond its limit fails at its write, where it is said which */
     json_set_alloc_funcs(mem_alloc, free); /* what it cannot hold it leaves out, and the rest would pass for whole */
     on_exit(leave, NULL);

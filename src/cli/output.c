@@ -2,6 +2,8 @@
 #include "cli/output.h"
 #include "cli/json_keys.h"
 
+#include <string.h>
+
 void json_print(json_t *root, const char *kind, int digits) {
     strbuf wrong;
     strbuf_init(&wrong);
@@ -27,6 +29,8 @@ json_t *json_text(const char *text, size_t n_bytes) {
     strbuf_fini(&b);
     return out ? out : json_null();
 }
+
+json_t *json_name(const char *name) { return json_text(name, strlen(name)); }
 
 void memory_json_add(json_t *memory, const ledger *used, uint64_t host_bytes) {
     for (tier t = 0; t < TIER_COUNT; t++) {

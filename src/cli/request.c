@@ -10,16 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was measured once for a GPU is kept beside the description of the machine. The name is the thread's own, which opens
- * what it asks for here: callers of the API ask on several threads at once. */
-static gpu_options gpu_settings(int index, bool tf32) {
-    static _Thread_local char dir[4096];
-    hardware_cache_path(dir, sizeof dir);
-    char *slash = strrchr(dir, '/');
-    if (slash) *slash = 0;
-    return (gpu_options){.index = index, .tf32 = tf32, .cache_dir = slash ? dir : NULL};
-}
-
 /* What transformers trains with unasked. The default of the table is for small models from random values; it would undo
  * in a few steps what pretrained weights know. */
 #define PRETRAINED_LR 5e-5
@@ -229,7 +219,7 @@ status request_from_config(const config *c, train_request *out) {
                            .n_threads = threads,
                            .bind = c->run.bind,
                            .backend = b};
-    out->gpu = gpu_settings(gpu, c->run.tf32);
+    out->gpu = (gpu_options){.index = gpu, .tf32 = c->run.tf32};
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
     out->data.seed = t->seed;
     out->data.n_threads = threads;
@@ -350,6 +340,6 @@ status generation_from_flags(command_line *l) {
     l->generation.trace_path = l->trace;
     l->sampling.stops = l->stops.items;
     l->sampling.n_stops = l->stops.n;
-    l->generation.gpu = gpu_settings(l->gpu, l->tf32);
+    l->generation.gpu = (gpu_options){.index = l->gpu, .tf32 = l->tf32};
     return backend_choose(l->device, l->gpu, &l->generation.backend);
 }

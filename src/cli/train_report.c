@@ -188,8 +188,8 @@ void train_report_json(const command_line *l, const plan *p, const train_request
                        const char *run_dir, const rank_memory *all) {
     int n_ranks = mesh_world(&p->request.mesh);
     json_t *root = json_object(), *memory = plan_memory_json(p);
-    json_object_set_new(root, "run", json_string(run_dir));
-    if (r->export_dir) json_object_set_new(root, "export", json_string(r->export_dir));
+    json_object_set_new(root, "run", json_name(run_dir));
+    if (r->export_dir) json_object_set_new(root, "export", json_name(r->export_dir));
     json_object_set_new(root, "steps", json_integer(t->steps));
     json_object_set_new(
         root, "loss",

@@ -69,12 +69,13 @@ status reader_open(reader *r, const char *path) {
     struct stat s;
     status rc = OK;
     *r = (reader){.path = path};
-    if ((r->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) return ERR(ERR_IO, "open %s: %s", path, strerror(errno));
+    TRY(file_open(path, &r->fd));
     r->hash = XXH3_createState();
     ASSERT(r->hash && XXH3_128bits_reset(r->hash) == XXH_OK);
-    if (fstat(r->fd, &s) != 0) rc = ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
-    else if (S_ISDIR(s.st_mode)) rc = ERR(ERR_INPUT, "%s is a directory, a file was expected", path);
-    if (rc != OK) goto fail;
+    if (fstat(r->fd, &s) != 0) {
+        rc = ERR(ERR_IO, "stat %s: %s", path, strerror(errno));
+        goto fail;
+    }
     r->stamp = stamp_of(&s);
     while (r->end < 3 && !r->at_end) TRY_GOTO(rc, fill(r), fail); /* a pipe may bring one byte at a time */
     reader_consume(r, utf8_mark_bytes(r->buffer, r->end));

@@ -65,7 +65,8 @@ static bool fill_copy(const trace *t, int fd, uint64_t limit) {
 
 /* Puts a copy that ends at `limit` in the place of the file. The old one stays as it is when that fails. */
 static bool replace_file(trace *t, uint64_t limit) {
-    int fd = open(t->partial_path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    unlink(t->partial_path); /* left by a process that was killed; a link there is not followed either */
+    int fd = open(t->partial_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return false;
     if (!fill_copy(t, fd, limit) || rename(t->partial_path, t->path) != 0) {
         int why = errno;

@@ -32,11 +32,11 @@
 static status map_file(safetensors *st) {
     struct stat info;
     status rc = OK;
-    int fd = open(st->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ERR(ERR_IO, "open %s: %s", st->path, strerror(errno));
+    int fd;
+    TRY(file_open(st->path, &fd));
     if (fstat(fd, &info) != 0) {
         rc = ERR(ERR_IO, "stat %s: %s", st->path, strerror(errno));
-    } else if (!S_ISREG(info.st_mode)) {
+    } else if (!S_ISREG(info.st_mode)) { /* the caller's own pipe */
         rc = ERR(ERR_INPUT, "%s is not a regular file, a safetensors file was expected", st->path);
     } else if ((uint64_t)info.st_size < LENGTH_BYTES + 2) {
         rc = ERR(ERR_INPUT, "%s: found a file of %lld bytes, expected at least %u (a length and an empty header)",

@@ -254,7 +254,7 @@ static void text_add_line(track *t, const char *text) {
     while (length > 0 && text[length - 1] == '\n') length--;
     bool shown = t->bar_shown;
     bar_clear(t);
-    strbuf_add_bytes(&t->text, text, length);
+    strbuf_add_escaped(&t->text, text, length);
     strbuf_add(&t->text, "\n");
     if (shown) bar_draw(t);
 }
@@ -342,7 +342,6 @@ static void metrics_flush(track *t) {
         }
         const char *why = n < 0 ? strerror(errno) : "nothing was written";
         while (done > 0 && t->metrics.text[done - 1] != '\n') done--;
-        /* On a device or pipe there is nothing to cut; the complaint below is the same. */
         int cut = ftruncate(t->metrics_fd, t->metrics_whole + (off_t)done);
         char text[512];
         snprintf(text, sizeof text, "warning: %s: %s; the rest of the metrics is not written%s", t->metrics_path, why,
@@ -355,18 +354,22 @@ static void metrics_flush(track *t) {
     t->metrics.length = 0;
 }
 
-/* A line torn by a killed run is cut off before new ones are added. */
+/* A line torn by a killed run is cut off before new ones are added. A link of that name is not followed: in a run directory
+ * that came from elsewhere it could lead to any file of the user's. */
 static status metrics_open(track *t) {
     TRY(dir_make(t->options.run_dir));
     strbuf path;
     strbuf_init(&path);
     strbuf_printf(&path, "%s/metrics.jsonl", t->options.run_dir);
     t->metrics_path = strbuf_take(&path);
-    if ((t->metrics_fd = open(t->metrics_path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
-        return ERR(ERR_IO, "open %s: %s", t->metrics_path, strerror(errno));
+    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    if ((t->metrics_fd = open(t->metrics_path, flags, 0644)) < 0)
+        return ERR(ERR_IO, "open %s: %s", t->metrics_path,
+                   errno == ELOOP ? "it is a link, expected a file; remove the link" : strerror(errno));
     struct stat info;
     if (fstat(t->metrics_fd, &info) != 0) return ERR(ERR_IO, "stat %s: %s", t->metrics_path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return OK;
+    if (!S_ISREG(info.st_mode))
+        return ERR(ERR_INPUT, "%s is a pipe or a device, expected a file; remove it", t->metrics_path);
     off_t whole = info.st_size;
     char chunk[4096];
     while (whole > 0) {
@@ -385,8 +388,8 @@ static status metrics_open(track *t) {
 }
 
 /* Steps that a run makes again, because it was further than the checkpoint it is resumed from, stand in the file once; so does
- * the evaluation of a run that was resumed at its end, behind the step that stays. A file that cannot be read or cut, such as a
- * pipe, only grows. */
+ * the evaluation of a run that was resumed at its end, behind the step that stays. A file that cannot be read or cut
+ * only grows. */
 static void metrics_cut_from(track *t, int64_t step, bool evaluation) {
     if (t->metrics_begun) return;
     t->metrics_begun = true;
@@ -515,7 +518,9 @@ status track_open(track **out, const track_options *o) {
     strbuf_init(&t->line);
     /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
     if (o->out) fflush(o->out);
-    t->out_fd = o->out ? fileno(o->out) : -1;
+    t->out_fd = !o->out            ? -1
+                : o->out == stderr ? STDERR_FILENO
+                                   : fileno(o->out); /* cli's stderr is a filter before it */
     ASSERT(!o->out || t->out_fd >= 0);
     const char *term = getenv("TERM");
     t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);

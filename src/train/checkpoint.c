@@ -6,7 +6,7 @@
  *
  *     .tmp-step-00000100/ is filled; every file, then the directory, is flushed
  *     renamed to step-00000100/, and the parent flushed: from here on it is a checkpoint
- *     older ones beyond `keep` are renamed to .tmp-old-... and removed
+ *     older ones beyond `keep` whole ones are renamed to .tmp-old-... and removed
  *
  * A writer that dies at any point leaves either no step-00000100 or a whole one. What it left under .tmp- is removed by
  * the next checkpointer_open; a lock keeps a second program from taking the files of a live one for leftovers.
@@ -43,6 +43,7 @@ struct checkpointer {
     arena memory;
     const char *dir; /* RUN/checkpoints */
     const char *identity, *model;
+    const struct tokenizer_files *tokenizer;
     int64_t keep;
     checkpoint_layout layout;
     copy_task *copies;
@@ -171,16 +172,32 @@ static uint64_t leftover_bytes(const char *dir) {
     return n;
 }
 
+/* Without a message: who looks for a checkpoint to use says why one is passed over, and nobody else does. */
+static bool is_whole(const char *dir, int64_t step) {
+    error_record before;
+    arena memory;
+    arena_init(&memory);
+    error_take(&before);
+    bool whole = checkpoint_check(arena_format(&memory, "%s/%s", dir, step_name(&memory, step))) == OK;
+    error_clear();
+    error_give(&before);
+    arena_fini(&memory);
+    return whole;
+}
+
 status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir) {
     int64_t *steps;
     size_t n;
     arena memory;
     arena_init(&memory);
     const char *dir = arena_format(&memory, "%s/checkpoints", run_dir);
+    *out = (checkpoint_survey){0};
     status rc = list_steps(dir, &steps, &n);
-    if (rc == OK)
-        *out =
-            (checkpoint_survey){.n = (int64_t)n, .newest = n > 0 ? steps[0] : 0, .leftover_bytes = leftover_bytes(dir)};
+    if (rc == OK) out->leftover_bytes = leftover_bytes(dir);
+    for (size_t i = 0; rc == OK && i < n; i++) {
+        if (!is_whole(dir, steps[i])) continue;
+        if (out->n++ == 0) out->newest = steps[i];
+    }
     free(steps);
     arena_fini(&memory);
     return rc;
@@ -218,8 +235,8 @@ done:
     return rc;
 }
 
-/* Keeps the newest `keep` up to the step just written. Later steps belong to an earlier attempt of this run and are not
- * ours to judge. A checkpoint that cannot be removed costs space, not safety: a warning. */
+/* Keeps the newest `keep` whole ones up to the step just written. Later steps belong to an earlier attempt of this run and are
+ * not ours to judge. One that is not whole does not count: it stays until it is older than all that are kept. A checkpoint that cannot be removed costs space, not safety: a warning. */
 static void prune(const checkpointer *c, int64_t written) {
     arena memory;
     arena_init(&memory);
@@ -227,7 +244,11 @@ static void prune(const checkpointer *c, int64_t written) {
     size_t n;
     status rc = list_steps(c->dir, &steps, &n);
     for (size_t i = 0; i < n && rc == OK; i++) {
-        if (steps[i] > written || ++kept <= c->keep) continue;
+        if (steps[i] > written) continue;
+        if (kept < c->keep) {
+            kept += steps[i] == written || is_whole(c->dir, steps[i]);
+            continue;
+        }
         const char *name = step_name(&memory, steps[i]), *path = arena_format(&memory, "%s/%s", c->dir, name);
         /* Out of sight first: half a checkpoint must not carry a checkpoint's name. */
         const char *doomed = arena_format(&memory, "%s/" TEMPORARY_PREFIX "old-%s", c->dir, name);
@@ -239,7 +260,7 @@ static void prune(const checkpointer *c, int64_t written) {
     arena_fini(&memory);
 }
 
-status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes) {
+static status find_newest(const char *run_dir, bool quietly, char *out, size_t out_bytes) {
     status rc = OK;
     arena memory;
     arena_init(&memory);
@@ -252,7 +273,7 @@ status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes) 
     for (size_t i = 0; i < n; i++) {
         const char *path = arena_format(&memory, "%s/%s", dir, step_name(&memory, steps[i]));
         if (checkpoint_check(path) != OK) {
-            log_warn("checkpoint %s is not whole and is passed over: %s", path, error_message());
+            if (!quietly) log_warn("checkpoint %s is not whole and is passed over: %s", path, error_message());
             error_clear();
             continue;
         }
@@ -264,6 +285,14 @@ done:
     free(steps);
     arena_fini(&memory);
     return rc;
+}
+
+status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes) {
+    return find_newest(run_dir, false, out, out_bytes);
+}
+
+status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes) {
+    return find_newest(run_dir, true, out, out_bytes);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
@@ -285,7 +314,7 @@ static status make_empty(const char *path) {
 }
 
 static checkpoint_words words_of(const checkpointer *c, const train_state *s) {
-    return (checkpoint_words){c->identity, c->model, s};
+    return (checkpoint_words){c->identity, c->model, s, c->tokenizer};
 }
 
 /* Every file is in the temporary directory: now the name, and only then do older ones go. */
@@ -483,7 +512,7 @@ static status check_fresh(const char *run_dir) {
 static status open_dir(checkpointer *c, const checkpoint_options *o) {
     TRY(dir_make(c->dir));
     const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
-    if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
+    if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         return ERR(ERR_IO, "open %s: %s", lock, strerror(errno));
     /* File systems without locks refuse with another error; there, one writer per directory is the user's care. */
     if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
@@ -544,6 +573,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     pthread_cond_init(&c->changed, NULL);
     c->lock_fd = -1;
     c->keep = o->keep;
+    c->tokenizer = o->tokenizer;
     c->comm = o->comm;
     c->n_ranks = c->comm ? comm_size(c->comm) : 1;
     c->rank = c->comm ? comm_rank(c->comm) : 0;

@@ -4,7 +4,9 @@
  *     step-00000100/
  *         tensors-00001-of-00002.safetensors     readable by anything that reads safetensors
  *         tensors-00002-of-00002.safetensors
- *         checkpoint.json                        identity, model, state, files, and for each tensor dtype, shape, pieces
+ *         tokenizer/                             the files of the run's tokenizer, where it has some
+ *         checkpoint.json                        identity, model, state, files, tokenizer_files, and for each tensor dtype,
+ *                                                shape, pieces
  *
  * Ranks that write together put their own number into the names of their files, and each says in part-00003.json what it
  * wrote, until the first of them makes one checkpoint.json of all.
@@ -52,6 +54,7 @@ typedef struct checkpoint_source {
 typedef struct checkpoint_words {
     const char *identity, *model;
     const train_state *state;
+    const struct tokenizer_files *tokenizer; /* may be NULL */
 } checkpoint_words;
 /* Fills the existing, empty directory `dir`; on success every file in it is on disk. The directory itself is not. */
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
@@ -59,11 +62,14 @@ status checkpoint_write(const char *dir, const checkpoint_layout *l, const check
 /* The same by many ranks: each writes its share, and when all have, one of them joins what they say of it. */
 status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank);
 status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
+/* train_state as checkpoint.json holds it. A number outside of its range is refused by its name; `where` opens the message. */
+json_t *state_to_json(const train_state *s);
+status state_from_json(const json_t *root, const char *where, train_state *out);
 /* The step that a checkpoint directory's name says; false: it is not the name of one. */
 bool checkpoint_step_of(const char *path, int64_t *step);
-/* What a run finds in its directory, by names alone. */
+/* What a run finds in its directory. */
 typedef struct checkpoint_survey {
-    int64_t n, newest;       /* checkpoints; newest 0 of none */
+    int64_t n, newest;       /* whole checkpoints; newest 0 of none */
     uint64_t leftover_bytes; /* on disk, of writers that died: checkpointer_open removes it */
 } checkpoint_survey;
 status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir);
@@ -79,7 +85,8 @@ typedef struct checkpoint_found {
 } checkpoint_found;
 status checkpoint_reader_open(checkpoint_reader **out, const char *dir);
 void checkpoint_reader_close(checkpoint_reader *r);
-const json_t *checkpoint_reader_model(const checkpoint_reader *r); /* NULL: written without one */
+const json_t *checkpoint_reader_model(const checkpoint_reader *r);     /* NULL: written without one */
+const json_t *checkpoint_reader_tokenizer(const checkpoint_reader *r); /* for tokenizer_files_load; NULL: none */
 int64_t checkpoint_reader_step(const checkpoint_reader *r);
 bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out);
 status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_found *t); /* its checksums */

@@ -6,55 +6,37 @@
  * cut tensor, whose rows or columns tensor ranks share. Other cuts are refused by name. */
 #include "train/checkpoint_io.h"
 #include "train/checkpoint_seal.h"
+#include "train/tokenizer_files.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { FILES_MOST = 65536 }; /* a process can map hardly more */
 #define ANOTHER "; take another checkpoint of the run, by its directory"
 
-/* ---- the state as JSON --------------------------------------------------------------------------------------- */
-
-/* JSON has no NaN and no infinity, and its integers end at 2^63: those are words. */
-static status get_double(const json_t *object, const char *key, const char *where, double *out) {
-    const char *word = json_string_value(json_object_get(object, key));
-    if (word && strcmp(word, "nan") == 0) *out = NAN;
-    else if (word && strcmp(word, "inf") == 0) *out = INFINITY;
-    else if (word && strcmp(word, "-inf") == 0) *out = -INFINITY;
-    else TRY(json_get_real(object, key, where, out));
-    return OK;
-}
-
-static status get_u64(const json_t *object, const char *key, const char *where, uint64_t *out) {
-    const char *text;
-    char *end;
-    TRY(json_get_string(object, key, where, &text));
-    errno = 0;
-    *out = strtoull(text, &end, 10);
-    if (errno || text[0] < '0' || text[0] > '9' || *end)
-        return ERR(ERR_INPUT, "%s: key '%s': found '%s', expected a whole number", where, key, text);
-    return OK;
-}
-
-static status state_from_json(const json_t *root, const char *where, train_state *s) {
-    const json_t *object = json_object_get(root, "state"), *scaler = json_object_get(object, "scaler");
-    TRY(json_get_int(object, "step", 0, INT64_MAX, where, &s->step));
-    TRY(json_get_int(object, "updates", 0, s->step, where, &s->updates));
-    TRY(get_u64(object, "data_row", where, &s->data_row));
-    TRY(get_u64(object, "tokens", where, &s->tokens));
-    TRY(get_u64(object, "seed", where, &s->seed));
-    TRY(get_double(object, "first_loss", where, &s->first_loss));
-    TRY(get_double(object, "last_loss", where, &s->last_loss));
-    TRY(get_double(scaler, "scale", where, &s->scaler.scale));
-    TRY(json_get_int(scaler, "clean_steps", INT64_MIN, INT64_MAX, where, &s->scaler.clean_steps));
-    TRY(json_get_int(scaler, "hysteresis_left", INT64_MIN, INT64_MAX, where, &s->scaler.hysteresis_left));
-    return OK;
-}
-
 /* ---- the directory --------------------------------------------------------------------------------------------- */
+
+/* Each file once: what is listed twice would be opened and held twice. */
+static status check_file_list(const json_t *files, const char *path) {
+    status rc = OK;
+    size_t i;
+    json_t *file, *seen = json_object();
+    if (json_array_size(files) > FILES_MOST)
+        rc = ERR(ERR_INPUT, "%s: found %zu files, expected at most %d", path, json_array_size(files), FILES_MOST);
+    for (i = 0; rc == OK && i < json_array_size(files); i++) {
+        file = json_array_get(files, i);
+        const char *name;
+        TRY_GOTO(rc, json_get_string(file, "name", path, &name), done);
+        if (json_object_get(seen, name)) rc = ERR(ERR_INPUT, "%s: the file '%s' is listed twice", path, name);
+        else json_object_set_new(seen, name, json_true());
+    }
+done:
+    json_decref(seen);
+    return rc;
+}
 
 static status check_format(const json_t *root, const char *path) {
     const char *format;
@@ -68,7 +50,7 @@ static status check_format(const json_t *root, const char *path) {
                    CHECKPOINT_VERSION);
     if (!json_is_array(json_object_get(root, "files")) || !json_is_object(json_object_get(root, "tensors")))
         return ERR(ERR_INPUT, "%s: 'files' or 'tensors' is missing", path);
-    return OK;
+    return check_file_list(json_object_get(root, "files"), path);
 }
 
 /* Name and size of one file of the list, and that it is that long. */
@@ -87,6 +69,16 @@ static status check_file(const char *dir, const json_t *file, const char *where,
     return OK;
 }
 
+/* Its files are there and have their sizes; who uses them asks for their checksums. */
+static status check_tokenizer(const json_t *root, const char *dir) {
+    const json_t *list = json_object_get(root, "tokenizer_files");
+    tokenizer_files files;
+    if (!list) return OK;
+    status rc = tokenizer_files_load(&files, dir, list, false);
+    tokenizer_files_fini(&files);
+    return rc;
+}
+
 status checkpoint_check(const char *dir) {
     status rc = OK;
     arena memory;
@@ -98,6 +90,7 @@ status checkpoint_check(const char *dir) {
     TRY_GOTO(rc, check_format(root, json_path), done);
     json_array_foreach(json_object_get(root, "files"), i, file)
         TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
+    TRY_GOTO(rc, check_tokenizer(root, dir), done);
 done:
     json_decref(root);
     arena_fini(&memory);
@@ -134,7 +127,7 @@ typedef struct checkpoint_reader {
 
 static status open_files(reader *r) {
     const json_t *list = json_object_get(r->root, "files");
-    size_t n = json_array_size(list);
+    size_t n = json_array_size(list), n_headers = 0;
     r->files = arena_array(&r->memory, safetensors, n);
     r->header_hex = arena_array(&r->memory, const char *, n);
     r->pieces_in_file = arena_array(&r->memory, size_t, n);
@@ -146,6 +139,9 @@ static status open_files(reader *r) {
         TRY(safetensors_open(&r->files[i], path));
         r->n_files = i + 1;
         size_t n_bytes = shard_header_bytes(&r->files[i]);
+        if ((n_headers += n_bytes) > SEALED_MAX_BYTES)
+            return ERR(ERR_INPUT, "%s: the headers of %zu files take %zu bytes, expected at most %d in all", path,
+                       i + 1, n_headers, SEALED_MAX_BYTES);
         for (size_t k = 0; k < r->files[i].n_tensors; k++) n_bytes += r->files[i].tensors[k].n_bytes;
         if (n_bytes != r->files[i].map_bytes)
             return ERR(ERR_INPUT, "%s: header and tensors take %zu bytes, the file has %zu", path, n_bytes,
@@ -485,6 +481,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
                    dir, same_model ? "other data, in which its place means nothing" : "another model", found, identity);
     }
     TRY(state_from_json(r->root, r->json_path, &r->state));
+    TRY(check_tokenizer(r->root, dir));
     TRY(open_files(r));
     TRY(find_all(r));
     return OK;
@@ -526,6 +523,9 @@ void checkpoint_reader_close(checkpoint_reader *r) {
 }
 
 const json_t *checkpoint_reader_model(const checkpoint_reader *r) { return json_object_get(r->root, "model"); }
+const json_t *checkpoint_reader_tokenizer(const checkpoint_reader *r) {
+    return json_object_get(r->root, "tokenizer_files");
+}
 int64_t checkpoint_reader_step(const checkpoint_reader *r) { return r->state.step; }
 
 bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out) {

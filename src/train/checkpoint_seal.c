@@ -1,17 +1,13 @@
 /* checkpoint_seal.c - checksums, and JSON under a checksum of its own text. */
 #include "train/checkpoint_seal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define SEAL_BEFORE ",\n \"checksum\": \""
 #define SEAL_AFTER "\"\n}\n"
 enum {
     SEAL_BYTES = sizeof SEAL_BEFORE - 1 + CHECKSUM_BYTES + sizeof SEAL_AFTER - 1,
-    JSON_MAX_BYTES = 256 << 20,
 };
 
 void checksum_format(char out[CHECKSUM_BYTES + 1], XXH128_hash_t h) {
@@ -28,20 +24,6 @@ size_t shard_header_bytes(const safetensors *st) {
     return sizeof length + (size_t)length;
 }
 
-static status write_text(const char *path, const char *text, size_t n_bytes) {
-    status rc = OK;
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return ERR(ERR_IO, "create %s: %s", path, strerror(errno));
-    while (n_bytes > 0 && rc == OK) {
-        ssize_t n = write(fd, text, n_bytes);
-        if (n < 0 && errno != EINTR) rc = ERR(ERR_IO, "write %zu bytes to %s: %s", n_bytes, path, strerror(errno));
-        if (n > 0) text += n, n_bytes -= (size_t)n;
-    }
-    if (rc == OK && fsync(fd) != 0) rc = ERR(ERR_IO, "fsync %s: %s", path, strerror(errno));
-    if (close(fd) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", path, strerror(errno));
-    return rc;
-}
-
 /* Puts the checksum of everything before it behind the last member: "... ,\n "checksum": "..."\n}\n". */
 status sealed_write(const char *path, const json_t *root) {
     char *text = json_dumps(root, JSON_INDENT(1)), hex[CHECKSUM_BYTES + 1];
@@ -54,7 +36,7 @@ status sealed_write(const char *path, const json_t *root) {
     strbuf_init(&sealed);
     strbuf_add_bytes(&sealed, text, length - 2);
     strbuf_printf(&sealed, SEAL_BEFORE "%s" SEAL_AFTER, hex);
-    status rc = write_text(path, sealed.text, sealed.length);
+    status rc = file_write_new(path, sealed.text, sealed.length);
     strbuf_fini(&sealed);
     free(text);
     if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
@@ -67,7 +49,7 @@ status sealed_read(const char *path, json_t **out) {
     size_t n_bytes;
     json_error_t where;
     *out = NULL;
-    TRY(file_read_all(path, JSON_MAX_BYTES, &text, &n_bytes));
+    TRY(file_read_all(path, SEALED_MAX_BYTES, &text, &n_bytes));
     if (n_bytes <= SEAL_BYTES) {
         rc = ERR(ERR_INPUT, "%s: found %zu bytes, expected a sealed checkpoint.json; it is cut short", path, n_bytes);
         goto done;

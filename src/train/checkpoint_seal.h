@@ -12,6 +12,7 @@ enum {
     CHECKPOINT_VERSION = 1,
     CHECKPOINT_CHUNK = 1 << 20, /* read, hashed and written in one go, while it is in the cache */
     CHECKSUM_BYTES = 32,        /* without the 0 */
+    SEALED_MAX_BYTES = 256 << 20,
 };
 
 void checksum_format(char out[CHECKSUM_BYTES + 1], XXH128_hash_t h);

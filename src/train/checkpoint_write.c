@@ -5,11 +5,10 @@
  * cache that returns others is found when reading. */
 #include "train/checkpoint_io.h"
 #include "train/checkpoint_seal.h"
+#include "train/tokenizer_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
 #include <unistd.h>
 
 enum { ALONE = -1 }; /* in the place of a rank */
@@ -82,29 +81,6 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
         }
     }
     return OK;
-}
-
-/* ---- the state as JSON --------------------------------------------------------------------------------------- */
-
-/* JSON has no NaN and no infinity, and its integers end at 2^63: those go as words. */
-static json_t *json_from_double(double x) {
-    if (isfinite(x)) return json_real(x);
-    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
-}
-
-static json_t *json_from_u64(uint64_t x) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, x);
-    return json_string(text);
-}
-
-static json_t *state_to_json(const train_state *s) {
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:I, s:I}}", "step", (json_int_t)s->step, "updates",
-                     (json_int_t)s->updates, "data_row", json_from_u64(s->data_row), "tokens", json_from_u64(s->tokens),
-                     "seed", json_from_u64(s->seed), "first_loss", json_from_double(s->first_loss), "last_loss",
-                     json_from_double(s->last_loss), "scaler", "scale", json_from_double(s->scaler.scale),
-                     "clean_steps", (json_int_t)s->scaler.clean_steps, "hysteresis_left",
-                     (json_int_t)s->scaler.hysteresis_left);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
@@ -249,6 +225,19 @@ static status write_shards(const char *dir, const checkpoint_layout *l, const ch
     return OK;
 }
 
+/* The same files in every checkpoint of a run, so that each can go anywhere by itself. */
+static status write_tokenizer(const char *dir, const tokenizer_files *files, json_t *root) {
+    if (!files || files->n == 0) return OK;
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/tokenizer", dir);
+    status rc = dir_make(path.text);
+    if (rc == OK) rc = tokenizer_files_write(files, path.text);
+    strbuf_fini(&path);
+    json_object_set_new(root, "tokenizer_files", tokenizer_files_json(files));
+    return rc;
+}
+
 /* checkpoint.json: the last file, without which the others are nothing. Takes files and tensors over. */
 static status write_index(const char *dir, const checkpoint_words *w, json_t *files, json_t *tensors) {
     json_t *root =
@@ -263,7 +252,8 @@ static status write_index(const char *dir, const checkpoint_words *w, json_t *fi
     strbuf path;
     strbuf_init(&path);
     strbuf_printf(&path, "%s/checkpoint.json", dir);
-    status rc = sealed_write(path.text, root);
+    status rc = write_tokenizer(dir, w->tokenizer, root);
+    if (rc == OK) rc = sealed_write(path.text, root);
     strbuf_fini(&path);
     json_decref(root);
     return rc;

@@ -7,6 +7,7 @@
  * somebody may have made some. A file system that does not count is not judged. */
 #include "train/disk_room.h"
 #include "train/checkpoint_io.h"
+#include "train/tokenizer_files.h"
 
 int64_t disk_room_saves(const train_request *r, int64_t first) {
     int64_t steps = r->train.steps, every = r->train.save_every;
@@ -22,11 +23,17 @@ int64_t disk_room_at_once(int64_t n_saves, int64_t keep, int64_t n_present) {
 
 static uint64_t export_bytes(const train_request *r, const plan *p) {
     if (!r->export_dir) return 0;
-    return model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.precision));
+    return model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.precision)) +
+           tokenizer_files_bytes(r->data.tokenizer);
+}
+
+/* Each keeps its own copy of the tokenizer. */
+static uint64_t checkpoint_bytes(const train_request *r, const plan *p) {
+    return plan_checkpoint_bytes(p) + tokenizer_files_bytes(r->data.tokenizer);
 }
 
 train_disk train_disk_of(const train_request *r, const plan *p) {
-    return (train_disk){.checkpoint_bytes = plan_checkpoint_bytes(p),
+    return (train_disk){.checkpoint_bytes = checkpoint_bytes(r, p),
                         .n_checkpoints = disk_room_at_once(disk_room_saves(r, 0), r->keep, 0),
                         .export_bytes = export_bytes(r, p)};
 }
@@ -137,7 +144,7 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
                          .many = "checkpoints",
                          .instead = "set run.dir to a directory of another disk, or run.save_last=false and "
                                     "train.save_every=0 for a run that saves nothing",
-                         .n_bytes = plan_checkpoint_bytes(p),
+                         .n_bytes = checkpoint_bytes(r, p),
                          .n = disk_room_at_once(disk_room_saves(r, first), r->keep, found.n)},
         [EXPORT] = {.key = "run.export",
                     .dir = r->export_dir,

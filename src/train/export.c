@@ -9,7 +9,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -65,7 +64,8 @@ typedef struct item { /* one tensor of the files */
 typedef struct exporter {
     source from;
     dtype type;
-    const char *dir; /* the temporary one */
+    const char *dir;                  /* the temporary one */
+    const tokenizer_files *tokenizer; /* NULL: none */
     item *items;
     safetensors_entry *entries;
     size_t n_items;
@@ -220,50 +220,6 @@ static status write_config(const exporter *x, const json_t *description, arena *
     return OK;
 }
 
-static status copy_bytes(int in, int out, const char *from, const char *to) {
-    char buffer[1 << 16];
-    for (ssize_t n; (n = read(in, buffer, sizeof buffer)) != 0;) {
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ERR(ERR_IO, "read %s: %s", from, strerror(errno));
-        for (ssize_t at = 0, m; at < n; at += m) {
-            m = write(out, buffer + at, (size_t)(n - at));
-            if (m < 0 && errno == EINTR) m = 0;
-            if (m < 0) return ERR(ERR_IO, "write %s: %s", to, strerror(errno));
-        }
-    }
-    if (fsync(out) != 0) return ERR(ERR_IO, "fsync %s: %s", to, strerror(errno));
-    return OK;
-}
-
-static status copy_file(const char *from, const char *to) {
-    status rc;
-    int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
-    if (in < 0) return ERR(ERR_IO, "open %s: %s", from, strerror(errno));
-    if ((out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0)
-        rc = ERR(ERR_IO, "create %s: %s", to, strerror(errno));
-    else rc = copy_bytes(in, out, from, to);
-    close(in);
-    if (out >= 0 && close(out) != 0 && rc == OK) rc = ERR(ERR_IO, "close %s: %s", to, strerror(errno));
-    return rc;
-}
-
-static status copy_tokenizer(const exporter *x, const json_t *description, arena *memory) {
-    static const char *const names[] = {
-        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-        "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
-    const char *dir = json_string_value(json_object_get(description, "tokenizer"));
-    if (!dir) return OK;
-    if (access(dir, F_OK) != 0) {
-        log_warn("the run's tokenizer directory %s is gone; copy its files to the export by hand", dir);
-        return OK;
-    }
-    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
-        const char *from = arena_format(memory, "%s/%s", dir, names[i]);
-        if (access(from, F_OK) == 0) TRY(copy_file(from, arena_format(memory, "%s/%s", x->dir, names[i])));
-    }
-    return OK;
-}
-
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
 /* Can `dir`, which is not there, be made? Only making one tells: root passes every permission, and some file systems take
@@ -296,7 +252,7 @@ status export_check_dir(const char *dir) {
 
 static status fill(exporter *x, const json_t *description, uint64_t shard_bytes) {
     TRY(write_config(x, description, &x->memory));
-    TRY(copy_tokenizer(x, description, &x->memory));
+    if (x->tokenizer) TRY(tokenizer_files_write(x->tokenizer, x->dir));
     TRY(write_weights(x, shard_bytes));
     TRY(checkpoint_dir_sync(x->dir));
     return OK;
@@ -332,12 +288,29 @@ done:
     return rc;
 }
 
-status export_running(exec *e, const plan *p, const char *description, const export_options *o, export_report *out) {
+/* Files that the user named, or those that the run keeps. Takes what it read over into *read, which the caller ends. */
+static status choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
+                               const tokenizer_files **out) {
+    *out = kept;
+    if (!o->tokenizer) return OK;
+    *out = strcmp(o->tokenizer, "none") == 0 ? NULL : read;
+    if (!*out) return OK;
+    if (access(o->tokenizer, R_OK) != 0)
+        return ERR(ERR_INPUT, "--tokenizer %s: %s, expected a directory with tokenizer.json, or none", o->tokenizer,
+                   strerror(errno));
+    return tokenizer_files_read(read, o->tokenizer);
+}
+
+status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
+                      const export_options *o, export_report *out) {
     *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.precision) : o->type};
     json_t *root = json_loads(description, JSON_REJECT_DUPLICATES, NULL);
     ASSERT(root);
     exporter x = {.from = {.g = &p->program, .m = &p->model, .e = e, .p = p}, .type = out->type, .report = out};
-    status rc = write_dir(&x, root, o);
+    tokenizer_files read = {0};
+    status rc = choose_tokenizer(o, tokenizer, &read, &x.tokenizer);
+    if (rc == OK) rc = write_dir(&x, root, o);
+    tokenizer_files_fini(&read);
     json_decref(root);
     return rc;
 }
@@ -352,12 +325,29 @@ static status build_names(const json_t *description, const char *path, model *m,
     return OK;
 }
 
+/* The copy in the checkpoint. One of an older ralo has none: what it names instead may be any file of the user's. */
+static status kept_tokenizer(const checkpoint_reader *r, const char *dir, const json_t *description,
+                             const export_options *o, tokenizer_files *out) {
+    const json_t *files = checkpoint_reader_tokenizer(r);
+    const char *path = json_string_value(json_object_get(description, "tokenizer"));
+    if (o->tokenizer) return OK;
+    if (files) return tokenizer_files_load(out, dir, files, true);
+    if (!path) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s keeps no copy of its tokenizer, an older ralo wrote it, and says that it was trained with %s; a path "
+        "that a file names is not copied from: give the directory with --tokenizer DIR, or --tokenizer none to "
+        "export without it",
+        dir, path);
+}
+
 status export_checkpoint(const char *from, const export_options *o, export_report *out) {
     status rc = OK;
     checkpoint_reader *r = NULL;
     model m = {0};
     program g;
     checkpoint_found first;
+    tokenizer_files kept = {0}, read = {0};
     char name[256];
     *out = (export_report){.type = o->type};
     program_init(&g);
@@ -375,8 +365,12 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
         out->type = half ? first.type : DTYPE_F32;
     }
     exporter x = {.from = {.g = &g, .m = &m, .r = r}, .type = out->type, .report = out};
+    TRY_GOTO(rc, kept_tokenizer(r, out->from, description, o, &kept), done);
+    TRY_GOTO(rc, choose_tokenizer(o, &kept, &read, &x.tokenizer), done);
     rc = write_dir(&x, description, o);
 done:
+    tokenizer_files_fini(&kept);
+    tokenizer_files_fini(&read);
     checkpoint_reader_close(r);
     model_fini(&m);
     program_fini(&g);

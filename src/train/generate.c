@@ -80,7 +80,7 @@ static status request_make(plan_request *r, const model_config *c, const generat
 status generator_plan_compile(plan *out, const generator_options *o) {
     model_source s;
     plan_request r;
-    TRY(model_source_open(&s, o->source));
+    TRY(model_source_open(&s, o->source, o->tokenizer));
     status rc = request_make(&r, &s.config, o);
     if (rc == OK) rc = plan_compile(out, &r);
     model_source_close(&s);
@@ -130,7 +130,7 @@ status generator_open(generator **out, const generator_options *o) {
     generator *g = mem_alloc(sizeof *g);
     *out = NULL;
     arena_init(&g->memory);
-    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source)), fail);
+    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source), o->tokenizer), fail);
     rc = open_from(g, &s, o);
     model_source_close(&s);
     if (rc != OK) goto fail;

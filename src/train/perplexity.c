@@ -150,7 +150,7 @@ status perplexity_measure(const perplexity_options *o, const perplexity_observer
     *out = (perplexity_report){0};
     if (!(o->last > 0 && o->last <= 1))
         return ERR(ERR_INPUT, "share of the text: found %g, expected more than 0, at most 1", o->last);
-    TRY(model_source_open(&s, o->source));
+    TRY(model_source_open(&s, o->source, o->tokenizer));
     status rc = measure(o, &s, observer, out);
     model_source_close(&s);
     return rc;

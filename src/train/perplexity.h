@@ -10,11 +10,12 @@
 #include "train/train.h"
 
 typedef struct perplexity_options {
-    const char *source; /* as generator_options.source */
-    const char *path;   /* of the text */
-    double last;        /* share of its bytes that is taken, from the end; 1: all. A cut character is left out */
-    int64_t seq_len;    /* 0: 512, or the model's positions where they are fewer */
-    int64_t batch;      /* windows at once; 0: 8 */
+    const char *source;    /* as generator_options.source */
+    const char *tokenizer; /* likewise */
+    const char *path;      /* of the text */
+    double last;           /* share of its bytes that is taken, from the end; 1: all. A cut character is left out */
+    int64_t seq_len;       /* 0: 512, or the model's positions where they are fewer */
+    int64_t batch;         /* windows at once; 0: 8 */
     precision precision;
     uint64_t device_limit; /* 0: what the machine has */
     int n_threads;

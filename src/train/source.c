@@ -4,6 +4,7 @@
  * a checkpoint are its fp32 masters where it has them, rounded once to what the program computes in, exactly as if the
  * model had been exported and loaded again. */
 #include "train/source.h"
+#include "train/tokenizer_files.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
@@ -29,11 +30,12 @@ static status read_config_eos(model_source *s, const char *path) {
     return OK;
 }
 
-static status open_directory(model_source *s, const char *path) {
+static status open_directory(model_source *s, const char *path, const char *given) {
     TRY(model_config_read(&s->config, path));
     const char *tokenizer = arena_format(&s->memory, "%s/tokenizer.json", path);
     const char *generation = arena_format(&s->memory, "%s/generation_config.json", path);
-    if (access(tokenizer, F_OK) == 0) s->tokenizer = arena_string(&s->memory, path);
+    if (given) s->tokenizer = arena_string(&s->memory, given);
+    else if (access(tokenizer, F_OK) == 0) s->tokenizer = arena_string(&s->memory, path);
     else if (s->config.vocab == BYTE_VOCAB) s->tokenizer = "byte"; /* an export of a model trained on bytes */
     else
         return ERR(ERR_INPUT, "%s: found no tokenizer.json, and a vocabulary of %lld is not that of bytes (%d)", path,
@@ -51,30 +53,50 @@ static chat_format find_chat(const char *name, const char *dir) {
     return CHAT_AUTO;
 }
 
-static status open_checkpoint(model_source *s, const char *path) {
+/* The copy that the checkpoint keeps, once its checksums are proved. A checkpoint of an older ralo has none, and names the
+ * directory it was trained with: it is only read as a tokenizer. */
+static status checkpoint_tokenizer(model_source *s, const json_t *description) {
+    const json_t *files = checkpoint_reader_tokenizer(s->reader);
+    const char *path = json_string_value(json_object_get(description, "tokenizer"));
+    if (json_array_size(files) > 0) {
+        tokenizer_files copy;
+        status rc = tokenizer_files_load(&copy, s->dir, files, true);
+        tokenizer_files_fini(&copy);
+        s->tokenizer = arena_format(&s->memory, "%s/tokenizer", s->dir);
+        return rc;
+    }
+    s->tokenizer = path ? arena_string(&s->memory, path) : "byte";
+    if (!path || access(path, R_OK) == 0) return OK;
+    return ERR(ERR_INPUT,
+               "%s keeps no copy of its tokenizer, an older ralo wrote it, and %s, which it was trained with, is not "
+               "here; give the directory of the tokenizer with --tokenizer DIR",
+               s->dir, path);
+}
+
+static status open_checkpoint(model_source *s, const char *path, const char *given) {
     const json_t *description;
     TRY(checkpoint_locate("a model", path, "a directory with config.json, a run or a checkpoint", s->dir,
                           sizeof s->dir));
     TRY(checkpoint_reader_open(&s->reader, s->dir));
     TRY(checkpoint_description(s->reader, s->dir, &description));
     TRY(model_config_from_json(&s->config, json_object_get(description, "config"), last_part(path), s->dir));
-    const char *tokenizer = json_string_value(json_object_get(description, "tokenizer"));
-    s->tokenizer = tokenizer ? arena_string(&s->memory, tokenizer) : "byte";
+    if (given) s->tokenizer = arena_string(&s->memory, given);
+    else TRY(checkpoint_tokenizer(s, description));
     s->generation = json_incref(json_object_get(description, "generation"));
     s->chat = find_chat(json_string_value(json_object_get(description, "chat")), s->dir);
     return OK;
 }
 
-status model_source_open(model_source *s, const char *path) {
+status model_source_open(model_source *s, const char *path, const char *tokenizer) {
     *s = (model_source){0};
     arena_init(&s->memory);
     status rc = OK;
     if (strlen(path) >= sizeof s->dir) rc = ERR(ERR_INPUT, "a path of %zu characters is too long", strlen(path));
     else if (access(arena_format(&s->memory, "%s/config.json", path), F_OK) == 0) {
         snprintf(s->dir, sizeof s->dir, "%s", path);
-        rc = open_directory(s, path);
+        rc = open_directory(s, path, tokenizer);
     } else {
-        rc = open_checkpoint(s, path);
+        rc = open_checkpoint(s, path, tokenizer);
     }
     if (rc == OK) return OK;
     model_source_close(s);

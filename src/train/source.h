@@ -12,8 +12,8 @@ typedef struct model_source {
     arena memory;
 } model_source;
 
-/* Reads everything but the weights. The model's name points into `path`. */
-status model_source_open(model_source *s, const char *path);
+/* Reads everything but the weights. The model's name points into `path`. tokenizer: to be used instead of its own; NULL: that. */
+status model_source_open(model_source *s, const char *path, const char *tokenizer);
 void model_source_close(model_source *s);
 /* Its tokenizer, which has no token that the model has no row for; the caller closes it. */
 status model_source_tokenizer(const model_source *s, tokenizer **out);

@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define EXAMPLES 4
+#define EXAMPLES 4         /* shown at most */
 #define WORTH_SAYING_S 2.0 /* of a start that lasts longer it is told what took so long */
 #define EVAL_SAYS_S 5.0    /* an evaluation that lasts longer says so often how far it is */
 
@@ -48,6 +48,7 @@ struct trainer {
     uint64_t timed_tokens;
     double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
     char *description;             /* of the model, for export */
+    tokenizer_files tokenizer;     /* on the rank that writes */
     arena memory;
 };
 
@@ -413,11 +414,13 @@ static status open_parts(trainer *t) {
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
     TRY(export_describe(r, t->d, &t->description));
+    if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* before a checkpoint is looked for: what a crash left is put right, and nobody else writes there */
         checkpoint_options co = {.run_dir = r->run_dir,
                                  .keep = r->keep,
                                  .identity = id,
                                  .model = t->description,
+                                 .tokenizer = &t->tokenizer,
                                  .background = r->train.save_every > 0,
                                  .comm = r->comm,
                                  .fresh = !r->resume};
@@ -460,6 +463,7 @@ void trainer_close(trainer *t) {
     }
     free(t->tensors);
     free(t->description);
+    tokenizer_files_fini(&t->tokenizer);
     arena_fini(&t->memory);
     free(t);
 }
@@ -481,7 +485,7 @@ static status export_saved(trainer *t, const export_options *o, export_report *o
 
 status trainer_export(trainer *t, const export_options *o, export_report *out) {
     if (t->r->comm) return export_saved(t, o, out);
-    return export_running(t->e, t->p, t->description, o, out);
+    return export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
 }
 
 status trainer_param_hash(trainer *t, uint64_t *out) {
@@ -552,7 +556,8 @@ static status finish(trainer *t, train_result *out) {
     if (t->p->request.with_eval) {
         TRY(trainer_evaluate(t, &out->eval));
         /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
-        if ((t->o->on_example || r->comm) && r->train.problems > 0) TRY(evaluator_examples(&t->eval, EXAMPLES, t->o));
+        if ((t->o->on_example || r->comm) && r->train.problems > 0)
+            TRY(evaluator_examples(&t->eval, MIN(r->train.problems, (int64_t)EXAMPLES), t->o));
     }
     return r->export_dir ? export_model(t) : OK;
 }
@@ -562,8 +567,9 @@ status train_check(const train_request *r, const plan *p) {
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
     char found[4096]; /* before a run directory is made for what cannot be resumed */
-    if (r->resume && strcmp(r->resume, "auto") != 0) TRY(find_resumed(r, found, sizeof found));
-    return OK;
+    if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
+    TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
+    return found[0] ? OK : find_resumed(r, found, sizeof found); /* which says what is wrong with it */
 }
 
 /* What the driver counts. Ranks that share a GPU see what all of them take together, while all have it: each has its own

@@ -96,12 +96,13 @@ typedef struct checkpoint_tensor {
 typedef struct checkpointer checkpointer;
 typedef struct checkpoint_options {
     const char *run_dir;
-    int64_t keep;         /* newest N kept; 0 = all */
+    int64_t keep;         /* newest N whole ones kept; 0 = all */
     const char *identity; /* model and precision in words: resuming another model is refused */
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
     comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
-    bool fresh;           /* a run that begins: refused where run_dir holds a whole checkpoint by now */
+    const struct tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
+    bool fresh; /* a run that begins: refused where run_dir holds a whole checkpoint by now */
 } checkpoint_options;
 /* open, save, wait and poll are collective where there are ranks; close is not. */
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
@@ -119,16 +120,20 @@ status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensor
                        train_state *out);
 /* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
+/* The same for who only asks whether there is one: no warnings of those that are not whole. */
+status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);
 
 /* ---- export: a directory that Hugging Face's transformers loads ------------------------------------------------- */
 
 /* config.json, generation_config.json, model.safetensors (or shards and their index) and, where the run used a tokenizer
- * directory, its files. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
+ * directory, its files, from the copy that the checkpoint keeps. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
  * are the source where there are any. The directory appears whole or not at all. */
 typedef struct export_options {
     const char *dir;      /* must not exist, or be empty */
     dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
     uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
+    const char
+        *tokenizer; /* whose files go along, by the user's word; "none": of none. NULL: those that the run kept */
 } export_options;
 typedef struct export_report {
     char from[4096]; /* the checkpoint */

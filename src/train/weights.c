@@ -6,6 +6,7 @@
  * pages behind the reader are given back, so loading a model takes hardly more memory than the model.
  * Views into a file have no alignment, so elements are copied out before they are converted. */
 #include "train/weights.h"
+#include "train/checkpoint_seal.h"
 #include "train/params.h"
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 
 #define INDEX_MAX_BYTES (64u << 20)
 #define MOST_SHARDS 4096
-#define MOST_NAMED 10 /* problems told by name; the rest is counted */
+#define HEADERS_MAX_BYTES 100000000u /* of all shards together: as much as one file may have */
+#define MOST_NAMED 10                /* problems told by name; the rest is counted */
 enum {
     BLOCK_MOST = 1 << 20, /* elements converted before they are written to their place */
     BLOCK_LEAST = 1 << 16,
@@ -26,6 +28,13 @@ enum {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
+/* Many names may lead to one file with a large header, and each costs memory. */
+static status count_header(weight_files *w, const safetensors *st) {
+    if ((w->header_bytes += shard_header_bytes(st)) <= HEADERS_MAX_BYTES) return OK;
+    return ERR(ERR_INPUT, "%s: the headers of %zu weight files take %zu bytes, expected at most %u in all", st->path,
+               w->n_files, w->header_bytes, HEADERS_MAX_BYTES);
+}
+
 static status open_one(weight_files *w, size_t *capacity, const char *dir, const char *name) {
     strbuf path;
     strbuf_init(&path);
@@ -34,8 +43,7 @@ static status open_one(weight_files *w, size_t *capacity, const char *dir, const
     status rc = safetensors_open(&w->files[w->n_files], path.text);
     strbuf_fini(&path);
     if (rc != OK) return error_trail(rc, __FILE__, __LINE__, __func__);
-    w->n_files++;
-    return OK;
+    return count_header(w, &w->files[w->n_files++]);
 }
 
 /* weight_map: {tensor: file}. Every shard is opened once, and must hold what the index says it holds. */

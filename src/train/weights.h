@@ -6,7 +6,7 @@
  * names. Names in the index are plain file names: a path would leave the directory. */
 typedef struct weight_files {
     safetensors *files;
-    size_t n_files;
+    size_t n_files, header_bytes;
 } weight_files;
 status weight_files_open(weight_files *w, const char *dir);
 void weight_files_close(weight_files *w);

@@ -4,11 +4,12 @@
  * (the first half belongs to a). Lengths, the seal, and the values that only a writer can know are put in here: a file's
  * "bytes", a "header_xxh3_128" and a piece's "xxh3_128" that say "?".
  * Of a checkpoint that is opened: every tensor is found, has the bytes of its shape, and can be read whole and in
- * pieces; its checksums can be asked for. */
+ * pieces; its checksums can be asked for; every number of its state is in its range. */
 #include "fuzz/fuzz.h"
 #include "train/checkpoint_io.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -130,6 +131,11 @@ static void check_directory(const char *dir, const span *index) {
     ASSERT(checkpoint_reader_step(r) >= 0);
     const char *name;
     json_t *root = json_loadb(index->text, index->length, 0, NULL), *tensor;
+    train_state s;
+    ASSERT(state_from_json(root, dir, &s) == OK && s.step == checkpoint_reader_step(r));
+    ASSERT(s.updates >= 0 && s.updates <= s.step && s.scaler.scale > 0 && isfinite(s.scaler.scale));
+    ASSERT(s.scaler.clean_steps >= 0 && s.scaler.hysteresis_left >= 0);
+    ASSERT(s.tokens <= UINT64_C(1) << 62 && s.data_row <= UINT64_C(1) << 62);
     json_object_foreach(json_object_get(root, "tensors"), name, tensor) check_tensor(r, name);
     json_decref(root);
     checkpoint_reader_close(r);

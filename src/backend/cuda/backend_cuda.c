@@ -86,7 +86,7 @@ static status cuda_open(backend_context **out, const backend_options *o) {
         goto fail;
     }
     TRY_GOTO(rc, queues_open(c), fail);
-    TRY_GOTO(rc, gemm_open(c, o->gpu.cache_dir), fail);
+    TRY_GOTO(rc, gemm_open(c, NULL), fail);
     *out = c;
     return OK;
 fail:
