@@ -30,7 +30,7 @@ FUZZ_TARGET ?=
 # What `make soak` does: tests/soak/run.
 export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
-.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format includes deps packages configure install uninstall clean help
+.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -72,6 +72,11 @@ bench: configure ## build and run the benchmarks
 format: ## clang-format over all C files
 	@command -v clang-format >/dev/null || { echo "clang-format not found: apt-get install clang-format"; exit 1; }
 	$(SOURCES) -exec clang-format -i {} +
+
+reference: configure ## print docs/reference again from the tables of the program and from include/ralo.h
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
+	@"$(BUILD)/ralo" help --reference docs/reference
+	@tools/c-api-page include/ralo.h >docs/reference/c-api.md
 
 includes: configure ## check the order of rooms and that headers compile alone
 	@cmake --build "$(BUILD)" --target includes

@@ -19,7 +19,8 @@ typedef struct command_line {
     foreign foreign;                      /* what was translated from files of other programs, if any */
     bool help, json, program, show_config, longest;
     const char *trace, *timeline;
-    int dtype; /* into the row's list; -1: as trained */
+    const char *reference; /* help: where the reference pages go */
+    int dtype;             /* into the row's list; -1: as trained */
     /* generate and eval */
     generator_options generation;
     sampling_options sampling;

@@ -154,7 +154,7 @@ status command_devices(command_line *l) {
         /* What a run would use stands first and open; the list has every device. */
         json_t *root = json_deep_copy(json_array_get(devices, json_array_size(devices) - 1));
         json_object_set(root, "devices", devices);
-        json_print(root, ALL_DIGITS);
+        json_print(root, "devices", ALL_DIGITS);
     }
     json_decref(devices);
     return rc;

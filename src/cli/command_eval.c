@@ -98,7 +98,7 @@ static void print_text_json(const command_line *l, const perplexity_report *r, j
         json_name(l->data), "bytes", (json_int_t)r->n_bytes, "tokens", (json_int_t)r->n_tokens, "seq_len",
         (json_int_t)r->seq_len, "loss", r->loss, "perplexity", r->perplexity, "bits_per_byte", r->bits_per_byte,
         "tokens_per_second", r->seconds > 0 ? (double)r->n_predicted / r->seconds : 0.0, "memory", memory);
-    json_print(root, 12);
+    json_print(root, "eval text", 12);
 }
 
 static status eval_text(const command_line *l) {
@@ -201,7 +201,7 @@ static void print_questions(const command_line *l, const generator *g, const que
         (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)n_cut, "exact_match", exact, "k",
         (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second",
         rate, "memory", memory_json(generator_plan(g), &r->memory));
-    json_print(root, 12);
+    json_print(root, "eval questions", 12);
 }
 
 static status ask(command_line *l, question_eval *e) {

@@ -6,7 +6,7 @@ static void print_json(const char *dir, const export_report *r) {
         json_pack("{s:o, s:o, s:I, s:s, s:I, s:I, s:i}", "export", json_name(dir), "checkpoint", json_name(r->from),
                   "step", (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters", (json_int_t)r->n_parameters,
                   "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
-    json_print(root, ALL_DIGITS);
+    json_print(root, "export", ALL_DIGITS);
 }
 
 status command_export(command_line *l) {

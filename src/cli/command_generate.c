@@ -100,7 +100,7 @@ static void print_json(const generator *g, const questions *q, const asked *a, c
     json_object_set_new(root, "shared_tokens", json_integer((json_int_t)r->shared_tokens));
     json_object_set_new(root, "strategy", plan_strategy_json(generator_plan(g)));
     json_object_set_new(root, "memory", memory_json(generator_plan(g), &r->memory));
-    json_print(root, 9);
+    json_print(root, "generate", 9);
 }
 
 static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r) {
@@ -160,7 +160,7 @@ static status show_plan(const command_line *l) {
         json_t *root = json_pack("{s:o, s:o, s:o}", "model", json_name(p.request.model.name), "strategy",
                                  plan_strategy_json(&p), "memory", plan_memory_json(&p));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
-        json_print(root, ALL_DIGITS);
+        json_print(root, "generate plan", ALL_DIGITS);
     }
 done:
     plan_close(&p);

@@ -51,7 +51,7 @@ static status show_world(const command_line *l, const plan_request *from) {
     json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
     json_object_set_new(root, "chosen", chosen);
-    json_print(root, ALL_DIGITS);
+    json_print(root, "world", ALL_DIGITS);
     return OK;
 }
 
@@ -74,7 +74,7 @@ static status show(const command_line *l, const train_request *r, const plan *p,
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
-        json_print(root, ALL_DIGITS);
+        json_print(root, "plan", ALL_DIGITS);
     }
 done:
     plan_view_fini(&view);

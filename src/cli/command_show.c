@@ -3,15 +3,6 @@
 
 #include <stdlib.h>
 
-/* Bytes of a data set go to a terminal: what could steer it is written out. */
-static void print_text(const strbuf *text) {
-    for (size_t i = 0; i < text->length; i++) {
-        unsigned char c = (unsigned char)text->text[i];
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) printf("\\x%02x", c);
-        else putchar(c);
-    }
-}
-
 /* The text of a record; trained stretches stand between >>> and <<<. */
 static status write_text(const tokenizer *t, const chat_tokens *tokens, bool marks, strbuf *out) {
     status rc = OK;
@@ -48,7 +39,7 @@ static void print_json(const record_view *v, const strbuf *text) {
         json_object_set_new(root, "tokens", ids);
         json_object_set_new(root, "trained", trained);
     }
-    json_print(root, ALL_DIGITS);
+    json_print(root, "show", ALL_DIGITS);
 }
 
 static status show(void *context, const tokenizer *t, const record_view *v) {
@@ -64,7 +55,7 @@ static status show(void *context, const tokenizer *t, const record_view *v) {
     } else if (rc == OK) {
         printf("%s:%llu: %zu tokens, %zu trained on\n", v->path, (unsigned long long)v->line, v->tokens->n,
                count_trained(v->tokens));
-        print_text(&text);
+        fwrite(text.text, 1, text.length, stdout);
         printf("\n\n");
     }
     strbuf_fini(&text);

@@ -1,33 +1,32 @@
 /* help.c - the tables of commands and settings as text for a terminal and as a man page.
  *
  * Nothing here knows a command or a flag by name: what the rows say is all there is. */
-#include "cli/cli.h"
+#include "cli/help.h"
 #include "ralo.h"
 
 #include <string.h>
 
-#define ABOUT                                                                                                         \
-    "ralo trains language models that do not fit: it plans where every byte of the step lives, shows that plan and\n" \
-    "runs exactly that plan."
+const char help_about[] =
+    "ralo trains language models that do not fit in memory. It plans where every byte of a training step lives, shows\n"
+    "the plan, and runs exactly that plan.";
+const char help_trail[] = "1: an error is followed by the places in the source that it passed through";
 
-static const struct {
-    int code;
-    const char *what;
-} exits[] = {{0, "done"},
-             {1, "the run failed"},
-             {2, "the request was wrong: settings, arguments or files"},
-             {3, "it does not fit; the message names the smallest change that would"},
-             {130, "interrupted after a checkpoint"}};
+const exit_code *exit_code_at(size_t i) {
+    static const exit_code rows[] = {{0, "done"},
+                                     {1, "the run failed"},
+                                     {2, "the request was wrong: settings, arguments or files"},
+                                     {3, "it does not fit; the message names the smallest change that would"},
+                                     {130, "interrupted after a checkpoint"}};
+    return i < ARRAY_LENGTH(rows) ? &rows[i] : NULL;
+}
 
-/* "--dtype fp32|bf16|fp16" */
-static void flag_spelling(const flag *f, char *out, size_t n) {
+void flag_spelling(const flag *f, char *out, size_t n) {
     snprintf(out, n, "%s%s%s%s", flag_dashes(f), f->name, *f->value ? " " : "", f->value);
 }
 
 static bool flag_repeats(const flag *f) { return f->row.storage == STORE_LIST || (f->key && *f->key == 0); }
 
-/* The range and default that the reader obeys, where the value's name does not say it already; "" for none. */
-static void flag_facts(const flag *f, strbuf *out) {
+void flag_facts(const flag *f, strbuf *out) {
     if (f->key || f->row.type == TYPE_BOOL) return;
     if (f->row.type == TYPE_INT || f->row.type == TYPE_REAL || f->row.type == TYPE_BYTES)
         strbuf_printf(out, "in %s", f->row.range);
@@ -36,7 +35,7 @@ static void flag_facts(const flag *f, strbuf *out) {
 }
 
 /* "ralo plan [CONFIG] [--set KEY=VALUE]... [--json]", broken into lines. Aliases and help are left to the list below. */
-static void usage_print(const command *c, FILE *out) {
+void usage_print(const command *c, FILE *out) {
     int column = fprintf(out, "  ralo %s", c->name), indent = column + 1;
     if (*c->arguments) column += fprintf(out, " %s", c->arguments);
     for (size_t i = 0; flag_at(i); i++) {
@@ -53,15 +52,15 @@ static void usage_print(const command *c, FILE *out) {
 }
 
 void help_print(FILE *out) {
-    fputs(ABOUT "\n\n", out);
+    fprintf(out, "%s\n\n", help_about);
     for (size_t i = 0; command_at(i); i++) {
         usage_print(command_at(i), out);
         fprintf(out, "      %s\n", command_at(i)->what);
     }
     fputs("\n  ralo COMMAND --help    more about a command\n  ralo --version\n\nExit codes:", out);
-    for (size_t i = 0; i < ARRAY_LENGTH(exits); i++)
-        fprintf(out, " %d %.*s%s", exits[i].code, (int)strcspn(exits[i].what, ":;"), exits[i].what,
-                i + 1 < ARRAY_LENGTH(exits) ? "," : ".\n");
+    const exit_code *e;
+    for (size_t i = 0; (e = exit_code_at(i)); i++)
+        fprintf(out, " %d %.*s%s", e->code, (int)strcspn(e->what, ":;"), e->what, exit_code_at(i + 1) ? "," : ".\n");
 }
 
 void help_print_command(const command *c, FILE *out) {
@@ -147,7 +146,7 @@ static void print_man(FILE *out) {
         fputs("[\\fIflags\\fR]\n", out);
     }
     fputs(".SH DESCRIPTION\n", out);
-    roff(ABOUT, out);
+    roff(help_about, out);
     fputs("\n.SH COMMANDS\n", out);
     for (size_t i = 0; command_at(i); i++) {
         const command *c = command_at(i);
@@ -176,22 +175,27 @@ static void print_man(FILE *out) {
         fputc('\n', out);
     }
     fputs(".SH EXIT STATUS\n", out);
-    for (size_t i = 0; i < ARRAY_LENGTH(exits); i++) {
+    const exit_code *e;
+    for (size_t i = 0; (e = exit_code_at(i)); i++) {
         char code[8];
-        snprintf(code, sizeof code, "%d", exits[i].code);
+        snprintf(code, sizeof code, "%d", e->code);
         roff_item(code, "", out);
-        roff(exits[i].what, out);
+        roff(e->what, out);
         fputc('\n', out);
     }
     fputs(".SH ENVIRONMENT\n", out);
     roff_item("RALO_TRAIL", "", out);
-    roff("1: an error is followed by the places in the source that it passed through\n", out);
+    roff(help_trail, out);
+    fputc('\n', out);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
 
 status command_help(command_line *l) {
     const char *topic = l->arguments[0];
+    if (l->reference && topic)
+        return ERR(ERR_INPUT, "help: found '%.100s' beside --reference, which writes every page; leave one out", topic);
+    if (l->reference) return reference_write(l->reference);
     if (!topic) {
         help_print(stdout);
         return OK;

@@ -1,9 +1,15 @@
 /* output.c - JSON on stdout, and pieces of it that several commands print. */
 #include "cli/output.h"
+#include "cli/json_keys.h"
 
 #include <string.h>
 
-void json_print(json_t *root, int digits) {
+void json_print(json_t *root, const char *kind, int digits) {
+    strbuf wrong;
+    strbuf_init(&wrong);
+    if (!json_keys_check(root, kind, &wrong))
+        log_warn("--json: %s is not as json_keys.def describes it; this is a bug of ralo", wrong.text);
+    strbuf_fini(&wrong);
     json_dumpf(root, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(digits));
     putchar('\n');
     json_decref(root);

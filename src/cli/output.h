@@ -2,9 +2,10 @@
 /* output.h - private to cli: JSON on stdout, and pieces of it that several commands print. */
 #include "cli/cli.h"
 
-/* The one object of --json, as a line of its own on stdout; it is released. digits: of numbers that are not whole. */
+/* The one object of --json, as a line of its own on stdout; it is released. kind: its rows in json_keys.def; a key that is not
+ * there is warned of. digits: of numbers that are not whole. */
 enum { ALL_DIGITS = 0 }; /* they read back to the same bits */
-void json_print(json_t *root, int digits);
+void json_print(json_t *root, const char *kind, int digits);
 
 /* Where the lines go that a command was asked for, such as a plan: stdout, but with --json that is the object's alone. */
 static inline FILE *report_stream(bool json) { return json ? stderr : stdout; }

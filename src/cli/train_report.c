@@ -228,5 +228,5 @@ void train_report_json(const command_line *l, const plan *p, const train_request
     json_object_set_new(root, "memory", memory);
     if (l->config.run.breakdown) json_object_set_new(root, "breakdown", breakdown_json(p, t));
     if (foreign_was_read(&l->foreign)) json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
-    json_print(root, 9);
+    json_print(root, "train", 9);
 }

@@ -280,36 +280,63 @@ static void text_add_eval(track *t, const train_eval_report *e) {
 
 /* ---- metrics.jsonl --------------------------------------------------------------------------------------------- */
 
+static void metric_key(strbuf *b, const char *name) {
+    bool first = b->text[b->length - 1] == '{';
+    strbuf_printf(b, "%s\"%s\": ", first ? "" : ", ", name);
+}
+
+static void metric_whole(strbuf *b, const char *name, uint64_t x) {
+    metric_key(b, name);
+    strbuf_printf(b, "%llu", (unsigned long long)x);
+}
+
 /* JSON has no NaN and no infinity: they become null. Nine digits give back any fp32 exactly. */
-static void number_add(strbuf *b, const char *name, double x) {
-    if (isfinite(x)) strbuf_printf(b, ", \"%s\": %.9g", name, x);
-    else strbuf_printf(b, ", \"%s\": null", name);
+static void metric_real(strbuf *b, const char *name, double x) {
+    metric_key(b, name);
+    if (isfinite(x)) strbuf_printf(b, "%.9g", x);
+    else strbuf_add(b, "null");
+}
+
+static void metric_flag(strbuf *b, const char *name, bool x) {
+    metric_key(b, name);
+    strbuf_add(b, x ? "true" : "false");
 }
 
 static void metrics_add_step(track *t, const record *r) {
     const train_step_report *s = &r->step.report;
+    uint64_t memory_used = r->step.memory_used;
     strbuf *b = &t->metrics;
-    strbuf_printf(b, "{\"step\": %lld, \"tokens\": %llu", (long long)s->step, (unsigned long long)s->tokens);
-    number_add(b, "train/loss", s->loss);
-    number_add(b, "train/grad_norm", s->grad_norm);
-    number_add(b, "train/learning_rate", s->lr);
-    if (s->loss_scale > 0) number_add(b, "train/loss_scale", s->loss_scale);
-    if (s->skipped) strbuf_add(b, ", \"train/skipped\": true");
-    number_add(b, "perf/tokens_per_sec", s->tokens_per_second);
-    number_add(b, "perf/step_ms", s->step_ms);
-    number_add(b, "perf/flops_per_sec", s->flops_per_second);
-    strbuf_printf(b, ", \"memory/device_bytes\": %llu}\n", (unsigned long long)r->step.memory_used);
+    strbuf_add(b, "{");
+#define METRIC_STEP(name, type, value, when, help) \
+    if (when) metric_##type(b, name, value);
+#define METRIC_EVAL(...)
+#include "track/metrics.def"
+#undef METRIC_STEP
+#undef METRIC_EVAL
+    strbuf_add(b, "}\n");
 }
 
 static void metrics_add_eval(track *t, const train_eval_report *e) {
     strbuf *b = &t->metrics;
-    strbuf_printf(b, "{\"step\": %lld", (long long)e->step);
-    if (e->n_rows > 0) number_add(b, "val/loss", e->loss);
-    if (e->n_problems > 0) {
-        number_add(b, "val/exact_match", e->exact_match);
-        strbuf_printf(b, ", \"val/problems\": %lld", (long long)e->n_problems);
-    }
+    strbuf_add(b, "{");
+#define METRIC_STEP(...)
+#define METRIC_EVAL(name, type, value, when, help) \
+    if (when) metric_##type(b, name, value);
+#include "track/metrics.def"
+#undef METRIC_STEP
+#undef METRIC_EVAL
     strbuf_add(b, "}\n");
+}
+
+const metric *metric_at(size_t i) {
+    static const metric rows[] = {
+#define METRIC_STEP(name, type, value, when, help) {METRIC_OF_STEP, name, #type, help},
+#define METRIC_EVAL(name, type, value, when, help) {METRIC_OF_EVAL, name, #type, help},
+#include "track/metrics.def"
+#undef METRIC_STEP
+#undef METRIC_EVAL
+    };
+    return i < ARRAY_LENGTH(rows) ? &rows[i] : NULL;
 }
 
 /* The lines of a failed write that did not get out whole are cut off again, so that the file stays readable. */

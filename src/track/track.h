@@ -26,3 +26,11 @@ void track_sync(track *t);
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
 void track_message(track *t, const char *text); /* a line of its own that does not tear the progress bar */
+
+/* One key of metrics.jsonl, as metrics.def describes it. */
+typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;
+typedef struct metric {
+    metric_record record;           /* the kind of line it stands in */
+    const char *name, *type, *help; /* type: whole, real or flag */
+} metric;
+const metric *metric_at(size_t i); /* NULL past the end */
