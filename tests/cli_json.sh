@@ -32,7 +32,7 @@ echo 'one two three, one two three, one two three' >text.txt
 echo '{"question": "1+1", "answer": "2"}' >questions.jsonl
 collect show show --set data.source=questions.jsonl
 echo '{"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "content": "y"}]}' >refused.jsonl
-collect show show --set data.source=refused.jsonl
+collect show show --set data.source=refused.jsonl --set data.on_error=skip
 collect generate generate --model run --prompt a --chat none --max-new 2
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt

@@ -280,7 +280,7 @@ static void check_file(const char *name, const char *path, const strbuf *text, s
     ids whole = {0};
     tokenize_job j;
     token_store s;
-    if (tokenizer_open(&t, path) != OK || chat_open(&c, t, path, CHAT_NONE) != OK) fail_msg("%s", error_message());
+    if (tokenizer_open(&t, path) != OK || chat_open(&c, t, path, &(chat_options){.format = CHAT_NONE}) != OK) fail_msg("%s", error_message());
     size_t bos = chat_document_bos(c) >= 0;
     encode(t, text, &whole);
     write_bytes(path_of("text.txt"), text->text, text->length);

@@ -56,6 +56,7 @@ status data_visit_records(const data_options *o, bool prompts, uint64_t most, re
                    o->source);
     TRY(file_list_parse(o->source, &entries, &n));
     TRY_GOTO(rc, tokenizer_open(&s.t, o->tokenizer), done);
+    TRY_GOTO(rc, tokenizer_set_eos(s.t, o->eos_token), done);
     TRY_GOTO(rc,
              chat_open(
                  &s.chat, s.t, o->tokenizer ? o->tokenizer : "byte",
