@@ -128,7 +128,7 @@ sed 's/overlap_comm/overlap_com/' ds.json >typo.json
 check 2 typo.json:8 "zero_optimization.overlap_com'" "did you mean 'zero_optimization.overlap_comm'" -- plan --deepspeed typo.json
 sed 's/"stage": 2/"stage": 3/' ds.json >persist.json
 check 0 "warning: persist.json:8" "defeats stage 3" "6.7B of 6.7B parameters (100 %" -- \
-    plan --deepspeed persist.json --preset llama2-7b --device-memory 1P
+    plan --deepspeed persist.json --preset llama2-7b --device-memory 1P --set memory.host=1P
 check 0 "from" -- plan --deepspeed persist.json "${tiny[@]}" --set data.seq_len=32
 sed 's/"stage": 2/"stage": 2, \/\/ two/' ds.json >comment.json
 check 2 comment.json:8 comment -- plan --deepspeed comment.json
