@@ -169,14 +169,14 @@ cat >tokenizer/chat_template.jinja <<'JINJA'
 JINJA
 printf '%s\n' '{"prompt": "dog"}' '{"messages": [{"role": "tool", "content": "dog"}], "tools": [{}]}' \
     '{"prompt": "dog", "chat_template_kwargs": {"opening": "w"}}' >rendered.jsonl
-run 0 generate --model talk --prompt-file rendered.jsonl --chat template --max-new 8 --json
+run 0 generate --model talk --tokenizer tokenizer --prompt-file rendered.jsonl --chat template --max-new 8 --json
 holds 'r["chat"] == "template" and r["completions"][0]["text"] == "wow" and r["completions"][0]["tokens"][-1] == '$im_end
 holds 'len(r["completions"][2]["prompt_tokens"]) == len(r["completions"][0]["prompt_tokens"]) + 1'
-run 0 generate --model talk --prompt dog --chat template --chat-kwargs '{"opening": "w"}' --max-new 8
+run 0 generate --model talk --tokenizer tokenizer --prompt dog --chat template --chat-kwargs '{"opening": "w"}' --max-new 8
 [ "$(cat out)" = ow ] || fail "--chat-kwargs: $(cat out)"
-run 0 generate --model talk --prompt cat --chat template --system loud --max-new 8
+run 0 generate --model talk --tokenizer tokenizer --prompt cat --chat template --system loud --max-new 8
 [ "$(cat out)" = MEW ] || fail "--system with a template: $(cat out)"
-refused "rendered.jsonl:2: turn 1: found role tool" generate --model talk --prompt-file rendered.jsonl --chat chatml
+refused "rendered.jsonl:2: turn 1: found role tool" generate --model talk --tokenizer tokenizer --prompt-file rendered.jsonl --chat chatml
 refused "--chat-kwargs" generate --model talk --prompt dog --chat chatml --chat-kwargs '{"opening": "w"}'
 rm tokenizer/chat_template.jinja
 

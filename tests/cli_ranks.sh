@@ -41,12 +41,4 @@ check 1 'step 3: fp16: gradients overflow at the smallest loss scale 1' -- train
 [ -d overflows/checkpoints/step-00000002 ] && [ -z "$(ls -d overflows/checkpoints/.tmp-* 2>/dev/null)" ] ||
     fail "a checkpoint was left behind: $(ls -A overflows/checkpoints)"
 
-# A disk without room is told once, and no rank makes a directory.
-if [ "$(df --output=avail -B1T . | tail -n 1)" -lt 100 ]; then
-    check 2 'run.dir d/e: ' 'are free there, a checkpoint takes' -- train --ranks 2 --preset llama3-70b --set model.hidden=262144 \
-        --set model.ffn=1048576 --set model.layers=30 --set data.seq_len=8 --set data.source=builtin:random \
-        --set train.micro_batch=1 --set train.accumulation=1 --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 \
-        --set train.problems=0 --set memory.strategy=manual --set memory.device=1P --set memory.host=1P --set run.dir=d/e
-    [ ! -e d ] || fail "a refused run has made a directory"
-fi
 finish "collectives on 1 to 8 ranks; killed, crashed, busy and stopped ranks are named"
