@@ -137,7 +137,8 @@ static void write_by_two(const char *dir) {
         must(checkpoint_write_part(dir, &l, &(checkpoint_source){.staging = (const uint8_t *)staging}, r));
         arena_fini(&memory);
     }
-    must(checkpoint_join_parts(dir, RANKS, &(checkpoint_words){.identity = "cut", .state = &(train_state){.step = 1}}));
+    must(checkpoint_join_parts(
+        dir, RANKS, &(checkpoint_words){.identity = "cut", .state = &(train_state){.step = 1, .scaler.scale = 1}}));
 }
 
 /* Seals checkpoint.json as the writer does: the checksum of all before it is its last member. */

@@ -381,7 +381,7 @@ static void files_without_records_are_refused(void **state) {
     log_set_level(LOG_INFO);
     expect_error(records_open(&r, "/nowhere/x.jsonl", &(record_options){0}), ERR_IO, "/nowhere/x.jsonl");
     expect_error(records_open(&r, test_dir, &(record_options){0}), ERR_INPUT, "directory");
-    expect_error(records_open(&r, "/dev/null", &(record_options){0}), ERR_INPUT, "/dev/null|by number");
+    expect_error(records_open(&r, "/dev/null", &(record_options){0}), ERR_INPUT, "/dev/null|regular file");
 }
 
 static void a_file_that_changes_is_noticed(void **state) {
