@@ -31,11 +31,34 @@ bool ranks_wanted(const command_line *l) {
     return l->ranks > 1 && !comm_launched(&rank, &size);
 }
 
-static volatile sig_atomic_t mpirun_pid, n_interrupts;
-/* Until it ends: mpirun hands nothing on before its ranks are there, and does not say so. */
+static volatile sig_atomic_t mpirun_pid, n_interrupts, n_asked;
+static char mpirun_children[64]; /* /proc/PID/task/PID/children of mpirun */
+
+/* In a signal handler: open, read, close and kill alone. Ranks are mpirun's children; a number that the end of the buffer cuts
+ * is signalled with the next call. */
+static void ask_ranks_to_stop(void) {
+    char text[4096];
+    int fd = open(mpirun_children, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    ssize_t n = read(fd, text, sizeof text);
+    close(fd);
+    pid_t pid = 0;
+    for (ssize_t i = 0; i < n; i++) {
+        if (text[i] >= '0' && text[i] <= '9') pid = pid * 10 + (text[i] - '0');
+        else {
+            if (pid > 1) kill(pid, SIGUSR1);
+            pid = 0;
+        }
+    }
+}
+
+/* Until it ends: mpirun hands nothing on before its ranks are there, and does not say so. Some never hand it on (Open MPI 4.1.6
+ * of Ubuntu 24.04): the ranks are asked directly after a while, when each of them is one and not yet a copy of mpirun. */
 static void ask_for_stop(int number) {
+    enum { PATIENCE = 2 };
     (void)number;
     if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGUSR1);
+    if (mpirun_pid > 0 && n_asked++ >= PATIENCE) ask_ranks_to_stop();
     alarm(1);
 }
 static void on_interrupt(int number) {
@@ -147,6 +170,7 @@ status ranks_launch(const command_line *l) {
     if (child == 0) become_mpirun(argv, self);
     free(argv);
     if (child < 0) return ERR(ERR_IO, "start mpirun: %s", strerror(errno));
+    snprintf(mpirun_children, sizeof mpirun_children, "/proc/%d/task/%d/children", (int)child, (int)child);
     mpirun_pid = child;
     int state = 0;
     while (waitpid(child, &state, 0) < 0)
