@@ -5,8 +5,9 @@ For every *.jinja of DIR a model directory is made: that template and a small to
 that the template holds. Conversations with and without system turns, tools, tool calls, thoughts, unicode, spaces, special
 tokens in the content and so on go through `ralo show --json`, as training text and as prompts, and through
 apply_chat_template. A template is `equal` when every conversation gives the same text, and the same ids where no content
-holds a special token, or is refused by both; `refused` when ralo does not open it; else `different`. Of the training texts it
-is counted in how many the answers were found.
+holds a special token, or is refused by both; `refused by both` when no conversation at all could be compared; `refused` when
+ralo does not open it; else `different`. That both refuse is compared, not why. Of the training texts it is counted in how many the
+answers were found.
 Needs Python with `tokenizers` and `transformers`. Nothing of the templates is kept.
 """
 import argparse
@@ -97,11 +98,11 @@ def tokenizer_for(template):
     return t
 
 
-def outcomes(ralo, directory, records, prompts):
+def outcomes(ralo, directory, records, prompts, more=()):
     with open(os.path.join(directory, "records.jsonl"), "w", encoding="utf-8") as f:
         f.write("\n".join(json.dumps(r) for r in records) + "\n")
     run = subprocess.run([ralo, "show", "--json", "--records", "1000", "--set", "data.source=records.jsonl", "--set", "data.tokenizer=.",
-                          "--set", "data.on_error=skip"] + (["--prompts"] if prompts else []), cwd=directory, capture_output=True, text=True)
+                          "--set", "data.on_error=skip"] + (["--prompts"] if prompts else []) + list(more), cwd=directory, capture_output=True, text=True)
     if run.returncode:
         return None, run.stderr.strip()
     found = {}
@@ -140,7 +141,8 @@ def check(ralo, path):
             found, stderr = outcomes(ralo, directory, [c for _, c in cases], prompts)
             if found is None:
                 return "different", result, [stderr[-300:]]
-            # training text without a need to find the answers: what the template writes
+            # where the answers are not found, the text is compared as data.train_on=all writes it
+            whole = {} if prompts else outcomes(ralo, directory, [c for _, c in cases], False, ["--set", "data.train_on=all"])[0]
             for i, (name, case) in enumerate(cases):
                 text, ids = expected(fast, case, prompts)
                 got = found.get(i)
@@ -157,7 +159,8 @@ def check(ralo, path):
                     result["answers lost" if lost else "answers found"] += not error or lost
                 if lost:
                     notes.append(f"{what}: answer not found")
-                    continue
+                    got = whole[i]
+                    error = got.get("error", "")
                 if text is None and error:
                     result["both refuse"] += 1
                 elif text is None or error:
@@ -172,7 +175,9 @@ def check(ralo, path):
                     notes.append(f"{what}: other ids")
                 else:
                     result["equal"] += 1
-    return ("different" if result["different"] or result["other ids"] else "equal"), result, notes
+    if result["different"] or result["other ids"]:
+        return "different", result, notes
+    return ("equal" if result["equal"] else "refused by both"), result, notes
 
 
 def main():
