@@ -2,9 +2,10 @@
  *
  * A thread gets its record with its first error, as pages of its own that go with the thread: thread-local storage holds
  * only a pointer, because a library that a running program loads (dlopen) may have hardly any of that. No malloc, so that
- * an error can be told where none is allowed, and no lock. The record stays readable until the next ERR on the thread. Formatting goes through a second buffer because a message is often
- * built from the previous one: ERR(code, "%s: %s", path, error_message()).
- * Names and texts of others stand in messages: they are escaped here, for whoever shows the message.
+ * an error can be reported where none is allowed, and no lock. The record stays readable until the next ERR on the thread.
+ * Formatting goes through a second buffer because a message is often built from the previous one:
+ * ERR(code, "%s: %s", path, error_message()).
+ * Messages quote names and text from files: control characters in them are escaped here, for whoever shows the message.
  * A trail that outgrows its slots keeps where the error was made and the outermost place, and loses the middle. */
 #include "base/base.h"
 

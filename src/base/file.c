@@ -1,7 +1,8 @@
 /* file.c - whole files in and out, directories made and removed, and how much room they have.
  *
- * Files may come from anyone: what is no regular file is not opened to be read, a read is bounded by the caller, and removing a directory never follows a symbolic
- * link, not even one that is swapped in while we walk (every step is relative to an open directory).
+ * Files may come from anyone: only regular files are opened for reading, a read is bounded by the caller, and removing a
+ * directory never follows a symbolic link, not even one that is swapped in while we walk (every step is relative to an open
+ * directory).
  * Writing goes to a temporary name in the same directory, is flushed, and is renamed over the target: whoever reads
  * the file, also after a crash, sees the old text or the new one. A failed write removes its temporary file.
  * Big files (weights, token shards) are not read here; they are mapped or streamed by their formats. */

@@ -34,26 +34,28 @@ bool ranks_wanted(const command_line *l) {
 static volatile sig_atomic_t mpirun_pid, n_interrupts, n_asked;
 static char mpirun_children[64]; /* /proc/PID/task/PID/children of mpirun */
 
-/* In a signal handler: open, read, close and kill alone. Ranks are mpirun's children; a number that the end of the buffer cuts
- * is signalled with the next call. */
+/* Sends SIGUSR1 to every rank of this node, which are mpirun's children. Runs in a signal handler: open, read, close and kill
+ * only. */
 static void ask_ranks_to_stop(void) {
     char text[4096];
     int fd = open(mpirun_children, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    ssize_t n = read(fd, text, sizeof text);
-    close(fd);
     pid_t pid = 0;
-    for (ssize_t i = 0; i < n; i++) {
-        if (text[i] >= '0' && text[i] <= '9') pid = pid * 10 + (text[i] - '0');
-        else {
+    if (fd < 0) return;
+    for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < n; i++) { /* a space follows every number, the last one too */
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = pid * 10 + (text[i] - '0');
+                continue;
+            }
             if (pid > 1) kill(pid, SIGUSR1);
             pid = 0;
         }
-    }
+    close(fd);
 }
 
-/* Until it ends: mpirun hands nothing on before its ranks are there, and does not say so. Some never hand it on (Open MPI 4.1.6
- * of Ubuntu 24.04): the ranks are asked directly after a while, when each of them is one and not yet a copy of mpirun. */
+/* Repeated every second until mpirun ends: it forwards nothing before its ranks have started, and does not say so. Some versions
+ * never forward the signal (Open MPI 4.1.6 of Ubuntu 24.04). So the third try and later ones also go to the ranks directly; not
+ * the first, which could hit a child of mpirun that has not become ralo yet. */
 static void ask_for_stop(int number) {
     enum { PATIENCE = 2 };
     (void)number;
