@@ -15,11 +15,12 @@
  *     value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(8, 64), ROLE_ACTIVATION, SECTION_MICRO);
  *     ...
  *     op *o = program_emit(&p, OP_GELU, SECTION_MICRO);
- *     op_in(o, 0, x); op_out(o, 0, y);
+ *     op_in(o, GELU_X, x); op_out(o, GELU_Y, y);
  *     TRY(program_verify(&p));
  *     program_print(&p, stdout);
  *     program_fini(&p);
  */
+#include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
