@@ -4,8 +4,8 @@
  * tokens, which is checked. Counted is the time of the steps with their sampling, as generation_report has it. Prefill is
  * measured over the same prompts. The two take turns; the best round of each counts. */
 #include "roofline.h"
-#include "train/export.h"
-#include "train/params.h"
+#include "weights/export.h"
+#include "weights/params.h"
 #include "train/train.h"
 
 #include <unistd.h>
@@ -48,7 +48,7 @@ static void write_model(const char *dir) {
     params_initialize(e, &p, 1);
     json_t *description = json_pack("{s:o}", "config", model_config_to_json(&c));
     char *text = json_dumps(description, 0);
-    must(export_running(e, &p, text, &(export_options){.dir = dir, .type = DTYPE_F32}, &report));
+    must(export_running(e, &p, text, NULL, &(export_options){.dir = dir, .type = DTYPE_F32}, &report));
     json_decref(description);
     free(text);
     exec_close(e);

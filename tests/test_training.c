@@ -2,7 +2,7 @@
  *
  * Runs go through the whole house. Bad numbers are put in by a backend whose kernel tables are the CPU's but for one
  * kernel, so the trainer itself runs unchanged. */
-#include "train/params.h"
+#include "weights/params.h"
 #include "training.h"
 
 #include <setjmp.h>

@@ -216,6 +216,7 @@ FILE *memstream_open(memstream *m);
 char *memstream_take(memstream *m);
 status memstream_save(memstream *m, const char *path);
 status dir_make(const char *path);       /* mkdir -p */
+status dir_sync(const char *path);       /* the names in it are on disk */
 status dir_remove_all(const char *path); /* rm -r; no error when absent */
 /* `path`, or where it is not there the nearest directory above that is: where it would be made. out is empty before. */
 void dir_nearest(const char *path, strbuf *out);

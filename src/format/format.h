@@ -66,6 +66,8 @@ typedef struct safetensors {
  * size. Ranks above SHAPE_MAX_RANK are refused by name. */
 status safetensors_open(safetensors *st, const char *path);
 void safetensors_close(safetensors *st);
+/* The part of the file before its tensors. Where there are no holes, nothing else is outside of them. */
+size_t safetensors_header_bytes(const safetensors *st);
 const safetensor *safetensors_find(const safetensors *st, const char *name); /* NULL when absent */
 
 typedef struct safetensors_entry {

@@ -12,6 +12,7 @@
  *     TRY(pass_run(&p, &c));        // every pass of the table that applies, in order
  *     p.arena_bytes[TIER_DEVICE];   // the peak, to the byte
  */
+#include "machine/machine.h"
 #include "model/model.h"
 
 typedef enum precision {
@@ -33,22 +34,6 @@ bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits 
 typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
 const char *state_format_name(state_format f);
 state_format state_format_of(precision p, state_format asked); /* never auto */
-
-/* What a pass must know of the machine the program is for. A pure description: no device is touched. */
-typedef struct target {
-    const char *name;
-    int n_threads;
-    size_t alignment; /* of every value, a power of two */
-    size_t (*work_bytes)(const program *p, const op *o, int n_threads);
-    size_t (*host_work_bytes)(const program *p, const op *o,
-                              int n_threads); /* of ops beside host memory; NULL: the same */
-    int64_t logits_rows; /* whose logits are alive at once, where the user says nothing; 0: the plan's own number */
-    size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
-    bool has_ring;                                       /* kernels for keys and values that go round, rank to rank */
-    tier comm_at;  /* where messages find their bytes: TIER_HOST where a transport cannot reach the device's memory */
-    int n_devices; /* that one process can drive; 0: as many as there are tiers for */
-    bool discrete; /* the device is none of the host's cores: they work beside it */
-} target;
 
 typedef struct optimizer_options {
     float beta1, beta2, eps, weight_decay, clip;

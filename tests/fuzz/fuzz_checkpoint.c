@@ -6,7 +6,7 @@
  * Of a checkpoint that is opened: every tensor is found, has the bytes of its shape, and can be read whole and in
  * pieces; its checksums can be asked for; every number of its state is in its range. */
 #include "fuzz/fuzz.h"
-#include "train/checkpoint_io.h"
+#include "checkpoint/directory.h"
 
 #include <inttypes.h>
 #include <math.h>
