@@ -160,7 +160,7 @@ static void complain(matcher *m, const char *fmt, ...) {
 
 /* "model." of model.layers.0...; files of the bare decoder, the published GPT-2 among them, leave it out. */
 static const char *family_prefix(const matcher *m) {
-    return m->p->model.config.family == FAMILY_GPT2 ? "transformer." : "model.";
+    return model_family_traits(m->p->model.config.family)->names->prefix;
 }
 
 static const safetensor *find_exact(const matcher *m, const char *name) {
