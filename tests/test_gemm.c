@@ -378,7 +378,7 @@ static void linear_case_run(linear_case *t, void (*kernel)(backend_context *, co
     pool *threads;
     assert_int_equal(pool_open(&threads, n_threads, false), OK);
     backend_context context = {.threads = threads, .n_threads = n_threads};
-    guarded work = guarded_open(cpu_linear_work_bytes(&t->program, &o, n_threads), 0xff);
+    guarded work = guarded_open(cpu_work_LINEAR(&t->program, &o, n_threads), 0xff);
     kernel_call call = {.program = &t->program, .op = &o, .work = work.n_bytes ? work.data : NULL};
     for (int i = 0; i < 3; i++)
         if (o.in[i] != NO_VALUE) call.in[i] = t->data[o.in[i]];
