@@ -48,12 +48,6 @@ typedef struct kernel_call {
 static inline const value *call_in(const kernel_call *k, int i) { return &k->program->values[k->op->in[i]]; }
 static inline const value *call_out(const kernel_call *k, int i) { return &k->program->values[k->op->out[i]]; }
 
-/* One kernel serves up to four ops that have this operand at the same place: it is named as that of the first. */
-#define SAME_PLACE(first, ...) SAME_PLACE_OF_4(first, __VA_ARGS__, first, first, first)
-#define SAME_PLACE_OF_4(a, b, c, d, ...)                                                 \
-    _Static_assert((int)(a) == (int)(b) && (int)(a) == (int)(c) && (int)(a) == (int)(d), \
-                   #a " has another place in an op that shares its kernel")
-
 typedef void (*kernel_fn)(backend_context *c, const kernel_call *k);
 
 /* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that wait

@@ -228,8 +228,11 @@ value_id program_view(program *p, const char *name, value_id of, size_t byte_off
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);
 void op_out(op *o, int i, value_id v);
-/* Said where one line serves several kinds of op by the operand name of one of them. */
-#define SAME_PLACE(a, b) _Static_assert((int)(a) == (int)(b), #a " and " #b " are taken for the same place")
+/* Said where one line serves up to four ops that have this operand at the same place: it is named as that of the first. */
+#define SAME_PLACE(first, ...) SAME_PLACE_OF_4(first, __VA_ARGS__, first, first, first)
+#define SAME_PLACE_OF_4(a, b, c, d, ...)                                                 \
+    _Static_assert((int)(a) == (int)(b) && (int)(a) == (int)(c) && (int)(a) == (int)(d), \
+                   #a " has another place in an op that shares its kernel")
 value *program_get(const program *p, value_id id);
 size_t value_bytes(const value *v);
 value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
