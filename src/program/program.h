@@ -254,7 +254,10 @@ bool op_reads_output(const op *o,
                      int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
-bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
+/* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
+enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
+value_id op_message(const op *o);    /* what it sends, or else what it receives */
+bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
 /* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
 bool op_brings_gradient(const op *o);
 
