@@ -1,8 +1,8 @@
 /* op_cost.c - what an op costs: its arithmetic, the bytes that it moves, the bytes that it sends to other ranks.
  *
- * Every op has a row, COST_<OP>, and every message SENT_<OP>: one that is missing does not compile. The arithmetic is a number per element of an operand, or
- * a function where a product is counted by its shapes. exp, tanh and the like count as the ten or so operations of their
- * polynomials, a root or a division as a few. */
+ * Every op has a row, COST_<OP>, and every message SENT_<OP>: one that is missing does not compile. The arithmetic is a number
+ * per element of an operand, or a function where a product is counted by its shapes. exp, tanh and the like count as the ten or
+ * so operations of their polynomials, a root or a division as a few. */
 #include "program/program.h"
 
 typedef struct cost_row {
