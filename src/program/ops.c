@@ -115,6 +115,8 @@ bool op_brings_gradient(const op *o) {
 
 static int64_t count_of(const program *p, value_id v) { return shape_count(&program_get(p, v)->shape); }
 
+SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
+
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) {
     int64_t width, heads = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
     value_id x;
@@ -130,7 +132,6 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
         break;
     case OP_QK_NORM_BWD:
     case OP_QK_NORM_ROPE_BWD:
-        SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
         x = o->in[QK_NORM_BWD_QKV];
         width = heads;
         *line = 2 * (int64_t)o->attr.head_dim;
