@@ -28,7 +28,7 @@ stop() {
     pid=
     [ $rc = 130 ] || die "$signal: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
     [ ! -s "$dir.json" ] || die "$signal: an interrupted run printed a result"
-    step=$(sed -n 's/^error: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
+    step=$(sed -n 's/^stopped: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
     [ -n "$step" ] || die "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"
     [ "$step" -lt $steps ] || die "$signal: came too late to prove anything"
     [ -f "$dir/checkpoints/step-$(printf %08d "$step")/checkpoint.json" ] || die "$signal: no checkpoint of step $step"
@@ -92,14 +92,14 @@ halt() {
     [ ! -s "$dir.json" ] || die "$dir: an interrupted run printed a result"
 }
 halt last 'eval at step 4  row [0-9]*/100000000'
-grep -q "^error: interrupted in the evaluation after step 4 of 4; the state is saved" last.log || die "last: $(tail -n 1 last.log)"
+grep -q "^stopped: interrupted in the evaluation after step 4 of 4; the state is saved" last.log || die "last: $(tail -n 1 last.log)"
 run 0 train "${settings[@]}" --set train.steps=4 --set train.warmup=0 --set run.dir=last --resume auto
 grep -q '^eval at step 4  loss' err || die "the last evaluation is not made up for: $(tail -n 3 err)"
 halt between 'step 2/4' --set train.eval_every=2
-grep -q "^error: interrupted after step 2 of 4; the state is saved" between.log || die "between: $(tail -n 1 between.log)"
+grep -q "^stopped: interrupted after step 2 of 4; the state is saved" between.log || die "between: $(tail -n 1 between.log)"
 [ -f between/checkpoints/step-00000002/checkpoint.json ] || die "between: no checkpoint of step 2"
 halt unsaved 'step 4/4' --set run.save_last=false
-grep -q "^error: interrupted in the evaluation after step 4 of 4, which is not saved: run.save_last is false" unsaved.log ||
+grep -q "^stopped: interrupted in the evaluation after step 4 of 4, which is not saved: run.save_last is false" unsaved.log ||
     die "unsaved: $(tail -n 1 unsaved.log)"
 [ $failures = 0 ] || exit 1
 echo "resumed runs end with $whole, as the whole run does"

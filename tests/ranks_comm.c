@@ -379,7 +379,7 @@ static void check_mesh(const ranks *r) {
 /* ---- failures: each ends a mesh, never the process ----------------------------------------------------------------------------------- */
 
 static _Atomic int n_told;
-static void on_failure(void *context, const char *cause) { n_told++; }
+static void on_failure(void *context, status code, const char *cause) { n_told++; }
 
 /* Rank 1 waits for rank 0, that one for rank 2, and that one for rank 3, which is in no collective: all name rank 3. */
 static void check_chain(comm *calm, bool messages) {
@@ -483,7 +483,9 @@ static void check_refusals(void) {
 
 /* ---- failures of the process, for cli_ranks.sh ------------------------------------------------------------------------------------------ */
 
-static void say_failure(void *context, const char *cause) { fprintf(stderr, "rank %d hears: %s\n", world_rank, cause); }
+static void say_failure(void *context, status code, const char *cause) {
+    fprintf(stderr, "rank %d hears: %s\n", world_rank, cause);
+}
 static void leave(void *context) {
     fprintf(stderr, "rank %d is overdue\n", world_rank);
     _exit(1);

@@ -60,7 +60,8 @@ status error_code(void);
 int error_trail_length(void);
 const char *error_trail_at(int i); /* "src/format/json.c:41 json_open"; 0 = where it was made */
 void error_clear(void);
-void error_print(FILE *out); /* message, and the trail when RALO_TRAIL=1 or the code is ERR_BUG */
+const char *error_label(status code); /* "error", or "stopped" for ERR_INTERRUPTED */
+void error_print(FILE *out);          /* message, and the trail when RALO_TRAIL=1 or the code is ERR_BUG */
 int error_exit_code(status code);
 /* Errors made on a worker thread are carried to the caller's thread. */
 typedef struct error_record {

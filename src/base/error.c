@@ -110,11 +110,13 @@ void error_clear(void) {
     mine->message[0] = 0;
 }
 
+const char *error_label(status code) { return code == ERR_INTERRUPTED ? "stopped" : "error"; }
+
 void error_print(FILE *out) {
     const error_record *r = known();
     if (r->code == OK) return;
     const char *wish = getenv("RALO_TRAIL");
-    fprintf(out, "error: %s\n", r->message);
+    fprintf(out, "%s: %s\n", error_label(r->code), r->message);
     if (r->code != ERR_BUG && !(wish && strcmp(wish, "1") == 0)) return;
     for (int i = 0; i < r->n_trail; i++) fprintf(out, "    %s %s\n", i == 0 ? "at" : "from", r->trail[i]);
 }

@@ -216,18 +216,18 @@ static void say_line(const char *line) {
         stamp, line);
 }
 
-static void say_error(const char *before, const char *text) {
+static void say_error(status code, const char *before, const char *text) {
     char line[4096];
-    snprintf(line, sizeof line - 1, "error: %s%s", before, text);
+    snprintf(line, sizeof line - 1, "%s: %s%s", error_label(code), before, text);
     strcat(line, "\n");
     say_line(line);
 }
 
-static void on_failure(void *context, const char *cause) {
+static void on_failure(void *context, status code, const char *cause) {
     (void)context;
     char before[48];
     snprintf(before, sizeof before, "rank %d ends: ", this_rank);
-    if (!atomic_flag_test_and_set(&told)) say_error(before, cause);
+    if (!atomic_flag_test_and_set(&told)) say_error(code, before, cause);
 }
 
 static void on_overdue(void *context) {
@@ -310,17 +310,17 @@ status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m) {
     return open_mesh(ranks, l, m->size);
 }
 
-/* own: why this rank ends; first: why the run ends, which begins with the rank that it began with. */
-static void say_end(const char *own, const char *first) {
+/* own: why this rank ends. first: why the run ends; its message begins with the rank that failed first. */
+static void say_end(const error_record *own, const error_record *first) {
     char me[32];
     snprintf(me, sizeof me, "rank %d (", this_rank);
-    if (str_starts_with(first, me)) {
-        if (!atomic_flag_test_and_set(&told)) say_error("", first);
+    if (str_starts_with(first->message, me)) {
+        if (!atomic_flag_test_and_set(&told)) say_error(first->code, "", first->message);
         return;
     }
-    /* Where all ranks run into the same wall, the first has said it for all. */
-    bool heard = strcmp(own, first) == 0;
-    if (heard || !str_ends_with(first, own)) on_failure(NULL, first);
+    /* Where all ranks fail with the same error, the first one prints it for all. */
+    bool heard = strcmp(own->message, first->message) == 0;
+    if (heard || !str_ends_with(first->message, own->message)) on_failure(NULL, first->code, first->message);
 }
 
 status ranks_close(comm *ranks, status rc) {
@@ -330,7 +330,7 @@ status ranks_close(comm *ranks, status rc) {
         comm_fail(ranks, rc, own.message);
         rc = comm_check(ranks);
         error_take(&first);
-        say_end(own.message, first.message);
+        say_end(&own, &first);
     }
     comm_close(ranks);
     atomic_store(&mesh_open, NULL);

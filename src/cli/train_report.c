@@ -77,8 +77,17 @@ static void print_held_out(const train_eval_report *e) {
     fputc('\n', stderr);
 }
 
+/* ratio: measured over predicted time. */
+static const char *compare_to_predicted(char out[48], double ratio) {
+    enum { CLOSE_PERCENT = 5 };
+    if (100 * fabs(ratio - 1) <= CLOSE_PERCENT) return "as predicted";
+    if (100 * fabs(ratio - 2) <= CLOSE_PERCENT) return "twice as long as predicted";
+    snprintf(out, 48, "%.*f times as long as predicted", fabs(ratio - 1) < 0.1 ? 2 : 1, ratio);
+    return out;
+}
+
 void train_report_summary(const plan *p, const train_result *t, const char *run_dir) {
-    char a[32], b[32], c[32];
+    char a[32], b[32], c[32], comparison[48];
     fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
             str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
             t->last_loss);
@@ -88,13 +97,15 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
             str_format_bytes(c, t->rss_peak));
     if (t->gpu_in_use) {
         uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
-        fprintf(stderr, "driver    %s in use: %s planned and %s for context, libraries and graphs (%+.2f %%)\n",
+        fprintf(stderr,
+                "driver    %s in use: %s planned and %s for context, libraries and graphs, a difference of %.2f %%\n",
                 str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
-                str_format_bytes(c, t->gpu_context), 100 * ((double)t->gpu_in_use / (double)expected - 1));
+                str_format_bytes(c, t->gpu_context), 100 * fabs((double)t->gpu_in_use / (double)expected - 1));
     }
     if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
-        fprintf(stderr, "time      %.4g ms per step measured, %.4g predicted (%+.0f %%) for %s\n", t->step_ms,
-                1e3 * p->cost.step_s, 100 * (1e3 * p->cost.step_s / t->step_ms - 1), p->request.hardware->name);
+        fprintf(stderr, "time      a step took %.4g ms, %s (%.4g ms) for %s\n", t->step_ms,
+                compare_to_predicted(comparison, t->step_ms / (1e3 * p->cost.step_s)), 1e3 * p->cost.step_s,
+                p->request.hardware->name);
     char contention[128];
     if (*sys_contention_text(contention, &t->contention))
         fprintf(stderr, "cores     %s; a quiet machine is faster\n", contention);
@@ -110,12 +121,12 @@ static double predicted_seconds(const plan *p, op_kind k) {
     return p->request.hardware && !p->cost.missing ? p->cost.kinds[k].seconds : NAN;
 }
 
-/* Where the time went, longest first, beside where it was expected to go. */
+/* Time of each kind of op, longest first, beside the prediction. */
 void train_report_breakdown(const plan *p, const train_result *t) {
     double sum = 0, longest;
     bool shown[OP_COUNT] = {0};
     for (op_kind k = 0; k < OP_COUNT; k++) sum += t->step_seconds[k];
-    fprintf(stderr, "time      %.4g ms of a step in ops, as if none ran beside another; and as predicted\n", 1e3 * sum);
+    fprintf(stderr, "time      %.4g ms of a step in ops, without overlap: measured, share, predicted\n", 1e3 * sum);
     do {
         op_kind best = 0;
         longest = 0;
@@ -125,8 +136,8 @@ void train_report_breakdown(const plan *p, const train_result *t) {
         if (longest <= 0) break;
         fprintf(stderr, "    %-20s %10.3f ms  %5.1f %%", op_name(best), 1e3 * longest, 100 * longest / sum);
         double predicted = predicted_seconds(p, best);
-        if (isfinite(predicted))
-            fprintf(stderr, "  %10.3f ms  %+5.0f %%", 1e3 * predicted, 100 * (predicted / longest - 1));
+        if (isfinite(predicted) && predicted > 0)
+            fprintf(stderr, "  %10.3f ms predicted, took %.2f times that", 1e3 * predicted, longest / predicted);
         fputc('\n', stderr);
     } while (longest > 0);
 }

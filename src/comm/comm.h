@@ -37,9 +37,11 @@ typedef struct comm_options {
     int size[AXIS_COUNT]; /* of the mesh; 0: 1, and for the data axis what the others leave of the world */
     double timeout_s;     /* longest wait for another rank; 0: COMM_TIMEOUT_S */
     bool messages_only;   /* ranks of one node do not read each other's tensors */
-    void (*on_failure)(void *context, const char *cause); /* another rank failed first; on a thread of comm's */
-    void (*on_overdue)(void *context);                    /* COMM_GRACE_S later this rank has still not closed */
-    void (*on_asked_to_end)(void *context); /* comm_call_roll, and nobody is missing; on the first rank of each node */
+    /* Another rank failed first. Called on a thread of comm. */
+    void (*on_failure)(void *context, status code, const char *cause);
+    void (*on_overdue)(void *context); /* COMM_GRACE_S later this rank has still not closed */
+    /* comm_call_roll was called and no rank is missing. Called on the first rank of each node. */
+    void (*on_asked_to_end)(void *context);
     void *context;
 } comm_options;
 #define COMM_TIMEOUT_S 600.0

@@ -122,7 +122,7 @@ static void *watch_main(void *argument) {
         if (since_ms >= TELL_MS && !told) {
             told = true;
             bool own = comm_check(c) == OK || comm_cause(c)->rank == c->rank; /* what failed here is told here */
-            if (c->options.on_failure && !own) c->options.on_failure(c->options.context, error_message());
+            if (c->options.on_failure && !own) c->options.on_failure(c->options.context, error_code(), error_message());
         }
         if ((double)since_ms > COMM_GRACE_S * 1e3 && c->options.on_overdue) c->options.on_overdue(c->options.context);
         poll(&wake, 1, LOOK_MS);
