@@ -2,6 +2,7 @@
  * exactly, blocks of a text give the ids of the whole, and what is left out is counted. */
 #include "data/rows.h"
 #include "files.h"
+#include "rows.h"
 #include "tokenizer_variants.h"
 
 #include <math.h>
@@ -10,17 +11,6 @@
 
 #include <setjmp.h>
 #include <cmocka.h>
-
-enum { T_MAX = 256 };
-typedef struct row {
-    int32_t tokens[T_MAX], targets[T_MAX], doc[T_MAX];
-} row;
-
-static dataset *open_data(data_options o) {
-    dataset *d;
-    if (dataset_open(&d, &o) != OK) fail_msg("%s", error_message());
-    return d;
-}
 
 /* ---- records ------------------------------------------------------------------------------------------------- */
 

@@ -2,7 +2,24 @@
 #include "hf.h"
 #include "backend_choice.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
 #include <stdlib.h>
+
+const char *hf_fixture_dir(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/hf/%s", TEST_FIXTURES, name);
+    return path;
+}
+
+void hf_same_config(const model_config *a, const model_config *b) {
+    model_config x = *a, y = *b;
+    x.name = y.name = NULL;
+    assert_memory_equal(&x, &y, sizeof x);
+}
 
 status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len) {
     const backend *b = backend_under_test();

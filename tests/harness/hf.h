@@ -11,6 +11,9 @@ typedef struct hf_model {
     int64_t batch, seq_len;
 } hf_model;
 
+const char *hf_fixture_dir(const char *name); /* of fixtures/hf; one at a time */
+void hf_same_config(const model_config *a, const model_config *b);
+
 /* config.json, plan and arenas; the weights are still to be loaded. */
 status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len);
 void hf_close(hf_model *m);
