@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <string.h>
 
 static inline void must(status rc) {
     if (rc != OK) fail_msg("%s", error_message());
