@@ -155,6 +155,8 @@ typedef struct utf8_scan {
     bool is_cut;
 } utf8_scan;
 utf8_scan utf8_check(const char *text, size_t n_bytes);
+/* The code point at *text, which moves behind it; -1, and *text stays, where none begins there. Text ends with 0. */
+int32_t utf8_next(const char **text);
 size_t utf8_mark_bytes(const char *text,
                        size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
 

@@ -262,15 +262,13 @@ status hardware_load(hardware *out, const char *name_or_path) {
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* In quotes, with what would end them escaped; names come from the system and may hold anything printable. */
+/* Names come from the system and may hold anything. */
 static void write_text(const char *text, FILE *out) {
-    fputc('"', out);
-    for (const char *p = text; *p; p++) {
-        if (*p == '"' || *p == '\\') fputc('\\', out);
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) fprintf(out, "\\x%02x", (unsigned char)*p);
-        else fputc(*p, out);
-    }
-    fputc('"', out);
+    strbuf quoted;
+    strbuf_init(&quoted);
+    yaml_write_quoted(text, &quoted);
+    fputs(quoted.text, out);
+    strbuf_fini(&quoted);
 }
 
 /* The shortest decimal that is the same number after reading, unit and all; with a power of ten only where it is long. */

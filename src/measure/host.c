@@ -18,8 +18,8 @@ static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds)
     TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){p, clip, scalars}, 3, (operand[]){p, no_master, p, p}, 4));
     float no_clip[CLIP_COUNT] = {[CLIP_NORM] = 1, [CLIP_FACTOR] = 1};
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
-    m->b->write(m->c, r.call.in[1], no_clip, sizeof no_clip);
-    m->b->write(m->c, r.call.in[2], &s, sizeof s);
+    m->b->write(m->c, r.call.in[ADAMW_CLIP], no_clip, sizeof no_clip);
+    m->b->write(m->c, r.call.in[ADAMW_SCALARS], &s, sizeof s);
     *seconds = probe_seconds(&r, 8);
     return probe_close(&r);
 }
@@ -35,7 +35,7 @@ static status host_stream_open(probe *r, const bench *m) {
             scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
     step_scalars s = {.step = 1, .micro = 1};
     TRY(probe_open(r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
-    m->b->write(m->c, r->call.in[1], &s, sizeof s);
+    m->b->write(m->c, r->call.in[ACCUMULATE_SCALARS], &s, sizeof s);
     return OK;
 }
 

@@ -300,7 +300,7 @@ static status measure_noise(const bench *m, hardware *h) {
     probe r;
     TRY(probe_open(&r, m, OP_ACCUMULATE, &(op_attr){0}, (operand[]){x, scalars}, 2, (operand[]){x}, 1));
     step_scalars s = {.step = 1, .micro = 1};
-    m->b->write(m->c, r.call.in[1], &s, sizeof s);
+    m->b->write(m->c, r.call.in[ACCUMULATE_SCALARS], &s, sizeof s);
     double seconds = probe_seconds(&r, 4) - h->launch_s, memory = op_bytes(&r.p, r.call.op) / h->device_bandwidth;
     if (seconds > hidden * memory) h->noise_rate = MANY / seconds;
     return probe_close(&r);

@@ -257,7 +257,11 @@ bool op_reads_output(const op *o,
                      int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
-bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
+/* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
+enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
+value_id op_message(const op *o);    /* what it sends, or else what it receives */
+value_id op_main_value(const op *o); /* of any op, for traces and errors: its first output, or else its first input */
+bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
 /* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
 bool op_brings_gradient(const op *o);
 
@@ -269,6 +273,8 @@ double op_noise(const program *p, const op *o); /* numbers that are rounded stoc
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
+/* Hidden states and unembedding of every op UNEMBED_* that makes logits. */
+enum { LOGITS_H = UNEMBED_LOSS_H, LOGITS_W = UNEMBED_LOSS_W };
 /* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
 int64_t op_logits_rows(const program *p, const op *o);
 

@@ -35,23 +35,6 @@ static bool text_is_plain(const char *text, const char *word) {
     return !text_is_null(text) && !bool_read(text, &flag) && !real_read(text, &real) && strcmp(text, word) != 0;
 }
 
-/* In quotes everything outside printable YAML is escaped, and so is what some readers take for a line break. */
-static void text_write_quoted(const char *text, strbuf *out) {
-    strbuf_add(out, "\"");
-    while (*text) {
-        const char *start = text;
-        int32_t c = utf8_next(&text);
-        ASSERT(c >= 0); /* checked when it was set */
-        if (c == '"' || c == '\\') strbuf_printf(out, "\\%c", c);
-        else if (c == '\n') strbuf_add(out, "\\n");
-        else if (c == '\t') strbuf_add(out, "\\t");
-        else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || (c | 1) == 0xffff)
-            strbuf_printf(out, "\\u%04X", (unsigned)c);
-        else strbuf_add_bytes(out, start, (size_t)(text - start));
-    }
-    strbuf_add(out, "\"");
-}
-
 /* yaml: quoted where a reader of YAML would take the text for something else. */
 void setting_write(const void *base, const setting *s, bool yaml, strbuf *out) {
     char word[32] = "", part[64];
@@ -87,7 +70,7 @@ void setting_write(const void *base, const setting *s, bool yaml, strbuf *out) {
         if (has_word && strcmp(text, means) == 0) strbuf_add(out, word);
         else if (s->type == TYPE_FORM) form_write(text, out);
         else if (!yaml || text_is_plain(text, word)) strbuf_add(out, text);
-        else text_write_quoted(text, out);
+        else yaml_write_quoted(text, out);
     } else {
         strbuf_add(out, *(const bool *)setting_field(base, s) ? "true" : "false");
     }

@@ -52,6 +52,5 @@ void setting_write(const void *base, const setting *s, bool yaml, strbuf *out);
 void real_write(double x, strbuf *out); /* the shortest decimal that reads back to the same double */
 
 bool text_is_null(const char *text);  /* as YAML says it: nothing, ~, null */
-int32_t utf8_next(const char **text); /* the code point that begins there; -1 where none does */
 /* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
 const char *part_next(const char *list, char stop, char *out, size_t n);
