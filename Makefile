@@ -30,7 +30,7 @@ FUZZ_TARGET ?=
 # What `make soak` does: tests/soak/run.
 export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
-.PHONY: build run test test-gpu sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
+.PHONY: build run check test test-gpu sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -40,7 +40,11 @@ run: packages configure ## install missing packages, build, train the built-in d
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
 	"$(BUILD)/ralo" train
 
-test: packages configure ## install missing packages, build, run all tests
+check: configure ## build and run the unit tests only: for while you edit (under a minute of tests on 2 cores)
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target unit-tests
+	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -j $(TEST_JOBS) -L unit
+
+test: packages configure ## install missing packages, build, run all tests but those that need a GPU
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests
 	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -j $(TEST_JOBS) -LE gpu
 
@@ -63,7 +67,7 @@ soak: configure ## kills at random moments, a long run, 10^8 fuzz executions: ho
 matrix: configure ## thousands of combinations of memory techniques against the plain run
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests
 	@RALO_MATRIX=large "$(BUILD)/tests/test_equality"
-	@RALO_MATRIX=large RALO=$(BUILD_PATH)/ralo RALO_BUILD=$(BUILD_PATH) bash tests/cli_zero.sh
+	@RALO_MATRIX=large RALO=$(BUILD_PATH)/ralo RALO_BUILD=$(BUILD_PATH) bash tests/ranks/cli_zero.sh
 
 bench: configure ## build and run the benchmarks
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target bench

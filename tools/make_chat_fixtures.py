@@ -3,7 +3,7 @@
 
 Writes tests/fixtures/chat/: two small tokenizers (byte-level with the control tokens of ChatML and Llama 3; byte-fallback
 with those of Llama 2) and cases.json: for each template its tokenizer_config.json and conversations with the ids of the
-whole, the ids of the prompt for the last answer, and which tokens belong to an answer. tests/test_chat.c compares.
+whole, the ids of the prompt for the last answer, and which tokens belong to an answer. tests/data/test_chat.c compares.
 The templates use what published ones use: default system messages, tools, tool calls, thoughts that are kept or dropped,
 macros, roles inside special tokens, turns that are rewritten by later ones.
 Needs Python with `tokenizers` and `transformers`; nothing else of the project does.

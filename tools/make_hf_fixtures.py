@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the Hugging Face directories of tests/test_hf.c: tests/fixtures/hf/<name>/, each with reference.safetensors.
+"""Makes the Hugging Face directories of tests/weights/test_hf.c: tests/fixtures/hf/<name>/, each with reference.safetensors.
 
     pip install torch transformers safetensors     # made with torch 2.15.0, transformers 5.22.2, safetensors 0.8.0
     python tools/make_hf_fixtures.py tests/fixtures/hf

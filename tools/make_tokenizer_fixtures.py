@@ -2,7 +2,7 @@
 """make_tokenizer_fixtures.py [OUT] - what the `tokenizers` library gives for small tokenizers that use each component.
 
 Writes tests/fixtures/tokenizer_cases.json: two small models and, for each variant of them (a patch of a tokenizer.json),
-a checksum for each text over the ids and the decoded text of the reference. tests/test_tokenizer.c puts the same files
+a checksum for each text over the ids and the decoded text of the reference. tests/data/test_tokenizer.c puts the same files
 together and compares. And checksums for published tokenizers, which must lie in ../shared to make them.
 Needs Python with `tokenizers` (the fixture says which version made it); nothing else of the project does.
 tools/compare_tokenizers.py uses the same variants with random texts.

@@ -58,7 +58,7 @@ status error_trail(status code, const char *file, int line, const char *func);
 const char *error_message(void); /* of this thread's last error; "" if none */
 status error_code(void);
 int error_trail_length(void);
-const char *error_trail_at(int i); /* "src/format/json.c:41 json_open"; 0 = where it was made */
+const char *error_trail_at(int i); /* "src/format/json.c:41 json_read_file"; 0 = where it was made */
 void error_clear(void);
 const char *error_label(status code); /* "error", or "stopped" for ERR_INTERRUPTED */
 void error_print(FILE *out);          /* message, and the trail when RALO_TRAIL=1 or the code is ERR_BUG */

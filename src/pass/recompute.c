@@ -31,7 +31,7 @@ static bool takes_argument(recompute_kind k) {
            k == RECOMPUTE_MIX;
 }
 
-enum { LAYERS_MOST = 1024 }; /* as of model.layers */
+enum { LAYERS_MOST = 1024 }; /* no model has so many: MODEL_LAYERS_MAX */
 
 static status refuse(const char *text) {
     return ERR(ERR_INPUT,

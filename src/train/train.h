@@ -57,7 +57,10 @@ typedef struct train_options {
  * (T - i) / max(1, T - W) left of the fall and cosine has fallen (i - W + 1) / max(1, T - W) of its half wave. */
 double schedule_lr(const train_options *o, int64_t step);
 
-/* ---- fp16 loss scale, as ALGORITHMS section 2 ------------------------------------------------------------------ */
+/* ---- fp16 loss scale -------------------------------------------------------------------------------------------
+ *
+ * As DeepSpeed's dynamic loss scaler: an overflow halves the scale, but `hysteresis` - 1 of them are forgiven first;
+ * loss_scale_window clean steps double it and forgive again. A loss_scale that is given stays as it is. */
 
 void scaler_init(loss_scaler *s, const train_options *o);
 /* Tells the scaler how a step went. ERR_RUN when it overflowed at the smallest scale. */

@@ -1,0 +1,388 @@
+/* test_checkpoint.c - what is saved comes back bit for bit; what is damaged or cut is never taken. */
+#define _GNU_SOURCE 1 /* RTLD_NEXT */
+#include "checkpoint/seal.h"
+#include "checkpoint_world.h"
+#include "fake_backend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- round trip ---------------------------------------------------------------------------------------------- */
+
+static void state_comes_back_bit_for_bit(void **state) {
+    world w;
+    world_init(&w, 2);
+    checkpointer *c = open_or_die(&w, 0);
+    train_state s = state_of(100);
+    world_fill(&w, 100);
+    assert_int_equal(checkpointer_save(c, w.e, &s), OK);
+    world_fill(&w, 5); /* the step goes on at once: the copy is what is written */
+    assert_int_equal(checkpointer_wait(c), OK);
+    assert_int_equal(checkpointer_staged_bytes(c), 13000 + 26000 + 308 + 105 + 8);
+    checkpointer_close(c);
+    expect_loads(&w, 100);
+    /* wte: 13000 bytes over 3 shards, master: 26000 over 5, the small ones in the last. */
+    int n_shards = count_entries(step_path(100, ""), "tensors-");
+    assert_in_range(n_shards, 8, 9);
+    assert_int_equal(count_entries(step_path(100, ""), ""), n_shards + 3); /* json, ., .. */
+    world_fini(&w);
+}
+
+static void without_background_nothing_is_staged(void **state) {
+    world w;
+    world_init(&w, 2);
+    background = false;
+    checkpointer *c = open_or_die(&w, 0);
+    background = true;
+    assert_int_equal(checkpointer_staged_bytes(c), 0);
+    train_state s = state_of(7);
+    world_fill(&w, 7);
+    assert_int_equal(checkpointer_save(c, w.e, &s), OK);
+    expect_loads(&w, 7); /* on disk when save returns, while the checkpointer is open */
+    assert_int_equal(checkpointer_wait(c), OK);
+    checkpointer_close(c);
+    world_fini(&w);
+}
+
+static void pieces_larger_than_a_chunk_come_back(void **state) {
+    enum { ROWS = 1000, COLUMNS = 2503 }; /* 5 MB of bf16: chunks that end inside rows */
+    program p;
+    program_init(&p);
+    value_id v = program_persistent(&p, "big", DTYPE_BF16, SHAPE(ROWS, COLUMNS), ROLE_PARAM);
+    fake_layout(&p);
+    exec *e;
+    assert_int_equal(exec_open(&e, &p, &(exec_options){.backend = fake_backend(), .n_threads = 2}), OK);
+    uint16_t *numbers = mem_alloc(ROWS * COLUMNS * 2);
+    for (int i = 0; i < ROWS * COLUMNS; i++) numbers[i] = (uint16_t)rng_u64(3, (uint64_t)i);
+    param_share all = {0, ROWS * COLUMNS};
+    checkpoint_tensor t = {"big", v, DTYPE_BF16, SHAPE(ROWS, COLUMNS), all, all, NULL};
+    for (int way = 0; way < 2; way++) {
+        checkpointer *c;
+        checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY, .background = way == 1};
+        assert_int_equal(checkpointer_open_sharded(&c, &o, &t, 1, 3 << 20), OK);
+        exec_write(e, v, 0, numbers, ROWS * COLUMNS * 2);
+        uint64_t before = value_hash(e, &p, v);
+        train_state s = state_of(1 + way);
+        assert_int_equal(checkpointer_save(c, e, &s), OK);
+        memset(numbers, 0, 4096);
+        exec_write(e, v, 0, numbers, ROWS * COLUMNS * 2);
+        assert_int_equal(checkpointer_wait(c), OK);
+        checkpointer_close(c);
+        assert_int_equal(count_entries(step_path(1 + way, ""), "tensors-"), 2);
+        assert_int_equal(checkpoint_load(step_path(1 + way, ""), e, &t, 1, IDENTITY, &s), OK);
+        assert_true(value_hash(e, &p, v) == before);
+        numbers[0] = 7; /* the second way saves other bytes */
+    }
+    free(numbers);
+    exec_close(e);
+    program_fini(&p);
+}
+
+static void one_file_holds_what_fits_in_it(void **state) {
+    world w;
+    world_init(&w, 1);
+    checkpointer *c;
+    checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY};
+    assert_int_equal(checkpointer_open(&c, &o, w.tensors, N_TENSORS), OK);
+    save_or_die(c, &w, 3);
+    checkpointer_close(c);
+    expect_loads(&w, 3);
+    safetensors st; /* an ordinary safetensors file, under the tensors' own names */
+    assert_int_equal(safetensors_open(&st, step_path(3, "tensors-00001-of-00001.safetensors")), OK);
+    assert_int_equal(st.n_tensors, N_TENSORS);
+    const safetensor *t = safetensors_find(&st, "master/wte");
+    assert_true(t && t->type == DTYPE_F32 && shape_equal(&t->shape, &w.tensors[1].shape));
+    safetensors_close(&st);
+    world_fini(&w);
+}
+
+static void part_of_the_tensors_can_be_asked_for(void **state) {
+    world w;
+    world_init(&w, 2);
+    save_steps(&w, 0, 1, 1);
+    uint64_t bias = value_hash(w.e, &w.p, w.tensors[2].value);
+    world_fill(&w, 9999);
+    uint64_t others = value_hash(w.e, &w.p, w.tensors[1].value);
+    train_state s;
+    assert_int_equal(checkpoint_load(step_path(1, ""), w.e, &w.tensors[2], 1, IDENTITY, &s), OK);
+    assert_true(value_hash(w.e, &w.p, w.tensors[2].value) == bias);
+    assert_true(value_hash(w.e, &w.p, w.tensors[1].value) == others);
+    world_fini(&w);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------ */
+
+/* The load fails, says `what`, and the program's tensors keep every bit. */
+static void expect_refusal(world *w, int64_t step, const checkpoint_tensor *tensors, size_t n, const char *identity,
+                           const char *what) {
+    world_fill(w, 4242);
+    uint64_t before = world_hash(w);
+    train_state s = {.step = -7};
+    status rc = checkpoint_load(step_path(step, ""), w->e, tensors, n, identity, &s);
+    if (rc != ERR_INPUT && rc != ERR_IO) fail_msg("load returned %d", rc);
+    if (!strstr(error_message(), what)) fail_msg("'%s' is not in: %s", what, error_message());
+    assert_true(world_hash(w) == before);
+    assert_int_equal(s.step, -7);
+}
+
+static void another_model_is_refused(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, "llama 4 layers, fp32", "llama 4 layers, fp32");
+    assert_non_null(strstr(error_message(), IDENTITY));
+    checkpoint_tensor t = w.tensors[2];
+    t.shape = SHAPE(78);
+    expect_refusal(&w, 1, &t, 1, IDENTITY, "tensor 'm/bias': found fp32 (77), expected fp32 (78)");
+    t = w.tensors[2];
+    t.type = DTYPE_I32;
+    expect_refusal(&w, 1, &t, 1, IDENTITY, "tensor 'm/bias': found fp32 (77), expected int32 (77)");
+    t.name = "m/other";
+    expect_refusal(&w, 1, &t, 1, IDENTITY, "'m/other' is missing");
+    expect_refusal(&w, 2, w.tensors, N_TENSORS, IDENTITY, "step-00000002");
+    checkpointer *c;
+    checkpoint_tensor twice[2] = {w.tensors[0], w.tensors[0]};
+    checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY};
+    assert_int_equal(checkpointer_open(&c, &o, twice, 2), ERR_BUG);
+    world_fini(&w);
+}
+
+static void a_flipped_byte_anywhere_is_found(void **state) {
+    world w;
+    world_init(&w, 2);
+    save_steps(&w, 0, 1, 1);
+    uint64_t draw = 0;
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", step_path(1, ""));
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    int n_files = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        n_files++;
+        char path[512];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        assert_int_equal(stat(path, &st), 0);
+        for (int k = 0; k < 40; k++) { /* the first 8 bytes, the last 8, and random places */
+            off_t at = k < 8    ? k
+                       : k < 16 ? st.st_size - 1 - (k - 8)
+                                : (off_t)rng_below(11, draw++, (uint64_t)st.st_size);
+            uint8_t mask = (uint8_t)(1 + rng_below(12, draw++, 255));
+            flip(path, at, mask);
+            expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, e->d_name);
+            flip(path, at, mask);
+        }
+    }
+    closedir(d);
+    assert_true(n_files >= 9);
+    expect_loads(&w, 1); /* and mended again */
+    world_fini(&w);
+}
+
+static void a_changed_blank_in_a_header_is_found(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    int n_tried = 0;
+    for (int shard = 1; shard <= 9; shard++)
+        for (int n_shards = 8; n_shards <= 9; n_shards++) {
+            char name[64];
+            safetensors st;
+            snprintf(name, sizeof name, "tensors-%05d-of-%05d.safetensors", shard, n_shards);
+            if (!path_exists(step_path(1, name))) continue;
+            assert_int_equal(safetensors_open(&st, step_path(1, name)), OK);
+            uint64_t end = st.map_bytes;
+            for (size_t i = 0; i < st.n_tensors; i++) end = MIN(end, st.tensors[i].file_offset);
+            bool padded = ((const char *)st.map)[end - 1] == ' ';
+            safetensors_close(&st);
+            if (!padded) continue;
+            n_tried++;
+            flip(step_path(1, name), (off_t)end - 1, ' ' ^ '\t'); /* still the same JSON */
+            expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "header");
+            assert_non_null(strstr(error_message(), name));
+            flip(step_path(1, name), (off_t)end - 1, ' ' ^ '\t');
+        }
+    assert_true(n_tried > 0);
+    world_fini(&w);
+}
+
+static void damage_in_a_tensor_names_it(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    const char *file = "tensors-00001-of-00009.safetensors";
+    if (!path_exists(step_path(1, file))) file = "tensors-00001-of-00008.safetensors";
+    struct stat st;
+    assert_int_equal(stat(step_path(1, file), &st), 0);
+    flip(step_path(1, file), st.st_size - 1, 0x80);
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "'param/wte'");
+    assert_non_null(strstr(error_message(), file));
+    assert_non_null(strstr(error_message(), "expected"));
+    world_fini(&w);
+}
+
+/* checkpoint.json of a step as its writer would have sealed it with this change. */
+static void reseal(int64_t step, json_t *root) {
+    assert_int_equal(unlink(step_path(step, "checkpoint.json")), 0);
+    json_object_del(root, "checksum");
+    if (sealed_write(step_path(step, "checkpoint.json"), root) != OK) fail_msg("%s", error_message());
+    json_decref(root);
+}
+
+static json_t *unsealed(int64_t step) {
+    json_t *root;
+    if (sealed_read(step_path(step, "checkpoint.json"), &root) != OK) fail_msg("%s", error_message());
+    return root;
+}
+
+static void every_number_of_the_state_has_a_range(void **state) {
+    static const struct {
+        const char *group, *key, *value; /* as JSON */
+    } rows[] = {
+        {NULL, "step", "-1"},
+        {NULL, "step", "1000000000000000000"},
+        {NULL, "step", "\"1\""},
+        {NULL, "updates", "-1"},
+        {NULL, "updates", "2"}, /* of one step */
+        {NULL, "data_row", "\"-1\""},
+        {NULL, "data_row", "\"4611686018427387905\""}, /* 2^62 + 1 */
+        {NULL, "data_row", "\"18446744073709551616\""},
+        {NULL, "tokens", "\"18446744073709551615\""},
+        {NULL, "tokens", "\" 1\""},
+        {NULL, "seed", "\"18446744073709551616\""},
+        {NULL, "seed", "\"1x\""},
+        {NULL, "first_loss", "-2.5"},
+        {NULL, "first_loss", "\"-inf\""},
+        {NULL, "last_loss", "\"none\""},
+        {"scaler", "scale", "-1"},
+        {"scaler", "scale", "0"},
+        {"scaler", "scale", "1e300"},
+        {"scaler", "scale", "\"nan\""},
+        {"scaler", "scale", "\"inf\""},
+        {"scaler", "clean_steps", "-1"},
+        {"scaler", "hysteresis_left", "-1"},
+        {"scaler", "hysteresis_left", "9223372036854775807"},
+    };
+    world w;
+    world_init(&w, 1);
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        save_steps(&w, 0, 1, 1);
+        json_t *root = unsealed(1), *object = json_object_get(root, "state");
+        if (rows[i].group) object = json_object_get(object, rows[i].group);
+        assert_non_null(json_object_get(object, rows[i].key));
+        json_object_set_new(object, rows[i].key, json_loads(rows[i].value, JSON_DECODE_ANY, NULL));
+        reseal(1, root);
+        expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, rows[i].key);
+    }
+    world_fini(&w);
+}
+
+static void a_file_that_is_listed_often_is_opened_once_at_most(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 1);
+    json_t *root = unsealed(1), *files = json_object_get(root, "files");
+    json_t *again = json_deep_copy(json_array_get(files, 0));
+    for (int i = 0; i < 100000; i++) json_array_append(files, again);
+    json_decref(again);
+    reseal(1, root);
+    uint64_t before = sys_rss_peak_bytes();
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "found 100");
+    root = unsealed(1);
+    files = json_object_get(root, "files");
+    while (json_array_size(files) > 40000) json_array_remove(files, json_array_size(files) - 1);
+    reseal(1, root);
+    expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, "listed twice");
+    assert_in_range(sys_rss_peak_bytes() - before, 0,
+                    (uint64_t)1 << 30); /* the JSON itself; the files took 50 KB each */
+    world_fini(&w);
+}
+
+static void newest_whole_one_is_found(void **state) {
+    world w;
+    world_init(&w, 1);
+    assert_int_equal(newest_step(), 0); /* not even a directory */
+    save_steps(&w, 0, 1, 4);
+    assert_int_equal(newest_step(), 4);
+    flip(step_path(4, "checkpoint.json"), 100, 1);
+    assert_int_equal(newest_step(), 3);
+    struct stat st;
+    const char *shard = path_exists(step_path(3, "tensors-00002-of-00008.safetensors"))
+                            ? "tensors-00002-of-00008.safetensors"
+                            : "tensors-00002-of-00009.safetensors";
+    assert_int_equal(stat(step_path(3, shard), &st), 0);
+    assert_int_equal(truncate(step_path(3, shard), st.st_size - 1), 0);
+    expect_refusal(&w, 3, w.tensors, N_TENSORS, IDENTITY, shard); /* cut short by one byte */
+    assert_int_equal(newest_step(), 2);
+    assert_int_equal(unlink(step_path(2, shard)), 0);
+    expect_refusal(&w, 2, w.tensors, N_TENSORS, IDENTITY, shard);
+    assert_int_equal(newest_step(), 1);
+    assert_int_equal(truncate(step_path(1, "checkpoint.json"), 0), 0);
+    assert_int_equal(newest_step(), 0);
+    char tiny[8];
+    save_steps(&w, 0, 5, 5);
+    assert_int_equal(checkpoint_find_newest(run_dir, tiny, sizeof tiny), ERR_BUG);
+    world_fini(&w);
+}
+
+/* In the place of libc's for all of this program: a drive that gives back no more of a directory. */
+static bool directories_fail;
+struct dirent *readdir(DIR *d) {
+    struct dirent *(*next)(DIR *);
+    *(void **)&next = dlsym(RTLD_NEXT, "readdir");
+    if (!directories_fail) return next(d);
+    errno = EIO;
+    return NULL;
+}
+
+/* A run that takes it for an empty one begins anew. */
+static void a_directory_that_cannot_be_read_is_not_empty(void **state) {
+    world w;
+    checkpointer *c;
+    checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY};
+    checkpoint_survey found;
+    char path[256];
+    world_init(&w, 1);
+    save_steps(&w, 0, 1, 2);
+    directories_fail = true;
+    status newest = checkpoint_find_newest(run_dir, path, sizeof path),
+           survey = checkpoint_survey_make(&found, run_dir);
+    status opened = checkpointer_open(&c, &o, w.tensors, N_TENSORS);
+    directories_fail = false;
+    assert_int_equal(newest, ERR_IO);
+    assert_int_equal(survey, ERR_IO);
+    assert_int_equal(opened, ERR_IO);
+    assert_non_null(strstr(error_message(), run_dir));
+    assert_int_equal(newest_step(), 2);
+    world_fini(&w);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_run_dir, remove_run_dir)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(state_comes_back_bit_for_bit),
+        TEST(without_background_nothing_is_staged),
+        TEST(pieces_larger_than_a_chunk_come_back),
+        TEST(one_file_holds_what_fits_in_it),
+        TEST(part_of_the_tensors_can_be_asked_for),
+        TEST(another_model_is_refused),
+        TEST(a_flipped_byte_anywhere_is_found),
+        TEST(a_changed_blank_in_a_header_is_found),
+        TEST(damage_in_a_tensor_names_it),
+        TEST(every_number_of_the_state_has_a_range),
+        TEST(a_file_that_is_listed_often_is_opened_once_at_most),
+        TEST(newest_whole_one_is_found),
+        TEST(a_directory_that_cannot_be_read_is_not_empty),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+#!/bin/bash
+# cli_advice.sh - advice can be followed: the settings that "does not fit" and "not possible" name are set, and the plan is then
+# accepted, or fits. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3 "it reads the JSON output"
+
+cat >follow.py <<'END'
+import json, re, subprocess, sys
+ralo = sys.argv[1]
+OK, REFUSED, NO_FIT = 0, 2, 3
+
+def plan(settings, flags):
+    line = [ralo, "plan", "--json", *flags]
+    for key, value in settings.items(): line += ["--set", f"{key}={value}"]
+    run = subprocess.run(line, capture_output=True, text=True)
+    error = [l for l in run.stderr.splitlines() if l.startswith("error:")]
+    return run.returncode, run.stdout, error[-1] if error else "", " ".join(line[1:])
+
+def advice(error, key):
+    if "memory.nvme_path" in error and key == "fit" and "smallest change" not in error and "--set" not in error:
+        return [("memory.nvme_path", ".")] + ([("memory.strategy", "auto")] if "memory.strategy=auto" in error else [])
+    if key == "fit": return re.findall(r"--set ([a-z_.0-9]+)=([^\s.)]+)", error)
+    return re.findall(r"((?:parallel|train|data)\.[a-z_]+)=([a-z0-9]+)", error)
+
+def follow(settings, flags):
+    """Sets what the error says until it is content; how often it had something to say."""
+    for n in range(6):
+        rc, out, error, line = plan(settings, flags)
+        if rc == OK: return n
+        found = advice(error, "fit" if rc == NO_FIT else "possible")
+        if not found:
+            assert rc == NO_FIT and re.search(r"more or larger machines|raise the limit|raise them", error), (line, error)
+            return n
+        before = dict(settings)
+        settings.update(found[:1] if rc == REFUSED else found)
+        assert settings != before, (line, error)
+        assert rc == REFUSED or plan(settings, flags)[0] == OK, (line, error, found)
+    raise AssertionError(("still not accepted", line, error))
+
+followed = 0
+for preset, hardware, device, host in [
+    ("gpt2", None, "300M", "1G"), ("gpt2", None, "2G", "200M"), ("qwen3-0.6b", "h200", "4G", "8G"),
+    ("llama2-7b", "h200", "20G", "30G"), ("test-llama", None, "2M", "1M"), ("qwen2.5-0.5b", None, "6G", "5G")]:
+    for more in [{}, {"memory.strategy": "manual"}]:
+        flags = ["--preset", preset, "--device-memory", device] + (["--hardware", hardware] if hardware else [])
+        followed += follow({"memory.host": host, **more}, flags)
+
+for preset, hardware, world in [("gpt2", "h200", 64), ("qwen2.5-0.5b", "h200", 16), ("test-llama", None, 16), ("llama2-7b", "h200", 128)]:
+    flags = ["--preset", preset] + (["--hardware", hardware] if hardware else [])
+    rc, out, error, line = plan({}, flags + ["--world", str(world)])
+    assert rc == OK, (line, error)
+    for layout in json.loads(out)["world"]["layouts"]:
+        if "not_possible" not in layout: continue
+        sizes = {f"parallel.{axis}": layout[axis] for axis in ("data", "tensor", "pipeline", "sequence")}
+        n = follow({"memory.strategy": "manual", **sizes}, flags)
+        assert n > 0, (line, layout)
+        followed += n
+print(followed, "pieces of advice followed")
+assert followed >= 12, followed
+END
+python3 follow.py "$RALO" || die "advice that does not help"
+
+# What CUDA cannot run is refused when it is planned, in the words of the rule.
+"$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.0-5=cpu:1 >out 2>err && fail "a second device of a GPU's process"
+grep -q "memory.place: found cpu:1 with device cuda" err || fail "memory.place: $(tail -n 1 err)"
+"$RALO" plan --preset gpt2 --hardware h200 --set parallel.sequence=8 >out 2>err && fail "12 heads for 8 ranks"
+grep -q "parallel.sequence=" err || fail "no way out: $(tail -n 1 err)"
+grep -q "attention=ring" err && fail "a ring is advised that CUDA does not have"
+
+# Device and host are one memory on a CPU: both together stay below what the machine has.
+"$RALO" plan --preset qwen2.5-7b --set run.device=cpu --device-memory 900T --json >out 2>err
+[ $? = 3 ] || [ "$(awk '/MemTotal/ {print int($2 / 2^20)}' /proc/meminfo)" -gt 90 ] || fail "114 GiB of host memory: $(tail -n 1 err)"
+grep -q "memory.device is 900.0 TiB, and this machine has" err || fail "no word of the limit: $(cat err)"
+finish "advice can be followed"

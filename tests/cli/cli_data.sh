@@ -1,0 +1,168 @@
+#!/bin/bash
+# cli_data.sh - ralo train on files of JSON lines: counts on the data line, the token cache, mixtures, resume that
+# notices other data, and bad input that is refused with file and line. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+export XDG_CACHE_HOME=$work/home
+hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
+
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json
+for i in $(seq 10 99); do
+    echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"
+done >qa.jsonl
+for i in $(seq 1 200); do echo "The quick brown fox jumps over the lazy dog number $i."; done >text.txt
+tiny=(--preset test-llama --set model.vocab=352 --set data.seq_len=48 --set train.micro_batch=4 --set train.steps=6
+    --set train.warmup=0 --set train.eval_rows=2 --set train.problems=0 --set train.lr=0.01
+    --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false)
+
+# ---- counts, the cache, and the same bits with and without it
+check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on, chat chatml" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=first
+first=$(hash_of)
+check 0 "86 documents" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
+[ "$(hash_of)" = "$first" ] || fail "from the cache: $(hash_of), before: $first"
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
+[ "$(hash_of)" = "$first" ] || fail "without a cache: $(hash_of), before: $first"
+ls home/ralo/*.tokens >/dev/null 2>&1 || fail "no cache below XDG_CACHE_HOME"
+check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all --set run.dir=fourth
+[ "$(hash_of)" != "$first" ] || fail "data.train_on=all changed nothing"
+
+# ---- the same questions as turns under prompt and completion are the same run
+sed 's/{"question": \(.*\), "answer": \(.*\)}/{"prompt": [{"role": "user", "content": \1}], "completion": [{"role": "assistant", "content": \2}]}/' \
+    qa.jsonl >turns.jsonl
+check 0 "86 documents" "trained on, chat chatml" -- train "${tiny[@]}" --set data.source=turns.jsonl --set run.dir=turns
+[ "$(hash_of)" = "$first" ] || fail "as turns: $(hash_of), before: $first"
+sed '3s/"completion": .*/"completion": "The answer is 22."}/' turns.jsonl >half-turns.jsonl
+check 2 "half-turns.jsonl:3:" "found a list and a string" "two texts or two lists" -- train "${tiny[@]}" \
+    --set data.source=half-turns.jsonl --set run.dir=never
+sed 's/"completion": \(.*\)}$/"chosen": \1, "rejected": []}/' turns.jsonl >preferences.jsonl
+check 2 "preferences.jsonl:1:" "a preference" "data.response_column=chosen" -- train "${tiny[@]}" \
+    --set data.source=preferences.jsonl --set run.dir=never
+check 0 "86 documents" -- train "${tiny[@]}" --set data.source=preferences.jsonl --set data.prompt_column=prompt \
+    --set data.response_column=chosen --set run.dir=chosen
+[ "$(hash_of)" = "$first" ] || fail "what was chosen: $(hash_of), before: $first"
+mkdir -p locked && : >locked/file
+XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 documents" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=fifth
+check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=locked/file/x \
+    --set run.dir=never
+check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
+
+# ---- rows too short for a good part of the records are said aloud, the odd one is not
+check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=long-rows
+check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=short-rows
+
+# ---- mixtures, and a name that looks like a weight
+check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
+    --set run.dir=mixed
+check 0 "qa.jsonl: 86 documents" "text.txt: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
+    --set run.dir=both
+cp text.txt odd:0.5
+check 2 "odd" -- train "${tiny[@]}" --set data.source=odd:0.5 --set run.dir=never
+check 0 "1 document" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set run.dir=odd
+check 2 "weight for 'qa.jsonl' and none for 'text.txt'" -- train "${tiny[@]}" --set data.source=qa.jsonl:1,text.txt \
+    --set run.dir=never
+
+# ---- what is packed is no text, though bytes are bytes
+bytes=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=1 --set train.warmup=0
+    --set train.eval_rows=0 --set train.problems=0 --set data.eval_fraction=0)
+gzip -c qa.jsonl >qa.jsonl.gz && cp qa.jsonl.gz qa-gz.jsonl
+{ printf 'PAR1\025' && seq 1000; } >table.parquet
+check 2 "qa.jsonl.gz: found a file of gzip" "gzip -dk" data.format=text -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set run.dir=never
+check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}" --set data.source=qa-gz.jsonl --set run.dir=never
+check 2 "table.parquet: found a file of Parquet" "JSON lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
+check 0 "1 document" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
+
+# ---- bytes that memory cannot hold are refused before they are read
+truncate -s "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)K" large.txt && {
+    check 3 "no memory for" data.cache -- train "${bytes[@]}" --set data.source=large.txt --set run.dir=never
+    rm large.txt
+}
+
+# ---- stopped and resumed is the same run; other data is refused
+mix=("${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" --set run.dir=half --set train.schedule=constant)
+check 0 -- train "${mix[@]}" --set run.dir=whole
+whole=$(hash_of)
+check 0 -- train "${mix[@]}" --set train.steps=3
+check 0 "resumed from" -- train "${mix[@]}" --resume auto
+[ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
+check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --set train.steps=3
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
+sed -i 's/plus/with/' qa.jsonl
+check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
+
+# ---- bad input
+cp qa.jsonl bad.jsonl
+echo '{"question": "half' >>bad.jsonl
+check 2 "bad.jsonl:91:" "one JSON object on each line" "data.on_error=skip" -- \
+    train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
+check 0 "warning: bad.jsonl:91:" "left out" "skipped: 1 lines" -- \
+    train "${tiny[@]}" --set data.source=bad.jsonl --set data.on_error=skip --set run.dir=skipped
+check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
+{ printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl
+check 2 "long.jsonl:1:" "3012 bytes" "data.max_line" -- train "${tiny[@]}" --set data.source=long.jsonl \
+    --set data.max_line=1K --set run.dir=never
+{ echo '[' && sed '$!s/$/,/' qa.jsonl && echo ']'; } >list.json
+check 2 "list.json:1:" "begins with '['" "a list of records" "jq -c" -- train "${tiny[@]}" --set data.source=list.json --set run.dir=never
+: >empty.jsonl
+check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
+check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \
+    --set data.prompt_column=question --set run.dir=never
+check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.prompt_column=answer \
+    --set data.response_column=question --set run.dir=columns
+check 0 "rows of 48 tokens: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
+    --set run.dir=as-text
+
+# ---- the tokenizer's own chat template is rendered; what it cannot be is named; other variables are other tokens
+echo '{"chat_template": "{% include \"x\" %}"}' >tokenizer/tokenizer_config.json
+check 2 "qa.jsonl:1: the tokenizer's chat template cannot be rendered" "tokenizer_config.json:1:" "include" "data.chat" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=never
+check 0 "chat none" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=none --set run.dir=broken
+cat >tokenizer/chat_template.jinja <<'JINJA'
+{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + (mark | default('')) + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
+JINJA
+check 0 "chat chatml" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=chatml --set run.dir=by-name
+first=$(hash_of)
+check 0 "chat template" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=rendered
+[ "$(hash_of)" = "$first" ] || fail "a template that writes ChatML: $(hash_of), before: $first"
+check 0 "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=template --set run.dir=rendered-again
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set 'data.chat_kwargs={"mark": "!"}' --set run.dir=marked
+[ "$(hash_of)" != "$first" ] || fail "data.chat_kwargs changed nothing"
+check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on_newline=true --set run.dir=newline
+[ "$(hash_of)" != "$first" ] || fail "data.train_on_newline changed nothing"
+check 2 "data.chat_kwargs" "a JSON object" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat_kwargs=mark --set run.dir=never
+
+# ---- ralo show: records as the model reads them
+show=(show --set data.source=qa.jsonl --set data.tokenizer=tokenizer)
+"$RALO" "${show[@]}" --records 1 >out 2>err || fail "ralo show: $(cat err)"
+printf '%s\n' 'qa.jsonl:1: 33 tokens, 11 trained on' '<|im_start|>user' 'What is 10 with 10?<|im_end|>' '<|im_start|>assistant' \
+    '>>>The answer is 20.<|im_end|><<<' '' '' | cmp -s - <(sed '1s/: [0-9]* tokens, [0-9]* /: 33 tokens, 11 /' out) || fail "ralo show: $(cat out)"
+"$RALO" "${show[@]}" --prompts --records 2 --json >out 2>err || fail "ralo show --prompts: $(cat err)"
+[ "$(wc -l <out)" = 2 ] && grep -qF '"text": "<|im_start|>user\nWhat is 11 with 10?<|im_end|>\n<|im_start|>assistant\n"' out || fail "ralo show --prompts: $(cat out)"
+printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
+"$RALO" show --set data.source=escape.jsonl --set data.tokenizer=tokenizer >out 2>err || fail "ralo show: $(cat err)"
+grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
+check 2 "text.txt" "JSON lines" -- show --set data.source=text.txt
+rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
+check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
+    --set data.source=qa.jsonl --set run.dir=never
+check 0 "the other rows are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \
+    --set run.dir=many-rows
+check 0 "data.chat has no effect" -- train "${tiny[@]}" --set data.source=builtin:grammar --set data.tokenizer=byte \
+    --set data.chat=none --set run.dir=builtin
+[ ! -e never ] || fail "a refused run made its directory"
+
+# Nothing to evaluate, whatever is asked for in between; and problems alone.
+check 0 "!eval at" "!held out" -- train "${tiny[@]}" --set data.source=builtin:grammar --set data.tokenizer=byte --set train.steps=2 \
+    --set train.eval_rows=0 --set train.problems=5 --set train.eval_every=1 --set run.dir=no-eval
+check 0 "!eval at" "!held out" "!nan" "train.eval_rows has no effect" "train.eval_every has no effect" -- train "${tiny[@]}" \
+    --set model.vocab=2000 --set data.source=qa.jsonl --set train.steps=2 --set data.eval_fraction=0 --set train.eval_rows=2 \
+    --set train.eval_every=1 --set run.dir=no-share
+! grep -q val/ no-eval/metrics.jsonl no-share/metrics.jsonl || fail "metrics of an evaluation that nobody asked for"
+check 0 "eval at step 1  exact match" "held out  exact match" "!nan" -- train "${tiny[@]}" --set data.source=builtin:arithmetic \
+    --set data.tokenizer=byte --set train.steps=2 --set train.eval_rows=0 --set train.problems=4 --set train.eval_every=1 --set run.dir=problems
+
+finish "all passed"

@@ -1,0 +1,68 @@
+#!/bin/bash
+# cli_hardware.sh - predictions from the command line: the machine is chosen, measured, named in the plan, or refused.
+# RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3 "it reads the JSON output"
+export XDG_CACHE_HOME="$work/cache"
+tiny=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2)
+
+check 2 "'h300'" "h200, h100" -- plan "${tiny[@]}" --hardware h300
+check 2 missing.yaml -- plan "${tiny[@]}" --hardware missing.yaml
+printf 'base: h200\ndevice.memroy: 1G\n' >wrong.yaml
+check 2 wrong.yaml:2 "did you mean 'device.memory'" -- plan "${tiny[@]}" --hardware wrong.yaml
+check 2 --world "'1'" -- plan "${tiny[@]}" --world 1
+check 2 --world "'many'" -- plan "${tiny[@]}" --world many
+check 2 --world "'4x'" -- plan "${tiny[@]}" --world 4x
+check 2 "takes no value" -- plan "${tiny[@]}" --program=yes
+check 2 no-such-dir --path -- devices --measure here.yaml --path no-such-dir
+[ ! -e here.yaml ] || fail "a refused measurement left a file"
+check 2 --host-only --measure -- devices --host-only
+check 2 here.yaml -- devices --measure here.yaml --host-only --set run.device=cpu
+
+# The estimate, then a description of another machine: its memory is the limit.
+"$RALO" plan "${tiny[@]}" --json >out 2>err || fail "plan: $(tail -n 1 err)"
+holds 'r["step_ms"] > 0 and "estimated" in r["prediction"]["source"]'
+grep -q '^predicted ' err || fail "plan does not print its prediction"
+"$RALO" plan "${tiny[@]}" --hardware h200 --json >out 2>err || fail "plan --hardware h200: $(tail -n 1 err)"
+holds 'r["prediction"]["hardware"] == "h200" and abs(sum(r["prediction"]["op_ms"].values()) - r["step_ms"]) < 1e-6'
+"$RALO" devices --hardware h200 >mine.yaml || fail "devices --hardware"
+sed -i 's/^device.memory: .*/device.memory: 1M/; s/^name: .*/name: mine/' mine.yaml
+"$RALO" plan "${tiny[@]}" --hardware mine.yaml --json >out 2>err
+[ $? = 3 ] || fail "a device of 1 MiB is large enough: $(tail -n 1 err)"
+holds 'r["prediction"]["hardware"] == "mine" and not r["fits"]'
+
+# A measurement in the cache is used when it is of this machine and this number of threads, and only then.
+"$RALO" devices --json >out 2>err || fail "devices: $(tail -n 1 err)"
+name=$(python3 -c 'import json; print(json.loads(open("out").read().splitlines()[-1])["name"])')
+mkdir -p cache/ralo
+{ printf 'base: cpu-2\nsource: from a test\n'; python3 -c 'import json, sys; print("name:", json.dumps(sys.argv[1][:40] + ", 3 threads"))' "$name"; } >cache/ralo/hardware.yaml
+"$RALO" plan "${tiny[@]}" --set run.threads=3 --json >out 2>err || fail "plan with a measurement: $(tail -n 1 err)"
+holds 'r["prediction"]["source"] == "from a test"'
+"$RALO" plan "${tiny[@]}" --set run.threads=2 --json >out 2>err || fail "plan with other threads: $(tail -n 1 err)"
+holds '"estimated" in r["prediction"]["source"]'
+echo 'nonsense: 1' >cache/ralo/hardware.yaml
+"$RALO" plan "${tiny[@]}" --json >out 2>err || fail "an unreadable measurement stopped plan"
+grep -q 'not used.*nonsense' err || fail "an unreadable measurement is not named: $(tail -n 1 err)"
+holds '"estimated" in r["prediction"]["source"]'
+
+# Tables for many ranks, and the prediction beside the measured time of a run.
+"$RALO" plan --preset llama2-7b --world 8 --hardware h100 --set data.seq_len=512 --set train.micro_batch=1 --json >out 2>err ||
+    fail "plan --world: $(tail -n 1 err)"
+holds '[l["name"] for l in r["world"]["layouts"]] == ["DP8", "TP4 PP2", "TP2 PP4", "TP2 PP2 SP2"] and r["precision"] == "bf16"'
+grep -q 'does not fit' err && grep -q ' fits' err || fail "the tables do not say what fits"
+"$RALO" train "${tiny[@]}" --set train.steps=2 --set train.problems=0 --set train.eval_rows=0 --set run.dir=run --hardware cpu-2 --json >out 2>err ||
+    fail "train: $(tail -n 1 err)"
+holds 'r["predicted_step_ms"] > 0 and r["step_ms"] > 0'
+grep -q 'measured, .* predicted .* for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
+
+# 8 bits are emulated on a processor: said once by the plan and once by the run.
+fp8=(--preset test-qwen3 --set run.device=cpu --set precision=fp8)
+check 0 -- plan "${fp8[@]}" --json
+[ "$(grep -c '^warning: precision fp8 on a CPU is emulated' err)" = 1 ] || fail "plan: no note of fp8 in $(tail -n 3 err)"
+grep -q '"notes": \["precision fp8 on a CPU is emulated' out || fail "plan --json: no note of fp8"
+check 0 -- train "${fp8[@]}" --set data.source=builtin:grammar --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 \
+    --set train.problems=0 --set run.dir=fp8
+[ "$(grep -c 'precision fp8 on a CPU is emulated' err)" = 1 ] || fail "train: not one note of fp8"
+check 0 '!emulated' -- plan --preset test-qwen3 --set precision=fp8 --hardware h100
+check 0 '!emulated' -- plan --preset test-qwen3 --set precision=bf16
+finish "all is as it should be"

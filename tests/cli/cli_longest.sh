@@ -1,0 +1,60 @@
+#!/bin/bash
+# cli_longest.sh - `ralo plan --longest` names a length that fits and one a little longer that does not, and the plan of each
+# by itself says the same. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3 "it reads the JSON output"
+
+base=(--preset test-llama --set model.layers=16 --set train.micro_batch=1 --set data.source=builtin:random
+    --set train.eval_rows=0 --set train.problems=0)
+
+# longest NAME MORE...: leaves the two lengths in $fits and $too_long
+longest() {
+    local name=$1
+    shift
+    run 0 plan --longest --json "${base[@]}" "$@"
+    read -r fits too_long positions planned <<<"$(python3 -c '
+import json, sys
+r = json.load(open("out"))
+assert r["fits"] and r["strategy"]["seq_len"] == r["longest"]["seq_len"]
+print(r["longest"]["seq_len"], r["longest"]["too_long"], r["longest"]["positions"], r["memory"]["device"]["planned"])')"
+    [ -n "${planned:-}" ] || die "$name: no answer: $(tail -n 2 err)"
+    grep -q "^longest   data.seq_len=$fits fits" err || fail "$name: $(head -n 1 err)"
+    [ $((too_long - fits)) -le $((fits / 32 + 1024)) ] || fail "$name: $fits fits, $too_long does not: that is not near"
+    run 0 plan "${base[@]}" "$@" --set model.max_positions="$too_long" --set data.seq_len="$fits"
+    run 3 plan "${base[@]}" "$@" --set model.max_positions="$too_long" --set data.seq_len="$too_long"
+    echo "$name: $fits tokens in $planned bytes, not $too_long; made for $positions"
+}
+
+longest manual --set memory.strategy=manual --set memory.device=160M
+plain=$fits
+longest auto --set memory.device=160M --set memory.host=96M
+[ "$fits" -gt $((2 * plain)) ] || fail "auto: $fits tokens, by hand $plain: it was not searched"
+chosen=$fits
+longest small-host --set memory.device=160M --set memory.host=4M
+[ "$fits" -lt "$chosen" ] || fail "a host of 4 MiB holds as much as one of 96"
+
+# Also where that is shorter than the steps of a thousand that long rows are looked for in.
+longest short --set memory.strategy=manual --set memory.device=24M
+[ "$fits" -lt 1024 ] && [ $((too_long - fits)) -le $((fits / 32 + 2)) ] || fail "short: $fits fits, $too_long does not"
+
+# Learned positions end with their table, whatever fits.
+run 0 plan --longest --json --preset test-gpt2 --set train.micro_batch=1
+python3 -c '
+import json
+r = json.load(open("out"))["longest"]
+assert r["seq_len"] == r["positions"] and r["too_long"] is None, r' || fail "learned positions: $(cat err | head -n 1)"
+check 3 "longest   none" -- plan --longest "${base[@]}" --set memory.strategy=manual --set memory.device=4M
+check 3 "longest   none: 2 tokens do not fit" -- plan --longest "${base[@]}" --set memory.device=4K --set memory.host=1M
+check 2 "model.max_positions: found 1, expected at least 2" -- \
+    plan --longest --preset test-gpt2 --set model.max_positions=1 --set train.micro_batch=1
+check 2 "--longest is about one plan" -- plan --longest --world 8 "${base[@]}"
+# Chunks of a size bound the row: there are only so many.
+check 0 "longest   data.seq_len=16384 fits; " -- plan --longest "${base[@]}" --set model.layers=1 --set memory.chunk_tokens=64
+check 2 "memory.chunk_tokens: found 64" -- plan --longest "${base[@]}" --set memory.chunk_tokens=64 --set train.micro_batch=65536
+for mesh in data=2 sequence=3 pipeline=2; do
+    check 2 "--longest is about one rank, found parallel.* for ${mesh#*=}" -- plan --longest --set parallel.$mesh "${base[@]}"
+done
+check 2 "train.micro_batch: found auto" "with --longest" -- \
+    plan --longest "${base[@]}" --set train.micro_batch=auto --set train.batch=1000000000
+check 2 "precision: found auto" "with --longest" -- plan --longest "${base[@]}" --set precision=auto
+finish "the longest row fits and the next does not"

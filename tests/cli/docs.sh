@@ -1,0 +1,76 @@
+#!/bin/bash
+# docs.sh - the documents point at what is there: links and headings exist, settings that are named are settings, tests that are
+# named are tests, and both README files are short. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3
+"$RALO" help settings >settings || die "ralo help settings"
+cat >check.py <<'CHECK'
+import glob, os, re, sys
+root = sys.argv[1]
+os.chdir(root)
+pages = ["README.md", "README_KO.md", "CONTRIBUTING.md"] + sorted(glob.glob("docs/**/*.md", recursive=True))
+known = set()  # keys and other names
+for line in open(sys.argv[2]):
+    known.update(re.findall(r"^  ([a-z][a-z0-9_.]*) ", line))
+    also = re.search(r"; also (.*)\)$", line)
+    known.update(also[1].split(", ") if also else [])
+groups = {key.rsplit(".", n)[0] for key in known for n in range(1, key.count(".") + 1)}
+first = {key.split(".")[0] for key in known}
+tests = {os.path.splitext(os.path.basename(p))[0] for p in glob.glob("tests/*/*.[cs]*")}
+wrong = []
+
+
+def anchor(heading):
+    """As the usual renderers of Markdown make it."""
+    text = re.sub(r"[`*]", "", heading.strip().lower())
+    return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
+
+
+def headings(path):
+    return {anchor(h) for h in re.findall(r"(?m)^#+ (.*)$", open(path).read())}
+
+
+def check_links(page, text):
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?m)^    .*$", "", text)):
+        path, _, heading = link.partition("#")
+        target = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        if "://" in link:
+            continue
+        if not os.path.exists(target):
+            wrong.append(f"{page}: {link} is not there")
+        elif heading and target.endswith(".md") and heading not in headings(target):
+            wrong.append(f"{page}: {link}: no such heading")
+
+
+def check_settings(page, text):
+    named = set(re.findall(r"--set '?\"?([a-z][a-z0-9_.]*)=", text))
+    for word in re.findall(r"`([a-z]+(?:\.[a-z0-9_]+)+)(?:[=:][^`]*)?`", text):
+        if word.split(".")[0] in first and not re.search(r"\.(c|h|md|yaml|jsonl?|txt|def|sh|cu|so|svg|safetensors)$", word):
+            named.add(word)
+    for key in sorted(named - {"key"}):  # --set key=value
+        if key not in known and key not in groups:
+            wrong.append(f"{page}: {key} is no setting")
+
+
+def check_tests(page, text):
+    for name in set(re.findall(r"`((?:test|cli|fuzz)_[a-z0-9_*]+)`", text)):
+        pattern = re.compile(name.replace("*", ".*") + "$")
+        if not any(pattern.match(t) for t in tests):
+            wrong.append(f"{page}: {name} is no test")
+
+
+for page in pages:
+    text = open(page).read()
+    check_links(page, text)
+    if page.startswith(("README", "docs/guide", "docs/proof", "docs/glossary")):
+        check_settings(page, text)
+        check_tests(page, text)
+for page in ("README.md", "README_KO.md"):
+    n = open(page).read().count("\n")
+    if n > 250:
+        wrong.append(f"{page} has {n} lines, at most 250 are wanted; the guides have room")
+print("\n".join(wrong))
+CHECK
+wrong=$(python3 check.py "$project" "$work/settings") || fail "check.py"
+[ -z "$wrong" ] || fail "$wrong"
+finish "the documents point at what is there"

@@ -1,0 +1,64 @@
+#!/bin/bash
+# cli_gpu_ranks.sh - several ranks on the one GPU of a machine, through MPI and pinned memory: N ranks end with the bits of one
+# rank that takes N micro-batches, and ranks that share a model or a row come near the losses of one. Label gpu: skipped
+# where there is none. RALO names the program; RALO_MATRIX=large tries every precision in every stage.
+. "$(dirname "$0")/../harness/check.sh"
+need python3 "it reads the JSON output"
+need_gpu
+need_ranks
+common=(--preset test-qwen3 --set run.device=cuda --set data.seq_len=32 --set train.micro_batch=2 --set train.steps=4
+    --set train.warmup=0 --set train.problems=0 --set train.eval_rows=4 --set run.threads=1 --set run.bind=false --json)
+number=0
+train() { # RANKS ARGUMENTS: a run of its own
+    local n=$1
+    shift
+    number=$((number + 1))
+    timeout 300 "$RALO" train --ranks "$n" "${common[@]}" --set run.dir=run-$number "$@" >out 2>err </dev/null ||
+        fail "$n ranks $*: $(tail -n 3 err)"
+}
+get() { python3 -c "import json; r = json.loads(open('out').read().splitlines()[-1]); print($1)"; }
+
+same() { # PRECISION ZERO...: 2 and 4 ranks in these stages against one
+    local precision=$1 n zero expected
+    shift
+    for n in 2 4; do
+        train 1 --set precision=$precision --set train.accumulation=$n
+        expected=$(get "r['param_hash'], r['loss']['last']")
+        for zero; do
+            train $n --set precision=$precision --set train.accumulation=1 --set parallel.zero=$zero
+            [ "$(get "r['param_hash'], r['loss']['last']")" = "$expected" ] ||
+                fail "$precision, $n ranks, ZeRO $zero: $(get "r['param_hash'], r['loss']['last']"), expected $expected"
+            holds "r['world'] == $n and all(x[t]['planned'] == x[t]['peak'] for x in r['ranks'] for t in ('device', 'host', 'nvme'))"
+            holds "all(0 < x['gpu_context'] < 4 << 30 for x in r['ranks'])" # each its part of what the driver counts
+        done
+    done
+}
+if [ "${RALO_MATRIX:-small}" = large ]; then
+    for precision in fp32 bf16 bf16_sr fp16; do same $precision 0 1 2 3; done
+else
+    same fp32 0 3
+    same bf16_sr 2
+fi
+train 4 --set parallel.zero=3 --set memory.offload.states=host --set memory.recompute=full --set precision=bf16
+holds "all(x[t]['planned'] == x[t]['peak'] for x in r['ranks'] for t in ('device', 'host', 'nvme'))"
+
+# Other orders of the same sums: near, not equal. A pipeline alone has the bits of one rank.
+train 1 --set train.accumulation=2
+alone=$(get "r['loss']['last']") hash=$(get "r['param_hash']")
+for axis in tensor sequence pipeline; do
+    train 2 --set train.accumulation=2 --set parallel.$axis=2
+    near=$(get "abs(r['loss']['last'] - $alone) < 1e-4")
+    [ "$near" = True ] || fail "parallel.$axis=2: loss $(get "r['loss']['last']"), one rank $alone"
+done
+[ "$(get "r['param_hash']")" = "$hash" ] || fail "pipeline: $(get "r['param_hash']"), one rank $hash"
+train 4 --set parallel.tensor=2 --set parallel.zero=2
+
+# One GPU and several ranks: NCCL cannot, and says what to do.
+timeout 120 "$RALO" train --ranks 2 "${common[@]}" --set run.dir=nccl --set comm.transport=nccl >out 2>err </dev/null
+rc=$?
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+if [ "$gpus" = 1 ]; then
+    [ $rc = 2 ] || fail "nccl on one GPU: exit code $rc, expected 2"
+    grep -q 'ranks 0 and 1 share one GPU.*set comm.transport to mpi' err || fail "nccl on one GPU: $(tail -n 2 err)"
+fi
+finish "2 and 4 ranks on one GPU have the bits of one rank; tensor, sequence and pipeline ranks its losses"

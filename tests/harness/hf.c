@@ -1,0 +1,90 @@
+/* hf.c - open a Hugging Face directory as training would, and look at what it computes. */
+#include "hf.h"
+#include "backend_choice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+const char *hf_fixture_dir(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/hf/%s", TEST_FIXTURES, name);
+    return path;
+}
+
+void hf_same_config(const model_config *a, const model_config *b) {
+    model_config x = *a, y = *b;
+    x.name = y.name = NULL;
+    assert_memory_equal(&x, &y, sizeof x);
+}
+
+status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len) {
+    const backend *b = backend_under_test();
+    *m = (hf_model){.batch = batch, .seq_len = seq_len};
+    TRY(model_config_read(&m->config, dir));
+    plan_request r = {.model = m->config,
+                      .micro_batch = batch,
+                      .accumulation = 1,
+                      .seq_len = seq_len,
+                      .precision = q,
+                      .with_eval = true,
+                      .verify = true,
+                      .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
+                      .target = backend_target(backend_kind(b), 2)};
+    TRY(plan_compile(&m->plan, &r));
+    status rc = exec_open(&m->e, &m->plan.program, &(exec_options){.backend = b, .n_threads = 2});
+    if (rc != OK) plan_close(&m->plan);
+    return rc;
+}
+
+void hf_close(hf_model *m) {
+    exec_close(m->e);
+    plan_close(&m->plan);
+}
+
+static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *targets) {
+    size_t n = (size_t)(m->batch * m->seq_len);
+    int32_t *none = mem_alloc(n * sizeof *none), *doc = mem_alloc(n * sizeof *doc); /* documents start at 0 */
+    for (size_t i = 0; i < n; i++) none[i] = -1;
+    exec_write(m->e, m->plan.model.tokens, 0, tokens, n * sizeof *tokens);
+    exec_write(m->e, m->plan.model.targets, 0, targets ? targets : none, n * sizeof *none);
+    exec_write(m->e, m->plan.model.doc, 0, doc, n * sizeof *doc);
+    step_scalars scalars = {.seed = 1, .grad_unscale = 1, .step = 1};
+    exec_write(m->e, m->plan.model.scalars, 0, &scalars, sizeof scalars);
+    exec_run(m->e, s);
+    free(none);
+    free(doc);
+}
+
+void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_EVAL, tokens, targets); }
+void hf_backward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_MICRO, tokens, targets); }
+
+static float *read_f32(hf_model *m, const char *name) {
+    value_id v = program_find(&m->plan.program, name);
+    const value *a = program_get(&m->plan.program, v);
+    size_t n = (size_t)shape_count(&a->shape), width = dtype_bytes(a->type);
+    void *raw = mem_alloc(n * width);
+    float *out = mem_alloc(n * sizeof *out);
+    exec_read(m->e, v, 0, raw, n * width);
+    tensor_convert(out, DTYPE_F32, raw, a->type, n);
+    free(raw);
+    return out;
+}
+
+float *hf_logits(hf_model *m) {
+    int64_t N = m->batch * m->seq_len, V = m->config.vocab, C = m->config.hidden;
+    float *h = read_f32(m, "eval.final_norm"), *w = read_f32(m, m->config.tied ? "embed.w" : "unembed.w");
+    float *out = mem_alloc((size_t)(N * V) * sizeof *out);
+    for (int64_t t = 0; t < N; t++)
+        for (int64_t v = 0; v < V; v++) {
+            double sum = 0;
+            for (int64_t k = 0; k < C; k++) sum += (double)h[t * C + k] * w[v * C + k];
+            out[t * V + v] = (float)sum;
+        }
+    free(h);
+    free(w);
+    return out;
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# cli_ranks.sh - many ranks under mpirun: collectives on 1, 2, 3, 4 and 8 of them, ranks that are killed, crash or stop, and
+# the face of `ralo train --ranks`. RALO names the program, RALO_BUILD the build directory.
+. "$(dirname "$0")/../harness/check.sh"
+need_ranks
+ranks_comm=${RALO_BUILD:?the build directory}/tests/ranks_comm
+need_program "$ranks_comm"
+
+for n in 1 2 3 4 8; do
+    under_mpirun $n "$ranks_comm" || fail "$n ranks: $(tail -n 5 log)"
+    grep -qx "$n ranks: all collectives" log || fail "$n ranks did not end: $(tail -n 3 log)"
+done
+
+# The first cause, on every rank that lived, soon. mpirun itself needs a second to end a rank that is stopped.
+for how in kill crash busy stop; do
+    start=$(date +%s)
+    under_mpirun 4 "$ranks_comm" $how && fail "$how: mpirun says all is well"
+    took=$(($(date +%s) - start))
+    [ $took -le 12 ] || fail "$how: ended after $took s" # stop: a timeout of 2 s and a grace of 5
+    for rank in 0 2 3; do
+        grep -q "rank $rank \(ends\|hears\): .*rank 1 (pid [0-9]* on .*), step 3, computing linear of layer 4 (micro)" log ||
+            fail "$how: rank $rank does not name rank 1: $(cat log)"
+    done
+done
+grep -q 'waited 2 s (comm.timeout) in all_reduce of '"'y'" log || fail "stop: the watchdog does not say for what: $(cat log)"
+
+# The face: one JSON object, what was typed wrong is said once, and the launcher's count is the count.
+small=(--preset test-gpt2 --set train.steps=2 --set train.eval_rows=0 --set train.problems=0)
+run 0 train --ranks 2 "${small[@]}" --set run.dir=a --json
+[ "$(wc -l <out)" = 1 ] || fail "not one line of JSON: $(cat out)"
+holds 'r["world"] == 2 and r["steps"] == 2'
+check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
+check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
+under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
+grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
+
+# A step that ends the run on all ranks does not take the checkpoint along that was being written.
+check 1 'step 3: fp16: gradients overflow at the smallest loss scale 1' -- train --ranks 2 "${small[@]}" --set train.steps=5 \
+    --set precision=fp16 --set train.fp16.initial_scale_power=0 --set train.warmup=0 --set train.lr=10 --set train.save_every=1 \
+    --set run.dir=overflows
+[ -d overflows/checkpoints/step-00000002 ] && [ -z "$(ls -d overflows/checkpoints/.tmp-* 2>/dev/null)" ] ||
+    fail "a checkpoint was left behind: $(ls -A overflows/checkpoints)"
+
+finish "collectives on 1 to 8 ranks; killed, crashed, busy and stopped ranks are named"
