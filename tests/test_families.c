@@ -86,16 +86,16 @@ static void family_open(family *f, const char *name, precision q) {
     const backend *b = backend_under_test();
     plan_request r = {
         .model = f->config,
-        .micro_batch = tokens->shape.dim[0],
-        .accumulation = 1,
+        .choice.micro_batch = tokens->shape.dim[0],
+        .choice.accumulation = 1,
         .seq_len = tokens->shape.dim[1],
-        .precision = q,
+        .choice.precision = q,
         .with_eval = true,
         .verify = true,
         .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
         .logits_chunk_bytes = 4096, /* several chunks even for these small models */
         .target = backend_target(backend_kind(b), 2)};
-    must(plan_compile(&f->plan, &r));
+    must(plan_build(&f->plan, &r));
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));
     size_t n = (size_t)f->n_tokens * 4;

@@ -33,8 +33,8 @@ static void built_open(built *b, const char *preset, precision q, const model_bu
     must(model_build(&b->m, &b->p, model_preset_find(preset), &o));
     b->c = (pass_context){.target = &b->target,
                           .model = &b->m,
-                          .precision = q,
-                          .accumulation = 1,
+                          .choice = {.precision = q},
+                          .n_micros = 1,
                           .mesh = o.mesh,
                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1}};
     must(pass_autodiff(&b->p, &b->c));

@@ -88,7 +88,7 @@ static void machine_open(machine *m, const char *preset, precision q, int64_t mi
         .preset = preset, .precision = q, .seq_len = LENGTH, .micro_batch = micro_batch, .accumulation = accumulation};
     train_request r;
     training_must(training_request(&t, &m->c, &r));
-    training_must(plan_compile(&m->p, &r.plan));
+    training_must(plan_choose(&m->p, &r.plan));
     training_must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = r.backend, .n_threads = r.n_threads}));
     params_initialize(m->e, &m->p, 3);
 }
@@ -102,8 +102,8 @@ static void machine_close(machine *m) {
 /* All micro-batches of one step and its update. */
 static void machine_step(machine *m, const rows *r) {
     const model *a = &m->p.model;
-    size_t n = (size_t)(m->p.request.micro_batch * LENGTH);
-    for (int64_t micro = 0; micro < m->p.request.accumulation; micro++) {
+    size_t n = (size_t)(m->p.request.choice.micro_batch * LENGTH);
+    for (int64_t micro = 0; micro < m->p.request.choice.accumulation; micro++) {
         step_scalars s = {.lr = 1e-3f,
                           .seed = 1,
                           .grad_unscale = 1,

@@ -84,7 +84,7 @@ static value_id add_temporary(differ *d, const char *prefix, size_t i) {
 
 /* Where the whole gradient of parameter i is to be written in this micro-batch. */
 static value_id whole_target(differ *d, size_t i) {
-    if (d->c->accumulation == 1) return d->c->grads[i];
+    if (d->c->n_micros == 1) return d->c->grads[i];
     if (!d->pending[i]) d->pending[i] = add_temporary(d, "fresh", i);
     return d->pending[i];
 }
@@ -150,7 +150,7 @@ static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = d->param[v];
     if (d->parts[i]) sum_parts(d, i, forward);
     d->parts[i] = NO_VALUE;
-    if (d->c->accumulation == 1 || d->pending[i] == NO_VALUE) return;
+    if (d->c->n_micros == 1 || d->pending[i] == NO_VALUE) return;
     op *o = emit(d, OP_ACCUMULATE, forward);
     o->attr.noise_key = bucket_noise_key(d->places[i].unit);
     o->attr.first_element = d->places[i].offset;
@@ -445,7 +445,7 @@ static void add_grad_values(program *p, pass_context *c) {
         int layer = v->layer;
         if (m->params[i].is_copy) continue;
         snprintf(name, sizeof name, "d.%s", v->name);
-        c->grads[i] = program_persistent(p, name, precision_grad(c->precision), v->shape, ROLE_GRAD);
+        c->grads[i] = program_persistent(p, name, precision_grad(c->choice.precision), v->shape, ROLE_GRAD);
         p->values[c->grads[i]].layer = layer;
         p->values[m->params[i].value].gradient = c->grads[i];
     }

@@ -56,7 +56,7 @@ static void find_wide(chunker *w) {
         const op *o = &w->ops[i];
         for (int k = 0; k < op_input_count(o->kind); k++) w->n_uses[program_root(w->p, o->in[k], NULL)]++;
         for (int k = 0; k < op_output_count(o->kind); k++) w->n_uses[program_root(w->p, o->out[k], NULL)]++;
-        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[0]) <= w->c->chunk_tokens) continue;
+        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[0]) <= w->c->choice.chunk_tokens) continue;
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
         w->is_wide[o->out[0]] = true;
     }
@@ -145,7 +145,7 @@ static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
     value_id dw = o->out[0];
     const value a = w->p->values[dw];
     char name[256];
-    bool stays = !a.persistent || (w->c->offload.grads == TIER_DEVICE && mesh_size(&w->c->mesh, AXIS_DATA) == 1);
+    bool stays = !a.persistent || (w->c->choice.offload.grads == TIER_DEVICE && mesh_size(&w->c->mesh, AXIS_DATA) == 1);
     if (w->sums[dw]) return w->sums[dw];
     if (o->kind == OP_LINEAR_DW && a.type == DTYPE_F32 && stays) return w->sums[dw] = dw;
     shape s = o->kind == OP_BIAS_GRAD ? SHAPE(n_chunks, a.shape.dim[0]) : a.shape;
@@ -216,7 +216,7 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
 }
 
 static void append_run(chunker *w, size_t first, size_t end) {
-    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->chunk_tokens, n_chunks = divide_up(N, step);
+    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->choice.chunk_tokens, n_chunks = divide_up(N, step);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
     count_in_run(w, first, end, true);
@@ -247,17 +247,17 @@ static status check_count(const program *p, int64_t step) {
 }
 
 status pass_chunk(program *p, pass_context *c) {
-    if (c->chunk_tokens == 0) return OK;
-    if (c->chunk_tokens % CHUNK_UNIT)
-        return ERR(ERR_BUG, "chunk: %lld tokens are no multiple of %d", (long long)c->chunk_tokens, CHUNK_UNIT);
-    if (precision_fp8(c->precision))
+    if (c->choice.chunk_tokens == 0) return OK;
+    if (c->choice.chunk_tokens % CHUNK_UNIT)
+        return ERR(ERR_BUG, "chunk: %lld tokens are no multiple of %d", (long long)c->choice.chunk_tokens, CHUNK_UNIT);
+    if (precision_fp8(c->choice.precision))
         return ERR(ERR_INPUT,
                    "memory.chunk_tokens: found %lld with precision %s, expected 0: the scale of 8-bit numbers is of "
                    "all tokens; "
                    "set memory.chunk_tokens=0 or precision=%s",
-                   (long long)c->chunk_tokens, precision_name(c->precision),
-                   precision_master(c->precision) ? "bf16" : "bf16_sr");
-    TRY(check_count(p, c->chunk_tokens));
+                   (long long)c->choice.chunk_tokens, precision_name(c->choice.precision),
+                   precision_master(c->choice.precision) ? "bf16" : "bf16_sr");
+    TRY(check_count(p, c->choice.chunk_tokens));
     chunker w = {.p = p, .c = c, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);
     bool **flags[] = {&w.is_wide, &w.is_made, &w.is_made_later};

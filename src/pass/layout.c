@@ -297,7 +297,7 @@ status pass_layout(program *p, pass_context *c) {
     layout_lifetimes(p, k.life);
     share_in_place(&k);
     make_blocks(&k);
-    rest_on_host(&k, c->offload.prefetch);
+    rest_on_host(&k, c->choice.prefetch);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);

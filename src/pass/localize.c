@@ -245,7 +245,7 @@ status pass_localize(program *p, pass_context *c) {
     op *ops = program_take_ops(p, &n_ops);
     for (size_t first = 0, end; first < n_ops; first = end) {
         for (end = first; end < n_ops && ops[end].section == ops[first].section;) end++;
-        localize_section(&l, ops[first].section, ops + first, end - first, c->offload.prefetch);
+        localize_section(&l, ops[first].section, ops + first, end - first, c->choice.prefetch);
     }
     free(ops);
     free(l.roots);

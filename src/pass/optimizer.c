@@ -26,10 +26,10 @@ static value_id add_state(program *p, const char *kind, value_id of, dtype t, sh
 static void add_states(program *p, pass_context *c, size_t i) {
     value_id param = c->model->params[i].value;
     shape s = program_get(p, param)->shape;
-    state_format f = state_format_of(c->precision, c->states);
+    state_format f = state_format_of(c->choice.precision, c->choice.states);
     if (f == STATES_INT8 && shape_count(&s) < SMALL) f = STATES_FP32;
     dtype m_type = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    if (precision_master(c->precision)) c->masters[i] = add_state(p, "master", param, DTYPE_F32, s);
+    if (precision_master(c->choice.precision)) c->masters[i] = add_state(p, "master", param, DTYPE_F32, s);
     c->moments[i] = add_state(p, "m", param, m_type, s);
     c->variances[i] = add_state(p, "v", param, f == STATES_INT8 ? DTYPE_U8 : m_type, s);
     if (f != STATES_INT8) return;
@@ -114,7 +114,7 @@ status pass_optimizer(program *p, pass_context *c) {
     c->variances = arena_array(&p->memory, value_id, n);
     c->moment_scales = arena_array(&p->memory, value_id, n);
     c->variance_scales = arena_array(&p->memory, value_id, n);
-    if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
+    if (state_format_of(c->choice.precision, c->choice.states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,
                    "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
                    "ranks; set fp32 or bf16",

@@ -1,4 +1,4 @@
-/* pass.c - the pipeline as a table, and what each precision means in bytes. */
+/* pass.c - the pipeline as a table. */
 #include "pass/pass.h"
 
 /* clang-format off */
@@ -38,33 +38,3 @@ status pass_run(program *p, pass_context *c) {
     }
     return OK;
 }
-
-/* One row per precision. Gradients are fp32 wherever there is a master copy: they are sums. */
-static const struct {
-    const char *name;
-    dtype compute, grad;
-    state_format states;
-    bool master, fp8;
-} precisions[PRECISION_COUNT] = {
-    [PRECISION_FP32] = {.name = "fp32", .compute = DTYPE_F32, .grad = DTYPE_F32, .states = STATES_FP32},
-    [PRECISION_BF16] =
-        {.name = "bf16", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
-    [PRECISION_BF16_SR] = {.name = "bf16_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16},
-    [PRECISION_FP16] = {.name = "fp16", .compute = DTYPE_F16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
-    [PRECISION_FP8] =
-        {.name = "fp8", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true, .fp8 = true},
-    [PRECISION_FP8_SR] =
-        {.name = "fp8_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16, .fp8 = true},
-};
-
-static const char *const state_formats[STATES_COUNT] = {"auto", "fp32", "bf16", "int8"};
-const char *state_format_name(state_format f) { return state_formats[f]; }
-state_format state_format_of(precision p, state_format asked) {
-    return asked == STATES_AUTO ? precisions[p].states : asked;
-}
-
-const char *precision_name(precision p) { return precisions[p].name; }
-dtype precision_compute(precision p) { return precisions[p].compute; }
-dtype precision_grad(precision p) { return precisions[p].grad; }
-bool precision_master(precision p) { return precisions[p].master; }
-bool precision_fp8(precision p) { return precisions[p].fp8; }

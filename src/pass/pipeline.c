@@ -152,17 +152,17 @@ static status check(const pass_context *c, const pipeline_shape *s) {
         return ERR(ERR_INPUT,
                    "parallel.virtual_stages: found %d with %lld micro-batches per step, expected a multiple of the %d "
                    "stages, which take turns by so many; change train.accumulation or set parallel.virtual_stages=1",
-                   s->n_chunks / s->n_stages, (long long)c->accumulation, s->n_stages);
+                   s->n_chunks / s->n_stages, (long long)c->n_micros, s->n_stages);
     return OK;
 }
 
 status pass_pipeline(program *p, pass_context *c) {
     const model *m = c->model;
     c->micros_per_run = 1;
-    c->inputs = arena_array(&p->memory, micro_inputs, MAX(c->accumulation, (int64_t)1));
+    c->inputs = arena_array(&p->memory, micro_inputs, MAX(c->n_micros, (int64_t)1));
     c->inputs[0] = inputs_of_model(m);
     unroller u = {.p = p, .c = c, .n_old = p->n_values};
-    u.shape = (pipeline_shape){mesh_size(&c->mesh, AXIS_PIPELINE), m->n_chunks, c->accumulation, m->config.tied};
+    u.shape = (pipeline_shape){mesh_size(&c->mesh, AXIS_PIPELINE), m->n_chunks, c->n_micros, m->config.tied};
     if (u.shape.n_stages == 1 || !c->grads) return OK;
     TRY(check(c, &u.shape));
     size_t n_ops, first, end, n_jobs_most = 2 * (size_t)m->n_chunks + 1;
@@ -173,13 +173,13 @@ status pass_pipeline(program *p, pass_context *c) {
     u.jobs = mem_alloc(n_jobs_most * sizeof *u.jobs);
     u.job_begin = mem_alloc((n_jobs_most + 1) * sizeof *u.job_begin);
     u.inputs = mem_alloc(u.n_old * sizeof *u.inputs);
-    u.copies = mem_alloc(u.n_old * (size_t)c->accumulation * sizeof *u.copies);
+    u.copies = mem_alloc(u.n_old * (size_t)c->n_micros * sizeof *u.copies);
     for (size_t i = 0; i < first; i++) program_append(p, &ops[i]);
     widen_inputs(&u);
     status rc = unroll(&u);
     narrow_inputs(&u);
     for (size_t i = end; i < n_ops; i++) program_append(p, &ops[i]);
-    c->micros_per_run = c->accumulation;
+    c->micros_per_run = c->n_micros;
     free(u.copies);
     free(u.inputs);
     free(u.job_begin);

@@ -442,7 +442,7 @@ static status recompute_once(program *p, const pass_context *c, const recompute_
 }
 
 status pass_recompute(program *p, pass_context *c) {
-    const recompute_policy *r = &c->recompute;
+    const recompute_policy *r = &c->choice.recompute;
     if (r->kind == RECOMPUTE_NONE && mesh_size(&c->mesh, AXIS_TENSOR) == 1) return OK;
     if (r->kind >= RECOMPUTE_AUTO)
         return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first", (int)r->kind);

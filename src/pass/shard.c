@@ -38,7 +38,7 @@ typedef struct gather_run {
     value_id value;
 } gather_run;
 
-static int zero(const sharder *s) { return s->c->shard.zero; }
+static int zero(const sharder *s) { return s->c->choice.shard.zero; }
 static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && !s->b.list[b].small; }
 static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
 
@@ -122,7 +122,7 @@ static value_id share_in(sharder *s, size_t i, const char *kind, value_id bucket
 
 static void lay_params(sharder *s, size_t b) {
     const bucket *k = &s->b.list[b];
-    dtype t = precision_compute(s->c->precision);
+    dtype t = precision_compute(s->c->choice.precision);
     bool cut = is_cut(s, b);
     s->params[b] = add_flat(s, "params", b, t, cut ? k->per_rank : bucket_elements(s, b), ROLE_PARAM);
     s->p->values[s->params[b]].gradient = s->grads[b];
@@ -147,8 +147,8 @@ static void lay_params(sharder *s, size_t b) {
 static void lay_grads(sharder *s, size_t b) {
     const bucket *k = &s->b.list[b];
     bool own = zero(s) >= 2;
-    s->grads[b] =
-        add_flat(s, "grads", b, precision_grad(s->c->precision), own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
+    s->grads[b] = add_flat(s, "grads", b, precision_grad(s->c->choice.precision),
+                           own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
     bool any = !own;
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
@@ -214,7 +214,7 @@ static op reduction(const sharder *s, section where, size_t b, value_id from) {
     o.attr.noise_key = bucket_noise_key(k->unit);
     o.attr.first_element = k->offset + s->rank * k->per_rank;
     o.in[0] = from;
-    if (zero(s) >= 2 || s->c->accumulation == 1) o.in[1] = s->c->model->scalars;
+    if (zero(s) >= 2 || s->c->n_micros == 1) o.in[1] = s->c->model->scalars;
     o.out[0] = s->own_grads[b];
     return o;
 }
@@ -229,7 +229,7 @@ static op gathering(const sharder *s, section where, int layer, value_id own, va
 
 /* Each micro-batch by itself, or the only one, whose gradients are the step's. */
 static bool reduces_in_backward(const sharder *s) {
-    return zero(s) >= 2 || (s->c->accumulation == 1 && s->c->shard.overlap);
+    return zero(s) >= 2 || (s->c->n_micros == 1 && s->c->choice.shard.overlap);
 }
 
 /* ---- forward and backward ------------------------------------------------------------------------------------------ */
@@ -248,7 +248,7 @@ static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
         else ops[n++] = ops[k];
     }
     *n_ops = n;
-    dtype t = precision_grad(s->c->precision);
+    dtype t = precision_grad(s->c->choice.precision);
     for (size_t b = 0; b < s->b.n; b++) {
         const bucket *k = &s->b.list[b];
         char name[160], of[BUCKET_NAME_BYTES];
@@ -331,7 +331,7 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     job_walk walk = {.ops = m->ops, .n_ops = m->n_ops};
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
-        if (fresh && s->c->shard.overlap) {
+        if (fresh && s->c->choice.shard.overlap) {
             size_t end = 2 * job_end(&walk, list[k].op);
             key = k + 1 < s->b.n ? MIN(2 * list[k + 1].op + 1, end) : end;
         }
@@ -361,7 +361,7 @@ static void begin_run(sharder *s, gatherer *g, size_t b, size_t op_index) {
     char name[96], of[BUCKET_NAME_BYTES];
     snprintf(name, sizeof name, "gathered.%zu.%s.%s", g->n_runs, section_name(g->where),
              bucket_name(of, k, s->c->model->config.n_layers));
-    dtype t = precision_compute(s->c->precision);
+    dtype t = precision_compute(s->c->choice.precision);
     value_id v = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, g->where);
     s->p->values[v].layer = layer_of(s, b);
     g->runs = array_grow(g->runs, &g->capacity, g->n_runs + 1, sizeof *g->runs);
@@ -385,7 +385,7 @@ static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
 
 /* Turns every reader of a cut parameter to a gathered bucket, and writes the gathering some buckets ahead. */
 static void add_gathers(sharder *s, moves *m, section where, op *ops) {
-    size_t ahead = (size_t)s->c->shard.prefetch;
+    size_t ahead = (size_t)s->c->choice.shard.prefetch;
     gatherer g = {.where = where, .unit = -1};
     g.run_of = mem_alloc(s->b.n * sizeof *g.run_of);
     g.begun = mem_alloc(s->b.n * sizeof *g.begun);
@@ -569,7 +569,7 @@ static void share_whole(program *p, pass_context *c) {
 }
 
 static status check(const pass_context *c) {
-    const shard_options *o = &c->shard;
+    const shard_options *o = &c->choice.shard;
     if (o->zero < 0 || o->zero > 3) return ERR(ERR_INPUT, "parallel.zero: found %d, expected 0 to 3", o->zero);
     if (o->prefetch < 0) return ERR(ERR_INPUT, "parallel.prefetch: found %d, expected 0 or more", o->prefetch);
     if (c->place.n_devices > 1)

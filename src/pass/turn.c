@@ -21,7 +21,7 @@
 static bool is_pipeline(const pass_context *c) { return mesh_size(&c->mesh, AXIS_PIPELINE) > 1; }
 
 static status check(const pass_context *c) {
-    if (c->precision == PRECISION_FP16)
+    if (c->choice.precision == PRECISION_FP16)
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with precision fp16, whose loss scale for the next step is known "
                    "only behind the update; set memory.overlap_update to auto or false, or precision to bf16");
@@ -41,7 +41,7 @@ static bool updates_on_host(const program *p) {
 
 /* On a CPU update and forward would share the cores. */
 static bool helps(const program *p, const pass_context *c) {
-    return c->target->discrete && c->precision != PRECISION_FP16 && !is_pipeline(c) && updates_on_host(p);
+    return c->target->discrete && c->choice.precision != PRECISION_FP16 && !is_pipeline(c) && updates_on_host(p);
 }
 
 static bool adds_to_the_step(const program *p, const op *o) {
@@ -93,9 +93,9 @@ static void repeat(program *p, section s, const op *ops, size_t n_ops, value_id 
 
 status pass_turn(program *p, pass_context *c) {
     bool trains = c->grads; /* evaluation and generation have no step */
-    if (trains && c->overlap_update == OVERLAP_TRUE) TRY(check(c));
-    if (!trains || c->overlap_update == OVERLAP_FALSE) return OK;
-    if (c->overlap_update == OVERLAP_AUTO && !helps(p, c)) return OK;
+    if (trains && c->choice.overlap_update == OVERLAP_TRUE) TRY(check(c));
+    if (!trains || c->choice.overlap_update == OVERLAP_FALSE) return OK;
+    if (c->choice.overlap_update == OVERLAP_AUTO && !helps(p, c)) return OK;
     value_id one = c->model->scalars;
     c->turn_scalars = program_persistent(p, "turn.scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
     p->values[c->turn_scalars].tier = p->values[one].tier;

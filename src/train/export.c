@@ -319,7 +319,7 @@ static status choose_tokenizer(const export_options *o, const tokenizer_files *k
 
 status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
                       const export_options *o, export_report *out) {
-    *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.precision) : o->type};
+    *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.choice.precision) : o->type};
     json_t *root = json_loads(description, JSON_REJECT_DUPLICATES, NULL);
     ASSERT(root);
     exporter x = {.from = {.g = &p->program, .m = &p->model, .e = e, .p = p}, .type = out->type, .report = out};

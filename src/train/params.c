@@ -181,7 +181,7 @@ static void hash_run(hash_job *j, hash_chunk *fetched, hash_chunk *hashed) {
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
     const pass_context *c = &p->passes;
-    bool master = precision_master(p->request.precision);
+    bool master = precision_master(p->request.choice.precision);
     value_id v = master ? c->masters[i] : p->model.params[i].value;
     return (hash_chunk){.v = v,
                         .near = exec_is_near(e, v),
