@@ -63,8 +63,8 @@ static void give_gradient(differ *d, value_id v, value_id g, const op *forward) 
     }
     value_id sum = grad_value(d, v);
     op *o = emit(d, OP_ADD, forward);
-    op_in(o, 0, d->gradient[v]), op_in(o, 1, g);
-    op_out(o, 0, sum);
+    op_in(o, ADD_A, d->gradient[v]), op_in(o, ADD_B, g);
+    op_out(o, ADD_Y, sum);
     d->gradient[v] = sum;
 }
 
@@ -124,8 +124,8 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
     int n_ranks = mesh_size(&d->c->mesh, AXIS_TENSOR);
     if (q->n_holders == n_ranks && q->shared_from == 0) {
         op *o = emit_message(d, OP_ALL_REDUCE, forward);
-        op_in(o, 0, part);
-        op_out(o, 0, whole);
+        op_in(o, ALL_REDUCE_X, part);
+        op_out(o, ALL_REDUCE_Y, whole);
         return;
     }
     char name[160];
@@ -136,13 +136,13 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
     snprintf(name, sizeof name, "ends.%.120s", program_get(d->p, part)->name);
     value_id ends = program_value(d->p, name, t, SHAPE(n_ranks, n), ROLE_COMM, SECTION_MICRO);
     op *o = emit_message(d, OP_ALL_GATHER, forward);
-    op_in(o, 0, end);
-    op_out(o, 0, ends);
+    op_in(o, ALL_GATHER_X, end);
+    op_out(o, ALL_GATHER_Y, ends);
     o = emit(d, OP_SUM_PARTS, forward);
     o->attr.first_part = q->first_holder;
     o->attr.n_parts = q->n_holders;
-    op_in(o, 0, part), op_in(o, 1, ends);
-    op_out(o, 0, whole);
+    op_in(o, SUM_PARTS_X, part), op_in(o, SUM_PARTS_PARTS, ends);
+    op_out(o, SUM_PARTS_Y, whole);
 }
 
 /* The gradient of v is finished for this micro-batch: sum what others have of it, add it to the accumulator. */
@@ -154,81 +154,99 @@ static void param_finish(differ *d, value_id v, const op *forward) {
     op *o = emit(d, OP_ACCUMULATE, forward);
     o->attr.noise_key = bucket_noise_key(d->places[i].unit);
     o->attr.first_element = d->places[i].offset;
-    op_in(o, 0, d->pending[i]), op_in(o, 1, d->c->model->scalars);
-    op_out(o, 0, d->c->grads[i]);
+    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->c->model->scalars);
+    op_out(o, ACCUMULATE_ACC, d->c->grads[i]);
     d->pending[i] = NO_VALUE;
 }
 
 /* ---- one function per op ------------------------------------------------------------------------------------------ */
 
 static void backward_linear(differ *d, const op *f, value_id dy) {
+    value_id x = f->in[LINEAR_X], w = f->in[LINEAR_W];
     /* dw first: it is the last reader of x, whose bytes are then free for dx. */
     op *o = emit(d, OP_LINEAR_DW, f);
-    value_id dw = param_target(d, f->in[1]);
-    op_in(o, 0, dy), op_in(o, 1, f->in[0]);
-    op_out(o, 0, dw);
-    param_finish(d, f->in[1], f);
-    value_id dx = grad_value(d, f->in[0]);
+    value_id dw = param_target(d, w);
+    op_in(o, LINEAR_DW_DY, dy), op_in(o, LINEAR_DW_X, x);
+    op_out(o, LINEAR_DW_DW, dw);
+    param_finish(d, w, f);
+    value_id dx = grad_value(d, x);
     o = emit(d, OP_LINEAR_DX, f);
-    op_in(o, 0, dy), op_in(o, 1, f->in[1]);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w);
+    op_out(o, LINEAR_DX_DX, dx);
+    give_gradient(d, x, dx, f);
 }
 
 static void backward_add_bias(differ *d, const op *f, value_id dy) {
-    value_id db = param_target(d, f->in[1]);
+    value_id db = param_target(d, f->in[ADD_BIAS_B]);
     op *o = emit(d, OP_BIAS_GRAD, f);
-    op_in(o, 0, dy);
-    op_out(o, 0, db);
-    param_finish(d, f->in[1], f);
-    give_gradient(d, f->in[0], dy, f);
+    op_in(o, BIAS_GRAD_DY, dy);
+    op_out(o, BIAS_GRAD_DB, db);
+    param_finish(d, f->in[ADD_BIAS_B], f);
+    give_gradient(d, f->in[ADD_BIAS_X], dy, f);
+}
+
+/* The same gradient flows both ways; nothing to compute. */
+static void backward_add(differ *d, const op *f, value_id dy) {
+    give_gradient(d, f->in[ADD_A], dy, f);
+    give_gradient(d, f->in[ADD_B], dy, f);
 }
 
 /* The residual gradient that already waits at x is added inside the kernel: one pass over the rows less. */
-static void backward_norm(differ *d, const op *f, value_id dy) {
-    bool layernorm = f->kind == OP_LAYERNORM;
-    value_id x = f->in[0], residual = take_gradient(d, x), dx = grad_value(d, x);
-    value_id dgamma = param_target(d, f->in[1]), dbeta = layernorm ? param_target(d, f->in[2]) : NO_VALUE;
-    op *o = emit(d, layernorm ? OP_LAYERNORM_BWD : OP_RMSNORM_BWD, f);
-    int i = 0;
-    op_in(o, i++, x), op_in(o, i++, f->in[1]);
-    if (layernorm) op_in(o, i++, f->out[1]);
-    op_in(o, i++, layernorm ? f->out[2] : f->out[1]);
-    op_in(o, i++, dy), op_in(o, i++, residual);
-    op_out(o, 0, dx), op_out(o, 1, dgamma);
-    if (layernorm) op_out(o, 2, dbeta);
-    param_finish(d, f->in[1], f);
-    if (layernorm) param_finish(d, f->in[2], f);
+static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
+    value_id x = f->in[RMSNORM_X], gamma = f->in[RMSNORM_GAMMA];
+    value_id residual = take_gradient(d, x), dx = grad_value(d, x), dgamma = param_target(d, gamma);
+    op *o = emit(d, OP_RMSNORM_BWD, f);
+    op_in(o, RMSNORM_BWD_X, x), op_in(o, RMSNORM_BWD_GAMMA, gamma), op_in(o, RMSNORM_BWD_RSTD, f->out[RMSNORM_RSTD]);
+    op_in(o, RMSNORM_BWD_DY, dy), op_in(o, RMSNORM_BWD_DRES, residual);
+    op_out(o, RMSNORM_BWD_DX, dx), op_out(o, RMSNORM_BWD_DGAMMA, dgamma);
+    param_finish(d, gamma, f);
+    d->gradient[x] = dx;
+}
+
+static void backward_layernorm(differ *d, const op *f, value_id dy) {
+    value_id x = f->in[LAYERNORM_X], gamma = f->in[LAYERNORM_GAMMA], beta = f->in[LAYERNORM_BETA];
+    value_id residual = take_gradient(d, x), dx = grad_value(d, x);
+    value_id dgamma = param_target(d, gamma), dbeta = param_target(d, beta);
+    op *o = emit(d, OP_LAYERNORM_BWD, f);
+    op_in(o, LAYERNORM_BWD_X, x), op_in(o, LAYERNORM_BWD_GAMMA, gamma);
+    op_in(o, LAYERNORM_BWD_MEAN, f->out[LAYERNORM_MEAN]), op_in(o, LAYERNORM_BWD_RSTD, f->out[LAYERNORM_RSTD]);
+    op_in(o, LAYERNORM_BWD_DY, dy), op_in(o, LAYERNORM_BWD_DRES, residual);
+    op_out(o, LAYERNORM_BWD_DX, dx), op_out(o, LAYERNORM_BWD_DGAMMA, dgamma), op_out(o, LAYERNORM_BWD_DBETA, dbeta);
+    param_finish(d, gamma, f);
+    param_finish(d, beta, f);
     d->gradient[x] = dx;
 }
 
 static void backward_qk_norm(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
-    value_id dq = param_target(d, f->in[1]), dk = param_target(d, f->in[2]);
+    value_id qkv = f->in[QK_NORM_QKV], gq = f->in[QK_NORM_GQ], gk = f->in[QK_NORM_GK];
+    value_id dqkv = grad_value(d, qkv), dgq = param_target(d, gq), dgk = param_target(d, gk);
     op *o = emit(d, OP_QK_NORM_BWD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, f->in[1]), op_in(o, 2, f->in[2]), op_in(o, 3, f->out[1]), op_in(o, 4, dy);
-    op_out(o, 0, dx), op_out(o, 1, dq), op_out(o, 2, dk);
-    param_finish(d, f->in[1], f);
-    param_finish(d, f->in[2], f);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, QK_NORM_BWD_QKV, qkv), op_in(o, QK_NORM_BWD_GQ, gq), op_in(o, QK_NORM_BWD_GK, gk);
+    op_in(o, QK_NORM_BWD_RSTD, f->out[QK_NORM_RSTD]), op_in(o, QK_NORM_BWD_DY, dy);
+    op_out(o, QK_NORM_BWD_DQKV, dqkv), op_out(o, QK_NORM_BWD_DGQ, dgq), op_out(o, QK_NORM_BWD_DGK, dgk);
+    param_finish(d, gq, f);
+    param_finish(d, gk, f);
+    give_gradient(d, qkv, dqkv, f);
 }
 
 /* A rotation's backward is the rotation back. */
 static void backward_rope(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
+    value_id dx = grad_value(d, f->in[ROPE_QKV]);
     op *o = emit(d, OP_ROPE, f);
     o->attr.inverse = !f->attr.inverse;
-    op_in(o, 0, dy), op_in(o, 1, f->in[1]), op_in(o, 2, f->in[2]);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, ROPE_QKV, dy), op_in(o, ROPE_TABLE, f->in[ROPE_TABLE]), op_in(o, ROPE_DOC, f->in[ROPE_DOC]);
+    op_out(o, ROPE_Y, dx);
+    give_gradient(d, f->in[ROPE_QKV], dx, f);
 }
 
 static void backward_attention(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
+    value_id qkv = f->in[ATTENTION_QKV], dqkv = grad_value(d, qkv);
     op *o = emit(d, OP_ATTENTION_BWD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, f->in[1]), op_in(o, 2, f->out[0]), op_in(o, 3, f->out[1]), op_in(o, 4, dy);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, ATTENTION_BWD_QKV, qkv), op_in(o, ATTENTION_BWD_DOC, f->in[ATTENTION_DOC]);
+    op_in(o, ATTENTION_BWD_Y, f->out[ATTENTION_Y]), op_in(o, ATTENTION_BWD_LSE, f->out[ATTENTION_LSE]);
+    op_in(o, ATTENTION_BWD_DY, dy);
+    op_out(o, ATTENTION_BWD_DQKV, dqkv);
+    give_gradient(d, qkv, dqkv, f);
 }
 
 static value_id add_ring_value(differ *d, const char *name, int step, value_id like, dtype t, int64_t width) {
@@ -241,12 +259,12 @@ static value_id add_ring_value(differ *d, const char *name, int step, value_id l
 /* One rank on. The tag says that it is backward: of keys and values the data flow does not show it. */
 static value_id shift_on(differ *d, const op *f, const char *name, int step, value_id x) {
     const value v = *program_get(d->p, x);
-    value_id y = add_ring_value(d, name, step, f->in[0], v.type, v.shape.dim[1]);
+    value_id y = add_ring_value(d, name, step, f->in[ATTENTION_RING_QKV], v.type, v.shape.dim[1]);
     op *o = emit(d, OP_SHIFT, f);
     o->attr.axis = AXIS_SEQUENCE;
     o->attr.tag = TAG_BACKWARD;
-    op_in(o, 0, x);
-    op_out(o, 0, y);
+    op_in(o, SHIFT_X, x);
+    op_out(o, SHIFT_Y, y);
     return y;
 }
 
@@ -256,55 +274,66 @@ static value_id shift_on(differ *d, const op *f, const char *name, int step, val
 static void backward_ring(differ *d, const op *f, value_id dy) {
     const op_attr *a = &f->attr;
     int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = 2 * (int64_t)a->n_kv_heads * a->head_dim;
-    value_id qkv = f->in[0], kv = add_ring_value(d, "kv", 0, qkv, program_get(d->p, qkv)->type, kv_width);
+    value_id qkv = f->in[ATTENTION_RING_QKV];
+    value_id kv = add_ring_value(d, "kv", 0, qkv, program_get(d->p, qkv)->type, kv_width);
     value_id dq = add_ring_value(d, "q", 0, qkv, DTYPE_F32, q_width);
     value_id dkv = add_ring_value(d, "dkv", 0, qkv, DTYPE_F32, kv_width);
     op *o = emit(d, OP_KV_PART, f);
     o->attr.tag = TAG_BACKWARD;
-    op_in(o, 0, qkv);
-    op_out(o, 0, kv);
+    op_in(o, KV_PART_QKV, qkv);
+    op_out(o, KV_PART_KV, kv);
     for (int step = 0; step < a->group_size; step++) {
         value_id next = step + 1 < a->group_size ? shift_on(d, f, "kv", step + 1, kv) : NO_VALUE;
         o = emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
-        op_in(o, 0, qkv), op_in(o, 1, kv), op_in(o, 2, f->in[2]), op_in(o, 3, f->out[0]), op_in(o, 4, f->out[1]);
-        op_in(o, 5, dy);
-        op_out(o, 0, dq), op_out(o, 1, dkv);
+        op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
+        op_in(o, ATTENTION_RING_BWD_DOC, f->in[ATTENTION_RING_DOC]), op_in(o, ATTENTION_RING_BWD_DY, dy);
+        op_in(o, ATTENTION_RING_BWD_Y, f->out[ATTENTION_RING_Y]);
+        op_in(o, ATTENTION_RING_BWD_LSE, f->out[ATTENTION_RING_LSE]);
+        op_out(o, ATTENTION_RING_BWD_DQ, dq), op_out(o, ATTENTION_RING_BWD_DKV, dkv);
         dkv = shift_on(d, f, "dkv", step + 1, dkv);
         kv = next;
     }
     value_id dx = grad_value(d, qkv);
     o = emit(d, OP_QKV_JOIN, f);
-    op_in(o, 0, dq), op_in(o, 1, dkv);
-    op_out(o, 0, dx);
+    op_in(o, QKV_JOIN_Q, dq), op_in(o, QKV_JOIN_KV, dkv);
+    op_out(o, QKV_JOIN_QKV, dx);
     give_gradient(d, qkv, dx, f);
 }
 
-/* Steps of a ring but the last, whose backward is that of all. */
-static bool is_inside_ring(const op *f) {
-    if (f->kind == OP_ATTENTION_RING) return f->attr.peer != (f->attr.index + 1) % f->attr.group_size;
-    return f->kind == OP_SHIFT || f->kind == OP_KV_PART;
+/* The last step of a ring has the backward of all steps, and of what cuts keys and values out and hands them on. */
+static bool ends_ring(const op *f) { return f->attr.peer == (f->attr.index + 1) % f->attr.group_size; }
+
+static void backward_gelu(differ *d, const op *f, value_id dy) {
+    value_id x = f->in[GELU_X], dx = grad_value(d, x);
+    op *o = emit(d, OP_GELU_BWD, f);
+    op_in(o, GELU_BWD_X, x), op_in(o, GELU_BWD_DY, dy);
+    op_out(o, GELU_BWD_DX, dx);
+    give_gradient(d, x, dx, f);
 }
 
-static void backward_activation(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
-    op *o = emit(d, f->kind == OP_GELU ? OP_GELU_BWD : OP_SWIGLU_BWD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, dy);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+static void backward_swiglu(differ *d, const op *f, value_id dy) {
+    value_id gu = f->in[SWIGLU_GU], dgu = grad_value(d, gu);
+    op *o = emit(d, OP_SWIGLU_BWD, f);
+    op_in(o, SWIGLU_BWD_GU, gu), op_in(o, SWIGLU_BWD_DY, dy);
+    op_out(o, SWIGLU_BWD_DGU, dgu);
+    give_gradient(d, gu, dgu, f);
 }
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
     bool tied = d->c->model->config.tied;
     value_id dtable = param_target(d, table);
     op *o = emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
-    op_in(o, 0, tokens), op_in(o, 1, dy);
-    op_out(o, 0, dtable);
+    SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
+    SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY);
+    SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE);
+    op_in(o, EMBED_BWD_TOKENS, tokens), op_in(o, EMBED_BWD_DY, dy);
+    op_out(o, EMBED_BWD_DTABLE, dtable);
     param_finish(d, table, f);
 }
 
 static void backward_positions(differ *d, const op *f, value_id dy) {
-    value_id dpositions = param_target(d, f->in[3]), doc = f->in[2];
+    value_id dpositions = param_target(d, f->in[EMBED_POSITIONS]), doc = f->in[EMBED_DOC];
     if (f->attr.n_tokens > 0) { /* those that this rank added */
         value v = *program_get(d->p, dy);
         size_t row_bytes = value_bytes(&v) / (size_t)v.shape.dim[0], first = (size_t)f->attr.first_token;
@@ -312,128 +341,176 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
         doc = program_view(d->p, "doc.own", doc, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
     }
     op *o = emit(d, OP_POSITION_BWD, f);
-    op_in(o, 0, doc), op_in(o, 1, dy);
-    op_out(o, 0, dpositions);
-    param_finish(d, f->in[3], f);
+    op_in(o, POSITION_BWD_DOC, doc), op_in(o, POSITION_BWD_DY, dy);
+    op_out(o, POSITION_BWD_DTABLE, dpositions);
+    param_finish(d, f->in[EMBED_POSITIONS], f);
 }
 
 static void backward_embed(differ *d, const op *f, value_id dy) {
-    size_t i = d->param[f->in[1]];
+    size_t i = d->param[f->in[EMBED_TABLE]];
     bool is_copy = d->c->model->params[i].is_copy;
-    if (!is_copy) backward_table(d, f, f->in[1], f->in[0], dy);
-    if (f->in[3]) backward_positions(d, f, dy);
+    if (!is_copy) backward_table(d, f, f->in[EMBED_TABLE], f->in[EMBED_TOKENS], dy);
+    if (f->in[EMBED_POSITIONS]) backward_positions(d, f, dy);
     if (!is_copy) return;
     op *o = emit_between_stages(d, OP_SEND, f, mesh_size(&d->c->mesh, AXIS_PIPELINE) - 1, TAG_EMBED);
-    op_in(o, 0, dy);
+    op_in(o, SEND_X, dy);
 }
+
+/* Either op that begins the loss: of the whole vocabulary, or of this rank's part. */
+SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_STATS_H);
+SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_STATS_W);
 
 /* On the stage that trains a tied table without having the embedding: the second half of its gradient. */
 static void receive_embed_gradient(differ *d, const op *loss) {
     const model *m = d->c->model;
-    const value h = *program_get(d->p, loss->in[0]);
+    const value h = *program_get(d->p, loss->in[UNEMBED_LOSS_H]);
     value_id dy = program_value(d->p, "d.embed", h.type, h.shape, ROLE_ACTIVATION, SECTION_MICRO);
     op *o = emit_between_stages(d, OP_RECV, loss, 0, TAG_EMBED);
-    op_out(o, 0, dy);
-    backward_table(d, loss, loss->in[1], m->tokens, dy);
+    op_out(o, RECV_Y, dy);
+    backward_table(d, loss, loss->in[UNEMBED_LOSS_W], m->tokens, dy);
 }
 
 /* Another stage goes on from x, and sends back the gradient that it has. */
 static void backward_send(differ *d, const op *f) {
-    value_id dx = grad_value(d, f->in[0]);
+    value_id dx = grad_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_out(o, RECV_Y, dx);
+    give_gradient(d, f->in[SEND_X], dx, f);
 }
 
 static void backward_receive(differ *d, const op *f, value_id dy) {
     op *o = emit_between_stages(d, OP_SEND, f, f->attr.peer, TAG_BACKWARD);
-    op_in(o, 0, dy);
+    op_in(o, SEND_X, dy);
 }
+
+/* Messages and regrouped rows have one input that carries a gradient and one output. */
+SAME_PLACE(ALL_GATHER_X, REDUCE_SCATTER_X);
+SAME_PLACE(ALL_GATHER_X, ALL_TO_ALL_X);
+SAME_PLACE(ALL_GATHER_Y, REDUCE_SCATTER_ACC);
+SAME_PLACE(ALL_GATHER_Y, ALL_TO_ALL_Y);
+SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
+SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
 
 /* Of a gather the sum's scatter, of that a gather; what was sent to others comes back from them. */
 static void backward_message(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
+    value_id dx = grad_value(d, f->in[ALL_GATHER_X]);
     op_kind k = f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : f->kind == OP_REDUCE_SCATTER ? OP_ALL_GATHER : f->kind;
     op *o = emit(d, k, f);
-    op_in(o, 0, dy);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, ALL_GATHER_X, dy);
+    op_out(o, ALL_GATHER_Y, dx);
+    give_gradient(d, f->in[ALL_GATHER_X], dx, f);
 }
 
 static void backward_parts(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[0]);
+    value_id dx = grad_value(d, f->in[HEAD_PARTS_X]);
     op *o = emit(d, f->kind, f);
     o->attr.inverse = !f->attr.inverse;
-    op_in(o, 0, dy);
-    op_out(o, 0, dx);
-    give_gradient(d, f->in[0], dx, f);
+    op_in(o, HEAD_PARTS_X, dy);
+    op_out(o, HEAD_PARTS_Y, dx);
+    give_gradient(d, f->in[HEAD_PARTS_X], dx, f);
 }
 
 static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
     const model *m = d->c->model;
     op *o = emit(d, OP_LOSS_REDUCE, f);
-    op_in(o, 0, losses), op_in(o, 1, targets), op_in(o, 2, m->weights), op_in(o, 3, m->scalars);
-    op_out(o, 0, d->c->loss_sums);
+    op_in(o, LOSS_REDUCE_LOSSES, losses), op_in(o, LOSS_REDUCE_TARGETS, targets);
+    op_in(o, LOSS_REDUCE_WEIGHTS, m->weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
+    op_out(o, LOSS_REDUCE_SUMS, d->c->loss_sums);
 }
 
 /* Forward and gradient together. The weights are known before the step, so one pass over the logits is enough. */
 static void loss_with_gradient(differ *d, const op *f) {
     const model *m = d->c->model;
-    value_id dh = grad_value(d, f->in[0]), dw = param_target(d, f->in[1]);
+    value_id h = f->in[UNEMBED_LOSS_H], w = f->in[UNEMBED_LOSS_W], targets = f->in[UNEMBED_LOSS_TARGETS];
+    value_id losses = f->out[UNEMBED_LOSS_LOSSES], dh = grad_value(d, h), dw = param_target(d, w);
     op *o = emit(d, OP_UNEMBED_LOSS_GRAD, f);
-    op_in(o, 0, f->in[0]), op_in(o, 1, f->in[1]), op_in(o, 2, f->in[2]), op_in(o, 3, m->weights),
-        op_in(o, 4, m->scalars);
-    op_out(o, 0, f->out[0]), op_out(o, 1, dh), op_out(o, 2, dw);
-    d->gradient[f->in[0]] = dh;
-    if (!m->config.tied) param_finish(d, f->in[1], f);
-    reduce_loss(d, f, f->out[0], f->in[2]);
+    op_in(o, UNEMBED_LOSS_GRAD_H, h), op_in(o, UNEMBED_LOSS_GRAD_W, w), op_in(o, UNEMBED_LOSS_GRAD_TARGETS, targets);
+    op_in(o, UNEMBED_LOSS_GRAD_WEIGHTS, m->weights), op_in(o, UNEMBED_LOSS_GRAD_SCALARS, m->scalars);
+    op_out(o, UNEMBED_LOSS_GRAD_LOSSES, losses);
+    op_out(o, UNEMBED_LOSS_GRAD_DH, dh), op_out(o, UNEMBED_LOSS_GRAD_DW, dw);
+    d->gradient[h] = dh;
+    if (!m->config.tied) param_finish(d, w, f);
+    reduce_loss(d, f, losses, targets);
 }
 
 /* Where ranks share the vocabulary the forward ends with the numbers of all of them; the gradient begins with these. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) {
     const model *m = d->c->model;
-    reduce_loss(d, join, join->out[0], join->in[1]);
-    value_id dh = grad_value(d, stats->in[0]), dw = param_target(d, stats->in[1]);
+    value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W];
+    reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
+    value_id dh = grad_value(d, h), dw = param_target(d, w);
     op *o = emit(d, OP_UNEMBED_GRAD, stats);
-    op_in(o, 0, stats->in[0]), op_in(o, 1, stats->in[1]), op_in(o, 2, stats->in[2]), op_in(o, 3, m->weights);
-    op_in(o, 4, m->scalars), op_in(o, 5, join->in[0]);
-    op_out(o, 0, dh), op_out(o, 1, dw);
-    d->gradient[stats->in[0]] = dh;
-    if (!m->config.tied) param_finish(d, stats->in[1], stats);
+    op_in(o, UNEMBED_GRAD_H, h), op_in(o, UNEMBED_GRAD_W, w);
+    op_in(o, UNEMBED_GRAD_TARGETS, stats->in[UNEMBED_STATS_TARGETS]), op_in(o, UNEMBED_GRAD_WEIGHTS, m->weights);
+    op_in(o, UNEMBED_GRAD_SCALARS, m->scalars), op_in(o, UNEMBED_GRAD_STATS, join->in[UNEMBED_JOIN_STATS]);
+    op_out(o, UNEMBED_GRAD_DH, dh), op_out(o, UNEMBED_GRAD_DW, dw);
+    d->gradient[h] = dh;
+    if (!m->config.tied) param_finish(d, w, stats);
 }
 
+/* ---- which op has which ------------------------------------------------------------------------------------------- */
+
+/* The gradient of output `result` has arrived, as every reader of it stands behind f. */
+static status go_back(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
+    value_id dy = take_gradient(d, f->out[result]);
+    if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
+    write(d, f, dy);
+    return OK;
+}
+
+/* Ops without a backward: no forward that is differentiated has them. */
+/* clang-format off */
+#define LOSS_OPS(X) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
+#define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
+#define LATER_OPS(X) /* written by later passes */ \
+    X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
+#define BACKWARD_OPS(X) \
+    X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
+    X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
+    X(SWIGLU_BWD) X(GELU_BWD) X(EMBED_BWD) X(EMBED_BWD_ADD) X(POSITION_BWD) X(ACCUMULATE) X(SUM_PARTS) X(ALL_REDUCE)
+#define UPDATE_OPS(X) X(GRAD_SUMSQ) X(NORM_SUM) X(CLIP) X(ADAMW)
+#define NONE(id) case OP_##id:
+/* clang-format on */
+
+/* Every op stands here, with its backward or as one that has none: an op that is forgotten does not compile. */
 static status backward(differ *d, const op *f) {
-    if (f->kind == OP_SEND) {
-        backward_send(d, f);
-        return OK;
-    }
-    if (is_inside_ring(f)) return OK;
-    value_id dy = take_gradient(d, f->out[0]);
-    if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[0]].name);
     switch (f->kind) {
-    case OP_LINEAR: backward_linear(d, f, dy); return OK;
-    case OP_ADD_BIAS: backward_add_bias(d, f, dy); return OK;
-    case OP_RMSNORM:
-    case OP_LAYERNORM: backward_norm(d, f, dy); return OK;
-    case OP_QK_NORM: backward_qk_norm(d, f, dy); return OK;
-    case OP_ROPE: backward_rope(d, f, dy); return OK;
-    case OP_ATTENTION: backward_attention(d, f, dy); return OK;
-    case OP_ATTENTION_RING: backward_ring(d, f, dy); return OK;
-    case OP_GELU:
-    case OP_SWIGLU: backward_activation(d, f, dy); return OK;
-    case OP_EMBED: backward_embed(d, f, dy); return OK;
-    case OP_HEAD_PARTS:
-    case OP_TOKEN_PARTS: backward_parts(d, f, dy); return OK;
-    case OP_ALL_GATHER:
-    case OP_ALL_TO_ALL:
-    case OP_REDUCE_SCATTER: backward_message(d, f, dy); return OK;
-    case OP_RECV: backward_receive(d, f, dy); return OK;
-    case OP_ADD: /* the same gradient flows both ways; nothing to compute */
-        give_gradient(d, f->in[0], dy, f);
-        give_gradient(d, f->in[1], dy, f);
-        return OK;
-    default: return ERR(ERR_BUG, "autodiff: op %s has no backward", op_name(f->kind));
+    case OP_LINEAR: return go_back(d, f, LINEAR_Y, backward_linear);
+    case OP_ADD_BIAS: return go_back(d, f, ADD_BIAS_Y, backward_add_bias);
+    case OP_ADD: return go_back(d, f, ADD_Y, backward_add);
+    case OP_RMSNORM: return go_back(d, f, RMSNORM_Y, backward_rmsnorm);
+    case OP_LAYERNORM: return go_back(d, f, LAYERNORM_Y, backward_layernorm);
+    case OP_QK_NORM: return go_back(d, f, QK_NORM_Y, backward_qk_norm);
+    case OP_ROPE: return go_back(d, f, ROPE_Y, backward_rope);
+    case OP_ATTENTION: return go_back(d, f, ATTENTION_Y, backward_attention);
+    case OP_GELU: return go_back(d, f, GELU_Y, backward_gelu);
+    case OP_SWIGLU: return go_back(d, f, SWIGLU_Y, backward_swiglu);
+    case OP_EMBED: return go_back(d, f, EMBED_X, backward_embed);
+    case OP_HEAD_PARTS: return go_back(d, f, HEAD_PARTS_Y, backward_parts);
+    case OP_TOKEN_PARTS: return go_back(d, f, TOKEN_PARTS_Y, backward_parts);
+    case OP_ALL_GATHER: return go_back(d, f, ALL_GATHER_Y, backward_message);
+    case OP_ALL_TO_ALL: return go_back(d, f, ALL_TO_ALL_Y, backward_message);
+    case OP_REDUCE_SCATTER: return go_back(d, f, REDUCE_SCATTER_ACC, backward_message);
+    case OP_RECV: return go_back(d, f, RECV_Y, backward_receive);
+    case OP_SEND: backward_send(d, f); return OK;
+    case OP_ATTENTION_RING: return ends_ring(f) ? go_back(d, f, ATTENTION_RING_Y, backward_ring) : OK;
+    case OP_KV_PART:
+    case OP_SHIFT: return OK; /* of a ring: ends_ring */
+    case OP_COUNT:
+        /* clang-format off */
+    LOSS_OPS(NONE) GENERATION_OPS(NONE) LATER_OPS(NONE) BACKWARD_OPS(NONE) UPDATE_OPS(NONE)
+        break;
+        /* clang-format on */
     }
+    return ERR(ERR_BUG, "autodiff: op %s has no backward", op_name(f->kind));
+}
+
+/* A gradient that no op has taken over would be missing in what it came from. */
+static status check_taken(const differ *d, size_t n_values) {
+    for (size_t v = 0; v < n_values; v++)
+        if (d->gradient[v] != NO_VALUE)
+            return ERR(ERR_BUG, "autodiff: the gradient of '%s' goes nowhere", d->p->values[v].name);
+    return OK;
 }
 
 static void add_grad_values(program *p, pass_context *c) {
@@ -483,6 +560,7 @@ status pass_autodiff(program *p, pass_context *c) {
     p->current_layer = -1;
     bool has_embedding = c->mesh.index[AXIS_PIPELINE] == 0;
     if (rc == OK && loss != SIZE_MAX && c->model->config.tied && !has_embedding) receive_embed_gradient(&d, &ops[loss]);
+    if (rc == OK) rc = check_taken(&d, n_before);
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
     free(d.param);

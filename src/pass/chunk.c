@@ -42,6 +42,26 @@ int64_t chunk_rows(int64_t asked) { return round_up(asked, CHUNK_UNIT); }
 
 static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
 
+/* The input and the output of all ops inside a run that have a row per token; a sum over rows has only the input. */
+enum { TOKENS_IN = LINEAR_X, TOKENS_OUT = LINEAR_Y };
+SAME_PLACE(TOKENS_IN, LINEAR_DX_DY);
+SAME_PLACE(TOKENS_IN, LINEAR_DW_DY);
+SAME_PLACE(TOKENS_IN, BIAS_GRAD_DY);
+SAME_PLACE(TOKENS_IN, SWIGLU_GU);
+SAME_PLACE(TOKENS_IN, GELU_X);
+SAME_PLACE(TOKENS_IN, SWIGLU_BWD_GU);
+SAME_PLACE(TOKENS_IN, GELU_BWD_X);
+SAME_PLACE(TOKENS_OUT, LINEAR_DX_DX);
+SAME_PLACE(TOKENS_OUT, SWIGLU_Y);
+SAME_PLACE(TOKENS_OUT, GELU_Y);
+SAME_PLACE(TOKENS_OUT, SWIGLU_BWD_DGU);
+SAME_PLACE(TOKENS_OUT, GELU_BWD_DX);
+enum { ROW_SUM = LINEAR_DW_DW }; /* the output of a sum over rows */
+SAME_PLACE(ROW_SUM, BIAS_GRAD_DB);
+SAME_PLACE(ROW_SUM, LINEAR_DW_ADD_DW);
+SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
+
 static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
 
 static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
@@ -56,19 +76,19 @@ static void find_wide(chunker *w) {
         const op *o = &w->ops[i];
         for (int k = 0; k < op_input_count(o->kind); k++) w->n_uses[program_root(w->p, o->in[k], NULL)]++;
         for (int k = 0; k < op_output_count(o->kind); k++) w->n_uses[program_root(w->p, o->out[k], NULL)]++;
-        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[0]) <= w->c->choice.chunk_tokens) continue;
+        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[TOKENS_IN]) <= w->c->choice.chunk_tokens) continue;
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
-        w->is_wide[o->out[0]] = true;
+        w->is_wide[o->out[TOKENS_OUT]] = true;
     }
 }
 
 static bool is_inside(const chunker *w, const op *o) {
     switch (o->kind) {
     case OP_LINEAR:
-    case OP_LINEAR_DX: return is_cut(o) && (w->is_wide[o->in[0]] || w->is_wide[o->out[0]]);
-    case OP_LINEAR_DW: return is_cut(o) && (w->is_wide[o->in[0]] || w->is_wide[o->in[1]]);
-    case OP_BIAS_GRAD: return is_cut(o) && w->is_wide[o->in[0]];
-    default: return is_function(o->kind) && is_cut(o) && w->is_wide[o->in[0]];
+    case OP_LINEAR_DX: return is_cut(o) && (w->is_wide[o->in[TOKENS_IN]] || w->is_wide[o->out[TOKENS_OUT]]);
+    case OP_LINEAR_DW: return is_cut(o) && (w->is_wide[o->in[LINEAR_DW_DY]] || w->is_wide[o->in[LINEAR_DW_X]]);
+    case OP_BIAS_GRAD: return is_cut(o) && w->is_wide[o->in[BIAS_GRAD_DY]];
+    default: return is_function(o->kind) && is_cut(o) && w->is_wide[o->in[TOKENS_IN]];
     }
 }
 
@@ -93,7 +113,8 @@ static size_t find_run(chunker *w, size_t first) {
         const op *o = &w->ops[i];
         if (o->section != w->ops[first].section || o->layer != w->ops[first].layer) break;
         if (is_inside(w, o)) {
-            if (reads_any(w, o, w->is_made_later) || rows_of(w, o->in[0]) != rows_of(w, w->ops[first].in[0])) break;
+            bool same_rows = rows_of(w, o->in[TOKENS_IN]) == rows_of(w, w->ops[first].in[TOKENS_IN]);
+            if (reads_any(w, o, w->is_made_later) || !same_rows) break;
             w->places[i] = PLACE_INSIDE;
             note_outputs(w, o, w->is_made, true);
             end = i + 1;
@@ -142,7 +163,7 @@ static value_id in_rows(chunker *w, value_id v, rows r) {
 
 /* Where the chunks of a gradient meet. Straight in it where it is fp32 and nobody carries it away after each. */
 static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
-    value_id dw = o->out[0];
+    value_id dw = o->out[ROW_SUM];
     const value a = w->p->values[dw];
     char name[256];
     bool stays = !a.persistent || (w->c->choice.offload.grads == TIER_DEVICE && mesh_size(&w->c->mesh, AXIS_DATA) == 1);
@@ -157,16 +178,17 @@ static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
 static void append_row_sum(chunker *w, const op *o, rows r, int64_t chunk, int64_t n_chunks) {
     op part = *o;
     char name[256];
-    part.in[0] = in_rows(w, o->in[0], r);
+    part.in[TOKENS_IN] = in_rows(w, o->in[TOKENS_IN], r);
     value_id sum = sum_of(w, o, n_chunks);
     if (o->kind == OP_LINEAR_DW) {
-        part.in[1] = in_rows(w, o->in[1], r);
-        part.out[0] = sum;
+        part.in[LINEAR_DW_X] = in_rows(w, o->in[LINEAR_DW_X], r);
+        part.out[LINEAR_DW_DW] = sum;
         if (chunk > 0) part.kind = OP_LINEAR_DW_ADD;
     } else { /* a line of sums per chunk, and their sum at the end */
-        int64_t n = w->p->values[o->out[0]].shape.dim[0];
+        int64_t n = w->p->values[o->out[BIAS_GRAD_DB]].shape.dim[0];
         size_t line = (size_t)n * sizeof(float);
-        part.out[0] = program_view(w->p, chunk_name(w, name, "line", sum), sum, (size_t)chunk * line, SHAPE(n));
+        value_id own = program_view(w->p, chunk_name(w, name, "line", sum), sum, (size_t)chunk * line, SHAPE(n));
+        part.out[BIAS_GRAD_DB] = own;
     }
     program_append(w->p, &part);
 }
@@ -182,8 +204,8 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
         op part = *o;
         bool has_weight = !is_function(o->kind);
         for (int k = 0; k < op_input_count(o->kind); k++)
-            if (o->in[k] && (k == 0 || !has_weight)) part.in[k] = in_rows(w, o->in[k], r);
-        part.out[0] = in_rows(w, o->out[0], r);
+            if (o->in[k] && (k == TOKENS_IN || !has_weight)) part.in[k] = in_rows(w, o->in[k], r);
+        part.out[TOKENS_OUT] = in_rows(w, o->out[TOKENS_OUT], r);
         program_append(w->p, &part);
     }
     for (size_t i = first; i < end; i++) {
@@ -194,14 +216,18 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
 
 /* The finished sums, in the type of the gradient. */
 static void append_finish(chunker *w, const op *o) {
-    value_id dw = o->out[0], sum = w->sums[dw];
+    value_id dw = o->out[ROW_SUM], sum = w->sums[dw];
     w->sums[dw] = NO_VALUE;
     if (sum == dw) return;
     op finish = {.section = o->section, .layer = o->layer, .at = o->at, .attr = o->attr};
     bool rounds = w->p->values[dw].type != DTYPE_F32;
     finish.kind = o->kind == OP_BIAS_GRAD ? OP_BIAS_GRAD : rounds ? OP_CAST : OP_COPY;
-    finish.in[0] = sum;
-    finish.out[0] = dw;
+    SAME_PLACE(BIAS_GRAD_DY, CAST_X);
+    SAME_PLACE(CAST_X, COPY_X);
+    SAME_PLACE(BIAS_GRAD_DB, CAST_Y);
+    SAME_PLACE(CAST_Y, COPY_Y);
+    finish.in[BIAS_GRAD_DY] = sum;
+    finish.out[BIAS_GRAD_DB] = dw;
     program_append(w->p, &finish);
 }
 
@@ -216,7 +242,8 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
 }
 
 static void append_run(chunker *w, size_t first, size_t end) {
-    int64_t N = rows_of(w, w->ops[first].in[0]), step = w->c->choice.chunk_tokens, n_chunks = divide_up(N, step);
+    int64_t N = rows_of(w, w->ops[first].in[TOKENS_IN]), step = w->c->choice.chunk_tokens,
+            n_chunks = divide_up(N, step);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
     count_in_run(w, first, end, true);
@@ -235,7 +262,7 @@ static status check_count(const program *p, int64_t step) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (!is_function(o->kind) || !is_cut(o)) continue;
-        int64_t N = p->values[o->in[0]].shape.dim[0];
+        int64_t N = p->values[o->in[TOKENS_IN]].shape.dim[0];
         if (divide_up(N, step) <= MLP_CHUNKS_MOST) continue;
         return ERR(ERR_INPUT,
                    "memory.chunk_tokens: found %lld, expected at least %lld for micro-batches of %lld tokens, or 0: an "

@@ -39,9 +39,9 @@ static bool fits(const value *rows, const value *w) {
 static bool is_rewritten(const program *p, const op *o) {
     if (o->section != SECTION_MICRO || o->layer < 0 || o->rows) return false;
     switch (o->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_DX: return fits(program_get(p, o->in[0]), program_get(p, o->in[1]));
-    case OP_LINEAR_DW: return fits(program_get(p, o->in[0]), program_get(p, o->out[0]));
+    case OP_LINEAR: return fits(program_get(p, o->in[LINEAR_X]), program_get(p, o->in[LINEAR_W]));
+    case OP_LINEAR_DX: return fits(program_get(p, o->in[LINEAR_DX_DY]), program_get(p, o->in[LINEAR_DX_W]));
+    case OP_LINEAR_DW: return fits(program_get(p, o->in[LINEAR_DW_DY]), program_get(p, o->out[LINEAR_DW_DW]));
     default: return false;
     }
 }
@@ -57,7 +57,8 @@ static value_id add_like(program *p, const value *x, const char *suffix, dtype t
 
 /* The output with the largest number of output `of`, in ops that have one; -1 elsewhere. */
 static int amax_output(op_kind k, int of) {
-    int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? 1 : 0, last = op_output_count(k) - 1;
+    SAME_PLACE(ADD_RMSNORM_Y, ADD_LAYERNORM_Y);
+    int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? ADD_RMSNORM_Y : 0, last = op_output_count(k) - 1;
     return of == first && strcmp(op_output_name(k, last), "amax") == 0 ? last : -1;
 }
 
@@ -89,12 +90,12 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
     op *o;
     if (!ask_writer(w, v, amax)) {
         o = program_emit(p, OP_ABSMAX, where);
-        op_in(o, 0, v);
-        op_out(o, 0, amax);
+        op_in(o, ABSMAX_X, v);
+        op_out(o, ABSMAX_AMAX, amax);
     }
     o = program_emit(p, OP_QUANTIZE, where);
-    op_in(o, 0, v), op_in(o, 1, amax);
-    op_out(o, 0, z.q), op_out(o, 1, z.t), op_out(o, 2, z.scale);
+    op_in(o, QUANTIZE_X, v), op_in(o, QUANTIZE_AMAX, amax);
+    op_out(o, QUANTIZE_Q, z.q), op_out(o, QUANTIZE_T, z.t), op_out(o, QUANTIZE_SCALE, z.scale);
     p->current_layer = -1;
     return z;
 }
@@ -109,11 +110,15 @@ static const quantized *quantized_of(rewriter *w, value_id v, const op *reader) 
 
 static void append_product(rewriter *w, const op *old, value_id x, value_id x_scale, value_id weight,
                            value_id weight_scale) {
-    op o = *old;
+    op o = *old; /* and what it writes */
+    SAME_PLACE(LINEAR8_Y, LINEAR_Y);
+    SAME_PLACE(LINEAR8_Y, LINEAR_DX_DX);
+    SAME_PLACE(LINEAR8_Y, LINEAR_DW_DW);
     o.kind = OP_LINEAR8;
     memset(o.in, 0, sizeof o.in);
-    op_in(&o, 0, x), op_in(&o, 1, x_scale), op_in(&o, 2, weight), op_in(&o, 3, weight_scale);
-    if (old->kind == OP_LINEAR) op_in(&o, 4, old->in[2]);
+    op_in(&o, LINEAR8_X, x), op_in(&o, LINEAR8_X_SCALE, x_scale);
+    op_in(&o, LINEAR8_W, weight), op_in(&o, LINEAR8_W_SCALE, weight_scale);
+    if (old->kind == OP_LINEAR) op_in(&o, LINEAR8_B, old->in[LINEAR_B]);
     o.attr.over_tokens = old->kind == OP_LINEAR_DW;
     program_append(w->p, &o);
 }
@@ -129,19 +134,29 @@ static void rewrite(rewriter *w, const op *o) {
         note_outputs(w, o);
         return;
     }
-    const quantized *first = quantized_of(w, o->in[0], o), *second = quantized_of(w, o->in[1], o);
+    const quantized *x, *dy, *weight;
     switch (o->kind) {
-    case OP_LINEAR: append_product(w, o, first->q, first->scale, second->q, second->scale); break;
-    case OP_LINEAR_DX: append_product(w, o, first->q, first->scale, second->t, second->scale); break;
-    default: append_product(w, o, first->t, first->scale, second->t, second->scale);
+    case OP_LINEAR:
+        x = quantized_of(w, o->in[LINEAR_X], o), weight = quantized_of(w, o->in[LINEAR_W], o);
+        append_product(w, o, x->q, x->scale, weight->q, weight->scale);
+        break;
+    case OP_LINEAR_DX:
+        dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
+        append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        break;
+    default: /* LINEAR_DW */
+        dy = quantized_of(w, o->in[LINEAR_DW_DY], o), x = quantized_of(w, o->in[LINEAR_DW_X], o);
+        append_product(w, o, dy->t, dy->scale, x->t, x->scale);
     }
 }
 
 /* The weights of a step, in the order in which the forward reads them. */
 static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
     for (size_t i = 0; i < n_ops; i++)
-        if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i]) && !w->of[ops[i].in[1]].q)
-            w->of[ops[i].in[1]] = quantize(w, ops[i].in[1], SECTION_PREPARE, ops[i].layer);
+        if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i])) {
+            value_id weight = ops[i].in[LINEAR_W];
+            if (!w->of[weight].q) w->of[weight] = quantize(w, weight, SECTION_PREPARE, ops[i].layer);
+        }
 }
 
 status pass_fp8(program *p, pass_context *c) {

@@ -16,46 +16,77 @@ static void count_readers(const program *p, const op *ops, size_t n_ops, unsigne
 
 /* linear, add_bias -> linear with bias. The bias joins the fp32 sum before the one rounding. */
 static bool fuse_bias(const op *a, const op *b, const unsigned *readers, op *out) {
-    if (a->kind != OP_LINEAR || b->kind != OP_ADD_BIAS || a->in[2] || b->in[0] != a->out[0]) return false;
-    if (readers[a->out[0]] != 1 || a->section != b->section) return false;
+    if (a->kind != OP_LINEAR || b->kind != OP_ADD_BIAS || a->in[LINEAR_B]) return false;
+    if (b->in[ADD_BIAS_X] != a->out[LINEAR_Y] || readers[a->out[LINEAR_Y]] != 1 || a->section != b->section)
+        return false;
     *out = *a;
-    out->in[2] = b->in[1];
-    out->out[0] = b->out[0];
+    out->in[LINEAR_B] = b->in[ADD_BIAS_B];
+    out->out[LINEAR_Y] = b->out[ADD_BIAS_Y];
     return true;
 }
+
+SAME_PLACE(RMSNORM_X, LAYERNORM_X);
+SAME_PLACE(RMSNORM_GAMMA, LAYERNORM_GAMMA);
+SAME_PLACE(RMSNORM_Y, LAYERNORM_Y);
+SAME_PLACE(ADD_RMSNORM_A, ADD_LAYERNORM_A);
+SAME_PLACE(ADD_RMSNORM_B, ADD_LAYERNORM_B);
+SAME_PLACE(ADD_RMSNORM_GAMMA, ADD_LAYERNORM_GAMMA);
+SAME_PLACE(ADD_RMSNORM_S, ADD_LAYERNORM_S);
+SAME_PLACE(ADD_RMSNORM_Y, ADD_LAYERNORM_Y);
 
 /* add, norm -> add_norm with both outputs. */
 static bool fuse_norm(const op *a, const op *b, op *out) {
     bool layernorm = b->kind == OP_LAYERNORM;
     if (a->kind != OP_ADD || (b->kind != OP_RMSNORM && !layernorm)) return false;
-    if (b->in[0] != a->out[0] || a->section != b->section) return false;
+    if (b->in[RMSNORM_X] != a->out[ADD_Y] || a->section != b->section) return false;
     *out = *b;
     out->kind = layernorm ? OP_ADD_LAYERNORM : OP_ADD_RMSNORM;
-    out->in[0] = a->in[0], out->in[1] = a->in[1], out->in[2] = b->in[1], out->in[3] = layernorm ? b->in[2] : NO_VALUE;
-    out->out[0] = a->out[0], out->out[1] = b->out[0], out->out[2] = b->out[1];
-    out->out[3] = layernorm ? b->out[2] : NO_VALUE;
+    out->in[ADD_RMSNORM_A] = a->in[ADD_A], out->in[ADD_RMSNORM_B] = a->in[ADD_B];
+    out->in[ADD_RMSNORM_GAMMA] = b->in[RMSNORM_GAMMA];
+    out->out[ADD_RMSNORM_S] = a->out[ADD_Y], out->out[ADD_RMSNORM_Y] = b->out[RMSNORM_Y];
+    if (layernorm) {
+        out->in[ADD_LAYERNORM_BETA] = b->in[LAYERNORM_BETA];
+        out->out[ADD_LAYERNORM_MEAN] = b->out[LAYERNORM_MEAN], out->out[ADD_LAYERNORM_RSTD] = b->out[LAYERNORM_RSTD];
+    } else {
+        out->out[ADD_RMSNORM_RSTD] = b->out[RMSNORM_RSTD];
+    }
     return true;
 }
+
+/* What an op has of its pair keeps its place: only the rest is moved. */
+SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV);
+SAME_PLACE(QK_NORM_GQ, QK_NORM_ROPE_GQ);
+SAME_PLACE(QK_NORM_GK, QK_NORM_ROPE_GK);
+SAME_PLACE(QK_NORM_RSTD, QK_NORM_ROPE_RSTD);
+SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
+SAME_PLACE(QK_NORM_BWD_GQ, QK_NORM_ROPE_BWD_GQ);
+SAME_PLACE(QK_NORM_BWD_GK, QK_NORM_ROPE_BWD_GK);
+SAME_PLACE(QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
+SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
+SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
 /* qk_norm, rope -> qk_norm_rope. The backward of the norm reads the norm's input, so nothing else asks for the value
  * between them. */
 static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op *out) {
-    if (a->kind != OP_QK_NORM || b->kind != OP_ROPE || b->attr.inverse || b->in[0] != a->out[0]) return false;
-    if (readers[a->out[0]] != 1 || a->section != b->section) return false;
+    if (a->kind != OP_QK_NORM || b->kind != OP_ROPE || b->attr.inverse) return false;
+    if (b->in[ROPE_QKV] != a->out[QK_NORM_Y] || readers[a->out[QK_NORM_Y]] != 1 || a->section != b->section)
+        return false;
     *out = *a;
     out->kind = OP_QK_NORM_ROPE;
-    out->in[3] = b->in[1], out->in[4] = b->in[2];
-    out->out[0] = b->out[0];
+    out->in[QK_NORM_ROPE_TABLE] = b->in[ROPE_TABLE], out->in[QK_NORM_ROPE_DOC] = b->in[ROPE_DOC];
+    out->out[QK_NORM_ROPE_Y] = b->out[ROPE_Y];
     return true;
 }
 
 /* rope back, qk_norm_bwd -> qk_norm_rope_bwd. */
 static bool fuse_rotation_back(const op *a, const op *b, const unsigned *readers, op *out) {
-    if (a->kind != OP_ROPE || !a->attr.inverse || b->kind != OP_QK_NORM_BWD || b->in[4] != a->out[0]) return false;
-    if (readers[a->out[0]] != 1 || a->section != b->section) return false;
+    if (a->kind != OP_ROPE || !a->attr.inverse || b->kind != OP_QK_NORM_BWD || b->in[QK_NORM_BWD_DY] != a->out[ROPE_Y])
+        return false;
+    if (readers[a->out[ROPE_Y]] != 1 || a->section != b->section) return false;
     *out = *b;
     out->kind = OP_QK_NORM_ROPE_BWD;
-    out->in[3] = a->in[1], out->in[4] = a->in[2], out->in[5] = b->in[3], out->in[6] = a->in[0];
+    out->in[QK_NORM_ROPE_BWD_TABLE] = a->in[ROPE_TABLE], out->in[QK_NORM_ROPE_BWD_DOC] = a->in[ROPE_DOC];
+    out->in[QK_NORM_ROPE_BWD_RSTD] = b->in[QK_NORM_BWD_RSTD], out->in[QK_NORM_ROPE_BWD_DY] = a->in[ROPE_QKV];
     return true;
 }
 

@@ -214,11 +214,11 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
     for (size_t i = 0; i < n_ops; i++) {
         op *o = &ops[i];
         if (o->kind == OP_COPY) { /* placed by hand: it knows both its tiers */
-            range from = range_of(l->p, o->in[0]), to = range_of(l->p, o->out[0]);
+            range from = range_of(l->p, o->in[COPY_X]), to = range_of(l->p, o->out[COPY_Y]);
             settle(l, &from, i ? 2 * i - 1 : 0);
             /* nvme speaks to host memory only. */
             if (l->p->values[to.root].tier == TIER_NVME && l->p->values[from.root].tier != TIER_HOST) {
-                o->out[0] = local_output(l, i, o->out[0], TIER_HOST, false);
+                o->out[COPY_Y] = local_output(l, i, o->out[COPY_Y], TIER_HOST, false);
                 continue;
             }
             settle(l, &to, i ? 2 * i - 1 : 0);

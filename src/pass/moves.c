@@ -61,8 +61,8 @@ void moves_add(moves *m, size_t key, const op *o) {
 
 static void add_copy(moves *m, size_t key, value_id from, value_id to) {
     op o = {.kind = OP_COPY, .section = m->section, .layer = m->p->values[to].layer};
-    o.in[0] = from;
-    o.out[0] = to;
+    o.in[COPY_X] = from;
+    o.out[COPY_Y] = to;
     moves_add(m, key, &o);
 }
 

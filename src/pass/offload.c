@@ -64,17 +64,21 @@ static void choose_places(program *p, const pass_context *c) {
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         switch (o->kind) {
-        case OP_NORM_SUM:
-        case OP_GRAD_SUMSQ: o->at = work_tier(program_tier(p, o->in[0])); break;
-        case OP_CLIP: o->at = work_tier(program_tier(p, o->in[0])); break;
-        case OP_ACCUMULATE: o->at = work_tier(program_tier(p, o->out[0])); break;
-        case OP_ADAMW: o->at = work_tier(program_tier(p, o->out[2])); break;
+        case OP_NORM_SUM: o->at = work_tier(program_tier(p, o->in[NORM_SUM_PARTIALS])); break;
+        case OP_GRAD_SUMSQ: o->at = work_tier(program_tier(p, o->in[GRAD_SUMSQ_G])); break;
+        case OP_CLIP: o->at = work_tier(program_tier(p, o->in[CLIP_PARTIALS])); break;
+        case OP_ACCUMULATE: o->at = work_tier(program_tier(p, o->out[ACCUMULATE_ACC])); break;
+        case OP_ADAMW: o->at = work_tier(program_tier(p, o->out[ADAMW_M])); break;
         default: break;
         }
     }
 }
 
 static bool is_elementwise(op_kind k) { return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_ADAMW; }
+/* The input of these ops that has the elements. */
+enum { ELEMENTS = ACCUMULATE_X };
+SAME_PLACE(ELEMENTS, GRAD_SUMSQ_G);
+SAME_PLACE(ELEMENTS, ADAMW_G);
 
 static bool has_foreign_operand(const program *p, const op *o) {
     for (int k = 0; k < op_input_count(o->kind); k++)
@@ -99,11 +103,8 @@ static value_id slice_of(program *p, value_id v, int64_t total, int64_t first, i
     return program_view(p, name, v, (size_t)begin * dtype_bytes(a.type), SHAPE(end - begin));
 }
 
-/* Inputs that belong to the step and not to the parameter: the scalars, the clip factor. */
-static bool is_whole_input(const op *o, int k) { return o->kind != OP_GRAD_SUMSQ && k > 0; }
-
 static void append_sliced(program *p, const op *o, int64_t slice) {
-    int64_t total = is_elementwise(o->kind) ? shape_count(&program_get(p, o->in[0])->shape) : 0;
+    int64_t total = is_elementwise(o->kind) ? shape_count(&program_get(p, o->in[ELEMENTS])->shape) : 0;
     if (total <= slice || !has_foreign_operand(p, o)) {
         program_append(p, o);
         return;
@@ -112,8 +113,8 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
         int64_t n = MIN(slice, total - first);
         op part = *o;
         part.attr.first_element += first;
-        for (int k = 0; k < op_input_count(o->kind); k++)
-            if (!is_whole_input(o, k)) part.in[k] = slice_of(p, o->in[k], total, first, n);
+        /* Other inputs belong to the step and not to the parameter: the scalars, the clip factor. */
+        part.in[ELEMENTS] = slice_of(p, o->in[ELEMENTS], total, first, n);
         for (int k = 0; k < op_output_count(o->kind); k++) part.out[k] = slice_of(p, o->out[k], total, first, n);
         program_append(p, &part);
     }
@@ -126,7 +127,8 @@ _Static_assert(SLICE_OF_SCALES % SLICE == 0 && SLICE % NVME_SECTOR == 0, "slices
 static int64_t slice_least(const program *p) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
-        if (o->kind == OP_ADAMW && o->out[4] && program_tier(p, o->out[4]) == TIER_NVME) return SLICE_OF_SCALES;
+        if (o->kind != OP_ADAMW || !o->out[ADAMW_M_SCALE]) continue;
+        if (program_tier(p, o->out[ADAMW_M_SCALE]) == TIER_NVME) return SLICE_OF_SCALES;
     }
     return SLICE;
 }

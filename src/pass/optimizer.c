@@ -53,8 +53,8 @@ static void sum_over_sequence(program *p, pass_context *c) {
         o->layer = loss ? -1 : program_get(p, c->model->params[i].value)->layer;
         o->attr.axis = AXIS_SEQUENCE;
         o->attr.group_size = mesh_size(&c->mesh, AXIS_SEQUENCE);
-        op_in(o, 0, loss ? c->loss_sums : c->grads[i]);
-        op_out(o, 0, loss ? total : c->grads[i]);
+        op_in(o, ALL_REDUCE_X, loss ? c->loss_sums : c->grads[i]);
+        op_out(o, ALL_REDUCE_Y, loss ? total : c->grads[i]);
     }
     c->loss_sums = total;
 }
@@ -72,8 +72,8 @@ static value_id join_stages(program *p, const pass_context *c, const char *name,
     const value v = *program_get(p, own);
     value_id all = program_value(p, name, v.type, v.shape, ROLE_WORK, SECTION_UPDATE);
     op *o = emit_message(p, c, OP_ALL_REDUCE, AXIS_PIPELINE);
-    op_in(o, 0, own);
-    op_out(o, 0, all);
+    op_in(o, ALL_REDUCE_X, own);
+    op_out(o, ALL_REDUCE_Y, all);
     return all;
 }
 
@@ -85,11 +85,11 @@ static value_id sum_over_ranks(program *p, const pass_context *c) {
     value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
     value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
     op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
-    op_in(o, 0, partials);
-    op_out(o, 0, own);
+    op_in(o, NORM_SUM_PARTIALS, partials);
+    op_out(o, NORM_SUM_SUM, own);
     o = emit_message(p, c, OP_ALL_GATHER, AXIS_TENSOR);
-    op_in(o, 0, own);
-    op_out(o, 0, all);
+    op_in(o, ALL_GATHER_X, own);
+    op_out(o, ALL_GATHER_Y, all);
     return all;
 }
 
@@ -102,8 +102,8 @@ static void hand_out_table(program *p, const pass_context *c) {
     o->attr.peer = stage == 0 ? last : 0;
     o->attr.tag = TAG_TABLE;
     value_id table = m->params[0].value; /* the first that either of them has */
-    if (stage == 0) op_out(o, 0, table);
-    else op_in(o, 0, table);
+    if (stage == 0) op_out(o, RECV_Y, table);
+    else op_in(o, SEND_X, table);
 }
 
 status pass_optimizer(program *p, pass_context *c) {
@@ -136,16 +136,16 @@ status pass_optimizer(program *p, pass_context *c) {
                                      SHAPE(norm_blocks(shape_count(&m->params[i].shape))));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
         optimizer_count_once(o, &m->params[i], &c->mesh);
-        op_in(o, 0, c->grads[i]);
-        op_out(o, 0, part);
+        op_in(o, GRAD_SUMSQ_G, c->grads[i]);
+        op_out(o, GRAD_SUMSQ_PARTIALS, part);
     }
     free(places);
     value_id squares = sum_over_ranks(p, c), sums = join_stages(p, c, "loss.stages", c->loss_sums);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = c->optimizer.clip;
     o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;
-    op_in(o, 0, squares), op_in(o, 1, sums), op_in(o, 2, m->scalars);
-    op_out(o, 0, c->clip);
+    op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
+    op_out(o, CLIP_CLIP, c->clip);
     for (size_t i = 0; i < n; i++) {
         if (m->params[i].is_copy) continue;
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
@@ -155,10 +155,10 @@ status pass_optimizer(program *p, pass_context *c) {
         o->attr.eps = c->optimizer.eps;
         o->attr.weight_decay = m->params[i].decay ? c->optimizer.weight_decay : 0;
         o->attr.noise_key = rng_key(2, m->params[i].name);
-        op_in(o, 0, c->grads[i]), op_in(o, 1, c->clip), op_in(o, 2, m->scalars);
-        op_out(o, 0, m->params[i].value), op_out(o, 1, c->masters[i]);
-        op_out(o, 2, c->moments[i]), op_out(o, 3, c->variances[i]);
-        op_out(o, 4, c->moment_scales[i]), op_out(o, 5, c->variance_scales[i]);
+        op_in(o, ADAMW_G, c->grads[i]), op_in(o, ADAMW_CLIP, c->clip), op_in(o, ADAMW_SCALARS, m->scalars);
+        op_out(o, ADAMW_P, m->params[i].value), op_out(o, ADAMW_MASTER, c->masters[i]);
+        op_out(o, ADAMW_M, c->moments[i]), op_out(o, ADAMW_V, c->variances[i]);
+        op_out(o, ADAMW_M_SCALE, c->moment_scales[i]), op_out(o, ADAMW_V_SCALE, c->variance_scales[i]);
     }
     hand_out_table(p, c);
     return OK;

@@ -61,12 +61,12 @@ status pass_place(program *p, pass_context *c) {
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         if (o->kind == OP_GRAD_SUMSQ) {
-            o->at = program_tier(p, o->in[0]);
+            o->at = program_tier(p, o->in[GRAD_SUMSQ_G]);
             continue; /* the sums of all devices meet where CLIP is */
         }
         if (o->kind == OP_ADAMW) {
-            o->at = program_tier(p, o->in[0]);
-            for (int k = 1; k < op_output_count(o->kind); k++)
+            o->at = program_tier(p, o->in[ADAMW_G]);
+            for (int k = ADAMW_MASTER; k < op_output_count(o->kind); k++)
                 if (o->out[k]) p->values[o->out[k]].tier = o->at;
         }
         settle_values(p, o);

@@ -112,13 +112,22 @@ typedef struct rewriter {
 } rewriter;
 
 static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
+/* Inputs of such an op before GAMMA belong to the sum and those from it on to the norm, outputs before Y and from it on. */
+SAME_PLACE(ADD_RMSNORM_A, ADD_LAYERNORM_A);
+SAME_PLACE(ADD_RMSNORM_B, ADD_LAYERNORM_B);
+SAME_PLACE(ADD_RMSNORM_GAMMA, ADD_LAYERNORM_GAMMA);
+SAME_PLACE(ADD_RMSNORM_S, ADD_LAYERNORM_S);
+SAME_PLACE(ADD_RMSNORM_Y, ADD_LAYERNORM_Y);
+SAME_PLACE(RMSNORM_X, LAYERNORM_X);
+SAME_PLACE(RMSNORM_GAMMA, LAYERNORM_GAMMA);
+SAME_PLACE(RMSNORM_Y, LAYERNORM_Y);
 
 /* What output `out` of a forward op is made from; returns how many. A fused add and norm is two ops in one: the sum comes
  * from a and b, the norm and its statistics come from the sum. */
 static int sources(const op *o, int out, value_id from[OP_MAX_IN]) {
     int n = 0, first = 0, end = op_input_count(o->kind);
-    if (is_fused(o->kind) && out == 0) end = 2;
-    else if (is_fused(o->kind)) first = 2, from[n++] = o->out[0];
+    if (is_fused(o->kind) && out == ADD_RMSNORM_S) end = ADD_RMSNORM_GAMMA;
+    else if (is_fused(o->kind)) first = ADD_RMSNORM_GAMMA, from[n++] = o->out[ADD_RMSNORM_S];
     for (int k = first; k < end; k++)
         if (o->in[k]) from[n++] = o->in[k];
     return n;
@@ -214,12 +223,15 @@ static void keep_by_cost(rewriter *w) {
     bool *is_bent = mem_alloc(p->n_values * sizeof *is_bent); /* read by an activation function */
     for (value_id v = 1; v < p->n_values; v++)
         is_there[v] = p->values[v].persistent || w->is_read_back[v] || is_number(&p->values[v]);
-    for (size_t i = w->first; i < w->end; i++)
-        if (w->ops[i].kind == OP_GELU || w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[0]] = true;
+    for (size_t i = w->first; i < w->end; i++) {
+        if (w->ops[i].kind == OP_GELU) is_bent[w->ops[i].in[GELU_X]] = true;
+        if (w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[SWIGLU_GU]] = true;
+    }
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
-        bool bent = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && is_bent[o->out[0]];
+        SAME_PLACE(LINEAR_Y, LINEAR8_Y);
+        bool bent = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && is_bent[o->out[LINEAR_Y]];
         for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || bent); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
@@ -279,7 +291,7 @@ static status unknown_name(const rewriter *w, const char *name, size_t n) {
 static void keep_statistics(rewriter *w) {
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
-        int y = is_fused(o->kind) ? 1 : 0;
+        int y = is_fused(o->kind) ? ADD_RMSNORM_Y : 0;
         for (int k = y + 1; k < op_output_count(o->kind); k++)
             if (o->out[k] && o->out[y] && w->is_kept[o->out[y]]) w->is_kept[o->out[k]] = true;
     }
@@ -319,7 +331,8 @@ static status decide(rewriter *w) {
     keep_by_cost(w);
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
-        bool dropped = is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[0]]); /* its 8 bits go with it */
+        bool dropped =
+            is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[QUANTIZE_X]]); /* 8 bits go with it */
         for (int k = 0; k < op_output_count(o->kind) && dropped; k++)
             if (w->is_activation[o->out[k]]) w->is_kept[o->out[k]] = false;
     }
@@ -348,20 +361,22 @@ static bool wants_output(const rewriter *w, const op *o, int first) {
  * the bits of the fused one. */
 static op wanted_part(const rewriter *w, const op *o) {
     op half = *o;
-    if (!is_fused(o->kind) || (w->is_wanted[o->out[0]] && wants_output(w, o, 1))) return half;
+    value_id sum = o->out[ADD_RMSNORM_S];
+    if (!is_fused(o->kind) || (w->is_wanted[sum] && wants_output(w, o, ADD_RMSNORM_Y))) return half;
     memset(half.in, 0, sizeof half.in);
     memset(half.out, 0, sizeof half.out);
-    if (w->is_wanted[o->out[0]]) {
+    if (w->is_wanted[sum]) {
         half.kind = OP_ADD;
-        half.layer = w->p->values[o->out[0]].layer;
-        half.in[0] = o->in[0], half.in[1] = o->in[1];
-        half.out[0] = o->out[0];
+        half.layer = w->p->values[sum].layer;
+        half.in[ADD_A] = o->in[ADD_RMSNORM_A], half.in[ADD_B] = o->in[ADD_RMSNORM_B];
+        half.out[ADD_Y] = sum;
         return half;
     }
     half.kind = o->kind == OP_ADD_LAYERNORM ? OP_LAYERNORM : OP_RMSNORM;
-    half.in[0] = o->out[0];
-    for (int k = 1; k < op_input_count(half.kind); k++) half.in[k] = o->in[k + 1];
-    for (int k = 0; k < op_output_count(half.kind); k++) half.out[k] = o->out[k + 1];
+    half.in[RMSNORM_X] = sum;
+    const value_id *norm_in = o->in + ADD_RMSNORM_GAMMA, *norm_out = o->out + ADD_RMSNORM_Y;
+    for (int k = RMSNORM_GAMMA; k < op_input_count(half.kind); k++) half.in[k] = norm_in[k - RMSNORM_GAMMA];
+    for (int k = RMSNORM_Y; k < op_output_count(half.kind); k++) half.out[k] = norm_out[k - RMSNORM_Y];
     return half;
 }
 

@@ -8,7 +8,7 @@
 static stream stream_of(const program *p, const op *o) {
     if (op_is_comm(o->kind)) return STREAM_COMM;
     if (o->kind != OP_COPY) return o->at == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
-    tier from = program_tier(p, o->in[0]), to = program_tier(p, o->out[0]);
+    tier from = program_tier(p, o->in[COPY_X]), to = program_tier(p, o->out[COPY_Y]);
     if (from == to) return to == TIER_HOST ? STREAM_HOST : STREAM_COMPUTE;
     if (from == TIER_NVME) return STREAM_READ;
     if (to == TIER_NVME) return STREAM_WRITE;

@@ -213,17 +213,17 @@ static op reduction(const sharder *s, section where, size_t b, value_id from) {
     op o = message(s, OP_REDUCE_SCATTER, where, layer_of(s, b));
     o.attr.noise_key = bucket_noise_key(k->unit);
     o.attr.first_element = k->offset + s->rank * k->per_rank;
-    o.in[0] = from;
-    if (zero(s) >= 2 || s->c->n_micros == 1) o.in[1] = s->c->model->scalars;
-    o.out[0] = s->own_grads[b];
+    o.in[REDUCE_SCATTER_X] = from;
+    if (zero(s) >= 2 || s->c->n_micros == 1) o.in[REDUCE_SCATTER_SCALARS] = s->c->model->scalars;
+    o.out[REDUCE_SCATTER_ACC] = s->own_grads[b];
     return o;
 }
 
 /* A bucket takes what every rank has of it. */
 static op gathering(const sharder *s, section where, int layer, value_id own, value_id whole) {
     op o = message(s, OP_ALL_GATHER, where, layer);
-    o.in[0] = own;
-    o.out[0] = whole;
+    o.in[ALL_GATHER_X] = own;
+    o.out[ALL_GATHER_Y] = whole;
     return o;
 }
 
@@ -243,8 +243,8 @@ static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
     value_id *written = mem_alloc(m->n_params * sizeof *written);         /* by the backward, for each parameter */
     for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i]; /* NO_VALUE of a copy: no bucket has it */
     for (size_t k = 0; k < *n_ops; k++) {
-        size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[0]] : 0;
-        if (i) written[i - 1] = ops[k].in[0];
+        size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[ACCUMULATE_ACC]] : 0;
+        if (i) written[i - 1] = ops[k].in[ACCUMULATE_X];
         else ops[n++] = ops[k];
     }
     *n_ops = n;
@@ -448,8 +448,8 @@ static value_id write_norm(sharder *s) {
             op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
             o->attr.first_element = share.first;
             optimizer_count_once(o, &s->c->model->params[i], &s->c->mesh);
-            op_in(o, 0, s->grad_shares[i]);
-            op_out(o, 0, part);
+            op_in(o, GRAD_SUMSQ_G, s->grad_shares[i]);
+            op_out(o, GRAD_SUMSQ_PARTIALS, part);
         }
         snprintf(name, sizeof name, "norm.all.%s", of);
         value_id all = add_view(s, name, s->c->norm_partials, k->norm_block, SHAPE(n_own * s->n));
@@ -462,8 +462,8 @@ static value_id write_norm(sharder *s) {
 static value_id write_loss(sharder *s) {
     value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
     op o = message(s, OP_ALL_REDUCE, SECTION_UPDATE, -1);
-    o.in[0] = s->c->loss_sums;
-    o.out[0] = total;
+    o.in[ALL_REDUCE_X] = s->c->loss_sums;
+    o.out[ALL_REDUCE_Y] = total;
     program_append(s->p, &o);
     return total;
 }
@@ -472,7 +472,7 @@ static value_id write_loss(sharder *s) {
 static const op **find_updates(const sharder *s, const op *ops, size_t n_ops) {
     const op **update = mem_alloc((s->c->model->n_params + 1) * sizeof *update);
     for (size_t i = 0; i < n_ops; i++)
-        if (ops[i].kind == OP_ADAMW) update[s->param_of[ops[i].out[0]] - 1] = &ops[i];
+        if (ops[i].kind == OP_ADAMW) update[s->param_of[ops[i].out[ADAMW_P]] - 1] = &ops[i];
     return update;
 }
 
@@ -484,11 +484,11 @@ static void write_adamw(sharder *s, const op *const *update, size_t b) {
         ASSERT(update[i]);
         op o = *update[i];
         o.attr.first_element = s->c->updated[i].first;
-        o.in[0] = s->grad_shares[i];
-        o.out[0] = share_in(s, i, "p", s->params[b], is_cut(s, b));
-        const value_id states[] = {s->c->masters[i], s->c->moments[i], s->c->variances[i], s->c->moment_scales[i],
-                                   s->c->variance_scales[i]};
-        memcpy(o.out + 1, states, sizeof states);
+        op_in(&o, ADAMW_G, s->grad_shares[i]);
+        op_out(&o, ADAMW_P, share_in(s, i, "p", s->params[b], is_cut(s, b))),
+            op_out(&o, ADAMW_MASTER, s->c->masters[i]);
+        op_out(&o, ADAMW_M, s->c->moments[i]), op_out(&o, ADAMW_V, s->c->variances[i]);
+        op_out(&o, ADAMW_M_SCALE, s->c->moment_scales[i]), op_out(&o, ADAMW_V_SCALE, s->c->variance_scales[i]);
         program_append(s->p, &o);
     }
     if (is_cut(s, b)) return;
@@ -512,15 +512,16 @@ static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
     for (size_t i = 0; i < n_ops; i++) {
         if (!is_over_sequence(&ops[i])) continue;
         last = &ops[i]; /* the loss stands behind the gradients */
-        if (zero(s) == 0 || program_get(s->p, ops[i].in[0])->type == DTYPE_F64) program_append(s->p, &ops[i]);
+        if (zero(s) == 0 || program_get(s->p, ops[i].in[ALL_REDUCE_X])->type == DTYPE_F64)
+            program_append(s->p, &ops[i]);
     }
     for (size_t b = 0; b < s->b.n && last && zero(s) >= 1; b++) {
         char name[128];
         snprintf(name, sizeof name, "summed.%.100s", s->p->values[s->own_grads[b]].name);
         op o = *last;
         o.layer = layer_of(s, b);
-        o.in[0] = s->own_grads[b];
-        o.out[0] = add_view(s, name, s->own_grads[b], 0, SHAPE(s->b.list[b].per_rank)); /* in its place */
+        o.in[ALL_REDUCE_X] = s->own_grads[b];
+        o.out[ALL_REDUCE_Y] = add_view(s, name, s->own_grads[b], 0, SHAPE(s->b.list[b].per_rank)); /* in its place */
         program_append(s->p, &o);
     }
 }
@@ -541,9 +542,10 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         op o = ops[i];
         if (is_over_sequence(&o)) continue;
         if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
-        if (o.in[0] == s->c->norm_partials) o.in[0] = blocks;
-        for (int k = 0; k < op_input_count(o.kind); k++)
+        for (int k = 0; k < op_input_count(o.kind); k++) {
+            if (o.in[k] == s->c->norm_partials) o.in[k] = blocks;
             if (o.in[k] == s->c->loss_sums) o.in[k] = total;
+        }
         program_append(s->p, &o);
     }
     s->c->loss_sums = total;

@@ -45,8 +45,9 @@ static bool helps(const program *p, const pass_context *c) {
 }
 
 static bool adds_to_the_step(const program *p, const op *o) {
-    return o->kind == OP_ACCUMULATE && program_get(p, o->in[0])->type == program_get(p, o->out[0])->type &&
-           program_get(p, program_root(p, o->out[0], NULL))->persistent;
+    return o->kind == OP_ACCUMULATE &&
+           program_get(p, o->in[ACCUMULATE_X])->type == program_get(p, o->out[ACCUMULATE_ACC])->type &&
+           program_get(p, program_root(p, o->out[ACCUMULATE_ACC], NULL))->persistent;
 }
 
 /* How often ops have this value as an operand, up to MANY; a part of it counts as many. */
@@ -67,8 +68,8 @@ static value_id *find_sums(const program *p, const op *ops, size_t n_ops) {
         if (o->section != SECTION_MICRO) continue;
         for (int k = 0; k < op_input_count(o->kind); k++) count_uses(p, o->in[k], n_uses);
         for (int k = 0; k < op_output_count(o->kind); k++) count_uses(p, o->out[k], n_uses);
-        if (o->kind == OP_COPY) copied[o->out[0]] = true;
-        if (adds_to_the_step(p, o)) sum[o->in[0]] = o->out[0];
+        if (o->kind == OP_COPY) copied[o->out[COPY_Y]] = true;
+        if (adds_to_the_step(p, o)) sum[o->in[ACCUMULATE_X]] = o->out[ACCUMULATE_ACC];
     }
     for (value_id v = 0; v < p->n_values; v++)
         if (!copied[v] || n_uses[v] != COPIED_AND_ADDED) sum[v] = NO_VALUE;
@@ -85,8 +86,8 @@ static void repeat(program *p, section s, const op *ops, size_t n_ops, value_id 
         o.section = SECTION_TURN;
         for (int k = 0; k < op_input_count(o.kind); k++)
             if (o.in[k] == scalars) o.in[k] = by;
-        if (sum && o.kind == OP_ACCUMULATE && sum[o.in[0]]) continue;
-        if (sum && o.kind == OP_COPY && sum[o.out[0]]) o.out[0] = sum[o.out[0]];
+        if (sum && o.kind == OP_ACCUMULATE && sum[o.in[ACCUMULATE_X]]) continue;
+        if (sum && o.kind == OP_COPY && sum[o.out[COPY_Y]]) o.out[COPY_Y] = sum[o.out[COPY_Y]];
         program_append(p, &o);
     }
 }

@@ -35,7 +35,7 @@ static uint64_t mix(uint64_t h, uint64_t x) {
 }
 
 static uint64_t mix_comm(uint64_t h, const program *p, const op *o) {
-    const value *v = program_get(p, o->in[0] ? o->in[0] : o->out[0]);
+    const value *v = program_get(p, op_message(o));
     h = mix(h, (uint64_t)o->kind << 32 | (uint64_t)o->attr.axis << 16 | (uint64_t)v->type << 8 | o->section);
     h = mix(h, (uint64_t)o->attr.group_size << 32 | (uint32_t)o->attr.tag);
     return mix(h, (uint64_t)shape_count(&v->shape));

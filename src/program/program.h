@@ -228,6 +228,8 @@ value_id program_view(program *p, const char *name, value_id of, size_t byte_off
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);
 void op_out(op *o, int i, value_id v);
+/* Said where one line serves several kinds of op by the operand name of one of them. */
+#define SAME_PLACE(a, b) _Static_assert((int)(a) == (int)(b), #a " and " #b " are taken for the same place")
 value *program_get(const program *p, value_id id);
 size_t value_bytes(const value *v);
 value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
@@ -252,7 +254,10 @@ bool op_reads_output(const op *o,
                      int i); /* is what the output held before read: '+', but for a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
-bool op_is_loss_gradient(op_kind k);          /* the backward begins with it */
+/* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
+enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
+value_id op_message(const op *o);    /* what it sends, or else what it receives */
+bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
 /* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
 bool op_brings_gradient(const op *o);
 

@@ -1,6 +1,6 @@
 /* verify.c - prove that a program means something before anyone gives it memory.
  *
- * Checked for every op: operands present, and such as the op takes (verify_ops.c); for every value: defined
+ * Checked for every op: operands present, and such as the op takes (verify_layers.c, verify_step.c); for every value: defined
  * before use within its section, written once (a `+` output any number of times), never used in a section it does not
  * belong to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG)
  * and names the op, the operand and both shapes. */
@@ -116,6 +116,20 @@ static status check_operands(const checker *c) {
     return OK;
 }
 
+/* How many rows there are, where that is known only when it runs. */
+static status check_row_count(const checker *c) {
+    value_id rows = c->o->rows;
+    REQUIRE(!rows || (has_type(c, rows, DTYPE_I32) && is_shape1(c, rows, 1) && c->p->values[rows].persistent),
+            "rows is not a persistent int32 (1)", rows);
+    return OK;
+}
+
+static status (*const verifiers[OP_COUNT])(const checker *c) = {
+#define OP(id, in, out, inplace, doc) [OP_##id] = verify_##id,
+#include "program/ops.def"
+#undef OP
+};
+
 status program_verify(const program *p) {
     section last = SECTION_START;
     for (size_t i = 0; i < p->n_ops; i++) {
@@ -123,7 +137,8 @@ status program_verify(const program *p) {
         REQUIRE(c->o->section >= last, "sections out of order", NO_VALUE);
         last = c->o->section;
         TRY(check_operands(c));
-        TRY(verify_op(c));
+        TRY(check_row_count(c));
+        TRY(verifiers[c->o->kind](c));
         TRY(check_place(c));
     }
     TRY(check_flow(p));

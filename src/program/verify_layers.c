@@ -1,0 +1,429 @@
+/* verify_layers.c - what the ops of the layers ask of their operands, forward and backward: dtypes that are allowed, shapes
+ * that match each other. From the embedding to the last norm; the rest of a step is in verify_step.c. */
+#include "program/verify.h"
+
+/* ---- embedding ------------------------------------------------------------------------------------------------------- */
+
+status verify_EMBED(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id tokens = IN(EMBED_TOKENS), table = IN(EMBED_TABLE), doc = IN(EMBED_DOC), positions = IN(EMBED_POSITIONS);
+    value_id x = OUT(EMBED_X);
+    TRY(verify_rows(c, x));
+    TRY(verify_tokens(c, tokens, sh(c, x)->dim[0]));
+    REQUIRE(sh(c, table)->rank == 2 && sh(c, table)->dim[1] == sh(c, x)->dim[1] && same_type(c, table, x),
+            "table does not match the rows", table);
+    TRY(verify_vocabulary(c, table));
+    REQUIRE(a->first_token >= 0 && a->n_tokens >= 0 && a->first_token + a->n_tokens <= sh(c, x)->dim[0],
+            "these are not its tokens", x);
+    REQUIRE((doc == NO_VALUE) == (positions == NO_VALUE), "learned positions need doc", positions);
+    if (positions) {
+        TRY(verify_tokens(c, doc, sh(c, x)->dim[0]));
+        REQUIRE(sh(c, positions)->rank == 2 && sh(c, positions)->dim[1] == sh(c, x)->dim[1] &&
+                    same_type(c, positions, x) && sh(c, positions)->dim[0] >= a->seq_len,
+                "positions do not match the rows", positions);
+    }
+    return OK;
+}
+
+/* One row of the table's gradient per id, or per position. */
+static status check_table_grad(const checker *c, value_id ids, value_id dy, value_id dtable, const char *what) {
+    TRY(verify_rows(c, dy));
+    TRY(verify_tokens(c, ids, sh(c, dy)->dim[0]));
+    REQUIRE(sh(c, dtable)->rank == 2 && sh(c, dtable)->dim[1] == sh(c, dy)->dim[1], what, dtable);
+    return verify_weight_grad(c, dtable, dtable);
+}
+
+status verify_EMBED_BWD(const checker *c) {
+    TRY(verify_vocabulary(c, OUT(EMBED_BWD_DTABLE)));
+    return check_table_grad(c, IN(EMBED_BWD_TOKENS), IN(EMBED_BWD_DY), OUT(EMBED_BWD_DTABLE), "dtable is not (V, C)");
+}
+
+status verify_EMBED_BWD_ADD(const checker *c) {
+    TRY(verify_vocabulary(c, OUT(EMBED_BWD_ADD_DTABLE)));
+    return check_table_grad(c, IN(EMBED_BWD_ADD_TOKENS), IN(EMBED_BWD_ADD_DY), OUT(EMBED_BWD_ADD_DTABLE),
+                            "dtable is not (V, C)");
+}
+
+status verify_POSITION_BWD(const checker *c) {
+    return check_table_grad(c, IN(POSITION_BWD_DOC), IN(POSITION_BWD_DY), OUT(POSITION_BWD_DTABLE),
+                            "dtable is not (P, C)");
+}
+
+/* ---- norms ----------------------------------------------------------------------------------------------------------- */
+
+static status check_norm(const checker *c, value_id x, value_id gamma, value_id beta, value_id y, value_id mean,
+                         value_id rstd) {
+    TRY(verify_rows(c, x));
+    TRY(verify_gain(c, x, gamma));
+    if (beta) TRY(verify_gain(c, x, beta));
+    TRY(verify_like(c, x, y));
+    if (mean) TRY(verify_statistic(c, x, mean));
+    return verify_statistic(c, x, rstd);
+}
+
+status verify_RMSNORM(const checker *c) {
+    TRY(verify_amax(c, OUT(RMSNORM_Y), OUT(RMSNORM_AMAX)));
+    return check_norm(c, IN(RMSNORM_X), IN(RMSNORM_GAMMA), NO_VALUE, OUT(RMSNORM_Y), NO_VALUE, OUT(RMSNORM_RSTD));
+}
+
+status verify_LAYERNORM(const checker *c) {
+    TRY(verify_amax(c, OUT(LAYERNORM_Y), OUT(LAYERNORM_AMAX)));
+    return check_norm(c, IN(LAYERNORM_X), IN(LAYERNORM_GAMMA), IN(LAYERNORM_BETA), OUT(LAYERNORM_Y),
+                      OUT(LAYERNORM_MEAN), OUT(LAYERNORM_RSTD));
+}
+
+status verify_ADD_RMSNORM(const checker *c) {
+    value_id a = IN(ADD_RMSNORM_A), y = OUT(ADD_RMSNORM_Y);
+    TRY(verify_like(c, a, IN(ADD_RMSNORM_B)));
+    TRY(verify_like(c, a, OUT(ADD_RMSNORM_S)));
+    TRY(verify_amax(c, y, OUT(ADD_RMSNORM_AMAX)));
+    return check_norm(c, a, IN(ADD_RMSNORM_GAMMA), NO_VALUE, y, NO_VALUE, OUT(ADD_RMSNORM_RSTD));
+}
+
+status verify_ADD_LAYERNORM(const checker *c) {
+    value_id a = IN(ADD_LAYERNORM_A), y = OUT(ADD_LAYERNORM_Y);
+    TRY(verify_like(c, a, IN(ADD_LAYERNORM_B)));
+    TRY(verify_like(c, a, OUT(ADD_LAYERNORM_S)));
+    TRY(verify_amax(c, y, OUT(ADD_LAYERNORM_AMAX)));
+    return check_norm(c, a, IN(ADD_LAYERNORM_GAMMA), IN(ADD_LAYERNORM_BETA), y, OUT(ADD_LAYERNORM_MEAN),
+                      OUT(ADD_LAYERNORM_RSTD));
+}
+
+status verify_RMSNORM_BWD(const checker *c) {
+    value_id x = IN(RMSNORM_BWD_X), gamma = IN(RMSNORM_BWD_GAMMA), dx = OUT(RMSNORM_BWD_DX);
+    TRY(check_norm(c, x, gamma, NO_VALUE, IN(RMSNORM_BWD_DY), NO_VALUE, IN(RMSNORM_BWD_RSTD)));
+    if (IN(RMSNORM_BWD_DRES)) TRY(verify_like(c, x, IN(RMSNORM_BWD_DRES)));
+    TRY(verify_like(c, x, dx));
+    TRY(verify_amax(c, dx, OUT(RMSNORM_BWD_AMAX)));
+    return verify_weight_grad(c, gamma, OUT(RMSNORM_BWD_DGAMMA));
+}
+
+status verify_LAYERNORM_BWD(const checker *c) {
+    value_id x = IN(LAYERNORM_BWD_X), gamma = IN(LAYERNORM_BWD_GAMMA), dx = OUT(LAYERNORM_BWD_DX);
+    TRY(check_norm(c, x, gamma, NO_VALUE, IN(LAYERNORM_BWD_DY), IN(LAYERNORM_BWD_MEAN), IN(LAYERNORM_BWD_RSTD)));
+    if (IN(LAYERNORM_BWD_DRES)) TRY(verify_like(c, x, IN(LAYERNORM_BWD_DRES)));
+    TRY(verify_like(c, x, dx));
+    TRY(verify_amax(c, dx, OUT(LAYERNORM_BWD_AMAX)));
+    TRY(verify_weight_grad(c, gamma, OUT(LAYERNORM_BWD_DGAMMA)));
+    return verify_weight_grad(c, gamma, OUT(LAYERNORM_BWD_DBETA));
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------------- */
+
+status verify_LINEAR(const checker *c) {
+    value_id x = IN(LINEAR_X), w = IN(LINEAR_W), b = IN(LINEAR_B), y = OUT(LINEAR_Y);
+    TRY(verify_rows(c, x));
+    REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[1] == sh(c, x)->dim[1], "weight is not (out, in)", w);
+    REQUIRE(same_type(c, x, w) && same_type(c, x, y), "dtypes differ", y);
+    REQUIRE(is_shape2(c, y, sh(c, x)->dim[0], sh(c, w)->dim[0]), "output is not (N, out)", y);
+    if (b) REQUIRE(is_shape1(c, b, sh(c, w)->dim[0]) && same_type(c, x, b), "bias is not (out)", b);
+    return OK;
+}
+
+status verify_LINEAR_DX(const checker *c) {
+    value_id dy = IN(LINEAR_DX_DY), w = IN(LINEAR_DX_W), dx = OUT(LINEAR_DX_DX);
+    TRY(verify_rows(c, dy));
+    REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[0] == sh(c, dy)->dim[1], "weight is not (out, in)", w);
+    REQUIRE(is_shape2(c, dx, sh(c, dy)->dim[0], sh(c, w)->dim[1]) && same_type(c, dy, dx), "dx is not (N, in)", dx);
+    return OK;
+}
+
+static status check_linear_dw(const checker *c, value_id dy, value_id x, value_id dw) {
+    TRY(verify_rows(c, dy));
+    TRY(verify_rows(c, x));
+    REQUIRE(sh(c, dy)->dim[0] == sh(c, x)->dim[0] && same_type(c, dy, x), "rows differ", x);
+    REQUIRE(is_shape2(c, dw, sh(c, dy)->dim[1], sh(c, x)->dim[1]), "dw is not (out, in)", dw);
+    return verify_weight_grad(c, dw, dw);
+}
+
+status verify_LINEAR_DW(const checker *c) {
+    return check_linear_dw(c, IN(LINEAR_DW_DY), IN(LINEAR_DW_X), OUT(LINEAR_DW_DW));
+}
+
+status verify_LINEAR_DW_ADD(const checker *c) {
+    value_id dw = OUT(LINEAR_DW_ADD_DW);
+    TRY(check_linear_dw(c, IN(LINEAR_DW_ADD_DY), IN(LINEAR_DW_ADD_X), dw));
+    REQUIRE(has_type(c, dw, DTYPE_F32), "sums of products are fp32", dw);
+    return OK;
+}
+
+status verify_ADD_BIAS(const checker *c) {
+    TRY(verify_rows(c, IN(ADD_BIAS_X)));
+    TRY(verify_gain(c, IN(ADD_BIAS_X), IN(ADD_BIAS_B)));
+    return verify_like(c, IN(ADD_BIAS_X), OUT(ADD_BIAS_Y));
+}
+
+status verify_BIAS_GRAD(const checker *c) {
+    value_id dy = IN(BIAS_GRAD_DY), db = OUT(BIAS_GRAD_DB);
+    TRY(verify_rows(c, dy));
+    REQUIRE(is_shape1(c, db, sh(c, dy)->dim[1]), "db is not (out)", db);
+    return verify_weight_grad(c, db, db);
+}
+
+status verify_ABSMAX(const checker *c) { return verify_amax(c, IN(ABSMAX_X), OUT(ABSMAX_AMAX)); }
+
+status verify_QUANTIZE(const checker *c) {
+    value_id x = IN(QUANTIZE_X), amax = IN(QUANTIZE_AMAX);
+    value_id q = OUT(QUANTIZE_Q), t = OUT(QUANTIZE_T), scale = OUT(QUANTIZE_SCALE);
+    REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
+    REQUIRE(is_number(c, amax), "amax is not one fp32", amax);
+    REQUIRE(q || t, "neither q nor t is asked for", x);
+    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && shape_equal(sh(c, q), sh(c, x)), "q is not e4m3 (N, C)", q);
+    if (t)
+        REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, sh(c, x)->dim[1], sh(c, x)->dim[0]),
+                "t is not e4m3 (C, N)", t);
+    if (scale) REQUIRE(is_number(c, scale), "scale is not one fp32", scale);
+    return OK;
+}
+
+static status check_e4m3(const checker *c, value_id v, value_id scale) {
+    REQUIRE(has_type(c, v, DTYPE_F8E4M3) && sh(c, v)->rank == 2, "expected rows of e4m3", v);
+    REQUIRE(is_number(c, scale), "scale is not one fp32", scale);
+    return OK;
+}
+
+status verify_LINEAR8(const checker *c) {
+    value_id x = IN(LINEAR8_X), w = IN(LINEAR8_W), b = IN(LINEAR8_B), y = OUT(LINEAR8_Y);
+    TRY(check_e4m3(c, x, IN(LINEAR8_X_SCALE)));
+    TRY(check_e4m3(c, w, IN(LINEAR8_W_SCALE)));
+    REQUIRE(sh(c, x)->dim[1] == sh(c, w)->dim[1], "weight is not (out, in)", w);
+    REQUIRE(is_shape2(c, y, sh(c, x)->dim[0], sh(c, w)->dim[0]), "output is not (N, out)", y);
+    REQUIRE(has_type(c, y, DTYPE_BF16) || has_type(c, y, DTYPE_F32), "output is not bf16 or fp32", y);
+    if (b) REQUIRE(is_shape1(c, b, sh(c, w)->dim[0]) && same_type(c, b, y), "bias is not (out)", b);
+    return OK;
+}
+
+/* ---- heads ----------------------------------------------------------------------------------------------------------- */
+
+static status check_heads(const checker *c, value_id qkv) {
+    const op_attr *a = &c->o->attr;
+    TRY(verify_rows(c, qkv));
+    REQUIRE(a->n_heads > 0 && a->n_kv_heads > 0 && a->n_heads % a->n_kv_heads == 0 && a->head_dim > 0, "bad heads",
+            qkv);
+    REQUIRE(is_shape2(c, qkv, a->batch * a->seq_len, (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim),
+            "expected packed rows (N, (H + 2G) D)", qkv);
+    return OK;
+}
+
+/* The norm of q and k heads, forward or backward: y is what it wrote, or that one's gradient. */
+static status check_qk_norm(const checker *c, value_id qkv, value_id gq, value_id gk, value_id y, value_id rstd) {
+    const op_attr *a = &c->o->attr;
+    const value_id gains[] = {gq, gk};
+    TRY(check_heads(c, qkv));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(is_shape1(c, gains[i], a->head_dim) && same_type(c, qkv, gains[i]),
+                "gain is not (D) of the rows' dtype", gains[i]);
+    TRY(verify_like(c, qkv, y));
+    REQUIRE(has_type(c, rstd, DTYPE_F32) && is_shape2(c, rstd, sh(c, qkv)->dim[0], a->n_heads + a->n_kv_heads),
+            "rstd is not (N, H + G)", rstd);
+    return OK;
+}
+
+status verify_ROPE_TABLE(const checker *c) {
+    const op *o = c->o;
+    value_id table = OUT(ROPE_TABLE_TABLE);
+    REQUIRE(has_type(c, table, DTYPE_F32) && is_shape2(c, table, o->attr.seq_len, o->attr.head_dim),
+            "expected fp32 (T, D)", table);
+    return OK;
+}
+
+/* What turns the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
+ * generation. */
+static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] >= a->seq_len &&
+                sh(c, table)->dim[1] == a->head_dim,
+            "table is not (T, D) or longer", table);
+    REQUIRE(a->head_dim % 2 == 0, "rope needs an even head_dim", qkv);
+    return verify_tokens(c, doc, sh(c, qkv)->dim[0]);
+}
+
+status verify_QK_NORM(const checker *c) {
+    return check_qk_norm(c, IN(QK_NORM_QKV), IN(QK_NORM_GQ), IN(QK_NORM_GK), OUT(QK_NORM_Y), OUT(QK_NORM_RSTD));
+}
+
+status verify_ROPE(const checker *c) {
+    value_id qkv = IN(ROPE_QKV);
+    TRY(check_heads(c, qkv));
+    TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC)));
+    return verify_like(c, qkv, OUT(ROPE_Y));
+}
+
+status verify_QK_NORM_ROPE(const checker *c) {
+    value_id qkv = IN(QK_NORM_ROPE_QKV);
+    TRY(check_qk_norm(c, qkv, IN(QK_NORM_ROPE_GQ), IN(QK_NORM_ROPE_GK), OUT(QK_NORM_ROPE_Y), OUT(QK_NORM_ROPE_RSTD)));
+    return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC));
+}
+
+status verify_QK_NORM_BWD(const checker *c) {
+    value_id qkv = IN(QK_NORM_BWD_QKV), gq = IN(QK_NORM_BWD_GQ), gk = IN(QK_NORM_BWD_GK);
+    TRY(check_qk_norm(c, qkv, gq, gk, IN(QK_NORM_BWD_DY), IN(QK_NORM_BWD_RSTD)));
+    TRY(verify_like(c, qkv, OUT(QK_NORM_BWD_DQKV)));
+    TRY(verify_weight_grad(c, gq, OUT(QK_NORM_BWD_DGQ)));
+    return verify_weight_grad(c, gk, OUT(QK_NORM_BWD_DGK));
+}
+
+status verify_QK_NORM_ROPE_BWD(const checker *c) {
+    value_id qkv = IN(QK_NORM_ROPE_BWD_QKV), gq = IN(QK_NORM_ROPE_BWD_GQ), gk = IN(QK_NORM_ROPE_BWD_GK);
+    TRY(check_qk_norm(c, qkv, gq, gk, IN(QK_NORM_ROPE_BWD_DY), IN(QK_NORM_ROPE_BWD_RSTD)));
+    TRY(check_rotation(c, qkv, IN(QK_NORM_ROPE_BWD_TABLE), IN(QK_NORM_ROPE_BWD_DOC)));
+    TRY(verify_like(c, qkv, OUT(QK_NORM_ROPE_BWD_DQKV)));
+    TRY(verify_weight_grad(c, gq, OUT(QK_NORM_ROPE_BWD_DGQ)));
+    return verify_weight_grad(c, gk, OUT(QK_NORM_ROPE_BWD_DGK));
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+
+static status check_lse(const checker *c, value_id v) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, DTYPE_F32) && shape_count(sh(c, v)) == a->batch * a->seq_len * a->n_heads,
+            "lse is not (B, H, T)", v);
+    return OK;
+}
+
+static status check_query(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, (int64_t)a->n_heads * a->head_dim),
+            "expected (N, H D)", v);
+    return OK;
+}
+
+static status check_kv(const checker *c, value_id v, dtype t) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, v, t) && is_shape2(c, v, a->batch * a->seq_len, 2 * (int64_t)a->n_kv_heads * a->head_dim),
+            "expected (N, 2G D)", v);
+    return OK;
+}
+
+static status check_attended(const checker *c, value_id qkv, value_id y) {
+    const op_attr *a = &c->o->attr;
+    REQUIRE(is_shape2(c, y, sh(c, qkv)->dim[0], (int64_t)a->n_heads * a->head_dim) && same_type(c, qkv, y),
+            "output is not (N, H D)", y);
+    return OK;
+}
+
+status verify_ATTENTION(const checker *c) {
+    value_id qkv = IN(ATTENTION_QKV);
+    TRY(check_heads(c, qkv));
+    TRY(verify_tokens(c, IN(ATTENTION_DOC), sh(c, qkv)->dim[0]));
+    TRY(check_attended(c, qkv, OUT(ATTENTION_Y)));
+    return check_lse(c, OUT(ATTENTION_LSE));
+}
+
+status verify_ATTENTION_BWD(const checker *c) {
+    value_id qkv = IN(ATTENTION_BWD_QKV);
+    TRY(check_heads(c, qkv));
+    TRY(verify_tokens(c, IN(ATTENTION_BWD_DOC), sh(c, qkv)->dim[0]));
+    TRY(verify_like(c, IN(ATTENTION_BWD_Y), IN(ATTENTION_BWD_DY)));
+    return verify_like(c, qkv, OUT(ATTENTION_BWD_DQKV));
+}
+
+/* One step of a ring. The first is with the rank's own keys, the last with those of the rank behind it. */
+static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc) {
+    const op_attr *a = &c->o->attr;
+    TRY(check_heads(c, qkv));
+    TRY(check_kv(c, kv, type_of(c, qkv)));
+    TRY(verify_tokens(c, doc, sh(c, qkv)->dim[0]));
+    REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
+                a->peer < a->group_size,
+            "expected a rank of a group, with two runs of tokens", qkv);
+    return OK;
+}
+
+status verify_ATTENTION_RING(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id qkv = IN(ATTENTION_RING_QKV), before = IN(ATTENTION_RING_BEFORE), lse = IN(ATTENTION_RING_LSE_BEFORE);
+    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_KV), IN(ATTENTION_RING_DOC)));
+    bool first = a->peer == a->index, last = a->peer == (a->index + 1) % a->group_size;
+    REQUIRE(!before == first && !lse == first, "the first step, and no other, follows none", qkv);
+    if (!first) {
+        TRY(check_query(c, before, DTYPE_F32));
+        TRY(check_lse(c, lse));
+    }
+    TRY(check_query(c, OUT(ATTENTION_RING_Y), last ? type_of(c, qkv) : DTYPE_F32));
+    return check_lse(c, OUT(ATTENTION_RING_LSE));
+}
+
+status verify_ATTENTION_RING_BWD(const checker *c) {
+    value_id qkv = IN(ATTENTION_RING_BWD_QKV);
+    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_BWD_KV), IN(ATTENTION_RING_BWD_DOC)));
+    TRY(check_query(c, IN(ATTENTION_RING_BWD_Y), type_of(c, qkv)));
+    TRY(check_lse(c, IN(ATTENTION_RING_BWD_LSE)));
+    TRY(check_query(c, IN(ATTENTION_RING_BWD_DY), type_of(c, qkv)));
+    TRY(check_query(c, OUT(ATTENTION_RING_BWD_DQ), DTYPE_F32));
+    return check_kv(c, OUT(ATTENTION_RING_BWD_DKV), DTYPE_F32);
+}
+
+status verify_KV_PART(const checker *c) {
+    TRY(check_heads(c, IN(KV_PART_QKV)));
+    return check_kv(c, OUT(KV_PART_KV), type_of(c, IN(KV_PART_QKV)));
+}
+
+status verify_QKV_JOIN(const checker *c) {
+    TRY(check_heads(c, OUT(QKV_JOIN_QKV)));
+    TRY(check_query(c, IN(QKV_JOIN_Q), DTYPE_F32));
+    return check_kv(c, IN(QKV_JOIN_KV), DTYPE_F32);
+}
+
+/* Pages of keys and values, and what finds a token in them. */
+static status check_paged(const checker *c, value_id qkv, value_id cache, value_id slots, value_id table,
+                          value_id doc) {
+    const op *o = c->o;
+    int64_t n = sh(c, qkv)->dim[0];
+    REQUIRE(o->attr.seq_len == 1, "every token is a row of its own: seq_len is 1", qkv);
+    REQUIRE(sh(c, cache)->rank == 4 && sh(c, cache)->dim[1] == 2 * (int64_t)o->attr.n_kv_heads &&
+                sh(c, cache)->dim[2] > 0 && sh(c, cache)->dim[3] == o->attr.head_dim && same_type(c, qkv, cache),
+            "cache is not (pages, 2 G, S, D) of the rows' dtype", cache);
+    TRY(verify_tokens(c, slots, n));
+    TRY(verify_tokens(c, doc, n));
+    REQUIRE(has_type(c, table, DTYPE_I32) && sh(c, table)->rank == 2, "expected int32 (slots, pages of a slot)", table);
+    return OK;
+}
+
+status verify_KV_STORE(const checker *c) {
+    TRY(check_heads(c, IN(KV_STORE_QKV)));
+    return check_paged(c, IN(KV_STORE_QKV), OUT(KV_STORE_CACHE), IN(KV_STORE_SLOTS), IN(KV_STORE_TABLE),
+                       IN(KV_STORE_DOC));
+}
+
+status verify_ATTENTION_PAGED(const checker *c) {
+    value_id qkv = IN(ATTENTION_PAGED_QKV);
+    TRY(check_heads(c, qkv));
+    TRY(check_attended(c, qkv, OUT(ATTENTION_PAGED_Y)));
+    return check_paged(c, qkv, IN(ATTENTION_PAGED_CACHE), IN(ATTENTION_PAGED_SLOTS), IN(ATTENTION_PAGED_TABLE),
+                       IN(ATTENTION_PAGED_DOC));
+}
+
+/* ---- elementwise ----------------------------------------------------------------------------------------------------- */
+
+status verify_ADD(const checker *c) {
+    TRY(verify_rows(c, IN(ADD_A)));
+    TRY(verify_like(c, IN(ADD_A), IN(ADD_B)));
+    return verify_like(c, IN(ADD_A), OUT(ADD_Y));
+}
+
+status verify_SWIGLU(const checker *c) {
+    value_id gu = IN(SWIGLU_GU), y = OUT(SWIGLU_Y);
+    TRY(verify_rows(c, gu));
+    REQUIRE(is_shape2(c, y, sh(c, gu)->dim[0], sh(c, gu)->dim[1] / 2) && same_type(c, gu, y), "output is not (N, F)",
+            y);
+    return verify_amax(c, y, OUT(SWIGLU_AMAX));
+}
+
+status verify_SWIGLU_BWD(const checker *c) {
+    value_id gu = IN(SWIGLU_BWD_GU), dy = IN(SWIGLU_BWD_DY), dgu = OUT(SWIGLU_BWD_DGU);
+    TRY(verify_rows(c, gu));
+    REQUIRE(is_shape2(c, dy, sh(c, gu)->dim[0], sh(c, gu)->dim[1] / 2), "dy is not (N, F)", dy);
+    TRY(verify_amax(c, dgu, OUT(SWIGLU_BWD_AMAX)));
+    return verify_like(c, gu, dgu);
+}
+
+status verify_GELU(const checker *c) {
+    TRY(verify_rows(c, IN(GELU_X)));
+    return verify_like(c, IN(GELU_X), OUT(GELU_Y));
+}
+
+status verify_GELU_BWD(const checker *c) {
+    TRY(verify_like(c, IN(GELU_BWD_X), IN(GELU_BWD_DY)));
+    return verify_like(c, IN(GELU_BWD_X), OUT(GELU_BWD_DX));
+}

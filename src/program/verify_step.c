@@ -1,0 +1,310 @@
+/* verify_step.c - what the ops around the layers ask of their operands: loss and logits, gradients and update, messages
+ * between ranks, copies. The layers themselves are in verify_layers.c. */
+#include "program/verify.h"
+
+/* ---- loss and logits ------------------------------------------------------------------------------------------------- */
+
+static status check_unembedding(const checker *c, value_id h, value_id w) {
+    TRY(verify_rows(c, h));
+    REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[1] == sh(c, h)->dim[1], "unembedding does not match the rows", w);
+    REQUIRE(same_type(c, h, w), "unembedding dtype differs from the rows", w);
+    return OK;
+}
+
+static status check_loss(const checker *c, value_id h, value_id w, value_id targets) {
+    TRY(check_unembedding(c, h, w));
+    TRY(verify_tokens(c, targets, sh(c, h)->dim[0]));
+    REQUIRE(c->o->attr.chunk_bytes > 0, "needs a byte budget for its logits", h);
+    return OK;
+}
+
+static status check_loss_grad(const checker *c, value_id h, value_id w, value_id weights, value_id scalars, value_id dh,
+                              value_id dw) {
+    if (weights) TRY(verify_statistic(c, h, weights));
+    TRY(verify_scalars(c, scalars));
+    TRY(verify_like(c, h, dh));
+    return verify_weight_grad(c, w, dw);
+}
+
+status verify_UNEMBED_LOSS(const checker *c) {
+    value_id h = IN(UNEMBED_LOSS_H), argmax = OUT(UNEMBED_LOSS_ARGMAX);
+    TRY(check_loss(c, h, IN(UNEMBED_LOSS_W), IN(UNEMBED_LOSS_TARGETS)));
+    TRY(verify_statistic(c, h, OUT(UNEMBED_LOSS_LOSSES)));
+    return argmax ? verify_tokens(c, argmax, sh(c, h)->dim[0]) : OK;
+}
+
+status verify_UNEMBED_LOSS_GRAD(const checker *c) {
+    value_id h = IN(UNEMBED_LOSS_GRAD_H), w = IN(UNEMBED_LOSS_GRAD_W);
+    TRY(check_loss(c, h, w, IN(UNEMBED_LOSS_GRAD_TARGETS)));
+    TRY(verify_statistic(c, h, OUT(UNEMBED_LOSS_GRAD_LOSSES)));
+    return check_loss_grad(c, h, w, IN(UNEMBED_LOSS_GRAD_WEIGHTS), IN(UNEMBED_LOSS_GRAD_SCALARS),
+                           OUT(UNEMBED_LOSS_GRAD_DH), OUT(UNEMBED_LOSS_GRAD_DW));
+}
+
+/* Of n_rows tokens of this rank; 0: of all ranks, behind each other. */
+static bool is_stats(const checker *c, value_id v, int64_t n_rows) {
+    const shape *s = sh(c, v);
+    int r = s->rank;
+    if (!has_type(c, v, DTYPE_F64) || r < 2 || r > 3 || (r == 2) != (n_rows > 0)) return false;
+    return (n_rows == 0 || s->dim[0] == n_rows) && (s->dim[r - 1] == 3 || s->dim[r - 1] == 4);
+}
+
+static status check_shared_loss(const checker *c, value_id h, value_id w, value_id targets) {
+    TRY(check_loss(c, h, w, targets));
+    REQUIRE(c->o->attr.vocab > 0, "needs to know which ids it has", w);
+    return verify_vocabulary(c, w);
+}
+
+status verify_UNEMBED_STATS(const checker *c) {
+    value_id h = IN(UNEMBED_STATS_H), stats = OUT(UNEMBED_STATS_STATS);
+    TRY(check_shared_loss(c, h, IN(UNEMBED_STATS_W), IN(UNEMBED_STATS_TARGETS)));
+    REQUIRE(is_stats(c, stats, sh(c, h)->dim[0]), "expected fp64 (N, 3 or 4)", stats);
+    return OK;
+}
+
+status verify_UNEMBED_JOIN(const checker *c) {
+    value_id stats = IN(UNEMBED_JOIN_STATS), losses = OUT(UNEMBED_JOIN_LOSSES), argmax = OUT(UNEMBED_JOIN_ARGMAX);
+    REQUIRE(is_stats(c, stats, 0), "expected fp64 (R, N, 3 or 4)", stats);
+    REQUIRE(c->o->attr.vocab > 0, "needs to know the vocabulary", stats);
+    int64_t n = sh(c, stats)->dim[1];
+    TRY(verify_tokens(c, IN(UNEMBED_JOIN_TARGETS), n));
+    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, n), "expected fp32 (N)", losses);
+    REQUIRE(!argmax || sh(c, stats)->dim[2] == 4, "the largest logits are not known", stats);
+    return argmax ? verify_tokens(c, argmax, n) : OK;
+}
+
+status verify_UNEMBED_GRAD(const checker *c) {
+    value_id h = IN(UNEMBED_GRAD_H), w = IN(UNEMBED_GRAD_W), stats = IN(UNEMBED_GRAD_STATS);
+    TRY(check_shared_loss(c, h, w, IN(UNEMBED_GRAD_TARGETS)));
+    REQUIRE(is_stats(c, stats, 0) && sh(c, stats)->dim[1] == sh(c, h)->dim[0], "expected fp64 (R, N, 3 or 4)", stats);
+    return check_loss_grad(c, h, w, IN(UNEMBED_GRAD_WEIGHTS), IN(UNEMBED_GRAD_SCALARS), OUT(UNEMBED_GRAD_DH),
+                           OUT(UNEMBED_GRAD_DW));
+}
+
+status verify_LOSS_REDUCE(const checker *c) {
+    value_id losses = IN(LOSS_REDUCE_LOSSES), sums = OUT(LOSS_REDUCE_SUMS);
+    REQUIRE(has_type(c, losses, DTYPE_F32), "losses are fp32", losses);
+    TRY(verify_tokens(c, IN(LOSS_REDUCE_TARGETS), sh(c, losses)->dim[0]));
+    TRY(verify_scalars(c, IN(LOSS_REDUCE_SCALARS)));
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT), "expected the loss sums", sums);
+    return OK;
+}
+
+status verify_UNEMBED_LOGITS(const checker *c) {
+    value_id h = IN(UNEMBED_LOGITS_H), w = IN(UNEMBED_LOGITS_W), pick = IN(UNEMBED_LOGITS_PICK);
+    value_id logits = OUT(UNEMBED_LOGITS_LOGITS);
+    TRY(check_unembedding(c, h, w));
+    REQUIRE(has_type(c, logits, DTYPE_F32) && sh(c, logits)->rank == 2 && sh(c, logits)->dim[1] == sh(c, w)->dim[0],
+            "expected fp32 (R, V)", logits);
+    if (pick) return verify_tokens(c, pick, sh(c, logits)->dim[0]);
+    REQUIRE(sh(c, logits)->dim[0] == sh(c, h)->dim[0], "without pick there are as many rows as in h", logits);
+    return OK;
+}
+
+status verify_LOGITS_TOP(const checker *c) {
+    value_id logits = IN(LOGITS_TOP_LOGITS), sums = OUT(LOGITS_TOP_SUMS);
+    REQUIRE(has_type(c, logits, DTYPE_F32) && sh(c, logits)->rank == 2, "expected fp32 (R, V)", logits);
+    TRY(verify_tokens(c, OUT(LOGITS_TOP_TOP), sh(c, logits)->dim[0]));
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape2(c, sums, sh(c, logits)->dim[0], 2), "expected fp64 (R, 2)", sums);
+    return OK;
+}
+
+/* ---- gradients and update -------------------------------------------------------------------------------------------- */
+
+/* An op on part of a parameter: blocks of the norm and of the rounding noise are never cut. */
+static status check_part(const checker *c, value_id v) {
+    int64_t first = c->o->attr.first_element;
+    REQUIRE(first >= 0 && first % NORM_BLOCK == 0, "a part must start at a multiple of NORM_BLOCK", v);
+    return OK;
+}
+
+status verify_ACCUMULATE(const checker *c) {
+    value_id acc = OUT(ACCUMULATE_ACC);
+    REQUIRE(shape_equal(sh(c, IN(ACCUMULATE_X)), sh(c, acc)), "shapes differ", acc);
+    TRY(verify_scalars(c, IN(ACCUMULATE_SCALARS)));
+    TRY(check_part(c, acc));
+    return verify_weight_grad(c, acc, acc);
+}
+
+status verify_SUM_PARTS(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id x = IN(SUM_PARTS_X), parts = IN(SUM_PARTS_PARTS), y = OUT(SUM_PARTS_Y);
+    TRY(verify_weight_grad(c, x, y));
+    REQUIRE(same_type(c, x, y) && same_type(c, x, parts), "dtypes differ", parts);
+    REQUIRE(sh(c, parts)->rank == 2 && sh(c, parts)->dim[1] <= shape_count(sh(c, x)), "parts are not (P, end of x)",
+            parts);
+    REQUIRE(a->first_part >= 0 && a->n_parts > 0 && a->first_part + a->n_parts <= sh(c, parts)->dim[0],
+            "there are not so many parts", parts);
+    return OK;
+}
+
+status verify_GRAD_SUMSQ(const checker *c) {
+    value_id g = IN(GRAD_SUMSQ_G), partials = OUT(GRAD_SUMSQ_PARTIALS);
+    TRY(check_part(c, g));
+    REQUIRE(has_type(c, partials, DTYPE_F64) && is_shape1(c, partials, divide_up(shape_count(sh(c, g)), NORM_BLOCK)),
+            "one fp64 sum per block", partials);
+    return OK;
+}
+
+status verify_NORM_SUM(const checker *c) {
+    value_id sum = OUT(NORM_SUM_SUM);
+    REQUIRE(has_type(c, IN(NORM_SUM_PARTIALS), DTYPE_F64) && has_type(c, sum, DTYPE_F64) && is_shape1(c, sum, 1),
+            "expected fp64 partials and one fp64", sum);
+    return OK;
+}
+
+static status check_clip_value(const checker *c, value_id clip) {
+    REQUIRE(has_type(c, clip, DTYPE_F32) && is_shape1(c, clip, CLIP_COUNT), "expected the clip value", clip);
+    return OK;
+}
+
+status verify_CLIP(const checker *c) {
+    value_id sums = IN(CLIP_SUMS);
+    REQUIRE(has_type(c, IN(CLIP_PARTIALS), DTYPE_F64) && has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT),
+            "expected fp64 sums", sums);
+    TRY(verify_scalars(c, IN(CLIP_SCALARS)));
+    return check_clip_value(c, OUT(CLIP_CLIP));
+}
+
+static status check_states(const checker *c, value_id p) {
+    value_id m = OUT(ADAMW_M), v = OUT(ADAMW_V), m_scale = OUT(ADAMW_M_SCALE), v_scale = OUT(ADAMW_V_SCALE);
+    REQUIRE(shape_equal(sh(c, m), sh(c, p)) && shape_equal(sh(c, v), sh(c, p)),
+            "state shape differs from the parameter", m);
+    if (!has_type(c, m, DTYPE_I8)) {
+        REQUIRE(same_type(c, m, v), "m and v differ in dtype", v);
+        REQUIRE(has_type(c, m, DTYPE_F32) || has_type(c, m, DTYPE_BF16), "states are fp32, bf16 or int8", m);
+        REQUIRE(!m_scale && !v_scale, "only 8-bit states have scales", m_scale ? m_scale : v_scale);
+        return OK;
+    }
+    int64_t n_blocks = divide_up(shape_count(sh(c, p)), STATE_BLOCK);
+    REQUIRE(has_type(c, v, DTYPE_U8), "v beside an int8 m is uint8", v);
+    REQUIRE(m_scale && has_type(c, m_scale, DTYPE_F32) && is_shape1(c, m_scale, n_blocks), "one fp32 scale per block",
+            m_scale);
+    REQUIRE(v_scale && has_type(c, v_scale, DTYPE_F32) && is_shape1(c, v_scale, n_blocks), "one fp32 scale per block",
+            v_scale);
+    return OK;
+}
+
+status verify_ADAMW(const checker *c) {
+    value_id g = IN(ADAMW_G), p = OUT(ADAMW_P), master = OUT(ADAMW_MASTER);
+    TRY(check_part(c, p));
+    TRY(check_clip_value(c, IN(ADAMW_CLIP)));
+    TRY(verify_scalars(c, IN(ADAMW_SCALARS)));
+    REQUIRE(shape_equal(sh(c, g), sh(c, p)), "gradient shape differs from the parameter", g);
+    if (master) {
+        REQUIRE(has_type(c, master, DTYPE_F32) && shape_equal(sh(c, master), sh(c, p)), "master must be fp32", master);
+        REQUIRE(has_type(c, p, DTYPE_BF16) || has_type(c, p, DTYPE_F16), "only a 16-bit parameter has a master", p);
+        REQUIRE(has_type(c, g, DTYPE_F32), "with a master, the gradient is fp32", g);
+    } else {
+        REQUIRE(same_type(c, p, g), "without a master parameter and gradient have one dtype", g);
+        REQUIRE(has_type(c, p, DTYPE_F32) || has_type(c, p, DTYPE_BF16), "fp16 parameters need a master", p);
+    }
+    return check_states(c, p);
+}
+
+/* ---- between ranks --------------------------------------------------------------------------------------------------- */
+
+/* x is what lies in one piece, y the parts of it. */
+static status check_parts(const checker *c, value_id x, value_id y) {
+    TRY(verify_rows(c, x));
+    REQUIRE(same_type(c, x, y), "dtypes differ", y);
+    REQUIRE(c->o->attr.n_parts > 1, "expected several parts", y);
+    return OK;
+}
+
+status verify_TOKEN_PARTS(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id x = a->inverse ? OUT(TOKEN_PARTS_Y) : IN(TOKEN_PARTS_X);
+    value_id y = a->inverse ? IN(TOKEN_PARTS_X) : OUT(TOKEN_PARTS_Y);
+    TRY(check_parts(c, x, y));
+    REQUIRE(a->seq_len % (2 * a->n_parts) == 0 && sh(c, x)->dim[0] == a->batch * a->seq_len,
+            "expected rows (B T, W), two chunks of T for each part", x);
+    return verify_like(c, x, y);
+}
+
+status verify_HEAD_PARTS(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id x = a->inverse ? OUT(HEAD_PARTS_Y) : IN(HEAD_PARTS_X);
+    value_id y = a->inverse ? IN(HEAD_PARTS_X) : OUT(HEAD_PARTS_Y);
+    TRY(check_parts(c, x, y));
+    REQUIRE(a->n_heads % a->n_parts == 0 && a->n_kv_heads % a->n_parts == 0 &&
+                sh(c, x)->dim[1] == (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
+            "expected heads that can be shared", x);
+    REQUIRE(is_shape2(c, y, sh(c, x)->dim[0] * a->n_parts, sh(c, x)->dim[1] / a->n_parts), "expected (P N, W / P)", y);
+    return OK;
+}
+
+/* Groups of one rank are none: such an op is not written. */
+static status check_group(const checker *c) {
+    REQUIRE(c->o->attr.group_size > 1 && c->o->attr.axis < AXIS_COUNT,
+            "communication needs a group of two ranks or more", IN(MESSAGE_SENT));
+    return OK;
+}
+
+static status check_peer(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    TRY(check_group(c));
+    REQUIRE(a->peer >= 0 && a->peer < a->group_size, "the peer is no rank of the group", NO_VALUE);
+    return OK;
+}
+
+/* `parts` has one part per rank, and each is as large as `one`. */
+static status check_cut(const checker *c, value_id parts, value_id one) {
+    TRY(check_group(c));
+    REQUIRE(shape_count(sh(c, parts)) == c->o->attr.group_size * shape_count(sh(c, one)), "expected one part per rank",
+            parts);
+    REQUIRE(same_type(c, parts, one), "dtypes differ", OUT(MESSAGE_RECEIVED));
+    return OK;
+}
+
+static status check_exchange(const checker *c, value_id x, value_id y) {
+    TRY(check_group(c));
+    REQUIRE(shape_equal(sh(c, x), sh(c, y)), "shapes differ", y);
+    REQUIRE(same_type(c, x, y), "dtypes differ", y);
+    return OK;
+}
+
+static status check_summed(const checker *c, value_id x) {
+    REQUIRE(is_compute(c, x) || has_type(c, x, DTYPE_F64), "sums are of floats", x);
+    return OK;
+}
+
+status verify_SEND(const checker *c) { return check_peer(c); }
+status verify_RECV(const checker *c) { return check_peer(c); }
+status verify_ALL_GATHER(const checker *c) { return check_cut(c, OUT(ALL_GATHER_Y), IN(ALL_GATHER_X)); }
+status verify_SHIFT(const checker *c) { return check_exchange(c, IN(SHIFT_X), OUT(SHIFT_Y)); }
+
+status verify_REDUCE_SCATTER(const checker *c) {
+    TRY(check_cut(c, IN(REDUCE_SCATTER_X), OUT(REDUCE_SCATTER_ACC)));
+    if (IN(REDUCE_SCATTER_SCALARS)) TRY(verify_scalars(c, IN(REDUCE_SCATTER_SCALARS)));
+    return check_summed(c, IN(REDUCE_SCATTER_X));
+}
+
+status verify_ALL_REDUCE(const checker *c) {
+    TRY(check_exchange(c, IN(ALL_REDUCE_X), OUT(ALL_REDUCE_Y)));
+    return check_summed(c, IN(ALL_REDUCE_X));
+}
+
+status verify_ALL_TO_ALL(const checker *c) {
+    value_id x = IN(ALL_TO_ALL_X);
+    TRY(check_exchange(c, x, OUT(ALL_TO_ALL_Y)));
+    REQUIRE(shape_count(sh(c, x)) % c->o->attr.group_size == 0, "expected one part per rank", x);
+    return OK;
+}
+
+/* ---- data movement --------------------------------------------------------------------------------------------------- */
+
+status verify_CAST(const checker *c) {
+    value_id x = IN(CAST_X), y = OUT(CAST_Y);
+    REQUIRE(shape_equal(sh(c, x), sh(c, y)), "shapes differ", y);
+    REQUIRE(is_compute(c, x) && is_compute(c, y), "cast is for fp32, bf16, fp16", y);
+    return OK;
+}
+
+/* The same bytes may have two shapes: a rank's part of a bucket can be exactly one parameter. */
+status verify_COPY(const checker *c) {
+    value_id x = IN(COPY_X), y = OUT(COPY_Y);
+    REQUIRE(shape_count(sh(c, x)) == shape_count(sh(c, y)), "not as many elements as its partner", y);
+    REQUIRE(same_type(c, x, y), "dtype differs from its partner", y);
+    return OK;
+}
