@@ -48,7 +48,7 @@ static void write_model(const char *dir) {
     params_initialize(e, &p, 1);
     json_t *description = json_pack("{s:o}", "config", model_config_to_json(&c));
     char *text = json_dumps(description, 0);
-    must(export_running(e, &p, text, &(export_options){.dir = dir, .type = DTYPE_F32}, &report));
+    must(export_running(e, &p, text, NULL, &(export_options){.dir = dir, .type = DTYPE_F32}, &report));
     json_decref(description);
     free(text);
     exec_close(e);

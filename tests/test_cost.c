@@ -61,7 +61,7 @@ static double ms_of(program *p, const hardware *h, double *busy) {
     double none[STREAM_COUNT] = {0};
     const char *missing = NULL;
     give_addresses(p);
-    assert_int_equal(pass_waits(p, NULL), OK);
+    assert_int_equal(pass_waits(p, NULL, NULL), OK);
     double s = cost_section(p, SECTION_MICRO, h, NULL, busy ? busy : none, &missing);
     assert_null(missing);
     return s * 1e3;
@@ -281,7 +281,7 @@ static void a_rate_that_is_not_there_is_named(void **state) {
     emit_copy(&p, disk, near, STREAM_READ);
     assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9); /* 0.5 GB/s */
     emit_copy(&p, near, disk, STREAM_WRITE);
-    assert_int_equal(pass_waits(&p, NULL), OK);
+    assert_int_equal(pass_waits(&p, NULL, NULL), OK);
     cost c;
     cost_program(&c, &p, &h, NULL, 1);
     assert_true(isinf(c.step_s));

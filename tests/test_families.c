@@ -207,7 +207,7 @@ static double smallest_gradient_cosine(const family *f, double *worst) {
     *worst = 0;
     for (size_t i = 0; i < f->plan.model.n_params; i++) {
         const model_param *q = &f->plan.model.params[i];
-        float *grad = read_f32(f, f->plan.passes.grads[i]);
+        float *grad = read_f32(f, f->plan.step.grads[i]);
         for (int k = 0; k < q->n_parts; k++)
             smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
         free(grad);
@@ -243,7 +243,7 @@ static void twenty_adamw_steps_equal_pytorch(void **state) {
             write_scalars(&f, step);
             exec_run(f.e, SECTION_MICRO);
             exec_run(f.e, SECTION_UPDATE);
-            exec_read(f.e, f.plan.passes.clip, 0, clip, sizeof clip);
+            exec_read(f.e, f.plan.step.clip, 0, clip, sizeof clip);
             worst = fmax(worst, fabs((double)clip[CLIP_LOSS] - want[step - 1]));
             worst_norm = fmax(worst_norm, fabs((double)clip[CLIP_NORM] / norms[step - 1] - 1));
         }

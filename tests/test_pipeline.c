@@ -165,8 +165,8 @@ static void stages_make_up_the_model(void **state) {
                 compile(&p, &r);
                 assert_int_equal(plan_micro_runs(&p), 1);
                 for (size_t j = 0; j < p.model.n_params; j++) {
-                    held += (uint64_t)p.passes.held[j].n;
-                    trained += (uint64_t)p.passes.updated[j].n;
+                    held += (uint64_t)p.step.held[j].n;
+                    trained += (uint64_t)p.step.updated[j].n;
                 }
                 plan_close(&p);
             }

@@ -124,7 +124,7 @@ static void lost_gradient_is_refused(void **state) {
     size_t n = 0;
     for (size_t i = 0; i < p.program.n_ops; i++) { /* drop the readers of one gradient in the update */
         const op *o = &p.program.ops[i];
-        bool reads = (o->kind == OP_ADAMW || o->kind == OP_GRAD_SUMSQ) && o->in[0] == p.passes.grads[3];
+        bool reads = (o->kind == OP_ADAMW || o->kind == OP_GRAD_SUMSQ) && o->in[0] == p.step.grads[3];
         if (!reads) p.program.ops[n++] = *o;
     }
     p.program.n_ops = n;

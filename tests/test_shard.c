@@ -176,8 +176,8 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
             for (size_t i = 0; i < plans[0].model.n_params; i++) {
                 int64_t total = shape_count(&plans[0].model.params[i].shape), updated = 0, saved = 0;
                 for (int rank = 0; rank < n; rank++) {
-                    const pass_context *c = &plans[rank].passes;
-                    param_share share = c->updated[i], seen = shard_share(&plans[0].passes, i, rank);
+                    const step_interface *c = &plans[rank].step;
+                    param_share share = c->updated[i], seen = shard_share(&plans[0].step, &plans[0].model, i, rank);
                     assert_int_equal(share.first % NORM_BLOCK, 0);
                     assert_int_equal(share.n, seen.n); /* as any other rank sees it */
                     if (zero == 0) assert_int_equal(share.n, total);
@@ -185,7 +185,7 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
                     if (zero == 3 && total >= 100) assert_int_equal(c->held[i].n, share.n);
                     else assert_int_equal(c->held[i].n, total);
                     updated += share.n;
-                    saved += shard_saved(c, i).n;
+                    saved += shard_saved(c, &plans[rank].model, &plans[rank].request.mesh, i).n;
                 }
                 assert_int_equal(updated, zero == 0 ? n * total : total);
                 assert_int_equal(saved, total);

@@ -134,7 +134,7 @@ static double gradient_distance(machine *a, machine *b, const char **worst_name)
     double worst = 0;
     for (size_t i = 0; i < a->p.model.n_params; i++) {
         size_t n, n_b;
-        float *x = read_f32(a, a->p.passes.grads[i], &n), *y = read_f32(b, b->p.passes.grads[i], &n_b);
+        float *x = read_f32(a, a->p.step.grads[i], &n), *y = read_f32(b, b->p.step.grads[i], &n_b);
         double distance = 0, norm = 0;
         assert_int_equal(n, n_b);
         for (size_t k = 0; k < n; k++) {
@@ -169,8 +169,8 @@ static void eight_micro_batches_equal_one_of_eight(void **state) {
         for (int k = 0; k < 3; k++) {
             machine_open(&m[k], training_presets[i], PRECISION_FP32, batches[k], ROWS / batches[k]);
             machine_step(&m[k], &r);
-            exec_read(m[k].e, m[k].p.passes.clip, 0, clip[k], sizeof clip[k]);
-            exec_read(m[k].e, m[k].p.passes.loss_sums, 0, sums[k], sizeof sums[k]);
+            exec_read(m[k].e, m[k].p.step.clip, 0, clip[k], sizeof clip[k]);
+            exec_read(m[k].e, m[k].p.step.loss_sums, 0, sums[k], sizeof sums[k]);
             assert_true(sums[k][SUM_VALID] == r.n_valid);
         }
         for (int k = 1; k < 3; k++) {

@@ -80,7 +80,7 @@ static void a_turn_repeats_update_prepare_and_micro(void **state) {
                     OVERLAP_TRUE);
             const program *p = &k.p.program;
             const op *turn, *of;
-            value_id scalars = k.p.model.scalars, own = k.p.passes.turn_scalars;
+            value_id scalars = k.p.model.scalars, own = k.p.step.turn_scalars;
             size_t n_turn = section_ops(p, SECTION_TURN, &turn), at = 0, n_left_out = 0;
             for (size_t s = 0; s < ARRAY_LENGTH(parts); s++)
                 for (size_t n = section_ops(p, parts[s], &of); n > 0; n--, of++) {
@@ -198,7 +198,7 @@ static bool has_turn(const training *t, bool discrete, overlap_wish wish, int st
     r.plan.mesh.size[AXIS_PIPELINE] = stages;
     training_must(plan_choose(&p, &r.plan));
     bool has = section_ops(&p.program, SECTION_TURN, NULL) > 0;
-    assert_true(has == (p.passes.turn_scalars != NO_VALUE));
+    assert_true(has == (p.step.turn_scalars != NO_VALUE));
     plan_close(&p);
     config_fini(&c);
     return has;
@@ -321,7 +321,7 @@ static void nothing_moves_for_its_sake(void **state) {
         r.plan.compare = compare;
         training_must(plan_choose(&p, &r.plan));
         assert_false(offload_any(&p.request.choice.offload));
-        assert_true(p.passes.turn_scalars == NO_VALUE);
+        assert_true(p.step.turn_scalars == NO_VALUE);
         bool any = false; /* that looks faster: else this proves nothing */
         for (size_t i = 1; i < p.n_candidates; i++) any |= p.candidates[i].step_s < 0.99 * p.cost.step_s;
         assert_true(any == (compare == 1));

@@ -59,8 +59,8 @@ static void assign_homes(program *p, const step_choice *c) {
 
 /* ---- where the update runs, and in which slices ------------------------------------------------------------------ */
 
-static void choose_places(program *p, const pass_context *c) {
-    if (c->choice.offload.grads != TIER_DEVICE) p->values[c->norm_partials].tier = TIER_HOST;
+static void choose_places(program *p, const pass_options *options, const step_interface *step) {
+    if (options->choice.offload.grads != TIER_DEVICE) p->values[step->norm_partials].tier = TIER_HOST;
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         switch (o->kind) {
@@ -143,12 +143,13 @@ static void slice_updates(program *p, int64_t bucket_bytes) {
 
 /* ---- activations, and gradients that wait for their second half --------------------------------------------------- */
 
-static bool may_leave(const program *p, const pass_context *c, value_id v, tier *to) {
+static bool may_leave(const program *p, const pass_options *options, value_id v, tier *to) {
     const value *a = &p->values[v];
-    const offload_homes *o = &c->choice.offload;
+    const offload_homes *o = &options->choice.offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
     if (is_scale(a)) return false;
-    if (a->role == ROLE_ACTIVATION && a->layer >= c->model->config.n_layers - c->choice.keep_layers) return false;
+    if (a->role == ROLE_ACTIVATION && a->layer >= options->model->config.n_layers - options->choice.keep_layers)
+        return false;
     /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;
     return *to != TIER_DEVICE;
@@ -228,8 +229,8 @@ static void redirect(program *p, const use_list *l, size_t first_op, value_id fr
         if (l->uses[i].op >= first_op) *l->uses[i].operand = redirected(p, *l->uses[i].operand, from, to);
 }
 
-static void spill_section(program *p, const pass_context *c, op *ops, size_t n_ops) {
-    int prefetch = c->choice.prefetch;
+static void spill_section(program *p, const pass_options *options, op *ops, size_t n_ops) {
+    int prefetch = options->choice.prefetch;
     size_t n_values = p->n_values;
     moves m;
     use_list l;
@@ -237,7 +238,7 @@ static void spill_section(program *p, const pass_context *c, op *ops, size_t n_o
     use_list_init(&l, p, ops, n_ops);
     for (value_id v = 1; v < n_values; v++) {
         tier to;
-        if (!l.first[v] || !may_leave(p, c, v, &to)) continue;
+        if (!l.first[v] || !may_leave(p, options, v, &to)) continue;
         use_gap gap = widest_gap(&l, &m, v);
         size_t from = m.block[gap.last_use], back = m.block[gap.next_use];
         int distance = to == TIER_NVME ? 2 * prefetch : prefetch;
@@ -253,8 +254,8 @@ static void spill_section(program *p, const pass_context *c, op *ops, size_t n_o
 static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
 
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
-static void defer_host_work(program *p, const pass_context *c, op *ops, size_t n_ops) {
-    size_t prefetch = (size_t)c->choice.prefetch;
+static void defer_host_work(program *p, const pass_options *options, op *ops, size_t n_ops) {
+    size_t prefetch = (size_t)options->choice.prefetch;
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
@@ -268,24 +269,24 @@ static void defer_host_work(program *p, const pass_context *c, op *ops, size_t n
     moves_close(&m);
 }
 
-static void rewrite_micro(program *p, const pass_context *c,
-                          void (*rewrite)(program *p, const pass_context *c, op *ops, size_t n_ops)) {
+static void rewrite_micro(program *p, const pass_options *options,
+                          void (*rewrite)(program *p, const pass_options *options, op *ops, size_t n_ops)) {
     size_t n_ops, first = 0, end;
     op *ops = program_take_ops(p, &n_ops);
     for (; first < n_ops && ops[first].section != SECTION_MICRO; first++) program_append(p, &ops[first]);
     for (end = first; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
-    rewrite(p, c, ops + first, end - first);
+    rewrite(p, options, ops + first, end - first);
     for (; end < n_ops; end++) program_append(p, &ops[end]);
     free(ops);
 }
 
-status pass_offload(program *p, pass_context *c) {
-    const offload_homes *o = &c->choice.offload;
+status pass_offload(program *p, const pass_options *options, step_interface *step) {
+    const offload_homes *o = &options->choice.offload;
     if (!offload_any(o)) return OK;
-    assign_homes(p, &c->choice);
-    choose_places(p, c);
-    slice_updates(p, c->choice.bucket_bytes);
-    if (o->grads != TIER_DEVICE) rewrite_micro(p, c, defer_host_work);
-    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, c, spill_section);
+    assign_homes(p, &options->choice);
+    choose_places(p, options, step);
+    slice_updates(p, options->choice.bucket_bytes);
+    if (o->grads != TIER_DEVICE) rewrite_micro(p, options, defer_host_work);
+    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, options, spill_section);
     return OK;
 }

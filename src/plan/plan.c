@@ -62,15 +62,15 @@ static void count_work(plan *p) {
 
 /* Of parameters and states, as much as this rank writes to a checkpoint. */
 static uint64_t state_bytes(const plan *p) {
-    const pass_context *c = &p->passes;
-    const value_id *states[] = {c->masters, c->moments, c->variances, c->moment_scales, c->variance_scales};
+    const step_interface *s = &p->step;
+    const value_id *states[] = {s->masters, s->moments, s->variances, s->moment_scales, s->variance_scales};
     uint64_t n = 0;
     for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share share = shard_saved(c, i);
+        param_share share = shard_saved(s, &p->model, &p->request.mesh, i);
         if (share.n == 0) continue;
         n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.choice.precision));
         for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
-            int64_t per = states[k] == c->moment_scales || states[k] == c->variance_scales ? STATE_BLOCK : 1;
+            int64_t per = states[k] == s->moment_scales || states[k] == s->variance_scales ? STATE_BLOCK : 1;
             if (states[k][i])
                 n += (uint64_t)((share.n + per - 1) / per) * dtype_bytes(p->program.values[states[k][i]].type);
         }
@@ -102,7 +102,7 @@ static int64_t logits_chunk(const plan_request *r) {
 
 /* Micro-batches that were not compiled have inputs all the same: they wait on the device from the start of the step. */
 static void add_inputs_left_out(plan *p) {
-    const micro_inputs *one = &p->passes.inputs[0];
+    const micro_inputs *one = &p->step.inputs[0];
     const value_id inputs[] = {one->tokens, one->targets, one->doc, one->doc_all, one->weights, one->scalars};
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
@@ -133,15 +133,15 @@ static status build_program(plan *p) {
                              .token_weights = r->token_weights,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
-    p->passes = (pass_context){.target = &p->request.target,
-                               .model = &p->model,
-                               .choice = r->choice,
-                               .n_micros = plan_built_micros(r),
-                               .optimizer = r->optimizer,
-                               .place = r->place,
-                               .mesh = r->mesh,
-                               .verify = r->verify};
-    return pass_run(&p->program, &p->passes);
+    const pass_options options = {.target = &r->target,
+                                  .model = &p->model,
+                                  .choice = r->choice,
+                                  .n_micros = plan_built_micros(r),
+                                  .optimizer = r->optimizer,
+                                  .place = r->place,
+                                  .mesh = r->mesh,
+                                  .verify = r->verify};
+    return pass_run(&p->program, &options, &p->step);
 }
 
 status plan_build(plan *p, const plan_request *asked) {
@@ -175,11 +175,8 @@ void plan_close(plan *p) {
     *p = (plan){0};
 }
 
-/* The passes look into the plan they belong to. */
 void plan_move(plan *to, plan *from) {
     *to = *from;
-    to->passes.target = &to->request.target;
-    to->passes.model = &to->model;
     *from = (plan){0};
 }
 

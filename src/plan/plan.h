@@ -91,7 +91,7 @@ typedef struct plan {
     attention_choice attention;
     program program;
     model model;
-    pass_context passes;
+    step_interface step; /* what the program is told and leaves, by parameter */
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT]; /* bytes of each role alive at the device peak */
     uint64_t gap_bytes;           /* planned minus the sum of by_role: alignment and holes */

@@ -103,7 +103,7 @@ void plan_print(const plan *p, FILE *out) {
     if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     if (p->request.choice.chunk_tokens)
         fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->request.choice.chunk_tokens);
-    if (p->passes.turn_scalars) fputs("update    beside the next step's first micro-batch\n", out);
+    if (p->step.turn_scalars) fputs("update    beside the next step's first micro-batch\n", out);
     plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
@@ -186,7 +186,7 @@ json_t *plan_strategy_json(const plan *p) {
     step_choice_json(&r->choice, CHOICE_RECOMPUTE | CHOICE_OFFLOAD | CHOICE_KEEP_LAYERS | CHOICE_KEEP_STATES, s);
     step_choice_json(&r->choice, CHOICE_CHUNK_TOKENS, s); /* prefetch stands behind it here */
     step_choice_json(&r->choice, CHOICE_PREFETCH, s);
-    json_object_set_new(s, "overlap_update", json_boolean(p->passes.turn_scalars));
+    json_object_set_new(s, "overlap_update", json_boolean(p->step.turn_scalars));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     if (mesh_world(&r->mesh) > 1) {
         json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));

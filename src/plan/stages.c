@@ -8,7 +8,7 @@
 static int n_stages(const plan_request *r) { return mesh_size(&r->mesh, AXIS_PIPELINE); }
 
 double plan_micro_runs(const plan *p) {
-    return (double)p->request.choice.accumulation / (double)p->passes.micros_per_run;
+    return (double)p->request.choice.accumulation / (double)p->step.micros_per_run;
 }
 
 static int n_chunks_of(const plan_request *r) { return n_stages(r) * MAX(r->virtual_stages, 1); }

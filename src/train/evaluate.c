@@ -31,7 +31,7 @@ void evaluator_fini(evaluator *v) {
 
 static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     TRY(v->pause(v->context, what, done, n));
-    batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
+    batch_write(v->e, v->p, &v->p->step.inputs[0], v->tokens, v->targets, v->doc);
     TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);

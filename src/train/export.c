@@ -42,7 +42,7 @@ static void source_read(source *s, size_t i, int64_t first, int64_t n, float *ou
     value_id v = NO_VALUE;
     dtype t = s->found.type;
     if (s->e) {
-        v = s->p->passes.masters[i] ? s->p->passes.masters[i] : s->m->params[i].value;
+        v = s->p->step.masters[i] ? s->p->step.masters[i] : s->m->params[i].value;
         t = program_get(s->g, v)->type;
     }
     size_t width = dtype_bytes(t);

@@ -65,10 +65,10 @@ static void say(const trainer *t, const char *fmt, ...) {
 
 /* Where a micro-batch stands among those that one run of the section takes. */
 static const micro_inputs *inputs_of(const trainer *t, int64_t micro) {
-    return &t->p->passes.inputs[micro % t->p->passes.micros_per_run];
+    return &t->p->step.inputs[micro % t->p->step.micros_per_run];
 }
 
-static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->passes.micros_per_run == 0; }
+static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->step.micros_per_run == 0; }
 
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
  * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
@@ -178,7 +178,7 @@ static status run_micros(trainer *t, int64_t step) {
  * reads nothing that depends on whether this update is left out. It counts for its own step, with the time that one takes
  * alone. */
 static status run_update(trainer *t, int64_t step, bool goes_on) {
-    value_id turn = t->p->passes.turn_scalars;
+    value_id turn = t->p->step.turn_scalars;
     t->carried = goes_on && turn;
     t->carried_s = 0;
     if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
@@ -202,7 +202,7 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
     TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
-    exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
+    exec_read(t->e, t->p->step.clip, 0, clip, sizeof clip);
     TRY(exec_check(t->e));
     double seconds = clock_s() - begin + own_before - t->carried_s;
 
