@@ -91,6 +91,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+SAME_PLACE(ADAMW_G, ACCUMULATE_X, GRAD_SUMSQ_G);
+
 static void measure(bench *b, const op_case *c) {
     b->now = c;
     b->device->parallel(b->context, fill_task, b, (int64_t)((b->n + TRIAD_TASK - 1) / TRIAD_TASK));
@@ -103,31 +105,31 @@ static void measure(bench *b, const op_case *c) {
     kernel_call call = {.program = &p, .op = o};
     shape flat = SHAPE((int64_t)b->n), norm_blocks = SHAPE((int64_t)((b->n + NORM_BLOCK - 1) / NORM_BLOCK)),
           state_blocks = SHAPE((int64_t)((b->n + STATE_BLOCK - 1) / STATE_BLOCK));
-    op_in(o, 0, program_persistent(&p, "g", c->g, flat, ROLE_GRAD));
-    call.in[0] = b->arrays[3];
+    op_in(o, ADAMW_G, program_persistent(&p, "g", c->g, flat, ROLE_GRAD));
+    call.in[ADAMW_G] = b->arrays[3];
     if (c->kind == OP_ADAMW) {
-        op_in(o, 1, program_persistent(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK));
-        op_in(o, 2, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
-        op_out(o, 0, program_persistent(&p, "p", c->p, flat, ROLE_PARAM));
-        if (c->master) op_out(o, 1, program_persistent(&p, "master", DTYPE_F32, flat, ROLE_STATE));
-        op_out(o, 2, program_persistent(&p, "m", c->states, flat, ROLE_STATE));
-        op_out(o, 3, program_persistent(&p, "v", c->states == DTYPE_I8 ? DTYPE_U8 : c->states, flat, ROLE_STATE));
-        call.in[1] = clip, call.in[2] = &s;
-        call.out[0] = c->master ? (void *)b->small : b->arrays[0];
-        call.out[1] = c->master ? b->arrays[0] : NULL;
-        call.out[2] = b->arrays[1], call.out[3] = b->arrays[2];
+        op_in(o, ADAMW_CLIP, program_persistent(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK));
+        op_in(o, ADAMW_SCALARS, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
+        op_out(o, ADAMW_P, program_persistent(&p, "p", c->p, flat, ROLE_PARAM));
+        if (c->master) op_out(o, ADAMW_MASTER, program_persistent(&p, "master", DTYPE_F32, flat, ROLE_STATE));
+        op_out(o, ADAMW_M, program_persistent(&p, "m", c->states, flat, ROLE_STATE));
+        op_out(o, ADAMW_V, program_persistent(&p, "v", c->states == DTYPE_I8 ? DTYPE_U8 : c->states, flat, ROLE_STATE));
+        call.in[ADAMW_CLIP] = clip, call.in[ADAMW_SCALARS] = &s;
+        call.out[ADAMW_P] = c->master ? (void *)b->small : b->arrays[0];
+        call.out[ADAMW_MASTER] = c->master ? b->arrays[0] : NULL;
+        call.out[ADAMW_M] = b->arrays[1], call.out[ADAMW_V] = b->arrays[2];
         if (c->states == DTYPE_I8) {
-            op_out(o, 4, program_persistent(&p, "m_scale", DTYPE_F32, state_blocks, ROLE_STATE));
-            op_out(o, 5, program_persistent(&p, "v_scale", DTYPE_F32, state_blocks, ROLE_STATE));
-            call.out[4] = b->scales[0], call.out[5] = b->scales[1];
+            op_out(o, ADAMW_M_SCALE, program_persistent(&p, "m_scale", DTYPE_F32, state_blocks, ROLE_STATE));
+            op_out(o, ADAMW_V_SCALE, program_persistent(&p, "v_scale", DTYPE_F32, state_blocks, ROLE_STATE));
+            call.out[ADAMW_M_SCALE] = b->scales[0], call.out[ADAMW_V_SCALE] = b->scales[1];
         }
     } else if (c->kind == OP_ACCUMULATE) {
-        op_in(o, 1, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
-        op_out(o, 0, program_persistent(&p, "acc", c->p, flat, ROLE_GRAD));
-        call.in[1] = &s, call.out[0] = b->arrays[0];
+        op_in(o, ACCUMULATE_SCALARS, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof s), ROLE_INPUT));
+        op_out(o, ACCUMULATE_ACC, program_persistent(&p, "acc", c->p, flat, ROLE_GRAD));
+        call.in[ACCUMULATE_SCALARS] = &s, call.out[ACCUMULATE_ACC] = b->arrays[0];
     } else {
-        op_out(o, 0, program_persistent(&p, "partials", DTYPE_F64, norm_blocks, ROLE_WORK));
-        call.out[0] = b->partials;
+        op_out(o, GRAD_SUMSQ_PARTIALS, program_persistent(&p, "partials", DTYPE_F64, norm_blocks, ROLE_WORK));
+        call.out[GRAD_SUMSQ_PARTIALS] = b->partials;
     }
 
     double best = 1e30, best_triad = 1e30, shares[MAX_ROUNDS];

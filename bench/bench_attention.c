@@ -19,6 +19,9 @@ static double visible_pairs(const attention_case *a) {
     return pairs * (double)a->B * a->H;
 }
 
+SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
+SAME_PLACE(ATTENTION_DOC, ATTENTION_BWD_DOC);
+
 static void measure(roofline *r, const attention_case *a, bool backward) {
     int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
     roofline_op o;
@@ -26,18 +29,18 @@ static void measure(roofline *r, const attention_case *a, bool backward) {
         &o, backward ? OP_ATTENTION_BWD : OP_ATTENTION,
         &(op_attr){
             .batch = a->B, .seq_len = a->T, .n_heads = a->H, .n_kv_heads = a->G, .head_dim = a->D, .scale = 0.125f});
-    roofline_op_random(&o, 0, a->type, SHAPE(N, Q), 1, 1);
-    int32_t *doc = roofline_op_value(&o, false, 1, DTYPE_I32, SHAPE(N));
+    roofline_op_random(&o, ATTENTION_QKV, a->type, SHAPE(N, Q), 1, 1);
+    int32_t *doc = roofline_op_value(&o, false, ATTENTION_DOC, DTYPE_I32, SHAPE(N));
     for (int64_t i = 0; i < N; i++) doc[i] = (int32_t)(i % a->T / a->document * a->document);
     if (backward) {
-        roofline_op_random(&o, 2, a->type, SHAPE(N, Y), 1, 2);
-        float *lse = roofline_op_value(&o, false, 3, DTYPE_F32, SHAPE(a->B, a->H, a->T));
+        roofline_op_random(&o, ATTENTION_BWD_Y, a->type, SHAPE(N, Y), 1, 2);
+        float *lse = roofline_op_value(&o, false, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(a->B, a->H, a->T));
         for (int64_t i = 0; i < a->B * a->H * a->T; i++) lse[i] = 10; /* any number: time does not depend on it */
-        roofline_op_random(&o, 4, a->type, SHAPE(N, Y), 1, 3);
-        roofline_op_value(&o, true, 0, a->type, SHAPE(N, Q));
+        roofline_op_random(&o, ATTENTION_BWD_DY, a->type, SHAPE(N, Y), 1, 3);
+        roofline_op_value(&o, true, ATTENTION_BWD_DQKV, a->type, SHAPE(N, Q));
     } else {
-        roofline_op_value(&o, true, 0, a->type, SHAPE(N, Y));
-        roofline_op_value(&o, true, 1, DTYPE_F32, SHAPE(a->B, a->H, a->T));
+        roofline_op_value(&o, true, ATTENTION_Y, a->type, SHAPE(N, Y));
+        roofline_op_value(&o, true, ATTENTION_LSE, DTYPE_F32, SHAPE(a->B, a->H, a->T));
     }
     char what[128];
     snprintf(what, sizeof what, "%s %s B=%d T=%d H=%d G=%d D=%d doc=%d", backward ? "bwd" : "fwd", dtype_name(a->type),

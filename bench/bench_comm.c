@@ -31,9 +31,9 @@ static kernel_call make_call(racer *r, op_kind kind, const char *in, int64_t n_i
     value_id b = program_value(&r->p, out, DTYPE_F32, SHAPE(n_out), ROLE_COMM, SECTION_MICRO);
     op *o = program_emit(&r->p, kind, SECTION_MICRO);
     o->attr = (op_attr){.axis = AXIS_DATA, .group_size = comm_size(r->c)};
-    op_in(o, 0, a);
-    op_out(o, 0, b);
-    kernel_call k = {.in = {x}, .out = {y}};
+    op_in(o, ALL_GATHER_X, a);
+    op_out(o, ALL_GATHER_Y, b);
+    kernel_call k = {.in = {[ALL_GATHER_X] = x}, .out = {[ALL_GATHER_Y] = y}};
     size_t work = comm_work_bytes(&r->p, o);
     if (work) {
         char name[32];

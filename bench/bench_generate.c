@@ -4,8 +4,8 @@
  * tokens, which is checked. Counted is the time of the steps with their sampling, as generation_report has it. Prefill is
  * measured over the same prompts. The two take turns; the best round of each counts. */
 #include "roofline.h"
-#include "train/export.h"
-#include "train/params.h"
+#include "weights/export.h"
+#include "weights/params.h"
 #include "train/train.h"
 
 #include <unistd.h>

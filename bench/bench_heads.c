@@ -54,6 +54,43 @@ static double run(roofline *r, bench_op *ops, int n) {
     return clock_s() - start;
 }
 
+/* Forward and backward: norm and rotation one after the other, and in one. */
+static void make_ops(roofline *r, program *p, const op_attr *a, const value_id *v, void **data, bench_op pair[2][2],
+                     bench_op fused[2]) {
+    op_attr back = *a;
+    back.inverse = true;
+    pair[0][0] = make(r, p, OP_QK_NORM, a, v, data, (int[]){[QK_NORM_QKV] = QKV, [QK_NORM_GQ] = GQ, [QK_NORM_GK] = GK},
+                      (int[]){[QK_NORM_Y] = BETWEEN, [QK_NORM_RSTD] = RSTD});
+    pair[0][1] = make(r, p, OP_ROPE, a, v, data, (int[]){[ROPE_QKV] = BETWEEN, [ROPE_TABLE] = TABLE, [ROPE_DOC] = DOC},
+                      (int[]){[ROPE_Y] = BETWEEN});
+    fused[0] = make(r, p, OP_QK_NORM_ROPE, a, v, data,
+                    (int[]){[QK_NORM_ROPE_QKV] = QKV,
+                            [QK_NORM_ROPE_GQ] = GQ,
+                            [QK_NORM_ROPE_GK] = GK,
+                            [QK_NORM_ROPE_TABLE] = TABLE,
+                            [QK_NORM_ROPE_DOC] = DOC},
+                    (int[]){[QK_NORM_ROPE_Y] = Y, [QK_NORM_ROPE_RSTD] = RSTD});
+    pair[1][0] = make(r, p, OP_ROPE, &back, v, data, (int[]){[ROPE_QKV] = DY, [ROPE_TABLE] = TABLE, [ROPE_DOC] = DOC},
+                      (int[]){[ROPE_Y] = DY});
+    pair[1][1] = make(r, p, OP_QK_NORM_BWD, a, v, data,
+                      (int[]){[QK_NORM_BWD_QKV] = QKV,
+                              [QK_NORM_BWD_GQ] = GQ,
+                              [QK_NORM_BWD_GK] = GK,
+                              [QK_NORM_BWD_RSTD] = RSTD,
+                              [QK_NORM_BWD_DY] = DY},
+                      (int[]){[QK_NORM_BWD_DQKV] = DQKV, [QK_NORM_BWD_DGQ] = DGQ, [QK_NORM_BWD_DGK] = DGK});
+    fused[1] =
+        make(r, p, OP_QK_NORM_ROPE_BWD, a, v, data,
+             (int[]){[QK_NORM_ROPE_BWD_QKV] = QKV,
+                     [QK_NORM_ROPE_BWD_GQ] = GQ,
+                     [QK_NORM_ROPE_BWD_GK] = GK,
+                     [QK_NORM_ROPE_BWD_TABLE] = TABLE,
+                     [QK_NORM_ROPE_BWD_DOC] = DOC,
+                     [QK_NORM_ROPE_BWD_RSTD] = RSTD,
+                     [QK_NORM_ROPE_BWD_DY] = DY},
+             (int[]){[QK_NORM_ROPE_BWD_DQKV] = DQKV, [QK_NORM_ROPE_BWD_DGQ] = DGQ, [QK_NORM_ROPE_BWD_DGK] = DGK});
+}
+
 static void measure(roofline *r, const heads_case *c) {
     program p;
     program_init(&p);
@@ -83,16 +120,8 @@ static void measure(roofline *r, const heads_case *c) {
         v[i] = program_value(&p, name, kinds[i].type, kinds[i].shape, ROLE_ACTIVATION, SECTION_MICRO);
         data[i] = buffer(&p, v[i]);
     }
-    op_attr back = a;
-    back.inverse = true;
     bench_op pair[2][2], fused[2];
-    pair[0][0] = make(r, &p, OP_QK_NORM, &a, v, data, (int[]){QKV, GQ, GK}, (int[]){BETWEEN, RSTD});
-    pair[0][1] = make(r, &p, OP_ROPE, &a, v, data, (int[]){BETWEEN, TABLE, DOC}, (int[]){BETWEEN});
-    fused[0] = make(r, &p, OP_QK_NORM_ROPE, &a, v, data, (int[]){QKV, GQ, GK, TABLE, DOC}, (int[]){Y, RSTD});
-    pair[1][0] = make(r, &p, OP_ROPE, &back, v, data, (int[]){DY, TABLE, DOC}, (int[]){DY});
-    pair[1][1] = make(r, &p, OP_QK_NORM_BWD, &a, v, data, (int[]){QKV, GQ, GK, RSTD, DY}, (int[]){DQKV, DGQ, DGK});
-    fused[1] = make(r, &p, OP_QK_NORM_ROPE_BWD, &a, v, data, (int[]){QKV, GQ, GK, TABLE, DOC, RSTD, DY},
-                    (int[]){DQKV, DGQ, DGK});
+    make_ops(r, &p, &a, v, data, pair, fused);
     for (int backward = 0; backward < 2; backward++) {
         double best[2] = {1e9, 1e9}, bytes = op_bytes(&p, &fused[backward].op);
         for (int round = 0; round < r->rounds; round++) {

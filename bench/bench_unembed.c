@@ -10,20 +10,25 @@ typedef struct unembed_case {
     dtype type, dw_type;
 } unembed_case;
 
+SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H);
+SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W);
+SAME_PLACE(UNEMBED_LOSS_TARGETS, UNEMBED_LOSS_GRAD_TARGETS);
+SAME_PLACE(UNEMBED_LOSS_LOSSES, UNEMBED_LOSS_GRAD_LOSSES);
+
 static void measure(roofline *r, const unembed_case *u, bool gradient) {
     roofline_op o;
     roofline_op_open(&o, gradient ? OP_UNEMBED_LOSS_GRAD : OP_UNEMBED_LOSS,
                      &(op_attr){.chunk_bytes = u->chunk_mib << 20});
-    roofline_op_random(&o, 0, u->type, SHAPE(u->N, u->C), 1, 1);
-    roofline_op_random(&o, 1, u->type, SHAPE(u->V, u->C), 0.05f, 2);
-    int32_t *targets = roofline_op_value(&o, false, 2, DTYPE_I32, SHAPE(u->N));
+    roofline_op_random(&o, UNEMBED_LOSS_H, u->type, SHAPE(u->N, u->C), 1, 1);
+    roofline_op_random(&o, UNEMBED_LOSS_W, u->type, SHAPE(u->V, u->C), 0.05f, 2);
+    int32_t *targets = roofline_op_value(&o, false, UNEMBED_LOSS_TARGETS, DTYPE_I32, SHAPE(u->N));
     for (int64_t i = 0; i < u->N; i++) targets[i] = (int32_t)rng_below(3, (uint64_t)i, (uint64_t)u->V);
-    roofline_op_value(&o, true, 0, DTYPE_F32, SHAPE(u->N));
+    roofline_op_value(&o, true, UNEMBED_LOSS_LOSSES, DTYPE_F32, SHAPE(u->N));
     if (gradient) {
-        step_scalars *s = roofline_op_value(&o, false, 4, DTYPE_U8, SHAPE((int64_t)sizeof *s));
+        step_scalars *s = roofline_op_value(&o, false, UNEMBED_LOSS_GRAD_SCALARS, DTYPE_U8, SHAPE((int64_t)sizeof *s));
         s->seed = 1;
-        roofline_op_value(&o, true, 1, u->type, SHAPE(u->N, u->C));
-        roofline_op_value(&o, true, 2, u->dw_type, SHAPE(u->V, u->C));
+        roofline_op_value(&o, true, UNEMBED_LOSS_GRAD_DH, u->type, SHAPE(u->N, u->C));
+        roofline_op_value(&o, true, UNEMBED_LOSS_GRAD_DW, u->dw_type, SHAPE(u->V, u->C));
     }
     char what[128];
     snprintf(what, sizeof what, "%s %s%s N=%d C=%d V=%d %d MiB", gradient ? "grad" : "loss", dtype_name(u->type),

@@ -58,20 +58,20 @@ void fake_allocate(void) {
 }
 
 static void kernel_add(backend_context *c, const kernel_call *k) {
-    const float *a = k->in[0], *b = k->in[1];
-    float *y = k->out[0];
-    for (int64_t i = 0; i < shape_count(&call_out(k, 0)->shape); i++) y[i] = a[i] + b[i];
+    const float *a = k->in[ADD_A], *b = k->in[ADD_B];
+    float *y = k->out[ADD_Y];
+    for (int64_t i = 0; i < shape_count(&call_out(k, ADD_Y)->shape); i++) y[i] = a[i] + b[i];
 }
 
 static void kernel_gelu(backend_context *c, const kernel_call *k) {
-    const float *x = k->in[0];
-    float *y = k->out[0];
+    const float *x = k->in[GELU_X];
+    float *y = k->out[GELU_Y];
     memset(k->work, 0xff, FAKE_WORK_BYTES); /* NaN everywhere: scratch must not be taken for a result */
-    for (int64_t i = 0; i < shape_count(&call_out(k, 0)->shape); i++) y[i] = logf(x[i]);
+    for (int64_t i = 0; i < shape_count(&call_out(k, GELU_Y)->shape); i++) y[i] = logf(x[i]);
 }
 
 static void kernel_copy(backend_context *c, const kernel_call *k) {
-    memcpy(k->out[0], k->in[0], value_bytes(call_out(k, 0)));
+    memcpy(k->out[COPY_Y], k->in[COPY_X], value_bytes(call_out(k, COPY_Y)));
 }
 
 static void kernel_cast(backend_context *c, const kernel_call *k) { fake_allocate(); }
@@ -90,8 +90,8 @@ static void kernel_swiglu(backend_context *c, const kernel_call *k) {
 }
 
 static void kernel_rope_table(backend_context *c, const kernel_call *k) {
-    float *table = k->out[0];
-    for (int64_t i = 0; i < shape_count(&call_out(k, 0)->shape); i++) table[i] = 1;
+    float *table = k->out[ROPE_TABLE_TABLE];
+    for (int64_t i = 0; i < shape_count(&call_out(k, ROPE_TABLE_TABLE)->shape); i++) table[i] = 1;
 }
 
 const backend *fake_backend(void) {

@@ -1,8 +1,8 @@
 #pragma once
 /* hf.h - a Hugging Face directory opened and run, for tests. */
-#include "train/export.h"
-#include "train/params.h"
-#include "train/weights.h"
+#include "weights/export.h"
+#include "weights/params.h"
+#include "weights/load.h"
 
 typedef struct hf_model {
     model_config config;

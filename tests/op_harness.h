@@ -2,10 +2,10 @@
 /* op_harness.h - run one op of one backend on buffers with guard words, and read the result as doubles.
  *
  *     op_case *t = op_case_open(OP_GELU, &(op_attr){0});
- *     op_case_random(t, 0, DTYPE_BF16, SHAPE(7, 33), 1.0, 42);   // input 0: normal numbers, rounded to the dtype
- *     op_case_output(t, 0, DTYPE_BF16, SHAPE(7, 33));            // output 0: poisoned before the run
- *     op_case_run(t, 2);                                         // 2 threads; fails the test if a guard word changed
- *     double *x = op_case_input_values(t, 0), *y = op_case_values(t, 0);   // owned by the case
+ *     op_case_random(t, GELU_X, DTYPE_BF16, SHAPE(7, 33), 1.0, 42);   // normal numbers, rounded to the dtype
+ *     op_case_output(t, GELU_Y, DTYPE_BF16, SHAPE(7, 33));            // poisoned before the run
+ *     op_case_run(t, 2);                                    // 2 threads; fails the test if a guard word changed
+ *     double *x = op_case_input_values(t, GELU_X), *y = op_case_values(t, GELU_Y);   // owned by the case
  *     ...
  *     op_case_close(t);
  *

@@ -1,7 +1,7 @@
 /* rank_runs.c - see rank_runs.h. */
 #include "rank_runs.h"
 #include "train/batch.h"
-#include "train/params.h"
+#include "weights/params.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -59,14 +59,15 @@ typedef struct call {
     kernel_call k;
 } call;
 
+/* x and y have one place in every collective (acc of REDUCE_SCATTER too): that of ALL_GATHER. */
 static void call_init(call *t, op_kind kind, axis a, int n, dtype type, int64_t n_x, int64_t n_y) {
     program_init(&t->p);
     value_id x = program_value(&t->p, "x", type, SHAPE(MAX(n_x, 1)), ROLE_GRAD, SECTION_MICRO);
     value_id y = program_value(&t->p, "y", type, SHAPE(MAX(n_y, 1)), ROLE_GRAD, SECTION_MICRO);
     t->o = program_emit(&t->p, kind, SECTION_MICRO);
     t->o->attr = (op_attr){.axis = a, .group_size = n};
-    if (n_x) op_in(t->o, 0, x);
-    if (n_y) op_out(t->o, 0, y);
+    if (n_x) op_in(t->o, ALL_GATHER_X, x);
+    if (n_y) op_out(t->o, ALL_GATHER_Y, y);
     t->k = (kernel_call){.program = &t->p, .op = t->o};
     size_t work = comm_work_bytes(&t->p, t->o);
     if (work) {
@@ -131,8 +132,8 @@ static void check_guard(const operands *o, const char *what) {
 }
 
 static void run(ranks *r, call *t, const operands *o) {
-    t->k.in[0] = t->o->in[0] ? o->x : NULL;
-    t->k.out[0] = t->o->out[0] ? o->y : NULL;
+    t->k.in[ALL_GATHER_X] = t->o->in[ALL_GATHER_X] ? o->x : NULL;
+    t->k.out[ALL_GATHER_Y] = t->o->out[ALL_GATHER_Y] ? o->y : NULL;
     comm_traffic before = comm_traffic_so_far(r->c), after;
     CHECK_OK(comm_run(r->c, &t->k));
     after = comm_traffic_so_far(r->c);
@@ -287,22 +288,25 @@ static void check_accumulation(ranks *r, axis a, where w, dtype type, int64_t fi
     value_id x = program_value(&one, "x", type, SHAPE((int64_t)n), ROLE_GRAD, SECTION_MICRO);
     value_id acc = program_value(&one, "acc", type, SHAPE((int64_t)n), ROLE_GRAD, SECTION_MICRO);
     op *accumulate = program_emit(&one, OP_ACCUMULATE, SECTION_MICRO);
-    op_in(accumulate, 0, x);
-    op_out(accumulate, 0, acc);
+    op_in(accumulate, ACCUMULATE_X, x);
+    op_out(accumulate, ACCUMULATE_ACC, acc);
     accumulate->attr = t.o->attr;
     operands o = place(r, w, bytes * (size_t)members, bytes);
     uint8_t *part = mem_alloc(bytes), *expected = mem_alloc(bytes);
     step_scalars here = {.step = 5, .noise_lo = 3, .noise_hi = 9}, alone = here;
     for (int micro = 0; micro < 3; micro++) {
         here.micro = (uint32_t)micro;
-        t.k.in[1] = &here;
+        t.k.in[REDUCE_SCATTER_SCALARS] = &here;
         fill(o.x, type, n * (size_t)members, world_rank, 0, 7 + micro);
         run(r, &t, &o);
         for (int m = 0; m < members; m++) {
             alone.micro = (uint32_t)(micro * members + m);
             fill(part, type, n, comm_rank_at(r->c, a, m), n * (size_t)index, 7 + micro);
-            b->kernels[OP_ACCUMULATE](
-                context, &(kernel_call){.program = &one, .op = accumulate, .in = {part, &alone}, .out = {expected}});
+            kernel_call add = {.program = &one,
+                               .op = accumulate,
+                               .in = {[ACCUMULATE_X] = part, [ACCUMULATE_SCALARS] = &alone},
+                               .out = {[ACCUMULATE_ACC] = expected}};
+            b->kernels[OP_ACCUMULATE](context, &add);
         }
     }
     check_bytes(o.y, expected, bytes, "REDUCE_SCATTER over micro-batches", type, n);
@@ -392,8 +396,8 @@ static void check_chain(comm *calm, bool messages) {
         call t;
         call_init(&t, OP_ALL_GATHER, waits_on[world_rank], 2, DTYPE_F32, 10, 20);
         operands m = place(&r, WHERE_OWN, 40, 80);
-        t.k.in[0] = m.x;
-        t.k.out[0] = m.y;
+        t.k.in[ALL_GATHER_X] = m.x;
+        t.k.out[ALL_GATHER_Y] = m.y;
         CHECK(comm_run(r.c, &t.k) == ERR_RUN, "it came");
         call_fini(&t);
     }
@@ -425,8 +429,8 @@ static void check_failures(void) {
         snprintf(rank_text, sizeof rank_text, "rank %d (", size - 1);
         call_init(&t, OP_ALL_GATHER, AXIS_DATA, size, DTYPE_F32, 10, 10 * size);
         operands m = place(&r, WHERE_OWN, 40, 40 * (size_t)size);
-        t.k.in[0] = m.x;
-        t.k.out[0] = m.y;
+        t.k.in[ALL_GATHER_X] = m.x;
+        t.k.out[ALL_GATHER_Y] = m.y;
         if (world_rank == size - 1) {
             comm_fail(r.c, ERR_IO, "the disk is full");
         } else {
@@ -450,8 +454,8 @@ static void check_failures(void) {
     bool odd = world_rank == size - 1;
     call_init(&t, odd ? OP_ALL_REDUCE : OP_ALL_GATHER, AXIS_DATA, size, DTYPE_F32, 10, odd ? 10 : 10 * size);
     operands m = place(&r, WHERE_SHARED, 40, 40 * (size_t)size);
-    t.k.in[0] = m.x;
-    t.k.out[0] = m.y;
+    t.k.in[ALL_GATHER_X] = m.x;
+    t.k.out[ALL_GATHER_Y] = m.y;
     CHECK(comm_run(r.c, &t.k) == ERR_BUG && strstr(error_message(), "is in all_"), "%s", error_message());
     call_fini(&t);
     ranks_close(&r);
@@ -508,8 +512,8 @@ static int play(const char *how) {
         if (step == 3 && it && strcmp(how, "crash") == 0) abort();
         if (step == 3 && !it && strcmp(how, "busy") == 0) pause(); /* these compute when the other dies */
         if (step == 3 && it && strcmp(how, "busy") == 0) raise(SIGKILL);
-        t.k.in[0] = m.x;
-        t.k.out[0] = m.y;
+        t.k.in[ALL_GATHER_X] = m.x;
+        t.k.out[ALL_GATHER_Y] = m.y;
         rc = comm_run(r.c, &t.k);
     }
     fprintf(stderr, "rank %d ends: %s\n", world_rank, error_message());

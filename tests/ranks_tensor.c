@@ -5,7 +5,7 @@
  * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
  * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
 #include "rank_runs.h"
-#include "train/params.h"
+#include "weights/params.h"
 
 #include <stdlib.h>
 

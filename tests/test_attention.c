@@ -122,27 +122,28 @@ static void check(const dims *d, dtype t, const int32_t *doc, double size, uint6
     double *dqkv = mem_alloc((size_t)(N * Q) * 8);
 
     op_case *f = op_case_open(OP_ATTENTION, &a);
-    op_case_random(f, 0, t, SHAPE(N, Q), size, seed);
-    op_case_ints(f, 1, SHAPE(N), doc);
-    op_case_output(f, 0, t, SHAPE(N, Y));
-    op_case_output(f, 1, DTYPE_F32, SHAPE(d->B, d->H, d->T));
+    op_case_random(f, ATTENTION_QKV, t, SHAPE(N, Q), size, seed);
+    op_case_ints(f, ATTENTION_DOC, SHAPE(N), doc);
+    op_case_output(f, ATTENTION_Y, t, SHAPE(N, Y));
+    op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T));
     op_case_run(f, 2);
-    reference_forward(d, op_case_input_values(f, 0), doc, a.scale, y, lse);
-    check_error("y", d, t, f, 0, y, bound(t));
-    check_error("lse", d, t, f, 1, lse, bound(DTYPE_F32));
+    reference_forward(d, op_case_input_values(f, ATTENTION_QKV), doc, a.scale, y, lse);
+    check_error("y", d, t, f, ATTENTION_Y, y, bound(t));
+    check_error("lse", d, t, f, ATTENTION_LSE, lse, bound(DTYPE_F32));
     op_case_close(f);
 
     op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
-    op_case_random(g, 0, t, SHAPE(N, Q), size, seed);
-    op_case_ints(g, 1, SHAPE(N), doc);
-    op_case_floats(g, 2, t, SHAPE(N, Y), y);
-    op_case_floats(g, 3, DTYPE_F32, SHAPE(d->B, d->H, d->T), lse);
-    op_case_random(g, 4, t, SHAPE(N, Y), 1.0, seed + 1);
-    op_case_output(g, 0, t, SHAPE(N, Q));
+    op_case_random(g, ATTENTION_BWD_QKV, t, SHAPE(N, Q), size, seed);
+    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), doc);
+    op_case_floats(g, ATTENTION_BWD_Y, t, SHAPE(N, Y), y);
+    op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T), lse);
+    op_case_random(g, ATTENTION_BWD_DY, t, SHAPE(N, Y), 1.0, seed + 1);
+    op_case_output(g, ATTENTION_BWD_DQKV, t, SHAPE(N, Q));
     op_case_run(g, 2);
-    reference_backward(d, op_case_input_values(g, 0), doc, a.scale, op_case_input_values(g, 2),
-                       op_case_input_values(g, 3), op_case_input_values(g, 4), dqkv);
-    check_error("dqkv", d, t, g, 0, dqkv, bound(t));
+    reference_backward(d, op_case_input_values(g, ATTENTION_BWD_QKV), doc, a.scale,
+                       op_case_input_values(g, ATTENTION_BWD_Y), op_case_input_values(g, ATTENTION_BWD_LSE),
+                       op_case_input_values(g, ATTENTION_BWD_DY), dqkv);
+    check_error("dqkv", d, t, g, ATTENTION_BWD_DQKV, dqkv, bound(t));
     op_case_close(g);
     free(y);
     free(lse);
@@ -250,17 +251,17 @@ static void backward_matches_finite_differences(void **state) {
     op_attr a = attr_of(&d);
     int32_t *doc = documents(&d, 5);
     op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
-    op_case_random(g, 0, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
-    double *x = op_case_input_values(g, 0), *y = mem_alloc((size_t)(N * Y) * 8);
+    op_case_random(g, ATTENTION_BWD_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
+    double *x = op_case_input_values(g, ATTENTION_BWD_QKV), *y = mem_alloc((size_t)(N * Y) * 8);
     double *lse = mem_alloc((size_t)(d.B * d.H * d.T) * 8);
     reference_forward(&d, x, doc, a.scale, y, lse);
-    op_case_ints(g, 1, SHAPE(N), doc);
-    op_case_floats(g, 2, DTYPE_F32, SHAPE(N, Y), y);
-    op_case_floats(g, 3, DTYPE_F32, SHAPE(d.B, d.H, d.T), lse);
-    op_case_random(g, 4, DTYPE_F32, SHAPE(N, Y), 1.0, 4);
-    op_case_output(g, 0, DTYPE_F32, SHAPE(N, Q));
+    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), doc);
+    op_case_floats(g, ATTENTION_BWD_Y, DTYPE_F32, SHAPE(N, Y), y);
+    op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(d.B, d.H, d.T), lse);
+    op_case_random(g, ATTENTION_BWD_DY, DTYPE_F32, SHAPE(N, Y), 1.0, 4);
+    op_case_output(g, ATTENTION_BWD_DQKV, DTYPE_F32, SHAPE(N, Q));
     op_case_run(g, 2);
-    const double *dy = op_case_input_values(g, 4), *dx = op_case_values(g, 0), e = 1e-4;
+    const double *dy = op_case_input_values(g, ATTENTION_BWD_DY), *dx = op_case_values(g, ATTENTION_BWD_DQKV), e = 1e-4;
     for (int n = 0; n < 60; n++) {
         int64_t at = (int64_t)rng_below(8, (uint64_t)n, (uint64_t)(N * Q));
         double kept = x[at], f[2];
@@ -285,16 +286,16 @@ static void *forward_bits(const dims *d, dtype t, const double *qkv, const int32
     int64_t N = d->B * d->T, Y = (int64_t)d->H * d->D;
     op_attr a = attr_of(d);
     op_case *f = op_case_open(OP_ATTENTION, &a);
-    op_case_floats(f, 0, t, SHAPE(N, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
-    op_case_ints(f, 1, SHAPE(N), doc);
-    op_case_output(f, 0, t, SHAPE(N, Y));
-    op_case_output(f, 1, DTYPE_F32, SHAPE(d->B, d->H, d->T));
+    op_case_floats(f, ATTENTION_QKV, t, SHAPE(N, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
+    op_case_ints(f, ATTENTION_DOC, SHAPE(N), doc);
+    op_case_output(f, ATTENTION_Y, t, SHAPE(N, Y));
+    op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T));
     op_case_run(f, 2);
     double *y = mem_alloc((size_t)(N * Y) * 8);
-    memcpy(y, op_case_values(f, 0), (size_t)(N * Y) * 8);
+    memcpy(y, op_case_values(f, ATTENTION_Y), (size_t)(N * Y) * 8);
     if (lse) {
         *lse = mem_alloc((size_t)(d->B * d->H * d->T) * 8);
-        memcpy(*lse, op_case_values(f, 1), (size_t)(d->B * d->H * d->T) * 8);
+        memcpy(*lse, op_case_values(f, ATTENTION_LSE), (size_t)(d->B * d->H * d->T) * 8);
     }
     op_case_close(f);
     return y;
@@ -405,14 +406,14 @@ static void nan_is_never_hidden(void **state) {
     double *dy = random_doubles(N * d.D, 7), *lse = mem_alloc((size_t)N * 8);
     dy[bad * d.D] = NAN;
     int32_t *one = one_document(&d);
-    op_case_random(g, 0, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
-    op_case_ints(g, 1, SHAPE(N), one);
-    op_case_random(g, 2, DTYPE_F32, SHAPE(N, d.D), 1.0, 4);
-    op_case_floats(g, 3, DTYPE_F32, SHAPE(1, 1, N), lse);
-    op_case_floats(g, 4, DTYPE_F32, SHAPE(N, d.D), dy);
-    op_case_output(g, 0, DTYPE_F32, SHAPE(N, Q));
+    op_case_random(g, ATTENTION_BWD_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
+    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), one);
+    op_case_random(g, ATTENTION_BWD_Y, DTYPE_F32, SHAPE(N, d.D), 1.0, 4);
+    op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(1, 1, N), lse);
+    op_case_floats(g, ATTENTION_BWD_DY, DTYPE_F32, SHAPE(N, d.D), dy);
+    op_case_output(g, ATTENTION_BWD_DQKV, DTYPE_F32, SHAPE(N, Q));
     op_case_run(g, 2);
-    const double *dx = op_case_values(g, 0);
+    const double *dx = op_case_values(g, ATTENTION_BWD_DQKV);
     assert_true(isnan(dx[bad * Q])); /* dq of the row itself */
     for (int64_t i = 0; i <= bad; i++) assert_true(isnan(dx[i * Q + 2 * d.D]) && isnan(dx[i * Q + d.D]));
     assert_true(isfinite(dx[(N - 1) * Q]));
@@ -447,7 +448,7 @@ static void scratch_is_linear_in_sequence_length(void **state) {
             op_attr a = attr_of(&d);
             op *o = program_emit(&p, backward ? OP_ATTENTION_BWD : OP_ATTENTION, SECTION_MICRO);
             o->attr = a;
-            op_in(o, 0, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(d.B * d.T, 24 * 64), ROLE_INPUT));
+            op_in(o, ATTENTION_QKV, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(d.B * d.T, 24 * 64), ROLE_INPUT));
             bytes[longer][backward] = backend_cpu()->work_bytes(&p, o, 4);
             program_fini(&p);
         }
@@ -460,7 +461,7 @@ static void scratch_is_linear_in_sequence_length(void **state) {
     program_init(&p);
     op *o = program_emit(&p, OP_ATTENTION_BWD, SECTION_MICRO);
     o->attr = attr_of(&few);
-    op_in(o, 0, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(few.T, 3 * 64), ROLE_INPUT));
+    op_in(o, ATTENTION_BWD_QKV, program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(few.T, 3 * 64), ROLE_INPUT));
     assert_true(backend_cpu()->work_bytes(&p, o, 4) <= (size_t)(32 * 2 * 2048 + 16384) * 64 * 4 + (4u << 20));
     program_fini(&p);
 }

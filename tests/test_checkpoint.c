@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "fake_backend.h"
-#include "train/checkpoint_io.h"
-#include "train/checkpoint_seal.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/seal.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

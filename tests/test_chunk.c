@@ -30,15 +30,15 @@ static void products_are_added_to_what_is_there(void **state) {
         double before[OUT * IN], expected[OUT * IN], largest;
         for (int i = 0; i < OUT * IN; i++) expected[i] = before[i] = (double)(i % 17) - 8;
         op_case *c = op_case_open(OP_LINEAR_DW_ADD, &(op_attr){0});
-        op_case_random(c, 0, types[t], SHAPE(N, OUT), 1.0, 3);
-        op_case_random(c, 1, types[t], SHAPE(N, IN), 1.0, 4);
-        op_case_output_floats(c, 0, DTYPE_F32, SHAPE(OUT, IN), before);
+        op_case_random(c, LINEAR_DW_ADD_DY, types[t], SHAPE(N, OUT), 1.0, 3);
+        op_case_random(c, LINEAR_DW_ADD_X, types[t], SHAPE(N, IN), 1.0, 4);
+        op_case_output_floats(c, LINEAR_DW_ADD_DW, DTYPE_F32, SHAPE(OUT, IN), before);
         op_case_run(c, 2);
-        const double *dy = op_case_input_values(c, 0), *x = op_case_input_values(c, 1);
+        const double *dy = op_case_input_values(c, LINEAR_DW_ADD_DY), *x = op_case_input_values(c, LINEAR_DW_ADD_X);
         for (int n = 0; n < N; n++)
             for (int o = 0; o < OUT; o++)
                 for (int i = 0; i < IN; i++) expected[o * IN + i] += dy[n * OUT + o] * x[n * IN + i];
-        double error = op_case_error(c, 0, expected, &largest);
+        double error = op_case_error(c, LINEAR_DW_ADD_DW, expected, &largest);
         if (error > N * 0x1p-24) fail_msg("%s: error %g", dtype_name(types[t]), error);
         op_case_close(c);
     }

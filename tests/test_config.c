@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "cli/config.h"
+#include "settings/config.h"
 #include <math.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -66,7 +66,7 @@ static void assert_same(const config *a, const config *b) {
 #define SETTING(key, field, type, range, initial, word, aliases, help) \
     field_equal(key, _Generic(a->field, const char *: "text", default: "number"), &a->field, &b->field,              \
                 sizeof a->field, strcmp(#type, "PAIR") == 0);
-#include "cli/config.def"
+#include "settings/config.def"
 #undef SETTING
     assert_int_equal(a->data.seed, b->data.seed);
 }
@@ -559,7 +559,7 @@ static void check_range(const char *key, const char *type, const char *range) {
 
 static void test_every_bound_of_every_row(void **state) {
 #define SETTING(key, field, type, range, initial, word, aliases, help) check_range(key, #type, range);
-#include "cli/config.def"
+#include "settings/config.def"
 #undef SETTING
 }
 
@@ -594,7 +594,7 @@ static void test_every_row_reads_back_and_is_reported(void **state) {
     assert_int_equal(config_set(&c, assignment, "--set"), OK);                                   \
     assert_true(config_was_given(&c, key));                                                      \
     assert_reads_back(&c);
-#include "cli/config.def"
+#include "settings/config.def"
 #undef SETTING
     assert_int_equal(row, config_count());
     config_fini(&c);
@@ -743,7 +743,7 @@ static void test_help_shows_every_row(void **state) {
     assert_non_null(strstr(text, help));                               \
     assert_non_null(strstr(text, "default " initial));                 \
     if (range[0] == '[' || range[0] == '(') assert_non_null(strstr(text, range));
-#include "cli/config.def"
+#include "settings/config.def"
 #undef SETTING
     free(text);
 }

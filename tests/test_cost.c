@@ -38,12 +38,12 @@ static value_id add_value(program *p, const char *name, tier t) {
 
 static void emit_add(program *p, value_id a, value_id b, value_id y) {
     op *o = program_emit(p, OP_ADD, SECTION_MICRO);
-    op_in(o, 0, a), op_in(o, 1, b), op_out(o, 0, y);
+    op_in(o, ADD_A, a), op_in(o, ADD_B, b), op_out(o, ADD_Y, y);
 }
 
 static void emit_copy(program *p, value_id x, value_id y, stream s) {
     op *o = program_emit(p, OP_COPY, SECTION_MICRO);
-    op_in(o, 0, x), op_out(o, 0, y);
+    op_in(o, COPY_X, x), op_out(o, COPY_Y, y);
     o->stream = s;
 }
 
@@ -221,8 +221,8 @@ static void adamw_runs_where_its_op_says(void **state) {
     static const char *const names[] = {"g", "p", "m", "v"};
     for (int i = 0; i < 4; i++) v[i] = add_value(&p, names[i], TIER_HOST);
     op *o = program_emit(&p, OP_ADAMW, SECTION_MICRO);
-    op_in(o, 0, v[0]), op_in(o, 1, clip), op_in(o, 2, scalars);
-    op_out(o, 0, v[1]), op_out(o, 2, v[2]), op_out(o, 3, v[3]);
+    op_in(o, ADAMW_G, v[0]), op_in(o, ADAMW_CLIP, clip), op_in(o, ADAMW_SCALARS, scalars);
+    op_out(o, ADAMW_P, v[1]), op_out(o, ADAMW_M, v[2]), op_out(o, ADAMW_V, v[3]);
     o->at = TIER_HOST;
     o->stream = STREAM_HOST;
     h.device_bandwidth = 0.1e9;                               /* it has nothing to do with the device */
@@ -307,8 +307,10 @@ static size_t accesses(const program *p, const op *o, access *out) {
         const value *v = program_get(p, o->in[i]);
         out[n++] = (access){v->tier, v->offset, v->offset + value_bytes(v), false};
     }
-    const value *v = program_get(p, o->out[0]);
-    out[n++] = (access){v->tier, v->offset, v->offset + value_bytes(v), true};
+    for (int i = 0; i < op_output_count(o->kind); i++) {
+        const value *v = program_get(p, o->out[i]);
+        out[n++] = (access){v->tier, v->offset, v->offset + value_bytes(v), true};
+    }
     return n;
 }
 
@@ -411,7 +413,7 @@ static void an_op_takes_the_longer_of_arithmetic_and_memory(void **state) {
     value_id w = program_value(&p, "w", DTYPE_BF16, SHAPE(300, 200), ROLE_PARAM, SECTION_MICRO);
     value_id y = program_value(&p, "y", DTYPE_BF16, SHAPE(100, 300), ROLE_ACTIVATION, SECTION_MICRO);
     op *o = program_emit(&p, OP_LINEAR, SECTION_MICRO);
-    op_in(o, 0, x), op_in(o, 1, w), op_out(o, 0, y);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w), op_out(o, LINEAR_Y, y);
     assert_float_equal(op_seconds(&p, &h, 0), 2 * (20000 + 60000 + 30000) / 1e9, 1e-12);
     h.matrix[DTYPE_BF16] = 1e9;
     assert_float_equal(op_seconds(&p, &h, 0), 2.0 * 100 * 200 * 300 / 1e9, 1e-12);
@@ -429,10 +431,10 @@ static void bytes_are_those_that_move(void **state) {
     value_id table = program_value(&p, "table", DTYPE_F32, SHAPE(V, C), ROLE_PARAM, SECTION_MICRO);
     value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(T, C), ROLE_ACTIVATION, SECTION_MICRO);
     op *o = program_emit(&p, OP_EMBED, SECTION_MICRO);
-    op_in(o, 0, tokens), op_in(o, 1, table), op_out(o, 0, x);
+    op_in(o, EMBED_TOKENS, tokens), op_in(o, EMBED_TABLE, table), op_out(o, EMBED_X, x);
     assert_float_equal(op_bytes(&p, &p.ops[0]), T * 4 + 2 * T * C * F, 0); /* rows of the tokens, not the table */
     o = program_emit(&p, OP_EMBED_BWD_ADD, SECTION_MICRO);
-    op_in(o, 0, tokens), op_in(o, 1, x), op_out(o, 0, table);
+    op_in(o, EMBED_BWD_ADD_TOKENS, tokens), op_in(o, EMBED_BWD_ADD_DY, x), op_out(o, EMBED_BWD_ADD_DTABLE, table);
     assert_float_equal(op_bytes(&p, &p.ops[1]), T * 4 + 3 * T * C * F, 0);
     value_id g = program_value(&p, "g", DTYPE_F32, SHAPE(V), ROLE_GRAD, SECTION_UPDATE);
     value_id w = program_value(&p, "w", DTYPE_BF16, SHAPE(V), ROLE_PARAM, SECTION_UPDATE);
@@ -441,11 +443,13 @@ static void bytes_are_those_that_move(void **state) {
         s[i] =
             program_value(&p, (const char *[]){"master", "m", "v"}[i], DTYPE_F32, SHAPE(V), ROLE_STATE, SECTION_UPDATE);
     o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
-    op_in(o, 0, g), op_out(o, 0, w), op_out(o, 1, s[0]), op_out(o, 2, s[1]), op_out(o, 3, s[2]);
+    op_in(o, ADAMW_G, g), op_out(o, ADAMW_P, w), op_out(o, ADAMW_MASTER, s[0]), op_out(o, ADAMW_M, s[1]),
+        op_out(o, ADAMW_V, s[2]);
     assert_float_equal(op_bytes(&p, &p.ops[2]), 30.0 * V, 0);
     double rounded_to_nearest = op_flops(&p, &p.ops[2]);
     assert_float_equal(rounded_to_nearest, HARDWARE_ADAMW_FLOPS * V, 0);
-    p.ops[2].out[1] = NO_VALUE; /* without a master the bf16 parameter is rounded with noise, which is work */
+    p.ops[2].out[ADAMW_MASTER] =
+        NO_VALUE; /* without a master the bf16 parameter is rounded with noise, which is work */
     assert_true(op_flops(&p, &p.ops[2]) > rounded_to_nearest);
     program_fini(&p);
 }
@@ -465,13 +469,14 @@ static void noise_on_the_host_takes_time(void **state) {
         state_of[i] =
             program_value(&p, (const char *[]){"p", "m", "v"}[i], DTYPE_BF16, SHAPE(COUNT), ROLE_STATE, SECTION_MICRO);
     op *o = program_emit(&p, OP_ACCUMULATE, SECTION_MICRO);
-    op_in(o, 0, g), op_out(o, 0, g);
+    op_in(o, ACCUMULATE_X, g), op_out(o, ACCUMULATE_ACC, g);
     o->at = TIER_HOST;
     o = program_emit(&p, OP_ACCUMULATE, SECTION_MICRO);
-    op_in(o, 0, wide), op_out(o, 0, wide);
+    op_in(o, ACCUMULATE_X, wide), op_out(o, ACCUMULATE_ACC, wide);
     o->at = TIER_HOST;
     o = program_emit(&p, OP_ADAMW, SECTION_MICRO);
-    op_in(o, 0, g), op_out(o, 0, state_of[0]), op_out(o, 2, state_of[1]), op_out(o, 3, state_of[2]);
+    op_in(o, ADAMW_G, g), op_out(o, ADAMW_P, state_of[0]), op_out(o, ADAMW_M, state_of[1]),
+        op_out(o, ADAMW_V, state_of[2]);
     o->at = TIER_HOST;
     double ns = 1e9 / COUNT;
     const double small = 1e-4;                                   /* ns: factors and scalars of the step */
@@ -567,7 +572,7 @@ static double message_ms(op_kind kind, axis a, int group, const hardware *h, con
     value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
     value_id y = program_value(&p, "y", DTYPE_F32, SHAPE(8 * N), ROLE_COMM, SECTION_MICRO);
     op *o = program_emit(&p, kind, SECTION_MICRO);
-    op_in(o, 0, x), op_out(o, 0, y);
+    op_in(o, ALL_GATHER_X, x), op_out(o, ALL_GATHER_Y, y); /* as in every collective */
     o->attr.axis = a, o->attr.group_size = group;
     const char *missing = NULL;
     double s = cost_op_seconds(&p, &p.ops[0], h, m, &missing);

@@ -30,10 +30,10 @@ static product linear(program *p, op_kind kind, shape first, shape second, shape
         v[i] =
             program_persistent(p, name, i == 2 && kind == OP_LINEAR_DW ? DTYPE_F32 : DTYPE_BF16, shapes[i], ROLE_INPUT);
     }
-    op_in(o, 0, v[0]), op_in(o, 1, v[1]), op_out(o, 0, v[2]);
-    if (bias) op_in(o, 2, v[3]);
+    op_in(o, LINEAR_X, v[0]), op_in(o, LINEAR_W, v[1]), op_out(o, LINEAR_Y, v[2]); /* or what has their places */
+    if (bias) op_in(o, LINEAR_B, v[3]);
     product q = linear_product(p, o);
-    assert_int_equal(cuda_gemm_work_bytes(p, o), product_work_bytes(&q));
+    assert_int_equal(cuda_work_bytes(p, o, 1), product_work_bytes(&q));
     return q;
 }
 
@@ -65,12 +65,12 @@ static void products_of_8_bits_are_rows_times_rows(void **state) {
     for (int i = 0; i < 6; i++) v[i] = program_persistent(&p, names[i], types[i], shapes[i], ROLE_INPUT);
     op *o = program_emit(&p, OP_LINEAR8, SECTION_MICRO);
     for (int i = 0; i < 5; i++) op_in(o, i, v[i]);
-    op_out(o, 0, v[5]);
+    op_out(o, LINEAR8_Y, v[5]);
     product q = linear8_product(&p, o);
     check_product(&q, N, OUT, IN, IN, IN, OUT);
     assert_true(!q.a_turned && q.b_turned && q.bias && q.short_sums && q.type == DTYPE_F8E4M3);
     assert_false(product_may_split(&q));
-    assert_int_equal(cuda_gemm_work_bytes(&p, o), product_work_bytes(&q));
+    assert_int_equal(cuda_work_bytes(&p, o, 1), product_work_bytes(&q));
     o->attr.over_tokens = true;
     assert_false(linear8_product(&p, o).short_sums);
     program_fini(&p);
@@ -127,14 +127,14 @@ static unembed_plan plan_of(const unembed_case *k) {
     program_init(&p);
     op *o = program_emit(&p, k->gradient ? OP_UNEMBED_LOSS_GRAD : OP_UNEMBED_LOSS, SECTION_MICRO);
     o->attr.chunk_bytes = k->budget;
-    op_in(o, 0, program_persistent(&p, "h", k->type, SHAPE(k->N, k->C), ROLE_INPUT));
-    op_in(o, 1, program_persistent(&p, "w", k->type, SHAPE(k->V, k->C), ROLE_PARAM));
+    op_in(o, UNEMBED_LOSS_H, program_persistent(&p, "h", k->type, SHAPE(k->N, k->C), ROLE_INPUT));
+    op_in(o, UNEMBED_LOSS_W, program_persistent(&p, "w", k->type, SHAPE(k->V, k->C), ROLE_PARAM));
     if (k->gradient) {
-        op_out(o, 1, program_persistent(&p, "dh", k->type, SHAPE(k->N, k->C), ROLE_GRAD));
-        op_out(o, 2, program_persistent(&p, "dw", k->dw_type, SHAPE(k->V, k->C), ROLE_GRAD));
+        op_out(o, UNEMBED_LOSS_GRAD_DH, program_persistent(&p, "dh", k->type, SHAPE(k->N, k->C), ROLE_GRAD));
+        op_out(o, UNEMBED_LOSS_GRAD_DW, program_persistent(&p, "dw", k->dw_type, SHAPE(k->V, k->C), ROLE_GRAD));
     }
     unembed_plan u = unembed_plan_make(&p, o);
-    assert_int_equal(cuda_gemm_work_bytes(&p, o), u.n_bytes);
+    assert_int_equal(cuda_work_bytes(&p, o, 1), u.n_bytes);
     program_fini(&p);
     return u;
 }

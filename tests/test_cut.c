@@ -2,7 +2,7 @@
  *
  * Shapes are those of real models on every number of tensor ranks that they allow; a checkpoint is written by two ranks played
  * here, read back whole, and then told lies about its slices, each of which must be refused by name. */
-#include "train/checkpoint_io.h"
+#include "checkpoint/directory.h"
 #include "must.h"
 
 #include <setjmp.h>

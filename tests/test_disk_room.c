@@ -2,8 +2,8 @@
 #define _GNU_SOURCE 1 /* unshare */
 #include "train/disk_room.h"
 #include "files.h"
-#include "train/checkpoint_io.h"
-#include "train/params.h"
+#include "checkpoint/directory.h"
+#include "weights/params.h"
 #include "training.h"
 
 #include <setjmp.h>

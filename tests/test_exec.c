@@ -45,19 +45,19 @@ static void fixture_init(fixture *f) {
     p->values[f->host].tier = TIER_HOST;
     p->current_layer = -1;
     op *o = program_emit(p, OP_ROPE_TABLE, SECTION_START);
-    op_out(o, 0, f->table);
+    op_out(o, ROPE_TABLE_TABLE, f->table);
     p->current_layer = 3;
     o = program_emit(p, OP_ADD, SECTION_MICRO);
-    op_in(o, 0, f->a), op_in(o, 1, f->b), op_out(o, 0, f->s);
+    op_in(o, ADD_A, f->a), op_in(o, ADD_B, f->b), op_out(o, ADD_Y, f->s);
     o = program_emit(p, OP_GELU, SECTION_MICRO);
-    op_in(o, 0, f->s), op_out(o, 0, f->t);
+    op_in(o, GELU_X, f->s), op_out(o, GELU_Y, f->t);
     o->work = f->work;
     o = program_emit(p, OP_COPY, SECTION_MICRO);
-    op_in(o, 0, f->tail), op_out(o, 0, f->out);
+    op_in(o, COPY_X, f->tail), op_out(o, COPY_Y, f->out);
     o->stream = STREAM_D2H;
     p->current_layer = -1;
     o = program_emit(p, OP_COPY, SECTION_UPDATE);
-    op_in(o, 0, f->s), op_out(o, 0, f->host);
+    op_in(o, COPY_X, f->s), op_out(o, COPY_Y, f->host);
     fake_layout(p);
 }
 
@@ -246,9 +246,9 @@ static void wrong_plans_are_refused_by_name(void **state) {
     expect_refusal(&f.p, ERR_BUG, "'work'", "not aligned");
     f.p.values[f.work].offset -= 32;
 
-    f.p.ops[1].in[1] = NO_VALUE;
+    f.p.ops[1].in[ADD_B] = NO_VALUE;
     expect_refusal(&f.p, ERR_BUG, "op 1 (add", "operand b is missing");
-    f.p.ops[1].in[1] = f.b;
+    f.p.ops[1].in[ADD_B] = f.b;
     f.p.ops[1].kind = OP_SWIGLU_BWD; /* two inputs, one output, no kernel here */
     expect_refusal(&f.p, ERR_INPUT, "op 1 (swiglu_bwd", "fake backend has no kernel");
     f.p.ops[1].kind = OP_ADD;
@@ -275,9 +275,9 @@ static void allocations_inside_a_section_are_counted_on_every_thread(void **stat
     value_id y = program_persistent(&p, "y", DTYPE_F32, SHAPE(4), ROLE_INPUT);
     fake_layout(&p);
     op *o = program_emit(&p, OP_CAST, SECTION_MICRO);
-    op_in(o, 0, x), op_out(o, 0, y);
+    op_in(o, CAST_X, x), op_out(o, CAST_Y, y);
     o = program_emit(&p, OP_SWIGLU, SECTION_UPDATE);
-    op_in(o, 0, x), op_out(o, 0, y);
+    op_in(o, SWIGLU_GU, x), op_out(o, SWIGLU_Y, y);
     exec *e = open_or_die(&p, NULL);
     ledger l;
     exec_run(e, SECTION_MICRO);
@@ -546,7 +546,7 @@ static void faults_are_found_in_every_float_dtype_and_far_inside(void **state) {
         value_id y = program_persistent(&p, "y", types[k], SHAPE(COUNT), ROLE_INPUT);
         fake_layout(&p);
         op *o = program_emit(&p, OP_COPY, SECTION_EVAL);
-        op_in(o, 0, x), op_out(o, 0, y);
+        op_in(o, COPY_X, x), op_out(o, COPY_Y, y);
         exec *e = open_or_die(&p, NULL);
         size_t width = dtype_bytes(types[k]);
         exec_write(e, x, 17 * width, &largest[k], width); /* finite */

@@ -3,9 +3,9 @@
  * The lies are sealed as a writer would seal them: whoever makes a checkpoint can make its checksums too. */
 #include "files.h"
 #include "must.h"
-#include "train/checkpoint_io.h"
-#include "train/checkpoint_seal.h"
-#include "train/tokenizer_files.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/seal.h"
+#include "checkpoint/tokenizer_files.h"
 #include "training.h"
 
 #include <stdlib.h>

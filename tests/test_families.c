@@ -3,7 +3,7 @@
  * The fixtures are tiny random models with two or more packed documents per row, made by tools/make_family_fixtures.py;
  * their metadata holds the shapes and the versions that made them. The comparison goes through the whole house: config ->
  * model -> passes -> layout -> exec -> CPU kernels. */
-#include "train/weights.h"
+#include "weights/load.h"
 #include "backend_choice.h"
 #include "must.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cli/foreign.h"
+#include "settings/foreign.h"
 #include "files.h"
 #include <math.h>
 #include <stdlib.h>

@@ -50,7 +50,7 @@ static void the_pass_rewrites_the_products_of_the_layers(void **state) {
     for (size_t i = 0; i < p->n_ops; i++) { /* gradients of weights, and nothing else, are sums over tokens */
         const op *o = &p->ops[i];
         if (o->kind != OP_LINEAR8) continue;
-        assert_true(o->attr.over_tokens == (program_get(p, o->out[0])->role == ROLE_WORK));
+        assert_true(o->attr.over_tokens == (program_get(p, o->out[LINEAR8_Y])->role == ROLE_WORK));
     }
     compiled_close(&k);
 }

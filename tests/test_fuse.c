@@ -106,15 +106,16 @@ static void pair_open(program *p, bool inverse, bool read_twice) {
     const op_attr a = {.batch = 1, .seq_len = ROWS, .n_heads = H, .n_kv_heads = G, .head_dim = D, .eps = 1e-6f};
     op *o = program_emit(p, OP_QK_NORM, SECTION_MICRO);
     o->attr = a;
-    op_in(o, 0, qkv), op_in(o, 1, gain), op_in(o, 2, gain), op_out(o, 0, normed), op_out(o, 1, rstd);
+    op_in(o, QK_NORM_QKV, qkv), op_in(o, QK_NORM_GQ, gain), op_in(o, QK_NORM_GK, gain), op_out(o, QK_NORM_Y, normed),
+        op_out(o, QK_NORM_RSTD, rstd);
     o = program_emit(p, OP_ROPE, SECTION_MICRO);
     o->attr = a;
     o->attr.inverse = inverse;
-    op_in(o, 0, normed), op_in(o, 1, table), op_in(o, 2, doc), op_out(o, 0, turned);
+    op_in(o, ROPE_QKV, normed), op_in(o, ROPE_TABLE, table), op_in(o, ROPE_DOC, doc), op_out(o, ROPE_Y, turned);
     if (!read_twice) return;
     value_id bent = program_value(p, "bent", DTYPE_F32, SHAPE(ROWS, Q), ROLE_ACTIVATION, SECTION_MICRO);
     o = program_emit(p, OP_GELU, SECTION_MICRO);
-    op_in(o, 0, normed), op_out(o, 0, bent);
+    op_in(o, GELU_X, normed), op_out(o, GELU_Y, bent);
 }
 
 static void a_norm_that_others_read_and_a_turn_back_are_left_alone(void **state) {

@@ -378,11 +378,11 @@ static void linear_case_run(linear_case *t, void (*kernel)(backend_context *, co
     pool *threads;
     assert_int_equal(pool_open(&threads, n_threads, false), OK);
     backend_context context = {.threads = threads, .n_threads = n_threads};
-    guarded work = guarded_open(cpu_linear_work_bytes(&t->program, &o, n_threads), 0xff);
+    guarded work = guarded_open(cpu_work_LINEAR(&t->program, &o, n_threads), 0xff);
     kernel_call call = {.program = &t->program, .op = &o, .work = work.n_bytes ? work.data : NULL};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < op_input_count(o.kind); i++)
         if (o.in[i] != NO_VALUE) call.in[i] = t->data[o.in[i]];
-    call.out[0] = t->data[o.out[0]];
+    for (int i = 0; i < op_output_count(o.kind); i++) call.out[i] = t->data[o.out[i]];
     kernel(&context, &call);
     guarded_close(&work);
     pool_close(threads);
@@ -405,10 +405,18 @@ static void test_linear_ops_forward_and_both_gradients(void **state) {
         for (int with_bias = 0; with_bias < 2; with_bias++) {
             linear_case t;
             linear_case_open(&t, types[i]);
-            op forward = {.kind = OP_LINEAR, .in = {V_X, V_W, with_bias ? V_B : NO_VALUE}, .out = {V_Y}};
+            op forward = {.kind = OP_LINEAR,
+                          .in = {[LINEAR_X] = V_X, [LINEAR_W] = V_W, [LINEAR_B] = with_bias ? V_B : NO_VALUE},
+                          .out = {[LINEAR_Y] = V_Y}};
+            op dx = {.kind = OP_LINEAR_DX,
+                     .in = {[LINEAR_DX_DY] = V_DY, [LINEAR_DX_W] = V_W},
+                     .out = {[LINEAR_DX_DX] = V_DX}};
+            op dw = {.kind = OP_LINEAR_DW,
+                     .in = {[LINEAR_DW_DY] = V_DY, [LINEAR_DW_X] = V_X},
+                     .out = {[LINEAR_DW_DW] = V_DW}};
             linear_case_run(&t, cpu_kernel_LINEAR, forward, 2);
-            linear_case_run(&t, cpu_kernel_LINEAR_DX, (op){.kind = OP_LINEAR_DX, .in = {V_DY, V_W}, .out = {V_DX}}, 3);
-            linear_case_run(&t, cpu_kernel_LINEAR_DW, (op){.kind = OP_LINEAR_DW, .in = {V_DY, V_X}, .out = {V_DW}}, 1);
+            linear_case_run(&t, cpu_kernel_LINEAR_DX, dx, 3);
+            linear_case_run(&t, cpu_kernel_LINEAR_DW, dw, 1);
             for (int64_t n = 0; n < TOKENS; n++) {
                 for (int64_t o = 0; o < OUT; o++) {
                     double sum = with_bias ? linear_get(&t, V_B, o, 0) : 0;

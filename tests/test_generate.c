@@ -6,8 +6,8 @@
  * attention sums in another order, 1e-4 of the largest logit in fp32. */
 #include "hf.h"
 #include "backend_choice.h"
-#include "train/generate_state.h"
-#include "train/source.h"
+#include "generate/state.h"
+#include "weights/source.h"
 #include "training.h"
 #include <math.h>
 #include <setjmp.h>
@@ -79,7 +79,7 @@ static void write_model(const char *dir, size_t family, const char *eos) {
     training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
     large_weights(&m);
     train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
-    training_must(export_describe(&r, NULL, &description));
+    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
     snprintf(path, sizeof path, "%s/model", dir);
     training_must(
         export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));

@@ -4,9 +4,10 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "exec/exec.h"
 #include "backend_choice.h"
+#include "exec/exec.h"
 #include "files.h"
+#include "measure/measure.h"
 
 #include <fcntl.h>
 #include <glob.h>
@@ -240,7 +241,7 @@ static void this_machine_can_be_measured(void **state) {
     hardware h, back;
     const backend *b = backend_under_test();
     measure_options o = {.n_threads = 2, .disk_path = ".", .try_s = 1e-3};
-    assert_int_equal(exec_measure(b, &o, &h), OK);
+    assert_int_equal(measure_machine(b, &o, &h), OK);
     assert_int_equal(hardware_write_file(&h, "measured.yaml"), OK);
     assert_int_equal(hardware_read_file(&back, "measured.yaml"), OK);
     assert_float_equal(back.matrix[DTYPE_F32], h.matrix[DTYPE_F32], 0);
@@ -249,7 +250,7 @@ static void this_machine_can_be_measured(void **state) {
     assert_true(h.copy_both <= h.copy_to_device + h.copy_to_host);
     assert_true(b->discrete ? h.host_total > 0 : h.host_total == 0);
     o.disk_path = "no-such-directory";
-    assert_int_equal(exec_measure(b, &o, &h), ERR_IO);
+    assert_int_equal(measure_machine(b, &o, &h), ERR_IO);
     assert_non_null(strstr(error_message(), "--path"));
 }
 
@@ -262,12 +263,12 @@ static void the_host_can_be_measured_again(void **state) {
     measure_options o = {.n_threads = 2, .disk_path = "no-such-directory", .known = &known, .try_s = 1e-3};
     assert_int_equal(hardware_load(&known, "h200"), OK);
     known.host_bandwidth = known.host_adamw = known.copy_both = 1;
-    assert_int_equal(exec_measure(b, &o, &h), ERR_INPUT);
+    assert_int_equal(measure_machine(b, &o, &h), ERR_INPUT);
     assert_non_null(strstr(error_message(), b->discrete ? "of h200" : "is its device"));
     if (!b->discrete) return;
     assert_int_equal(b->describe(0, &info), OK);
     snprintf(known.name, sizeof known.name, "%s", info.name);
-    assert_int_equal(exec_measure(b, &o, &h), OK);
+    assert_int_equal(measure_machine(b, &o, &h), OK);
     assert_true(h.matrix[DTYPE_BF16] == known.matrix[DTYPE_BF16] && h.disk_read == known.disk_read);
     assert_string_equal(h.source, known.source);
     assert_true(h.host_bandwidth > 1 && h.host_adamw > 1 && h.copy_both > 1 && h.host_total > 0);

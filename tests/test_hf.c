@@ -138,7 +138,7 @@ static void loading_holds_little_beside_the_model(void **state) {
     assert_same_config(&c, &m.config);
     params_initialize(m.e, &m.plan, 1);
     train_request r = {.plan = m.plan.request, .model_dir = dir, .data = {.tokenizer = "byte"}};
-    must(export_describe(&r, NULL, &description));
+    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
     must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
     uint64_t hash = params_hash(m.e, &m.plan, NULL);
     hf_close(&m);
@@ -191,7 +191,7 @@ static void export_then_reload_gives_the_same_bits(void **state) {
             must(weights_load_dir(m.e, &m.plan, fixture_dir(fixtures[i])));
             train_request r = {
                 .plan = m.plan.request, .model_dir = fixture_dir(fixtures[i]), .data = {.tokenizer = "byte"}};
-            must(export_describe(&r, NULL, &description));
+            must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
             export_options o = {.dir = out, .type = DTYPE_COUNT, .shard_bytes = sharded ? 3000 : 0};
             must(export_running(m.e, &m.plan, description, NULL, &o, &report));
             assert_int_equal(report.type, DTYPE_F32);
@@ -218,7 +218,7 @@ static void sixteen_bits_survive_the_way_in_and_out(void **state) {
     must(hf_open(&m, fixture_dir("qwen2_bf16"), PRECISION_BF16_SR, 1, 8));
     must(weights_load_dir(m.e, &m.plan, fixture_dir("qwen2_bf16")));
     train_request r = {.plan = m.plan.request, .model_dir = fixture_dir("qwen2_bf16"), .data = {.tokenizer = "byte"}};
-    must(export_describe(&r, NULL, &description));
+    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
     must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_COUNT}, &report));
     assert_int_equal(report.type, DTYPE_BF16);
     assert_int_equal(hash_of_dir(out), hash_of_dir(fixture_dir("qwen2_bf16")));
@@ -287,7 +287,7 @@ static void tokenizer_files_come_along(void **state) {
     must(json_write_file(file, anything));
     json_decref(anything);
     train_request r = {.plan = m.plan.request, .model_dir = fixture_dir("qwen2_old"), .data = {.tokenizer = dir}};
-    must(export_describe(&r, NULL, &description));
+    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
     snprintf(out, sizeof out, "%s/out", dir);
     tokenizer_files files;
     must(tokenizer_files_read(&files, dir));
@@ -314,7 +314,7 @@ static void without_an_end_token_there_is_none_in_the_files(void **state) {
     assert_int_equal(fclose(f), 0);
     train_request r = {.data = {.source = text, .tokenizer = file, .seq_len = 4, .n_threads = 1}};
     must(dataset_open(&d, &r.data));
-    must(export_describe(&r, d, &description));
+    must(export_describe(&r.plan.model, r.model_dir, &r.data, d, &description));
     json_decref(root);
     assert_non_null(root = json_loads(description, 0, NULL));
     const char *const parts[] = {"config", "generation"};
@@ -337,7 +337,7 @@ static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
     exec_write(m.e, program_find(&m.plan.program, "layers.1.attn.qkv.w"), 4, &large, sizeof large);
     train_request r = {
         .plan = m.plan.request, .model_dir = fixture_dir("llama_sharded"), .data = {.tokenizer = "byte"}};
-    must(export_describe(&r, NULL, &description));
+    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
     snprintf(out, sizeof out, "%s/model", dir);
     must_refuse(
         export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F16}, &report),
@@ -551,10 +551,10 @@ static void defaults_are_those_of_transformers(void **state) {
 
 typedef struct change {
     const char *rename, *new_name; /* a tensor under another name */
-    const char *drop_like; /* tensors whose name holds this are left out */
-    const char *add;       /* a tensor of this name and of shape (3) is added */
-    const char *reshape;   /* this tensor gets shape (1, n) */
-    const char *retype;    /* this tensor says it is int32 */
+    const char *drop_like;         /* tensors whose name holds this are left out */
+    const char *add;               /* a tensor of this name and of shape (3) is added */
+    const char *reshape;           /* this tensor gets shape (1, n) */
+    const char *retype;            /* this tensor says it is int32 */
 } change;
 
 /* A copy of a one-file fixture with something changed. */

@@ -286,11 +286,12 @@ static void bytes_of_the_host_rest_before_they_serve_again(void **state) {
             n_out++;
             for (size_t k = first; k < i; k++) {
                 const op *in = &g->ops[k];
-                if (in->stream != STREAM_H2D || !overlap(&g->values[in->in[0]], &g->values[out->out[0]])) continue;
+                if (in->stream != STREAM_H2D) continue;
+                const value *read = &g->values[in->in[COPY_X]], *written = &g->values[out->out[COPY_Y]];
+                if (!overlap(read, written)) continue;
                 n_pairs++;
                 if (layers_between(g, k, i) < prefetch)
-                    fail_msg("prefetch %d: '%s' follows '%s' at once", prefetch, g->values[out->out[0]].name,
-                             g->values[in->in[0]].name);
+                    fail_msg("prefetch %d: '%s' follows '%s' at once", prefetch, written->name, read->name);
             }
         }
         assert_true(n_out > 12);

@@ -58,6 +58,7 @@ typedef struct message {
     bool with_scalars;
 } message;
 
+/* x and y have one place in every collective (acc of REDUCE_SCATTER too): that of ALL_GATHER. */
 static void message_open(message *m, op_kind kind, dtype t, int64_t n_x, int64_t n_y, int micro) {
     *m = (message){.type = t, .n_x = n_x, .n_y = n_y, .with_scalars = micro >= 0};
     m->scalars = (step_scalars){.micro = (uint32_t)MAX(micro, 0), .step = 3, .noise_lo = 9};
@@ -70,9 +71,9 @@ static void message_open(message *m, op_kind kind, dtype t, int64_t n_x, int64_t
     op *o = program_emit(&m->program, kind, SECTION_MICRO);
     o->attr = (op_attr){
         .axis = AXIS_DATA, .group_size = n_ranks, .peer = own_rank, .noise_key = KEY, .first_element = FIRST_ELEMENT};
-    o->in[0] = x;
-    if (m->with_scalars) o->in[1] = scalars;
-    o->out[0] = y;
+    o->in[ALL_GATHER_X] = x;
+    if (m->with_scalars) o->in[REDUCE_SCATTER_SCALARS] = scalars;
+    o->out[ALL_GATHER_Y] = y;
     o->work = work;
     m->x = mem_alloc((size_t)n_x * dtype_bytes(t));
     m->y = mem_alloc((size_t)n_y * dtype_bytes(t));
@@ -94,10 +95,10 @@ static void run_on_gpu(message *ms, int n) {
     for (int i = 0; i < n; i++) {
         message *m = &ms[i];
         size_t element = dtype_bytes(m->type);
-        m->call.in[0] = to_device(m->x, (size_t)m->n_x * element);
-        m->call.in[1] = scalars[i] = to_device(&m->scalars, sizeof m->scalars);
-        if (!m->with_scalars) m->call.in[1] = NULL;
-        m->call.out[0] = to_device(m->y, (size_t)m->n_y * element);
+        m->call.in[ALL_GATHER_X] = to_device(m->x, (size_t)m->n_x * element);
+        m->call.in[REDUCE_SCATTER_SCALARS] = scalars[i] = to_device(&m->scalars, sizeof m->scalars);
+        if (!m->with_scalars) m->call.in[REDUCE_SCATTER_SCALARS] = NULL;
+        m->call.out[ALL_GATHER_Y] = to_device(m->y, (size_t)m->n_y * element);
         must(gpu->memory_open(context, TIER_DEVICE, value_bytes(program_get(&m->program, m->call.op->work)),
                               &m->call.work));
         calls[i] = &m->call;
@@ -109,8 +110,8 @@ static void run_on_gpu(message *ms, int n) {
     for (int i = 0; i < n; i++) {
         message *m = &ms[i];
         size_t element = dtype_bytes(m->type);
-        from_device(m->x, m->call.in[0], (size_t)m->n_x * element);
-        from_device(m->y, m->call.out[0], (size_t)m->n_y * element);
+        from_device(m->x, m->call.in[ALL_GATHER_X], (size_t)m->n_x * element);
+        from_device(m->y, m->call.out[ALL_GATHER_Y], (size_t)m->n_y * element);
         gpu->memory_close(context, TIER_DEVICE, scalars[i], sizeof m->scalars);
         gpu->memory_close(context, TIER_DEVICE, m->call.work, value_bytes(program_get(&m->program, m->call.op->work)));
     }
@@ -125,9 +126,9 @@ static void check_alone(op_kind kind, dtype t, int64_t n, int micro) {
     uint8_t *want = mem_alloc(n_bytes);
     memcpy(want, m.y, n_bytes);
     kernel_call host = m.call;
-    host.in[0] = m.x;
-    host.in[1] = m.with_scalars ? &m.scalars : NULL;
-    host.out[0] = want;
+    host.in[ALL_GATHER_X] = m.x;
+    host.in[REDUCE_SCATTER_SCALARS] = m.with_scalars ? &m.scalars : NULL;
+    host.out[ALL_GATHER_Y] = want;
     must(comm_run(alone, &host));
     run_on_gpu(&m, 1);
     if (memcmp(m.y, want, n_bytes) != 0) fail_msg("%s %s micro %d: other bytes", op_name(kind), dtype_name(t), micro);
@@ -193,7 +194,10 @@ static void accumulate(void *acc, dtype t, int64_t n, uint8_t *const parts[], in
         message_open(&m, OP_REDUCE_SCATTER, t, n, n, micro * n_ranks + p);
         op o = *m.call.op;
         o.kind = OP_ACCUMULATE;
-        kernel_call k = {.program = &m.program, .op = &o, .in = {parts[p], &m.scalars}, .out = {acc}};
+        kernel_call k = {.program = &m.program,
+                         .op = &o,
+                         .in = {[ACCUMULATE_X] = parts[p], [ACCUMULATE_SCALARS] = &m.scalars},
+                         .out = {[ACCUMULATE_ACC] = acc}};
         backend_cpu()->kernels[OP_ACCUMULATE](cpu, &k);
         message_close(&m);
     }

@@ -15,13 +15,13 @@ static void test_add_is_the_rounded_sum_and_works_in_place(void **state) {
                 dtype type = check_types[ti];
                 size_t n = (size_t)sizes[s];
                 op_case *t = op_case_open(OP_ADD, &(op_attr){0});
-                op_case_random(t, 0, type, SHAPE(sizes[s]), 1, 1);
-                op_case_random(t, 1, type, SHAPE(sizes[s]), 1, 2);
-                if (alias < 0) op_case_output(t, 0, type, SHAPE(sizes[s]));
-                else op_case_alias(t, 0, alias);
+                op_case_random(t, ADD_A, type, SHAPE(sizes[s]), 1, 1);
+                op_case_random(t, ADD_B, type, SHAPE(sizes[s]), 1, 2);
+                if (alias < 0) op_case_output(t, ADD_Y, type, SHAPE(sizes[s]));
+                else op_case_alias(t, ADD_Y, alias ? ADD_B : ADD_A);
                 op_case_run(t, 2);
-                const double *a = op_case_input_values(t, 0), *b = op_case_input_values(t, 1),
-                             *y = op_case_values(t, 0);
+                const double *a = op_case_input_values(t, ADD_A), *b = op_case_input_values(t, ADD_B),
+                             *y = op_case_values(t, ADD_Y);
                 for (size_t i = 0; i < n; i++) {
                     uint32_t rounded;
                     tensor_set_f32(&rounded, type, 0, (float)a[i] + (float)b[i]);
@@ -39,13 +39,13 @@ static void test_add_bias_adds_the_same_row_everywhere(void **state) {
                 dtype type = check_types[ti];
                 int64_t N = shapes[s][0], C = shapes[s][1];
                 op_case *t = op_case_open(OP_ADD_BIAS, &(op_attr){0});
-                op_case_random(t, 0, type, SHAPE(N, C), 1, 3);
-                op_case_random(t, 1, type, SHAPE(C), 1, 4);
-                if (alias) op_case_alias(t, 0, 0);
-                else op_case_output(t, 0, type, SHAPE(N, C));
+                op_case_random(t, ADD_BIAS_X, type, SHAPE(N, C), 1, 3);
+                op_case_random(t, ADD_BIAS_B, type, SHAPE(C), 1, 4);
+                if (alias) op_case_alias(t, ADD_BIAS_Y, ADD_BIAS_X);
+                else op_case_output(t, ADD_BIAS_Y, type, SHAPE(N, C));
                 op_case_run(t, 2);
-                const double *x = op_case_input_values(t, 0), *b = op_case_input_values(t, 1),
-                             *y = op_case_values(t, 0);
+                const double *x = op_case_input_values(t, ADD_BIAS_X), *b = op_case_input_values(t, ADD_BIAS_B),
+                             *y = op_case_values(t, ADD_BIAS_Y);
                 for (int64_t i = 0; i < N * C; i++)
                     check_element(y[i], x[i] + b[i % C], 4 * U32, type, "add_bias", (size_t)i);
                 op_case_close(t);
@@ -78,10 +78,10 @@ static void test_gelu_is_within_a_few_ulp_of_the_tanh_form(void **state) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++) {
         dtype type = check_types[ti];
         op_case *t = op_case_open(OP_GELU, &(op_attr){0});
-        op_case_floats(t, 0, type, SHAPE(N), x);
-        op_case_output(t, 0, type, SHAPE(N));
+        op_case_floats(t, GELU_X, type, SHAPE(N), x);
+        op_case_output(t, GELU_Y, type, SHAPE(N));
         op_case_run(t, 2);
-        const double *in = op_case_input_values(t, 0), *y = op_case_values(t, 0);
+        const double *in = op_case_input_values(t, GELU_X), *y = op_case_values(t, GELU_Y);
         for (size_t i = 0; i < N; i++) {
             double a = 2 * sqrt(2 / M_PI) * (in[i] + 0.044715 * in[i] * in[i] * in[i]), want = in[i] / (1 + exp(-a));
             /* the identity the kernel uses, checked where the tanh form still has digits */
@@ -100,12 +100,13 @@ static void test_gelu_bwd_is_the_slope_of_gelu(void **state) {
         for (int alias = -1; alias < 2; alias++) {
             dtype type = check_types[ti];
             op_case *t = op_case_open(OP_GELU_BWD, &(op_attr){0});
-            op_case_floats(t, 0, type, SHAPE(N), x);
-            op_case_random(t, 1, type, SHAPE(N), 1, 5);
-            if (alias < 0) op_case_output(t, 0, type, SHAPE(N));
-            else op_case_alias(t, 0, alias);
+            op_case_floats(t, GELU_BWD_X, type, SHAPE(N), x);
+            op_case_random(t, GELU_BWD_DY, type, SHAPE(N), 1, 5);
+            if (alias < 0) op_case_output(t, GELU_BWD_DX, type, SHAPE(N));
+            else op_case_alias(t, GELU_BWD_DX, alias ? GELU_BWD_DY : GELU_BWD_X);
             op_case_run(t, 2);
-            const double *in = op_case_input_values(t, 0), *dy = op_case_input_values(t, 1), *dx = op_case_values(t, 0);
+            const double *in = op_case_input_values(t, GELU_BWD_X), *dy = op_case_input_values(t, GELU_BWD_DY),
+                         *dx = op_case_values(t, GELU_BWD_DX);
             for (size_t i = 0; i < N; i++) /* slope is at most 1.13, built from terms below 6 in about 10 operations */
                 check_element(dx[i], dy[i] * slope(gelu, in[i]), fabs(dy[i]) * (80 * U32 + 1e-9), type, "gelu_bwd", i);
             op_case_close(t);
@@ -120,10 +121,10 @@ static void test_swiglu_and_its_backward(void **state) {
             dtype type = check_types[ti];
             int64_t N = shapes[s][0], F = shapes[s][1];
             op_case *t = op_case_open(OP_SWIGLU, &(op_attr){0});
-            op_case_random(t, 0, type, SHAPE(N, 2 * F), 3, 6);
-            op_case_output(t, 0, type, SHAPE(N, F));
+            op_case_random(t, SWIGLU_GU, type, SHAPE(N, 2 * F), 3, 6);
+            op_case_output(t, SWIGLU_Y, type, SHAPE(N, F));
             op_case_run(t, 2);
-            const double *gu = op_case_input_values(t, 0), *y = op_case_values(t, 0);
+            const double *gu = op_case_input_values(t, SWIGLU_GU), *y = op_case_values(t, SWIGLU_Y);
             for (int64_t i = 0; i < N * F; i++) {
                 double g = gu[i / F * 2 * F + i % F], want = silu(g) * gu[i / F * 2 * F + F + i % F];
                 check_element(y[i], want, (8 + fabs(g)) * U32 * fabs(want), type, "swiglu", (size_t)i);
@@ -132,13 +133,13 @@ static void test_swiglu_and_its_backward(void **state) {
 
             for (int alias = 0; alias < 2; alias++) {
                 t = op_case_open(OP_SWIGLU_BWD, &(op_attr){0});
-                op_case_random(t, 0, type, SHAPE(N, 2 * F), 3, 6);
-                op_case_random(t, 1, type, SHAPE(N, F), 1, 7);
-                if (alias) op_case_alias(t, 0, 0);
-                else op_case_output(t, 0, type, SHAPE(N, 2 * F));
+                op_case_random(t, SWIGLU_BWD_GU, type, SHAPE(N, 2 * F), 3, 6);
+                op_case_random(t, SWIGLU_BWD_DY, type, SHAPE(N, F), 1, 7);
+                if (alias) op_case_alias(t, SWIGLU_BWD_DGU, SWIGLU_BWD_GU);
+                else op_case_output(t, SWIGLU_BWD_DGU, type, SHAPE(N, 2 * F));
                 op_case_run(t, 2);
-                gu = op_case_input_values(t, 0);
-                const double *dy = op_case_input_values(t, 1), *d = op_case_values(t, 0);
+                gu = op_case_input_values(t, SWIGLU_BWD_GU);
+                const double *dy = op_case_input_values(t, SWIGLU_BWD_DY), *d = op_case_values(t, SWIGLU_BWD_DGU);
                 for (int64_t i = 0; i < N * F; i++) {
                     int64_t gate = i / F * 2 * F + i % F, up = gate + F;
                     double size = fabs(dy[i]) * (1 + fabs(gu[gate])); /* of the terms; about 10 operations */
@@ -151,6 +152,10 @@ static void test_swiglu_and_its_backward(void **state) {
         }
 }
 
+SAME_PLACE(GELU_X, GELU_BWD_X, SWIGLU_GU, SWIGLU_BWD_GU);
+SAME_PLACE(GELU_BWD_DY, SWIGLU_BWD_DY);
+SAME_PLACE(GELU_Y, GELU_BWD_DX, SWIGLU_Y, SWIGLU_BWD_DGU);
+
 static void test_nan_stays_nan_and_large_values_stay_finite(void **state) {
     const double x[] = {NAN, 3e38, -3e38, 1e20, -1e20, 200, -200, 1};
     const op_kind kinds[] = {OP_GELU, OP_GELU_BWD, OP_SWIGLU, OP_SWIGLU_BWD};
@@ -160,11 +165,12 @@ static void test_nan_stays_nan_and_large_values_stay_finite(void **state) {
         double gu[16];
         for (int i = 0; i < 16; i++) gu[i] = i < 8 ? x[i] : 1;
         bool pair = kinds[k] == OP_SWIGLU || kinds[k] == OP_SWIGLU_BWD;
-        op_case_floats(t, 0, DTYPE_F32, pair ? SHAPE(1, 16) : SHAPE(1, 8), pair ? gu : x);
-        if (kinds[k] == OP_GELU_BWD || kinds[k] == OP_SWIGLU_BWD) op_case_floats(t, 1, DTYPE_F32, SHAPE(1, 8), ones);
-        op_case_output(t, 0, DTYPE_F32, kinds[k] == OP_SWIGLU_BWD ? SHAPE(1, 16) : SHAPE(1, 8));
+        bool backward = kinds[k] == OP_GELU_BWD || kinds[k] == OP_SWIGLU_BWD;
+        op_case_floats(t, GELU_X, DTYPE_F32, pair ? SHAPE(1, 16) : SHAPE(1, 8), pair ? gu : x);
+        if (backward) op_case_floats(t, GELU_BWD_DY, DTYPE_F32, SHAPE(1, 8), ones);
+        op_case_output(t, GELU_Y, DTYPE_F32, kinds[k] == OP_SWIGLU_BWD ? SHAPE(1, 16) : SHAPE(1, 8));
         op_case_run(t, 1);
-        const double *y = op_case_values(t, 0);
+        const double *y = op_case_values(t, GELU_Y);
         assert_true(isnan(y[0]));
         for (int i = 1; i < 8; i++)
             if (!isfinite(y[i])) fail_msg("%s of %g is %g", op_name(kinds[k]), x[i], y[i]);
@@ -190,9 +196,9 @@ static void test_rope_table_is_cos_and_sin_of_the_exact_angle(void **state) {
         for (int D = 2; D <= 70; D += 34) {
             const int64_t T = 301;
             op_case *t = op_case_open(OP_ROPE_TABLE, &(op_attr){.rope = rope_kinds[r], .head_dim = D});
-            op_case_output(t, 0, DTYPE_F32, SHAPE(T, D));
+            op_case_output(t, ROPE_TABLE_TABLE, DTYPE_F32, SHAPE(T, D));
             op_case_run(t, 2);
-            const double *y = op_case_values(t, 0);
+            const double *y = op_case_values(t, ROPE_TABLE_TABLE);
             for (int64_t p = 0; p < T; p++)
                 for (int i = 0; i < D / 2; i++) {
                     double angle = (double)p * rope_inverse_frequency(&rope_kinds[r], D, i);
@@ -232,11 +238,11 @@ static op_case *rope_run(const rope_setup *s, dtype type, const double *qkv, boo
     op_attr a = s->attr;
     a.inverse = inverse;
     op_case *t = op_case_open(OP_ROPE, &a);
-    op_case_floats(t, 0, type, SHAPE(s->N, s->Q), qkv);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(s->T, s->attr.head_dim), s->table);
-    op_case_ints(t, 2, SHAPE(s->N), s->doc);
-    if (alias) op_case_alias(t, 0, 0);
-    else op_case_output(t, 0, type, SHAPE(s->N, s->Q));
+    op_case_floats(t, ROPE_QKV, type, SHAPE(s->N, s->Q), qkv);
+    op_case_floats(t, ROPE_TABLE, DTYPE_F32, SHAPE(s->T, s->attr.head_dim), s->table);
+    op_case_ints(t, ROPE_DOC, SHAPE(s->N), s->doc);
+    if (alias) op_case_alias(t, ROPE_Y, ROPE_QKV);
+    else op_case_output(t, ROPE_Y, type, SHAPE(s->N, s->Q));
     op_case_run(t, 2);
     return t;
 }
@@ -255,8 +261,8 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
                 rng_normal_fill(8, 0, normal, (size_t)(s.N * s.Q), 0, 1);
                 for (int64_t i = 0; i < s.N * s.Q; i++) qkv[i] = normal[i];
                 op_case *t = rope_run(&s, type, qkv, inverse, alias);
-                const double *x = op_case_input_values(t, 0), *y = op_case_values(t, 0),
-                             *table = op_case_input_values(t, 1);
+                const double *x = op_case_input_values(t, ROPE_QKV), *y = op_case_values(t, ROPE_Y),
+                             *table = op_case_input_values(t, ROPE_TABLE);
                 for (int64_t n = 0; n < s.N; n++)
                     for (int64_t c = 0; c < s.Q; c++) {
                         int64_t h = c / D, i = c % D % (D / 2), p = n % s.T - s.doc[n];
@@ -285,7 +291,7 @@ static void test_inverse_rope_is_the_backward_of_rope(void **state) {
     rng_normal_fill(9, 0, normal, 2 * n, 0, 1);
     for (size_t i = 0; i < 2 * n; i++) x[i] = normal[i];
     op_case *forward = rope_run(&s, DTYPE_F32, x, false, false), *backward = rope_run(&s, DTYPE_F32, w, true, false);
-    const double *y = op_case_values(forward, 0), *dx = op_case_values(backward, 0);
+    const double *y = op_case_values(forward, ROPE_Y), *dx = op_case_values(backward, ROPE_Y);
     for (size_t i = 0; i < n; i++) {
         left += y[i] * w[i];
         right += x[i] * dx[i];
@@ -314,10 +320,10 @@ static void test_cast_rounds_each_element_once(void **state) {
                     memcpy(x + 5, edge, sizeof edge);
                 }
                 op_case *t = op_case_open(OP_CAST, &(op_attr){0});
-                op_case_floats(t, 0, check_types[from], SHAPE(sizes[s]), x);
-                op_case_output(t, 0, check_types[to], SHAPE(sizes[s]));
+                op_case_floats(t, CAST_X, check_types[from], SHAPE(sizes[s]), x);
+                op_case_output(t, CAST_Y, check_types[to], SHAPE(sizes[s]));
                 op_case_run(t, 2);
-                const double *in = op_case_input_values(t, 0), *y = op_case_values(t, 0);
+                const double *in = op_case_input_values(t, CAST_X), *y = op_case_values(t, CAST_Y);
                 for (size_t i = 0; i < n; i++) {
                     uint32_t rounded;
                     tensor_set_f32(&rounded, check_types[to], 0, (float)in[i]);
@@ -335,10 +341,10 @@ static void test_copy_keeps_every_byte(void **state) {
         uint8_t *bytes = mem_alloc((size_t)counts[s]);
         for (int64_t i = 0; i < counts[s]; i++) bytes[i] = (uint8_t)rng_u64(1, (uint64_t)i);
         op_case *t = op_case_open(OP_COPY, &(op_attr){0});
-        op_case_bytes(t, 0, SHAPE(counts[s]), bytes);
-        op_case_output(t, 0, DTYPE_U8, SHAPE(counts[s]));
+        op_case_bytes(t, COPY_X, SHAPE(counts[s]), bytes);
+        op_case_output(t, COPY_Y, DTYPE_U8, SHAPE(counts[s]));
         op_case_run(t, 2);
-        const double *y = op_case_values(t, 0);
+        const double *y = op_case_values(t, COPY_Y);
         for (int64_t i = 0; i < counts[s]; i++) assert_true(y[i] == bytes[i]);
         op_case_close(t);
         free(bytes);

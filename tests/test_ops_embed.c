@@ -38,14 +38,14 @@ static void test_embed_takes_rows_and_adds_positions(void **state) {
                 int64_t N = s.B * s.T;
                 int32_t *tokens = make_tokens(&s), *doc = make_doc(&s);
                 op_case *t = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T});
-                op_case_ints(t, 0, SHAPE(N), tokens);
-                op_case_random(t, 1, type, SHAPE(s.V, s.C), 1, 1);
-                if (variant == 2) op_case_ints(t, 2, SHAPE(N), doc);
-                if (variant >= 1) op_case_random(t, 3, type, SHAPE(s.T, s.C), 1, 2);
-                op_case_output(t, 0, type, SHAPE(N, s.C));
+                op_case_ints(t, EMBED_TOKENS, SHAPE(N), tokens);
+                op_case_random(t, EMBED_TABLE, type, SHAPE(s.V, s.C), 1, 1);
+                if (variant == 2) op_case_ints(t, EMBED_DOC, SHAPE(N), doc);
+                if (variant >= 1) op_case_random(t, EMBED_POSITIONS, type, SHAPE(s.T, s.C), 1, 2);
+                op_case_output(t, EMBED_X, type, SHAPE(N, s.C));
                 op_case_run(t, 2);
-                const double *table = op_case_input_values(t, 1), *x = op_case_values(t, 0);
-                const double *positions = variant >= 1 ? op_case_input_values(t, 3) : NULL;
+                const double *table = op_case_input_values(t, EMBED_TABLE), *x = op_case_values(t, EMBED_X);
+                const double *positions = variant >= 1 ? op_case_input_values(t, EMBED_POSITIONS) : NULL;
                 for (int64_t i = 0; i < N * s.C; i++) {
                     int64_t n = i / s.C, c = i % s.C, p = n % s.T - (variant == 2 ? doc[n] : 0);
                     double want = table[tokens[n] * s.C + c];
@@ -70,7 +70,7 @@ static void check_scatter(op_case *t, dtype grad_type, const int32_t *ids, const
             size[ids[n] * C + c] += fabs(dy[n * C + c]);
         }
     }
-    const double *got = op_case_values(t, 0);
+    const double *got = op_case_values(t, EMBED_BWD_DTABLE);
     bool absent = false;
     for (int64_t i = 0; i < V * C; i++) {
         if (count[i / C] == 0) {
@@ -97,16 +97,17 @@ static void test_embed_bwd_sums_rows_by_id_and_zeroes_the_rest(void **state) {
                 int64_t N = s.B * s.T;
                 int32_t *tokens = make_tokens(&s);
                 op_case *t = op_case_open(add ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, &(op_attr){0});
-                op_case_ints(t, 0, SHAPE(N), tokens);
-                op_case_random(t, 1, check_types[ti], SHAPE(N, s.C), 1, 3);
+                op_case_ints(t, EMBED_BWD_TOKENS, SHAPE(N), tokens);
+                op_case_random(t, EMBED_BWD_DY, check_types[ti], SHAPE(N, s.C), 1, 3);
                 float *normal = mem_alloc((size_t)(s.V * s.C) * sizeof *normal);
                 double *before = mem_alloc((size_t)(s.V * s.C) * sizeof *before);
                 rng_normal_fill(4, 0, normal, (size_t)(s.V * s.C), 0, 1);
                 for (int64_t i = 0; i < s.V * s.C; i++) before[i] = bf16_to_f32(f32_to_bf16(normal[i]));
-                if (add) op_case_output_floats(t, 0, grad_type, SHAPE(s.V, s.C), before);
-                else op_case_output(t, 0, grad_type, SHAPE(s.V, s.C));
+                if (add) op_case_output_floats(t, EMBED_BWD_DTABLE, grad_type, SHAPE(s.V, s.C), before);
+                else op_case_output(t, EMBED_BWD_DTABLE, grad_type, SHAPE(s.V, s.C));
                 op_case_run(t, 2);
-                check_scatter(t, grad_type, tokens, op_case_input_values(t, 1), add ? before : NULL, N, s.V, s.C);
+                check_scatter(t, grad_type, tokens, op_case_input_values(t, EMBED_BWD_DY), add ? before : NULL, N, s.V,
+                              s.C);
                 op_case_close(t);
                 free(tokens);
                 free(normal);
@@ -122,11 +123,11 @@ static void test_position_bwd_sums_rows_by_position_in_the_document(void **state
             int32_t *doc = make_doc(&s), *positions = make_doc(&s);
             for (int64_t i = 0; i < N; i++) positions[i] = (int32_t)(i % s.T) - doc[i];
             op_case *t = op_case_open(OP_POSITION_BWD, &(op_attr){.batch = s.B, .seq_len = s.T});
-            op_case_ints(t, 0, SHAPE(N), doc);
-            op_case_random(t, 1, check_types[ti], SHAPE(N, s.C), 1, 6);
-            op_case_output(t, 0, DTYPE_F32, SHAPE(P, s.C));
+            op_case_ints(t, POSITION_BWD_DOC, SHAPE(N), doc);
+            op_case_random(t, POSITION_BWD_DY, check_types[ti], SHAPE(N, s.C), 1, 6);
+            op_case_output(t, POSITION_BWD_DTABLE, DTYPE_F32, SHAPE(P, s.C));
             op_case_run(t, 2);
-            check_scatter(t, DTYPE_F32, positions, op_case_input_values(t, 1), NULL, N, P, s.C);
+            check_scatter(t, DTYPE_F32, positions, op_case_input_values(t, POSITION_BWD_DY), NULL, N, P, s.C);
             op_case_close(t);
             free(doc);
             free(positions);
@@ -139,11 +140,11 @@ static void test_rows_of_one_id_are_added_in_order_of_occurrence(void **state) {
     int32_t tokens[N];
     for (int i = 0; i < N; i++) tokens[i] = i % 2;
     op_case *t = op_case_open(OP_EMBED_BWD, &(op_attr){0});
-    op_case_ints(t, 0, SHAPE(N), tokens);
-    op_case_random(t, 1, DTYPE_F32, SHAPE(N, C), 1, 7);
-    op_case_output(t, 0, DTYPE_F32, SHAPE(2, C));
+    op_case_ints(t, EMBED_BWD_TOKENS, SHAPE(N), tokens);
+    op_case_random(t, EMBED_BWD_DY, DTYPE_F32, SHAPE(N, C), 1, 7);
+    op_case_output(t, EMBED_BWD_DTABLE, DTYPE_F32, SHAPE(2, C));
     op_case_run(t, 2);
-    const double *dy = op_case_input_values(t, 1), *got = op_case_values(t, 0);
+    const double *dy = op_case_input_values(t, EMBED_BWD_DY), *got = op_case_values(t, EMBED_BWD_DTABLE);
     for (int id = 0; id < 2; id++)
         for (int c = 0; c < C; c++) {
             float sum = (float)dy[id * C + c];
@@ -161,16 +162,17 @@ static void test_embed_bwd_is_the_transpose_of_embed(void **state) {
     int32_t *tokens = make_tokens(&s);
     op_case *f = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T}),
             *b = op_case_open(OP_EMBED_BWD, &(op_attr){0});
-    op_case_ints(f, 0, SHAPE(N), tokens);
-    op_case_random(f, 1, DTYPE_F32, SHAPE(s.V, s.C), 1, 8);
-    op_case_output(f, 0, DTYPE_F32, SHAPE(N, s.C));
+    op_case_ints(f, EMBED_TOKENS, SHAPE(N), tokens);
+    op_case_random(f, EMBED_TABLE, DTYPE_F32, SHAPE(s.V, s.C), 1, 8);
+    op_case_output(f, EMBED_X, DTYPE_F32, SHAPE(N, s.C));
     op_case_run(f, 2);
-    op_case_ints(b, 0, SHAPE(N), tokens);
-    op_case_random(b, 1, DTYPE_F32, SHAPE(N, s.C), 1, 9);
-    op_case_output(b, 0, DTYPE_F32, SHAPE(s.V, s.C));
+    op_case_ints(b, EMBED_BWD_TOKENS, SHAPE(N), tokens);
+    op_case_random(b, EMBED_BWD_DY, DTYPE_F32, SHAPE(N, s.C), 1, 9);
+    op_case_output(b, EMBED_BWD_DTABLE, DTYPE_F32, SHAPE(s.V, s.C));
     op_case_run(b, 2);
-    const double *x = op_case_values(f, 0), *w = op_case_input_values(b, 1), *table = op_case_input_values(f, 1);
-    const double *dtable = op_case_values(b, 0);
+    const double *x = op_case_values(f, EMBED_X), *w = op_case_input_values(b, EMBED_BWD_DY),
+                 *table = op_case_input_values(f, EMBED_TABLE);
+    const double *dtable = op_case_values(b, EMBED_BWD_DTABLE);
     double left = 0, right = 0, size = 0;
     for (int64_t i = 0; i < N * s.C; i++) left += x[i] * w[i], size += fabs(x[i] * w[i]);
     for (int64_t i = 0; i < s.V * s.C; i++) right += table[i] * dtable[i];

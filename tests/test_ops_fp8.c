@@ -2,6 +2,7 @@
  *
  * Rounding to e4m3 is defined by tensor.h to the bit, so q, t and scale are compared for equality on every device. Products
  * of e4m3 numbers are exact; what is left are fp32 sums, whose bound is that of their length. */
+#include "norm_places.h"
 #include "op_check.h"
 #include "backend_choice.h"
 #include <stdarg.h>
@@ -24,10 +25,10 @@ static void test_absmax_finds_the_largest_wherever_it_is(void **state) {
             for (int64_t i = 0; i < n; i++) x[i] = (double)(i % 251) / 256 - 0.5;
             if (place) x[(n - 1) * (place - 1) / 2] = -3.5;
             op_case *t = op_case_open(OP_ABSMAX, &(op_attr){0});
-            op_case_floats(t, 0, DTYPE_BF16, SHAPE(n), x);
-            op_case_output(t, 0, DTYPE_F32, SHAPE(1));
+            op_case_floats(t, ABSMAX_X, DTYPE_BF16, SHAPE(n), x);
+            op_case_output(t, ABSMAX_AMAX, DTYPE_F32, SHAPE(1));
             op_case_run(t, 2);
-            assert_true(op_case_values(t, 0)[0] == largest(op_case_input_values(t, 0), n));
+            assert_true(op_case_values(t, ABSMAX_AMAX)[0] == largest(op_case_input_values(t, ABSMAX_X), n));
             op_case_close(t);
             free(x);
         }
@@ -38,10 +39,10 @@ static void test_absmax_is_not_finite_where_a_number_is_not(void **state) {
     for (size_t k = 0; k < ARRAY_LENGTH(bad); k++) {
         double x[1000] = {[3] = 7, [777] = bad[k]};
         op_case *t = op_case_open(OP_ABSMAX, &(op_attr){0});
-        op_case_floats(t, 0, DTYPE_BF16, SHAPE(10, 100), x);
-        op_case_output(t, 0, DTYPE_F32, SHAPE(1));
+        op_case_floats(t, ABSMAX_X, DTYPE_BF16, SHAPE(10, 100), x);
+        op_case_output(t, ABSMAX_AMAX, DTYPE_F32, SHAPE(1));
         op_case_run(t, 2);
-        assert_false(isfinite(op_case_values(t, 0)[0]));
+        assert_false(isfinite(op_case_values(t, ABSMAX_AMAX)[0]));
         op_case_close(t);
     }
 }
@@ -64,15 +65,16 @@ typedef struct quantize_case {
 static void check_quantize(const quantize_case *c) {
     int64_t N = c->N, C = c->C;
     op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){0});
-    op_case_random(t, 0, DTYPE_BF16, SHAPE(N, C), c->scale_of_x, 5);
-    const double *x = op_case_input_values(t, 0);
+    op_case_random(t, QUANTIZE_X, DTYPE_BF16, SHAPE(N, C), c->scale_of_x, 5);
+    const double *x = op_case_input_values(t, QUANTIZE_X);
     double amax = c->amax > 0 ? c->amax : largest(x, N * C);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &amax);
-    if (c->q) op_case_output(t, 0, DTYPE_F8E4M3, SHAPE(N, C));
-    if (c->t) op_case_output(t, 1, DTYPE_F8E4M3, SHAPE(C, N));
-    if (c->scale) op_case_output(t, 2, DTYPE_F32, SHAPE(1));
+    op_case_floats(t, QUANTIZE_AMAX, DTYPE_F32, SHAPE(1), &amax);
+    if (c->q) op_case_output(t, QUANTIZE_Q, DTYPE_F8E4M3, SHAPE(N, C));
+    if (c->t) op_case_output(t, QUANTIZE_T, DTYPE_F8E4M3, SHAPE(C, N));
+    if (c->scale) op_case_output(t, QUANTIZE_SCALE, DTYPE_F32, SHAPE(1));
     op_case_run(t, 2);
-    const double *q = c->q ? op_case_values(t, 0) : NULL, *turned = c->t ? op_case_values(t, 1) : NULL;
+    const double *q = c->q ? op_case_values(t, QUANTIZE_Q) : NULL,
+                 *turned = c->t ? op_case_values(t, QUANTIZE_T) : NULL;
     for (int64_t i = 0; i < N; i++)
         for (int64_t j = 0; j < C; j++) {
             double want = rounded(x[i * C + j], amax);
@@ -84,7 +86,7 @@ static void check_quantize(const quantize_case *c) {
                          (long long)i, x[i * C + j], turned[j * N + i], want);
         }
     float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
-    if (c->scale) assert_true(op_case_values(t, 2)[0] == (double)(a / 448.0f));
+    if (c->scale) assert_true(op_case_values(t, QUANTIZE_SCALE)[0] == (double)(a / 448.0f));
     op_case_close(t);
 }
 
@@ -110,13 +112,13 @@ static void test_quantize_at_the_ends(void **state) {
     check_quantize(&(quantize_case){.N = 32, .C = 48, .amax = INFINITY, .q = true, .t = true, .scale_of_x = 5});
     double zeros[256] = {0}, none = 0;
     op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){0});
-    op_case_floats(t, 0, DTYPE_BF16, SHAPE(16, 16), zeros);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &none);
-    op_case_output(t, 0, DTYPE_F8E4M3, SHAPE(16, 16));
-    op_case_output(t, 2, DTYPE_F32, SHAPE(1));
+    op_case_floats(t, QUANTIZE_X, DTYPE_BF16, SHAPE(16, 16), zeros);
+    op_case_floats(t, QUANTIZE_AMAX, DTYPE_F32, SHAPE(1), &none);
+    op_case_output(t, QUANTIZE_Q, DTYPE_F8E4M3, SHAPE(16, 16));
+    op_case_output(t, QUANTIZE_SCALE, DTYPE_F32, SHAPE(1));
     op_case_run(t, 2);
-    for (int i = 0; i < 256; i++) assert_true(op_case_values(t, 0)[i] == 0);
-    assert_true(op_case_values(t, 2)[0] > 0); /* a product with it is 0 and not NaN */
+    for (int i = 0; i < 256; i++) assert_true(op_case_values(t, QUANTIZE_Q)[i] == 0);
+    assert_true(op_case_values(t, QUANTIZE_SCALE)[0] > 0); /* a product with it is 0 and not NaN */
     op_case_close(t);
 }
 
@@ -131,15 +133,16 @@ typedef struct product_case {
 static void check_product(const product_case *c) {
     op_case *t = op_case_open(OP_LINEAR8, &(op_attr){.over_tokens = c->over_tokens});
     double x_scale = 0.037, w_scale = 1.7e-3;
-    op_case_random(t, 0, DTYPE_F8E4M3, SHAPE(c->N, c->in), 60, 11);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &x_scale);
-    op_case_random(t, 2, DTYPE_F8E4M3, SHAPE(c->out, c->in), 90, 12);
-    op_case_floats(t, 3, DTYPE_F32, SHAPE(1), &w_scale);
-    if (c->bias) op_case_random(t, 4, c->type, SHAPE(c->out), 20, 13);
-    op_case_output(t, 0, c->type, SHAPE(c->N, c->out));
+    op_case_random(t, LINEAR8_X, DTYPE_F8E4M3, SHAPE(c->N, c->in), 60, 11);
+    op_case_floats(t, LINEAR8_X_SCALE, DTYPE_F32, SHAPE(1), &x_scale);
+    op_case_random(t, LINEAR8_W, DTYPE_F8E4M3, SHAPE(c->out, c->in), 90, 12);
+    op_case_floats(t, LINEAR8_W_SCALE, DTYPE_F32, SHAPE(1), &w_scale);
+    if (c->bias) op_case_random(t, LINEAR8_B, c->type, SHAPE(c->out), 20, 13);
+    op_case_output(t, LINEAR8_Y, c->type, SHAPE(c->N, c->out));
     op_case_run(t, 2);
-    const double *x = op_case_input_values(t, 0), *w = op_case_input_values(t, 2), *y = op_case_values(t, 0);
-    const double *b = c->bias ? op_case_input_values(t, 4) : NULL;
+    const double *x = op_case_input_values(t, LINEAR8_X), *w = op_case_input_values(t, LINEAR8_W),
+                 *y = op_case_values(t, LINEAR8_Y);
+    const double *b = c->bias ? op_case_input_values(t, LINEAR8_B) : NULL;
     double scale = (double)(float)x_scale * (double)(float)w_scale;
     double unit = backend_under_test()->discrete ? 0x1p-13 : 2 * (double)c->in * U32;
     for (int64_t i = 0; i < c->N; i++)
@@ -167,22 +170,17 @@ static void test_linear8_is_the_scaled_product(void **state) {
 static void test_linear8_is_not_finite_where_a_scale_is_not(void **state) {
     double infinite = INFINITY, one = 1;
     op_case *t = op_case_open(OP_LINEAR8, &(op_attr){0});
-    op_case_random(t, 0, DTYPE_F8E4M3, SHAPE(16, 16), 60, 11);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(1), &infinite);
-    op_case_random(t, 2, DTYPE_F8E4M3, SHAPE(16, 16), 60, 12);
-    op_case_floats(t, 3, DTYPE_F32, SHAPE(1), &one);
-    op_case_output(t, 0, DTYPE_BF16, SHAPE(16, 16));
+    op_case_random(t, LINEAR8_X, DTYPE_F8E4M3, SHAPE(16, 16), 60, 11);
+    op_case_floats(t, LINEAR8_X_SCALE, DTYPE_F32, SHAPE(1), &infinite);
+    op_case_random(t, LINEAR8_W, DTYPE_F8E4M3, SHAPE(16, 16), 60, 12);
+    op_case_floats(t, LINEAR8_W_SCALE, DTYPE_F32, SHAPE(1), &one);
+    op_case_output(t, LINEAR8_Y, DTYPE_BF16, SHAPE(16, 16));
     op_case_run(t, 2);
-    for (int i = 0; i < 256; i++) assert_false(isfinite(op_case_values(t, 0)[i]));
+    for (int i = 0; i < 256; i++) assert_false(isfinite(op_case_values(t, LINEAR8_Y)[i]));
     op_case_close(t);
 }
 
 /* ---- ops that hand out their largest number ------------------------------------------------------------------------- */
-
-static void declare_output(op_case *t, int output, bool is_rows, int64_t N, int64_t C) {
-    if (is_rows) op_case_output(t, output, DTYPE_BF16, SHAPE(N, C));
-    else op_case_output(t, output, DTYPE_F32, SHAPE(N));
-}
 
 /* The largest number is that of the tensor as it was written. */
 static void check_amax(op_case *t, int of, int amax, int64_t n, const char *what) {
@@ -202,14 +200,16 @@ static void test_norms_hand_out_their_largest_number(void **state) {
                 int64_t N = rows[s][0], C = rows[s][1];
                 op_kind k = layernorm ? add ? OP_ADD_LAYERNORM : OP_LAYERNORM : add ? OP_ADD_RMSNORM : OP_RMSNORM;
                 op_case *t = op_case_open(k, &(op_attr){.eps = 1e-5f});
-                int in = 0, out = 0;
-                for (int i = 0; i <= add; i++, in++)
-                    op_case_random(t, in, DTYPE_BF16, SHAPE(N, C), 1, 20 + (uint64_t)i);
-                for (int i = 0; i <= layernorm; i++, in++)
-                    op_case_random(t, in, DTYPE_BF16, SHAPE(C), 1, 30 + (uint64_t)i);
-                for (int i = 0; i <= add; i++, out++) declare_output(t, out, true, N, C);
-                for (int i = 0; i <= layernorm; i++, out++) declare_output(t, out, false, N, C);
-                check_amax(t, add, out, N * C, op_name(k));
+                norm_places at = norm_places_of(layernorm, add);
+                op_case_random(t, at.x, DTYPE_BF16, SHAPE(N, C), 1, 20);
+                if (add) op_case_random(t, at.b, DTYPE_BF16, SHAPE(N, C), 1, 21);
+                op_case_random(t, at.gamma, DTYPE_BF16, SHAPE(C), 1, 30);
+                if (layernorm) op_case_random(t, at.beta, DTYPE_BF16, SHAPE(C), 1, 31);
+                if (add) op_case_output(t, at.s, DTYPE_BF16, SHAPE(N, C));
+                op_case_output(t, at.y, DTYPE_BF16, SHAPE(N, C));
+                if (layernorm) op_case_output(t, at.mean, DTYPE_F32, SHAPE(N));
+                op_case_output(t, at.rstd, DTYPE_F32, SHAPE(N));
+                check_amax(t, at.y, at.amax, N * C, op_name(k));
             }
 }
 
@@ -222,15 +222,17 @@ static void test_backward_of_norms_hands_out_its_largest_number(void **state) {
                 for (int64_t i = 0; i < N; i++) ones[i] = 1 + (double)(i % 7) / 8;
                 op_kind k = layernorm ? OP_LAYERNORM_BWD : OP_RMSNORM_BWD;
                 op_case *t = op_case_open(k, &(op_attr){.eps = 1e-5f});
-                int in = 0;
-                op_case_random(t, in++, DTYPE_BF16, SHAPE(N, C), 1, 41);
-                op_case_random(t, in++, DTYPE_BF16, SHAPE(C), 1, 42);
-                for (int i = 0; i <= layernorm; i++) op_case_floats(t, in++, DTYPE_F32, SHAPE(N), ones);
-                op_case_random(t, in++, DTYPE_BF16, SHAPE(N, C), 1, 43);
-                if (residual) op_case_random(t, in, DTYPE_BF16, SHAPE(N, C), 1, 44);
-                op_case_output(t, 0, DTYPE_BF16, SHAPE(N, C));
-                for (int i = 0; i <= layernorm; i++) op_case_output(t, 1 + i, DTYPE_F32, SHAPE(C));
-                check_amax(t, 0, 2 + layernorm, N * C, op_name(k));
+                norm_bwd_places at = norm_bwd_places_of(layernorm);
+                op_case_random(t, at.x, DTYPE_BF16, SHAPE(N, C), 1, 41);
+                op_case_random(t, at.gamma, DTYPE_BF16, SHAPE(C), 1, 42);
+                if (layernorm) op_case_floats(t, at.mean, DTYPE_F32, SHAPE(N), ones);
+                op_case_floats(t, at.rstd, DTYPE_F32, SHAPE(N), ones);
+                op_case_random(t, at.dy, DTYPE_BF16, SHAPE(N, C), 1, 43);
+                if (residual) op_case_random(t, at.dres, DTYPE_BF16, SHAPE(N, C), 1, 44);
+                op_case_output(t, at.dx, DTYPE_BF16, SHAPE(N, C));
+                op_case_output(t, at.dgamma, DTYPE_F32, SHAPE(C));
+                if (layernorm) op_case_output(t, at.dbeta, DTYPE_F32, SHAPE(C));
+                check_amax(t, at.dx, at.amax, N * C, op_name(k));
                 free(ones);
             }
 }
@@ -239,14 +241,14 @@ static void test_swiglu_hands_out_its_largest_number(void **state) {
     for (size_t s = 0; s < ARRAY_LENGTH(rows); s++) {
         int64_t N = rows[s][0], F = rows[s][1];
         op_case *t = op_case_open(OP_SWIGLU, &(op_attr){0});
-        op_case_random(t, 0, DTYPE_BF16, SHAPE(N, 2 * F), 2, 51);
-        op_case_output(t, 0, DTYPE_BF16, SHAPE(N, F));
-        check_amax(t, 0, 1, N * F, "swiglu");
+        op_case_random(t, SWIGLU_GU, DTYPE_BF16, SHAPE(N, 2 * F), 2, 51);
+        op_case_output(t, SWIGLU_Y, DTYPE_BF16, SHAPE(N, F));
+        check_amax(t, SWIGLU_Y, SWIGLU_AMAX, N * F, "swiglu");
         t = op_case_open(OP_SWIGLU_BWD, &(op_attr){0});
-        op_case_random(t, 0, DTYPE_BF16, SHAPE(N, 2 * F), 2, 52);
-        op_case_random(t, 1, DTYPE_BF16, SHAPE(N, F), 1, 53);
-        op_case_output(t, 0, DTYPE_BF16, SHAPE(N, 2 * F));
-        check_amax(t, 0, 1, 2 * N * F, "swiglu_bwd");
+        op_case_random(t, SWIGLU_BWD_GU, DTYPE_BF16, SHAPE(N, 2 * F), 2, 52);
+        op_case_random(t, SWIGLU_BWD_DY, DTYPE_BF16, SHAPE(N, F), 1, 53);
+        op_case_output(t, SWIGLU_BWD_DGU, DTYPE_BF16, SHAPE(N, 2 * F));
+        check_amax(t, SWIGLU_BWD_DGU, SWIGLU_BWD_AMAX, 2 * N * F, "swiglu_bwd");
     }
 }
 

@@ -2,6 +2,7 @@
  *
  * The reference is the definition in double. Its backward is the analytic formula, and that formula is itself held
  * against central differences of the definition. */
+#include "norm_places.h"
 #include "op_check.h"
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,22 +133,21 @@ static double stats_error(int64_t C) { return ((double)C / 2 + 16) * U32; }
 static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) {
     static const op_kind kinds[2][2] = {{OP_RMSNORM, OP_LAYERNORM}, {OP_ADD_RMSNORM, OP_ADD_LAYERNORM}};
     op_case *t = op_case_open(kinds[add > 0][centered], &(op_attr){.eps = EPS});
-    int in = 0, out = 0;
-    op_case_random(t, in++, type, SHAPE(N, C), 2, 11);
-    if (add) op_case_random(t, in++, type, SHAPE(N, C), 1, 12);
-    op_case_random(t, in++, type, SHAPE(C), 1, 13);
-    if (centered) op_case_random(t, in++, type, SHAPE(C), 1, 14);
-    if (add > 1) op_case_alias(t, out++, add - 2);
-    else if (add) op_case_output(t, out++, type, SHAPE(N, C));
-    int y = out;
-    op_case_output(t, out++, type, SHAPE(N, C));
-    if (centered) op_case_output(t, out++, DTYPE_F32, SHAPE(N));
-    op_case_output(t, out, DTYPE_F32, SHAPE(N));
+    norm_places at = norm_places_of(centered, add > 0);
+    op_case_random(t, at.x, type, SHAPE(N, C), 2, 11);
+    if (add) op_case_random(t, at.b, type, SHAPE(N, C), 1, 12);
+    op_case_random(t, at.gamma, type, SHAPE(C), 1, 13);
+    if (centered) op_case_random(t, at.beta, type, SHAPE(C), 1, 14);
+    if (add > 1) op_case_alias(t, at.s, add == 2 ? at.x : at.b);
+    else if (add) op_case_output(t, at.s, type, SHAPE(N, C));
+    op_case_output(t, at.y, type, SHAPE(N, C));
+    if (centered) op_case_output(t, at.mean, DTYPE_F32, SHAPE(N));
+    op_case_output(t, at.rstd, DTYPE_F32, SHAPE(N));
     op_case_run(t, 2);
 
-    const double *x = op_case_input_values(t, 0);
+    const double *x = op_case_input_values(t, at.x);
     if (add) {
-        const double *b = op_case_input_values(t, 1), *s = op_case_values(t, 0);
+        const double *b = op_case_input_values(t, at.b), *s = op_case_values(t, at.s);
         for (int64_t i = 0; i < N * C; i++) {
             uint32_t rounded;
             tensor_set_f32(&rounded, type, 0, (float)x[i] + (float)b[i]);
@@ -155,12 +155,12 @@ static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) 
         }
         x = s; /* the norm is that of the rounded sum */
     }
-    const double *gamma = op_case_input_values(t, add ? 2 : 1),
-                 *beta = centered ? op_case_input_values(t, add ? 3 : 2) : NULL;
+    const double *gamma = op_case_input_values(t, at.gamma);
+    const double *beta = centered ? op_case_input_values(t, at.beta) : NULL;
     reference r = reference_open(N, C, centered);
     reference_forward(&r, x, gamma, beta);
-    const double *got = op_case_values(t, y), *rstd = op_case_values(t, out);
-    const double *mean = centered ? op_case_values(t, out - 1) : NULL;
+    const double *got = op_case_values(t, at.y), *rstd = op_case_values(t, at.rstd);
+    const double *mean = centered ? op_case_values(t, at.mean) : NULL;
     for (int64_t n = 0; n < N; n++) {
         /* One column: x - mean is all rounding, and rstd makes it large. */
         double size = centered && C == 1 ? 4 / sqrt(EPS) : 1 + fabs(r.mean[n]) * r.rstd[n];
@@ -175,15 +175,16 @@ static void norm_case(bool centered, int add, dtype type, int64_t N, int64_t C) 
 
     if (add) { /* recompute: the plain norm of the stored sum gives the same bits */
         op_case *plain = op_case_open(kinds[0][centered], &(op_attr){.eps = EPS});
-        op_case_floats(plain, 0, type, SHAPE(N, C), x);
-        op_case_floats(plain, 1, type, SHAPE(C), gamma);
-        if (centered) op_case_floats(plain, 2, type, SHAPE(C), beta);
-        op_case_output(plain, 0, type, SHAPE(N, C));
-        op_case_output(plain, 1, DTYPE_F32, SHAPE(N));
-        if (centered) op_case_output(plain, 2, DTYPE_F32, SHAPE(N));
+        norm_places to = norm_places_of(centered, false);
+        op_case_floats(plain, to.x, type, SHAPE(N, C), x);
+        op_case_floats(plain, to.gamma, type, SHAPE(C), gamma);
+        if (centered) op_case_floats(plain, to.beta, type, SHAPE(C), beta);
+        op_case_output(plain, to.y, type, SHAPE(N, C));
+        if (centered) op_case_output(plain, to.mean, DTYPE_F32, SHAPE(N));
+        op_case_output(plain, to.rstd, DTYPE_F32, SHAPE(N));
         op_case_run(plain, 2);
-        check_equal_bits(t, y, plain, 0, (size_t)(N * C), "recomputed norm");
-        check_equal_bits(t, out, plain, centered ? 2 : 1, (size_t)N, "recomputed rstd");
+        check_equal_bits(t, at.y, plain, to.y, (size_t)(N * C), "recomputed norm");
+        check_equal_bits(t, at.rstd, plain, to.rstd, (size_t)N, "recomputed rstd");
         op_case_close(plain);
     }
     reference_close(&r);
@@ -216,29 +217,28 @@ static void test_add_layernorms_of_fp16_round_the_sum_first(void **state) { chec
 static void backward_case(bool centered, dtype type, dtype grad_type, bool with_dres, int alias, int64_t N, int64_t C) {
     op_case *t = op_case_open(centered ? OP_LAYERNORM_BWD : OP_RMSNORM_BWD, &(op_attr){.eps = EPS});
     double *x = random_values((size_t)(N * C), 21, 0.3), *gamma = random_values((size_t)C, 22, 1);
-    int in = 0;
-    op_case_floats(t, in++, type, SHAPE(N, C), x);
-    op_case_floats(t, in++, type, SHAPE(C), gamma);
+    norm_bwd_places at = norm_bwd_places_of(centered);
+    op_case_floats(t, at.x, type, SHAPE(N, C), x);
+    op_case_floats(t, at.gamma, type, SHAPE(C), gamma);
     /* Statistics of the rounded x, rounded to fp32 as the forward would hand them over. */
     reference r = reference_open(N, C, centered);
-    reference_forward(&r, op_case_input_values(t, 0), op_case_input_values(t, 1), NULL);
+    reference_forward(&r, op_case_input_values(t, at.x), op_case_input_values(t, at.gamma), NULL);
     for (int64_t n = 0; n < N; n++) r.rstd[n] = (float)r.rstd[n], r.mean[n] = (float)r.mean[n];
-    if (centered) op_case_floats(t, in++, DTYPE_F32, SHAPE(N), r.mean);
-    op_case_floats(t, in++, DTYPE_F32, SHAPE(N), r.rstd);
-    int dy = in++, dres = in;
-    op_case_random(t, dy, type, SHAPE(N, C), 1, 23);
-    if (with_dres) op_case_random(t, dres, type, SHAPE(N, C), 1, 24);
-    if (alias >= 0) op_case_alias(t, 0, alias ? dres : dy);
-    else op_case_output(t, 0, type, SHAPE(N, C));
-    op_case_output(t, 1, grad_type, SHAPE(C));
-    if (centered) op_case_output(t, 2, grad_type, SHAPE(C));
+    if (centered) op_case_floats(t, at.mean, DTYPE_F32, SHAPE(N), r.mean);
+    op_case_floats(t, at.rstd, DTYPE_F32, SHAPE(N), r.rstd);
+    op_case_random(t, at.dy, type, SHAPE(N, C), 1, 23);
+    if (with_dres) op_case_random(t, at.dres, type, SHAPE(N, C), 1, 24);
+    if (alias >= 0) op_case_alias(t, at.dx, alias ? at.dres : at.dy);
+    else op_case_output(t, at.dx, type, SHAPE(N, C));
+    op_case_output(t, at.dgamma, grad_type, SHAPE(C));
+    if (centered) op_case_output(t, at.dbeta, grad_type, SHAPE(C));
     op_case_run(t, 2);
 
-    const double *rx = op_case_input_values(t, 0), *rgamma = op_case_input_values(t, 1),
-                 *rdy = op_case_input_values(t, dy);
-    const double *rdres = with_dres ? op_case_input_values(t, dres) : NULL;
+    const double *rx = op_case_input_values(t, at.x), *rgamma = op_case_input_values(t, at.gamma),
+                 *rdy = op_case_input_values(t, at.dy);
+    const double *rdres = with_dres ? op_case_input_values(t, at.dres) : NULL;
     reference_backward(&r, rx, rgamma, rdy, rdres);
-    const double *dx = op_case_values(t, 0);
+    const double *dx = op_case_values(t, at.dx);
     for (int64_t n = 0; n < N; n++) {
         double largest = 0; /* of the terms that are summed and cancelled in this row */
         for (int64_t c = 0; c < C; c++) {
@@ -253,7 +253,7 @@ static void backward_case(bool centered, dtype type, dtype grad_type, bool with_
             check_element(dx[i], r.dx[i], arithmetic, type, "dx", (size_t)i);
         }
     }
-    const double *dgamma = op_case_values(t, 1), *dbeta = centered ? op_case_values(t, 2) : NULL;
+    const double *dgamma = op_case_values(t, at.dgamma), *dbeta = centered ? op_case_values(t, at.dbeta) : NULL;
     for (int64_t c = 0; c < C; c++) {
         double terms = 0, rows = 0; /* fp32 sums of at most a block of rows, then double */
         for (int64_t n = 0; n < N; n++) {
@@ -306,10 +306,10 @@ static void test_bias_grad_is_the_sum_of_rows(void **state) {
                 int64_t N = more[s][0], C = more[s][1];
                 dtype grad_type = g ? DTYPE_BF16 : DTYPE_F32;
                 op_case *t = op_case_open(OP_BIAS_GRAD, &(op_attr){0});
-                op_case_random(t, 0, check_types[ti], SHAPE(N, C), 1, 31);
-                op_case_output(t, 0, grad_type, SHAPE(C));
+                op_case_random(t, BIAS_GRAD_DY, check_types[ti], SHAPE(N, C), 1, 31);
+                op_case_output(t, BIAS_GRAD_DB, grad_type, SHAPE(C));
                 op_case_run(t, 2);
-                const double *dy = op_case_input_values(t, 0), *db = op_case_values(t, 0);
+                const double *dy = op_case_input_values(t, BIAS_GRAD_DY), *db = op_case_values(t, BIAS_GRAD_DB);
                 for (int64_t c = 0; c < C; c++) {
                     double sum = 0, size = 0;
                     for (int64_t n = 0; n < N; n++) sum += dy[n * C + c], size += fabs(dy[n * C + c]);
@@ -337,27 +337,28 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
             op_attr attr = {
                 .batch = 1, .seq_len = N, .n_heads = (int)H, .n_kv_heads = (int)G, .head_dim = (int)D, .eps = EPS};
             op_case *t = op_case_open(OP_QK_NORM, &attr);
-            op_case_random(t, 0, type, SHAPE(N, Q), 2, 41);
-            op_case_random(t, 1, type, SHAPE(D), 1, 42);
-            op_case_random(t, 2, type, SHAPE(D), 1, 43);
-            op_case_output(t, 0, type, SHAPE(N, Q));
-            op_case_output(t, 1, DTYPE_F32, SHAPE(N, H + G));
+            op_case_random(t, QK_NORM_QKV, type, SHAPE(N, Q), 2, 41);
+            op_case_random(t, QK_NORM_GQ, type, SHAPE(D), 1, 42);
+            op_case_random(t, QK_NORM_GK, type, SHAPE(D), 1, 43);
+            op_case_output(t, QK_NORM_Y, type, SHAPE(N, Q));
+            op_case_output(t, QK_NORM_RSTD, DTYPE_F32, SHAPE(N, H + G));
             op_case_run(t, 2);
-            const double *qkv = op_case_input_values(t, 0), *y = op_case_values(t, 0), *rstd = op_case_values(t, 1);
+            const double *qkv = op_case_input_values(t, QK_NORM_QKV), *y = op_case_values(t, QK_NORM_Y),
+                         *rstd = op_case_values(t, QK_NORM_RSTD);
 
             for (int alias = 0; alias < 2; alias++) {
                 op_case *b = op_case_open(OP_QK_NORM_BWD, &attr);
-                op_case_random(b, 0, type, SHAPE(N, Q), 2, 41);
-                op_case_random(b, 1, type, SHAPE(D), 1, 42);
-                op_case_random(b, 2, type, SHAPE(D), 1, 43);
-                op_case_floats(b, 3, DTYPE_F32, SHAPE(N, H + G), rstd);
-                op_case_random(b, 4, type, SHAPE(N, Q), 1, 44);
-                if (alias) op_case_alias(b, 0, 4);
-                else op_case_output(b, 0, type, SHAPE(N, Q));
-                op_case_output(b, 1, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(D));
-                op_case_output(b, 2, DTYPE_F32, SHAPE(D));
+                op_case_random(b, QK_NORM_BWD_QKV, type, SHAPE(N, Q), 2, 41);
+                op_case_random(b, QK_NORM_BWD_GQ, type, SHAPE(D), 1, 42);
+                op_case_random(b, QK_NORM_BWD_GK, type, SHAPE(D), 1, 43);
+                op_case_floats(b, QK_NORM_BWD_RSTD, DTYPE_F32, SHAPE(N, H + G), rstd);
+                op_case_random(b, QK_NORM_BWD_DY, type, SHAPE(N, Q), 1, 44);
+                if (alias) op_case_alias(b, QK_NORM_BWD_DQKV, QK_NORM_BWD_DY);
+                else op_case_output(b, QK_NORM_BWD_DQKV, type, SHAPE(N, Q));
+                op_case_output(b, QK_NORM_BWD_DGQ, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(D));
+                op_case_output(b, QK_NORM_BWD_DGK, DTYPE_F32, SHAPE(D));
                 op_case_run(b, 2);
-                const double *dy = op_case_input_values(b, 4), *dqkv = op_case_values(b, 0);
+                const double *dy = op_case_input_values(b, QK_NORM_BWD_DY), *dqkv = op_case_values(b, QK_NORM_BWD_DQKV);
 
                 for (int k = 0; k < 2; k++) { /* queries, then keys */
                     int64_t first = k ? H : 0, count = k ? G : H, rows = N * count;
@@ -365,7 +366,7 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                     double *x = mem_alloc((size_t)(rows * D) * 8), *g = mem_alloc((size_t)(rows * D) * 8);
                     gather_heads(x, qkv, N, Q, D, first, count);
                     gather_heads(g, dy, N, Q, D, first, count);
-                    const double *gamma = op_case_input_values(t, 1 + k);
+                    const double *gamma = op_case_input_values(t, k ? QK_NORM_GK : QK_NORM_GQ);
                     reference_forward(&r, x, gamma, NULL);
                     reference_backward(&r, x, gamma, g, NULL);
                     double *terms = mem_alloc((size_t)D * 8);
@@ -389,7 +390,7 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                         }
                     }
                     for (int64_t d = 0; d < D; d++) /* a block holds 16 rows of `count` heads here */
-                        check_element(op_case_values(b, 1 + k)[d], r.dgamma[d],
+                        check_element(op_case_values(b, k ? QK_NORM_BWD_DGK : QK_NORM_BWD_DGQ)[d], r.dgamma[d],
                                       terms[d] * ((double)(16 * count) + stats_error(D) / U32) * U32,
                                       k == 0 && alias ? DTYPE_BF16 : DTYPE_F32, "dgamma", (size_t)d);
                     reference_close(&r);
@@ -484,11 +485,11 @@ typedef struct turned_case {
 
 static void turned_inputs(op_case *t, const turned_case *s) {
     int64_t N = s->B * s->T;
-    op_case_random(t, 0, s->type, SHAPE(N, (s->H + 2 * s->G) * s->D), 2, 61);
-    op_case_random(t, 1, s->type, SHAPE(s->D), 1, 62);
-    op_case_random(t, 2, s->type, SHAPE(s->D), 1, 63);
-    op_case_random(t, 3, DTYPE_F32, SHAPE(s->T + MORE_POSITIONS, s->D), 1, 64);
-    op_case_ints(t, 4, SHAPE(N), s->doc);
+    op_case_random(t, QK_NORM_ROPE_QKV, s->type, SHAPE(N, (s->H + 2 * s->G) * s->D), 2, 61);
+    op_case_random(t, QK_NORM_ROPE_GQ, s->type, SHAPE(s->D), 1, 62);
+    op_case_random(t, QK_NORM_ROPE_GK, s->type, SHAPE(s->D), 1, 63);
+    op_case_random(t, QK_NORM_ROPE_TABLE, DTYPE_F32, SHAPE(s->T + MORE_POSITIONS, s->D), 1, 64);
+    op_case_ints(t, QK_NORM_ROPE_DOC, SHAPE(N), s->doc);
 }
 
 /* Queries (key false) or keys of one run, forward t and backward b. */
@@ -496,9 +497,12 @@ static void check_turned(const turned_case *s, op_case *t, op_case *b, bool key,
     int64_t N = s->B * s->T, D = s->D, n_normed = s->H + s->G, Q = (s->H + 2 * s->G) * D;
     int64_t first = key ? s->H : 0, count = key ? s->G : s->H, rows = N * count;
     size_t n_bytes = (size_t)(rows * D) * 8;
-    const double *qkv = op_case_input_values(b, 0), *gamma = op_case_input_values(b, key ? 2 : 1);
-    const double *table = op_case_input_values(b, 3), *dy = op_case_input_values(b, 6);
-    const double *y = op_case_values(t, 0), *rstd = op_case_values(t, 1), *dqkv = op_case_values(b, 0);
+    const double *qkv = op_case_input_values(b, QK_NORM_ROPE_BWD_QKV),
+                 *gamma = op_case_input_values(b, key ? QK_NORM_ROPE_BWD_GK : QK_NORM_ROPE_BWD_GQ);
+    const double *table = op_case_input_values(b, QK_NORM_ROPE_BWD_TABLE),
+                 *dy = op_case_input_values(b, QK_NORM_ROPE_BWD_DY);
+    const double *y = op_case_values(t, QK_NORM_ROPE_Y), *rstd = op_case_values(t, QK_NORM_ROPE_RSTD),
+                 *dqkv = op_case_values(b, QK_NORM_ROPE_BWD_DQKV);
     double *x = mem_alloc(n_bytes), *g = mem_alloc(n_bytes), *want = mem_alloc(n_bytes),
            *want_size = mem_alloc(n_bytes);
     double *d = mem_alloc(n_bytes), *d_size = mem_alloc(n_bytes), *terms = mem_alloc((size_t)D * 8);
@@ -528,8 +532,8 @@ static void check_turned(const turned_case *s, op_case *t, op_case *b, bool key,
         }
     }
     for (int64_t c = 0; c < D; c++) /* a block holds 16 rows of `count` heads here */
-        check_element(op_case_values(b, key ? 2 : 1)[c], r.dgamma[c], terms[c] * ((double)(16 * count) * U32 + error),
-                      grad_type, "dgamma", (size_t)c);
+        check_element(op_case_values(b, key ? QK_NORM_ROPE_BWD_DGK : QK_NORM_ROPE_BWD_DGQ)[c], r.dgamma[c],
+                      terms[c] * ((double)(16 * count) * U32 + error), grad_type, "dgamma", (size_t)c);
     reference_close(&r);
     double *all[] = {x, g, want, want_size, d, d_size, terms};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++) free(all[i]);
@@ -549,24 +553,27 @@ static void test_qk_norm_rope_and_its_backward_norm_and_turn_every_head(void **s
                     .batch = s.B, .seq_len = s.T, .n_heads = k[2], .n_kv_heads = k[3], .head_dim = k[4], .eps = EPS};
                 op_case *t = op_case_open(OP_QK_NORM_ROPE, &s.attr);
                 turned_inputs(t, &s);
-                if (alias) op_case_alias(t, 0, 0);
-                else op_case_output(t, 0, s.type, SHAPE(N, Q));
-                op_case_output(t, 1, DTYPE_F32, SHAPE(N, s.H + s.G));
+                if (alias) op_case_alias(t, QK_NORM_ROPE_Y, QK_NORM_ROPE_QKV);
+                else op_case_output(t, QK_NORM_ROPE_Y, s.type, SHAPE(N, Q));
+                op_case_output(t, QK_NORM_ROPE_RSTD, DTYPE_F32, SHAPE(N, s.H + s.G));
                 op_case_run(t, 2);
 
                 op_case *b = op_case_open(OP_QK_NORM_ROPE_BWD, &s.attr);
                 turned_inputs(b, &s);
-                op_case_floats(b, 5, DTYPE_F32, SHAPE(N, s.H + s.G), op_case_values(t, 1));
-                op_case_random(b, 6, s.type, SHAPE(N, Q), 1, 65);
-                if (alias) op_case_alias(b, 0, 6);
-                else op_case_output(b, 0, s.type, SHAPE(N, Q));
-                op_case_output(b, 1, grad_type, SHAPE(s.D));
-                op_case_output(b, 2, grad_type, SHAPE(s.D));
+                op_case_floats(b, QK_NORM_ROPE_BWD_RSTD, DTYPE_F32, SHAPE(N, s.H + s.G),
+                               op_case_values(t, QK_NORM_ROPE_RSTD));
+                op_case_random(b, QK_NORM_ROPE_BWD_DY, s.type, SHAPE(N, Q), 1, 65);
+                if (alias) op_case_alias(b, QK_NORM_ROPE_BWD_DQKV, QK_NORM_ROPE_BWD_DY);
+                else op_case_output(b, QK_NORM_ROPE_BWD_DQKV, s.type, SHAPE(N, Q));
+                op_case_output(b, QK_NORM_ROPE_BWD_DGQ, grad_type, SHAPE(s.D));
+                op_case_output(b, QK_NORM_ROPE_BWD_DGK, grad_type, SHAPE(s.D));
                 op_case_run(b, 2);
 
                 for (int key = 0; key < 2; key++) check_turned(&s, t, b, key, grad_type);
-                const double *qkv = op_case_input_values(b, 0), *y = op_case_values(t, 0);
-                const double *dy = op_case_input_values(b, 6), *dqkv = op_case_values(b, 0);
+                const double *qkv = op_case_input_values(b, QK_NORM_ROPE_BWD_QKV),
+                             *y = op_case_values(t, QK_NORM_ROPE_Y);
+                const double *dy = op_case_input_values(b, QK_NORM_ROPE_BWD_DY),
+                             *dqkv = op_case_values(b, QK_NORM_ROPE_BWD_DQKV);
                 for (int64_t n = 0; n < N; n++) /* v passes through, both ways */
                     for (int64_t c = (s.H + s.G) * s.D; c < Q; c++) {
                         assert_true(y[n * Q + c] == qkv[n * Q + c]);

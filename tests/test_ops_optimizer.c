@@ -52,15 +52,16 @@ static void test_accumulate_restarts_at_the_first_micro_batch_and_adds_after_it(
                     s.micro = micro;
                     op_attr attr = {.noise_key = 77};
                     op_case *t = op_case_open(OP_ACCUMULATE, &attr);
-                    op_case_random(t, 0, check_types[ti], SHAPE(sizes[si]), 1, 1);
-                    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
+                    op_case_random(t, ACCUMULATE_X, check_types[ti], SHAPE(sizes[si]), 1, 1);
+                    op_case_bytes(t, ACCUMULATE_SCALARS, SHAPE(sizeof s), &s);
                     double *before = mem_alloc(n * sizeof *before);
                     for (size_t i = 0; i < n; i++) before[i] = bf16_to_f32(f32_to_bf16((float)sin((double)i)));
                     if (micro == 0)
-                        op_case_output(t, 0, acc_type, SHAPE(sizes[si])); /* what was there must not matter */
-                    else op_case_output_floats(t, 0, acc_type, SHAPE(sizes[si]), before);
+                        op_case_output(t, ACCUMULATE_ACC, acc_type,
+                                       SHAPE(sizes[si])); /* what was there must not matter */
+                    else op_case_output_floats(t, ACCUMULATE_ACC, acc_type, SHAPE(sizes[si]), before);
                     op_case_run(t, 2);
-                    const double *x = op_case_input_values(t, 0), *acc = op_case_values(t, 0);
+                    const double *x = op_case_input_values(t, ACCUMULATE_X), *acc = op_case_values(t, ACCUMULATE_ACC);
                     for (size_t i = 0; i < n; i++) {
                         float sum = micro == 0 ? (float)x[i] : (float)before[i] + (float)x[i];
                         if (bf16) sum = bf16_to_f32(f32_to_bf16_stochastic(sum, value_noise(77, &s, micro << 8, i)));
@@ -80,11 +81,11 @@ static void test_accumulate_of_a_part_takes_the_noise_of_the_whole(void **state)
     op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 77, .first_element = FIRST});
     double *before = mem_alloc(N * sizeof *before);
     for (size_t i = 0; i < N; i++) before[i] = bf16_to_f32(f32_to_bf16((float)sin((double)i)));
-    op_case_random(t, 0, DTYPE_BF16, SHAPE(N), 1, 1);
-    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
-    op_case_output_floats(t, 0, DTYPE_BF16, SHAPE(N), before);
+    op_case_random(t, ACCUMULATE_X, DTYPE_BF16, SHAPE(N), 1, 1);
+    op_case_bytes(t, ACCUMULATE_SCALARS, SHAPE(sizeof s), &s);
+    op_case_output_floats(t, ACCUMULATE_ACC, DTYPE_BF16, SHAPE(N), before);
     op_case_run(t, 5);
-    const double *x = op_case_input_values(t, 0), *acc = op_case_values(t, 0);
+    const double *x = op_case_input_values(t, ACCUMULATE_X), *acc = op_case_values(t, ACCUMULATE_ACC);
     for (size_t i = 0; i < N; i++) {
         uint16_t noise = value_noise(77, &s, 1 << 8, FIRST + i);
         float want = bf16_to_f32(f32_to_bf16_stochastic((float)before[i] + (float)x[i], noise));
@@ -103,11 +104,11 @@ static void test_accumulate_keeps_nan_and_infinity(void **state) {
     step_scalars s = make_scalars();
     s.micro = 1;
     op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 77});
-    op_case_floats(t, 0, DTYPE_BF16, SHAPE(N), x);
-    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
-    op_case_output_floats(t, 0, DTYPE_BF16, SHAPE(N), before);
+    op_case_floats(t, ACCUMULATE_X, DTYPE_BF16, SHAPE(N), x);
+    op_case_bytes(t, ACCUMULATE_SCALARS, SHAPE(sizeof s), &s);
+    op_case_output_floats(t, ACCUMULATE_ACC, DTYPE_BF16, SHAPE(N), before);
     op_case_run(t, 2);
-    const double *acc = op_case_values(t, 0);
+    const double *acc = op_case_values(t, ACCUMULATE_ACC);
     for (size_t i = 0; i < N; i++) {
         float sum = bf16_to_f32(f32_to_bf16((float)before[i])) + bf16_to_f32(f32_to_bf16((float)x[i]));
         float want = bf16_to_f32(f32_to_bf16_stochastic(sum, value_noise(77, &s, 1 << 8, i)));
@@ -120,9 +121,9 @@ static void test_accumulate_keeps_nan_and_infinity(void **state) {
 static op_case *first_accumulate(dtype type, const double *x, int64_t n) {
     step_scalars s = make_scalars();
     op_case *t = op_case_open(OP_ACCUMULATE, &(op_attr){.noise_key = 5});
-    op_case_floats(t, 0, type, SHAPE(n), x);
-    op_case_bytes(t, 1, SHAPE(sizeof s), &s);
-    op_case_output(t, 0, DTYPE_BF16, SHAPE(n));
+    op_case_floats(t, ACCUMULATE_X, type, SHAPE(n), x);
+    op_case_bytes(t, ACCUMULATE_SCALARS, SHAPE(sizeof s), &s);
+    op_case_output(t, ACCUMULATE_ACC, DTYPE_BF16, SHAPE(n));
     op_case_run(t, 2);
     return t;
 }
@@ -132,7 +133,7 @@ static void check_first_accumulate(int n) {
     double *x = mem_alloc((size_t)n * sizeof *x);
     for (int i = 0; i < n; i++) x[i] = bf16_to_f32((uint16_t)i);
     op_case *t = first_accumulate(DTYPE_BF16, x, n);
-    const double *acc = op_case_values(t, 0);
+    const double *acc = op_case_values(t, ACCUMULATE_ACC);
     for (int i = 0; i < n; i++)
         if (isnan(x[i]) ? !isnan(acc[i]) : acc[i] != x[i] || signbit(acc[i]) != signbit(x[i]))
             fail_msg("0x%04x becomes %g", (unsigned)i & 0xffff, acc[i]);
@@ -151,7 +152,7 @@ static void test_stochastic_rounding_is_right_on_average(void **state) {
     double *x = mem_alloc(N * sizeof *x), sum = 0;
     for (int i = 0; i < N; i++) x[i] = 1 + 0x1p-10;
     op_case *t = first_accumulate(DTYPE_F32, x, N);
-    const double *acc = op_case_values(t, 0);
+    const double *acc = op_case_values(t, ACCUMULATE_ACC);
     for (int i = 0; i < N; i++) {
         assert_true(acc[i] == 1 || acc[i] == 1 + 0x1p-7);
         sum += acc[i] - 1;
@@ -169,10 +170,10 @@ static void test_grad_sumsq_has_the_documented_shape(void **state) {
         for (size_t si = 0; si < ARRAY_LENGTH(sizes); si++) {
             int64_t n = sizes[si], P = (n + NORM_BLOCK - 1) / NORM_BLOCK;
             op_case *t = op_case_open(OP_GRAD_SUMSQ, &(op_attr){0});
-            op_case_random(t, 0, check_types[ti], SHAPE(n), 1, 2);
-            op_case_output(t, 0, DTYPE_F64, SHAPE(P));
+            op_case_random(t, GRAD_SUMSQ_G, check_types[ti], SHAPE(n), 1, 2);
+            op_case_output(t, GRAD_SUMSQ_PARTIALS, DTYPE_F64, SHAPE(P));
             op_case_run(t, 2);
-            const double *g = op_case_input_values(t, 0), *partials = op_case_values(t, 0);
+            const double *g = op_case_input_values(t, GRAD_SUMSQ_G), *partials = op_case_values(t, GRAD_SUMSQ_PARTIALS);
             for (int64_t p = 0; p < P; p++) {
                 double lane[16] = {0};
                 for (int64_t i = p * NORM_BLOCK; i < n && i < (p + 1) * NORM_BLOCK; i++) lane[i % 16] += g[i] * g[i];
@@ -194,12 +195,12 @@ static clip_result clip_run(double sum_of_squares, const double sums[SUM_COUNT],
     step_scalars s = make_scalars();
     s.grad_unscale = unscale;
     op_case *t = op_case_open(OP_CLIP, &(op_attr){.clip = clip, .normalize_by_weights = by_weights});
-    op_case_floats(t, 0, DTYPE_F64, SHAPE(3), partials);
-    op_case_floats(t, 1, DTYPE_F64, SHAPE(SUM_COUNT), sums);
-    op_case_bytes(t, 2, SHAPE(sizeof s), &s);
-    op_case_output(t, 0, DTYPE_F32, SHAPE(CLIP_COUNT));
+    op_case_floats(t, CLIP_PARTIALS, DTYPE_F64, SHAPE(3), partials);
+    op_case_floats(t, CLIP_SUMS, DTYPE_F64, SHAPE(SUM_COUNT), sums);
+    op_case_bytes(t, CLIP_SCALARS, SHAPE(sizeof s), &s);
+    op_case_output(t, CLIP_CLIP, DTYPE_F32, SHAPE(CLIP_COUNT));
     op_case_run(t, 2);
-    const double *c = op_case_values(t, 0);
+    const double *c = op_case_values(t, CLIP_CLIP);
     clip_result r = {c[CLIP_NORM], c[CLIP_FACTOR], c[CLIP_SKIP], c[CLIP_LOSS]};
     op_case_close(t);
     return r;
@@ -304,17 +305,17 @@ static op_case *adamw_open(update_mode mode, int64_t n, const float clip[CLIP_CO
     for (int i = 0; i < CLIP_COUNT; i++) clip_values[i] = clip[i];
     op_case *t = op_case_open(OP_ADAMW, &adamw_attr);
     for (int64_t i = 0; i < n; i++) column[i] = g[i];
-    op_case_floats(t, 0, state_type, SHAPE(n), column);
-    op_case_floats(t, 1, DTYPE_F32, SHAPE(CLIP_COUNT), clip_values);
-    op_case_bytes(t, 2, SHAPE(sizeof *s), s);
+    op_case_floats(t, ADAMW_G, state_type, SHAPE(n), column);
+    op_case_floats(t, ADAMW_CLIP, DTYPE_F32, SHAPE(CLIP_COUNT), clip_values);
+    op_case_bytes(t, ADAMW_SCALARS, SHAPE(sizeof *s), s);
     for (int64_t i = 0; i < n; i++) column[i] = e[i].p;
-    op_case_output_floats(t, 0, p_types[mode], SHAPE(n), column);
+    op_case_output_floats(t, ADAMW_P, p_types[mode], SHAPE(n), column);
     for (int64_t i = 0; i < n; i++) column[i] = e[i].master;
-    if (mode == BF16_MASTER || mode == FP16_MASTER) op_case_output_floats(t, 1, DTYPE_F32, SHAPE(n), column);
+    if (mode == BF16_MASTER || mode == FP16_MASTER) op_case_output_floats(t, ADAMW_MASTER, DTYPE_F32, SHAPE(n), column);
     for (int64_t i = 0; i < n; i++) column[i] = e[i].m;
-    op_case_output_floats(t, 2, state_type, SHAPE(n), column);
+    op_case_output_floats(t, ADAMW_M, state_type, SHAPE(n), column);
     for (int64_t i = 0; i < n; i++) column[i] = e[i].v;
-    op_case_output_floats(t, 3, state_type, SHAPE(n), column);
+    op_case_output_floats(t, ADAMW_V, state_type, SHAPE(n), column);
     free(column);
     op_case_run(t, 2);
     return t;
@@ -336,9 +337,10 @@ static void check_adamw_against_the_scalar_loop(void) {
             float *g = mem_alloc(n * sizeof *g);
             for (size_t i = 0; i < n; i++) e[i] = make_element(i, mode), g[i] = make_gradient(i, mode);
             op_case *t = adamw_open(mode, sizes[si], clip, &s, e, g);
-            const double *p = op_case_values(t, 0), *m = op_case_values(t, 2), *v = op_case_values(t, 3);
+            const double *p = op_case_values(t, ADAMW_P), *m = op_case_values(t, ADAMW_M),
+                         *v = op_case_values(t, ADAMW_V);
             bool master = mode == BF16_MASTER || mode == FP16_MASTER;
-            const double *x = master ? op_case_values(t, 1) : NULL;
+            const double *x = master ? op_case_values(t, ADAMW_MASTER) : NULL;
             for (size_t i = 0; i < n; i++) {
                 element want = adamw_scalar(e[i], g[i], clip[CLIP_FACTOR], &adamw_attr, &s, mode, i);
                 same_bits(p[i], want.p, "p", mode, i);
@@ -375,7 +377,7 @@ static void test_adamw_keeps_nan_and_infinity(void **state) {
         const size_t bad[] = {0, 5, 1030, N - 1};
         for (size_t b = 0; b < ARRAY_LENGTH(bad); b++) e[bad[b]].p = e[bad[b]].master = b == 1 ? INFINITY : nan_of_ones;
         op_case *t = adamw_open(mode, N, clip, &s, e, g);
-        const double *p = op_case_values(t, 0);
+        const double *p = op_case_values(t, ADAMW_P);
         for (size_t b = 0; b < ARRAY_LENGTH(bad); b++)
             if (isfinite(p[bad[b]])) fail_msg("mode %d: element %zu became %g", (int)mode, bad[b], p[bad[b]]);
         for (size_t i = 0; i < N; i++) { /* and nothing else is touched by it */
@@ -402,7 +404,7 @@ static void test_adamw_rounds_half_to_even(void **state) {
                 if (i % apart == 0) e[i].master = sign * (1 + ((float)(i / apart % 8) + 0.5f) * last);
             }
             op_case *t = adamw_open(mode, N, clip, &s, e, g);
-            const double *p = op_case_values(t, 0), *x = op_case_values(t, 1);
+            const double *p = op_case_values(t, ADAMW_P), *x = op_case_values(t, ADAMW_MASTER);
             for (size_t i = 0; i < N; i += apart) {
                 element want = adamw_scalar(e[i], g[i], 1, &adamw_attr, &s, mode, i);
                 same_bits(x[i], e[i].master, "master", mode, i);
@@ -425,8 +427,8 @@ static void test_adamw_changes_nothing_when_the_step_is_skipped(void **state) {
             if (master) e[i].p = NAN;
         }
         op_case *t = adamw_open(mode, N, clip, &s, e, g);
-        const double *m = op_case_values(t, 2), *v = op_case_values(t, 3), *p = op_case_values(t, 0);
-        const double *x = master ? op_case_values(t, 1) : NULL;
+        const double *m = op_case_values(t, ADAMW_M), *v = op_case_values(t, ADAMW_V), *p = op_case_values(t, ADAMW_P);
+        const double *x = master ? op_case_values(t, ADAMW_MASTER) : NULL;
         for (size_t i = 0; i < N; i++) {
             same_bits(m[i], e[i].m, "m", mode, i);
             same_bits(v[i], e[i].v, "v", mode, i);
@@ -440,9 +442,9 @@ static void test_adamw_changes_nothing_when_the_step_is_skipped(void **state) {
     }
 }
 
-/* The kernel on n numbers of one type where they lie; out: parameter, m and v. */
+/* The kernel on n numbers of one type where they lie; x: the parameter. */
 static void adamw_directly(const backend *b, backend_context *c, const op_attr *attr, dtype type, size_t n, void *g,
-                           float *clip, step_scalars *s, void *const out[3]) {
+                           float *clip, step_scalars *s, void *x, void *m, void *v) {
     program p;
     program_init(&p);
     op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
@@ -450,11 +452,14 @@ static void adamw_directly(const backend *b, backend_context *c, const op_attr *
     const char *names[] = {"p", "m", "v", "g"};
     value_id ids[4];
     for (int i = 0; i < 4; i++) ids[i] = program_persistent(&p, names[i], type, SHAPE((int64_t)n), ROLE_STATE);
-    op_in(o, 0, ids[3]);
-    op_out(o, 0, ids[0]);
-    op_out(o, 2, ids[1]);
-    op_out(o, 3, ids[2]);
-    kernel_call call = {.program = &p, .op = o, .in = {g, clip, s}, .out = {out[0], NULL, out[1], out[2]}};
+    op_in(o, ADAMW_G, ids[3]);
+    op_out(o, ADAMW_P, ids[0]);
+    op_out(o, ADAMW_M, ids[1]);
+    op_out(o, ADAMW_V, ids[2]);
+    kernel_call call = {.program = &p,
+                        .op = o,
+                        .in = {[ADAMW_G] = g, [ADAMW_CLIP] = clip, [ADAMW_SCALARS] = s},
+                        .out = {[ADAMW_P] = x, [ADAMW_M] = m, [ADAMW_V] = v}};
     b->kernels[OP_ADAMW](c, &call);
     program_fini(&p);
 }
@@ -478,8 +483,7 @@ static void test_adamw_does_not_care_where_a_tensor_lies(void **state) {
         const size_t ends[] = {0, cut, 3 * cut + 1, N};
         for (int part = 0; part < 3; part++) {
             size_t first = ends[part], n = ends[part + 1] - first;
-            adamw_directly(b, c, &adamw_attr, DTYPE_F32, n, g + first, clip, &s,
-                           (void *[]){x + first, m + first, v + first});
+            adamw_directly(b, c, &adamw_attr, DTYPE_F32, n, g + first, clip, &s, x + first, m + first, v + first);
         }
         for (size_t i = 0; i < N; i++) {
             element want = adamw_scalar(make_element(i, FP32), make_gradient(i, FP32), 0.5f, &adamw_attr, &s, FP32, i);
@@ -512,8 +516,8 @@ static void test_adamw_of_parts_is_adamw_of_the_whole(void **state) {
             op_attr attr = adamw_attr;
             attr.noise_key = 77;
             attr.first_element = (int64_t)first;
-            adamw_directly(b, c, &attr, DTYPE_BF16, n, x + 3 * N + first, clip, &s,
-                           (void *[]){x + first, x + N + first, x + 2 * N + first});
+            adamw_directly(b, c, &attr, DTYPE_BF16, n, x + 3 * N + first, clip, &s, x + first, x + N + first,
+                           x + 2 * N + first);
         }
         b->close(c);
     }
@@ -539,9 +543,9 @@ static void test_adamw_follows_the_textbook_for_many_steps(void **state) {
         for (size_t i = 0; i < N; i++) g[i] = (float)(sin(step * 0.7 + (double)i) * pow(10, (double)i - 4));
         op_case *t = adamw_open(FP32, N, clip, &s, e, g);
         for (size_t i = 0; i < N; i++) {
-            e[i] = (element){.p = (float)op_case_values(t, 0)[i],
-                             .m = (float)op_case_values(t, 2)[i],
-                             .v = (float)op_case_values(t, 3)[i]};
+            e[i] = (element){.p = (float)op_case_values(t, ADAMW_P)[i],
+                             .m = (float)op_case_values(t, ADAMW_M)[i],
+                             .v = (float)op_case_values(t, ADAMW_V)[i]};
             double grad = 0.25 * g[i], b1 = adamw_attr.beta1, b2 = adamw_attr.beta2;
             m[i] = b1 * m[i] + (1 - b1) * grad;
             v[i] = b2 * v[i] + (1 - b2) * grad * grad;

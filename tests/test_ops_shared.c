@@ -41,14 +41,14 @@ static op_attr attr_of(const share *s, int64_t chunk_bytes) {
 
 static op_case *open_alone(dtype t, dtype dw, int64_t chunk_bytes) {
     op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = chunk_bytes});
-    op_case_random(c, 0, t, SHAPE(N, C), 1.0, 21);
-    op_case_random(c, 1, t, SHAPE(V, C), 0.5, 22);
-    op_case_ints(c, 2, SHAPE(N), make_targets());
-    op_case_random(c, 3, DTYPE_F32, SHAPE(N), 1.0, 23);
-    op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
-    op_case_output(c, 0, DTYPE_F32, SHAPE(N));
-    op_case_output(c, 1, t, SHAPE(N, C));
-    op_case_output(c, 2, dw, SHAPE(V, C));
+    op_case_random(c, UNEMBED_LOSS_GRAD_H, t, SHAPE(N, C), 1.0, 21);
+    op_case_random(c, UNEMBED_LOSS_GRAD_W, t, SHAPE(V, C), 0.5, 22);
+    op_case_ints(c, UNEMBED_LOSS_GRAD_TARGETS, SHAPE(N), make_targets());
+    op_case_random(c, UNEMBED_LOSS_GRAD_WEIGHTS, DTYPE_F32, SHAPE(N), 1.0, 23);
+    op_case_bytes(c, UNEMBED_LOSS_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
+    op_case_output(c, UNEMBED_LOSS_GRAD_LOSSES, DTYPE_F32, SHAPE(N));
+    op_case_output(c, UNEMBED_LOSS_GRAD_DH, t, SHAPE(N, C));
+    op_case_output(c, UNEMBED_LOSS_GRAD_DW, dw, SHAPE(V, C));
     op_case_run(c, 2);
     return c;
 }
@@ -60,12 +60,12 @@ static double *gather_stats(op_case *alone, dtype t, int n_ranks, int n_stats, i
         share s = share_of(r, n_ranks);
         op_attr a = attr_of(&s, chunk_bytes);
         op_case *c = op_case_open(OP_UNEMBED_STATS, &a);
-        op_case_floats(c, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
-        set_table(c, 1, t, &s, op_case_input_values(alone, 1));
-        op_case_ints(c, 2, SHAPE(N), make_targets());
-        op_case_output(c, 0, DTYPE_F64, SHAPE(N, n_stats));
+        op_case_floats(c, UNEMBED_STATS_H, t, SHAPE(N, C), op_case_input_values(alone, UNEMBED_LOSS_GRAD_H));
+        set_table(c, UNEMBED_STATS_W, t, &s, op_case_input_values(alone, UNEMBED_LOSS_GRAD_W));
+        op_case_ints(c, UNEMBED_STATS_TARGETS, SHAPE(N), make_targets());
+        op_case_output(c, UNEMBED_STATS_STATS, DTYPE_F64, SHAPE(N, n_stats));
         op_case_run(c, 2);
-        memcpy(all + r * N * n_stats, op_case_values(c, 0), (size_t)(N * n_stats) * sizeof *all);
+        memcpy(all + r * N * n_stats, op_case_values(c, UNEMBED_STATS_STATS), (size_t)(N * n_stats) * sizeof *all);
         op_case_close(c);
     }
     return all;
@@ -73,26 +73,27 @@ static double *gather_stats(op_case *alone, dtype t, int n_ranks, int n_stats, i
 
 static void check_losses(op_case *alone, const double *stats, int n_ranks, int n_stats) {
     op_case *c = op_case_open(OP_UNEMBED_JOIN, &(op_attr){.vocab = V});
-    op_case_floats(c, 0, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
-    op_case_ints(c, 1, SHAPE(N), make_targets());
-    op_case_output(c, 0, DTYPE_F32, SHAPE(N));
-    if (n_stats == 4) op_case_output(c, 1, DTYPE_I32, SHAPE(N));
+    op_case_floats(c, UNEMBED_JOIN_STATS, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
+    op_case_ints(c, UNEMBED_JOIN_TARGETS, SHAPE(N), make_targets());
+    op_case_output(c, UNEMBED_JOIN_LOSSES, DTYPE_F32, SHAPE(N));
+    if (n_stats == 4) op_case_output(c, UNEMBED_JOIN_ARGMAX, DTYPE_I32, SHAPE(N));
     op_case_run(c, 2);
     for (int i = 0; i < N; i++) {
-        double want = op_case_values(alone, 0)[i];
+        double want = op_case_values(alone, UNEMBED_LOSS_GRAD_LOSSES)[i];
         double arithmetic = U32 * fabs(want) + (backend_under_test()->discrete ? 32 * U32 : 0);
-        check_element(op_case_values(c, 0)[i], want, arithmetic, DTYPE_F32, "loss", (size_t)i);
+        check_element(op_case_values(c, UNEMBED_JOIN_LOSSES)[i], want, arithmetic, DTYPE_F32, "loss", (size_t)i);
     }
     if (n_stats == 4) { /* tokens that are not trained on as well */
         op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = 1 << 20});
         dtype t = DTYPE_F32;
-        op_case_floats(f, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
-        op_case_floats(f, 1, t, SHAPE(V, C), op_case_input_values(alone, 1));
-        op_case_ints(f, 2, SHAPE(N), make_targets());
-        op_case_output(f, 0, DTYPE_F32, SHAPE(N));
-        op_case_output(f, 1, DTYPE_I32, SHAPE(N));
+        op_case_floats(f, UNEMBED_LOSS_H, t, SHAPE(N, C), op_case_input_values(alone, UNEMBED_LOSS_GRAD_H));
+        op_case_floats(f, UNEMBED_LOSS_W, t, SHAPE(V, C), op_case_input_values(alone, UNEMBED_LOSS_GRAD_W));
+        op_case_ints(f, UNEMBED_LOSS_TARGETS, SHAPE(N), make_targets());
+        op_case_output(f, UNEMBED_LOSS_LOSSES, DTYPE_F32, SHAPE(N));
+        op_case_output(f, UNEMBED_LOSS_ARGMAX, DTYPE_I32, SHAPE(N));
         op_case_run(f, 2);
-        for (int i = 0; i < N; i++) assert_int_equal(op_case_ints_out(c, 1)[i], op_case_ints_out(f, 1)[i]);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(op_case_ints_out(c, UNEMBED_JOIN_ARGMAX)[i], op_case_ints_out(f, UNEMBED_LOSS_ARGMAX)[i]);
         op_case_close(f);
     }
     op_case_close(c);
@@ -107,17 +108,19 @@ static void check_gradients(op_case *alone, const double *stats, dtype t, dtype 
         share s = share_of(r, n_ranks);
         op_attr a = attr_of(&s, chunk_bytes);
         op_case *c = op_case_open(OP_UNEMBED_GRAD, &a);
-        op_case_floats(c, 0, t, SHAPE(N, C), op_case_input_values(alone, 0));
-        set_table(c, 1, t, &s, op_case_input_values(alone, 1));
-        op_case_ints(c, 2, SHAPE(N), make_targets());
-        op_case_floats(c, 3, DTYPE_F32, SHAPE(N), op_case_input_values(alone, 3));
-        op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
-        op_case_floats(c, 5, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
-        op_case_output(c, 0, t, SHAPE(N, C));
-        op_case_output(c, 1, dw_type, SHAPE(s.rows, C));
+        op_case_floats(c, UNEMBED_GRAD_H, t, SHAPE(N, C), op_case_input_values(alone, UNEMBED_LOSS_GRAD_H));
+        set_table(c, UNEMBED_GRAD_W, t, &s, op_case_input_values(alone, UNEMBED_LOSS_GRAD_W));
+        op_case_ints(c, UNEMBED_GRAD_TARGETS, SHAPE(N), make_targets());
+        op_case_floats(c, UNEMBED_GRAD_WEIGHTS, DTYPE_F32, SHAPE(N),
+                       op_case_input_values(alone, UNEMBED_LOSS_GRAD_WEIGHTS));
+        op_case_bytes(c, UNEMBED_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 0.25f});
+        op_case_floats(c, UNEMBED_GRAD_STATS, DTYPE_F64, SHAPE(n_ranks, N, n_stats), stats);
+        op_case_output(c, UNEMBED_GRAD_DH, t, SHAPE(N, C));
+        op_case_output(c, UNEMBED_GRAD_DW, dw_type, SHAPE(s.rows, C));
         op_case_run(c, 2);
-        for (int i = 0; i < N * C; i++) dh[i] += op_case_values(c, 0)[i];
-        const double *whole = op_case_values(alone, 2) + s.first * C, *dw = op_case_values(c, 1);
+        for (int i = 0; i < N * C; i++) dh[i] += op_case_values(c, UNEMBED_GRAD_DH)[i];
+        const double *whole = op_case_values(alone, UNEMBED_LOSS_GRAD_DW) + s.first * C,
+                     *dw = op_case_values(c, UNEMBED_GRAD_DW);
         double dw_norm = 0, dw_error = 0;
         for (int64_t i = 0; i < s.n * C; i++) dw_norm += whole[i] * whole[i], dw_error += pow(dw[i] - whole[i], 2);
         assert_true(sqrt(dw_error) <= unit(t) * sqrt(dw_norm));
@@ -125,7 +128,7 @@ static void check_gradients(op_case *alone, const double *stats, dtype t, dtype 
         op_case_close(c);
     }
     for (int i = 0; i < N * C; i++) {
-        double want = op_case_values(alone, 1)[i];
+        double want = op_case_values(alone, UNEMBED_LOSS_GRAD_DH)[i];
         norm += want * want, error += pow(dh[i] - want, 2);
     }
     if (!(sqrt(error) <= unit(t) * n_ranks * sqrt(norm)))
@@ -172,11 +175,11 @@ static void rows_of_a_shared_table_add_up(void **state) {
     int32_t tokens[TOKENS], doc[TOKENS];
     for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V, doc[i] = i % T < 3 ? 0 : 3;
     op_case *one = op_case_open(OP_EMBED, &(op_attr){.seq_len = T});
-    op_case_ints(one, 0, SHAPE(TOKENS), tokens);
-    op_case_random(one, 1, DTYPE_F32, SHAPE(V, C), 1.0, 1);
-    op_case_ints(one, 2, SHAPE(TOKENS), doc);
-    op_case_random(one, 3, DTYPE_F32, SHAPE(P, C), 1.0, 2);
-    op_case_output(one, 0, DTYPE_F32, SHAPE(TOKENS, C));
+    op_case_ints(one, EMBED_TOKENS, SHAPE(TOKENS), tokens);
+    op_case_random(one, EMBED_TABLE, DTYPE_F32, SHAPE(V, C), 1.0, 1);
+    op_case_ints(one, EMBED_DOC, SHAPE(TOKENS), doc);
+    op_case_random(one, EMBED_POSITIONS, DTYPE_F32, SHAPE(P, C), 1.0, 2);
+    op_case_output(one, EMBED_X, DTYPE_F32, SHAPE(TOKENS, C));
     op_case_run(one, 2);
     for (int n_ranks = 2; n_ranks <= 4; n_ranks *= 2) {
         double sum[TOKENS * C] = {0};
@@ -186,16 +189,16 @@ static void rows_of_a_shared_table_add_up(void **state) {
             a.seq_len = T;
             a.n_tokens = TOKENS / n_ranks, a.first_token = r * a.n_tokens;
             op_case *c = op_case_open(OP_EMBED, &a);
-            op_case_ints(c, 0, SHAPE(TOKENS), tokens);
-            set_table(c, 1, DTYPE_F32, &s, op_case_input_values(one, 1));
-            op_case_ints(c, 2, SHAPE(TOKENS), doc);
-            op_case_floats(c, 3, DTYPE_F32, SHAPE(P, C), op_case_input_values(one, 3));
-            op_case_output(c, 0, DTYPE_F32, SHAPE(TOKENS, C));
+            op_case_ints(c, EMBED_TOKENS, SHAPE(TOKENS), tokens);
+            set_table(c, EMBED_TABLE, DTYPE_F32, &s, op_case_input_values(one, EMBED_TABLE));
+            op_case_ints(c, EMBED_DOC, SHAPE(TOKENS), doc);
+            op_case_floats(c, EMBED_POSITIONS, DTYPE_F32, SHAPE(P, C), op_case_input_values(one, EMBED_POSITIONS));
+            op_case_output(c, EMBED_X, DTYPE_F32, SHAPE(TOKENS, C));
             op_case_run(c, 2);
-            for (int i = 0; i < TOKENS * C; i++) sum[i] += op_case_values(c, 0)[i];
+            for (int i = 0; i < TOKENS * C; i++) sum[i] += op_case_values(c, EMBED_X)[i];
             op_case_close(c);
         }
-        for (int i = 0; i < TOKENS * C; i++) assert_true((float)sum[i] == (float)op_case_values(one, 0)[i]);
+        for (int i = 0; i < TOKENS * C; i++) assert_true((float)sum[i] == (float)op_case_values(one, EMBED_X)[i]);
     }
     op_case_close(one);
 }
@@ -206,20 +209,21 @@ static void gradient_rows_go_to_the_rank_that_has_them(void **state) {
     for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V;
     tokens[5] = tokens[2]; /* one that occurs twice */
     op_case *one = op_case_open(OP_EMBED_BWD, &(op_attr){0});
-    op_case_ints(one, 0, SHAPE(TOKENS), tokens);
-    op_case_random(one, 1, DTYPE_F32, SHAPE(TOKENS, C), 1.0, 3);
-    op_case_output(one, 0, DTYPE_F32, SHAPE(V, C));
+    op_case_ints(one, EMBED_BWD_TOKENS, SHAPE(TOKENS), tokens);
+    op_case_random(one, EMBED_BWD_DY, DTYPE_F32, SHAPE(TOKENS, C), 1.0, 3);
+    op_case_output(one, EMBED_BWD_DTABLE, DTYPE_F32, SHAPE(V, C));
     op_case_run(one, 2);
     for (int r = 0; r < 3; r++) {
         share s = share_of(r, 3);
         op_attr a = attr_of(&s, 0);
         op_case *c = op_case_open(OP_EMBED_BWD, &a);
-        op_case_ints(c, 0, SHAPE(TOKENS), tokens);
-        op_case_floats(c, 1, DTYPE_F32, SHAPE(TOKENS, C), op_case_input_values(one, 1));
-        op_case_output(c, 0, DTYPE_F32, SHAPE(s.rows, C));
+        op_case_ints(c, EMBED_BWD_TOKENS, SHAPE(TOKENS), tokens);
+        op_case_floats(c, EMBED_BWD_DY, DTYPE_F32, SHAPE(TOKENS, C), op_case_input_values(one, EMBED_BWD_DY));
+        op_case_output(c, EMBED_BWD_DTABLE, DTYPE_F32, SHAPE(s.rows, C));
         op_case_run(c, 2);
         for (int64_t i = 0; i < s.rows * C; i++)
-            assert_true(op_case_values(c, 0)[i] == (i < s.n * C ? op_case_values(one, 0)[s.first * C + i] : 0));
+            assert_true(op_case_values(c, EMBED_BWD_DTABLE)[i] ==
+                        (i < s.n * C ? op_case_values(one, EMBED_BWD_DTABLE)[s.first * C + i] : 0));
         op_case_close(c);
     }
     op_case_close(one);
@@ -233,14 +237,14 @@ static void positions_of_some_tokens(void **state) {
     for (int i = 0; i < TOKENS; i++) doc[i] = i % T < 3 ? 0 : 3;
     double want[P * C] = {0};
     op_case *c = op_case_open(OP_POSITION_BWD, &(op_attr){.seq_len = T, .first_token = FIRST, .n_tokens = COUNT});
-    op_case_ints(c, 0, SHAPE(COUNT), doc + FIRST);
-    op_case_random(c, 1, DTYPE_F32, SHAPE(COUNT, C), 1.0, 4);
-    op_case_output(c, 0, DTYPE_F32, SHAPE(P, C));
+    op_case_ints(c, POSITION_BWD_DOC, SHAPE(COUNT), doc + FIRST);
+    op_case_random(c, POSITION_BWD_DY, DTYPE_F32, SHAPE(COUNT, C), 1.0, 4);
+    op_case_output(c, POSITION_BWD_DTABLE, DTYPE_F32, SHAPE(P, C));
     op_case_run(c, 2);
     for (int i = 0; i < COUNT; i++)
         for (int k = 0; k < C; k++)
-            want[((FIRST + i) % T - doc[FIRST + i]) * C + k] += op_case_input_values(c, 1)[i * C + k];
-    check_output(c, 0, DTYPE_F32, want, P * C, COUNT * 4 * U32, "dpositions");
+            want[((FIRST + i) % T - doc[FIRST + i]) * C + k] += op_case_input_values(c, POSITION_BWD_DY)[i * C + k];
+    check_output(c, POSITION_BWD_DTABLE, DTYPE_F32, want, P * C, COUNT * 4 * U32, "dpositions");
     op_case_close(c);
 }
 
@@ -268,16 +272,16 @@ static void sequence_ranks_share_a_row_evenly(void **state) {
 /* Runs the op and its inverse; returns what came out in between, owned by the case. */
 static op_case *there_and_back(op_kind k, op_attr a, dtype t, shape x, shape y) {
     op_case *there = op_case_open(k, &a);
-    op_case_random(there, 0, t, x, 1.0, 3);
-    op_case_output(there, 0, t, y);
+    op_case_random(there, HEAD_PARTS_X, t, x, 1.0, 3);
+    op_case_output(there, HEAD_PARTS_Y, t, y);
     op_case_run(there, 2);
     a.inverse = true;
     op_case *back = op_case_open(k, &a);
-    op_case_floats(back, 0, t, y, op_case_values(there, 0));
-    op_case_output(back, 0, t, x);
+    op_case_floats(back, HEAD_PARTS_X, t, y, op_case_values(there, HEAD_PARTS_Y));
+    op_case_output(back, HEAD_PARTS_Y, t, x);
     op_case_run(back, 2);
     for (int64_t i = 0; i < shape_count(&x); i++)
-        assert_true(op_case_values(back, 0)[i] == op_case_input_values(there, 0)[i]);
+        assert_true(op_case_values(back, HEAD_PARTS_Y)[i] == op_case_input_values(there, HEAD_PARTS_X)[i]);
     op_case_close(back);
     return there;
 }
@@ -287,7 +291,7 @@ static void heads_go_to_their_rank(void **state) {
     enum { ROWS = 5, H = 6, G = 2, D = 3, PARTS = 2, WIDTH = (H + 2 * G) * D };
     op_attr a = {.n_heads = H, .n_kv_heads = G, .head_dim = D, .n_parts = PARTS};
     op_case *c = there_and_back(OP_HEAD_PARTS, a, DTYPE_BF16, SHAPE(ROWS, WIDTH), SHAPE(PARTS * ROWS, WIDTH / PARTS));
-    const double *x = op_case_input_values(c, 0), *y = op_case_values(c, 0);
+    const double *x = op_case_input_values(c, HEAD_PARTS_X), *y = op_case_values(c, HEAD_PARTS_Y);
     for (int part = 0; part < PARTS; part++)
         for (int row = 0; row < ROWS; row++)
             for (int head = 0; head < (H + 2 * G) / PARTS; head++) { /* of the part: q, then k, then v */
@@ -313,8 +317,8 @@ static void tokens_go_to_their_rank(void **state) {
             for (int i = 0; i < OWN; i++)
                 for (int k = 0; k < WIDTH; k++) {
                     int64_t from = b * LENGTH + sequence_token(i, part, PARTS, LENGTH);
-                    assert_true(op_case_values(c, 0)[((part * BATCH + b) * OWN + i) * WIDTH + k] ==
-                                op_case_input_values(c, 0)[from * WIDTH + k]);
+                    assert_true(op_case_values(c, TOKEN_PARTS_Y)[((part * BATCH + b) * OWN + i) * WIDTH + k] ==
+                                op_case_input_values(c, TOKEN_PARTS_X)[from * WIDTH + k]);
                 }
     op_case_close(c);
 }
@@ -327,11 +331,12 @@ static void the_end_of_a_gradient_is_the_sum_of_its_holders(void **state) {
     for (int q = 0; q < 2; q++) {
         dtype t = q ? DTYPE_BF16 : DTYPE_F32;
         op_case *c = op_case_open(OP_SUM_PARTS, &(op_attr){.first_part = 1, .n_parts = 3});
-        op_case_random(c, 0, t, SHAPE(ROWS, WIDTH), 1.0, 8);
-        op_case_random(c, 1, t, SHAPE(PARTS, END), 1.0, 9);
-        op_case_output(c, 0, t, SHAPE(ROWS, WIDTH));
+        op_case_random(c, SUM_PARTS_X, t, SHAPE(ROWS, WIDTH), 1.0, 8);
+        op_case_random(c, SUM_PARTS_PARTS, t, SHAPE(PARTS, END), 1.0, 9);
+        op_case_output(c, SUM_PARTS_Y, t, SHAPE(ROWS, WIDTH));
         op_case_run(c, 2);
-        const double *x = op_case_input_values(c, 0), *parts = op_case_input_values(c, 1), *y = op_case_values(c, 0);
+        const double *x = op_case_input_values(c, SUM_PARTS_X), *parts = op_case_input_values(c, SUM_PARTS_PARTS),
+                     *y = op_case_values(c, SUM_PARTS_Y);
         for (int i = 0; i < ROWS * WIDTH - END; i++) assert_true(y[i] == x[i]);
         for (int i = 0; i < END; i++) {
             double want = parts[END + i] + parts[2 * END + i] + parts[3 * END + i];
@@ -345,18 +350,18 @@ static double sum_of_squares(int64_t n, const op_attr *a) {
     double sum = 0;
     int64_t blocks = (n + NORM_BLOCK - 1) / NORM_BLOCK;
     op_case *c = op_case_open(OP_GRAD_SUMSQ, a);
-    op_case_random(c, 0, DTYPE_F32, SHAPE(n), 1.0, 6);
-    op_case_output(c, 0, DTYPE_F64, SHAPE(blocks));
+    op_case_random(c, GRAD_SUMSQ_G, DTYPE_F32, SHAPE(n), 1.0, 6);
+    op_case_output(c, GRAD_SUMSQ_PARTIALS, DTYPE_F64, SHAPE(blocks));
     op_case_run(c, 2);
     op_case *total = op_case_open(OP_NORM_SUM, &(op_attr){0});
-    op_case_floats(total, 0, DTYPE_F64, SHAPE(blocks), op_case_values(c, 0));
-    op_case_output(total, 0, DTYPE_F64, SHAPE(1));
+    op_case_floats(total, NORM_SUM_PARTIALS, DTYPE_F64, SHAPE(blocks), op_case_values(c, GRAD_SUMSQ_PARTIALS));
+    op_case_output(total, NORM_SUM_SUM, DTYPE_F64, SHAPE(1));
     op_case_run(total, 2);
-    for (int64_t i = 0; i < blocks; i++) sum += op_case_values(c, 0)[i];
-    assert_true(op_case_values(total, 0)[0] == sum);
+    for (int64_t i = 0; i < blocks; i++) sum += op_case_values(c, GRAD_SUMSQ_PARTIALS)[i];
+    assert_true(op_case_values(total, NORM_SUM_SUM)[0] == sum);
     int64_t counted = a->counts_part ? MAX(a->counted - a->first_element, 0) : n;
     double want = 0;
-    for (int64_t i = 0; i < MIN(counted, n); i++) want += pow(op_case_input_values(c, 0)[i], 2);
+    for (int64_t i = 0; i < MIN(counted, n); i++) want += pow(op_case_input_values(c, GRAD_SUMSQ_G)[i], 2);
     assert_true(fabs(sum - want) <= 1e-12 * (1 + want));
     op_case_close(c);
     op_case_close(total);

@@ -141,9 +141,9 @@ static void test_accumulate_in_parts(void **state) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         dtype t = bf16 ? DTYPE_BF16 : DTYPE_F32;
         whole w = {.kind = OP_ACCUMULATE, .attr = {.noise_key = 3}};
-        add(&w, false, 0, "x", t, 1, numbers(&w.memory, t, N, 1, false, 1));
-        add(&w, false, 1, "scalars", DTYPE_U8, 0, &scalars);
-        add(&w, true, 0, "acc", t, 1, numbers(&w.memory, t, N, 1, false, 2));
+        add(&w, false, ACCUMULATE_X, "x", t, 1, numbers(&w.memory, t, N, 1, false, 1));
+        add(&w, false, ACCUMULATE_SCALARS, "scalars", DTYPE_U8, 0, &scalars);
+        add(&w, true, ACCUMULATE_ACC, "acc", t, 1, numbers(&w.memory, t, N, 1, false, 2));
         check_all_cuts(&w, dtype_name(t));
         arena_fini(&w.memory);
     }
@@ -152,8 +152,8 @@ static void test_accumulate_in_parts(void **state) {
 static void test_grad_sumsq_in_parts(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(check_types); i++) {
         whole w = {.kind = OP_GRAD_SUMSQ};
-        add(&w, false, 0, "g", check_types[i], 1, numbers(&w.memory, check_types[i], N, 1, false, 1));
-        add(&w, true, 0, "partials", DTYPE_F64, NORM_BLOCK,
+        add(&w, false, GRAD_SUMSQ_G, "g", check_types[i], 1, numbers(&w.memory, check_types[i], N, 1, false, 1));
+        add(&w, true, GRAD_SUMSQ_PARTIALS, "partials", DTYPE_F64, NORM_BLOCK,
             arena_alloc(&w.memory, (N / NORM_BLOCK + 1) * sizeof(double)));
         check_all_cuts(&w, dtype_name(check_types[i]));
         arena_fini(&w.memory);
@@ -166,20 +166,23 @@ static void test_adamw_in_parts(void **state) {
         const adamw_format *f = &adamw_formats[i];
         whole w = {.kind = OP_ADAMW,
                    .attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .noise_key = 9}};
-        add(&w, false, 0, "g", f->g, 1, numbers(&w.memory, f->g, N, 0.1f, false, 1));
-        add(&w, false, 1, "clip", DTYPE_F32, 0, clip);
-        add(&w, false, 2, "scalars", DTYPE_U8, 0, &scalars);
-        add(&w, true, 0, "p", f->p, 1, numbers(&w.memory, f->p, N, 1, false, 2));
-        if (f->master) add(&w, true, 1, "master", DTYPE_F32, 1, numbers(&w.memory, DTYPE_F32, N, 1, false, 2));
+        add(&w, false, ADAMW_G, "g", f->g, 1, numbers(&w.memory, f->g, N, 0.1f, false, 1));
+        add(&w, false, ADAMW_CLIP, "clip", DTYPE_F32, 0, clip);
+        add(&w, false, ADAMW_SCALARS, "scalars", DTYPE_U8, 0, &scalars);
+        add(&w, true, ADAMW_P, "p", f->p, 1, numbers(&w.memory, f->p, N, 1, false, 2));
+        if (f->master)
+            add(&w, true, ADAMW_MASTER, "master", DTYPE_F32, 1, numbers(&w.memory, DTYPE_F32, N, 1, false, 2));
         if (f->states == DTYPE_I8) {
             int64_t blocks = (N + STATE_BLOCK - 1) / STATE_BLOCK;
-            add(&w, true, 2, "m", DTYPE_I8, 1, codes(&w.memory, 3));
-            add(&w, true, 3, "v", DTYPE_U8, 1, codes(&w.memory, 4));
-            add(&w, true, 4, "m_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 5));
-            add(&w, true, 5, "v_scale", DTYPE_F32, STATE_BLOCK, numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 6));
+            add(&w, true, ADAMW_M, "m", DTYPE_I8, 1, codes(&w.memory, 3));
+            add(&w, true, ADAMW_V, "v", DTYPE_U8, 1, codes(&w.memory, 4));
+            add(&w, true, ADAMW_M_SCALE, "m_scale", DTYPE_F32, STATE_BLOCK,
+                numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 5));
+            add(&w, true, ADAMW_V_SCALE, "v_scale", DTYPE_F32, STATE_BLOCK,
+                numbers(&w.memory, DTYPE_F32, blocks, 1e-6f, true, 6));
         } else {
-            add(&w, true, 2, "m", f->states, 1, numbers(&w.memory, f->states, N, 0.01f, false, 3));
-            add(&w, true, 3, "v", f->states, 1, numbers(&w.memory, f->states, N, 1e-4f, true, 4));
+            add(&w, true, ADAMW_M, "m", f->states, 1, numbers(&w.memory, f->states, N, 0.01f, false, 3));
+            add(&w, true, ADAMW_V, "v", f->states, 1, numbers(&w.memory, f->states, N, 1e-4f, true, 4));
         }
         check_all_cuts(&w, f->name);
         arena_fini(&w.memory);
@@ -191,8 +194,8 @@ static void test_a_part_starts_at_a_block(void **state) {
     program p;
     program_init(&p);
     op *o = program_emit(&p, OP_GRAD_SUMSQ, SECTION_UPDATE);
-    op_in(o, 0, program_persistent(&p, "g", DTYPE_F32, SHAPE(100), ROLE_WORK));
-    op_out(o, 0, program_persistent(&p, "partials", DTYPE_F64, SHAPE(1), ROLE_WORK));
+    op_in(o, GRAD_SUMSQ_G, program_persistent(&p, "g", DTYPE_F32, SHAPE(100), ROLE_WORK));
+    op_out(o, GRAD_SUMSQ_PARTIALS, program_persistent(&p, "partials", DTYPE_F64, SHAPE(1), ROLE_WORK));
     o->attr.first_element = 7 * (int64_t)NORM_BLOCK;
     assert_int_equal(program_verify(&p), OK);
     o->attr.first_element = 1000;

@@ -95,21 +95,26 @@ static void kernel_step(backend_context *c, parameter *a) {
     program_init(&p);
     op *o = program_emit(&p, OP_ADAMW, SECTION_UPDATE);
     o->attr = a->attr;
-    op_in(o, 0, program_persistent(&p, "g", a->f->g, flat, ROLE_WORK));
-    op_in(o, 1, program_persistent(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK));
-    op_in(o, 2, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT));
-    op_out(o, 0, program_persistent(&p, "p", a->f->p, flat, ROLE_WORK));
-    if (a->master) op_out(o, 1, program_persistent(&p, "master", DTYPE_F32, flat, ROLE_STATE));
+    op_in(o, ADAMW_G, program_persistent(&p, "g", a->f->g, flat, ROLE_WORK));
+    op_in(o, ADAMW_CLIP, program_persistent(&p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK));
+    op_in(o, ADAMW_SCALARS, program_persistent(&p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT));
+    op_out(o, ADAMW_P, program_persistent(&p, "p", a->f->p, flat, ROLE_WORK));
+    if (a->master) op_out(o, ADAMW_MASTER, program_persistent(&p, "master", DTYPE_F32, flat, ROLE_STATE));
     bool int8 = a->f->states == DTYPE_I8;
-    op_out(o, 2, program_persistent(&p, "m", a->f->states, flat, ROLE_STATE));
-    op_out(o, 3, program_persistent(&p, "v", int8 ? DTYPE_U8 : a->f->states, flat, ROLE_STATE));
-    if (int8) op_out(o, 4, program_persistent(&p, "m_scale", DTYPE_F32, blocks, ROLE_STATE));
-    if (int8) op_out(o, 5, program_persistent(&p, "v_scale", DTYPE_F32, blocks, ROLE_STATE));
+    op_out(o, ADAMW_M, program_persistent(&p, "m", a->f->states, flat, ROLE_STATE));
+    op_out(o, ADAMW_V, program_persistent(&p, "v", int8 ? DTYPE_U8 : a->f->states, flat, ROLE_STATE));
+    if (int8) op_out(o, ADAMW_M_SCALE, program_persistent(&p, "m_scale", DTYPE_F32, blocks, ROLE_STATE));
+    if (int8) op_out(o, ADAMW_V_SCALE, program_persistent(&p, "v_scale", DTYPE_F32, blocks, ROLE_STATE));
     training_must(program_verify(&p));
     kernel_call call = {.program = &p,
                         .op = o,
-                        .in = {a->g, clip, &a->scalars},
-                        .out = {a->p, a->master, a->m, a->v, a->m_scale, a->v_scale}};
+                        .in = {[ADAMW_G] = a->g, [ADAMW_CLIP] = clip, [ADAMW_SCALARS] = &a->scalars},
+                        .out = {[ADAMW_P] = a->p,
+                                [ADAMW_MASTER] = a->master,
+                                [ADAMW_M] = a->m,
+                                [ADAMW_V] = a->v,
+                                [ADAMW_M_SCALE] = a->m_scale,
+                                [ADAMW_V_SCALE] = a->v_scale}};
     backend_cpu()->kernels[OP_ADAMW](c, &call);
     program_fini(&p);
 }

@@ -111,12 +111,12 @@ static op_case *attention_case(const dims *d, dtype t, const step *s, const int3
                                const double *cache) {
     op_attr a = attr_of(d, s->n);
     op_case *c = op_case_open(OP_ATTENTION_PAGED, &a);
-    op_case_floats(c, 0, t, SHAPE(s->n, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
-    op_case_floats(c, 1, t, cache_shape(d), cache);
-    op_case_ints(c, 2, SHAPE(s->n), s->slots);
-    op_case_ints(c, 3, SHAPE(d->slots, d->pages_per_slot), table);
-    op_case_ints(c, 4, SHAPE(s->n), s->doc);
-    op_case_output(c, 0, t, SHAPE(s->n, (int64_t)d->H * d->D));
+    op_case_floats(c, ATTENTION_PAGED_QKV, t, SHAPE(s->n, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
+    op_case_floats(c, ATTENTION_PAGED_CACHE, t, cache_shape(d), cache);
+    op_case_ints(c, ATTENTION_PAGED_SLOTS, SHAPE(s->n), s->slots);
+    op_case_ints(c, ATTENTION_PAGED_TABLE, SHAPE(d->slots, d->pages_per_slot), table);
+    op_case_ints(c, ATTENTION_PAGED_DOC, SHAPE(s->n), s->doc);
+    op_case_output(c, ATTENTION_PAGED_Y, t, SHAPE(s->n, (int64_t)d->H * d->D));
     op_case_run(c, 2);
     return c;
 }
@@ -129,13 +129,14 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
     double *qkv = mem_alloc((size_t)(s.n * Q) * sizeof *qkv);
     for (int64_t i = 0; i < s.n * Q; i++) qkv[i] = 4 * rng_uniform(seed + 1, (uint64_t)i) - 2;
     op_case *c = attention_case(d, t, &s, table, qkv, cache);
-    reference(d, &s, table, op_case_input_values(c, 0), op_case_input_values(c, 1), attr_of(d, s.n).scale, y);
-    double error = op_case_error(c, 0, y, NULL);
+    reference(d, &s, table, op_case_input_values(c, ATTENTION_PAGED_QKV),
+              op_case_input_values(c, ATTENTION_PAGED_CACHE), attr_of(d, s.n).scale, y);
+    double error = op_case_error(c, ATTENTION_PAGED_Y, y, NULL);
     if (!(error <= bound(t)))
         fail_msg("%s H=%d G=%d D=%d page %d: error %g over %g", dtype_name(t), d->H, d->G, d->D, (int)d->page_size,
                  error, bound(t));
     /* Alone, and in pages of another size: the same bits. */
-    const double *all = op_case_values(c, 0);
+    const double *all = op_case_values(c, ATTENTION_PAGED_Y);
     for (int64_t i = 0; i < s.n; i += 7) {
         dims e = *d;
         if (s.slots[i] < 0) continue;
@@ -146,7 +147,7 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
         int32_t *other = make_table(&e, seed + 2);
         double *moved = make_cache(&e, other, &one, seed);
         op_case *alone = attention_case(&e, t, &one, other, qkv + i * Q, moved);
-        assert_memory_equal(op_case_values(alone, 0), all + i * Y, (size_t)Y * sizeof *all);
+        assert_memory_equal(op_case_values(alone, ATTENTION_PAGED_Y), all + i * Y, (size_t)Y * sizeof *all);
         op_case_close(alone);
         free(other);
         free(moved);
@@ -186,18 +187,18 @@ static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **sta
             double *want = mem_alloc((size_t)cache_count(d) * sizeof *want);
             for (int64_t i = 0; i < cache_count(d); i++) want[i] = 0.25 * (double)(i % 64);
             op_case *c = op_case_open(OP_KV_STORE, &a);
-            op_case_random(c, 0, t, SHAPE(s.n, Q), 1, 3);
-            op_case_ints(c, 1, SHAPE(s.n), s.slots);
-            op_case_ints(c, 2, SHAPE(d->slots, d->pages_per_slot), table);
-            op_case_ints(c, 3, SHAPE(s.n), s.doc);
-            op_case_output_floats(c, 0, t, cache_shape(d), want);
+            op_case_random(c, KV_STORE_QKV, t, SHAPE(s.n, Q), 1, 3);
+            op_case_ints(c, KV_STORE_SLOTS, SHAPE(s.n), s.slots);
+            op_case_ints(c, KV_STORE_TABLE, SHAPE(d->slots, d->pages_per_slot), table);
+            op_case_ints(c, KV_STORE_DOC, SHAPE(s.n), s.doc);
+            op_case_output_floats(c, KV_STORE_CACHE, t, cache_shape(d), want);
             op_case_run(c, 2);
-            const double *qkv = op_case_input_values(c, 0);
+            const double *qkv = op_case_input_values(c, KV_STORE_QKV);
             for (int64_t i = 0; i < s.n; i++)
                 for (int64_t head = 0; head < 2 * d->G && s.slots[i] >= 0; head++)
                     memcpy(want + place(d, table, s.slots[i], -s.doc[i], head), qkv + i * Q + (d->H + head) * d->D,
                            (size_t)d->D * sizeof *want);
-            assert_memory_equal(op_case_values(c, 0), want, (size_t)cache_count(d) * sizeof *want);
+            assert_memory_equal(op_case_values(c, KV_STORE_CACHE), want, (size_t)cache_count(d) * sizeof *want);
             op_case_close(c);
             free(table);
             free(want);
@@ -212,13 +213,13 @@ static void logits_of_picked_rows_equal_a_loop(void **state) {
             int rows = picked ? R : N, used = picked ? 4 : N;
             double *want = mem_alloc((size_t)(rows * V) * sizeof *want);
             op_case *c = op_case_open(OP_UNEMBED_LOGITS, &(op_attr){0});
-            op_case_random(c, 0, check_types[k], SHAPE(N, C), 1, 1);
-            op_case_random(c, 1, check_types[k], SHAPE(V, C), 1, 2);
-            if (picked) op_case_ints(c, 2, SHAPE(R), pick), op_case_rows(c, used);
+            op_case_random(c, UNEMBED_LOGITS_H, check_types[k], SHAPE(N, C), 1, 1);
+            op_case_random(c, UNEMBED_LOGITS_W, check_types[k], SHAPE(V, C), 1, 2);
+            if (picked) op_case_ints(c, UNEMBED_LOGITS_PICK, SHAPE(R), pick), op_case_rows(c, used);
             for (int i = used * V; i < rows * V; i++) want[i] = 7; /* rows that are not there stay as they are */
-            op_case_output_floats(c, 0, DTYPE_F32, SHAPE(rows, V), want);
+            op_case_output_floats(c, UNEMBED_LOGITS_LOGITS, DTYPE_F32, SHAPE(rows, V), want);
             op_case_run(c, 2);
-            const double *h = op_case_input_values(c, 0), *w = op_case_input_values(c, 1);
+            const double *h = op_case_input_values(c, UNEMBED_LOGITS_H), *w = op_case_input_values(c, UNEMBED_LOGITS_W);
             double largest = 0;
             for (int r = 0; r < used; r++)
                 for (int v = 0; v < V; v++) {
@@ -232,7 +233,8 @@ static void logits_of_picked_rows_equal_a_loop(void **state) {
                 }
             /* A device may compute the rows that nobody reads. */
             int compared = backend_under_test()->discrete ? used : rows;
-            check_output(c, 0, DTYPE_F32, want, (size_t)(compared * V), C * U32 * largest, "logits");
+            check_output(c, UNEMBED_LOGITS_LOGITS, DTYPE_F32, want, (size_t)(compared * V), C * U32 * largest,
+                         "logits");
             op_case_close(c);
             free(want);
         }
@@ -252,11 +254,11 @@ static void the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum(void *
         for (int64_t v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
         for (int64_t v = 0; v < V; v++) x[5 * V + v] = (double)-1e30f; /* row 5: all equal, and far away */
         op_case *c = op_case_open(OP_LOGITS_TOP, &(op_attr){0});
-        op_case_floats(c, 0, DTYPE_F32, SHAPE(R, V), x);
-        op_case_output(c, 0, DTYPE_I32, SHAPE(R));
-        op_case_output(c, 1, DTYPE_F64, SHAPE(R, 2));
+        op_case_floats(c, LOGITS_TOP_LOGITS, DTYPE_F32, SHAPE(R, V), x);
+        op_case_output(c, LOGITS_TOP_TOP, DTYPE_I32, SHAPE(R));
+        op_case_output(c, LOGITS_TOP_SUMS, DTYPE_F64, SHAPE(R, 2));
         op_case_run(c, 2);
-        const double *top = op_case_values(c, 0), *sums = op_case_values(c, 1);
+        const double *top = op_case_values(c, LOGITS_TOP_TOP), *sums = op_case_values(c, LOGITS_TOP_SUMS);
         for (int64_t r = 0; r < R; r++) {
             const double *row = x + r * V;
             int64_t best = 0;
@@ -288,13 +290,13 @@ static void check_products(dtype t) {
             double *bits = NULL, *filled = mem_alloc((size_t)(MOST * n) * sizeof *filled);
             for (int32_t rows = MOST; rows > 0; rows = rows > 10 ? rows / 2 : rows - 1) {
                 op_case *c = op_case_open(OP_LINEAR, &(op_attr){0});
-                op_case_random(c, 0, t, SHAPE(MOST, in), 1, 1);
-                op_case_random(c, 1, t, SHAPE(n, in), 1, 2);
-                if (q % 2 == 0) op_case_random(c, 2, t, SHAPE(n), 1, 3);
-                op_case_output_floats(c, 0, t, SHAPE(MOST, n), filled);
+                op_case_random(c, LINEAR_X, t, SHAPE(MOST, in), 1, 1);
+                op_case_random(c, LINEAR_W, t, SHAPE(n, in), 1, 2);
+                if (q % 2 == 0) op_case_random(c, LINEAR_B, t, SHAPE(n), 1, 3);
+                op_case_output_floats(c, LINEAR_Y, t, SHAPE(MOST, n), filled);
                 op_case_rows(c, rows);
                 op_case_run(c, 2);
-                const double *y = op_case_values(c, 0);
+                const double *y = op_case_values(c, LINEAR_Y);
                 if (!bits) {
                     bits = mem_alloc((size_t)(MOST * n) * sizeof *bits);
                     memcpy(bits, y, (size_t)(MOST * n) * sizeof *bits);

@@ -230,8 +230,8 @@ static void what_is_sent_is_received(void **state) {
             compile(&p, &r);
             for (size_t k = 0; k < p.program.n_ops; k++) {
                 const op *o = &p.program.ops[k];
-                if (o->kind == OP_SEND) sent[i] += (int64_t)value_bytes(program_get(&p.program, o->in[0]));
-                if (o->kind == OP_RECV) received[i] += (int64_t)value_bytes(program_get(&p.program, o->out[0]));
+                if (o->kind == OP_SEND) sent[i] += (int64_t)value_bytes(program_get(&p.program, o->in[SEND_X]));
+                if (o->kind == OP_RECV) received[i] += (int64_t)value_bytes(program_get(&p.program, o->out[RECV_Y]));
             }
             plan_close(&p);
         }

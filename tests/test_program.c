@@ -35,9 +35,9 @@ static void chain_init(chain *c) {
     c->y = program_value(&c->p, "y", DTYPE_F32, SHAPE(4, 8), ROLE_ACTIVATION, SECTION_MICRO);
     c->z = program_value(&c->p, "z", DTYPE_F32, SHAPE(4, 8), ROLE_ACTIVATION, SECTION_MICRO);
     op *o = program_emit(&c->p, OP_GELU, SECTION_MICRO);
-    op_in(o, 0, c->x), op_out(o, 0, c->y);
+    op_in(o, GELU_X, c->x), op_out(o, GELU_Y, c->y);
     o = program_emit(&c->p, OP_GELU, SECTION_MICRO);
-    op_in(o, 0, c->y), op_out(o, 0, c->z);
+    op_in(o, GELU_X, c->y), op_out(o, GELU_Y, c->z);
 }
 
 static void expect_bug(program *p, const char *what) {
@@ -92,7 +92,7 @@ static void missing_operand_is_refused(void **state) {
     (void)state;
     chain c;
     chain_init(&c);
-    c.p.ops[1].in[0] = NO_VALUE;
+    c.p.ops[1].in[GELU_X] = NO_VALUE;
     expect_bug(&c.p, "x");
 }
 
@@ -124,7 +124,8 @@ static void lost_gradient_is_refused(void **state) {
     size_t n = 0;
     for (size_t i = 0; i < p.program.n_ops; i++) { /* drop the readers of one gradient in the update */
         const op *o = &p.program.ops[i];
-        bool reads = (o->kind == OP_ADAMW || o->kind == OP_GRAD_SUMSQ) && o->in[0] == p.step.grads[3];
+        bool reads = (o->kind == OP_ADAMW && o->in[ADAMW_G] == p.step.grads[3]) ||
+                     (o->kind == OP_GRAD_SUMSQ && o->in[GRAD_SUMSQ_G] == p.step.grads[3]);
         if (!reads) p.program.ops[n++] = *o;
     }
     p.program.n_ops = n;

@@ -42,18 +42,19 @@ static void rows_open(rows *r, dtype t, int64_t T) {
     op_attr a = whole_attr(T);
     *r = (rows){.doc = make_doc(T), .T = T, .type = t};
     r->forward = op_case_open(OP_ATTENTION, &a);
-    op_case_random(r->forward, 0, t, SHAPE(B * T, Q), 1.0, 3);
-    op_case_ints(r->forward, 1, SHAPE(B * T), r->doc);
-    op_case_output(r->forward, 0, t, SHAPE(B * T, HD));
-    op_case_output(r->forward, 1, DTYPE_F32, SHAPE(B, H, T));
+    op_case_random(r->forward, ATTENTION_QKV, t, SHAPE(B * T, Q), 1.0, 3);
+    op_case_ints(r->forward, ATTENTION_DOC, SHAPE(B * T), r->doc);
+    op_case_output(r->forward, ATTENTION_Y, t, SHAPE(B * T, HD));
+    op_case_output(r->forward, ATTENTION_LSE, DTYPE_F32, SHAPE(B, H, T));
     op_case_run(r->forward, 2);
     r->backward = op_case_open(OP_ATTENTION_BWD, &a);
-    op_case_floats(r->backward, 0, t, SHAPE(B * T, Q), op_case_input_values(r->forward, 0));
-    op_case_ints(r->backward, 1, SHAPE(B * T), r->doc);
-    op_case_floats(r->backward, 2, t, SHAPE(B * T, HD), op_case_values(r->forward, 0));
-    op_case_floats(r->backward, 3, DTYPE_F32, SHAPE(B, H, T), op_case_values(r->forward, 1));
-    op_case_random(r->backward, 4, t, SHAPE(B * T, HD), 1.0, 4);
-    op_case_output(r->backward, 0, t, SHAPE(B * T, Q));
+    op_case_floats(r->backward, ATTENTION_BWD_QKV, t, SHAPE(B * T, Q), op_case_input_values(r->forward, ATTENTION_QKV));
+    op_case_ints(r->backward, ATTENTION_BWD_DOC, SHAPE(B * T), r->doc);
+    op_case_floats(r->backward, ATTENTION_BWD_Y, t, SHAPE(B * T, HD), op_case_values(r->forward, ATTENTION_Y));
+    op_case_floats(r->backward, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(B, H, T),
+                   op_case_values(r->forward, ATTENTION_LSE));
+    op_case_random(r->backward, ATTENTION_BWD_DY, t, SHAPE(B * T, HD), 1.0, 4);
+    op_case_output(r->backward, ATTENTION_BWD_DQKV, t, SHAPE(B * T, Q));
     op_case_run(r->backward, 2);
 }
 
@@ -87,12 +88,12 @@ static int32_t *own_doc(const rows *r, int rank, int n_ranks) {
 
 static void set_inputs(op_case *c, const rows *r, int rank, int peer, int n_ranks) {
     int64_t N = B * r->T / n_ranks;
-    const double *qkv = op_case_input_values(r->forward, 0);
+    const double *qkv = op_case_input_values(r->forward, ATTENTION_QKV);
     double *own = own_rows(r, qkv, Q, 0, Q, rank, n_ranks), *kv = own_rows(r, qkv, Q, HD, GD, peer, n_ranks);
     int32_t *doc = own_doc(r, rank, n_ranks);
-    op_case_floats(c, 0, r->type, SHAPE(N, Q), own);
-    op_case_floats(c, 1, r->type, SHAPE(N, GD), kv);
-    op_case_ints(c, 2, SHAPE(N), doc);
+    op_case_floats(c, ATTENTION_RING_QKV, r->type, SHAPE(N, Q), own);
+    op_case_floats(c, ATTENTION_RING_KV, r->type, SHAPE(N, GD), kv);
+    op_case_ints(c, ATTENTION_RING_DOC, SHAPE(N), doc);
     free(own);
     free(kv);
     free(doc);
@@ -108,14 +109,16 @@ static op_case *run_ring(const rows *r, int rank, int n_ranks) {
         op_case *c = op_case_open(OP_ATTENTION_RING, &a);
         set_inputs(c, r, rank, a.peer, n_ranks);
         if (last) {
-            op_case_floats(c, 3, DTYPE_F32, SHAPE(B * own, HD), op_case_values(last, 0));
-            op_case_floats(c, 4, DTYPE_F32, SHAPE(B, H, own), op_case_values(last, 1));
+            op_case_floats(c, ATTENTION_RING_BEFORE, DTYPE_F32, SHAPE(B * own, HD),
+                           op_case_values(last, ATTENTION_RING_Y));
+            op_case_floats(c, ATTENTION_RING_LSE_BEFORE, DTYPE_F32, SHAPE(B, H, own),
+                           op_case_values(last, ATTENTION_RING_LSE));
             op_case_close(last);
         }
-        op_case_output(c, 0, t, SHAPE(B * own, HD));
-        op_case_output(c, 1, DTYPE_F32, SHAPE(B, H, own));
-        if (step > 0) op_case_alias(c, 1, 4);
-        if (step > 0 && t == DTYPE_F32) op_case_alias(c, 0, 3);
+        op_case_output(c, ATTENTION_RING_Y, t, SHAPE(B * own, HD));
+        op_case_output(c, ATTENTION_RING_LSE, DTYPE_F32, SHAPE(B, H, own));
+        if (step > 0) op_case_alias(c, ATTENTION_RING_LSE, ATTENTION_RING_LSE_BEFORE);
+        if (step > 0 && t == DTYPE_F32) op_case_alias(c, ATTENTION_RING_Y, ATTENTION_RING_BEFORE);
         op_case_run(c, 2);
         last = c;
     }
@@ -135,34 +138,37 @@ static double unit(dtype t) { return t == DTYPE_F32 ? 64 * U32 : 2 * check_round
 static void run_step_back(const rows *r, op_case *forward, int rank, int step, int n_ranks, double *dq, double **dkv) {
     op_attr a = step_attr(r->T, n_ranks, rank, step);
     int64_t N = B * a.seq_len;
-    double *dy = own_rows(r, op_case_input_values(r->backward, 4), HD, 0, HD, rank, n_ranks), *sums = dkv[a.peer];
+    double *dy = own_rows(r, op_case_input_values(r->backward, ATTENTION_BWD_DY), HD, 0, HD, rank, n_ranks),
+           *sums = dkv[a.peer];
     op_case *c = op_case_open(OP_ATTENTION_RING_BWD, &a);
     set_inputs(c, r, rank, a.peer, n_ranks);
-    op_case_floats(c, 3, r->type, SHAPE(N, HD), op_case_values(forward, 0));
-    op_case_floats(c, 4, DTYPE_F32, SHAPE(B, H, a.seq_len), op_case_values(forward, 1));
-    op_case_floats(c, 5, r->type, SHAPE(N, HD), dy);
+    op_case_floats(c, ATTENTION_RING_BWD_Y, r->type, SHAPE(N, HD), op_case_values(forward, ATTENTION_RING_Y));
+    op_case_floats(c, ATTENTION_RING_BWD_LSE, DTYPE_F32, SHAPE(B, H, a.seq_len),
+                   op_case_values(forward, ATTENTION_RING_LSE));
+    op_case_floats(c, ATTENTION_RING_BWD_DY, r->type, SHAPE(N, HD), dy);
     if (step > 0) {
-        op_case_output_floats(c, 0, DTYPE_F32, SHAPE(N, HD), dq);
-        op_case_output_floats(c, 1, DTYPE_F32, SHAPE(N, GD), sums);
+        op_case_output_floats(c, ATTENTION_RING_BWD_DQ, DTYPE_F32, SHAPE(N, HD), dq);
+        op_case_output_floats(c, ATTENTION_RING_BWD_DKV, DTYPE_F32, SHAPE(N, GD), sums);
     } else { /* poisoned: the first step does not read them */
-        op_case_output(c, 0, DTYPE_F32, SHAPE(N, HD));
-        op_case_output(c, 1, DTYPE_F32, SHAPE(N, GD));
+        op_case_output(c, ATTENTION_RING_BWD_DQ, DTYPE_F32, SHAPE(N, HD));
+        op_case_output(c, ATTENTION_RING_BWD_DKV, DTYPE_F32, SHAPE(N, GD));
     }
     op_case_run(c, 2);
-    memcpy(dq, op_case_values(c, 0), (size_t)(N * HD) * sizeof *dq);
-    memcpy(sums, op_case_values(c, 1), (size_t)(N * GD) * sizeof *sums);
+    memcpy(dq, op_case_values(c, ATTENTION_RING_BWD_DQ), (size_t)(N * HD) * sizeof *dq);
+    memcpy(sums, op_case_values(c, ATTENTION_RING_BWD_DKV), (size_t)(N * GD) * sizeof *sums);
     op_case_close(c);
     free(dy);
 }
 
 static void check_forward(const rows *r, op_case *c, int rank, int n_ranks) {
     int64_t own = r->T / n_ranks;
-    double *y = own_rows(r, op_case_values(r->forward, 0), HD, 0, HD, rank, n_ranks);
-    check_norm(op_case_values(c, 0), y, B * own * HD, unit(r->type), "y", r->type);
+    double *y = own_rows(r, op_case_values(r->forward, ATTENTION_Y), HD, 0, HD, rank, n_ranks);
+    check_norm(op_case_values(c, ATTENTION_RING_Y), y, B * own * HD, unit(r->type), "y", r->type);
     for (int64_t i = 0; i < B * H * own; i++) {
         int64_t token = sequence_token(i % own, rank, n_ranks, r->T);
-        double want = op_case_values(r->forward, 1)[i / own * r->T + token];
-        check_element(op_case_values(c, 1)[i], want, 64 * U32 * (1 + fabs(want)), DTYPE_F32, "lse", (size_t)i);
+        double want = op_case_values(r->forward, ATTENTION_LSE)[i / own * r->T + token];
+        check_element(op_case_values(c, ATTENTION_RING_LSE)[i], want, 64 * U32 * (1 + fabs(want)), DTYPE_F32, "lse",
+                      (size_t)i);
     }
     free(y);
 }
@@ -183,7 +189,7 @@ static void check_ring(dtype t, int64_t T, int n_ranks) {
     for (int step = 0; step < n_ranks; step++)
         for (int rank = 0; rank < n_ranks; rank++) run_step_back(&r, forward[rank], rank, step, n_ranks, dq[rank], dkv);
     for (int rank = 0; rank < n_ranks; rank++) {
-        const double *dqkv = op_case_values(r.backward, 0);
+        const double *dqkv = op_case_values(r.backward, ATTENTION_BWD_DQKV);
         double *q = own_rows(&r, dqkv, Q, 0, HD, rank, n_ranks), *kv = own_rows(&r, dqkv, Q, HD, GD, rank, n_ranks);
         check_norm(dq[rank], q, N * HD, unit(t), "dq", t);
         check_norm(dkv[rank], kv, N * GD, unit(t), "dkv", t);
@@ -213,17 +219,17 @@ static void keys_and_values_leave_their_rows_and_come_back(void **state) {
     for (size_t q = 0; q < ARRAY_LENGTH(check_types); q++) {
         dtype t = check_types[q];
         op_case *take = op_case_open(OP_KV_PART, &a), *join = op_case_open(OP_QKV_JOIN, &a);
-        op_case_random(take, 0, t, SHAPE(N, Q), 1.0, 9);
-        op_case_output(take, 0, t, SHAPE(N, GD));
+        op_case_random(take, KV_PART_QKV, t, SHAPE(N, Q), 1.0, 9);
+        op_case_output(take, KV_PART_KV, t, SHAPE(N, GD));
         op_case_run(take, 2);
-        op_case_random(join, 0, DTYPE_F32, SHAPE(N, HD), 1.0, 10);
-        op_case_floats(join, 1, DTYPE_F32, SHAPE(N, GD), op_case_values(take, 0));
-        op_case_output(join, 0, t, SHAPE(N, Q));
+        op_case_random(join, QKV_JOIN_Q, DTYPE_F32, SHAPE(N, HD), 1.0, 10);
+        op_case_floats(join, QKV_JOIN_KV, DTYPE_F32, SHAPE(N, GD), op_case_values(take, KV_PART_KV));
+        op_case_output(join, QKV_JOIN_QKV, t, SHAPE(N, Q));
         op_case_run(join, 2);
         for (int i = 0; i < N * Q; i++) {
-            double got = op_case_values(join, 0)[i];
-            if (i % Q >= HD) assert_true(got == op_case_input_values(take, 0)[i]);
-            else check_element(got, op_case_input_values(join, 0)[i / Q * HD + i % Q], 0, t, "q", (size_t)i);
+            double got = op_case_values(join, QKV_JOIN_QKV)[i];
+            if (i % Q >= HD) assert_true(got == op_case_input_values(take, KV_PART_QKV)[i]);
+            else check_element(got, op_case_input_values(join, QKV_JOIN_Q)[i / Q * HD + i % Q], 0, t, "q", (size_t)i);
         }
         op_case_close(take);
         op_case_close(join);
@@ -241,15 +247,15 @@ static void wrong_documents_stay_in_bounds(void **state) {
             int32_t doc[N];
             for (int i = 0; i < N; i++) doc[i] = docs[k];
             op_case *c = op_case_open(OP_ATTENTION_RING, &a);
-            op_case_random(c, 0, DTYPE_F32, SHAPE(N, Q), 1.0, 5);
-            op_case_random(c, 1, DTYPE_F32, SHAPE(N, GD), 1.0, 6);
-            op_case_ints(c, 2, SHAPE(N), doc);
-            if (step > 0) op_case_random(c, 3, DTYPE_F32, SHAPE(N, HD), 1.0, 7);
-            if (step > 0) op_case_random(c, 4, DTYPE_F32, SHAPE(B, H, OWN), 1.0, 8);
-            op_case_output(c, 0, DTYPE_F32, SHAPE(N, HD));
-            op_case_output(c, 1, DTYPE_F32, SHAPE(B, H, OWN));
+            op_case_random(c, ATTENTION_RING_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 5);
+            op_case_random(c, ATTENTION_RING_KV, DTYPE_F32, SHAPE(N, GD), 1.0, 6);
+            op_case_ints(c, ATTENTION_RING_DOC, SHAPE(N), doc);
+            if (step > 0) op_case_random(c, ATTENTION_RING_BEFORE, DTYPE_F32, SHAPE(N, HD), 1.0, 7);
+            if (step > 0) op_case_random(c, ATTENTION_RING_LSE_BEFORE, DTYPE_F32, SHAPE(B, H, OWN), 1.0, 8);
+            op_case_output(c, ATTENTION_RING_Y, DTYPE_F32, SHAPE(N, HD));
+            op_case_output(c, ATTENTION_RING_LSE, DTYPE_F32, SHAPE(B, H, OWN));
             op_case_run(c, 2);
-            for (int i = 0; i < N * HD; i++) assert_true(isfinite(op_case_values(c, 0)[i]));
+            for (int i = 0; i < N * HD; i++) assert_true(isfinite(op_case_values(c, ATTENTION_RING_Y)[i]));
             op_case_close(c);
         }
 }

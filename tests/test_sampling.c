@@ -3,9 +3,9 @@
  * Filters are compared with transformers' logits processors (fixtures/sampling.json, made by
  * tools/make_sampling_fixtures.py). Probabilities differ by fp32 rounding of scores up to 15: 1e-5 relative. */
 #include "cli/answers.h"
-#include "train/generate_pages.h"
-#include "train/generate_text.h"
-#include "train/sample.h"
+#include "generate/pages.h"
+#include "generate/text.h"
+#include "generate/sample.h"
 #include "must.h"
 #include <math.h>
 #include <setjmp.h>

@@ -117,7 +117,8 @@ static void what_is_sent_is_2p_2p_2p_3p(void **state) {
                 for (size_t i = 0; i < p.program.n_ops; i++) {
                     const op *o = &p.program.ops[i];
                     if (o->section == SECTION_EVAL || !op_is_comm(o->kind)) continue;
-                    bool is_small = p.program.values[o->in[0]].type == DTYPE_F64; /* the norm and the loss */
+                    const value *x = &p.program.values[o->in[ALL_GATHER_X]]; /* as in every collective */
+                    bool is_small = x->type == DTYPE_F64;                    /* the norm and the loss */
                     *(is_small ? &small : &sent) += op_sent(&p.program, o);
                 }
                 for (int unit = 0; unit <= p.model.config.n_layers + 1; unit++) {

@@ -2,7 +2,7 @@
  *
  * Runs go through the whole house. Bad numbers are put in by a backend whose kernel tables are the CPU's but for one
  * kernel, so the trainer itself runs unchanged. */
-#include "train/params.h"
+#include "weights/params.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -224,11 +224,14 @@ static struct {
 } poison;
 static kernel_fn poisoned_kernels[OP_COUNT];
 
+SAME_PLACE(LINEAR_DW_DW, ADAMW_P, SWIGLU_Y); /* the kinds that are poisoned */
+
 static void poisoned_kernel(backend_context *c, const kernel_call *k) {
     backend_cpu()->kernels[poison.kind](c, k);
-    if (strcmp(call_out(k, 0)->name, poison.output) != 0) return;
+    if (strcmp(call_out(k, LINEAR_DW_DW)->name, poison.output) != 0) return;
     poison.calls++;
-    if (poison.calls >= poison.from && poison.calls <= poison.until) ((float *)k->out[0])[POISONED_ELEMENT] = NAN;
+    if (poison.calls >= poison.from && poison.calls <= poison.until)
+        ((float *)k->out[LINEAR_DW_DW])[POISONED_ELEMENT] = NAN;
 }
 
 static const backend *poisoned_backend(op_kind kind, const char *output, int64_t from, int64_t until) {
@@ -347,13 +350,13 @@ static struct {
     int n_updates, n_micros;
 } probe;
 static void probing_adamw(backend_context *c, const kernel_call *k) {
-    if (strcmp(call_out(k, 0)->name, "embed.w") == 0 && probe.n_updates < (int)ARRAY_LENGTH(probe.updates))
-        probe.updates[probe.n_updates++] = *(const step_scalars *)k->in[2];
+    if (strcmp(call_out(k, ADAMW_P)->name, "embed.w") == 0 && probe.n_updates < (int)ARRAY_LENGTH(probe.updates))
+        probe.updates[probe.n_updates++] = *(const step_scalars *)k->in[ADAMW_SCALARS];
     backend_cpu()->kernels[OP_ADAMW](c, k);
 }
 static void probing_loss(backend_context *c, const kernel_call *k) {
     if (probe.n_micros < (int)ARRAY_LENGTH(probe.micros))
-        probe.micros[probe.n_micros++] = *(const step_scalars *)k->in[3];
+        probe.micros[probe.n_micros++] = *(const step_scalars *)k->in[LOSS_REDUCE_SCALARS];
     backend_cpu()->kernels[OP_LOSS_REDUCE](c, k);
 }
 

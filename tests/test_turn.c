@@ -41,15 +41,16 @@ static const char *const *const homes[] = {
 
 /* Accumulators that stay in the host's memory have the first gradients already. */
 static bool is_added_already(const program *p, const op *o) {
-    return o->kind == OP_ACCUMULATE && o->section == SECTION_MICRO && program_tier(p, o->out[0]) == TIER_HOST &&
-           program_get(p, program_root(p, o->out[0], NULL))->persistent;
+    return o->kind == OP_ACCUMULATE && o->section == SECTION_MICRO &&
+           program_tier(p, o->out[ACCUMULATE_ACC]) == TIER_HOST &&
+           program_get(p, program_root(p, o->out[ACCUMULATE_ACC], NULL))->persistent;
 }
 
 /* Who adds what a copy brings, or NULL. */
 static const op *who_adds(const program *p, const op *copy) {
     const op *o;
     for (size_t n = section_ops(p, SECTION_MICRO, &o); n > 0 && copy->kind == OP_COPY; n--, o++)
-        if (is_added_already(p, o) && o->in[0] == copy->out[0]) return o;
+        if (is_added_already(p, o) && o->in[ACCUMULATE_X] == copy->out[COPY_Y]) return o;
     return NULL;
 }
 
@@ -59,7 +60,7 @@ static void check_repeated(const program *p, const op *o, const op *of, value_id
     const op *adds = of->section == SECTION_MICRO ? who_adds(p, of) : NULL;
     for (int k = 0; k < OP_MAX_IN; k++) in[k] = of->in[k] && of->in[k] == scalars ? by : of->in[k];
     memcpy(out, of->out, sizeof out);
-    if (adds) out[0] = adds->out[0];
+    if (adds) out[COPY_Y] = adds->out[ACCUMULATE_ACC];
     bool same = o->kind == of->kind && o->stream == of->stream && o->at == of->at && o->work == of->work &&
                 memcmp(o->in, in, sizeof in) == 0 && memcmp(o->out, out, sizeof out) == 0 &&
                 memcmp(&o->attr, &of->attr, sizeof of->attr) == 0;

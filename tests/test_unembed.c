@@ -80,11 +80,11 @@ static int64_t chunk_bytes(const dims *d, int choice) {
 
 static op_case *forward_case(const dims *d, dtype t, int64_t bytes, const int32_t *targets, bool argmax) {
     op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = bytes});
-    op_case_random(f, 0, t, SHAPE(d->N, d->C), 1.0, 11);
-    op_case_random(f, 1, t, SHAPE(d->V, d->C), 0.5, 12);
-    op_case_ints(f, 2, SHAPE(d->N), targets);
-    op_case_output(f, 0, DTYPE_F32, SHAPE(d->N));
-    if (argmax) op_case_output(f, 1, DTYPE_I32, SHAPE(d->N));
+    op_case_random(f, UNEMBED_LOSS_H, t, SHAPE(d->N, d->C), 1.0, 11);
+    op_case_random(f, UNEMBED_LOSS_W, t, SHAPE(d->V, d->C), 0.5, 12);
+    op_case_ints(f, UNEMBED_LOSS_TARGETS, SHAPE(d->N), targets);
+    op_case_output(f, UNEMBED_LOSS_LOSSES, DTYPE_F32, SHAPE(d->N));
+    if (argmax) op_case_output(f, UNEMBED_LOSS_ARGMAX, DTYPE_I32, SHAPE(d->N));
     op_case_run(f, 2);
     return f;
 }
@@ -93,14 +93,15 @@ static void check_losses(const dims *d, dtype t, int chunking, bool odd) {
     int32_t *targets = targets_make(d, (uint64_t)d->V, odd), *best = mem_alloc((size_t)d->N * sizeof *best);
     op_case *f = forward_case(d, t, chunk_bytes(d, chunking), targets, odd);
     double *losses = new_doubles(d->N), largest;
-    reference(d, op_case_input_values(f, 0), op_case_input_values(f, 1), targets, NULL, 1, losses, best, NULL, NULL);
-    op_case_error(f, 0, losses, &largest);
+    reference(d, op_case_input_values(f, UNEMBED_LOSS_H), op_case_input_values(f, UNEMBED_LOSS_W), targets, NULL, 1,
+              losses, best, NULL, NULL);
+    op_case_error(f, UNEMBED_LOSS_LOSSES, losses, &largest);
     if (!(largest <= FP32_BOUND))
         fail_msg("N=%d C=%d V=%d %s chunking %d: losses differ by %g", (int)d->N, (int)d->C, (int)d->V, dtype_name(t),
                  chunking, largest);
     for (int64_t r = 0; r < d->N; r++) {
-        if (!trained(d, targets[r])) assert_true(op_case_values(f, 0)[r] == 0);
-        if (odd) assert_int_equal(op_case_ints_out(f, 1)[r], best[r]); /* masked rows too */
+        if (!trained(d, targets[r])) assert_true(op_case_values(f, UNEMBED_LOSS_LOSSES)[r] == 0);
+        if (odd) assert_int_equal(op_case_ints_out(f, UNEMBED_LOSS_ARGMAX)[r], best[r]); /* masked rows too */
     }
     op_case_close(f);
     free(targets);
@@ -120,21 +121,21 @@ typedef struct gradient_setup {
 static void set_weights(op_case *c, int64_t N) {
     double *weights = new_doubles(N);
     for (int64_t i = 0; i < N; i++) weights[i] = i % 5 == 4 ? 0 : 2 * rng_uniform(23, (uint64_t)i) - 1;
-    op_case_floats(c, 3, DTYPE_F32, SHAPE(N), weights);
+    op_case_floats(c, UNEMBED_LOSS_GRAD_WEIGHTS, DTYPE_F32, SHAPE(N), weights);
     free(weights);
 }
 
 static op_case *gradient_case(const gradient_setup *g, const int32_t *targets) {
     const dims *d = &g->d;
     op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = g->chunk_bytes});
-    op_case_random(c, 0, g->type, SHAPE(d->N, d->C), 1.0, 21);
-    op_case_random(c, 1, g->type, SHAPE(d->V, d->C), 0.5, 22);
-    op_case_ints(c, 2, SHAPE(d->N), targets);
+    op_case_random(c, UNEMBED_LOSS_GRAD_H, g->type, SHAPE(d->N, d->C), 1.0, 21);
+    op_case_random(c, UNEMBED_LOSS_GRAD_W, g->type, SHAPE(d->V, d->C), 0.5, 22);
+    op_case_ints(c, UNEMBED_LOSS_GRAD_TARGETS, SHAPE(d->N), targets);
     if (g->weighted) set_weights(c, d->N);
-    op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = g->seed});
-    op_case_output(c, 0, DTYPE_F32, SHAPE(d->N));
-    op_case_output(c, 1, g->type, SHAPE(d->N, d->C));
-    op_case_output(c, 2, g->dw_type, SHAPE(d->V, d->C));
+    op_case_bytes(c, UNEMBED_LOSS_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = g->seed});
+    op_case_output(c, UNEMBED_LOSS_GRAD_LOSSES, DTYPE_F32, SHAPE(d->N));
+    op_case_output(c, UNEMBED_LOSS_GRAD_DH, g->type, SHAPE(d->N, d->C));
+    op_case_output(c, UNEMBED_LOSS_GRAD_DW, g->dw_type, SHAPE(d->V, d->C));
     op_case_run(c, 2);
     return c;
 }
@@ -144,16 +145,17 @@ static void check_gradient(const gradient_setup *g, bool outside) {
     int32_t *targets = targets_make(d, 77, outside);
     op_case *c = gradient_case(g, targets);
     double *losses = new_doubles(d->N), *dh = new_doubles(d->N * d->C), *dw = new_doubles(d->V * d->C), largest;
-    reference(d, op_case_input_values(c, 0), op_case_input_values(c, 1), targets,
-              g->weighted ? op_case_input_values(c, 3) : NULL, g->seed, losses, NULL, dh, dw);
-    op_case_error(c, 0, losses, &largest);
-    double dh_error = op_case_error(c, 1, dh, NULL), dw_error = op_case_error(c, 2, dw, NULL), u = unit(g->type);
+    reference(d, op_case_input_values(c, UNEMBED_LOSS_GRAD_H), op_case_input_values(c, UNEMBED_LOSS_GRAD_W), targets,
+              g->weighted ? op_case_input_values(c, UNEMBED_LOSS_GRAD_WEIGHTS) : NULL, g->seed, losses, NULL, dh, dw);
+    op_case_error(c, UNEMBED_LOSS_GRAD_LOSSES, losses, &largest);
+    double dh_error = op_case_error(c, UNEMBED_LOSS_GRAD_DH, dh, NULL),
+           dw_error = op_case_error(c, UNEMBED_LOSS_GRAD_DW, dw, NULL), u = unit(g->type);
     if (!(largest <= FP32_BOUND && dh_error <= dh_bound(d) + 2 * u && dw_error <= FP32_BOUND + u + unit(g->dw_type)))
         fail_msg("N=%d C=%d V=%d %s dw %s chunk %lld: losses %g dh %g dw %g", (int)d->N, (int)d->C, (int)d->V,
                  dtype_name(g->type), dtype_name(g->dw_type), (long long)g->chunk_bytes, largest, dh_error, dw_error);
     for (int64_t i = 0; i < d->N; i++)
         for (int64_t j = 0; j < d->C; j++)
-            if (!trained(d, targets[i])) assert_true(op_case_values(c, 1)[i * d->C + j] == 0);
+            if (!trained(d, targets[i])) assert_true(op_case_values(c, UNEMBED_LOSS_GRAD_DH)[i * d->C + j] == 0);
     op_case_close(c);
     free(targets);
     free(losses);
@@ -234,7 +236,8 @@ static void gradient_matches_finite_differences(void **state) {
     const dims *d = &g.d;
     int32_t *targets = targets_make(d, 5, false);
     op_case *c = gradient_case(&g, targets);
-    double *x[2] = {op_case_input_values(c, 0), op_case_input_values(c, 1)}, *weights = op_case_input_values(c, 3);
+    double *x[2] = {op_case_input_values(c, UNEMBED_LOSS_GRAD_H), op_case_input_values(c, UNEMBED_LOSS_GRAD_W)},
+           *weights = op_case_input_values(c, UNEMBED_LOSS_GRAD_WEIGHTS);
     double *losses = new_doubles(d->N), e = 1e-5;
     for (int n = 0; n < 80; n++) {
         int which = n % 2;
@@ -246,7 +249,8 @@ static void gradient_matches_finite_differences(void **state) {
             for (int64_t i = 0; i < d->N; i++) f[side] += weights[i] * losses[i];
         }
         x[which][at] = kept;
-        double slope = (f[1] - f[0]) / (2 * e), dx = op_case_values(c, 1 + which)[at];
+        double slope = (f[1] - f[0]) / (2 * e),
+               dx = op_case_values(c, which ? UNEMBED_LOSS_GRAD_DW : UNEMBED_LOSS_GRAD_DH)[at];
         if (!(fabs(dx - slope) <= 1e-5 * (1 + fabs(slope))))
             fail_msg("%s element %d: gradient %.8g, slope %.8g", which ? "dw" : "dh", (int)at, dx, slope);
     }
@@ -263,18 +267,20 @@ static void nothing_trained_on_gives_zeros(void **state) {
         int32_t targets[10];
         for (int i = 0; i < 10; i++) targets[i] = -1;
         op_case *c = gradient_case(&g, targets);
-        for (int i = 0; i < 10; i++) assert_true(op_case_values(c, 0)[i] == 0);
-        for (int i = 0; i < 80; i++) assert_true(op_case_values(c, 1)[i] == 0);
-        for (int i = 0; i < 320; i++) assert_true(op_case_values(c, 2)[i] == 0);
+        for (int i = 0; i < 10; i++) assert_true(op_case_values(c, UNEMBED_LOSS_GRAD_LOSSES)[i] == 0);
+        for (int i = 0; i < 80; i++) assert_true(op_case_values(c, UNEMBED_LOSS_GRAD_DH)[i] == 0);
+        for (int i = 0; i < 320; i++) assert_true(op_case_values(c, UNEMBED_LOSS_GRAD_DW)[i] == 0);
         op_case_close(c);
 
         /* Only the last chunk is trained on: what the skipped ones left in dw must not be there. */
         targets[9] = 7;
         c = gradient_case(&g, targets);
         double losses[10], dh[80], dw[320];
-        reference(&g.d, op_case_input_values(c, 0), op_case_input_values(c, 1), targets, NULL, 1, losses, NULL, dh, dw);
+        reference(&g.d, op_case_input_values(c, UNEMBED_LOSS_GRAD_H), op_case_input_values(c, UNEMBED_LOSS_GRAD_W),
+                  targets, NULL, 1, losses, NULL, dh, dw);
         double limit = FP32_BOUND + 2 * unit(g.type);
-        assert_true(op_case_error(c, 1, dh, NULL) <= limit && op_case_error(c, 2, dw, NULL) <= limit);
+        assert_true(op_case_error(c, UNEMBED_LOSS_GRAD_DH, dh, NULL) <= limit &&
+                    op_case_error(c, UNEMBED_LOSS_GRAD_DW, dw, NULL) <= limit);
         op_case_close(c);
     }
 }
@@ -285,11 +291,11 @@ static op_case *logits_case(const double *logits, int64_t V, int32_t target) {
     h[0] = 1;
     for (int64_t v = 0; v < V; v++) w[v * 8] = logits[v];
     op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = 1 << 20});
-    op_case_floats(f, 0, DTYPE_F32, SHAPE(1, 8), h);
-    op_case_floats(f, 1, DTYPE_F32, SHAPE(V, 8), w);
-    op_case_ints(f, 2, SHAPE(1), &target);
-    op_case_output(f, 0, DTYPE_F32, SHAPE(1));
-    op_case_output(f, 1, DTYPE_I32, SHAPE(1));
+    op_case_floats(f, UNEMBED_LOSS_H, DTYPE_F32, SHAPE(1, 8), h);
+    op_case_floats(f, UNEMBED_LOSS_W, DTYPE_F32, SHAPE(V, 8), w);
+    op_case_ints(f, UNEMBED_LOSS_TARGETS, SHAPE(1), &target);
+    op_case_output(f, UNEMBED_LOSS_LOSSES, DTYPE_F32, SHAPE(1));
+    op_case_output(f, UNEMBED_LOSS_ARGMAX, DTYPE_I32, SHAPE(1));
     op_case_run(f, 1);
     free(h);
     free(w);
@@ -305,7 +311,7 @@ static void argmax_takes_the_lowest_of_equals(void **state) {
             for (int64_t v = 0; v < 9001; v++) x[v] = -1 - (double)(v % 7);
             x[places[i][0]] = x[places[i][1]] = 2;
             op_case *f = logits_case(x, 9001, target);
-            assert_int_equal(op_case_ints_out(f, 1)[0], places[i][0]);
+            assert_int_equal(op_case_ints_out(f, UNEMBED_LOSS_ARGMAX)[0], places[i][0]);
             op_case_close(f);
         }
     free(x);
@@ -321,11 +327,11 @@ static void minus_infinity_is_a_weight_of_zero(void **state) {
         sum += exp(x[v]);
     }
     op_case *f = logits_case(x, V, 4097);
-    assert_true(fabs(op_case_values(f, 0)[0] - (log(sum) - x[4097])) < FP32_BOUND * log(sum));
-    assert_int_equal(op_case_ints_out(f, 1)[0], 4099);
+    assert_true(fabs(op_case_values(f, UNEMBED_LOSS_LOSSES)[0] - (log(sum) - x[4097])) < FP32_BOUND * log(sum));
+    assert_int_equal(op_case_ints_out(f, UNEMBED_LOSS_ARGMAX)[0], 4099);
     op_case_close(f);
     f = logits_case(x, V, 0);
-    assert_true(op_case_values(f, 0)[0] == INFINITY);
+    assert_true(op_case_values(f, UNEMBED_LOSS_LOSSES)[0] == INFINITY);
     op_case_close(f);
     free(x);
 }
@@ -345,16 +351,16 @@ static void minus_infinity_has_no_gradient(void **state) {
             sum += exp(w[v * 8]);
         }
         op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = 1 << 20});
-        op_case_floats(c, 0, DTYPE_F32, SHAPE(1, 8), h);
-        op_case_floats(c, 1, DTYPE_F32, SHAPE(V, 8), w);
-        op_case_ints(c, 2, SHAPE(1), &target);
-        op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 1});
-        op_case_output(c, 0, DTYPE_F32, SHAPE(1));
-        op_case_output(c, 1, DTYPE_F32, SHAPE(1, 8)); /* 0 * -inf: not looked at */
-        op_case_output(c, 2, DTYPE_F32, SHAPE(V, 8));
+        op_case_floats(c, UNEMBED_LOSS_GRAD_H, DTYPE_F32, SHAPE(1, 8), h);
+        op_case_floats(c, UNEMBED_LOSS_GRAD_W, DTYPE_F32, SHAPE(V, 8), w);
+        op_case_ints(c, UNEMBED_LOSS_GRAD_TARGETS, SHAPE(1), &target);
+        op_case_bytes(c, UNEMBED_LOSS_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 1});
+        op_case_output(c, UNEMBED_LOSS_GRAD_LOSSES, DTYPE_F32, SHAPE(1));
+        op_case_output(c, UNEMBED_LOSS_GRAD_DH, DTYPE_F32, SHAPE(1, 8)); /* 0 * -inf: not looked at */
+        op_case_output(c, UNEMBED_LOSS_GRAD_DW, DTYPE_F32, SHAPE(V, 8));
         op_case_run(c, 2);
-        const double *dw = op_case_values(c, 2);
-        assert_true(fabs(op_case_values(c, 0)[0] - (log(sum) - 3)) <= FP32_BOUND * log(sum));
+        const double *dw = op_case_values(c, UNEMBED_LOSS_GRAD_DW);
+        assert_true(fabs(op_case_values(c, UNEMBED_LOSS_GRAD_LOSSES)[0] - (log(sum) - 3)) <= FP32_BOUND * log(sum));
         for (int64_t v = 0; v < V; v++) {
             double g = exp(w[v * 8]) / sum, found = dw[v * 8] + (v == target);
             if (!(fabs(found - g) <= (v == target ? FP32_BOUND : FP32_BOUND * g)))
@@ -375,7 +381,7 @@ static void nan_and_infinity_reach_the_loss(void **state) {
             for (int64_t v = 0; v < V; v++) x[v] = (double)(v % 3);
             x[at] = bad ? INFINITY : NAN;
             op_case *f = logits_case(x, V, 7);
-            assert_true(isnan(op_case_values(f, 0)[0]));
+            assert_true(isnan(op_case_values(f, UNEMBED_LOSS_LOSSES)[0]));
             op_case_close(f);
         }
     free(x);
@@ -393,19 +399,19 @@ static void nan_stays_in_its_row(void **state) {
         for (int i = 0; i < N * C; i++) h[i] = i == 17 ? NAN : 0.1 * i - 2;
         for (int64_t i = 0; i < V * C; i++) w[i] = 0.01 * (double)(i % 240) - 1;
         op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = 8 * V});
-        op_case_floats(c, 0, DTYPE_F32, SHAPE(N, C), h);
-        op_case_floats(c, 1, DTYPE_F32, SHAPE(V, C), w);
-        op_case_ints(c, 2, SHAPE(N), targets);
-        op_case_bytes(c, 4, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 1});
-        op_case_output(c, 0, DTYPE_F32, SHAPE(N));
-        op_case_output(c, 1, DTYPE_F32, SHAPE(N, C));
-        op_case_output(c, 2, DTYPE_F32, SHAPE(V, C));
+        op_case_floats(c, UNEMBED_LOSS_GRAD_H, DTYPE_F32, SHAPE(N, C), h);
+        op_case_floats(c, UNEMBED_LOSS_GRAD_W, DTYPE_F32, SHAPE(V, C), w);
+        op_case_ints(c, UNEMBED_LOSS_GRAD_TARGETS, SHAPE(N), targets);
+        op_case_bytes(c, UNEMBED_LOSS_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.seed = 1});
+        op_case_output(c, UNEMBED_LOSS_GRAD_LOSSES, DTYPE_F32, SHAPE(N));
+        op_case_output(c, UNEMBED_LOSS_GRAD_DH, DTYPE_F32, SHAPE(N, C));
+        op_case_output(c, UNEMBED_LOSS_GRAD_DW, DTYPE_F32, SHAPE(V, C));
         op_case_run(c, 2);
         for (int i = 0; i < N; i++) {
-            assert_true(isnan(op_case_values(c, 0)[i]) == (i == 2));
-            assert_true(isnan(op_case_values(c, 1)[i * C]) == (i == 2));
+            assert_true(isnan(op_case_values(c, UNEMBED_LOSS_GRAD_LOSSES)[i]) == (i == 2));
+            assert_true(isnan(op_case_values(c, UNEMBED_LOSS_GRAD_DH)[i * C]) == (i == 2));
         }
-        assert_true(isnan(op_case_values(c, 2)[0]));
+        assert_true(isnan(op_case_values(c, UNEMBED_LOSS_GRAD_DW)[0]));
         op_case_close(c);
         free(w);
     }
@@ -422,10 +428,10 @@ static void scratch_follows_the_budget(void **state) {
             int64_t N = 16384, C = 512, V = 150000;
             op *o = program_emit(&p, OP_UNEMBED_LOSS_GRAD, SECTION_MICRO);
             o->attr.chunk_bytes = budget;
-            op_in(o, 0, program_persistent(&p, "h", DTYPE_BF16, SHAPE(N, C), ROLE_INPUT));
-            op_in(o, 1, program_persistent(&p, "w", DTYPE_BF16, SHAPE(V, C), ROLE_PARAM));
-            op_out(o, 1, program_persistent(&p, "dh", DTYPE_BF16, SHAPE(N, C), ROLE_GRAD));
-            op_out(o, 2, program_persistent(&p, "dw", dw_types[i], SHAPE(V, C), ROLE_GRAD));
+            op_in(o, UNEMBED_LOSS_GRAD_H, program_persistent(&p, "h", DTYPE_BF16, SHAPE(N, C), ROLE_INPUT));
+            op_in(o, UNEMBED_LOSS_GRAD_W, program_persistent(&p, "w", DTYPE_BF16, SHAPE(V, C), ROLE_PARAM));
+            op_out(o, UNEMBED_LOSS_GRAD_DH, program_persistent(&p, "dh", DTYPE_BF16, SHAPE(N, C), ROLE_GRAD));
+            op_out(o, UNEMBED_LOSS_GRAD_DW, program_persistent(&p, "dw", dw_types[i], SHAPE(V, C), ROLE_GRAD));
             size_t n = backend_cpu()->work_bytes(&p, o, 4);
             assert_true(n >= (size_t)budget / 2);
             assert_true(n <= (size_t)budget + (24u << 20)); /* the products pack into scratch of their own */
@@ -443,13 +449,13 @@ static void sums_of_the_step_add_up(void **state) {
         bool weighted = i % 2;
         step_scalars s = {.micro = (uint32_t)(i / 2)};
         op_case *c = op_case_open(OP_LOSS_REDUCE, &(op_attr){0});
-        op_case_floats(c, 0, DTYPE_F32, SHAPE(N), losses);
-        op_case_ints(c, 1, SHAPE(N), targets);
-        if (weighted) op_case_floats(c, 2, DTYPE_F32, SHAPE(N), weights);
-        op_case_bytes(c, 3, SHAPE((int64_t)sizeof s), &s);
-        op_case_output_floats(c, 0, DTYPE_F64, SHAPE(SUM_COUNT), before);
+        op_case_floats(c, LOSS_REDUCE_LOSSES, DTYPE_F32, SHAPE(N), losses);
+        op_case_ints(c, LOSS_REDUCE_TARGETS, SHAPE(N), targets);
+        if (weighted) op_case_floats(c, LOSS_REDUCE_WEIGHTS, DTYPE_F32, SHAPE(N), weights);
+        op_case_bytes(c, LOSS_REDUCE_SCALARS, SHAPE((int64_t)sizeof s), &s);
+        op_case_output_floats(c, LOSS_REDUCE_SUMS, DTYPE_F64, SHAPE(SUM_COUNT), before);
         op_case_run(c, 2);
-        const double *sums = op_case_values(c, 0);
+        const double *sums = op_case_values(c, LOSS_REDUCE_SUMS);
         const double part[SUM_COUNT] = {weighted ? -5.375 : 8.25, 4, weighted ? -0.5 : 4, 8.25};
         for (int j = 0; j < SUM_COUNT; j++) assert_true(sums[j] == part[j] + (s.micro ? before[j] : 0));
         op_case_close(c);

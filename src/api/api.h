@@ -1,9 +1,8 @@
 #pragma once
 /* api.h - private to api: what every public function begins and ends with.
  *
- * This room comes after cli in the order of rooms: settings are parsed there (config.h), and the way from settings to a
- * planned job is the one that `ralo train` takes (cli.h). Nothing includes this room. */
-#include "cli/cli.h"
+ * The way from settings to a planned job is the one that `ralo train` takes (settings.h). Nothing includes this room. */
+#include "settings/settings.h"
 #include "ralo.h"
 
 #include <locale.h>

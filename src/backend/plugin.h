@@ -13,4 +13,4 @@ typedef struct backend_plugin {
 } backend_plugin;
 typedef const backend_plugin *(*backend_plugin_fn)(void); /* what PLUGIN_SYMBOL is */
 
-void plugin_stamp(char out[128]);
+void plugin_stamp(char stamp[128]);

@@ -155,6 +155,8 @@ typedef struct utf8_scan {
     bool is_cut;
 } utf8_scan;
 utf8_scan utf8_check(const char *text, size_t n_bytes);
+/* The code point at *text, which moves behind it; -1, and *text stays, where none begins there. Text ends with 0. */
+int32_t utf8_next(const char **text);
 size_t utf8_mark_bytes(const char *text,
                        size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
 
@@ -216,6 +218,7 @@ FILE *memstream_open(memstream *m);
 char *memstream_take(memstream *m);
 status memstream_save(memstream *m, const char *path);
 status dir_make(const char *path);       /* mkdir -p */
+status dir_sync(const char *path);       /* the names in it are on disk */
 status dir_remove_all(const char *path); /* rm -r; no error when absent */
 /* `path`, or where it is not there the nearest directory above that is: where it would be made. out is empty before. */
 void dir_nearest(const char *path, strbuf *out);

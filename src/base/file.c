@@ -149,19 +149,24 @@ static status write_all(int fd, const char *path, const char *text, size_t n_byt
     return OK;
 }
 
+status dir_sync(const char *path) {
+    status rc = OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return ERR(ERR_IO, "open directory %s: %s", path, strerror(errno));
+    if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
+        rc = ERR(ERR_IO, "fsync directory %s: %s", path, strerror(errno));
+    close(fd);
+    return rc;
+}
+
 /* A rename is on disk only when its directory is. */
-static status directory_sync(const char *path) {
+static status parent_sync(const char *path) {
     const char *slash = strrchr(path, '/');
     size_t length = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
     strbuf dir;
     strbuf_init(&dir);
     strbuf_add_bytes(&dir, length ? path : ".", length ? length : 1);
-    status rc = OK;
-    int fd = open(dir.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) rc = ERR(ERR_IO, "open directory %s: %s", dir.text, strerror(errno));
-    else if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: this file system keeps no directory to flush */
-        rc = ERR(ERR_IO, "fsync directory %s: %s", dir.text, strerror(errno));
-    if (fd >= 0) close(fd);
+    status rc = dir_sync(dir.text);
     strbuf_fini(&dir);
     return rc;
 }
@@ -210,7 +215,7 @@ status file_replace(const char *path, const char *text, size_t n_bytes) {
     rc = write_and_close(fd, path, text, n_bytes);
     if (rc == OK && rename(temporary.text, path) != 0)
         rc = ERR(ERR_IO, "rename %s to %s: %s", temporary.text, path, strerror(errno));
-    if (rc == OK) rc = directory_sync(path);
+    if (rc == OK) rc = parent_sync(path);
     else unlink(temporary.text);
     if (lock >= 0) close(lock);
 done:

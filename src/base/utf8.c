@@ -117,3 +117,22 @@ void strbuf_add_escaped(strbuf *b, const char *text, size_t n_bytes) {
         strbuf_add_bytes(b, piece, n);
     }
 }
+
+int32_t utf8_next(const char **p) {
+    const uint8_t *s = (const uint8_t *)*p;
+    if (s[0] < 0x80) {
+        *p += 1;
+        return s[0];
+    }
+    int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (s[0] < 0xc0 || s[0] > 0xf4) return -1;
+    int32_t c = s[0] & (0xff >> (n + 1));
+    for (int i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) return -1;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) return -1;
+    *p += n;
+    return c;
+}

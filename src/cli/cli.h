@@ -1,10 +1,8 @@
 #pragma once
-/* cli.h - what commands share: the table of commands, the command line as parsed, and the way from settings to a job.
+/* cli.h - what commands share: the table of commands, the command line as parsed.
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
-#include "cli/config.h"
-#include "cli/foreign.h"
-#include "cli/setting.h"
+#include "settings/settings.h"
 
 enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
 
@@ -94,49 +92,7 @@ bool command_line_given(const command_line *l, const char *name); /* the flag of
 void help_print(FILE *out);
 void help_print_command(const command *c, FILE *out);
 
-/* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
+/* ---- generation_flags.c ------------------------------------------------------------------------------------------- */
 
-/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
-void config_settle(config *c);
-status model_from_config(const config *c, model_config *out);
-status request_from_config(const config *c, train_request *out);
-/* What `ralo plan` plans: the first rank of parallel.* (or of a world of so many ranks; 0: not asked), on the machine that was
- * named or this one. */
-status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine);
-/* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
-status request_use_comm(train_request *r, const config *c, comm *ranks);
 /* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
 status generation_from_flags(command_line *l);
-status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml (job.c) */
-/* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated.
- * (machine.c) */
-status machine_describe(const char *asked, const train_request *r, hardware *out);
-
-/* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
-typedef struct job {
-    train_request request;
-    hardware machine; /* whose time the plan predicts */
-    plan plan;
-    dataset *data;
-    double read_seconds; /* that opening the data took */
-} job;
-/* The request alone: it may still be changed. hardware: as machine_describe takes it. The job may not be moved. */
-status job_init(job *j, const config *c, const char *hardware);
-status job_open(job *j);                     /* data and plan; job_close also after an error */
-status job_check(const job *j);              /* all that can be refused before anything is written */
-status job_use_dir(job *j, const char *dir); /* makes it; refuses others' checkpoints and full disks. Borrows dir */
-void job_close(job *j);
-void note_say(const plan *p); /* its note, as a warning */
-
-/* A plan with all that `ralo plan` shows beside it (plan_view.c). fini also after an error. */
-typedef struct plan_view {
-    const plan *plan;
-    train_disk disk;
-    plan_rung rungs[PLAN_RUNGS];
-    plan_stage *stages; /* NULL: no pipeline */
-} plan_view;
-status plan_view_init(plan_view *v, const train_request *r, const plan *p);
-void plan_view_fini(plan_view *v);
-status plan_view_check(const plan_view *v); /* ERR_FIT where the plan, or a stage beside it, has no room */
-void plan_view_print(const plan_view *v, FILE *out);
-json_t *plan_view_json(const plan_view *v);

@@ -3,13 +3,14 @@
  * Without options: cores, memory and the rate of a large product. --measure takes less than a minute for the rest and
  * writes it where plan and train find it. --hardware prints a description as a file that --hardware reads. */
 #include "cli/output.h"
+#include "measure/measure.h"
 
 static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static status print_rates(const backend *b, const backend_options *o, json_t *rates, FILE *out) {
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
         double rate = 0;
-        TRY(exec_measure_peak(b, o, types[i], &rate));
+        TRY(measure_peak(b, o, types[i], &rate));
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
         fprintf(out, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
         fprintf(out, b->discrete ? ")\n" : ", %d threads)\n", o->n_threads);
@@ -71,7 +72,7 @@ static status measure(const command_line *l, const backend *b, const backend_opt
         o.known = &known;
     }
     sys_cores_get(&before);
-    status rc = exec_measure(b, &o, &h);
+    status rc = measure_machine(b, &o, &h);
     sys_cores_get(&after);
     if (said) fprintf(stderr, "\n");
     TRY(rc);

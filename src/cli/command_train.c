@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/ranks.h"
 #include "cli/train_report.h"
+#include "measure/measure.h"
 #include "track/track.h"
 
 #include <errno.h>
@@ -136,8 +137,8 @@ static status run(command_line *l, job *j, const char *run_dir) {
     train_result result;
     rank_memory *all = NULL;
     if (speaks) {
-        TRY(exec_measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
-                              precision_compute(p->request.choice.precision), &peak));
+        TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
+                         precision_compute(p->request.choice.precision), &peak));
         track_options to = {.run_dir = run_dir,
                             .out = stderr,
                             .peak_flops = peak,

@@ -88,7 +88,8 @@ static const op *message_at(const link_state *l, uint32_t n) {
 
 static void count_traffic(comm *c, const op *o) {
     const program *p = c->links.program;
-    const value *x = o->in[0] ? program_get(p, o->in[0]) : NULL, *y = o->out[0] ? program_get(p, o->out[0]) : NULL;
+    value_id sent = o->in[MESSAGE_SENT], received = o->out[MESSAGE_RECEIVED];
+    const value *x = sent ? program_get(p, sent) : NULL, *y = received ? program_get(p, received) : NULL;
     collective k = {.kind = o->kind,
                     .n = c->mesh.size[o->attr.axis],
                     .index = c->mesh.index[o->attr.axis],
@@ -116,7 +117,7 @@ void comm_links_begin(comm *c, section s, _Atomic uint32_t *done) {
 }
 
 static const char *tensor_of(const link_state *l, const op *o) {
-    return program_get(l->program, o->out[0] ? o->out[0] : o->in[0])->name;
+    return program_get(l->program, op_main_value(o))->name;
 }
 
 /* For the messages of other ranks: what this one is in; NULL: nothing. */

@@ -9,7 +9,7 @@
 size_t comm_work_bytes(const program *p, const op *o) {
     if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
     if (o->attr.group_size < 2) return 0;
-    return MIN(MAX(value_bytes(program_get(p, o->in[0])), WORK_LEAST), WORK_MOST);
+    return MIN(MAX(value_bytes(program_get(p, o->in[MESSAGE_SENT])), WORK_LEAST), WORK_MOST);
 }
 
 /* A device sums in one turn what it can, because each turn waits for all ranks. */
@@ -18,7 +18,7 @@ size_t comm_work_bytes(const program *p, const op *o) {
 size_t comm_link_work_bytes(const program *p, const op *o) {
     if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
     if (o->attr.group_size < 2) return 0;
-    const value *x = program_get(p, o->in[0]);
+    const value *x = program_get(p, o->in[MESSAGE_SENT]);
     size_t n_ranks = (size_t)o->attr.group_size, element = dtype_bytes(x->type);
     size_t blocks = (value_bytes(x) / element + n_ranks * NORM_BLOCK - 1) / (n_ranks * NORM_BLOCK); /* of each rank */
     size_t most = LINK_WORK_MOST / (n_ranks * NORM_BLOCK * element);
@@ -85,19 +85,20 @@ comm_traffic comm_traffic_so_far(const comm *c) { return c->traffic; }
 
 status comm_run(comm *c, const kernel_call *call) {
     const op *o = call->op;
-    const value *x = o->in[0] ? call_in(call, 0) : NULL, *y = o->out[0] ? call_out(call, 0) : NULL;
+    const value *x = o->in[MESSAGE_SENT] ? call_in(call, MESSAGE_SENT) : NULL;
+    const value *y = o->out[MESSAGE_RECEIVED] ? call_out(call, MESSAGE_RECEIVED) : NULL;
     const char *tensor = y ? y->name : x->name;
     char what[160];
     collective k = {.kind = o->kind,
                     .axis = o->attr.axis,
                     .n = c->mesh.size[o->attr.axis],
                     .index = c->mesh.index[o->attr.axis],
-                    .x = call->in[0],
-                    .y = call->out[0],
+                    .x = call->in[MESSAGE_SENT],
+                    .y = call->out[MESSAGE_RECEIVED],
                     .x_bytes = x ? value_bytes(x) : 0,
                     .y_bytes = y ? value_bytes(y) : 0,
                     .type = (x ? x : y)->type,
-                    .scalars = o->kind == OP_REDUCE_SCATTER ? call->in[1] : NULL,
+                    .scalars = o->kind == OP_REDUCE_SCATTER ? call->in[REDUCE_SCATTER_SCALARS] : NULL,
                     .op = o,
                     .work = call->work,
                     .work_bytes = o->work ? value_bytes(&call->program->values[o->work]) : 0,

@@ -1,5 +1,5 @@
 #pragma once
-/* disk.h - private to exec: the nvme tier as one file without a name.
+/* disk.h - the nvme tier as one file without a name.
  *
  * The file is removed from its directory as soon as it is open, so nothing is left behind however the process ends. Its
  * space is taken at open: a disk that is too small is an error before the first step, not in the middle of a run.

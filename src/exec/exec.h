@@ -18,7 +18,7 @@
  */
 #include "backend/backend.h"
 #include "comm/comm.h"
-#include "plan/plan.h"
+#include "exec/disk.h" /* the nvme tier: how fast it is, is measured on the same way */
 
 typedef struct exec exec;
 typedef struct exec_options {
@@ -76,19 +76,3 @@ typedef struct exec_fault {
     uint64_t seen_ns; /* when; of several ranks, who was first */
 } exec_fault;
 void exec_find_fault(exec *e, section s, exec_fault *out);
-
-/* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
-status exec_measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second);
-
-/* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
-typedef struct measure_options {
-    int n_threads; /* 0: one per core */
-    bool bind;
-    gpu_options gpu;
-    const char *disk_path; /* a directory on the disk in question */
-    const hardware *known; /* measured before: copies and the host's cores are measured again; NULL: everything */
-    double try_s;          /* time for each number; 0: enough for a good one */
-    void (*on_part)(void *context, const char *part); /* what is measured now; NULL: nobody asks */
-    void *context;
-} measure_options;
-status exec_measure(const backend *b, const measure_options *o, hardware *out);

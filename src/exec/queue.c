@@ -113,7 +113,7 @@ void exec_queue_op(exec *e, size_t index) {
     q->select(e->context, o->stream);
     if (o->stream == STREAM_COMPUTE) e->kernels[index](e->context, call);
     else if (o->stream == STREAM_COMM) e->backend->links->run(e->context, &call, 1);
-    else q->copy(e->context, call->out[0], call->in[0], value_bytes(program_get(e->program, o->out[0])));
+    else q->copy(e->context, call->out[COPY_Y], call->in[COPY_X], value_bytes(program_get(e->program, o->out[COPY_Y])));
     exec_count_reach(e, index);
 }
 

@@ -44,13 +44,13 @@ status exec_check(exec *e) {
 static void run_copy(exec *e, size_t index) {
     const op *o = &e->program->ops[index];
     const kernel_call *call = &e->calls[index];
-    size_t n_bytes = value_bytes(program_get(e->program, o->out[0]));
+    size_t n_bytes = value_bytes(program_get(e->program, o->out[COPY_Y]));
     uint64_t at = e->disk_offsets[index];
     status rc = OK;
-    if (o->stream == STREAM_H2D) rc = e->backend->write(e->context, call->out[0], call->in[0], n_bytes);
-    else if (o->stream == STREAM_D2H) rc = e->backend->read(e->context, call->out[0], call->in[0], n_bytes);
-    else if (o->stream == STREAM_READ) rc = disk_read(e->disk, DISK_READER, call->out[0], at, n_bytes);
-    else rc = disk_write(e->disk, DISK_WRITER, call->in[0], at, n_bytes);
+    if (o->stream == STREAM_H2D) rc = e->backend->write(e->context, call->out[COPY_Y], call->in[COPY_X], n_bytes);
+    else if (o->stream == STREAM_D2H) rc = e->backend->read(e->context, call->out[COPY_Y], call->in[COPY_X], n_bytes);
+    else if (o->stream == STREAM_READ) rc = disk_read(e->disk, DISK_READER, call->out[COPY_Y], at, n_bytes);
+    else rc = disk_write(e->disk, DISK_WRITER, call->in[COPY_X], at, n_bytes);
     exec_note_failure(e, rc);
 }
 

@@ -113,7 +113,7 @@ static void plain_name(char out[NAME_BYTES], const char *name) {
 static size_t format_event(const trace *t, const trace_event *event, char *out) {
     const program *p = t->program;
     const op *o = &p->ops[event->op_index];
-    value_id named = o->out[0] ? o->out[0] : o->in[0];
+    value_id named = op_main_value(o);
     char layer[16] = "null", name[NAME_BYTES] = "";
     if (named) plain_name(name, program_get(p, named)->name);
     if (o->layer >= 0) snprintf(layer, sizeof layer, "%d", o->layer);

@@ -42,6 +42,8 @@ typedef struct yaml_node {
  * 4 MiB. An empty file is an empty map. The tree lives in `memory`. */
 status yaml_read_file(const char *path, arena *memory, yaml_node **out);
 status yaml_read_text(const char *text, size_t n_bytes, const char *where, arena *memory, yaml_node **out);
+/* The text in double quotes, so that it reads back as it is. Bytes that are not UTF-8 become U+0080 to U+00FF. */
+void yaml_write_quoted(const char *text, strbuf *out);
 
 /* ---- safetensors --------------------------------------------------------------------------------------------- */
 
@@ -66,6 +68,8 @@ typedef struct safetensors {
  * size. Ranks above SHAPE_MAX_RANK are refused by name. */
 status safetensors_open(safetensors *st, const char *path);
 void safetensors_close(safetensors *st);
+/* The part of the file before its tensors. Where there are no holes, nothing else is outside of them. */
+size_t safetensors_header_bytes(const safetensors *st);
 const safetensor *safetensors_find(const safetensors *st, const char *name); /* NULL when absent */
 
 typedef struct safetensors_entry {

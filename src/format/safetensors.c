@@ -241,6 +241,12 @@ fail:
     return rc;
 }
 
+size_t safetensors_header_bytes(const safetensors *st) {
+    uint64_t length;
+    memcpy(&length, st->map, sizeof length);
+    return sizeof length + (size_t)length;
+}
+
 void safetensors_close(safetensors *st) {
     if (st->map) munmap(st->map, st->map_bytes);
     json_decref(st->metadata);

@@ -233,3 +233,23 @@ status yaml_read_file(const char *path, arena *memory, yaml_node **out) {
     free(text);
     return rc;
 }
+
+/* What no reader shows as it is: controls, and what some of them take for a line break or a mark of byte order. */
+static bool needs_escape(int32_t c) {
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || (c | 1) == 0xffff;
+}
+
+void yaml_write_quoted(const char *text, strbuf *out) {
+    strbuf_add(out, "\"");
+    while (*text) {
+        const char *start = text;
+        int32_t c = utf8_next(&text);
+        if (c < 0) strbuf_printf(out, "\\x%02x", (unsigned)(uint8_t)*text++);
+        else if (c == '"' || c == '\\') strbuf_printf(out, "\\%c", c);
+        else if (c == '\n') strbuf_add(out, "\\n");
+        else if (c == '\t') strbuf_add(out, "\\t");
+        else if (needs_escape(c)) strbuf_printf(out, "\\u%04X", (unsigned)c);
+        else strbuf_add_bytes(out, start, (size_t)(text - start));
+    }
+    strbuf_add(out, "\"");
+}

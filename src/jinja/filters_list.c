@@ -324,8 +324,9 @@ static value choose(render *r, value v, const arguments *a, bool by_attribute, b
     if (a->n_positional < used) return fail(r, "Missing parameter for attribute name");
     const char *name = a->n_positional > used ? name_argument(r, a->positional[used], "select") : NULL;
     arguments rest = *a;
-    rest.positional += used + (name != NULL);
-    rest.n_positional -= used + (name != NULL);
+    size_t n_read = used + (name != NULL);
+    if (n_read > 0) rest.positional += n_read; /* of no arguments it is NULL */
+    rest.n_positional -= n_read;
     if (failed(r) || !walk_begin(r, &w, v)) return NONE;
     while (walk_next(r, &w, &item)) {
         value tested = by_attribute ? follow(r, item, a->positional[0], MISSING) : item;

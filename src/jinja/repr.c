@@ -36,6 +36,8 @@ static void add_format(builder *b, uint8_t marks, const char *fmt, ...) {
     builder_add(b, text, (size_t)n, marks);
 }
 
+static void add_escape(builder *b, uint8_t marks, char c) { builder_add(b, (char[]){'\\', c}, 2, marks); }
+
 /* A string in quotes: single ones, unless it has those and no double ones. */
 static void repr_string(builder *b, const string *s) {
     bool has_single = s->length && memchr(s->text, '\'', s->length);
@@ -48,9 +50,8 @@ static void repr_string(builder *b, const string *s) {
         uint8_t marks = string_mark(s, i);
         builder_add_part(b, s, plain, i);
         plain = i + n;
-        if (c == quote || c == '\\') add_format(b, marks, "\\%c", (char)c);
-        else if (c == '\n' || c == '\r' || c == '\t')
-            add_format(b, marks, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        if (c == quote || c == '\\') add_escape(b, marks, (char)c);
+        else if (c == '\n' || c == '\r' || c == '\t') add_escape(b, marks, c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else add_format(b, marks, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
     }
     builder_add_part(b, s, plain, s->length);
@@ -162,7 +163,7 @@ static void json_string_add(builder *b, const string *s, bool ensure_ascii) {
         plain = i + n;
         const char *name = c < 0x80 ? memchr(named, c, sizeof named - 1) : NULL;
         if (name && (name - named) % 2) name = NULL; /* the letter of another one */
-        if (name) add_format(b, marks, "\\%c", name[1]);
+        if (name) add_escape(b, marks, name[1]);
         else if (c < 0x10000) add_format(b, marks, "\\u%04x", (unsigned)c);
         else
             add_format(b, marks, "\\u%04x\\u%04x", 0xd800 + (unsigned)((c - 0x10000) >> 10),

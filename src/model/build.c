@@ -25,10 +25,10 @@ static op *emit_on_vocabulary(builder *b, op_kind k) {
 static value_id write_embed(builder *b, const outer_params *w) {
     value_id x = builder_value(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit_on_vocabulary(b, OP_EMBED);
-    op_in(o, 0, b->tokens), op_in(o, 1, w->embed);
-    if (w->positions) op_in(o, 2, b->doc), op_in(o, 3, w->positions);
+    op_in(o, EMBED_TOKENS, b->tokens), op_in(o, EMBED_TABLE, w->embed);
+    if (w->positions) op_in(o, EMBED_DOC, b->doc), op_in(o, EMBED_POSITIONS, w->positions);
     if (b->n_ranks > 1) o->attr.n_tokens = n_own_tokens(b), o->attr.first_token = b->rank * n_own_tokens(b);
-    op_out(o, 0, x);
+    op_out(o, EMBED_X, x);
     return builder_scatter(b, "embed.sum", x);
 }
 
@@ -48,7 +48,7 @@ static value_id write_entry(builder *b, const outer_params *w, int chunk) {
     snprintf(name, sizeof name, "chunk.%d.x", chunk);
     value_id x = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
     op *o = emit_between_stages(b, OP_RECV, (chunk - 1) % b->n_stages, TAG_FORWARD);
-    op_out(o, 0, x);
+    op_out(o, RECV_Y, x);
     return x;
 }
 
@@ -60,7 +60,7 @@ static value_id write_hidden(builder *b, const outer_params *w) {
         x = builder_layers(b, w, b->first_layer[k], b->first_layer[k + 1], write_entry(b, w, k));
         if (k == n - 1) break;
         op *o = emit_between_stages(b, OP_SEND, (k + 1) % b->n_stages, TAG_FORWARD);
-        op_in(o, 0, x);
+        op_in(o, SEND_X, x);
     }
     if (b->stage != (n - 1) % b->n_stages) return NO_VALUE;
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
@@ -73,14 +73,15 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
     value_id all = builder_value(b, "stats.all", DTYPE_F64, SHAPE(b->n_ranks, N, n));
     op *o = emit_on_vocabulary(b, OP_UNEMBED_STATS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
-    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, b->m->targets);
-    op_out(o, 0, own);
+    op_in(o, UNEMBED_STATS_H, h), op_in(o, UNEMBED_STATS_W, w->unembed);
+    op_in(o, UNEMBED_STATS_TARGETS, b->m->targets);
+    op_out(o, UNEMBED_STATS_STATS, own);
     o = builder_message(b, OP_ALL_GATHER);
-    op_in(o, 0, own);
-    op_out(o, 0, all);
+    op_in(o, ALL_GATHER_X, own);
+    op_out(o, ALL_GATHER_Y, all);
     o = emit_on_vocabulary(b, OP_UNEMBED_JOIN);
-    op_in(o, 0, all), op_in(o, 1, b->m->targets);
-    op_out(o, 0, losses), op_out(o, 1, argmax);
+    op_in(o, UNEMBED_JOIN_STATS, all), op_in(o, UNEMBED_JOIN_TARGETS, b->m->targets);
+    op_out(o, UNEMBED_JOIN_LOSSES, losses), op_out(o, UNEMBED_JOIN_ARGMAX, argmax);
 }
 
 /* Results of the tokens of every sequence rank, one rank behind the other. Persistent: nothing in the program reads them. */
@@ -91,8 +92,8 @@ static value_id write_all_tokens(builder *b, const char *name, value_id x) {
     op *o = builder_emit(b, OP_ALL_GATHER);
     o->attr.axis = AXIS_SEQUENCE;
     o->attr.group_size = b->n_sequence;
-    op_in(o, 0, x);
-    op_out(o, 0, y);
+    op_in(o, ALL_GATHER_X, x);
+    op_out(o, ALL_GATHER_Y, y);
     return y;
 }
 
@@ -103,11 +104,11 @@ static value_id write_answer(builder *b, const char *name, dtype t, value_id x) 
                    : program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
     for (int i = 0; i < last && b->stage == last; i++) {
         op *o = emit_between_stages(b, OP_SEND, i, TAG_ANSWER);
-        op_in(o, 0, y);
+        op_in(o, SEND_X, y);
     }
     if (b->stage == last) return y;
     op *o = emit_between_stages(b, OP_RECV, last, TAG_ANSWER);
-    op_out(o, 0, y);
+    op_out(o, RECV_Y, y);
     return y;
 }
 
@@ -118,8 +119,8 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     }
     op *o = builder_emit(b, OP_UNEMBED_LOSS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
-    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, b->m->targets);
-    op_out(o, 0, losses), op_out(o, 1, argmax);
+    op_in(o, UNEMBED_LOSS_H, h), op_in(o, UNEMBED_LOSS_W, w->unembed), op_in(o, UNEMBED_LOSS_TARGETS, b->m->targets);
+    op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
 
 static void write_training(builder *b, const outer_params *w) {
@@ -206,14 +207,14 @@ static void write_generation(builder *b, const outer_params *w, section where, c
     s->logits = builder_value(b, "logits", DTYPE_F32, SHAPE(n, b->c->vocab));
     op *o = builder_emit(b, OP_UNEMBED_LOGITS);
     if (s->pick) o->rows = s->n_pick;
-    op_in(o, 0, h), op_in(o, 1, w->unembed), op_in(o, 2, s->pick);
-    op_out(o, 0, s->logits);
+    op_in(o, UNEMBED_LOGITS_H, h), op_in(o, UNEMBED_LOGITS_W, w->unembed), op_in(o, UNEMBED_LOGITS_PICK, s->pick);
+    op_out(o, UNEMBED_LOGITS_LOGITS, s->logits);
     s->top = builder_value(b, "top", DTYPE_I32, SHAPE(n));
     s->top_sums = builder_value(b, "top_sums", DTYPE_F64, SHAPE(n, 2));
     o = builder_emit(b, OP_LOGITS_TOP);
     if (s->pick) o->rows = s->n_pick;
-    op_in(o, 0, s->logits);
-    op_out(o, 0, s->top), op_out(o, 1, s->top_sums);
+    op_in(o, LOGITS_TOP_LOGITS, s->logits);
+    op_out(o, LOGITS_TOP_TOP, s->top), op_out(o, LOGITS_TOP_SUMS, s->top_sums);
 }
 
 static void add_caches(builder *b, const generation_shape *g) {
@@ -248,7 +249,7 @@ static void add_rope_table(builder *b, int64_t n_positions) {
     op *t = builder_emit(b, OP_ROPE_TABLE);
     t->attr.seq_len = n_positions;
     t->attr.rope = b->c->rope;
-    op_out(t, 0, b->rope_table);
+    op_out(t, ROPE_TABLE_TABLE, b->rope_table);
 }
 
 static void build_training(builder *b, const outer_params *w) {

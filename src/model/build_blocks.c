@@ -33,8 +33,8 @@ static value_id exchange(builder *b, const char *name, value_id x, op_kind k, in
     if (b->n_ranks == 1) return x;
     value_id y = builder_value(b, name, b->o->compute, SHAPE(tokens, program_get(b->p, x)->shape.dim[1]));
     op *o = builder_message(b, k);
-    op_in(o, 0, x);
-    op_out(o, 0, y);
+    op_in(o, MESSAGE_SENT, x);
+    op_out(o, MESSAGE_RECEIVED, y);
     return y;
 }
 
@@ -57,12 +57,12 @@ value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
         snprintf(buf, sizeof buf, "%s.mean", name);
         value_id mean = builder_value(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
         op *o = builder_emit(b, OP_LAYERNORM);
-        op_in(o, 0, x), op_in(o, 1, n.gamma), op_in(o, 2, n.beta);
-        op_out(o, 0, y), op_out(o, 1, mean), op_out(o, 2, rstd);
+        op_in(o, LAYERNORM_X, x), op_in(o, LAYERNORM_GAMMA, n.gamma), op_in(o, LAYERNORM_BETA, n.beta);
+        op_out(o, LAYERNORM_Y, y), op_out(o, LAYERNORM_MEAN, mean), op_out(o, LAYERNORM_RSTD, rstd);
     } else {
         op *o = builder_emit(b, OP_RMSNORM);
-        op_in(o, 0, x), op_in(o, 1, n.gamma);
-        op_out(o, 0, y), op_out(o, 1, rstd);
+        op_in(o, RMSNORM_X, x), op_in(o, RMSNORM_GAMMA, n.gamma);
+        op_out(o, RMSNORM_Y, y), op_out(o, RMSNORM_RSTD, rstd);
     }
     return y;
 }
@@ -71,8 +71,8 @@ static value_id write_linear(builder *b, const char *name, value_id x, projectio
     int64_t out = program_get(b->p, w.w)->shape.dim[0];
     value_id y = builder_value(b, name, b->o->compute, SHAPE(n_tokens(b), out));
     op *o = builder_emit(b, OP_LINEAR);
-    op_in(o, 0, x), op_in(o, 1, w.w);
-    op_out(o, 0, y);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w.w);
+    op_out(o, LINEAR_Y, y);
     char buf[NAME_BYTES];
     if (w.sums) {
         snprintf(buf, sizeof buf, "%s.sum", name);
@@ -82,16 +82,16 @@ static value_id write_linear(builder *b, const char *name, value_id x, projectio
     snprintf(buf, sizeof buf, "%s.biased", name);
     value_id z = builder_value(b, buf, b->o->compute, program_get(b->p, y)->shape);
     o = builder_emit(b, OP_ADD_BIAS);
-    op_in(o, 0, y), op_in(o, 1, w.b);
-    op_out(o, 0, z);
+    op_in(o, ADD_BIAS_X, y), op_in(o, ADD_BIAS_B, w.b);
+    op_out(o, ADD_BIAS_Y, z);
     return z;
 }
 
 static value_id write_add(builder *b, const char *name, value_id x, value_id y) {
     value_id s = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
     op *o = builder_emit(b, OP_ADD);
-    op_in(o, 0, x), op_in(o, 1, y);
-    op_out(o, 0, s);
+    op_in(o, ADD_A, x), op_in(o, ADD_B, y);
+    op_out(o, ADD_Y, s);
     return s;
 }
 
@@ -99,13 +99,15 @@ static value_id write_add(builder *b, const char *name, value_id x, value_id y) 
 static void write_paged_attention(builder *b, value_id qkv, value_id y, float scale) {
     value_id cache = b->caches[b->p->current_layer];
     op *o = builder_emit(b, OP_KV_STORE);
-    op_in(o, 0, qkv), op_in(o, 1, b->paged->slots), op_in(o, 2, b->m->page_table), op_in(o, 3, b->doc);
-    op_out(o, 0, cache);
+    op_in(o, KV_STORE_QKV, qkv), op_in(o, KV_STORE_SLOTS, b->paged->slots);
+    op_in(o, KV_STORE_TABLE, b->m->page_table), op_in(o, KV_STORE_DOC, b->doc);
+    op_out(o, KV_STORE_CACHE, cache);
     o = builder_emit(b, OP_ATTENTION_PAGED);
     o->attr.scale = scale;
-    op_in(o, 0, qkv), op_in(o, 1, cache), op_in(o, 2, b->paged->slots), op_in(o, 3, b->m->page_table);
-    op_in(o, 4, b->doc);
-    op_out(o, 0, y);
+    op_in(o, ATTENTION_PAGED_QKV, qkv), op_in(o, ATTENTION_PAGED_CACHE, cache);
+    op_in(o, ATTENTION_PAGED_SLOTS, b->paged->slots), op_in(o, ATTENTION_PAGED_TABLE, b->m->page_table);
+    op_in(o, ATTENTION_PAGED_DOC, b->doc);
+    op_out(o, ATTENTION_PAGED_Y, y);
 }
 
 /* x of this rank's tokens and all heads -> all tokens and this rank's share of the heads; back: the other way. */
@@ -125,8 +127,12 @@ static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t
         o->attr.inverse = i == 2;
         if (order[i] == OP_TOKEN_PARTS) o->attr.seq_len = b->seq_len * S;
         if (order[i] == OP_ALL_TO_ALL) o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = (int)S;
-        op_in(o, 0, x);
-        op_out(o, 0, y);
+        SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
+        SAME_PLACE(HEAD_PARTS_X, ALL_TO_ALL_X);
+        SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
+        SAME_PLACE(HEAD_PARTS_Y, ALL_TO_ALL_Y);
+        op_in(o, HEAD_PARTS_X, x);
+        op_out(o, HEAD_PARTS_Y, y);
         x = y;
     }
     return x;
@@ -141,8 +147,8 @@ static value_id write_ring(builder *b, value_id qkv) {
     value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
     value_id y = NO_VALUE, lse = NO_VALUE;
     op *o = builder_emit(b, OP_KV_PART);
-    op_in(o, 0, qkv);
-    op_out(o, 0, kv);
+    op_in(o, KV_PART_QKV, qkv);
+    op_out(o, KV_PART_KV, kv);
     for (int step = 0; step < S; step++) {
         char name[NAME_BYTES];
         bool last = step == S - 1;
@@ -152,8 +158,8 @@ static value_id write_ring(builder *b, value_id qkv) {
             next = builder_value(b, name, b->o->compute, program_get(b->p, kv)->shape);
             o = builder_emit(b, OP_SHIFT);
             o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = S;
-            op_in(o, 0, kv);
-            op_out(o, 0, next);
+            op_in(o, SHIFT_X, kv);
+            op_out(o, SHIFT_Y, next);
         }
         snprintf(name, sizeof name, last ? "attn.y" : "attn.y.%d", step);
         y = builder_value(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
@@ -162,8 +168,9 @@ static value_id write_ring(builder *b, value_id qkv) {
         o = builder_emit(b, OP_ATTENTION_RING);
         o->attr.scale = attention_scale(b->c);
         o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
-        op_in(o, 0, qkv), op_in(o, 1, kv), op_in(o, 2, b->doc), op_in(o, 3, y_before), op_in(o, 4, lse_before);
-        op_out(o, 0, y), op_out(o, 1, lse);
+        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv), op_in(o, ATTENTION_RING_DOC, b->doc);
+        op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
+        op_out(o, ATTENTION_RING_Y, y), op_out(o, ATTENTION_RING_LSE, lse);
         kv = next;
     }
     return y;
@@ -177,15 +184,15 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         value_id normed = builder_value(b, "attn.qk_norm", b->o->compute, SHAPE(N, Q));
         value_id rstd = builder_value(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, b->heads + b->kv_heads));
         op *o = builder_emit(b, OP_QK_NORM);
-        op_in(o, 0, qkv), op_in(o, 1, w->q_norm), op_in(o, 2, w->k_norm);
-        op_out(o, 0, normed), op_out(o, 1, rstd);
+        op_in(o, QK_NORM_QKV, qkv), op_in(o, QK_NORM_GQ, w->q_norm), op_in(o, QK_NORM_GK, w->k_norm);
+        op_out(o, QK_NORM_Y, normed), op_out(o, QK_NORM_RSTD, rstd);
         qkv = normed;
     }
     if (!b->t->learned_positions) {
         value_id turned = builder_value(b, "attn.rope", b->o->compute, SHAPE(N, Q));
         op *o = builder_emit(b, OP_ROPE);
-        op_in(o, 0, qkv), op_in(o, 1, b->rope_table), op_in(o, 2, b->doc);
-        op_out(o, 0, turned);
+        op_in(o, ROPE_QKV, qkv), op_in(o, ROPE_TABLE, b->rope_table), op_in(o, ROPE_DOC, b->doc);
+        op_out(o, ROPE_Y, turned);
         qkv = turned;
     }
     int S = b->n_sequence;
@@ -202,8 +209,8 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         o->attr.seq_len *= S;
         o->attr.n_heads /= S;
         o->attr.n_kv_heads /= S;
-        op_in(o, 0, qkv), op_in(o, 1, S > 1 ? b->m->doc_all : b->doc);
-        op_out(o, 0, y), op_out(o, 1, lse);
+        op_in(o, ATTENTION_QKV, qkv), op_in(o, ATTENTION_DOC, S > 1 ? b->m->doc_all : b->doc);
+        op_out(o, ATTENTION_Y, y), op_out(o, ATTENTION_LSE, lse);
     }
     if (S > 1) y = exchange_heads(b, "attn.tokens", y, 0, true);
     return write_linear(b, "attn.out", y, w->out);
@@ -213,8 +220,10 @@ static value_id write_mlp(builder *b, value_id x, const block_params *w) {
     value_id up = write_linear(b, b->t->gelu ? "mlp.up" : "mlp.gate_up", builder_gather(b, "mlp.x", x), w->up);
     value_id y = builder_value(b, "mlp.act", b->o->compute, SHAPE(n_tokens(b), b->ffn));
     op *o = builder_emit(b, b->t->gelu ? OP_GELU : OP_SWIGLU);
-    op_in(o, 0, up);
-    op_out(o, 0, y);
+    SAME_PLACE(GELU_X, SWIGLU_GU);
+    SAME_PLACE(GELU_Y, SWIGLU_Y);
+    op_in(o, GELU_X, up);
+    op_out(o, GELU_Y, y);
     return write_linear(b, "mlp.down", y, w->down);
 }
 

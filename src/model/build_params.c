@@ -145,40 +145,24 @@ static norm_params add_norm(builder *b, int layer, const char *name, const char 
 static block_params add_block(builder *b, int layer) {
     const model_config *c = b->c;
     const model_traits *t = b->t;
+    const tensor_names *names = t->names;
     int64_t C = c->hidden, HD = c->n_heads * c->head_dim, GD = c->n_kv_heads * c->head_dim, F = b->ffn;
     const param_slice ffn[2] = {{0, b->rank * F, F}, {F, c->ffn + b->rank * F, F}}; /* up alone, or gate|up */
+    bool is_packed = !names->qkv[1];
+    int n_up = t->gelu ? 1 : 2;
     block_params r = {0};
-    if (c->family == FAMILY_GPT2) {
-        r.norm1 = add_norm(b, layer, "norm1", "transformer.h.%d.ln_1");
-        r.qkv = add_qkv(b, layer, (const char *[]){"transformer.h.%d.attn.c_attn"}, (int64_t[]){HD + 2 * GD}, 1);
-        r.out = add_projection(b, layer, "attn.out", (const char *[]){"transformer.h.%d.attn.c_proj"}, (int64_t[]){C},
-                               1, HD, t->other_bias, NULL, 0);
-        r.norm2 = add_norm(b, layer, "norm2", "transformer.h.%d.ln_2");
-        r.up = add_projection(b, layer, "mlp.up", (const char *[]){"transformer.h.%d.mlp.c_fc"}, (int64_t[]){c->ffn}, 1,
-                              C, t->other_bias, ffn, 1);
-        r.down = add_projection(b, layer, "mlp.down", (const char *[]){"transformer.h.%d.mlp.c_proj"}, (int64_t[]){C},
-                                1, c->ffn, t->other_bias, NULL, 0);
-        return r;
-    }
-    r.norm1 = add_norm(b, layer, "norm1", "model.layers.%d.input_layernorm");
-    r.qkv = add_qkv(b, layer,
-                    (const char *[]){"model.layers.%d.self_attn.q_proj", "model.layers.%d.self_attn.k_proj",
-                                     "model.layers.%d.self_attn.v_proj"},
-                    (int64_t[]){HD, GD, GD}, 3);
+    r.norm1 = add_norm(b, layer, "norm1", names->norm1);
+    r.qkv = is_packed ? add_qkv(b, layer, names->qkv, (int64_t[]){HD + 2 * GD}, 1)
+                      : add_qkv(b, layer, names->qkv, (int64_t[]){HD, GD, GD}, 3);
     if (t->qk_norm) {
-        r.q_norm =
-            add_gain(b, layer, "attn.q_norm", "model.layers.%d.self_attn.q_norm", ".weight", INIT_ONE, c->head_dim);
-        r.k_norm =
-            add_gain(b, layer, "attn.k_norm", "model.layers.%d.self_attn.k_norm", ".weight", INIT_ONE, c->head_dim);
+        r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, c->head_dim);
+        r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, c->head_dim);
     }
-    r.out = add_projection(b, layer, "attn.out", (const char *[]){"model.layers.%d.self_attn.o_proj"}, (int64_t[]){C},
-                           1, HD, t->other_bias, NULL, 0);
-    r.norm2 = add_norm(b, layer, "norm2", "model.layers.%d.post_attention_layernorm");
-    r.up = add_projection(b, layer, "mlp.gate_up",
-                          (const char *[]){"model.layers.%d.mlp.gate_proj", "model.layers.%d.mlp.up_proj"},
-                          (int64_t[]){c->ffn, c->ffn}, 2, C, t->other_bias, ffn, 2);
-    r.down = add_projection(b, layer, "mlp.down", (const char *[]){"model.layers.%d.mlp.down_proj"}, (int64_t[]){C}, 1,
-                            c->ffn, t->other_bias, NULL, 0);
+    r.out = add_projection(b, layer, "attn.out", &names->out, (int64_t[]){C}, 1, HD, t->other_bias, NULL, 0);
+    r.norm2 = add_norm(b, layer, "norm2", names->norm2);
+    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", names->up, (int64_t[]){c->ffn, c->ffn}, n_up, C,
+                          t->other_bias, ffn, n_up);
+    r.down = add_projection(b, layer, "mlp.down", &names->down, (int64_t[]){C}, 1, c->ffn, t->other_bias, NULL, 0);
     return r;
 }
 
@@ -189,7 +173,7 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     const param_slice own = {0, b->first_id, n};
     model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
     if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
-    add_part(b, p, file_name, c->vocab);
+    add_file_parts(b, p, -1, &file_name, &c->vocab, 1, ".weight");
     return p;
 }
 
@@ -211,15 +195,16 @@ static void put_own_first(model *m) {
  * is trained, because there its gradient begins. */
 void builder_add_params(builder *b, outer_params *w) {
     const model_config *c = b->c;
-    bool gpt2 = c->family == FAMILY_GPT2, first = b->stage == 0, last = b->stage == b->n_stages - 1;
+    const tensor_names *names = b->t->names;
+    bool first = b->stage == 0, last = b->stage == b->n_stages - 1;
     b->is_here = first || (last && c->tied);
-    model_param *embed = add_table(b, "embed.w", gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight");
+    model_param *embed = add_table(b, "embed.w", names->embed);
     embed->is_copy = c->tied && first && !last;
     w->embed = w->unembed = embed->value;
     b->is_here = first;
     if (b->t->learned_positions) {
         model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
-        add_part(b, positions, "transformer.wpe.weight", c->max_positions);
+        add_file_parts(b, positions, -1, &names->positions, &c->max_positions, 1, ".weight");
         w->positions = positions->value;
     }
     int chunk = 0;
@@ -233,7 +218,37 @@ void builder_add_params(builder *b, outer_params *w) {
     b->is_here = last;
     b->unit = 1 + (int)c->n_layers;
     b->p->current_layer = -1;
-    w->final_norm = add_norm(b, -1, "final_norm", gpt2 ? "transformer.ln_f" : "model.norm");
-    if (!c->tied) w->unembed = add_table(b, "unembed.w", "lm_head.weight")->value;
+    w->final_norm = add_norm(b, -1, "final_norm", names->final_norm);
+    if (!c->tied) w->unembed = add_table(b, "unembed.w", names->unembed)->value;
     put_own_first(b->m);
+}
+
+/* The parameters of a stage that is none, so that no program is needed; layers are alike, one of them is enough. */
+uint64_t model_param_count(const model_config *c) {
+    model_config one = *c;
+    one.n_layers = 1;
+    model m = {0};
+    program none = {0};
+    block_params block;
+    outer_params w = {.blocks = &block};
+    int64_t first_layer[] = {0, 1};
+    builder b = {.m = &m,
+                 .p = &none,
+                 .c = &one,
+                 .t = model_family_traits(c->family),
+                 .n_ranks = 1,
+                 .heads = c->n_heads,
+                 .kv_heads = c->n_kv_heads,
+                 .ffn = c->ffn,
+                 .n_ids = c->vocab,
+                 .n_stages = 2,
+                 .stage = -1,
+                 .first_layer = first_layer};
+    uint64_t n = 0;
+    arena_init(&m.memory);
+    builder_add_params(&b, &w);
+    for (size_t i = 0; i < m.n_all_params; i++)
+        n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);
+    model_fini(&m);
+    return n;
 }

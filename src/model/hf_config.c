@@ -251,31 +251,32 @@ static status check_windows(const reading *r, int64_t n_layers) {
 }
 
 static status read_llama_like(const reading *r, model_config *c) {
+    const model_traits *t = model_family_traits(c->family);
     TRY(read_size(r, NAMES("hidden_size"), 1 << 20, &c->hidden));
     TRY(read_size(r, NAMES("num_hidden_layers"), MODEL_LAYERS_MAX, &c->n_layers));
     TRY(read_size(r, NAMES("num_attention_heads"), 4096, &c->n_heads));
     TRY(read_size(r, NAMES("intermediate_size"), 1 << 22, &c->ffn));
     TRY(read_size(r, NAMES("max_position_embeddings"), 1 << 24, &c->max_positions));
     /* null means one per query head; so does absence in Llama, whose first configs did not have the key. */
-    if (c->family == FAMILY_LLAMA || json_object_get(r->root, "num_key_value_heads"))
+    if (t->kv_heads_optional || json_object_get(r->root, "num_key_value_heads"))
         TRY(read_size_or(r, "num_key_value_heads", 4096, c->n_heads, &c->n_kv_heads));
     else TRY(read_size(r, NAMES("num_key_value_heads"), 4096, &c->n_kv_heads));
     if (c->n_heads % c->n_kv_heads)
         return refuse(r->path, "num_key_value_heads", get(r->root, "num_key_value_heads"),
                       "a divisor of num_attention_heads");
     /* An absent head_dim is 128 in Qwen3; null, and absent in the others, means an equal share of the width. */
-    bool wide = c->family == FAMILY_QWEN3 && !json_object_get(r->root, "head_dim");
-    TRY(read_size_or(r, "head_dim", 1024, wide ? 128 : c->hidden / c->n_heads, &c->head_dim));
+    bool wide = t->usual_head_dim && !json_object_get(r->root, "head_dim");
+    TRY(read_size_or(r, "head_dim", 1024, wide ? t->usual_head_dim : c->hidden / c->n_heads, &c->head_dim));
     if (!get(r->root, "head_dim") && !wide && c->hidden % c->n_heads)
         return refuse(r->path, "num_attention_heads", get(r->root, "num_attention_heads"), "a divisor of hidden_size");
     TRY(read_real(r, r->root, "", "rms_norm_eps", 0, 1e-6, &c->norm_eps));
     TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
     TRY(demand_word(r, "hidden_act", NAMES("silu", "swish"), "\"silu\""));
     /* Qwen2 has biases on q, k and v whatever its config says. */
-    if (c->family != FAMILY_QWEN2)
-        TRY(demand_bool(r, "attention_bias", false, "false: attention without biases in this family"));
-    if (c->family == FAMILY_LLAMA) TRY(demand_bool(r, "mlp_bias", false, "false: an MLP without biases"));
-    else TRY(check_windows(r, c->n_layers));
+    if (t->no_attention_bias_key)
+        TRY(demand_bool(r, t->no_attention_bias_key, false, "false: attention without biases in this family"));
+    if (t->no_mlp_bias_key) TRY(demand_bool(r, t->no_mlp_bias_key, false, "false: an MLP without biases"));
+    if (!t->no_windows) TRY(check_windows(r, c->n_layers));
     return read_rope(r, c);
 }
 
@@ -290,7 +291,7 @@ static status read_config(const reading *r, model_config *c) {
         TRY(demand_absent(r, experts[i], "nothing: mixtures of experts are not supported"));
     TRY(demand_bool(r, "is_causal", true, "true: no token looks at those behind it"));
     TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
-    TRY(c->family == FAMILY_GPT2 ? read_gpt2(r, c) : read_llama_like(r, c));
+    TRY(model_family_traits(c->family)->gpt2_config ? read_gpt2(r, c) : read_llama_like(r, c));
     return model_config_check(c);
 }
 
@@ -373,24 +374,22 @@ static void put_llama_like(json_t *o, const model_config *c) {
     put(o, "rms_norm_eps", json_real(c->norm_eps));
     put(o, "hidden_act", json_string("silu"));
     put(o, "attention_dropout", json_real(0));
-    if (c->family != FAMILY_QWEN2) put(o, "attention_bias", json_false());
-    if (c->family == FAMILY_LLAMA) put(o, "mlp_bias", json_false());
-    else put(o, "use_sliding_window", json_false());
+    const model_traits *t = model_family_traits(c->family);
+    if (t->no_attention_bias_key) put(o, t->no_attention_bias_key, json_false());
+    if (t->no_mlp_bias_key) put(o, t->no_mlp_bias_key, json_false());
+    if (!t->no_windows) put(o, "use_sliding_window", json_false());
     put(o, "rope_theta", json_real(c->rope.theta));
     put(o, "rope_scaling", c->rope.type == ROPE_DEFAULT ? json_null() : rope_json(&c->rope, false));
     put(o, "rope_parameters", rope_json(&c->rope, true));
 }
 
 json_t *model_config_to_json(const model_config *c) {
-    static const char *const classes[] = {[FAMILY_GPT2] = "GPT2LMHeadModel",
-                                          [FAMILY_LLAMA] = "LlamaForCausalLM",
-                                          [FAMILY_QWEN2] = "Qwen2ForCausalLM",
-                                          [FAMILY_QWEN3] = "Qwen3ForCausalLM"};
+    const model_traits *t = model_family_traits(c->family);
     json_t *o = json_object();
-    put(o, "architectures", json_pack("[s]", classes[c->family]));
-    put(o, "model_type", json_string(model_family_traits(c->family)->name));
+    put(o, "architectures", json_pack("[s]", t->architecture));
+    put(o, "model_type", json_string(t->name));
     put_int(o, "vocab_size", c->vocab);
-    if (c->family == FAMILY_GPT2) put_gpt2(o, c);
+    if (t->gpt2_config) put_gpt2(o, c);
     else put_llama_like(o, c);
     put(o, "initializer_range", json_real(0.02));
     put(o, "tie_word_embeddings", json_boolean(c->tied));

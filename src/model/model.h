@@ -40,7 +40,12 @@
 /* More than any model has; settings, files and presets are held to it. */
 enum { MODEL_LAYERS_MAX = 1000 };
 
-typedef enum model_family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_COUNT } model_family;
+typedef enum model_family {
+#define FAMILY(id, ...) FAMILY_##id,
+#include "model/families.def"
+#undef FAMILY
+    FAMILY_COUNT
+} model_family;
 
 typedef struct model_config {
     const char *name;
@@ -51,9 +56,19 @@ typedef struct model_config {
     rope_options rope; /* unused by learned positions */
 } model_config;
 
-/* What a family is made of: one row per family. */
+/* How the weight files of a family name its tensors, without ".weight" and ".bias"; %d stands for the layer. */
+typedef struct tensor_names {
+    const char *prefix; /* that files of the bare decoder leave out */
+    const char *embed, *positions, *final_norm, *unembed;
+    const char *norm1, *qkv[3], *q_norm, *k_norm, *out, *norm2; /* qkv: three tensors, or one with all rows */
+    const char *up[2], *down;                                   /* up: gate and up, or up alone */
+} tensor_names;
+
+/* What a family is made of: a row of families.def. */
 typedef struct model_traits {
-    const char *name;          /* "gpt2": also model_type in config.json */
+    const char *name;         /* "gpt2": also model_type in config.json */
+    const char *architecture; /* "GPT2LMHeadModel": in `architectures` of config.json */
+    const tensor_names *names;
     bool layernorm;            /* else rmsnorm */
     bool learned_positions;    /* else rope */
     bool gelu;                 /* one up projection and gelu; else gate|up and swiglu */
@@ -61,6 +76,12 @@ typedef struct model_traits {
     bool qk_norm;
     bool transposed_files;     /* weight files hold (in, out), as GPT-2's Conv1D does */
     bool scaled_residual_init; /* projections into the residual stream start smaller by sqrt(2 L) */
+    /* what its config.json has */
+    bool gpt2_config;                                    /* GPT-2's keys; else Llama's */
+    bool kv_heads_optional;                              /* absent: one per query head */
+    const char *no_attention_bias_key, *no_mlp_bias_key; /* must be false where it is there; NULL: not looked at */
+    bool no_windows;                                     /* it knows no key for sliding windows */
+    int64_t usual_head_dim;                              /* where head_dim is absent; 0: an equal share of the width */
 } model_traits;
 const model_traits *model_family_traits(model_family f);
 

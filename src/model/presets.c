@@ -1,21 +1,5 @@
-/* presets.c - the families' choices and the public configurations, as two tables. */
+/* presets.c - the public configurations as a table, and what a configuration must hold. */
 #include "model/model.h"
-
-static const model_traits traits[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = {.name = "gpt2",
-                     .layernorm = true,
-                     .learned_positions = true,
-                     .gelu = true,
-                     .qkv_bias = true,
-                     .other_bias = true,
-                     .transposed_files = true,
-                     .scaled_residual_init = true},
-    [FAMILY_LLAMA] = {.name = "llama"},
-    [FAMILY_QWEN2] = {.name = "qwen2", .qkv_bias = true},
-    [FAMILY_QWEN3] = {.name = "qwen3", .qk_norm = true},
-};
-
-const model_traits *model_family_traits(model_family f) { return &traits[f]; }
 
 /* clang-format off: tables are read by column */
 #define GPT2(n, C, L, H)                                                                                             \
@@ -124,23 +108,9 @@ status model_config_check(const model_config *c) {
         return ERR(ERR_INPUT,
                    "model %s: %lld heads cannot share %lld kv heads evenly; choose kv_heads that divides heads",
                    c->name, (long long)c->n_heads, (long long)c->n_kv_heads);
-    if (!traits[c->family].learned_positions && c->head_dim % 2)
+    if (!model_family_traits(c->family)->learned_positions && c->head_dim % 2)
         return ERR(ERR_INPUT, "model %s: head_dim is %lld, rotary positions need an even one", c->name,
                    (long long)c->head_dim);
     if (!(c->norm_eps > 0)) return ERR(ERR_INPUT, "model %s: norm_eps is %g, expected > 0", c->name, c->norm_eps);
     return OK;
-}
-
-uint64_t model_param_count(const model_config *c) {
-    const model_traits *t = &traits[c->family];
-    uint64_t C = (uint64_t)c->hidden, D = (uint64_t)c->head_dim, F = (uint64_t)c->ffn;
-    uint64_t HD = (uint64_t)c->n_heads * D, Q = HD + 2 * (uint64_t)c->n_kv_heads * D;
-    uint64_t norm = t->layernorm ? 2 * C : C;
-    uint64_t block = 2 * norm + Q * C + HD * C + (t->gelu ? 2 : 3) * C * F;
-    if (t->qkv_bias) block += Q;
-    if (t->other_bias) block += 2 * C + F;
-    if (t->qk_norm) block += 2 * D;
-    uint64_t n = (uint64_t)c->n_layers * block + norm + (uint64_t)c->vocab * C * (c->tied ? 1 : 2);
-    if (t->learned_positions) n += (uint64_t)c->max_positions * C;
-    return n;
 }

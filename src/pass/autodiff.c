@@ -357,18 +357,14 @@ static void backward_embed(differ *d, const op *f, value_id dy) {
     op_in(o, SEND_X, dy);
 }
 
-/* Either op that begins the loss: of the whole vocabulary, or of this rank's part. */
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_STATS_H);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_STATS_W);
-
 /* On the stage that trains a tied table without having the embedding: the second half of its gradient. */
 static void receive_embed_gradient(differ *d, const op *loss) {
     const model *m = d->options->model;
-    const value h = *program_get(d->p, loss->in[UNEMBED_LOSS_H]);
+    const value h = *program_get(d->p, loss->in[LOGITS_H]);
     value_id dy = program_value(d->p, "d.embed", h.type, h.shape, ROLE_ACTIVATION, SECTION_MICRO);
     op *o = emit_between_stages(d, OP_RECV, loss, 0, TAG_EMBED);
     op_out(o, RECV_Y, dy);
-    backward_table(d, loss, loss->in[UNEMBED_LOSS_W], m->tokens, dy);
+    backward_table(d, loss, loss->in[LOGITS_W], m->tokens, dy);
 }
 
 /* Another stage goes on from x, and sends back the gradient that it has. */
@@ -384,25 +380,19 @@ static void backward_receive(differ *d, const op *f, value_id dy) {
     op_in(o, SEND_X, dy);
 }
 
-/* Messages and regrouped rows have one input that carries a gradient and one output. */
-SAME_PLACE(ALL_GATHER_X, REDUCE_SCATTER_X);
-SAME_PLACE(ALL_GATHER_X, ALL_TO_ALL_X);
-SAME_PLACE(ALL_GATHER_Y, REDUCE_SCATTER_ACC);
-SAME_PLACE(ALL_GATHER_Y, ALL_TO_ALL_Y);
-SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
-SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
-
 /* Of a gather the sum's scatter, of that a gather; what was sent to others comes back from them. */
 static void backward_message(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[ALL_GATHER_X]);
+    value_id dx = grad_value(d, f->in[MESSAGE_SENT]);
     op_kind k = f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : f->kind == OP_REDUCE_SCATTER ? OP_ALL_GATHER : f->kind;
     op *o = emit(d, k, f);
-    op_in(o, ALL_GATHER_X, dy);
-    op_out(o, ALL_GATHER_Y, dx);
-    give_gradient(d, f->in[ALL_GATHER_X], dx, f);
+    op_in(o, MESSAGE_SENT, dy);
+    op_out(o, MESSAGE_RECEIVED, dx);
+    give_gradient(d, f->in[MESSAGE_SENT], dx, f);
 }
 
 static void backward_parts(differ *d, const op *f, value_id dy) {
+    SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
+    SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
     value_id dx = grad_value(d, f->in[HEAD_PARTS_X]);
     op *o = emit(d, f->kind, f);
     o->attr.inverse = !f->attr.inverse;

@@ -27,6 +27,8 @@ static dtype compute_type(const program *p, const op *o) {
     return DTYPE_F32;
 }
 
+static const shape *shape_of(const program *p, value_id v) { return &program_get(p, v)->shape; }
+
 static double product_seconds(const hardware *h, dtype t, double m, double n, double k, double bytes) {
     return fmax(2 * m * n * k / hardware_product_rate(h, t, m, n, k), bytes / h->device_bandwidth);
 }
@@ -48,14 +50,15 @@ static double softmax_seconds(const op *o, const hardware *h, double logits, siz
  * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. Where ranks share the
  * vocabulary the first walk over the logits is STATS', and the gradient has the second alone. */
 static double unembed_seconds(const program *p, const op *o, const hardware *h, dtype t) {
-    const value *hidden = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
+    const value *hidden = program_get(p, o->in[LOGITS_H]), *w = program_get(p, o->in[LOGITS_W]);
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
     double rows = (double)op_logits_rows(p, o), n_chunks = ceil(N / rows), e = (double)dtype_bytes(hidden->type);
     double w_bytes = V * C * e, h_bytes = rows * C * e, logits = rows * V * sizeof(float);
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
                    softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
     if (!op_is_loss_gradient(o->kind)) return n_chunks * chunk;
-    dtype dw = program_get(p, o->kind == OP_UNEMBED_GRAD ? o->out[1] : o->out[2])->type;
+    dtype dw =
+        program_get(p, o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW])->type;
     bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
     chunk += product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
@@ -77,8 +80,8 @@ static double device_link(const hardware *h) {
 }
 
 static double copy_seconds(const program *p, const op *o, const hardware *h, const char **missing) {
-    tier from = program_tier(p, o->in[0]), to = program_tier(p, o->out[0]);
-    double n = (double)value_bytes(program_get(p, o->in[0]));
+    tier from = program_tier(p, o->in[COPY_X]), to = program_tier(p, o->out[COPY_Y]);
+    double n = (double)value_bytes(program_get(p, o->in[COPY_X]));
     if (from == to) return 2 * n / (from == TIER_HOST ? h->host_bandwidth : h->device_bandwidth);
     if (tier_is_device(from) && tier_is_device(to)) return n / device_link(h);
     double s = 0; /* pipelined: the slowest part counts */
@@ -145,35 +148,39 @@ static double message_seconds(const program *p, const op *o, const hardware *h, 
     return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing);
 }
 
+/* A product that gives (m, n) as sums over k. */
+static double linear_seconds(const program *p, const op *o, const hardware *h, dtype t, int64_t m, int64_t n,
+                             int64_t k) {
+    double rate = hardware_product_rate(h, t, (double)m, (double)n, (double)k);
+    return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
+}
+
+static double attention_seconds(const program *p, const op *o, const hardware *h, dtype t) {
+    double rate = hardware_attention_rate(h, t, (double)o->attr.seq_len);
+    return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
+}
+
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     dtype t = compute_type(p, o);
-    double flops = op_flops(p, o), memory = op_bytes(p, o) / h->device_bandwidth;
-    const value *a = o->in[0] ? program_get(p, o->in[0]) : NULL, *b = o->in[1] ? program_get(p, o->in[1]) : NULL;
+    const shape *x, *w, *dy;
+    SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+    SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
     if (op_is_comm(o->kind)) return message_seconds(p, o, h, m, missing) + h->launch_s;
     switch (o->kind) {
     case OP_COPY: return copy_seconds(p, o, h, missing) + h->launch_s;
-    case OP_LINEAR: { /* x (N, in), w (out, in) */
-        double rate =
-            hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[0], (double)b->shape.dim[1]);
-        return fmax(flops / rate, memory) + h->launch_s;
-    }
-    case OP_LINEAR_DX: { /* dy (N, out), w (out, in) */
-        double rate =
-            hardware_product_rate(h, t, (double)a->shape.dim[0], (double)b->shape.dim[1], (double)b->shape.dim[0]);
-        return fmax(flops / rate, memory) + h->launch_s;
-    }
+    case OP_LINEAR: /* x (N, in), w (out, in) */
+        x = shape_of(p, o->in[LINEAR_X]), w = shape_of(p, o->in[LINEAR_W]);
+        return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);
+    case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
+        dy = shape_of(p, o->in[LINEAR_DX_DY]), w = shape_of(p, o->in[LINEAR_DX_W]);
+        return linear_seconds(p, o, h, t, dy->dim[0], w->dim[1], w->dim[0]);
     case OP_LINEAR_DW:
-    case OP_LINEAR_DW_ADD: { /* dy (N, out), x (N, in) */
-        double rate =
-            hardware_product_rate(h, t, (double)a->shape.dim[1], (double)b->shape.dim[1], (double)a->shape.dim[0]);
-        return fmax(flops / rate, memory) + h->launch_s;
-    }
-    case OP_LINEAR8: { /* x (N, in), its scale, w (out, in) */
-        const value *w = program_get(p, o->in[2]);
-        double rate = hardware_product_rate(h, DTYPE_F8E4M3, (double)a->shape.dim[0], (double)w->shape.dim[0],
-                                            (double)w->shape.dim[1]);
-        return fmax(flops / rate, memory) + h->launch_s;
-    }
+    case OP_LINEAR_DW_ADD: /* dy (N, out), x (N, in) */
+        dy = shape_of(p, o->in[LINEAR_DW_DY]), x = shape_of(p, o->in[LINEAR_DW_X]);
+        return linear_seconds(p, o, h, t, dy->dim[1], x->dim[1], dy->dim[0]);
+    case OP_LINEAR8: /* x (N, in), w (out, in) */
+        x = shape_of(p, o->in[LINEAR8_X]), w = shape_of(p, o->in[LINEAR8_W]);
+        return linear_seconds(p, o, h, DTYPE_F8E4M3, x->dim[0], w->dim[0], w->dim[1]);
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
@@ -181,8 +188,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_RING:
-    case OP_ATTENTION_RING_BWD:
-        return fmax(flops / hardware_attention_rate(h, t, (double)o->attr.seq_len), memory) + h->launch_s;
+    case OP_ATTENTION_RING_BWD: return attention_seconds(p, o, h, t);
     default:
         /* Without overlap the device's cores are the host's, and so are the rates that were measured there. */
         if (o->at == TIER_HOST || (!h->overlap && (o->kind == OP_ADAMW || o->kind == OP_ACCUMULATE)))
@@ -225,7 +231,7 @@ static bool may_start(const op *o, const lane *lanes) {
 static bool on_host_wire(const walker *w, const lane *l) {
     if (!l->running) return false;
     const op *o = op_at(w, l->next);
-    return program_tier(w->p, o->in[0]) == TIER_HOST || program_tier(w->p, o->out[0]) == TIER_HOST;
+    return program_tier(w->p, o->in[COPY_X]) == TIER_HOST || program_tier(w->p, o->out[COPY_Y]) == TIER_HOST;
 }
 
 static bool is_disk(stream s) { return s == STREAM_READ || s == STREAM_WRITE; }

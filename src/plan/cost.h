@@ -10,7 +10,7 @@
  *     cost_program(&c, &plan.program, &hardware, &mesh, micro_runs);
  *     printf("%g s\n", c.step_s);   // INFINITY when c.missing names a number that the description lacks
  */
-#include "plan/hardware.h"
+#include "machine/machine.h"
 #include "program/program.h"
 
 typedef struct cost_kind {

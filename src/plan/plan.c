@@ -193,7 +193,7 @@ double plan_volume(const plan *p) {
     for (size_t i = 0; i < g->n_ops; i++) {
         const op *o = &g->ops[i];
         if (!op_is_comm(o->kind) || o->attr.axis != AXIS_DATA || !section_of_step(o->section)) continue;
-        dtype t = program_get(g, o->in[0] ? o->in[0] : o->out[0])->type;
+        dtype t = program_get(g, op_message(o))->type;
         if (t != DTYPE_F64)
             n += (o->section == SECTION_MICRO ? plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
     }

@@ -14,7 +14,6 @@
 #include "format/format.h"
 #include "pass/pass.h"
 #include "plan/cost.h"
-#include "plan/hardware.h"
 
 /* What the settings leave to the plan. Recompute is open where its kind is auto. Precision and micro-batch change the
  * numbers of a run, so they are open only where they were set to auto. */

@@ -1,8 +1,8 @@
 /* op_cost.c - what an op costs: its arithmetic, the bytes that it moves, the bytes that it sends to other ranks.
  *
- * Every op has a row, COST_<OP>, and every message SENT_<OP>: one that is missing does not compile. The arithmetic is a number per element of an operand, or
- * a function where a product is counted by its shapes. exp, tanh and the like count as the ten or so operations of their
- * polynomials, a root or a division as a few. */
+ * Every op has a row, COST_<OP>, and every message SENT_<OP>: one that is missing does not compile. The arithmetic is a number
+ * per element of an operand, or a function where a product is counted by its shapes. exp, tanh and the like count as the ten or
+ * so operations of their polynomials, a root or a division as a few. */
 #include "program/program.h"
 
 typedef struct cost_row {
@@ -44,14 +44,8 @@ static double linear8(const program *p, const op *o) { /* x (N, in), w (out, in)
     return 2.0 * rows_of(p, o->in[LINEAR8_X]) * count_of(p, o->in[LINEAR8_W]);
 }
 
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H);
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_STATS_H);
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_GRAD_H);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_STATS_W);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_GRAD_W);
 static double logits(const program *p, const op *o) { /* h (N, C), w (V, C) */
-    return 2.0 * rows_of(p, o->in[UNEMBED_LOSS_H]) * count_of(p, o->in[UNEMBED_LOSS_W]);
+    return 2.0 * rows_of(p, o->in[LOGITS_H]) * count_of(p, o->in[LOGITS_W]);
 }
 /* dh and dw; its logits are those of STATS once more, which the model does not ask for. */
 static double logits_grad(const program *p, const op *o) {

@@ -104,6 +104,7 @@ SAME_PLACE(MESSAGE_RECEIVED, REDUCE_SCATTER_ACC);
 SAME_PLACE(MESSAGE_RECEIVED, ALL_REDUCE_Y);
 SAME_PLACE(MESSAGE_RECEIVED, ALL_TO_ALL_Y);
 SAME_PLACE(MESSAGE_RECEIVED, SHIFT_Y);
+value_id op_main_value(const op *o) { return *o->out ? *o->out : *o->in; }
 value_id op_message(const op *o) { return o->in[MESSAGE_SENT] ? o->in[MESSAGE_SENT] : o->out[MESSAGE_RECEIVED]; }
 bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
 bool op_brings_gradient(const op *o) {
@@ -113,6 +114,8 @@ bool op_brings_gradient(const op *o) {
 }
 
 static int64_t count_of(const program *p, value_id v) { return shape_count(&program_get(p, v)->shape); }
+
+SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
 
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) {
     int64_t width, heads = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
@@ -129,7 +132,6 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
         break;
     case OP_QK_NORM_BWD:
     case OP_QK_NORM_ROPE_BWD:
-        SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
         x = o->in[QK_NORM_BWD_QKV];
         width = heads;
         *line = 2 * (int64_t)o->attr.head_dim;
@@ -142,15 +144,16 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
     *n_rows = count_of(p, x) / width;
 }
 
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H);
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_STATS_H);
-SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_GRAD_H);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_STATS_W);
-SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_GRAD_W);
+SAME_PLACE(LOGITS_H, UNEMBED_LOSS_GRAD_H);
+SAME_PLACE(LOGITS_H, UNEMBED_STATS_H);
+SAME_PLACE(LOGITS_H, UNEMBED_GRAD_H);
+SAME_PLACE(LOGITS_H, UNEMBED_LOGITS_H);
+SAME_PLACE(LOGITS_W, UNEMBED_LOSS_GRAD_W);
+SAME_PLACE(LOGITS_W, UNEMBED_STATS_W);
+SAME_PLACE(LOGITS_W, UNEMBED_GRAD_W);
+SAME_PLACE(LOGITS_W, UNEMBED_LOGITS_W);
 int64_t op_logits_rows(const program *p, const op *o) {
-    int64_t N = program_get(p, o->in[UNEMBED_LOSS_H])->shape.dim[0],
-            V = program_get(p, o->in[UNEMBED_LOSS_W])->shape.dim[0];
+    int64_t N = program_get(p, o->in[LOGITS_H])->shape.dim[0], V = program_get(p, o->in[LOGITS_W])->shape.dim[0];
     int64_t fit = o->attr.chunk_bytes / (4 * V), n_chunks;
     fit = MIN(MAX(fit, 1), N);
     n_chunks = divide_up(N, fit);

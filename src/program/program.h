@@ -228,8 +228,11 @@ value_id program_view(program *p, const char *name, value_id of, size_t byte_off
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);
 void op_out(op *o, int i, value_id v);
-/* Said where one line serves several kinds of op by the operand name of one of them. */
-#define SAME_PLACE(a, b) _Static_assert((int)(a) == (int)(b), #a " and " #b " are taken for the same place")
+/* Said where one line serves up to four ops that have this operand at the same place: it is named as that of the first. */
+#define SAME_PLACE(first, ...) SAME_PLACE_OF_4(first, __VA_ARGS__, first, first, first)
+#define SAME_PLACE_OF_4(a, b, c, d, ...)                                                 \
+    _Static_assert((int)(a) == (int)(b) && (int)(a) == (int)(c) && (int)(a) == (int)(d), \
+                   #a " has another place in an op that shares its kernel")
 value *program_get(const program *p, value_id id);
 size_t value_bytes(const value *v);
 value_id program_root(const program *p, value_id id, size_t *byte_offset); /* follows views to the bytes */
@@ -257,6 +260,7 @@ bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not
 /* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
 enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
 value_id op_message(const op *o);    /* what it sends, or else what it receives */
+value_id op_main_value(const op *o); /* of any op, for traces and errors: its first output, or else its first input */
 bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
 /* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
 bool op_brings_gradient(const op *o);
@@ -269,6 +273,8 @@ double op_noise(const program *p, const op *o); /* numbers that are rounded stoc
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
+/* Hidden states and unembedding of every op UNEMBED_* that makes logits. */
+enum { LOGITS_H = UNEMBED_LOSS_H, LOGITS_W = UNEMBED_LOSS_W };
 /* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
 int64_t op_logits_rows(const program *p, const op *o);
 

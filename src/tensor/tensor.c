@@ -250,8 +250,14 @@ AVX2 static void f32_from_f16_avx2(float *restrict dst, const uint16_t *restrict
 
 static const converters avx2 = {bf16_from_f32_avx2, f32_from_bf16_avx2, f16_from_f32_avx2, f32_from_f16_avx2};
 
+#if defined(__clang__) /* older ones, as `make fuzz` may have, cannot ask for f16c; processors with AVX2 have it */
+#define CPU_HAS_F16C true
+#else
+#define CPU_HAS_F16C __builtin_cpu_supports("f16c")
+#endif
+
 static const converters *converters_get(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? &avx2 : &portable;
+    return __builtin_cpu_supports("avx2") && CPU_HAS_F16C ? &avx2 : &portable;
 }
 #else
 static const converters *converters_get(void) { return &portable; }

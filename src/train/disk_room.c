@@ -6,8 +6,6 @@
  * system's reserve. That many of them have no room beside each other, or only in that reserve, is a warning: until then
  * somebody may have made some. A file system that does not count is not judged. */
 #include "train/disk_room.h"
-#include "train/checkpoint_io.h"
-#include "train/tokenizer_files.h"
 
 int64_t disk_room_saves(const train_request *r, int64_t first) {
     int64_t steps = r->train.steps, every = r->train.save_every;

@@ -1,6 +1,5 @@
 /* perplexity.c - a text through the evaluation section. Losses are fp32 per token and summed in double, in order. */
 #include "train/perplexity.h"
-#include "train/source.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *     perplexity_report r;
  *     TRY(perplexity_measure(&(perplexity_options){.source = "models/qwen", .path = "text.txt", ...}, NULL, &r));
  */
-#include "train/train.h"
+#include "weights/weights.h"
 
 typedef struct perplexity_options {
     const char *source;    /* as generator_options.source */

@@ -9,11 +9,7 @@
  * micro-batch is carried. Whatever looks at the run between two steps is known beforehand; a signal is not, and a run that
  * stops then leaves the carried one out: nothing of it is in a checkpoint. */
 #include "train/batch.h"
-#include "train/checkpoint_params.h"
 #include "train/evaluate.h"
-#include "train/export.h"
-#include "train/params.h"
-#include "train/weights.h"
 
 #include <math.h>
 #include <signal.h>
@@ -413,7 +409,7 @@ static status open_parts(trainer *t) {
     scaler_init(&t->state.scaler, &r->train);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
-    TRY(export_describe(r, t->d, &t->description));
+    TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* before a checkpoint is looked for: what a crash left is put right, and nobody else writes there */
         checkpoint_options co = {.run_dir = r->run_dir,

@@ -8,9 +8,9 @@
  *   - On many ranks every call of a trainer is collective, and what it returns is the same on all of them. Micro-batch j of
  *     rank r of n holds the rows that one rank would see in micro-batch j n + r.
  */
-#include "data/data.h"
-#include "exec/exec.h"
-#include "plan/plan.h"
+#include "generate/generate.h"
+#include "train/perplexity.h" /* loss of a model on a text: part of this room's face */
+#include "weights/weights.h"
 
 typedef enum schedule_kind {
     SCHEDULE_COSINE,
@@ -59,92 +59,9 @@ double schedule_lr(const train_options *o, int64_t step);
 
 /* ---- fp16 loss scale, as ALGORITHMS section 2 ------------------------------------------------------------------ */
 
-typedef struct loss_scaler {
-    double scale;
-    int64_t clean_steps; /* since the last overflow */
-    int64_t hysteresis_left;
-} loss_scaler;
 void scaler_init(loss_scaler *s, const train_options *o);
 /* Tells the scaler how a step went. ERR_RUN when it overflowed at the smallest scale. */
 status scaler_update(loss_scaler *s, const train_options *o, bool overflow);
-
-/* ---- checkpoint ------------------------------------------------------------------------------------------------ */
-
-/* Everything that is not a tensor. */
-typedef struct train_state {
-    int64_t step;    /* finished steps */
-    int64_t updates; /* of them, those that changed the parameters (none when gradients overflowed) */
-    uint64_t data_row;
-    uint64_t tokens;
-    loss_scaler scaler;
-    double first_loss, last_loss;
-    uint64_t seed;
-} train_state;
-
-/* One named tensor of a checkpoint and where it lives in the running program. Packed parameters are stored under their
- * own name and slice; readers address by name, never by position. On many ranks each holds a run of the tensor's elements,
- * or all of them, and writes its share: the shares of all ranks are the tensor. */
-typedef struct checkpoint_tensor {
-    const char *name; /* "param/layers.0.attn.qkv", "master/...", "m/...", "v/..." */
-    value_id value;
-    dtype type;
-    shape shape;             /* of the whole tensor */
-    param_share held, saved; /* elements that the value holds, and those of them that this rank writes */
-    const param_cut *cut;    /* they are counted in what this rank has of the tensor; NULL: in the whole */
-} checkpoint_tensor;
-
-typedef struct checkpointer checkpointer;
-typedef struct checkpoint_options {
-    const char *run_dir;
-    int64_t keep;         /* newest N whole ones kept; 0 = all */
-    const char *identity; /* model and precision in words: resuming another model is refused */
-    const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
-    bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
-    comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
-    const struct tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
-    bool fresh; /* a run that begins: refused where run_dir holds a whole checkpoint by now */
-} checkpoint_options;
-/* open, save, wait and poll are collective where there are ranks; close is not. */
-status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
-/* Background: copies the state (the only part the step waits for), then writes while training goes on. A save still under
- * way is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
-status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
-status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
-/* Between steps: ranks that wrote in the background find out whether all are done, and give the checkpoint its name. */
-status checkpointer_poll(checkpointer *c);
-void checkpointer_close(checkpointer *c);
-uint64_t
-checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
-/* dir: a checkpoint directory. Verifies every checksum before a byte is taken. */
-status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
-                       train_state *out);
-/* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
-status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
-/* The same for who only asks whether there is one: no warnings of those that are not whole. */
-status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);
-
-/* ---- export: a directory that Hugging Face's transformers loads ------------------------------------------------- */
-
-/* config.json, generation_config.json, model.safetensors (or shards and their index) and, where the run used a tokenizer
- * directory, its files, from the copy that the checkpoint keeps. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
- * are the source where there are any. The directory appears whole or not at all. */
-typedef struct export_options {
-    const char *dir;      /* must not exist, or be empty */
-    dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
-    uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
-    const char
-        *tokenizer; /* whose files go along, by the user's word; "none": of none. NULL: those that the run kept */
-} export_options;
-typedef struct export_report {
-    char from[4096]; /* the checkpoint */
-    int64_t step;
-    dtype type;
-    uint64_t n_parameters, n_bytes;
-    int n_files; /* of weights */
-} export_report;
-status export_check_dir(const char *dir); /* a directory that holds something is refused */
-/* from: a run directory (its newest checkpoint) or a checkpoint directory. */
-status export_checkpoint(const char *from, const export_options *o, export_report *out);
 
 /* ---- supervised training --------------------------------------------------------------------------------------- */
 
@@ -264,5 +181,17 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
  * way. */
 void train_interrupt(void);
 
-#include "train/generate.h"   /* completions from a model: part of this room's face */
-#include "train/perplexity.h" /* loss of a model on a text: likewise */
+/* ---- plan_view.c -------------------------------------------------------------------------------------------------- */
+
+/* A plan with all that `ralo plan` shows beside it (plan_view.c). fini also after an error. */
+typedef struct plan_view {
+    const plan *plan;
+    train_disk disk;
+    plan_rung rungs[PLAN_RUNGS];
+    plan_stage *stages; /* NULL: no pipeline */
+} plan_view;
+status plan_view_init(plan_view *v, const train_request *r, const plan *p);
+void plan_view_fini(plan_view *v);
+status plan_view_check(const plan_view *v); /* ERR_FIT where the plan, or a stage beside it, has no room */
+void plan_view_print(const plan_view *v, FILE *out);
+json_t *plan_view_json(const plan_view *v);

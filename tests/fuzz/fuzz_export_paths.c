@@ -6,8 +6,8 @@
  * Of what is taken: every name is one of a tokenizer's, the secret is in none but the file of a tokenizer that a user named
  * himself, and what is written is exactly that, as plain files of a new directory. */
 #include "fuzz/fuzz.h"
-#include "train/checkpoint_seal.h"
-#include "train/tokenizer_files.h"
+#include "checkpoint/seal.h"
+#include "checkpoint/tokenizer_files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

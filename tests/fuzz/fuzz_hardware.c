@@ -2,7 +2,7 @@
  *
  * Of one that is accepted: every rate is finite and not negative, names end, and written out it reads back to the same text. */
 #include "fuzz/fuzz.h"
-#include "plan/hardware.h"
+#include "machine/hardware.h"
 
 #include <math.h>
 #include <stdlib.h>

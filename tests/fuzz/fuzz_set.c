@@ -3,7 +3,7 @@
  * Of an assignment that is accepted: the value as `config_get` writes it is accepted too and is written the same again; the
  * setting counts as given. One config serves many inputs, as one command line has many --set: what an assignment does, does not
  * depend on the others. */
-#include "cli/config.h"
+#include "settings/config.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

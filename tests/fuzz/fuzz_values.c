@@ -3,8 +3,8 @@
  * One short text goes through every reader of single values.
  * Of what is accepted: a size that is written out reads back to about the same; a form's stored text reads back to itself, also
  * as the YAML it is written as; devices of a placement are there; paths of a source list are not empty and read back. */
-#include "cli/form.h"
-#include "cli/place.h"
+#include "settings/form.h"
+#include "settings/place.h"
 #include "data/source.h"
 #include "fuzz/fuzz.h"
 

@@ -2,7 +2,7 @@
  *
  * Sections: the file, then one --set after the other.
  * Of settings that are accepted: written out they are read again, and then written out the same. */
-#include "cli/config.h"
+#include "settings/config.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -4,8 +4,9 @@
     tests/soak/fuzz.py --build build-fuzz --executions 100000000 --dir soak-fuzz
 
 The targets take turns of some minutes, in processes beside each other (--jobs). Turns have inputs of up to 256 bytes mostly, and
-some of up to 1, 4 and 64 KB; what a turn learned is there for the next one. Fast targets get more turns. All of it runs under
-AddressSanitizer and UndefinedBehaviorSanitizer; leaks are looked for when a turn ends.
+some of up to 1, 4 and 64 KB; what a turn learned is there for the next one. Fast targets get more turns, also several at a time:
+they share what they learn. All of it runs under AddressSanitizer and UndefinedBehaviorSanitizer; leaks are looked for when a
+turn ends.
 
 The programs are copied to --dir first, so that a new build does not disturb them. The counts are kept in --dir/state.json: the
 same command again goes on where it was stopped. A finding is kept in --dir/findings, and the exit status is 1.
@@ -15,11 +16,12 @@ import argparse, json, os, re, shutil, signal, subprocess, sys, threading, time
 LENGTHS = [256, 256, 1024, 256, 256, 4096, 256, 65536]
 TURNS = ((8000, 10), (2000, 4))  # from so many executions per second of processor time on, so many turns for each of a slow one
 FINDINGS_MOST = 3    # of one target, which is then left alone
+STOP_S = 15          # a signal while it looks for leaks may leave a process that never ends
 
 
 class Target:
     def __init__(self, name, state):
-        self.name, self.busy = name, False
+        self.name, self.n_running = name, 0
         self.executions = state.get("executions", 0)
         self.seconds = state.get("seconds", 0.0)     # of processor time
         self.turns = state.get("turns", 0)
@@ -34,7 +36,7 @@ class Target:
 
     def due(self):
         """The least comes next. Fast ones count a part of their turns."""
-        return self.turns / next((n for rate, n in TURNS if self.rate() >= rate), 1)
+        return (self.turns + self.n_running) / next((n for rate, n in TURNS if self.rate() >= rate), 1)
 
 
 class Soak:
@@ -70,29 +72,29 @@ class Soak:
 
     def pick(self):
         with self.lock:
-            free = [t for t in self.targets if not t.busy and len(t.findings) < FINDINGS_MOST]
-            if self.stop or not free or self.total() >= self.o.executions:
-                return None
-            t = min(free, key=Target.due)
-            t.busy = True
-            return t
+            wanted = [t for t in self.targets if len(t.findings) < FINDINGS_MOST]
+            if self.stop or not wanted or self.total() >= self.o.executions:
+                return None, 0
+            t = min(wanted, key=Target.due)
+            turn = t.turns + t.n_running
+            t.n_running += 1
+            return t, turn
 
-    def command(self, t, seconds, runs):
+    def command(self, t, turn, seconds, runs):
         corpora = [f"{self.dir}/corpus/{t.name}"] + [d for d in (f"{self.here}/corpus/{t.name}",
                                                                  f"{self.o.build}/corpus/{t.name}") if os.path.isdir(d)]
         return [f"{self.dir}/bin/{t.name}", *corpora, f"-dict={self.dir}/bin/{t.name}.dict",
                 f"-artifact_prefix={self.dir}/findings/{t.name}-", f"-max_total_time={seconds}", f"-runs={runs}",
-                f"-max_len={LENGTHS[t.turns % len(LENGTHS)]}", "-timeout=120", "-malloc_limit_mb=256", "-rss_limit_mb=2048",
+                f"-max_len={LENGTHS[turn % len(LENGTHS)]}", "-timeout=120", "-malloc_limit_mb=256", "-rss_limit_mb=2048",
                 "-mutate_depth=3", "-detect_leaks=0", "-print_final_stats=1", "-verbosity=1"]
 
-    def turn(self, t):
+    def turn(self, t, turn, log):
         # The first turn is short: it tells how fast the target is.
-        seconds = min(self.o.slice, 20) if t.turns == 0 else self.o.slice
-        log = f"{self.dir}/logs/{t.name}"
+        seconds = min(self.o.slice, 20) if turn == 0 else self.o.slice
         env = dict(os.environ, TMPDIR=f"{self.dir}/tmp",
                    ASAN_OPTIONS="strict_string_checks=1:malloc_context_size=4:quarantine_size_mb=8:detect_leaks=1")
         with open(log, "wb") as out:
-            child = subprocess.Popen(self.command(t, seconds, max(1, self.o.executions - self.total())), stdin=subprocess.DEVNULL,
+            child = subprocess.Popen(self.command(t, turn, seconds, max(1, self.o.executions - self.total())), stdin=subprocess.DEVNULL,
                                      stdout=out, stderr=subprocess.STDOUT, env=env)
             self.children.add(child)
             _, status, used = os.wait4(child.pid, 0)
@@ -101,10 +103,10 @@ class Soak:
         with open(log, errors="replace") as f:
             text = f.read()
         with self.lock:
-            t.busy = False
-            self.account(t, child.returncode, used.ru_utime + used.ru_stime, text)
+            t.n_running -= 1
+            self.account(t, child.returncode, used.ru_utime + used.ru_stime, text, log)
 
-    def account(self, t, code, seconds, text):
+    def account(self, t, code, seconds, text, log):
         n = re.findall(r"^stat::number_of_executed_units:\s*(\d+)", text, re.M) or re.findall(r"^#(\d+)", text, re.M)
         edges = re.findall(r" cov: (\d+)", text)
         t.executions += int(n[-1]) if n else 0
@@ -114,8 +116,8 @@ class Soak:
         if code and not self.stop:
             why = re.findall(r"(?:runtime error|ERROR: |broken invariant|SUMMARY).*", text)
             where = re.findall(r"Test unit written to (.*)", text)
-            t.findings.append(where[-1] if where else f"{self.dir}/logs/{t.name}")
-            shutil.copy(f"{self.dir}/logs/{t.name}", f"{self.dir}/findings/{t.name}-{len(t.findings)}.log")
+            t.findings.append(where[-1] if where else log)
+            shutil.copy(log, f"{self.dir}/findings/{t.name}-{len(t.findings)}.log")
             print(f"FAILED {t.name}: {why[0] if why else f'exit status {code}'}\n  again: {self.dir}/bin/{t.name} {t.findings[-1]}",
                   flush=True)
         with open(self.state_path + ".new", "w") as f:
@@ -124,26 +126,38 @@ class Soak:
         print(f"{time.monotonic() - self.start:7.0f} s  {self.total():11d} executions  {t.name}: {t.executions} in {t.turns} turns, "
               f"{t.rate():.0f}/s, {t.edges} edges", flush=True)
 
-    def worker(self):
-        while (t := self.pick()):
-            self.turn(t)
+    def worker(self, number):
+        while True:
+            t, turn = self.pick()
+            if not t:
+                return
+            self.turn(t, turn, f"{self.dir}/logs/{t.name}-{number}")
 
     def interrupted(self, number, frame):
-        self.stop = True
+        if not self.stop:
+            self.stop, self.stop_time = True, time.monotonic()
+            self.signal_children(signal.SIGINT)
+
+    def signal_children(self, number):
         for child in list(self.children):
-            child.send_signal(signal.SIGINT)
+            try:
+                os.kill(child.pid, number)  # not send_signal, which would wait for a child that its thread waits for
+            except ProcessLookupError:
+                pass
 
     def run(self):
         signal.signal(signal.SIGTERM, self.interrupted)
         signal.signal(signal.SIGINT, self.interrupted)
         print(f"fuzz: {self.o.executions} executions over {len(self.targets)} targets, {self.total()} done before, in {self.dir}",
               flush=True)
-        threads = [threading.Thread(target=self.worker) for _ in range(self.o.jobs)]
+        threads = [threading.Thread(target=self.worker, args=(i,)) for i in range(self.o.jobs)]
         for t in threads:
             t.start()
         for t in threads:
             while t.is_alive():
                 t.join(1)  # so that a signal is seen
+                if self.stop and time.monotonic() - self.stop_time > STOP_S:
+                    self.signal_children(signal.SIGKILL)
         print(f"{'target':22s} {'executions':>12s} {'cpu s':>8s} {'per cpu s':>10s} {'edges':>6s}  findings")
         for t in self.targets:
             print(f"{t.name:22s} {t.executions:12d} {t.seconds:8.0f} {t.rate():10.0f} {t.edges:6d}  {len(t.findings) or 'none'}")

@@ -34,9 +34,9 @@ FP16 = {"precision": "fp16", "train.fp16.loss_scale_window": 2, "train.fp16.hyst
 SCENARIOS = [
     ("plain", 1, {}),
     ("evaluations", 1, EVAL),
-    ("keep 1, a save in 3 steps", 1, {"train.save_every": 3, "run.keep": 1}),
+    ("keep 1, a save in 3 steps, evaluations", 1, {"train.save_every": 3, "run.keep": 1, **EVAL}),
     ("keep all", 1, {"run.keep": "all", "train.save_every": 2}),
-    ("bf16_sr, states int8", 1, {"precision": "bf16_sr", "memory.states": "int8"}),
+    ("bf16_sr, states int8, evaluations", 1, {"precision": "bf16_sr", "memory.states": "int8", **EVAL}),
     ("bf16, 3 micro-batches", 1, {"precision": "bf16", "train.accumulation": 3}),
     ("fp16 loss scale", 1, FP16),
     ("nvme", 1, NVME),
@@ -47,16 +47,17 @@ SCENARIOS = [
     ("export at the end", 1, {"run.export": "{work}/exported", "train.save_every": 4}),
     ("data 2, zero 0", 2, {"parallel.zero": 0}),
     ("data 2, zero 1, evaluations", 2, {"parallel.zero": 1, **EVAL}),
-    ("data 3, zero 2", 3, {"parallel.zero": 2}),
+    ("data 3, zero 2, evaluations", 3, {"parallel.zero": 2, **EVAL}),
     ("data 2, zero 3, nvme", 2, {"parallel.zero": 3, "memory.offload.states": "nvme", "train.save_every": 2}),
     ("data 4, zero 3, fp16", 4, {"parallel.zero": 3, **FP16}),
-    ("tensor 2", 2, {"parallel.tensor": 2}),
-    ("pipeline 2", 2, {"parallel.pipeline": 2, "train.accumulation": 2, **EVAL}),
-    ("data 2, messages", 2, {"parallel.zero": 2, "comm.shared_memory": "false"}),
+    ("tensor 2, evaluations", 2, {"parallel.tensor": 2, **EVAL}),
+    ("pipeline 2, evaluations", 2, {"parallel.pipeline": 2, "train.accumulation": 2, **EVAL}),
+    ("data 2, messages, evaluations", 2, {"parallel.zero": 2, "comm.shared_memory": "false", **EVAL}),
     ("data 2, export at the end", 2, {"parallel.zero": 1, "run.export": "{work}/exported", "train.save_every": 4}),
 ]
-# When a kill comes, and how often of each hundred. What cannot be (an evaluation in a run without) becomes "any".
-MOMENTS = {"any": 20, "starting": 15, "training": 15, "saving": 25, "evaluating": 10, "resuming": 15}
+# When a kill comes, and with what weight among those that can be: less than half of the scenarios evaluate, and only a run that has
+# saved something resumes.
+MOMENTS = {"any": 15, "starting": 12, "training": 15, "saving": 20, "evaluating": 40, "resuming": 20}
 # Whom it takes in a run of many ranks.
 VICTIMS = {"one rank": 50, "all ranks": 35, "launcher": 15}
 GONE_S = 120  # until the last process of a killed run has gone
@@ -315,12 +316,11 @@ class Round:
     def moment(self):
         """(name, ready(run, text) -> bool, seconds to wait from then on)"""
         rng, has_eval = self.rng, bool(self.s.own.get("train.eval_every"))
-        name = choose(rng, MOMENTS)
+        possible = {"evaluating": has_eval, "resuming": self.newest > 0}
+        name = choose(rng, {m: weight for m, weight in MOMENTS.items() if possible.get(m, True)})
         if "run.export" in self.s.own and rng.random() < 0.3:
             writes = lambda run, text: any(n.startswith("exported.tmp.") for n in os.listdir(self.work))
             return "exporting at the end", writes, rng.uniform(0, 0.01) * rng.random()
-        if (name == "evaluating" and not has_eval) or (name == "resuming" and not self.newest):
-            name = "any"
         at_once = lambda run, text: True
         if name == "any":
             return name, at_once, rng.uniform(0, 1.1 * self.s.seconds)

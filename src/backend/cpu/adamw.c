@@ -411,23 +411,25 @@ static void skipped_task(void *context, int64_t task, int thread) {
     typed_row_store((uint16_t *)j->p + r.begin, j->master + r.begin, j->p_type, r.end - r.begin);
 }
 
+const cpu_work_fn cpu_work_ADAMW = cpu_no_work;
+
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
-    const float *clip = k->in[1];
-    const step_scalars *s = k->in[2];
+    const float *clip = k->in[ADAMW_CLIP];
+    const step_scalars *s = k->in[ADAMW_SCALARS];
     const op_attr *a = &k->op->attr;
     adamw_job j = {.op = k->op,
                    .scalars = s,
-                   .p_type = call_out(k, 0)->type,
-                   .g_type = call_in(k, 0)->type,
-                   .state_type = call_out(k, 2)->type,
-                   .p = k->out[0],
-                   .master = k->out[1],
-                   .m = k->out[2],
-                   .v = k->out[3],
-                   .m_scale = k->out[4],
-                   .v_scale = k->out[5],
-                   .g = k->in[0],
-                   .cut = update_cut_for((size_t)shape_count(&call_out(k, 0)->shape), pool_threads(c->threads))};
+                   .p_type = call_out(k, ADAMW_P)->type,
+                   .g_type = call_in(k, ADAMW_G)->type,
+                   .state_type = call_out(k, ADAMW_M)->type,
+                   .p = k->out[ADAMW_P],
+                   .master = k->out[ADAMW_MASTER],
+                   .m = k->out[ADAMW_M],
+                   .v = k->out[ADAMW_V],
+                   .m_scale = k->out[ADAMW_M_SCALE],
+                   .v_scale = k->out[ADAMW_V_SCALE],
+                   .g = k->in[ADAMW_G],
+                   .cut = update_cut_for((size_t)shape_count(&call_out(k, ADAMW_P)->shape), pool_threads(c->threads))};
     ASSERT(j.master || j.p_type == j.g_type);
     ASSERT(j.state_type != DTYPE_I8 || (j.m_scale && j.v_scale));
     if (clip[CLIP_SKIP] != 0) {

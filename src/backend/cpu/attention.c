@@ -142,12 +142,27 @@ static size_t dq_sums_count(const attention_job *j) {
     return j->segment < j->T ? (size_t)(j->B * j->H * j->n_q_blocks * j->block_q * j->d_pad) : 0;
 }
 
-size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads) {
-    attention_job j = job_make(&o->attr, program_get(p, o->in[0])->type);
-    if (o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_RING) return thread_bytes(&j, false) * (size_t)n_threads;
+SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV, ATTENTION_RING_QKV, ATTENTION_RING_BWD_QKV);
+SAME_PLACE(ATTENTION_Y, ATTENTION_RING_Y);
+SAME_PLACE(ATTENTION_LSE, ATTENTION_RING_LSE);
+SAME_PLACE(ATTENTION_RING_KV, ATTENTION_RING_BWD_KV);
+SAME_PLACE(ATTENTION_RING_DOC, ATTENTION_RING_BWD_DOC);
+
+static size_t forward_work_bytes(const program *p, const op *o, int n_threads) {
+    attention_job j = job_make(&o->attr, program_get(p, o->in[ATTENTION_QKV])->type);
+    return thread_bytes(&j, false) * (size_t)n_threads;
+}
+
+static size_t backward_work_bytes(const program *p, const op *o, int n_threads) {
+    attention_job j = job_make(&o->attr, program_get(p, o->in[ATTENTION_QKV])->type);
     size_t n_sums = sums_count(&j, n_threads) + dq_sums_count(&j);
     return thread_bytes(&j, true) * (size_t)n_threads + n_sums * sizeof(float);
 }
+
+const cpu_work_fn cpu_work_ATTENTION = forward_work_bytes;
+const cpu_work_fn cpu_work_ATTENTION_RING = forward_work_bytes;
+const cpu_work_fn cpu_work_ATTENTION_BWD = backward_work_bytes;
+const cpu_work_fn cpu_work_ATTENTION_RING_BWD = backward_work_bytes;
 
 typedef struct attention_run {
     const attention_job *job;
@@ -163,8 +178,8 @@ static void run_task(void *context, int64_t task, int thread) {
 static size_t kv_offset(const attention_job *j) { return (size_t)(j->H * j->D) * dtype_bytes(j->type); }
 
 static void run_forward(backend_context *c, const kernel_call *k, attention_job *j) {
-    j->y = k->out[0];
-    j->lse = k->out[1];
+    j->y = k->out[ATTENTION_Y];
+    j->lse = k->out[ATTENTION_LSE];
     j->scratch = k->work;
     j->thread_bytes = thread_bytes(j, false);
     attention_run r = {j, j->functions->forward};
@@ -187,24 +202,24 @@ static void run_backward(backend_context *c, const kernel_call *k, attention_job
 }
 
 void cpu_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
-    attention_job j = job_make(&k->op->attr, call_in(k, 0)->type);
-    j.q = k->in[0];
-    j.kv = (const char *)k->in[0] + kv_offset(&j);
-    j.doc = k->in[1];
+    attention_job j = job_make(&k->op->attr, call_in(k, ATTENTION_QKV)->type);
+    j.q = k->in[ATTENTION_QKV];
+    j.kv = (const char *)k->in[ATTENTION_QKV] + kv_offset(&j);
+    j.doc = k->in[ATTENTION_DOC];
     run_forward(c, k, &j);
 }
 
 /* dqkv = (written in full) */
 void cpu_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
-    attention_job j = job_make(&k->op->attr, call_in(k, 0)->type);
-    j.q = k->in[0];
-    j.kv = (const char *)k->in[0] + kv_offset(&j);
-    j.doc = k->in[1];
-    j.y = k->in[2];
-    j.lse = k->in[3];
-    j.dy = k->in[4];
-    j.dq = k->out[0];
-    j.dkv = (char *)k->out[0] + kv_offset(&j);
+    attention_job j = job_make(&k->op->attr, call_in(k, ATTENTION_BWD_QKV)->type);
+    j.q = k->in[ATTENTION_BWD_QKV];
+    j.kv = (const char *)k->in[ATTENTION_BWD_QKV] + kv_offset(&j);
+    j.doc = k->in[ATTENTION_BWD_DOC];
+    j.y = k->in[ATTENTION_BWD_Y];
+    j.lse = k->in[ATTENTION_BWD_LSE];
+    j.dy = k->in[ATTENTION_BWD_DY];
+    j.dq = k->out[ATTENTION_BWD_DQKV];
+    j.dkv = (char *)k->out[ATTENTION_BWD_DQKV] + kv_offset(&j);
     j.dq_stride = j.dkv_stride = j.q_stride;
     run_backward(c, k, &j);
 }
@@ -213,11 +228,11 @@ void cpu_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
 
 static attention_job ring_job(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
-    attention_job j = job_make(a, call_in(k, 0)->type);
-    j.q = k->in[0];
-    j.kv = k->in[1];
+    attention_job j = job_make(a, call_in(k, ATTENTION_RING_QKV)->type);
+    j.q = k->in[ATTENTION_RING_QKV];
+    j.kv = k->in[ATTENTION_RING_KV];
     j.kv_stride = 2 * (int64_t)j.G * j.D;
-    j.doc = k->in[2];
+    j.doc = k->in[ATTENTION_RING_DOC];
     j.n_ranks = a->group_size;
     j.rank = a->index;
     j.key_rank = a->peer;
@@ -226,20 +241,20 @@ static attention_job ring_job(const kernel_call *k) {
 
 void cpu_kernel_ATTENTION_RING(backend_context *c, const kernel_call *k) {
     attention_job j = ring_job(k);
-    j.before = k->in[3];
-    j.lse_before = k->in[4];
-    j.y_type = call_out(k, 0)->type;
+    j.before = k->in[ATTENTION_RING_BEFORE];
+    j.lse_before = k->in[ATTENTION_RING_LSE_BEFORE];
+    j.y_type = call_out(k, ATTENTION_RING_Y)->type;
     run_forward(c, k, &j);
 }
 
 /* dq, dkv = for its own keys, which come first, += for those of others */
 void cpu_kernel_ATTENTION_RING_BWD(backend_context *c, const kernel_call *k) {
     attention_job j = ring_job(k);
-    j.y = k->in[3];
-    j.lse = k->in[4];
-    j.dy = k->in[5];
-    j.dq = k->out[0];
-    j.dkv = k->out[1];
+    j.y = k->in[ATTENTION_RING_BWD_Y];
+    j.lse = k->in[ATTENTION_RING_BWD_LSE];
+    j.dy = k->in[ATTENTION_RING_BWD_DY];
+    j.dq = k->out[ATTENTION_RING_BWD_DQ];
+    j.dkv = k->out[ATTENTION_RING_BWD_DKV];
     j.dq_stride = (int64_t)j.H * j.D;
     j.dkv_stride = j.kv_stride;
     j.grad_type = DTYPE_F32;

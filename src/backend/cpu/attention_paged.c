@@ -33,21 +33,26 @@ typedef struct paged_job {
     size_t thread_bytes;
 } paged_job;
 
-static paged_job job_make(const kernel_call *k, void *cache, const value *v, int first_input) {
+/* The places of what both ops read. */
+typedef struct paged_inputs {
+    int qkv, slots, table, doc;
+} paged_inputs;
+
+static paged_job job_make(const kernel_call *k, void *cache, const value *v, paged_inputs at) {
     const op_attr *a = &k->op->attr;
-    const value *table = call_in(k, first_input + 1);
-    paged_job j = {.type = call_in(k, 0)->type,
-                   .N = cpu_rows(k, call_in(k, 0)->shape.dim[0]),
+    const value *qkv = call_in(k, at.qkv), *table = call_in(k, at.table);
+    paged_job j = {.type = qkv->type,
+                   .N = cpu_rows(k, qkv->shape.dim[0]),
                    .H = a->n_heads,
                    .G = a->n_kv_heads,
                    .D = a->head_dim,
                    .d_pad = round_up(a->head_dim, PAD),
                    .scale = a->scale,
-                   .qkv = k->in[0],
+                   .qkv = k->in[at.qkv],
                    .cache = cache,
-                   .slots = k->in[first_input],
-                   .table = k->in[first_input + 1],
-                   .doc = k->in[first_input + 2],
+                   .slots = k->in[at.slots],
+                   .table = k->in[at.table],
+                   .doc = k->in[at.doc],
                    .n_pages = v->shape.dim[0],
                    .page_size = v->shape.dim[2],
                    .n_slots = table->shape.dim[0],
@@ -83,8 +88,11 @@ static void store_task(void *context, int64_t task, int thread) {
     }
 }
 
+const cpu_work_fn cpu_work_KV_STORE = cpu_no_work;
+
 void cpu_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
-    paged_job j = job_make(k, k->out[0], call_out(k, 0), 1);
+    paged_inputs at = {.qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc = KV_STORE_DOC};
+    paged_job j = job_make(k, k->out[KV_STORE_CACHE], call_out(k, KV_STORE_CACHE), at);
     pool_run(c->threads, store_task, &j, divide_up(j.N, STORE_TOKENS));
 }
 
@@ -220,16 +228,22 @@ static int64_t find_runs(const paged_job *j, run *runs) {
 
 static size_t runs_bytes(int64_t n) { return (size_t)round_up(n * (int64_t)sizeof(run), 64); }
 
-size_t cpu_paged_work_bytes(const program *p, const op *o, int n_threads) {
+static size_t paged_work_bytes(const program *p, const op *o, int n_threads) {
     paged_job j = {.H = o->attr.n_heads, .G = o->attr.n_kv_heads, .d_pad = round_up(o->attr.head_dim, PAD)};
-    return runs_bytes(program_get(p, o->in[0])->shape.dim[0]) + thread_bytes(&j) * (size_t)n_threads;
+    return runs_bytes(program_get(p, o->in[ATTENTION_PAGED_QKV])->shape.dim[0]) + thread_bytes(&j) * (size_t)n_threads;
 }
 
+const cpu_work_fn cpu_work_ATTENTION_PAGED = paged_work_bytes;
+
 void cpu_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
-    paged_job j = job_make(k, k->in[1], call_in(k, 1), 2);
-    j.y = k->out[0];
+    paged_inputs at = {.qkv = ATTENTION_PAGED_QKV,
+                       .slots = ATTENTION_PAGED_SLOTS,
+                       .table = ATTENTION_PAGED_TABLE,
+                       .doc = ATTENTION_PAGED_DOC};
+    paged_job j = job_make(k, k->in[ATTENTION_PAGED_CACHE], call_in(k, ATTENTION_PAGED_CACHE), at);
+    j.y = k->out[ATTENTION_PAGED_Y];
     j.runs = k->work;
-    j.scratch = (char *)k->work + runs_bytes(call_in(k, 0)->shape.dim[0]);
+    j.scratch = (char *)k->work + runs_bytes(call_in(k, ATTENTION_PAGED_QKV)->shape.dim[0]);
     j.thread_bytes = thread_bytes(&j);
     pool_run(c->threads, attend_task, &j, find_runs(&j, k->work) * j.G);
 }

@@ -3,7 +3,8 @@
  * Device and host tier are the same RAM here, so write and read are plain copies and every kernel has finished when it
  * returns; synchronize has nothing to wait for. Arenas come from mmap with huge pages and are touched once by all
  * threads: first touch of 4 KiB pages by one thread runs at about 1 GB/s, and would otherwise land in the first step.
- * The kernels themselves live in one file per family; ops.def makes the table, so an op without a kernel does not link.
+ * The kernels themselves live in one file per family; ops.def makes the table, so an op without a kernel, or one that does
+ * not say how much scratch it needs, does not link.
  * Refuses the nvme tier (files are not memory, the executor drives them) and x86-64 machines without AVX2, FMA and F16C,
  * for which most kernels are compiled. */
 #include "backend/cpu/cpu.h"
@@ -85,33 +86,17 @@ static void cpu_set_thread_hook(backend_context *c, void (*enter)(void), void (*
     pool_set_hook(c->threads, enter, leave);
 }
 
+size_t cpu_no_work(const program *p, const op *o, int n_threads) { return 0; }
+
 static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
-    switch (o->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR_DW_ADD: return cpu_linear_work_bytes(p, o, n_threads);
-    case OP_LINEAR8: return cpu_linear8_work_bytes(p, o, n_threads);
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD:
-    case OP_ATTENTION_RING:
-    case OP_ATTENTION_RING_BWD: return cpu_attention_work_bytes(p, o, n_threads);
-    case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_LOSS_GRAD:
-    case OP_UNEMBED_STATS:
-    case OP_UNEMBED_GRAD: return cpu_unembed_work_bytes(p, o, n_threads);
-    case OP_ATTENTION_PAGED: return cpu_paged_work_bytes(p, o, n_threads);
-    case OP_UNEMBED_LOGITS: return cpu_logits_work_bytes(p, o, n_threads);
-    case OP_BIAS_GRAD:
-    case OP_RMSNORM_BWD:
-    case OP_LAYERNORM_BWD:
-    case OP_QK_NORM_BWD:
-    case OP_QK_NORM_ROPE_BWD: return cpu_norm_work_bytes(p, o, n_threads);
-    case OP_EMBED_BWD:
-    case OP_EMBED_BWD_ADD:
-    case OP_POSITION_BWD: return cpu_embed_work_bytes(p, o, n_threads);
-    default: return 0;
-    }
+    static const cpu_work_fn *const work[OP_COUNT] = {
+#define OP(id, in, out, inplace, doc) [OP_##id] = &cpu_work_##id,
+#define COMM_OP(id, in, out, inplace, doc)
+#include "program/ops.def"
+#undef OP
+    };
+    ASSERT(work[o->kind]); /* messages are not asked for here: comm sizes theirs */
+    return (*work[o->kind])(p, o, n_threads);
 }
 
 static const kernel_fn cpu_kernels[OP_COUNT] = {

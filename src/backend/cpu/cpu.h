@@ -4,8 +4,8 @@
  * Rules for kernels here
  *   - The cut into tasks depends on shapes only, never on the number of threads: same bits for 1 and 64 threads.
  *   - A reduction has one fixed shape. fp32 sums over long rows are blocked or kept in double.
- *   - No allocation: scratch comes from call->work, sized by the kernel's *_work_bytes (per-thread scratch is
- *     indexed by the `thread` that pool_run hands to the task).
+ *   - No allocation: scratch comes from call->work, sized by the op's cpu_work_* (per-thread scratch is indexed by the
+ *     `thread` that pool_run hands to the task).
  *   - 16-bit inputs are widened to fp32, computed, and rounded once. What a product in 16 bits takes over from before it is
  *     rounded there too: gradients of logits (unembed.c), probabilities (attention_matrix.c).
  *   - Outputs listed as in-place in ops.def may share bytes with that input: read a row before writing it. */
@@ -52,17 +52,14 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
     return *k->rows;
 }
 
-/* One kernel per op. The work_bytes below say how much scratch some of them need; the others need none. */
-#define OP(id, in, out, inplace, doc) void cpu_kernel_##id(backend_context *c, const kernel_call *k);
+/* Bytes of scratch that the kernel of an op needs. */
+typedef size_t (*cpu_work_fn)(const program *p, const op *o, int n_threads);
+size_t cpu_no_work(const program *p, const op *o, int n_threads); /* none */
+
+/* One kernel per op, and beside it how much scratch it needs: an op without either does not link. */
+#define OP(id, in, out, inplace, doc)                               \
+    void cpu_kernel_##id(backend_context *c, const kernel_call *k); \
+    extern const cpu_work_fn cpu_work_##id;
 #define COMM_OP(id, in, out, inplace, doc)
 #include "program/ops.def"
 #undef OP
-
-size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads);    /* LINEAR, LINEAR_D* */
-size_t cpu_linear8_work_bytes(const program *p, const op *o, int n_threads);   /* LINEAR8 */
-size_t cpu_attention_work_bytes(const program *p, const op *o, int n_threads); /* ATTENTION, ATTENTION_BWD */
-size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads);   /* UNEMBED_LOSS*, _STATS, _GRAD */
-size_t cpu_paged_work_bytes(const program *p, const op *o, int n_threads);     /* ATTENTION_PAGED */
-size_t cpu_logits_work_bytes(const program *p, const op *o, int n_threads);    /* UNEMBED_LOGITS */
-size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads);  /* *NORM_BWD, QK_NORM_ROPE_BWD, BIAS_GRAD */
-size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads); /* EMBED_BWD*, POSITION_BWD */

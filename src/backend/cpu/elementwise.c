@@ -78,18 +78,36 @@ static void map_task(void *context, int64_t task, int thread) {
     }
 }
 
-static void map_run(backend_context *c, const kernel_call *k, map_kind kind) {
-    const value *y = call_out(k, 0);
-    map_job j = {
-        .kind = kind, .type = y->type, .y = k->out[0], .a = k->in[0], .b = k->in[1], .n = shape_count(&y->shape)};
+/* The job has its kind and pointers; y is the value that it writes. */
+static void map_run(backend_context *c, const kernel_call *k, map_job j, const value *y) {
+    j.type = y->type;
+    j.n = shape_count(&y->shape);
     if (k->rows) j.n = cpu_rows(k, y->shape.dim[0]) * (j.n / y->shape.dim[0]);
-    ASSERT(call_in(k, 0)->type == y->type && (!j.b || call_in(k, 1)->type == y->type));
     pool_run(c->threads, map_task, &j, divide_up(j.n, TASK_ELEMENTS));
 }
 
-void cpu_kernel_ADD(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_ADD); }
-void cpu_kernel_GELU(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_GELU); }
-void cpu_kernel_GELU_BWD(backend_context *c, const kernel_call *k) { map_run(c, k, MAP_GELU_BWD); }
+void cpu_kernel_ADD(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, ADD_Y);
+    ASSERT(call_in(k, ADD_A)->type == y->type && call_in(k, ADD_B)->type == y->type);
+    map_run(c, k, (map_job){.kind = MAP_ADD, .y = k->out[ADD_Y], .a = k->in[ADD_A], .b = k->in[ADD_B]}, y);
+}
+
+void cpu_kernel_GELU(backend_context *c, const kernel_call *k) {
+    const value *y = call_out(k, GELU_Y);
+    ASSERT(call_in(k, GELU_X)->type == y->type);
+    map_run(c, k, (map_job){.kind = MAP_GELU, .y = k->out[GELU_Y], .a = k->in[GELU_X]}, y);
+}
+
+void cpu_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
+    const value *dx = call_out(k, GELU_BWD_DX), *x = call_in(k, GELU_BWD_X), *dy = call_in(k, GELU_BWD_DY);
+    ASSERT(x->type == dx->type && dy->type == dx->type);
+    map_job j = {.kind = MAP_GELU_BWD, .y = k->out[GELU_BWD_DX], .a = k->in[GELU_BWD_X], .b = k->in[GELU_BWD_DY]};
+    map_run(c, k, j, dx);
+}
+
+const cpu_work_fn cpu_work_ADD = cpu_no_work;
+const cpu_work_fn cpu_work_GELU = cpu_no_work;
+const cpu_work_fn cpu_work_GELU_BWD = cpu_no_work;
 
 /* ---- rows: bias, swiglu, rope --------------------------------------------------------------------------------- */
 
@@ -122,10 +140,16 @@ static void add_bias_task(void *context, int64_t task, int thread) {
                 element_at(j->x, j->type, row * j->width), j->other, (size_t)j->width);
 }
 
+const cpu_work_fn cpu_work_ADD_BIAS = cpu_no_work;
+
 void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, 0), *b = call_in(k, 1);
-    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type);
-    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = shape_count(&b->shape)};
+    const value *y = call_out(k, ADD_BIAS_Y), *b = call_in(k, ADD_BIAS_B);
+    ASSERT(call_in(k, ADD_BIAS_X)->type == y->type && b->type == y->type);
+    rows_job j = {.type = y->type,
+                  .y = k->out[ADD_BIAS_Y],
+                  .x = k->in[ADD_BIAS_X],
+                  .other = k->in[ADD_BIAS_B],
+                  .width = shape_count(&b->shape)};
     j.n_rows = shape_count(&y->shape) / j.width;
     rows_run(c, &j, add_bias_task);
 }
@@ -153,13 +177,15 @@ static void swiglu_task(void *context, int64_t task, int thread) {
                 element_at(j->x, j->type, row * 2 * F + F), (size_t)F);
 }
 
+const cpu_work_fn cpu_work_SWIGLU = cpu_no_work;
+
 void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
-    const value *gu = call_in(k, 0), *y = call_out(k, 0);
+    const value *gu = call_in(k, SWIGLU_GU), *y = call_out(k, SWIGLU_Y);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    rows_job j = {.type = y->type, .y = k->out[0], .x = k->in[0], .width = shape_row_length(&y->shape)};
+    rows_job j = {.type = y->type, .y = k->out[SWIGLU_Y], .x = k->in[SWIGLU_GU], .width = shape_row_length(&y->shape)};
     j.n_rows = cpu_rows(k, shape_count(&y->shape) / j.width);
     rows_run(c, &j, swiglu_task);
-    cpu_absmax(c, k, 1, 0);
+    cpu_absmax(c, k, SWIGLU_AMAX, SWIGLU_Y);
 }
 
 typedef struct gate_up {
@@ -200,14 +226,19 @@ static void swiglu_bwd_task(void *context, int64_t task, int thread) {
                 element_at(j->x, j->type, row * 2 * F + F), element_at(j->other, j->type, row * F), (size_t)F);
 }
 
+const cpu_work_fn cpu_work_SWIGLU_BWD = cpu_no_work;
+
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
-    const value *gu = call_in(k, 0), *dy = call_in(k, 1);
-    ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
-    rows_job j = {
-        .type = gu->type, .y = k->out[0], .x = k->in[0], .other = k->in[1], .width = shape_row_length(&dy->shape)};
+    const value *gu = call_in(k, SWIGLU_BWD_GU), *dy = call_in(k, SWIGLU_BWD_DY);
+    ASSERT(gu->type == dy->type && call_out(k, SWIGLU_BWD_DGU)->type == gu->type);
+    rows_job j = {.type = gu->type,
+                  .y = k->out[SWIGLU_BWD_DGU],
+                  .x = k->in[SWIGLU_BWD_GU],
+                  .other = k->in[SWIGLU_BWD_DY],
+                  .width = shape_row_length(&dy->shape)};
     j.n_rows = shape_count(&dy->shape) / j.width;
     rows_run(c, &j, swiglu_bwd_task);
-    cpu_absmax(c, k, 1, 0);
+    cpu_absmax(c, k, SWIGLU_BWD_AMAX, SWIGLU_BWD_DGU);
 }
 
 /* ---- rope ----------------------------------------------------------------------------------------------------- */
@@ -240,19 +271,21 @@ static void rope_task(void *context, int64_t task, int thread) {
     }
 }
 
+const cpu_work_fn cpu_work_ROPE = cpu_no_work;
+
 void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
-    const value *qkv = call_in(k, 0);
+    const value *qkv = call_in(k, ROPE_QKV);
     const op_attr *a = &k->op->attr;
     rows_job j = {.op = k->op,
                   .type = qkv->type,
-                  .y = k->out[0],
-                  .x = k->in[0],
-                  .table = k->in[1],
-                  .doc = k->in[2],
-                  .n_positions = call_in(k, 1)->shape.dim[0],
+                  .y = k->out[ROPE_Y],
+                  .x = k->in[ROPE_QKV],
+                  .table = k->in[ROPE_TABLE],
+                  .doc = k->in[ROPE_DOC],
+                  .n_positions = call_in(k, ROPE_TABLE)->shape.dim[0],
                   .n_rows = a->batch * a->seq_len,
                   .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
-    ASSERT(call_out(k, 0)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
+    ASSERT(call_out(k, ROPE_Y)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
     ASSERT(a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
     j.n_rows = cpu_rows(k, j.n_rows);
     rows_run(c, &j, rope_task);
@@ -276,9 +309,12 @@ static void rope_table_task(void *context, int64_t position, int thread) {
     }
 }
 
+const cpu_work_fn cpu_work_ROPE_TABLE = cpu_no_work;
+
 void cpu_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
-    const shape *s = &call_out(k, 0)->shape;
-    rope_table_job j = {.attr = &k->op->attr, .table = k->out[0], .n_positions = s->dim[0], .head_dim = s->dim[1]};
+    const shape *s = &call_out(k, ROPE_TABLE_TABLE)->shape;
+    rope_table_job j = {
+        .attr = &k->op->attr, .table = k->out[ROPE_TABLE_TABLE], .n_positions = s->dim[0], .head_dim = s->dim[1]};
     pool_run(c->threads, rope_table_task, &j, j.n_positions);
 }
 
@@ -318,16 +354,21 @@ static void copy_task(void *context, int64_t task, int thread) {
     memcpy((char *)j->y + begin, (const char *)j->x + begin, (size_t)MIN((int64_t)COPY_BYTES, j->n - begin));
 }
 
+const cpu_work_fn cpu_work_CAST = cpu_no_work;
+
 void cpu_kernel_CAST(backend_context *c, const kernel_call *k) {
-    const value *x = call_in(k, 0), *y = call_out(k, 0);
-    move_job j = {.y = k->out[0], .x = k->in[0], .y_type = y->type, .x_type = x->type, .n = shape_count(&y->shape)};
+    const value *x = call_in(k, CAST_X), *y = call_out(k, CAST_Y);
+    move_job j = {
+        .y = k->out[CAST_Y], .x = k->in[CAST_X], .y_type = y->type, .x_type = x->type, .n = shape_count(&y->shape)};
     ASSERT(shape_count(&x->shape) == j.n);
     pool_run(c->threads, cast_task, &j, divide_up(j.n, TASK_ELEMENTS));
 }
 
+const cpu_work_fn cpu_work_COPY = cpu_no_work;
+
 void cpu_kernel_COPY(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, 0);
-    move_job j = {.y = k->out[0], .x = k->in[0], .n = (int64_t)value_bytes(y)};
-    ASSERT(value_bytes(call_in(k, 0)) == (size_t)j.n);
+    const value *y = call_out(k, COPY_Y);
+    move_job j = {.y = k->out[COPY_Y], .x = k->in[COPY_X], .n = (int64_t)value_bytes(y)};
+    ASSERT(value_bytes(call_in(k, COPY_X)) == (size_t)j.n);
     pool_run(c->threads, copy_task, &j, divide_up(j.n, COPY_BYTES));
 }

@@ -54,22 +54,22 @@ static void embed_task(void *context, int64_t task, int thread) {
 }
 
 void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
-    const value *table = call_in(k, 1), *x = call_out(k, 0);
+    const value *table = call_in(k, EMBED_TABLE), *x = call_out(k, EMBED_X);
     embed_job j = {.type = table->type,
                    .attr = &k->op->attr,
-                   .tokens = k->in[0],
-                   .table = k->in[1],
-                   .doc = k->in[2],
-                   .positions = k->in[3],
-                   .x = k->out[0],
-                   .n = shape_count(&call_in(k, 0)->shape),
+                   .tokens = k->in[EMBED_TOKENS],
+                   .table = k->in[EMBED_TABLE],
+                   .doc = k->in[EMBED_DOC],
+                   .positions = k->in[EMBED_POSITIONS],
+                   .x = k->out[EMBED_X],
+                   .n = shape_count(&call_in(k, EMBED_TOKENS)->shape),
                    .V = table->shape.dim[0],
                    .C = table->shape.dim[1],
                    .seq_len = k->op->attr.seq_len};
     ASSERT(x->type == table->type && shape_count(&x->shape) == j.n * j.C);
     if (j.positions) {
-        ASSERT(call_in(k, 3)->type == table->type && j.seq_len > 0);
-        j.n_positions = call_in(k, 3)->shape.dim[0];
+        ASSERT(call_in(k, EMBED_POSITIONS)->type == table->type && j.seq_len > 0);
+        j.n_positions = call_in(k, EMBED_POSITIONS)->shape.dim[0];
     }
     j.n = cpu_rows(k, j.n);
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.C);
@@ -160,17 +160,21 @@ static void zero_task(void *context, int64_t task, int thread) {
     }
 }
 
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY, POSITION_BWD_DY);
+SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE, POSITION_BWD_DTABLE);
+
 static void scatter_run(backend_context *c, const kernel_call *k, bool add, bool by_position) {
-    const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
+    const value *dy = call_in(k, EMBED_BWD_DY), *dtable = call_out(k, EMBED_BWD_DTABLE);
     scatter_job j = {.type = dy->type,
                      .table_type = dtable->type,
                      .attr = &k->op->attr,
-                     .ids = k->in[0],
+                     .ids = k->in[EMBED_BWD_TOKENS],
                      .by_position = by_position,
-                     .dy = k->in[1],
-                     .dtable = k->out[0],
+                     .dy = k->in[EMBED_BWD_DY],
+                     .dtable = k->out[EMBED_BWD_DTABLE],
                      .add = add,
-                     .n = shape_count(&call_in(k, 0)->shape),
+                     .n = shape_count(&call_in(k, EMBED_BWD_TOKENS)->shape),
                      .V = dtable->shape.dim[0],
                      .C = dtable->shape.dim[1]};
     ASSERT(shape_count(&dy->shape) == j.n * j.C && j.n <= INT32_MAX);
@@ -193,6 +197,12 @@ void cpu_kernel_POSITION_BWD(backend_context *c, const kernel_call *k) {
     scatter_run(c, k, false, true);
 }
 
-size_t cpu_embed_work_bytes(const program *p, const op *o, int n_threads) {
-    return scatter_work_bytes(shape_count(&program_get(p, o->in[0])->shape), program_get(p, o->out[0])->shape.dim[0]);
+static size_t embed_work_bytes(const program *p, const op *o, int n_threads) {
+    const value *ids = program_get(p, o->in[EMBED_BWD_TOKENS]), *dtable = program_get(p, o->out[EMBED_BWD_DTABLE]);
+    return scatter_work_bytes(shape_count(&ids->shape), dtable->shape.dim[0]);
 }
+
+const cpu_work_fn cpu_work_EMBED = cpu_no_work;
+const cpu_work_fn cpu_work_EMBED_BWD = embed_work_bytes;
+const cpu_work_fn cpu_work_EMBED_BWD_ADD = embed_work_bytes;
+const cpu_work_fn cpu_work_POSITION_BWD = embed_work_bytes;

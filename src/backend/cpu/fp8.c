@@ -37,8 +37,10 @@ void cpu_absmax(backend_context *c, const kernel_call *k, int amax, int of) {
     if (k->out[amax]) absmax(c, k->out[amax], k->out[of], shape_count(&call_out(k, of)->shape));
 }
 
+const cpu_work_fn cpu_work_ABSMAX = cpu_no_work;
+
 void cpu_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
-    absmax(c, k->out[0], k->in[0], shape_count(&call_in(k, 0)->shape));
+    absmax(c, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
 }
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
@@ -67,18 +69,20 @@ static void quantize_task(void *context, int64_t task, int thread) {
     }
 }
 
+const cpu_work_fn cpu_work_QUANTIZE = cpu_no_work;
+
 void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
-    const value *x = call_in(k, 0);
-    float amax = *(const float *)k->in[1], a = amax < 0x1p-100f ? 0x1p-100f : amax; /* NaN stays */
-    quantize_run r = {.x = k->in[0],
+    const value *x = call_in(k, QUANTIZE_X);
+    float amax = *(const float *)k->in[QUANTIZE_AMAX], a = amax < 0x1p-100f ? 0x1p-100f : amax; /* NaN stays */
+    quantize_run r = {.x = k->in[QUANTIZE_X],
                       .factor = E4M3_MOST / a,
-                      .q = k->out[0],
-                      .t = k->out[1],
+                      .q = k->out[QUANTIZE_Q],
+                      .t = k->out[QUANTIZE_T],
                       .n_rows = x->shape.dim[0],
                       .n_columns = x->shape.dim[1]};
     r.tiles_across = divide_up(r.n_columns, TILE);
     pool_run(c->threads, quantize_task, &r, r.tiles_across * divide_up(r.n_rows, TILE));
-    if (k->out[2]) *(float *)k->out[2] = a / E4M3_MOST;
+    if (k->out[QUANTIZE_SCALE]) *(float *)k->out[QUANTIZE_SCALE] = a / E4M3_MOST;
 }
 
 /* ---- the product --------------------------------------------------------------------------------------------------- */
@@ -97,11 +101,14 @@ static gemm_call linear8_call(const value *x, const value *w, const value *y) {
 }
 
 /* Scratch: that of the product, x widened, w widened. */
-size_t cpu_linear8_work_bytes(const program *p, const op *o, int n_threads) {
-    gemm_call g = linear8_call(&p->values[o->in[0]], &p->values[o->in[2]], &p->values[o->out[0]]);
+static size_t linear8_work_bytes(const program *p, const op *o, int n_threads) {
+    gemm_call g =
+        linear8_call(&p->values[o->in[LINEAR8_X]], &p->values[o->in[LINEAR8_W]], &p->values[o->out[LINEAR8_Y]]);
     size_t product = gemm_work_bytes(g.m, g.n, g.k, DTYPE_BF16, g.c_type, n_threads);
     return (size_t)(aligned((int64_t)product) + aligned(g.m * g.k * 2) + aligned(g.n * g.k * 2));
 }
+
+const cpu_work_fn cpu_work_LINEAR8 = linear8_work_bytes;
 
 typedef struct widen_run {
     const uint8_t *from;
@@ -123,16 +130,16 @@ static void widen(backend_context *c, uint16_t *to, const uint8_t *from, int64_t
 }
 
 void cpu_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */
-    gemm_call g = linear8_call(call_in(k, 0), call_in(k, 2), call_out(k, 0));
+    gemm_call g = linear8_call(call_in(k, LINEAR8_X), call_in(k, LINEAR8_W), call_out(k, LINEAR8_Y));
     size_t product = gemm_work_bytes(g.m, g.n, g.k, DTYPE_BF16, g.c_type, c->n_threads);
     uint8_t *x = (uint8_t *)k->work + aligned((int64_t)product), *w = x + aligned(g.m * g.k * 2);
-    float scale = *(const float *)k->in[1] * *(const float *)k->in[3];
-    widen(c, (uint16_t *)(void *)x, k->in[0], g.m * g.k);
-    widen(c, (uint16_t *)(void *)w, k->in[2], g.n * g.k);
+    float scale = *(const float *)k->in[LINEAR8_X_SCALE] * *(const float *)k->in[LINEAR8_W_SCALE];
+    widen(c, (uint16_t *)(void *)x, k->in[LINEAR8_X], g.m * g.k);
+    widen(c, (uint16_t *)(void *)w, k->in[LINEAR8_W], g.n * g.k);
     g.a.data = x;
     g.b.data = w;
-    g.c = k->out[0];
+    g.c = k->out[LINEAR8_Y];
     g.scale = &scale;
-    if (k->in[4]) g.bias = k->in[4], g.bias_type = call_in(k, 4)->type;
+    if (k->in[LINEAR8_B]) g.bias = k->in[LINEAR8_B], g.bias_type = call_in(k, LINEAR8_B)->type;
     gemm_run(c, &g, k->work);
 }

@@ -64,16 +64,16 @@ typedef double vec_pairs __attribute__((vector_size(16)));
 VEC_INLINE vec load_rows4(const void *const *w, dtype t, int64_t at, int i) { return (vec)load_quad(w[i], t, at); }
 #endif
 
-/* out[s] lane j = w[j][at + s]: a transpose inside every group of four lanes. */
-VEC_INLINE void load_turned(vec out[4], const void *const *w, dtype t, int64_t at) {
+/* turned[s] lane j = w[j][at + s]: a transpose inside every group of four lanes. */
+VEC_INLINE void load_turned(vec turned[4], const void *const *w, dtype t, int64_t at) {
     vec r0 = load_rows4(w, t, at, 0), r1 = load_rows4(w, t, at, 1), r2 = load_rows4(w, t, at, 2);
     vec r3 = load_rows4(w, t, at, 3);
     vec_pairs a = (vec_pairs)__builtin_shufflevector(r0, r1, EVEN), b = (vec_pairs)__builtin_shufflevector(r0, r1, ODD);
     vec_pairs c = (vec_pairs)__builtin_shufflevector(r2, r3, EVEN), d = (vec_pairs)__builtin_shufflevector(r2, r3, ODD);
-    out[0] = (vec)__builtin_shufflevector(a, c, LOW_PAIRS);
-    out[1] = (vec)__builtin_shufflevector(b, d, LOW_PAIRS);
-    out[2] = (vec)__builtin_shufflevector(a, c, HIGH_PAIRS);
-    out[3] = (vec)__builtin_shufflevector(b, d, HIGH_PAIRS);
+    turned[0] = (vec)__builtin_shufflevector(a, c, LOW_PAIRS);
+    turned[1] = (vec)__builtin_shufflevector(b, d, LOW_PAIRS);
+    turned[2] = (vec)__builtin_shufflevector(a, c, HIGH_PAIRS);
+    turned[3] = (vec)__builtin_shufflevector(b, d, HIGH_PAIRS);
 }
 
 VEC_INLINE vec load_column(const void *const *w, dtype t, int64_t at) {

@@ -6,6 +6,10 @@
  * A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
 #include "backend/cpu/gemm.h"
 
+SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+SAME_PLACE(LINEAR_W, LINEAR_DX_W, LINEAR_DW_X, LINEAR_DW_ADD_X);
+SAME_PLACE(LINEAR_Y, LINEAR_DX_DX, LINEAR_DW_DW, LINEAR_DW_ADD_DW);
+
 /* m, n, k and the operands as they lie; data pointers are the caller's. */
 static gemm_call linear_call(op_kind kind, const value *first, const value *second) {
     gemm_call g = {.a = {.type = first->type}, .b = {.type = second->type}};
@@ -34,24 +38,29 @@ static gemm_call linear_call(op_kind kind, const value *first, const value *seco
     return g;
 }
 
-size_t cpu_linear_work_bytes(const program *p, const op *o, int n_threads) {
-    gemm_call g = linear_call(o->kind, &p->values[o->in[0]], &p->values[o->in[1]]);
+static size_t linear_work_bytes(const program *p, const op *o, int n_threads) {
+    gemm_call g = linear_call(o->kind, &p->values[o->in[LINEAR_X]], &p->values[o->in[LINEAR_W]]);
     if (o->rows) return gemm_rows_work_bytes(g.m, g.n, g.k, g.a.type, n_threads);
-    return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[0]].type, n_threads);
+    return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[LINEAR_Y]].type, n_threads);
 }
 
 static void linear_run(backend_context *c, const kernel_call *k) {
-    gemm_call g = linear_call(k->op->kind, call_in(k, 0), call_in(k, 1));
-    g.a.data = k->in[0];
-    g.b.data = k->in[1];
-    g.c = k->out[0];
-    g.c_type = call_out(k, 0)->type;
-    if (k->op->kind == OP_LINEAR && k->in[2]) g.bias = k->in[2], g.bias_type = call_in(k, 2)->type;
+    gemm_call g = linear_call(k->op->kind, call_in(k, LINEAR_X), call_in(k, LINEAR_W));
+    g.a.data = k->in[LINEAR_X];
+    g.b.data = k->in[LINEAR_W];
+    g.c = k->out[LINEAR_Y];
+    g.c_type = call_out(k, LINEAR_Y)->type;
+    if (k->op->kind == OP_LINEAR && k->in[LINEAR_B]) g.bias = k->in[LINEAR_B], g.bias_type = call_in(k, LINEAR_B)->type;
     g.accumulate = k->op->kind == OP_LINEAR_DW_ADD;
     g.m = cpu_rows(k, g.m);
     if (k->rows) gemm_rows_run(c, &g, k->work);
     else gemm_run(c, &g, k->work);
 }
+
+const cpu_work_fn cpu_work_LINEAR = linear_work_bytes;
+const cpu_work_fn cpu_work_LINEAR_DX = linear_work_bytes;
+const cpu_work_fn cpu_work_LINEAR_DW = linear_work_bytes;
+const cpu_work_fn cpu_work_LINEAR_DW_ADD = linear_work_bytes;
 
 void cpu_kernel_LINEAR(backend_context *c, const kernel_call *k) { linear_run(c, k); }        /* y = */
 void cpu_kernel_LINEAR_DX(backend_context *c, const kernel_call *k) { linear_run(c, k); }     /* dx = */

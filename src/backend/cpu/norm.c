@@ -61,47 +61,65 @@ static void norm_task(void *context, int64_t task, int thread) {
     }
 }
 
-static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const value *gamma) {
-    const value *x = call_in(k, 0);
+SAME_PLACE(RMSNORM_X, LAYERNORM_X, ADD_RMSNORM_A, ADD_LAYERNORM_A);
+
+static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const value *gamma, const value *y) {
+    const value *x = call_in(k, RMSNORM_X);
     j.type = x->type;
     j.eps = k->op->attr.eps;
     j.C = shape_count(&gamma->shape);
     j.n_rows = cpu_rows(k, shape_count(&x->shape) / j.C);
     j.rows_per_task = MAX((int64_t)1, NORM_TASK_ELEMENTS / j.C);
-    ASSERT(gamma->type == x->type && call_out(k, 0)->type == x->type);
+    ASSERT(gamma->type == x->type && y->type == x->type);
     pool_run(c->threads, norm_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
 void cpu_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
-    norm_run(c, k, (norm_job){.a = k->in[0], .gamma = k->in[1], .y = k->out[0], .rstd = k->out[1]}, call_in(k, 1));
-    cpu_absmax(c, k, 2, 0);
+    norm_job j = {
+        .a = k->in[RMSNORM_X], .gamma = k->in[RMSNORM_GAMMA], .y = k->out[RMSNORM_Y], .rstd = k->out[RMSNORM_RSTD]};
+    norm_run(c, k, j, call_in(k, RMSNORM_GAMMA), call_out(k, RMSNORM_Y));
+    cpu_absmax(c, k, RMSNORM_AMAX, RMSNORM_Y);
 }
 
 void cpu_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
-    norm_job j = {
-        .a = k->in[0], .gamma = k->in[1], .beta = k->in[2], .y = k->out[0], .mean = k->out[1], .rstd = k->out[2]};
-    norm_run(c, k, j, call_in(k, 1));
-    cpu_absmax(c, k, 3, 0);
+    norm_job j = {.a = k->in[LAYERNORM_X],
+                  .gamma = k->in[LAYERNORM_GAMMA],
+                  .beta = k->in[LAYERNORM_BETA],
+                  .y = k->out[LAYERNORM_Y],
+                  .mean = k->out[LAYERNORM_MEAN],
+                  .rstd = k->out[LAYERNORM_RSTD]};
+    norm_run(c, k, j, call_in(k, LAYERNORM_GAMMA), call_out(k, LAYERNORM_Y));
+    cpu_absmax(c, k, LAYERNORM_AMAX, LAYERNORM_Y);
 }
 
 void cpu_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
-    norm_job j = {.a = k->in[0], .b = k->in[1], .gamma = k->in[2], .s = k->out[0], .y = k->out[1], .rstd = k->out[2]};
-    norm_run(c, k, j, call_in(k, 2));
-    cpu_absmax(c, k, 3, 1);
+    norm_job j = {.a = k->in[ADD_RMSNORM_A],
+                  .b = k->in[ADD_RMSNORM_B],
+                  .gamma = k->in[ADD_RMSNORM_GAMMA],
+                  .s = k->out[ADD_RMSNORM_S],
+                  .y = k->out[ADD_RMSNORM_Y],
+                  .rstd = k->out[ADD_RMSNORM_RSTD]};
+    norm_run(c, k, j, call_in(k, ADD_RMSNORM_GAMMA), call_out(k, ADD_RMSNORM_Y));
+    cpu_absmax(c, k, ADD_RMSNORM_AMAX, ADD_RMSNORM_Y);
 }
 
 void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
-    norm_job j = {.a = k->in[0],
-                  .b = k->in[1],
-                  .gamma = k->in[2],
-                  .beta = k->in[3],
-                  .s = k->out[0],
-                  .y = k->out[1],
-                  .mean = k->out[2],
-                  .rstd = k->out[3]};
-    norm_run(c, k, j, call_in(k, 2));
-    cpu_absmax(c, k, 4, 1);
+    norm_job j = {.a = k->in[ADD_LAYERNORM_A],
+                  .b = k->in[ADD_LAYERNORM_B],
+                  .gamma = k->in[ADD_LAYERNORM_GAMMA],
+                  .beta = k->in[ADD_LAYERNORM_BETA],
+                  .s = k->out[ADD_LAYERNORM_S],
+                  .y = k->out[ADD_LAYERNORM_Y],
+                  .mean = k->out[ADD_LAYERNORM_MEAN],
+                  .rstd = k->out[ADD_LAYERNORM_RSTD]};
+    norm_run(c, k, j, call_in(k, ADD_LAYERNORM_GAMMA), call_out(k, ADD_LAYERNORM_Y));
+    cpu_absmax(c, k, ADD_LAYERNORM_AMAX, ADD_LAYERNORM_Y);
 }
+
+const cpu_work_fn cpu_work_RMSNORM = cpu_no_work;
+const cpu_work_fn cpu_work_LAYERNORM = cpu_no_work;
+const cpu_work_fn cpu_work_ADD_RMSNORM = cpu_no_work;
+const cpu_work_fn cpu_work_ADD_LAYERNORM = cpu_no_work;
 
 /* ---- sums over rows ------------------------------------------------------------------------------------------ */
 
@@ -169,40 +187,48 @@ static void backward_task(void *context, int64_t block, int thread) {
     }
 }
 
+SAME_PLACE(RMSNORM_BWD_X, LAYERNORM_BWD_X);
+SAME_PLACE(RMSNORM_BWD_GAMMA, LAYERNORM_BWD_GAMMA);
+SAME_PLACE(RMSNORM_BWD_DX, LAYERNORM_BWD_DX);
+
 static int64_t backward_run(backend_context *c, const kernel_call *k, backward_job j, int lines_per_block) {
-    const value *x = call_in(k, 0), *gamma = call_in(k, 1);
+    const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     j.type = x->type;
     j.C = shape_count(&gamma->shape);
     j.n_rows = shape_count(&x->shape) / j.C;
     j.line = lines_per_block * j.C;
     j.rows_per_block = cpu_sum_block_rows(j.n_rows);
     j.lines = k->work;
-    ASSERT(gamma->type == x->type && call_out(k, 0)->type == x->type);
+    ASSERT(gamma->type == x->type && call_out(k, RMSNORM_BWD_DX)->type == x->type);
     int64_t n_blocks = cpu_sum_block_count(j.n_rows);
     pool_run(c->threads, backward_task, &j, n_blocks);
     return n_blocks;
 }
 
 void cpu_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
-    backward_job j = {
-        .x = k->in[0], .gamma = k->in[1], .rstd = k->in[2], .dy = k->in[3], .dres = k->in[4], .dx = k->out[0]};
-    int64_t n_blocks = backward_run(c, k, j, 1), C = shape_count(&call_in(k, 1)->shape);
-    cpu_finish_sums(c, k, 1, n_blocks, C, 0);
-    cpu_absmax(c, k, 2, 0);
+    backward_job j = {.x = k->in[RMSNORM_BWD_X],
+                      .gamma = k->in[RMSNORM_BWD_GAMMA],
+                      .rstd = k->in[RMSNORM_BWD_RSTD],
+                      .dy = k->in[RMSNORM_BWD_DY],
+                      .dres = k->in[RMSNORM_BWD_DRES],
+                      .dx = k->out[RMSNORM_BWD_DX]};
+    int64_t n_blocks = backward_run(c, k, j, 1), C = shape_count(&call_in(k, RMSNORM_BWD_GAMMA)->shape);
+    cpu_finish_sums(c, k, RMSNORM_BWD_DGAMMA, n_blocks, C, 0);
+    cpu_absmax(c, k, RMSNORM_BWD_AMAX, RMSNORM_BWD_DX);
 }
 
 void cpu_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
-    backward_job j = {.x = k->in[0],
-                      .gamma = k->in[1],
-                      .mean = k->in[2],
-                      .rstd = k->in[3],
-                      .dy = k->in[4],
-                      .dres = k->in[5],
-                      .dx = k->out[0]};
-    int64_t n_blocks = backward_run(c, k, j, 2), C = shape_count(&call_in(k, 1)->shape);
-    cpu_finish_sums(c, k, 1, n_blocks, 2 * C, 0);
-    cpu_finish_sums(c, k, 2, n_blocks, 2 * C, C);
-    cpu_absmax(c, k, 3, 0);
+    backward_job j = {.x = k->in[LAYERNORM_BWD_X],
+                      .gamma = k->in[LAYERNORM_BWD_GAMMA],
+                      .mean = k->in[LAYERNORM_BWD_MEAN],
+                      .rstd = k->in[LAYERNORM_BWD_RSTD],
+                      .dy = k->in[LAYERNORM_BWD_DY],
+                      .dres = k->in[LAYERNORM_BWD_DRES],
+                      .dx = k->out[LAYERNORM_BWD_DX]};
+    int64_t n_blocks = backward_run(c, k, j, 2), C = shape_count(&call_in(k, LAYERNORM_BWD_GAMMA)->shape);
+    cpu_finish_sums(c, k, LAYERNORM_BWD_DGAMMA, n_blocks, 2 * C, 0);
+    cpu_finish_sums(c, k, LAYERNORM_BWD_DBETA, n_blocks, 2 * C, C);
+    cpu_absmax(c, k, LAYERNORM_BWD_AMAX, LAYERNORM_BWD_DX);
 }
 
 typedef struct bias_job {
@@ -231,19 +257,25 @@ static void bias_task(void *context, int64_t task, int thread) {
 }
 
 void cpu_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {
-    const value *dy = call_in(k, 0);
-    bias_job j = {.type = dy->type, .dy = k->in[0], .lines = k->work, .C = shape_count(&call_out(k, 0)->shape)};
+    const value *dy = call_in(k, BIAS_GRAD_DY);
+    bias_job j = {.type = dy->type,
+                  .dy = k->in[BIAS_GRAD_DY],
+                  .lines = k->work,
+                  .C = shape_count(&call_out(k, BIAS_GRAD_DB)->shape)};
     j.n_rows = shape_count(&dy->shape) / j.C;
     j.rows_per_block = cpu_sum_block_rows(j.n_rows);
     j.n_chunks = divide_up(j.C, BIAS_COLUMNS);
     int64_t n_blocks = cpu_sum_block_count(j.n_rows);
     pool_run(c->threads, bias_task, &j, n_blocks * j.n_chunks);
-    cpu_finish_sums(c, k, 0, n_blocks, j.C, 0);
+    cpu_finish_sums(c, k, BIAS_GRAD_DB, n_blocks, j.C, 0);
 }
 
-size_t cpu_norm_work_bytes(const program *p, const op *o, int n_threads) {
+size_t cpu_sums_work_bytes(const program *p, const op *o, int n_threads) {
     int64_t n_rows, line;
     op_row_sums(p, o, &n_rows, &line);
-    if (o->kind == OP_QK_NORM_ROPE_BWD) line += o->attr.head_dim; /* one head beside each line */
     return (size_t)(cpu_sum_block_count(n_rows) * line) * sizeof(float);
 }
+
+const cpu_work_fn cpu_work_RMSNORM_BWD = cpu_sums_work_bytes;
+const cpu_work_fn cpu_work_LAYERNORM_BWD = cpu_sums_work_bytes;
+const cpu_work_fn cpu_work_BIAS_GRAD = cpu_sums_work_bytes;

@@ -12,6 +12,7 @@ enum { NORM_TASK_ELEMENTS = 32768 }; /* of the rows that one task norms */
 
 int64_t cpu_sum_block_rows(int64_t n_rows); /* rows of one block */
 int64_t cpu_sum_block_count(int64_t n_rows);
+size_t cpu_sums_work_bytes(const program *p, const op *o, int n_threads); /* of the lines of all blocks */
 /* Adds the columns of all lines, starting at `column`, into one output. */
 void cpu_finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line,
                      int64_t column);

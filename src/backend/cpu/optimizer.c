@@ -129,14 +129,16 @@ static void accumulate_task(void *context, int64_t task, int thread) {
     for (size_t at = r.begin, stop; at < r.end; at = stop) accumulate_run(j, at, stop = noise_end(j->op, at, r.end));
 }
 
+const cpu_work_fn cpu_work_ACCUMULATE = cpu_no_work;
+
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
-    const value *x = call_in(k, 0), *acc = call_out(k, 0);
+    const value *x = call_in(k, ACCUMULATE_X), *acc = call_out(k, ACCUMULATE_ACC);
     accumulate_job j = {.op = k->op,
-                        .scalars = k->in[1],
-                        .x = k->in[0],
+                        .scalars = k->in[ACCUMULATE_SCALARS],
+                        .x = k->in[ACCUMULATE_X],
                         .x_type = x->type,
                         .acc_type = acc->type,
-                        .acc = k->out[0],
+                        .acc = k->out[ACCUMULATE_ACC],
                         .cut = update_cut_for((size_t)shape_count(&acc->shape), pool_threads(c->threads))};
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
     pool_run(c->threads, accumulate_task, &j, j.cut.n_tasks);
@@ -170,13 +172,15 @@ static void parts_task(void *context, int64_t task, int thread) {
     typed_row_store(j->y + (size_t)begin * width, sum, j->type, n);
 }
 
+const cpu_work_fn cpu_work_SUM_PARTS = cpu_no_work;
+
 void cpu_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
-    parts_job j = {.type = call_in(k, 0)->type,
-                   .x = k->in[0],
-                   .parts = k->in[1],
-                   .y = k->out[0],
-                   .n = shape_count(&call_in(k, 0)->shape),
-                   .n_end = call_in(k, 1)->shape.dim[1],
+    parts_job j = {.type = call_in(k, SUM_PARTS_X)->type,
+                   .x = k->in[SUM_PARTS_X],
+                   .parts = k->in[SUM_PARTS_PARTS],
+                   .y = k->out[SUM_PARTS_Y],
+                   .n = shape_count(&call_in(k, SUM_PARTS_X)->shape),
+                   .n_end = call_in(k, SUM_PARTS_PARTS)->shape.dim[1],
                    .first = k->op->attr.first_part,
                    .n_parts = k->op->attr.n_parts};
     pool_run(c->threads, parts_task, &j, divide_up(j.n, PIECE));
@@ -316,34 +320,40 @@ static void sumsq_task(void *context, int64_t task, int thread) {
     for (size_t i = r.begin; i < r.end; i += NORM_BLOCK) j->partials[i / NORM_BLOCK] = sumsq_block(j, i);
 }
 
+const cpu_work_fn cpu_work_GRAD_SUMSQ = cpu_no_work;
+
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
-    const value *g = call_in(k, 0);
+    const value *g = call_in(k, GRAD_SUMSQ_G);
     int64_t n = shape_count(&g->shape);
     const op_attr *a = &k->op->attr;
-    ASSERT(shape_count(&call_out(k, 0)->shape) == divide_up(n, NORM_BLOCK));
-    sumsq_job j = {.g = k->in[0],
+    ASSERT(shape_count(&call_out(k, GRAD_SUMSQ_PARTIALS)->shape) == divide_up(n, NORM_BLOCK));
+    sumsq_job j = {.g = k->in[GRAD_SUMSQ_G],
                    .type = g->type,
-                   .partials = k->out[0],
+                   .partials = k->out[GRAD_SUMSQ_PARTIALS],
                    .n_counted = (size_t)(a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n),
                    .cut = update_cut_for((size_t)n, pool_threads(c->threads))};
     pool_run(c->threads, sumsq_task, &j, j.cut.n_tasks);
 }
 
+const cpu_work_fn cpu_work_NORM_SUM = cpu_no_work;
+
 /* A few thousand numbers: one thread, in order. */
 void cpu_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
-    const double *partials = k->in[0];
+    const double *partials = k->in[NORM_SUM_PARTIALS];
     double sum = 0;
-    int64_t n = shape_count(&call_in(k, 0)->shape);
+    int64_t n = shape_count(&call_in(k, NORM_SUM_PARTIALS)->shape);
     for (int64_t i = 0; i < n; i++) sum += partials[i];
-    *(double *)k->out[0] = sum;
+    *(double *)k->out[NORM_SUM_SUM] = sum;
 }
+
+const cpu_work_fn cpu_work_CLIP = cpu_no_work;
 
 /* In double to the end: the factor multiplies every gradient of the step. */
 void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {
-    const double *partials = k->in[0], *sums = k->in[1];
-    const step_scalars *s = k->in[2];
-    float *clip = k->out[0];
-    int64_t n = shape_count(&call_in(k, 0)->shape);
+    const double *partials = k->in[CLIP_PARTIALS], *sums = k->in[CLIP_SUMS];
+    const step_scalars *s = k->in[CLIP_SCALARS];
+    float *clip = k->out[CLIP_CLIP];
+    int64_t n = shape_count(&call_in(k, CLIP_PARTIALS)->shape);
     double lane[CLIP_LANES] = {0}, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
     for (int64_t i = 0; i < n; i++) lane[i % CLIP_LANES] += partials[i];
     for (int half = CLIP_LANES / 2; half > 0; half /= 2)

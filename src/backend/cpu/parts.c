@@ -7,15 +7,15 @@ enum { TASK_BYTES = 1 << 18 };
 
 typedef struct parts_job {
     const op_attr *attr;
-    const char *in;
-    char *out;
+    const char *x;
+    char *y;
     int64_t n_rows, rows_per_task;
-    size_t row_bytes, head_bytes; /* of x, the side in one piece */
+    size_t row_bytes, head_bytes; /* of the side in one piece: x, or y where attr.inverse */
 } parts_job;
 
 static void copy(const parts_job *j, size_t in_one_piece, size_t in_parts, size_t n_bytes) {
-    if (j->attr->inverse) memcpy(j->out + in_one_piece, j->in + in_parts, n_bytes);
-    else memcpy(j->out + in_parts, j->in + in_one_piece, n_bytes);
+    if (j->attr->inverse) memcpy(j->y + in_one_piece, j->x + in_parts, n_bytes);
+    else memcpy(j->y + in_parts, j->x + in_one_piece, n_bytes);
 }
 
 static void head_task(void *context, int64_t task, int thread) {
@@ -47,19 +47,25 @@ static void token_task(void *context, int64_t task, int thread) {
     }
 }
 
+SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
+SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
+
 static void run(backend_context *c, const kernel_call *k, pool_fn task) {
     const op_attr *a = &k->op->attr;
-    const value *x = a->inverse ? call_out(k, 0) : call_in(k, 0);
-    size_t width = dtype_bytes(x->type);
+    const value *whole = a->inverse ? call_out(k, HEAD_PARTS_Y) : call_in(k, HEAD_PARTS_X);
+    size_t width = dtype_bytes(whole->type);
     parts_job j = {.attr = a,
-                   .in = k->in[0],
-                   .out = k->out[0],
-                   .n_rows = x->shape.dim[0],
-                   .row_bytes = (size_t)x->shape.dim[1] * width,
+                   .x = k->in[HEAD_PARTS_X],
+                   .y = k->out[HEAD_PARTS_Y],
+                   .n_rows = whole->shape.dim[0],
+                   .row_bytes = (size_t)whole->shape.dim[1] * width,
                    .head_bytes = (size_t)a->head_dim * width};
     j.rows_per_task = MAX((int64_t)1, (int64_t)(TASK_BYTES / j.row_bytes));
     pool_run(c->threads, task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
+
+const cpu_work_fn cpu_work_HEAD_PARTS = cpu_no_work;
+const cpu_work_fn cpu_work_TOKEN_PARTS = cpu_no_work;
 
 void cpu_kernel_HEAD_PARTS(backend_context *c, const kernel_call *k) { run(c, k, head_task); }
 void cpu_kernel_TOKEN_PARTS(backend_context *c, const kernel_call *k) { run(c, k, token_task); }

@@ -58,28 +58,39 @@ typedef struct heads_job {
     int64_t n_positions, n_rows, width, rows_per_task;
 } heads_job;
 
+SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV, QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
+SAME_PLACE(QK_NORM_GQ, QK_NORM_ROPE_GQ, QK_NORM_BWD_GQ, QK_NORM_ROPE_BWD_GQ);
+SAME_PLACE(QK_NORM_GK, QK_NORM_ROPE_GK, QK_NORM_BWD_GK, QK_NORM_ROPE_BWD_GK);
+SAME_PLACE(QK_NORM_Y, QK_NORM_ROPE_Y, QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
+SAME_PLACE(QK_NORM_RSTD, QK_NORM_ROPE_RSTD);
+SAME_PLACE(QK_NORM_ROPE_TABLE, QK_NORM_ROPE_BWD_TABLE);
+SAME_PLACE(QK_NORM_ROPE_DOC, QK_NORM_ROPE_BWD_DOC);
+SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
+SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
+
 static heads_job heads_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
-    const value *qkv = call_in(k, 0);
+    const value *qkv = call_in(k, QK_NORM_QKV);
     heads_job j = {.type = qkv->type,
                    .attr = a,
-                   .qkv = k->in[0],
-                   .gq = k->in[1],
-                   .gk = k->in[2],
-                   .out = k->out[0],
+                   .qkv = k->in[QK_NORM_QKV],
+                   .gq = k->in[QK_NORM_GQ],
+                   .gk = k->in[QK_NORM_GK],
+                   .out = k->out[QK_NORM_Y],
                    .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     j.n_rows = shape_count(&qkv->shape) / j.width;
-    ASSERT(call_in(k, 1)->type == j.type && call_in(k, 2)->type == j.type && call_out(k, 0)->type == j.type);
+    ASSERT(call_in(k, QK_NORM_GQ)->type == j.type && call_in(k, QK_NORM_GK)->type == j.type &&
+           call_out(k, QK_NORM_Y)->type == j.type);
     return j;
 }
 
-/* As heads_make, with the table and doc of inputs 3 and 4. */
+/* As heads_make, with the table and doc of the ops that turn. */
 static heads_job turned_heads_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     heads_job j = heads_make(k);
-    j.table = k->in[3];
-    j.doc = k->in[4];
-    j.n_positions = call_in(k, 3)->shape.dim[0];
+    j.table = k->in[QK_NORM_ROPE_TABLE];
+    j.doc = k->in[QK_NORM_ROPE_DOC];
+    j.n_positions = call_in(k, QK_NORM_ROPE_TABLE)->shape.dim[0];
     ASSERT(j.n_rows == a->batch * a->seq_len && a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
     return j;
 }
@@ -119,7 +130,7 @@ static void heads_task(void *context, int64_t task, int thread) {
 }
 
 static void heads_run(backend_context *c, const kernel_call *k, heads_job j) {
-    j.rstd = k->out[1];
+    j.rstd = k->out[QK_NORM_RSTD];
     j.n_rows = cpu_rows(k, j.n_rows);
     j.rows_per_task = MAX((int64_t)1, NORM_TASK_ELEMENTS / j.width);
     pool_run(c->threads, heads_task, &j, divide_up(j.n_rows, j.rows_per_task));
@@ -161,20 +172,32 @@ static void heads_bwd_run(backend_context *c, const kernel_call *k, heads_job j)
     j.turned_back = j.lines + n_blocks * 2 * D;
     j.rows_per_task = cpu_sum_block_rows(j.n_rows);
     pool_run(c->threads, heads_bwd_task, &j, n_blocks);
-    cpu_finish_sums(c, k, 1, n_blocks, 2 * D, 0);
-    cpu_finish_sums(c, k, 2, n_blocks, 2 * D, D);
+    cpu_finish_sums(c, k, QK_NORM_BWD_DGQ, n_blocks, 2 * D, 0);
+    cpu_finish_sums(c, k, QK_NORM_BWD_DGK, n_blocks, 2 * D, D);
 }
 
 void cpu_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     heads_job j = heads_make(k);
-    j.rstd = k->in[3];
-    j.dy = k->in[4];
+    j.rstd = k->in[QK_NORM_BWD_RSTD];
+    j.dy = k->in[QK_NORM_BWD_DY];
     heads_bwd_run(c, k, j);
 }
 
 void cpu_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
     heads_job j = turned_heads_make(k);
-    j.rstd = k->in[5];
-    j.dy = k->in[6];
+    j.rstd = k->in[QK_NORM_ROPE_BWD_RSTD];
+    j.dy = k->in[QK_NORM_ROPE_BWD_DY];
     heads_bwd_run(c, k, j);
 }
+
+static size_t turned_work_bytes(const program *p, const op *o, int n_threads) {
+    int64_t n_rows, line;
+    op_row_sums(p, o, &n_rows, &line);
+    line += o->attr.head_dim; /* one head beside each line */
+    return (size_t)(cpu_sum_block_count(n_rows) * line) * sizeof(float);
+}
+
+const cpu_work_fn cpu_work_QK_NORM = cpu_no_work;
+const cpu_work_fn cpu_work_QK_NORM_ROPE = cpu_no_work;
+const cpu_work_fn cpu_work_QK_NORM_BWD = cpu_sums_work_bytes;
+const cpu_work_fn cpu_work_QK_NORM_ROPE_BWD = turned_work_bytes;

@@ -38,11 +38,14 @@ static void copy_columns(backend_context *c, column_copy j) {
     pool_run(c->threads, copy_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
+const cpu_work_fn cpu_work_KV_PART = cpu_no_work;
+const cpu_work_fn cpu_work_QKV_JOIN = cpu_no_work;
+
 void cpu_kernel_KV_PART(backend_context *c, const kernel_call *k) {
-    const value *qkv = call_in(k, 0), *kv = call_out(k, 0);
+    const value *qkv = call_in(k, KV_PART_QKV), *kv = call_out(k, KV_PART_KV);
     int64_t q = (int64_t)k->op->attr.n_heads * k->op->attr.head_dim;
-    copy_columns(c, (column_copy){.from = (const char *)k->in[0] + (size_t)q * dtype_bytes(qkv->type),
-                                  .to = k->out[0],
+    copy_columns(c, (column_copy){.from = (const char *)k->in[KV_PART_QKV] + (size_t)q * dtype_bytes(qkv->type),
+                                  .to = k->out[KV_PART_KV],
                                   .from_type = qkv->type,
                                   .to_type = kv->type,
                                   .n_rows = kv->shape.dim[0],
@@ -52,12 +55,12 @@ void cpu_kernel_KV_PART(backend_context *c, const kernel_call *k) {
 }
 
 void cpu_kernel_QKV_JOIN(backend_context *c, const kernel_call *k) {
-    const value *qkv = call_out(k, 0);
+    const value *qkv = call_out(k, QKV_JOIN_QKV);
     size_t column = 0;
-    for (int i = 0; i < 2; i++) { /* q, kv */
+    for (int i = QKV_JOIN_Q; i <= QKV_JOIN_KV; i++) {
         const value *part = call_in(k, i);
         copy_columns(c, (column_copy){.from = k->in[i],
-                                      .to = (char *)k->out[0] + column * dtype_bytes(qkv->type),
+                                      .to = (char *)k->out[QKV_JOIN_QKV] + column * dtype_bytes(qkv->type),
                                       .from_type = part->type,
                                       .to_type = qkv->type,
                                       .n_rows = part->shape.dim[0],

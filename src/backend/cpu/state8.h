@@ -24,14 +24,14 @@ enum { STATE8_GROUP = 16 };       /* bytes widened at once */
 enum { STATE8_VECS = STATE8_GROUP / VEC_WIDTH };
 _Static_assert(STATE_BLOCK % STATE8_GROUP == 0 && NORM_BLOCK % STATE_BLOCK == 0, "blocks are whole groups");
 
-VEC_INLINE void state8_widen(vec_u32 out[STATE8_VECS], const uint8_t *bytes) {
+VEC_INLINE void state8_widen(vec_u32 codes[STATE8_VECS], const uint8_t *bytes) {
 #if defined(__aarch64__)
     uint8x16_t b = vld1q_u8(bytes);
     uint16x8_t low = vmovl_u8(vget_low_u8(b)), high = vmovl_high_u8(b);
-    out[0] = (vec_u32)vmovl_u16(vget_low_u16(low)), out[1] = (vec_u32)vmovl_high_u16(low);
-    out[2] = (vec_u32)vmovl_u16(vget_low_u16(high)), out[3] = (vec_u32)vmovl_high_u16(high);
+    codes[0] = (vec_u32)vmovl_u16(vget_low_u16(low)), codes[1] = (vec_u32)vmovl_high_u16(low);
+    codes[2] = (vec_u32)vmovl_u16(vget_low_u16(high)), codes[3] = (vec_u32)vmovl_high_u16(high);
 #else
-    for (int i = 0; i < STATE8_GROUP; i++) out[i / VEC_WIDTH][i % VEC_WIDTH] = bytes[i];
+    for (int i = 0; i < STATE8_GROUP; i++) codes[i / VEC_WIDTH][i % VEC_WIDTH] = bytes[i];
 #endif
 }
 
@@ -39,12 +39,12 @@ VEC_INLINE void state8_widen(vec_u32 out[STATE8_VECS], const uint8_t *bytes) {
 VEC_INLINE void state8_narrow(uint8_t *m_bytes, uint8_t *v_bytes, const vec_u32 m[STATE8_VECS],
                               const vec_u32 v[STATE8_VECS]) {
 #if defined(__aarch64__)
-    const vec_u32 *in[2] = {m, v};
-    uint8_t *out[2] = {m_bytes, v_bytes};
+    const vec_u32 *codes[2] = {m, v};
+    uint8_t *bytes[2] = {m_bytes, v_bytes};
     for (int i = 0; i < 2; i++) {
-        uint16x8_t low = vuzp1q_u16((uint16x8_t)in[i][0], (uint16x8_t)in[i][1]);
-        uint16x8_t high = vuzp1q_u16((uint16x8_t)in[i][2], (uint16x8_t)in[i][3]);
-        vst1q_u8(out[i], vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high));
+        uint16x8_t low = vuzp1q_u16((uint16x8_t)codes[i][0], (uint16x8_t)codes[i][1]);
+        uint16x8_t high = vuzp1q_u16((uint16x8_t)codes[i][2], (uint16x8_t)codes[i][3]);
+        vst1q_u8(bytes[i], vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high));
     }
 #elif VEC_WIDTH == 8
     /* Packing works in halves of 128 bits: m[0], m[1], v[0] and v[1] come out with four of each in either half. */

@@ -60,16 +60,24 @@ static size_t gemm_bytes(const unembed_plan *u, int64_t rows, dtype dh, dtype dw
     return n;
 }
 
+SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H, UNEMBED_STATS_H, UNEMBED_GRAD_H);
+SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W, UNEMBED_STATS_W, UNEMBED_GRAD_W);
+SAME_PLACE(UNEMBED_LOSS_TARGETS, UNEMBED_LOSS_GRAD_TARGETS, UNEMBED_STATS_TARGETS, UNEMBED_GRAD_TARGETS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_WEIGHTS, UNEMBED_GRAD_WEIGHTS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_SCALARS, UNEMBED_GRAD_SCALARS);
+
 static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
-    const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
+    const value *h = program_get(p, o->in[UNEMBED_LOSS_H]), *w = program_get(p, o->in[UNEMBED_LOSS_W]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
     u.vocab = u.V;
     if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
     u.gradient = op_is_loss_gradient(o->kind);
-    int at_dh = o->kind == OP_UNEMBED_GRAD ? 0 : 1;
+    bool shared = o->kind == OP_UNEMBED_GRAD;
+    int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
+    int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
     dtype dh = u.gradient ? program_get(p, o->out[at_dh])->type : DTYPE_F32;
-    dtype dw = u.gradient ? program_get(p, o->out[at_dh + 1])->type : DTYPE_F32;
+    dtype dw = u.gradient ? program_get(p, o->out[at_dw])->type : DTYPE_F32;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = divide_up(u.N, u.rows);
     u.n_segments = divide_up(u.V, SEGMENT);
@@ -87,9 +95,15 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     return u;
 }
 
-size_t cpu_unembed_work_bytes(const program *p, const op *o, int n_threads) {
+static size_t unembed_work_bytes(const program *p, const op *o, int n_threads) {
     return plan_make(p, o, n_threads).n_bytes;
 }
+
+const cpu_work_fn cpu_work_UNEMBED_LOSS = unembed_work_bytes;
+const cpu_work_fn cpu_work_UNEMBED_LOSS_GRAD = unembed_work_bytes;
+const cpu_work_fn cpu_work_UNEMBED_STATS = unembed_work_bytes;
+const cpu_work_fn cpu_work_UNEMBED_GRAD = unembed_work_bytes;
+const cpu_work_fn cpu_work_UNEMBED_JOIN = cpu_no_work;
 
 /* ---- rows of logits ------------------------------------------------------------------------------------------- */
 
@@ -233,19 +247,20 @@ static void stats_task(void *context, int64_t row, int thread) {
 }
 
 /* Maximum and sum of a token over all ranks; the first of equal maxima has the lowest id. */
-static void join_stats(const double *stats, int64_t n_ranks, int64_t N, int64_t n_stats, int64_t token, double out[4]) {
-    memcpy(out, stats + token * n_stats, (size_t)n_stats * sizeof *out);
+static void join_stats(const double *stats, int64_t n_ranks, int64_t N, int64_t n_stats, int64_t token,
+                       double joined[4]) {
+    memcpy(joined, stats + token * n_stats, (size_t)n_stats * sizeof *joined);
     for (int64_t i = 1; i < n_ranks; i++) {
         const double *s = stats + (i * N + token) * n_stats;
-        out[STAT_TARGET] += s[STAT_TARGET]; /* one of them has it, the others 0 */
-        if (!(s[STAT_MAX] > out[STAT_MAX])) continue;
-        out[STAT_MAX] = s[STAT_MAX];
-        if (n_stats > STAT_ARGMAX) out[STAT_ARGMAX] = s[STAT_ARGMAX];
+        joined[STAT_TARGET] += s[STAT_TARGET]; /* one of them has it, the others 0 */
+        if (!(s[STAT_MAX] > joined[STAT_MAX])) continue;
+        joined[STAT_MAX] = s[STAT_MAX];
+        if (n_stats > STAT_ARGMAX) joined[STAT_ARGMAX] = s[STAT_ARGMAX];
     }
-    out[STAT_SUM] = 0;
+    joined[STAT_SUM] = 0;
     for (int64_t i = 0; i < n_ranks; i++) {
         const double *s = stats + (i * N + token) * n_stats;
-        out[STAT_SUM] += s[STAT_SUM] * (s[STAT_MAX] == out[STAT_MAX] ? 1 : exp(s[STAT_MAX] - out[STAT_MAX]));
+        joined[STAT_SUM] += s[STAT_SUM] * (s[STAT_MAX] == joined[STAT_MAX] ? 1 : exp(s[STAT_MAX] - joined[STAT_MAX]));
     }
 }
 
@@ -354,7 +369,7 @@ static void run_dh(backend_context *c, const unembed_run *r, const void *w, void
 static unembed_run run_make(const unembed_plan *u, const kernel_call *k) {
     char *work = k->work;
     return (unembed_run){.plan = u,
-                         .targets = k->in[2],
+                         .targets = k->in[UNEMBED_LOSS_TARGETS],
                          .logits = k->work,
                          .parts = (segment_part *)(work + u->at_parts),
                          .states = (row_state *)(work + u->at_rows)};
@@ -375,14 +390,14 @@ void cpu_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
     void *gemm_work = (char *)k->work + u.at_gemm;
-    r.losses = k->out[0];
-    r.argmax = k->out[1];
+    r.losses = k->out[UNEMBED_LOSS_LOSSES];
+    r.argmax = k->out[UNEMBED_LOSS_ARGMAX];
     for (int64_t i = 0; i < u.n_chunks; i++) {
         if (!run_chunk(&r, i) && !r.argmax) {
             memset(r.losses + r.first_row, 0, (size_t)r.n_rows * sizeof(float));
             continue;
         }
-        run_logits(c, &r, k->in[0], k->in[1], gemm_work);
+        run_logits(c, &r, k->in[UNEMBED_LOSS_H], k->in[UNEMBED_LOSS_W], gemm_work);
         pool_run(c->threads, scan_task, &r, task_count(&r));
         pool_run(c->threads, finish_task, &r, r.n_rows);
     }
@@ -392,11 +407,11 @@ void cpu_kernel_UNEMBED_STATS(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
     void *gemm_work = (char *)k->work + u.at_gemm;
-    r.stats = k->out[0];
-    r.n_stats = call_out(k, 0)->shape.dim[1];
+    r.stats = k->out[UNEMBED_STATS_STATS];
+    r.n_stats = call_out(k, UNEMBED_STATS_STATS)->shape.dim[1];
     for (int64_t i = 0; i < u.n_chunks; i++) {
         if (run_chunk(&r, i) || r.n_stats > STAT_ARGMAX) {
-            run_logits(c, &r, k->in[0], k->in[1], gemm_work);
+            run_logits(c, &r, k->in[UNEMBED_STATS_H], k->in[UNEMBED_STATS_W], gemm_work);
             pool_run(c->threads, scan_task, &r, task_count(&r));
         }
         pool_run(c->threads, stats_task, &r, r.n_rows);
@@ -406,13 +421,13 @@ void cpu_kernel_UNEMBED_STATS(backend_context *c, const kernel_call *k) {
 /* Thousands of tokens, a logarithm each: one thread. */
 void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
     (void)c;
-    const shape *s = &call_in(k, 0)->shape;
-    const int32_t *targets = k->in[1];
-    float *losses = k->out[0];
-    int32_t *argmax = k->out[1];
+    const shape *s = &call_in(k, UNEMBED_JOIN_STATS)->shape;
+    const int32_t *targets = k->in[UNEMBED_JOIN_TARGETS];
+    float *losses = k->out[UNEMBED_JOIN_LOSSES];
+    int32_t *argmax = k->out[UNEMBED_JOIN_ARGMAX];
     for (int64_t token = 0; token < s->dim[1]; token++) {
         double all[4];
-        join_stats(k->in[0], s->dim[0], s->dim[1], s->dim[2], token, all);
+        join_stats(k->in[UNEMBED_JOIN_STATS], s->dim[0], s->dim[1], s->dim[2], token, all);
         bool valid = targets[token] >= 0 && targets[token] < k->op->attr.vocab;
         losses[token] = valid ? (float)(all[STAT_MAX] + log(all[STAT_SUM]) - all[STAT_TARGET]) : 0;
         if (argmax) argmax[token] = (int32_t)all[STAT_ARGMAX];
@@ -423,10 +438,10 @@ void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
 static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, void *dh, dtype dh_type,
                               void *dw, dtype dw_type) {
     const unembed_plan *u = r->plan;
-    const void *h = k->in[0], *w = k->in[1];
-    const step_scalars *scalars = k->in[4];
+    const void *h = k->in[UNEMBED_LOSS_GRAD_H], *w = k->in[UNEMBED_LOSS_GRAD_W];
+    const step_scalars *scalars = k->in[UNEMBED_LOSS_GRAD_SCALARS];
     void *gemm_work = (char *)k->work + u->at_gemm;
-    r->weights = k->in[3];
+    r->weights = k->in[UNEMBED_LOSS_GRAD_WEIGHTS];
     r->seed = scalars->seed;
 
     bool any = false; /* something was trained on, so dw has been started */
@@ -467,34 +482,39 @@ static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_
 void cpu_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
-    r.losses = k->out[0];
-    run_loss_gradient(c, k, &r, k->out[1], call_out(k, 1)->type, k->out[2], call_out(k, 2)->type);
+    r.losses = k->out[UNEMBED_LOSS_GRAD_LOSSES];
+    run_loss_gradient(c, k, &r, k->out[UNEMBED_LOSS_GRAD_DH], call_out(k, UNEMBED_LOSS_GRAD_DH)->type,
+                      k->out[UNEMBED_LOSS_GRAD_DW], call_out(k, UNEMBED_LOSS_GRAD_DW)->type);
 }
 
 void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
-    const shape *stats = &call_in(k, 5)->shape;
-    const value *dw = call_out(k, 1);
-    r.all_stats = k->in[5];
+    const shape *stats = &call_in(k, UNEMBED_GRAD_STATS)->shape;
+    const value *dw = call_out(k, UNEMBED_GRAD_DW);
+    r.all_stats = k->in[UNEMBED_GRAD_STATS];
     r.n_ranks = stats->dim[0];
     r.n_stats = stats->dim[2];
-    run_loss_gradient(c, k, &r, k->out[0], call_out(k, 0)->type, k->out[1], dw->type);
+    run_loss_gradient(c, k, &r, k->out[UNEMBED_GRAD_DH], call_out(k, UNEMBED_GRAD_DH)->type, k->out[UNEMBED_GRAD_DW],
+                      dw->type);
     size_t row_bytes = (size_t)u.C * dtype_bytes(dw->type);
-    memset((char *)k->out[1] + (size_t)u.V * row_bytes, 0, (size_t)(dw->shape.dim[0] - u.V) * row_bytes); /* padding */
+    memset((char *)k->out[UNEMBED_GRAD_DW] + (size_t)u.V * row_bytes, 0,
+           (size_t)(dw->shape.dim[0] - u.V) * row_bytes); /* padding */
 }
 
 /* ---- loss of the step ----------------------------------------------------------------------------------------- */
+
+const cpu_work_fn cpu_work_LOSS_REDUCE = cpu_no_work;
 
 /* sums = or += those of this micro-batch, which are finished first: then adding over micro-batches and over ranks is
  * the same sum. Thousands of numbers: one thread, in order. */
 void cpu_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
     (void)c;
-    const float *losses = k->in[0], *weights = k->in[2];
-    const int32_t *targets = k->in[1];
-    const step_scalars *scalars = k->in[3];
-    double *sums = k->out[0], part[SUM_COUNT] = {0};
-    int64_t N = shape_count(&call_in(k, 0)->shape);
+    const float *losses = k->in[LOSS_REDUCE_LOSSES], *weights = k->in[LOSS_REDUCE_WEIGHTS];
+    const int32_t *targets = k->in[LOSS_REDUCE_TARGETS];
+    const step_scalars *scalars = k->in[LOSS_REDUCE_SCALARS];
+    double *sums = k->out[LOSS_REDUCE_SUMS], part[SUM_COUNT] = {0};
+    int64_t N = shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape);
     for (int64_t i = 0; i < N; i++) {
         if (targets[i] < 0) continue;
         double weight = weights ? weights[i] : 1;

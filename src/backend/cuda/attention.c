@@ -5,10 +5,13 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/launch_attention.h"
 
+SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
+SAME_PLACE(ATTENTION_DOC, ATTENTION_BWD_DOC);
+
 static launch_attention attention_of(const backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     ASSERT(a->head_dim <= ATTENTION_HEAD_DIM_MOST);
-    return (launch_attention){.type = launch_type_of(call_in(k, 0)->type),
+    return (launch_attention){.type = launch_type_of(call_in(k, ATTENTION_QKV)->type),
                               .B = a->batch,
                               .T = a->seq_len,
                               .H = a->n_heads,
@@ -16,8 +19,8 @@ static launch_attention attention_of(const backend_context *c, const kernel_call
                               .D = a->head_dim,
                               .scale = a->scale,
                               .n_multiprocessors = c->n_multiprocessors,
-                              .qkv = k->in[0],
-                              .doc = k->in[1]};
+                              .qkv = k->in[ATTENTION_QKV],
+                              .doc = k->in[ATTENTION_DOC]};
 }
 
 typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } attention_kernels;
@@ -48,8 +51,8 @@ static CUtensorMap map_of(const launch_attention *a, const void *rows, int64_t w
 
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(c, k);
-    a.y = k->out[0];
-    a.lse = k->out[1];
+    a.y = k->out[ATTENTION_Y];
+    a.lse = k->out[ATTENTION_LSE];
     attention_kernels kernels = kernels_for(c, &a);
     if (kernels == KERNELS_PLAIN) launch_attention_plain(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma(&a, c->stream);
@@ -61,10 +64,10 @@ void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
 /* dqkv = (written in full) */
 void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(c, k);
-    a.y = k->in[2];
-    a.lse = k->in[3];
-    a.dy = k->in[4];
-    a.dqkv = k->out[0];
+    a.y = k->in[ATTENTION_BWD_Y];
+    a.lse = k->in[ATTENTION_BWD_LSE];
+    a.dy = k->in[ATTENTION_BWD_DY];
+    a.dqkv = k->out[ATTENTION_BWD_DQKV];
     a.delta = k->work;
     launch_attention_delta(&a, c->stream);
     attention_kernels kernels = kernels_for(c, &a);

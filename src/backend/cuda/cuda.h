@@ -25,11 +25,13 @@ struct backend_context {
     struct links *links;      /* links.c: groups of ranks; NULL: this rank is alone, or its messages are the host's */
 };
 
-/* The kernels of the table, one per op: unpack and launch. */
+/* One per op: unpack and launch. An op without one does not link. */
 #define COMM_OP(id, in, out, inplace, doc)
 #define RING_OP(id, in, out, inplace, doc)
 #define OP(id, in, out, inplace, doc) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
 #include "program/ops.def"
 #undef OP
+
+extern const kernel_fn cuda_kernels[OP_COUNT];
 
 launch_type launch_type_of(dtype t);

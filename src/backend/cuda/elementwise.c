@@ -4,55 +4,57 @@
 #include "backend/cuda/launch_elementwise.h"
 
 void cuda_kernel_ADD(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, 0);
-    ASSERT(call_in(k, 0)->type == y->type && call_in(k, 1)->type == y->type);
-    launch_add(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], shape_row_count(&y->shape),
-               shape_row_length(&y->shape), k->rows);
+    const value *y = call_out(k, ADD_Y);
+    ASSERT(call_in(k, ADD_A)->type == y->type && call_in(k, ADD_B)->type == y->type);
+    launch_add(c->stream, launch_type_of(y->type), k->out[ADD_Y], k->in[ADD_A], k->in[ADD_B],
+               shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_GELU(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, 0);
-    ASSERT(call_in(k, 0)->type == y->type);
-    launch_gelu(c->stream, launch_type_of(y->type), k->out[0], k->in[0], shape_row_count(&y->shape),
+    const value *y = call_out(k, GELU_Y);
+    ASSERT(call_in(k, GELU_X)->type == y->type);
+    launch_gelu(c->stream, launch_type_of(y->type), k->out[GELU_Y], k->in[GELU_X], shape_row_count(&y->shape),
                 shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
-    const value *dx = call_out(k, 0);
-    ASSERT(call_in(k, 0)->type == dx->type && call_in(k, 1)->type == dx->type);
-    launch_gelu_bwd(c->stream, launch_type_of(dx->type), k->out[0], k->in[0], k->in[1], shape_count(&dx->shape));
+    const value *dx = call_out(k, GELU_BWD_DX);
+    ASSERT(call_in(k, GELU_BWD_X)->type == dx->type && call_in(k, GELU_BWD_DY)->type == dx->type);
+    launch_gelu_bwd(c->stream, launch_type_of(dx->type), k->out[GELU_BWD_DX], k->in[GELU_BWD_X], k->in[GELU_BWD_DY],
+                    shape_count(&dx->shape));
 }
 
 void cuda_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, 0), *b = call_in(k, 1);
-    ASSERT(call_in(k, 0)->type == y->type && b->type == y->type &&
+    const value *y = call_out(k, ADD_BIAS_Y), *b = call_in(k, ADD_BIAS_B);
+    ASSERT(call_in(k, ADD_BIAS_X)->type == y->type && b->type == y->type &&
            shape_count(&b->shape) == shape_row_length(&y->shape));
-    launch_add_bias(c->stream, launch_type_of(y->type), k->out[0], k->in[0], k->in[1], shape_row_count(&y->shape),
-                    shape_row_length(&y->shape), k->rows);
+    launch_add_bias(c->stream, launch_type_of(y->type), k->out[ADD_BIAS_Y], k->in[ADD_BIAS_X], k->in[ADD_BIAS_B],
+                    shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
-    const value *gu = call_in(k, 0), *y = call_out(k, 0);
+    const value *gu = call_in(k, SWIGLU_GU), *y = call_out(k, SWIGLU_Y);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    launch_swiglu(c->stream, launch_type_of(y->type), k->out[0], k->out[1], k->in[0], shape_row_count(&y->shape),
-                  shape_row_length(&y->shape), k->rows);
+    launch_swiglu(c->stream, launch_type_of(y->type), k->out[SWIGLU_Y], k->out[SWIGLU_AMAX], k->in[SWIGLU_GU],
+                  shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows);
 }
 
 void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
-    const value *gu = call_in(k, 0), *dy = call_in(k, 1);
-    ASSERT(gu->type == dy->type && call_out(k, 0)->type == gu->type);
+    const value *gu = call_in(k, SWIGLU_BWD_GU), *dy = call_in(k, SWIGLU_BWD_DY);
+    ASSERT(gu->type == dy->type && call_out(k, SWIGLU_BWD_DGU)->type == gu->type);
     ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
-    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[0], k->out[1], k->in[0], k->in[1],
-                      shape_row_count(&dy->shape), shape_row_length(&dy->shape));
+    launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[SWIGLU_BWD_DGU], k->out[SWIGLU_BWD_AMAX],
+                      k->in[SWIGLU_BWD_GU], k->in[SWIGLU_BWD_DY], shape_row_count(&dy->shape),
+                      shape_row_length(&dy->shape));
 }
 
 void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
-    const value *qkv = call_in(k, 0), *table = call_in(k, 1);
+    const value *qkv = call_in(k, ROPE_QKV), *table = call_in(k, ROPE_TABLE);
     const op_attr *a = &k->op->attr;
-    launch_rope_args r = {.y = k->out[0],
-                          .qkv = k->in[0],
-                          .table = k->in[1],
-                          .doc = k->in[2],
+    launch_rope_args r = {.y = k->out[ROPE_Y],
+                          .qkv = k->in[ROPE_QKV],
+                          .table = k->in[ROPE_TABLE],
+                          .doc = k->in[ROPE_DOC],
                           .rows = k->rows,
                           .n_rows = a->batch * a->seq_len,
                           .seq_len = a->seq_len,
@@ -61,33 +63,33 @@ void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
                           .n_kept = a->n_kv_heads,
                           .head_dim = a->head_dim,
                           .sign = a->inverse ? -1.0f : 1.0f};
-    ASSERT(call_out(k, 0)->type == qkv->type && a->head_dim % 2 == 0 && r.n_positions >= a->seq_len);
+    ASSERT(call_out(k, ROPE_Y)->type == qkv->type && a->head_dim % 2 == 0 && r.n_positions >= a->seq_len);
     ASSERT(shape_count(&qkv->shape) == r.n_rows * (r.n_turned + r.n_kept) * a->head_dim);
     launch_rope(c->stream, launch_type_of(qkv->type), &r);
 }
 
 /* The frequencies are those of the host, to the bit; the device multiplies and takes sine and cosine. */
 void cuda_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
-    const shape *s = &call_out(k, 0)->shape;
+    const shape *s = &call_out(k, ROPE_TABLE_TABLE)->shape;
     int head_dim = (int)s->dim[1], half = head_dim / 2;
     for (int first = 0; first < half; first += ROPE_FREQUENCIES) {
         double frequencies[ROPE_FREQUENCIES];
         int n = MIN((int)ROPE_FREQUENCIES, half - first);
         for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(&k->op->attr.rope, head_dim, first + i);
-        launch_rope_table(c->stream, k->out[0], s->dim[0], half, first, n, frequencies);
+        launch_rope_table(c->stream, k->out[ROPE_TABLE_TABLE], s->dim[0], half, first, n, frequencies);
     }
 }
 
 void cuda_kernel_CAST(backend_context *c, const kernel_call *k) {
-    const value *x = call_in(k, 0), *y = call_out(k, 0);
+    const value *x = call_in(k, CAST_X), *y = call_out(k, CAST_Y);
     ASSERT(shape_count(&x->shape) == shape_count(&y->shape));
-    launch_cast(c->stream, launch_type_of(y->type), launch_type_of(x->type), k->out[0], k->in[0],
+    launch_cast(c->stream, launch_type_of(y->type), launch_type_of(x->type), k->out[CAST_Y], k->in[CAST_X],
                 shape_count(&y->shape));
 }
 
 /* Between places of this device. Errors of a queued copy are found where the stream is next waited for. */
 void cuda_kernel_COPY(backend_context *c, const kernel_call *k) {
-    size_t n_bytes = value_bytes(call_out(k, 0));
-    ASSERT(value_bytes(call_in(k, 0)) == n_bytes);
-    cudaMemcpyAsync(k->out[0], k->in[0], n_bytes, cudaMemcpyDeviceToDevice, c->stream);
+    size_t n_bytes = value_bytes(call_out(k, COPY_Y));
+    ASSERT(value_bytes(call_in(k, COPY_X)) == n_bytes);
+    cudaMemcpyAsync(k->out[COPY_Y], k->in[COPY_X], n_bytes, cudaMemcpyDeviceToDevice, c->stream);
 }

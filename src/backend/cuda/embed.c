@@ -10,15 +10,15 @@ static launch_ids ids_of(const op_attr *a, int64_t V) {
 }
 
 void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
-    const value *table = call_in(k, 1), *x = call_out(k, 0);
+    const value *table = call_in(k, EMBED_TABLE), *x = call_out(k, EMBED_X);
     const op_attr *o = &k->op->attr;
-    launch_embed_args a = {.x = k->out[0],
-                           .tokens = k->in[0],
-                           .table = k->in[1],
-                           .doc = k->in[2],
-                           .positions = k->in[3],
+    launch_embed_args a = {.x = k->out[EMBED_X],
+                           .tokens = k->in[EMBED_TOKENS],
+                           .table = k->in[EMBED_TABLE],
+                           .doc = k->in[EMBED_DOC],
+                           .positions = k->in[EMBED_POSITIONS],
                            .rows = k->rows,
-                           .n = shape_count(&call_in(k, 0)->shape),
+                           .n = shape_count(&call_in(k, EMBED_TOKENS)->shape),
                            .C = table->shape.dim[1],
                            .seq_len = o->seq_len,
                            .ids = ids_of(o, table->shape.dim[0])};
@@ -26,19 +26,23 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
     a.n_tokens = o->n_tokens > 0 ? o->n_tokens : a.n;
     ASSERT(x->type == table->type && shape_count(&x->shape) == a.n * a.C);
     if (a.positions) {
-        ASSERT(call_in(k, 3)->type == table->type && a.seq_len > 0);
-        a.n_positions = call_in(k, 3)->shape.dim[0];
+        ASSERT(call_in(k, EMBED_POSITIONS)->type == table->type && a.seq_len > 0);
+        a.n_positions = call_in(k, EMBED_POSITIONS)->shape.dim[0];
     }
     launch_embed(c->stream, launch_type_of(table->type), &a);
 }
 
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY, POSITION_BWD_DY);
+SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE, POSITION_BWD_DTABLE);
+
 static void scatter_run(backend_context *c, const kernel_call *k, bool add, int64_t seq_len) {
-    const value *dy = call_in(k, 1), *dtable = call_out(k, 0);
-    launch_scatter_args a = {.dtable = k->out[0],
+    const value *dy = call_in(k, EMBED_BWD_DY), *dtable = call_out(k, EMBED_BWD_DTABLE);
+    launch_scatter_args a = {.dtable = k->out[EMBED_BWD_DTABLE],
                              .work = k->work,
-                             .dy = k->in[1],
-                             .ids = k->in[0],
-                             .n = shape_count(&call_in(k, 0)->shape),
+                             .dy = k->in[EMBED_BWD_DY],
+                             .ids = k->in[EMBED_BWD_TOKENS],
+                             .n = shape_count(&call_in(k, EMBED_BWD_TOKENS)->shape),
                              .V = dtable->shape.dim[0],
                              .C = dtable->shape.dim[1],
                              .seq_len = seq_len,

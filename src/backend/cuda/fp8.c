@@ -4,18 +4,18 @@
 #include "backend/cuda/launch_fp8.h"
 
 void cuda_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
-    ASSERT(call_in(k, 0)->type == DTYPE_BF16);
-    launch_absmax(c->stream, k->out[0], k->in[0], shape_count(&call_in(k, 0)->shape));
+    ASSERT(call_in(k, ABSMAX_X)->type == DTYPE_BF16);
+    launch_absmax(c->stream, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
 }
 
 void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
-    const value *x = call_in(k, 0);
-    ASSERT(x->type == DTYPE_BF16 && x->shape.rank == 2 && (k->out[0] || k->out[1]));
-    launch_quantize_args a = {.x = k->in[0],
-                              .amax = k->in[1],
-                              .q = k->out[0],
-                              .t = k->out[1],
-                              .scale = k->out[2],
+    const value *x = call_in(k, QUANTIZE_X);
+    ASSERT(x->type == DTYPE_BF16 && x->shape.rank == 2 && (k->out[QUANTIZE_Q] || k->out[QUANTIZE_T]));
+    launch_quantize_args a = {.x = k->in[QUANTIZE_X],
+                              .amax = k->in[QUANTIZE_AMAX],
+                              .q = k->out[QUANTIZE_Q],
+                              .t = k->out[QUANTIZE_T],
+                              .scale = k->out[QUANTIZE_SCALE],
                               .n_rows = x->shape.dim[0],
                               .n_columns = x->shape.dim[1]};
     launch_quantize(c->stream, &a);
@@ -23,12 +23,12 @@ void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, s
 
 void cuda_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */
     gemm_call g = {.q = linear8_product(k->program, k->op),
-                   .a = k->in[0],
-                   .a_scale = k->in[1],
-                   .b = k->in[2],
-                   .b_scale = k->in[3],
-                   .bias = k->in[4],
-                   .c = k->out[0],
+                   .a = k->in[LINEAR8_X],
+                   .a_scale = k->in[LINEAR8_X_SCALE],
+                   .b = k->in[LINEAR8_W],
+                   .b_scale = k->in[LINEAR8_W_SCALE],
+                   .bias = k->in[LINEAR8_B],
+                   .c = k->out[LINEAR8_Y],
                    .work = k->work};
     gemm_launch(c, &g);
 }

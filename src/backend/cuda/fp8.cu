@@ -64,13 +64,13 @@ DEVICE uint2 e4m3_pack(uint4 raw, float factor) {
 }
 
 /* Four rows of four bytes become four columns of them. */
-DEVICE void turn(uint32_t out[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+DEVICE void turn(uint32_t turned[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     uint32_t low_ab = __byte_perm(a, b, 0x5140), high_ab = __byte_perm(a, b, 0x7362); /* a0 b0 a1 b1, a2 b2 a3 b3 */
     uint32_t low_cd = __byte_perm(c, d, 0x5140), high_cd = __byte_perm(c, d, 0x7362);
-    out[0] = __byte_perm(low_ab, low_cd, 0x5410);
-    out[1] = __byte_perm(low_ab, low_cd, 0x7632);
-    out[2] = __byte_perm(high_ab, high_cd, 0x5410);
-    out[3] = __byte_perm(high_ab, high_cd, 0x7632);
+    turned[0] = __byte_perm(low_ab, low_cd, 0x5410);
+    turned[1] = __byte_perm(low_ab, low_cd, 0x7632);
+    turned[2] = __byte_perm(high_ab, high_cd, 0x5410);
+    turned[3] = __byte_perm(high_ab, high_cd, 0x7632);
 }
 
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
@@ -106,11 +106,11 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
         if constexpr (TURNED) {
 #pragma unroll
             for (int w = 0; w < 4; w++) {
-                uint32_t out[4];
-                turn(out, word[0][w], word[1][w], word[2][w], word[3][w]);
+                uint32_t turned[4];
+                turn(turned, word[0][w], word[1][w], word[2][w], word[3][w]);
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    columns[group_at(across * COLUMNS + w * 4 + e, down / 4) + down % 4] = out[e];
+                    columns[group_at(across * COLUMNS + w * 4 + e, down / 4) + down % 4] = turned[e];
             }
             __syncthreads();
 #pragma unroll

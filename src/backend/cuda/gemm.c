@@ -14,6 +14,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/launch_gemm.h"
+#include "backend/cuda/work.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -385,19 +386,7 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
                    E4M3_CAPABILITY / 10, E4M3_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
     all->measuring = true;
     all->rc = OK;
-    switch (k->op->kind) {
-    case OP_LINEAR: cuda_kernel_LINEAR(c, k); break;
-    case OP_LINEAR_DX: cuda_kernel_LINEAR_DX(c, k); break;
-    case OP_LINEAR_DW: cuda_kernel_LINEAR_DW(c, k); break;
-    case OP_LINEAR8: cuda_kernel_LINEAR8(c, k); break;
-    case OP_LINEAR_DW_ADD: cuda_kernel_LINEAR_DW_ADD(c, k); break;
-    case OP_UNEMBED_LOSS: cuda_kernel_UNEMBED_LOSS(c, k); break;
-    case OP_UNEMBED_LOSS_GRAD: cuda_kernel_UNEMBED_LOSS_GRAD(c, k); break;
-    case OP_UNEMBED_STATS: cuda_kernel_UNEMBED_STATS(c, k); break;
-    case OP_UNEMBED_GRAD: cuda_kernel_UNEMBED_GRAD(c, k); break;
-    case OP_UNEMBED_LOGITS: cuda_kernel_UNEMBED_LOGITS(c, k); break;
-    default: break;
-    }
+    if (cuda_has_products(k->op->kind)) cuda_kernels[k->op->kind](c, k);
     all->measuring = false;
     TRY(all->rc);
     cudaError_t rc = cudaStreamSynchronize(c->stream);

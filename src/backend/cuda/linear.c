@@ -5,10 +5,17 @@
  * the algorithm and every row's bits. */
 #include "backend/cuda/gemm.h"
 
+SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+SAME_PLACE(LINEAR_W, LINEAR_DX_W, LINEAR_DW_X, LINEAR_DW_ADD_X);
+SAME_PLACE(LINEAR_Y, LINEAR_DX_DX, LINEAR_DW_DW, LINEAR_DW_ADD_DW);
+
 static void linear_run(backend_context *c, const kernel_call *k) {
-    gemm_call g = {
-        .q = linear_product(k->program, k->op), .a = k->in[0], .b = k->in[1], .c = k->out[0], .work = k->work};
-    if (g.q.bias) g.bias = k->in[2];
+    gemm_call g = {.q = linear_product(k->program, k->op),
+                   .a = k->in[LINEAR_X],
+                   .b = k->in[LINEAR_W],
+                   .c = k->out[LINEAR_Y],
+                   .work = k->work};
+    if (g.q.bias) g.bias = k->in[LINEAR_B];
     gemm_launch(c, &g);
 }
 

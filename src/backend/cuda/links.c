@@ -207,9 +207,14 @@ static void slice_of(const link_call *l, int index, size_t *first, size_t *n) {
     *n = count / ranks + (i < count % ranks);
 }
 
+SAME_PLACE(ALL_GATHER_X, REDUCE_SCATTER_X, ALL_REDUCE_X, ALL_TO_ALL_X);
+SAME_PLACE(ALL_GATHER_X, SHIFT_X, SEND_X);
+SAME_PLACE(ALL_GATHER_Y, REDUCE_SCATTER_ACC, ALL_REDUCE_Y, ALL_TO_ALL_Y);
+SAME_PLACE(ALL_GATHER_Y, SHIFT_Y, RECV_Y);
+
 static void sum_parts(const link_call *l, size_t first, size_t at, size_t n, size_t stride, char *out) {
     const op *o = l->k->op;
-    dtype type = call_in(l->k, 0)->type;
+    dtype type = call_in(l->k, ALL_GATHER_X)->type;
     launch_rank_sum a = {.out = out,
                          .mine = l->x + (first + at) * l->element,
                          .others = l->work,
@@ -217,7 +222,7 @@ static void sum_parts(const link_call *l, size_t first, size_t at, size_t n, siz
                          .stride = (int64_t)stride,
                          .n_parts = l->group->n,
                          .own = l->group->index,
-                         .scalars = o->kind == OP_REDUCE_SCATTER ? l->k->in[1] : NULL};
+                         .scalars = o->kind == OP_REDUCE_SCATTER ? l->k->in[REDUCE_SCATTER_SCALARS] : NULL};
     if (type == DTYPE_F64) {
         launch_rank_sum_f64(l->stream, &a);
     } else if (type == DTYPE_BF16 && a.scalars) {
@@ -284,15 +289,17 @@ static void run_call(const link_call *l) {
 
 static link_call call_make(backend_context *c, const kernel_call *k) {
     const op *o = k->op;
-    const value *x = o->in[0] ? call_in(k, 0) : NULL, *y = o->out[0] ? call_out(k, 0) : NULL;
+    /* RECV has no x, and SEND no y. */
+    const value *x = o->in[ALL_GATHER_X] ? call_in(k, ALL_GATHER_X) : NULL;
+    const value *y = o->out[ALL_GATHER_Y] ? call_out(k, ALL_GATHER_Y) : NULL;
     link_group *group = &c->links->groups[o->attr.axis];
     return (link_call){.k = k,
                        .group = group,
                        .nccl = atomic_load(&group->nccl),
                        .stream = c->stream,
                        .links = c->links,
-                       .x = k->in[0],
-                       .y = k->out[0],
+                       .x = k->in[ALL_GATHER_X],
+                       .y = k->out[ALL_GATHER_Y],
                        .work = k->work,
                        .x_bytes = x ? value_bytes(x) : 0,
                        .y_bytes = y ? value_bytes(y) : 0,

@@ -6,56 +6,61 @@
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args a, const value *gamma) {
-    const value *x = call_in(k, 0);
+SAME_PLACE(RMSNORM_X, LAYERNORM_X, ADD_RMSNORM_A, ADD_LAYERNORM_A);
+
+static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args a, const value *gamma, const value *y) {
+    const value *x = call_in(k, RMSNORM_X);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
     a.rows = k->rows;
     a.eps = k->op->attr.eps;
-    ASSERT(gamma->type == x->type && call_out(k, 0)->type == x->type);
+    ASSERT(gamma->type == x->type && y->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
     launch_norm(c->stream, launch_type_of(x->type), &a);
 }
 
 void cuda_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
-    norm_run(c, k,
-             (launch_norm_args){.a = k->in[0], .gamma = k->in[1], .y = k->out[0], .rstd = k->out[1], .amax = k->out[2]},
-             call_in(k, 1));
+    launch_norm_args a = {.a = k->in[RMSNORM_X],
+                          .gamma = k->in[RMSNORM_GAMMA],
+                          .y = k->out[RMSNORM_Y],
+                          .rstd = k->out[RMSNORM_RSTD],
+                          .amax = k->out[RMSNORM_AMAX]};
+    norm_run(c, k, a, call_in(k, RMSNORM_GAMMA), call_out(k, RMSNORM_Y));
 }
 
 void cuda_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[0],
-                          .gamma = k->in[1],
-                          .beta = k->in[2],
-                          .y = k->out[0],
-                          .mean = k->out[1],
-                          .rstd = k->out[2],
-                          .amax = k->out[3]};
-    norm_run(c, k, a, call_in(k, 1));
+    launch_norm_args a = {.a = k->in[LAYERNORM_X],
+                          .gamma = k->in[LAYERNORM_GAMMA],
+                          .beta = k->in[LAYERNORM_BETA],
+                          .y = k->out[LAYERNORM_Y],
+                          .mean = k->out[LAYERNORM_MEAN],
+                          .rstd = k->out[LAYERNORM_RSTD],
+                          .amax = k->out[LAYERNORM_AMAX]};
+    norm_run(c, k, a, call_in(k, LAYERNORM_GAMMA), call_out(k, LAYERNORM_Y));
 }
 
 void cuda_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[0],
-                          .b = k->in[1],
-                          .gamma = k->in[2],
-                          .s = k->out[0],
-                          .y = k->out[1],
-                          .rstd = k->out[2],
-                          .amax = k->out[3]};
-    norm_run(c, k, a, call_in(k, 2));
+    launch_norm_args a = {.a = k->in[ADD_RMSNORM_A],
+                          .b = k->in[ADD_RMSNORM_B],
+                          .gamma = k->in[ADD_RMSNORM_GAMMA],
+                          .s = k->out[ADD_RMSNORM_S],
+                          .y = k->out[ADD_RMSNORM_Y],
+                          .rstd = k->out[ADD_RMSNORM_RSTD],
+                          .amax = k->out[ADD_RMSNORM_AMAX]};
+    norm_run(c, k, a, call_in(k, ADD_RMSNORM_GAMMA), call_out(k, ADD_RMSNORM_Y));
 }
 
 void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[0],
-                          .b = k->in[1],
-                          .gamma = k->in[2],
-                          .beta = k->in[3],
-                          .s = k->out[0],
-                          .y = k->out[1],
-                          .mean = k->out[2],
-                          .rstd = k->out[3],
-                          .amax = k->out[4]};
-    norm_run(c, k, a, call_in(k, 2));
+    launch_norm_args a = {.a = k->in[ADD_LAYERNORM_A],
+                          .b = k->in[ADD_LAYERNORM_B],
+                          .gamma = k->in[ADD_LAYERNORM_GAMMA],
+                          .beta = k->in[ADD_LAYERNORM_BETA],
+                          .s = k->out[ADD_LAYERNORM_S],
+                          .y = k->out[ADD_LAYERNORM_Y],
+                          .mean = k->out[ADD_LAYERNORM_MEAN],
+                          .rstd = k->out[ADD_LAYERNORM_RSTD],
+                          .amax = k->out[ADD_LAYERNORM_AMAX]};
+    norm_run(c, k, a, call_in(k, ADD_LAYERNORM_GAMMA), call_out(k, ADD_LAYERNORM_Y));
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -68,59 +73,68 @@ static void add_lines(backend_context *c, const kernel_call *k, int output, int6
                      shape_count(&v->shape));
 }
 
+SAME_PLACE(RMSNORM_BWD_X, LAYERNORM_BWD_X);
+SAME_PLACE(RMSNORM_BWD_GAMMA, LAYERNORM_BWD_GAMMA);
+SAME_PLACE(RMSNORM_BWD_DX, LAYERNORM_BWD_DX);
+
 static launch_norm_bwd_args backward_run(backend_context *c, const kernel_call *k, launch_norm_bwd_args a) {
-    const value *x = call_in(k, 0), *gamma = call_in(k, 1);
+    const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
     a.lines = k->work;
-    ASSERT(gamma->type == x->type && call_out(k, 0)->type == x->type);
+    ASSERT(gamma->type == x->type && call_out(k, RMSNORM_BWD_DX)->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
     launch_norm_bwd(c->stream, launch_type_of(x->type), &a);
     return a;
 }
 
 void cuda_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
-    launch_norm_bwd_args a = {.x = k->in[0],
-                              .gamma = k->in[1],
-                              .rstd = k->in[2],
-                              .dy = k->in[3],
-                              .dres = k->in[4],
-                              .dx = k->out[0],
-                              .amax = k->out[2]};
+    launch_norm_bwd_args a = {.x = k->in[RMSNORM_BWD_X],
+                              .gamma = k->in[RMSNORM_BWD_GAMMA],
+                              .rstd = k->in[RMSNORM_BWD_RSTD],
+                              .dy = k->in[RMSNORM_BWD_DY],
+                              .dres = k->in[RMSNORM_BWD_DRES],
+                              .dx = k->out[RMSNORM_BWD_DX],
+                              .amax = k->out[RMSNORM_BWD_AMAX]};
     a = backward_run(c, k, a);
-    add_lines(c, k, 1, sum_block_count(a.n_rows), a.C, 0);
+    add_lines(c, k, RMSNORM_BWD_DGAMMA, sum_block_count(a.n_rows), a.C, 0);
 }
 
 void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
-    launch_norm_bwd_args a = {.x = k->in[0],
-                              .gamma = k->in[1],
-                              .mean = k->in[2],
-                              .rstd = k->in[3],
-                              .dy = k->in[4],
-                              .dres = k->in[5],
-                              .dx = k->out[0],
-                              .amax = k->out[3]};
+    launch_norm_bwd_args a = {.x = k->in[LAYERNORM_BWD_X],
+                              .gamma = k->in[LAYERNORM_BWD_GAMMA],
+                              .mean = k->in[LAYERNORM_BWD_MEAN],
+                              .rstd = k->in[LAYERNORM_BWD_RSTD],
+                              .dy = k->in[LAYERNORM_BWD_DY],
+                              .dres = k->in[LAYERNORM_BWD_DRES],
+                              .dx = k->out[LAYERNORM_BWD_DX],
+                              .amax = k->out[LAYERNORM_BWD_AMAX]};
     a = backward_run(c, k, a);
-    add_lines(c, k, 1, sum_block_count(a.n_rows), 2 * a.C, 0);
-    add_lines(c, k, 2, sum_block_count(a.n_rows), 2 * a.C, a.C);
+    add_lines(c, k, LAYERNORM_BWD_DGAMMA, sum_block_count(a.n_rows), 2 * a.C, 0);
+    add_lines(c, k, LAYERNORM_BWD_DBETA, sum_block_count(a.n_rows), 2 * a.C, a.C);
 }
 
 void cuda_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {
-    const value *dy = call_in(k, 0);
-    int64_t C = shape_count(&call_out(k, 0)->shape), n_rows = shape_count(&dy->shape) / C;
-    launch_bias_lines(c->stream, launch_type_of(dy->type), k->work, k->in[0], n_rows, C);
-    add_lines(c, k, 0, bias_block_count(n_rows), C, 0);
+    const value *dy = call_in(k, BIAS_GRAD_DY);
+    int64_t C = shape_count(&call_out(k, BIAS_GRAD_DB)->shape), n_rows = shape_count(&dy->shape) / C;
+    launch_bias_lines(c->stream, launch_type_of(dy->type), k->work, k->in[BIAS_GRAD_DY], n_rows, C);
+    add_lines(c, k, BIAS_GRAD_DB, bias_block_count(n_rows), C, 0);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
+SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV, QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
+SAME_PLACE(QK_NORM_GQ, QK_NORM_ROPE_GQ, QK_NORM_BWD_GQ, QK_NORM_ROPE_BWD_GQ);
+SAME_PLACE(QK_NORM_GK, QK_NORM_ROPE_GK, QK_NORM_BWD_GK, QK_NORM_ROPE_BWD_GK);
+SAME_PLACE(QK_NORM_Y, QK_NORM_ROPE_Y, QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
+
 static launch_heads_args heads_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
-    const value *qkv = call_in(k, 0);
-    launch_heads_args h = {.qkv = k->in[0],
-                           .gq = k->in[1],
-                           .gk = k->in[2],
-                           .y = k->out[0],
+    const value *qkv = call_in(k, QK_NORM_QKV);
+    launch_heads_args h = {.qkv = k->in[QK_NORM_QKV],
+                           .gq = k->in[QK_NORM_GQ],
+                           .gk = k->in[QK_NORM_GK],
+                           .y = k->out[QK_NORM_Y],
                            .rows = k->rows,
                            .n_q = a->n_heads,
                            .n_k = a->n_kv_heads,
@@ -128,34 +142,37 @@ static launch_heads_args heads_make(const kernel_call *k) {
                            .D = a->head_dim,
                            .eps = a->eps};
     h.n_rows = shape_count(&qkv->shape) / ((int64_t)(h.n_q + h.n_k + h.n_v) * h.D);
-    ASSERT(call_in(k, 1)->type == qkv->type && call_in(k, 2)->type == qkv->type && call_out(k, 0)->type == qkv->type);
+    ASSERT(call_in(k, QK_NORM_GQ)->type == qkv->type && call_in(k, QK_NORM_GK)->type == qkv->type &&
+           call_out(k, QK_NORM_Y)->type == qkv->type);
     ASSERT((size_t)h.D * dtype_bytes(qkv->type) <= NORM_HEAD_BYTES_MAX);
     return h;
 }
 
 void cuda_kernel_QK_NORM(backend_context *c, const kernel_call *k) {
     launch_heads_args h = heads_make(k);
-    h.rstd = k->out[1];
-    launch_qk_norm(c->stream, launch_type_of(call_in(k, 0)->type), &h);
+    h.rstd = k->out[QK_NORM_RSTD];
+    launch_qk_norm(c->stream, launch_type_of(call_in(k, QK_NORM_QKV)->type), &h);
 }
 
 void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     launch_heads_args h = heads_make(k);
-    h.rstd = k->in[3];
-    h.dy = k->in[4];
+    h.rstd = k->in[QK_NORM_BWD_RSTD];
+    h.dy = k->in[QK_NORM_BWD_DY];
     h.lines = k->work;
-    launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &h);
-    add_lines(c, k, 1, sum_block_count(h.n_rows), 2 * h.D, 0);
-    add_lines(c, k, 2, sum_block_count(h.n_rows), 2 * h.D, h.D);
+    launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, QK_NORM_BWD_QKV)->type), &h);
+    add_lines(c, k, QK_NORM_BWD_DGQ, sum_block_count(h.n_rows), 2 * h.D, 0);
+    add_lines(c, k, QK_NORM_BWD_DGK, sum_block_count(h.n_rows), 2 * h.D, h.D);
 }
 
-/* Table and doc are inputs 3 and 4, forward and backward. */
+SAME_PLACE(QK_NORM_ROPE_TABLE, QK_NORM_ROPE_BWD_TABLE);
+SAME_PLACE(QK_NORM_ROPE_DOC, QK_NORM_ROPE_BWD_DOC);
+
 static launch_turned_args turned_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     launch_turned_args t = {.heads = heads_make(k),
-                            .table = k->in[3],
-                            .doc = k->in[4],
-                            .n_positions = call_in(k, 3)->shape.dim[0],
+                            .table = k->in[QK_NORM_ROPE_TABLE],
+                            .doc = k->in[QK_NORM_ROPE_DOC],
+                            .n_positions = call_in(k, QK_NORM_ROPE_TABLE)->shape.dim[0],
                             .seq_len = (uint32_t)a->seq_len};
     ASSERT(t.heads.n_rows == a->batch * a->seq_len && t.heads.n_rows <= UINT32_MAX);
     ASSERT(a->head_dim % 2 == 0 && t.n_positions >= a->seq_len);
@@ -164,16 +181,16 @@ static launch_turned_args turned_make(const kernel_call *k) {
 
 void cuda_kernel_QK_NORM_ROPE(backend_context *c, const kernel_call *k) {
     launch_turned_args t = turned_make(k);
-    t.heads.rstd = k->out[1];
-    launch_qk_norm_rope(c->stream, launch_type_of(call_in(k, 0)->type), &t);
+    t.heads.rstd = k->out[QK_NORM_ROPE_RSTD];
+    launch_qk_norm_rope(c->stream, launch_type_of(call_in(k, QK_NORM_ROPE_QKV)->type), &t);
 }
 
 void cuda_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
     launch_turned_args t = turned_make(k);
-    t.heads.rstd = k->in[5];
-    t.heads.dy = k->in[6];
+    t.heads.rstd = k->in[QK_NORM_ROPE_BWD_RSTD];
+    t.heads.dy = k->in[QK_NORM_ROPE_BWD_DY];
     t.heads.lines = k->work;
-    launch_qk_norm_rope_bwd(c->stream, launch_type_of(call_in(k, 0)->type), &t);
-    add_lines(c, k, 1, sum_block_count(t.heads.n_rows), 2 * t.heads.D, 0);
-    add_lines(c, k, 2, sum_block_count(t.heads.n_rows), 2 * t.heads.D, t.heads.D);
+    launch_qk_norm_rope_bwd(c->stream, launch_type_of(call_in(k, QK_NORM_ROPE_BWD_QKV)->type), &t);
+    add_lines(c, k, QK_NORM_ROPE_BWD_DGQ, sum_block_count(t.heads.n_rows), 2 * t.heads.D, 0);
+    add_lines(c, k, QK_NORM_ROPE_BWD_DGK, sum_block_count(t.heads.n_rows), 2 * t.heads.D, t.heads.D);
 }

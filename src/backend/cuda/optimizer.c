@@ -37,41 +37,43 @@ static launch_noise noise_of(const op *o) {
 }
 
 void cuda_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
-    const value *x = call_in(k, 0), *acc = call_out(k, 0);
+    const value *x = call_in(k, ACCUMULATE_X), *acc = call_out(k, ACCUMULATE_ACC);
     ASSERT(acc->type == DTYPE_F32 || acc->type == DTYPE_BF16);
-    launch_accumulate(c->stream, launch_type_of(acc->type), launch_type_of(x->type), k->out[0], k->in[0], k->in[1],
-                      noise_of(k->op), shape_count(&acc->shape));
+    launch_accumulate(c->stream, launch_type_of(acc->type), launch_type_of(x->type), k->out[ACCUMULATE_ACC],
+                      k->in[ACCUMULATE_X], k->in[ACCUMULATE_SCALARS], noise_of(k->op), shape_count(&acc->shape));
 }
 
 void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
-    const value *g = call_in(k, 0);
+    const value *g = call_in(k, GRAD_SUMSQ_G);
     int64_t n = shape_count(&g->shape);
     const op_attr *a = &k->op->attr;
     int64_t counted = a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n;
-    ASSERT(shape_count(&call_out(k, 0)->shape) == divide_up(n, NORM_BLOCK));
-    launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[0], k->in[0], n, counted, NORM_BLOCK);
+    ASSERT(shape_count(&call_out(k, GRAD_SUMSQ_PARTIALS)->shape) == divide_up(n, NORM_BLOCK));
+    launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[GRAD_SUMSQ_PARTIALS], k->in[GRAD_SUMSQ_G], n, counted,
+                      NORM_BLOCK);
 }
 
 void cuda_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
-    launch_norm_sum(c->stream, k->out[0], k->in[0], shape_count(&call_in(k, 0)->shape));
+    launch_norm_sum(c->stream, k->out[NORM_SUM_SUM], k->in[NORM_SUM_PARTIALS],
+                    shape_count(&call_in(k, NORM_SUM_PARTIALS)->shape));
 }
 
 void cuda_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
-    const value *x = call_in(k, 0), *parts = call_in(k, 1);
+    const value *x = call_in(k, SUM_PARTS_X), *parts = call_in(k, SUM_PARTS_PARTS);
     const op_attr *a = &k->op->attr;
     int64_t n = shape_count(&x->shape), n_end = parts->shape.dim[1];
     size_t skipped = (size_t)(a->first_part * n_end) * dtype_bytes(x->type);
     ASSERT(parts->type == x->type && n_end <= n && a->n_parts > 0 && a->first_part + a->n_parts <= parts->shape.dim[0]);
-    launch_sum_parts(c->stream, launch_type_of(x->type), k->out[0], k->in[0], (const char *)k->in[1] + skipped, n,
-                     n_end, a->n_parts);
+    launch_sum_parts(c->stream, launch_type_of(x->type), k->out[SUM_PARTS_Y], k->in[SUM_PARTS_X],
+                     (const char *)k->in[SUM_PARTS_PARTS] + skipped, n, n_end, a->n_parts);
 }
 
 void cuda_kernel_CLIP(backend_context *c, const kernel_call *k) {
-    launch_clip_args a = {.partials = k->in[0],
-                          .sums = k->in[1],
-                          .scalars = k->in[2],
-                          .clip = k->out[0],
-                          .n_partials = shape_count(&call_in(k, 0)->shape),
+    launch_clip_args a = {.partials = k->in[CLIP_PARTIALS],
+                          .sums = k->in[CLIP_SUMS],
+                          .scalars = k->in[CLIP_SCALARS],
+                          .clip = k->out[CLIP_CLIP],
+                          .n_partials = shape_count(&call_in(k, CLIP_PARTIALS)->shape),
                           .n_clip = CLIP_COUNT,
                           .limit = k->op->attr.clip,
                           .by_weights = k->op->attr.normalize_by_weights};
@@ -79,23 +81,24 @@ void cuda_kernel_CLIP(backend_context *c, const kernel_call *k) {
 }
 
 void cuda_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
-    launch_loss_reduce(c->stream, k->out[0], k->in[0], k->in[1], k->in[2], k->in[3],
-                       shape_count(&call_in(k, 0)->shape));
+    launch_loss_reduce(c->stream, k->out[LOSS_REDUCE_SUMS], k->in[LOSS_REDUCE_LOSSES], k->in[LOSS_REDUCE_TARGETS],
+                       k->in[LOSS_REDUCE_WEIGHTS], k->in[LOSS_REDUCE_SCALARS],
+                       shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape));
 }
 
 void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) {
     const op_attr *o = &k->op->attr;
-    const value *g = call_in(k, 0), *p = call_out(k, 0);
-    dtype states = call_out(k, 2)->type;
-    launch_adamw_args a = {.p = k->out[0],
-                           .master = k->out[1],
-                           .m = k->out[2],
-                           .v = k->out[3],
-                           .m_scale = k->out[4],
-                           .v_scale = k->out[5],
-                           .g = k->in[0],
-                           .clip = k->in[1],
-                           .scalars = k->in[2],
+    const value *g = call_in(k, ADAMW_G), *p = call_out(k, ADAMW_P);
+    dtype states = call_out(k, ADAMW_M)->type;
+    launch_adamw_args a = {.p = k->out[ADAMW_P],
+                           .master = k->out[ADAMW_MASTER],
+                           .m = k->out[ADAMW_M],
+                           .v = k->out[ADAMW_V],
+                           .m_scale = k->out[ADAMW_M_SCALE],
+                           .v_scale = k->out[ADAMW_V_SCALE],
+                           .g = k->in[ADAMW_G],
+                           .clip = k->in[ADAMW_CLIP],
+                           .scalars = k->in[ADAMW_SCALARS],
                            .noise = noise_of(k->op),
                            .n = shape_count(&p->shape),
                            .beta1 = o->beta1,

@@ -22,12 +22,12 @@ static __global__ void __launch_bounds__(CHUNK_THREADS)
     for (int turn = 0; turn < CHUNK_TURNS; turn++) {
         tile_place at = tile_at(chunk, turn);
         if (at.begin < 0 || at.begin >= n) continue;
-        quad<X> in[2];
-        quad<A> before[2] = {}, out[2];
+        quad<X> added[2];
+        quad<A> before[2] = {}, after[2];
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             int64_t i = at.first + 16 * q;
-            in[q] = quad_load<VECTOR>(x + i, n - i);
+            added[q] = quad_load<VECTOR>(x + i, n - i);
             if (!restart) before[q] = quad_load<VECTOR>(acc + i, n - i);
         }
 #pragma unroll
@@ -35,16 +35,16 @@ static __global__ void __launch_bounds__(CHUNK_THREADS)
             uint32_t word = ROUNDED ? noise_value_word(shared_key, at.r + e) : 0;
 #pragma unroll
             for (int q = 0; q < 2; q++) {
-                float sum = widen_exact(in[q].e[e]);
+                float sum = widen_exact(added[q].e[e]);
                 if (!restart) sum += widen(before[q].e[e]);
-                if constexpr (ROUNDED) out[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
-                else out[q].e[e] = sum;
+                if constexpr (ROUNDED) after[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
+                else after[q].e[e] = sum;
             }
         }
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             int64_t i = at.first + 16 * q;
-            quad_store<VECTOR>(acc + i, out[q], n - i);
+            quad_store<VECTOR>(acc + i, after[q], n - i);
         }
     }
 }

@@ -2,12 +2,17 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/launch_attention.h"
 
-static launch_paged paged_of(const kernel_call *k, const value *cache, int first_input) {
+/* The places of what both ops read. */
+typedef struct paged_inputs {
+    int qkv, slots, table, doc;
+} paged_inputs;
+
+static launch_paged paged_of(const kernel_call *k, const value *cache, paged_inputs at) {
     const op_attr *a = &k->op->attr;
-    const value *table = call_in(k, first_input + 1);
+    const value *qkv = call_in(k, at.qkv), *table = call_in(k, at.table);
     ASSERT(a->head_dim <= ATTENTION_HEAD_DIM_MOST);
-    return (launch_paged){.type = launch_type_of(call_in(k, 0)->type),
-                          .N = call_in(k, 0)->shape.dim[0],
+    return (launch_paged){.type = launch_type_of(qkv->type),
+                          .N = qkv->shape.dim[0],
                           .n_slots = table->shape.dim[0],
                           .n_pages = cache->shape.dim[0],
                           .page_size = cache->shape.dim[2],
@@ -17,22 +22,27 @@ static launch_paged paged_of(const kernel_call *k, const value *cache, int first
                           .D = a->head_dim,
                           .scale = a->scale,
                           .rows = k->rows,
-                          .qkv = k->in[0],
-                          .slots = k->in[first_input],
-                          .table = k->in[first_input + 1],
-                          .doc = k->in[first_input + 2]};
+                          .qkv = k->in[at.qkv],
+                          .slots = k->in[at.slots],
+                          .table = k->in[at.table],
+                          .doc = k->in[at.doc]};
 }
 
 void cuda_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
-    launch_paged a = paged_of(k, call_out(k, 0), 1);
-    a.cache = k->out[0];
+    paged_inputs at = {.qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc = KV_STORE_DOC};
+    launch_paged a = paged_of(k, call_out(k, KV_STORE_CACHE), at);
+    a.cache = k->out[KV_STORE_CACHE];
     launch_kv_store(&a, c->stream);
 }
 
 void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
-    launch_paged a = paged_of(k, call_in(k, 1), 2);
-    a.cache = k->in[1];
-    a.y = k->out[0];
+    paged_inputs at = {.qkv = ATTENTION_PAGED_QKV,
+                       .slots = ATTENTION_PAGED_SLOTS,
+                       .table = ATTENTION_PAGED_TABLE,
+                       .doc = ATTENTION_PAGED_DOC};
+    launch_paged a = paged_of(k, call_in(k, ATTENTION_PAGED_CACHE), at);
+    a.cache = k->in[ATTENTION_PAGED_CACHE];
+    a.y = k->out[ATTENTION_PAGED_Y];
     a.partials = k->work;
     bool on_tensor_cores = a.type != LAUNCH_F32 && (a.D == 64 || a.D == 80 || a.D == 96 || a.D == 128);
     (on_tensor_cores ? launch_paged_mma : launch_paged_plain)(&a, c->stream);

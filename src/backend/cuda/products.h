@@ -27,7 +27,7 @@ size_t product_work_bytes(const product *q);
 
 /* LINEAR, LINEAR_DX, LINEAR_DW, LINEAR_DW_ADD */
 product linear_product(const program *p, const op *o);
-product linear8_product(const program *p, const op *o); /* LINEAR8; operands are in[0] and in[2] */
+product linear8_product(const program *p, const op *o); /* LINEAR8: of x and w */
 
 /* How UNEMBED_LOSS, UNEMBED_STATS and their gradients cut their work, and where in their scratch things lie. unembed.c
  * explains the walks. */

@@ -66,34 +66,34 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) rank_sum_noisy_kernel(la
     for (int turn = 0; turn < CHUNK_TURNS; turn++) {
         tile_place at = tile_at(chunk, turn);
         if (at.begin < 0 || at.begin >= a.n) continue; /* of the whole warp */
-        quad<bf16> out[2] = {};
+        quad<bf16> sum[2] = {};
         if (from_out)
 #pragma unroll
             for (int q = 0; q < 2; q++)
-                out[q] = quad_load<VECTOR>((const bf16 *)a.out + at.first + 16 * q, a.n - at.first - 16 * q);
+                sum[q] = quad_load<VECTOR>((const bf16 *)a.out + at.first + 16 * q, a.n - at.first - 16 * q);
         noise_key keys = {};
         for (int p = 0; p < a.n_parts; p++) {
             if (p % WARP == 0) keys = part_key(a, p, chunk.noise_block);
             noise_key key = {__shfl_sync(0xffffffffu, keys.start, p % WARP),
                              __shfl_sync(0xffffffffu, keys.key, p % WARP)};
             const bf16 *part = part_at<bf16>(a, p) + at.first;
-            quad<bf16> in[2];
+            quad<bf16> read[2];
 #pragma unroll
-            for (int q = 0; q < 2; q++) in[q] = quad_load<VECTOR>(part + 16 * q, a.n - at.first - 16 * q);
+            for (int q = 0; q < 2; q++) read[q] = quad_load<VECTOR>(part + 16 * q, a.n - at.first - 16 * q);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 uint32_t word = noise_value_word(key, at.r + e);
 #pragma unroll
                 for (int q = 0; q < 2; q++) {
-                    float sum = widen(in[q].e[e]);
-                    if (from_out || p > 0) sum += widen(out[q].e[e]);
-                    out[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
+                    float next = widen(read[q].e[e]);
+                    if (from_out || p > 0) next += widen(sum[q].e[e]);
+                    sum[q].e[e] = round_stochastic(next, q ? word >> 16 : word & 0xffffu);
                 }
             }
         }
 #pragma unroll
         for (int q = 0; q < 2; q++)
-            quad_store<VECTOR>((bf16 *)a.out + at.first + 16 * q, out[q], a.n - at.first - 16 * q);
+            quad_store<VECTOR>((bf16 *)a.out + at.first + 16 * q, sum[q], a.n - at.first - 16 * q);
     }
 }
 

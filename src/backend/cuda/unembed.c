@@ -33,15 +33,22 @@ static const void *element(const void *data, dtype t, int64_t i) {
 }
 static void *element_of(void *data, dtype t, int64_t i) { return (char *)data + (size_t)i * dtype_bytes(t); }
 
+SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H, UNEMBED_STATS_H, UNEMBED_GRAD_H);
+SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W, UNEMBED_STATS_W, UNEMBED_GRAD_W);
+SAME_PLACE(UNEMBED_LOSS_TARGETS, UNEMBED_LOSS_GRAD_TARGETS, UNEMBED_STATS_TARGETS, UNEMBED_GRAD_TARGETS);
+
 static unembed_run run_make(backend_context *c, const kernel_call *k) {
-    unembed_run u = {
-        .c = c, .plan = unembed_plan_make(k->program, k->op), .h = k->in[0], .w = k->in[1], .work = k->work};
+    unembed_run u = {.c = c,
+                     .plan = unembed_plan_make(k->program, k->op),
+                     .h = k->in[UNEMBED_LOSS_H],
+                     .w = k->in[UNEMBED_LOSS_W],
+                     .work = k->work};
     ASSERT(u.plan.vocab <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
     u.all = (unembed_rows){.n_rows = u.plan.N,
                            .n_columns = (int32_t)u.plan.V,
                            .logits = k->work,
                            .ld = u.plan.ld,
-                           .targets = k->in[2],
+                           .targets = k->in[UNEMBED_LOSS_TARGETS],
                            .n_vocabulary = (int32_t)u.plan.vocab,
                            .first_id = (int32_t)u.plan.first_id,
                            .type = launch_type_of(u.plan.type)};
@@ -93,8 +100,8 @@ static void gradient_in_place(const unembed_run *u, unembed_rows *r) {
 
 void cuda_kernel_UNEMBED_LOSS(backend_context *c, const kernel_call *k) {
     unembed_run u = run_make(c, k);
-    u.all.losses = k->out[0];
-    u.all.argmax = k->out[1];
+    u.all.losses = k->out[UNEMBED_LOSS_LOSSES];
+    u.all.argmax = k->out[UNEMBED_LOSS_ARGMAX];
     for (int64_t first = 0; first < u.plan.N; first += u.plan.rows) {
         unembed_rows r = rows_from(&u, first, MIN(u.plan.rows, u.plan.N - first));
         run_logits(&u, &r, first);
@@ -149,10 +156,13 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
     }
 }
 
+SAME_PLACE(UNEMBED_LOSS_GRAD_WEIGHTS, UNEMBED_GRAD_WEIGHTS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_SCALARS, UNEMBED_GRAD_SCALARS);
+
 static unembed_run gradient_make(backend_context *c, const kernel_call *k) {
     unembed_run u = run_make(c, k);
-    u.all.weights = k->in[3];
-    u.all.seed = (const float *)((const char *)k->in[4] + offsetof(step_scalars, seed));
+    u.all.weights = k->in[UNEMBED_LOSS_GRAD_WEIGHTS];
+    u.all.seed = (const float *)((const char *)k->in[UNEMBED_LOSS_GRAD_SCALARS] + offsetof(step_scalars, seed));
     if (u.plan.keeps_states) u.all.states = (unembed_state *)(u.work + u.plan.at_states);
     return u;
 }
@@ -165,8 +175,8 @@ static void run_gradient(const unembed_run *u, void *dh, void *dw) {
 /* losses =, dh =, dw = */
 void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_run u = gradient_make(c, k);
-    u.all.losses = k->out[0];
-    run_gradient(&u, k->out[1], k->out[2]);
+    u.all.losses = k->out[UNEMBED_LOSS_GRAD_LOSSES];
+    run_gradient(&u, k->out[UNEMBED_LOSS_GRAD_DH], k->out[UNEMBED_LOSS_GRAD_DW]);
 }
 
 /* ---- ranks that share the vocabulary ------------------------------------------------------------------------------ */
@@ -177,34 +187,34 @@ _Static_assert((int)LAUNCH_STAT_MAX == STAT_MAX && (int)LAUNCH_STAT_SUM == STAT_
 
 void cuda_kernel_UNEMBED_STATS(backend_context *c, const kernel_call *k) {
     unembed_run u = run_make(c, k);
-    int64_t n_stats = call_out(k, 0)->shape.dim[1];
+    int64_t n_stats = call_out(k, UNEMBED_STATS_STATS)->shape.dim[1];
     for (int64_t first = 0; first < u.plan.N; first += u.plan.rows) {
         unembed_rows r = rows_from(&u, first, MIN(u.plan.rows, u.plan.N - first));
         run_logits(&u, &r, first);
-        launch_unembed_stats(c->stream, &r, (double *)k->out[0] + first * n_stats, (int)n_stats);
+        launch_unembed_stats(c->stream, &r, (double *)k->out[UNEMBED_STATS_STATS] + first * n_stats, (int)n_stats);
     }
 }
 
 void cuda_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
-    const shape *stats = &call_in(k, 0)->shape;
+    const shape *stats = &call_in(k, UNEMBED_JOIN_STATS)->shape;
     unembed_rows r = {.n_rows = stats->dim[1],
-                      .targets = k->in[1],
+                      .targets = k->in[UNEMBED_JOIN_TARGETS],
                       .n_vocabulary = (int32_t)k->op->attr.vocab,
-                      .losses = k->out[0],
-                      .argmax = k->out[1]};
+                      .losses = k->out[UNEMBED_JOIN_LOSSES],
+                      .argmax = k->out[UNEMBED_JOIN_ARGMAX]};
     ASSERT(!r.argmax || stats->dim[2] > STAT_ARGMAX);
-    launch_unembed_join(c->stream, &r, k->in[0], (int)stats->dim[0], (int)stats->dim[2]);
+    launch_unembed_join(c->stream, &r, k->in[UNEMBED_JOIN_STATS], (int)stats->dim[0], (int)stats->dim[2]);
 }
 
 /* dh =, dw =, the rows of dw that are padding 0 */
 void cuda_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
     unembed_run u = gradient_make(c, k);
-    const shape *stats = &call_in(k, 5)->shape;
-    const value *dw = call_out(k, 1);
-    launch_unembed_states(c->stream, &u.all, k->in[5], (int)stats->dim[0], (int)stats->dim[2]);
-    run_gradient(&u, k->out[0], k->out[1]);
+    const shape *stats = &call_in(k, UNEMBED_GRAD_STATS)->shape;
+    const value *dw = call_out(k, UNEMBED_GRAD_DW);
+    launch_unembed_states(c->stream, &u.all, k->in[UNEMBED_GRAD_STATS], (int)stats->dim[0], (int)stats->dim[2]);
+    run_gradient(&u, k->out[UNEMBED_GRAD_DH], k->out[UNEMBED_GRAD_DW]);
     int64_t used = u.plan.V * u.plan.C;
-    cudaMemsetAsync(element_of(k->out[1], dw->type, used), 0,
+    cudaMemsetAsync(element_of(k->out[UNEMBED_GRAD_DW], dw->type, used), 0,
                     (size_t)(shape_count(&dw->shape) - used) * dtype_bytes(dw->type), c->stream);
 }
 
@@ -212,12 +222,15 @@ void cuda_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
 
 /* logits = ; rows that op.rows leaves out are computed too, from whatever row they pick. */
 void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
-    const value *h = call_in(k, 0);
-    gemm_call g = {.q = logits_product(k->program, k->op), .a = k->in[0], .b = k->in[1], .c = k->out[0]};
+    const value *h = call_in(k, UNEMBED_LOGITS_H);
+    gemm_call g = {.q = logits_product(k->program, k->op),
+                   .a = k->in[UNEMBED_LOGITS_H],
+                   .b = k->in[UNEMBED_LOGITS_W],
+                   .c = k->out[UNEMBED_LOGITS_LOGITS]};
     g.work = (char *)k->work + logits_picked_bytes(k->program, k->op);
-    if (k->in[2]) {
-        launch_gather_rows(c->stream, k->work, k->in[0], k->in[2], g.q.m, h->shape.dim[0],
-                           g.q.k * (int64_t)dtype_bytes(h->type));
+    if (k->in[UNEMBED_LOGITS_PICK]) {
+        launch_gather_rows(c->stream, k->work, k->in[UNEMBED_LOGITS_H], k->in[UNEMBED_LOGITS_PICK], g.q.m,
+                           h->shape.dim[0], g.q.k * (int64_t)dtype_bytes(h->type));
         g.a = k->work;
     }
     gemm_launch(c, &g);
@@ -225,6 +238,7 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
 
 /* Rows that op.rows leaves out are read too, whatever they hold. */
 void cuda_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
-    const shape *s = &call_in(k, 0)->shape;
-    launch_logits_top(c->stream, k->in[0], s->dim[0], (int32_t)s->dim[1], k->out[0], k->out[1]);
+    const shape *s = &call_in(k, LOGITS_TOP_LOGITS)->shape;
+    launch_logits_top(c->stream, k->in[LOGITS_TOP_LOGITS], s->dim[0], (int32_t)s->dim[1], k->out[LOGITS_TOP_TOP],
+                      k->out[LOGITS_TOP_SUMS]);
 }

@@ -1,30 +1,54 @@
 /* work.c - scratch of the CUDA kernels: pure, so that a plan for a GPU can be made where there is none. */
 #include "backend/cuda/work.h"
 
+static const cuda_work *const WORK[OP_COUNT] = {
+#define COMM_OP(id, in, out, inplace, doc)
+#define RING_OP(id, in, out, inplace, doc)
+#define OP(id, in, out, inplace, doc) [OP_##id] = &cuda_work_##id,
+#include "program/ops.def"
+#undef OP
+};
+
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
-    (void)n_threads; /* of the host; a GPU's kernels have as many as they like */
-    switch (o->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR8:
-    case OP_LINEAR_DW_ADD:
-    case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_STATS:
-    case OP_UNEMBED_GRAD:
-    case OP_UNEMBED_LOSS_GRAD:
-    case OP_UNEMBED_LOGITS: return cuda_gemm_work_bytes(p, o);
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD:
-    case OP_ATTENTION_PAGED: return cuda_attention_work_bytes(p, o);
-    case OP_BIAS_GRAD:
-    case OP_RMSNORM_BWD:
-    case OP_LAYERNORM_BWD:
-    case OP_QK_NORM_BWD:
-    case OP_QK_NORM_ROPE_BWD: return cuda_norm_work_bytes(p, o);
-    case OP_EMBED_BWD:
-    case OP_EMBED_BWD_ADD:
-    case OP_POSITION_BWD: return cuda_embed_work_bytes(p, o);
-    default: return 0;
-    }
+    (void)n_threads;       /* of the host; a GPU's kernels have as many as they like */
+    ASSERT(WORK[o->kind]); /* messages are not asked for here: comm sizes theirs; a plan for a GPU has no ring */
+    return WORK[o->kind]->bytes(p, o);
 }
+
+bool cuda_has_products(op_kind k) { return WORK[k] && WORK[k]->products == PRODUCTS; }
+
+/* ---- kernels without scratch ------------------------------------------------------------------------------------- */
+
+size_t cuda_no_work(const program *p, const op *o) { return 0; }
+
+const cuda_work cuda_work_ROPE_TABLE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_EMBED = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_RMSNORM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_LAYERNORM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ADD = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ADD_RMSNORM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ADD_LAYERNORM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ADD_BIAS = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_QK_NORM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ROPE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_QK_NORM_ROPE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_SWIGLU = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_GELU = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_HEAD_PARTS = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_TOKEN_PARTS = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_KV_STORE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_LOGITS_TOP = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_LOSS_REDUCE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_UNEMBED_JOIN = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_SWIGLU_BWD = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_GELU_BWD = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ABSMAX = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_QUANTIZE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ACCUMULATE = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_SUM_PARTS = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_GRAD_SUMSQ = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_NORM_SUM = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_CLIP = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ADAMW = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_CAST = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_COPY = {cuda_no_work, NO_PRODUCTS};

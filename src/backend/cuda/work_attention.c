@@ -3,11 +3,19 @@
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/work.h"
 
-size_t cuda_attention_work_bytes(const program *p, const op *o) {
+static size_t backward_bytes(const program *p, const op *o) {
     const op_attr *a = &o->attr;
-    if (o->kind == OP_ATTENTION_BWD) return (size_t)(a->batch * a->seq_len * a->n_heads) * sizeof(float);
-    if (o->kind != OP_ATTENTION_PAGED) return 0;
-    int64_t capacity = program_get(p, o->in[1])->shape.dim[2] * program_get(p, o->in[3])->shape.dim[1];
-    int64_t n_tokens = program_get(p, o->in[0])->shape.dim[0];
-    return (size_t)paged_partial_count(n_tokens, a->n_heads, a->head_dim, capacity) * sizeof(float);
+    return (size_t)(a->batch * a->seq_len * a->n_heads) * sizeof(float);
 }
+
+static size_t paged_bytes(const program *p, const op *o) {
+    const value *qkv = program_get(p, o->in[ATTENTION_PAGED_QKV]),
+                *cache = program_get(p, o->in[ATTENTION_PAGED_CACHE]);
+    int64_t capacity = cache->shape.dim[2] * program_get(p, o->in[ATTENTION_PAGED_TABLE])->shape.dim[1];
+    int64_t n_floats = paged_partial_count(qkv->shape.dim[0], o->attr.n_heads, o->attr.head_dim, capacity);
+    return (size_t)n_floats * sizeof(float);
+}
+
+const cuda_work cuda_work_ATTENTION = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ATTENTION_BWD = {backward_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_ATTENTION_PAGED = {paged_bytes, NO_PRODUCTS};

@@ -3,6 +3,12 @@
 
 #include "backend/cuda/scatter_sort.h"
 
-size_t cuda_embed_work_bytes(const program *p, const op *o) {
-    return scatter_work_bytes(shape_count(&program_get(p, o->in[0])->shape));
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+
+static size_t scatter_bytes(const program *p, const op *o) {
+    return scatter_work_bytes(shape_count(&program_get(p, o->in[EMBED_BWD_TOKENS])->shape));
 }
+
+const cuda_work cuda_work_EMBED_BWD = {scatter_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_EMBED_BWD_ADD = {scatter_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_POSITION_BWD = {scatter_bytes, NO_PRODUCTS};

@@ -47,20 +47,24 @@ size_t product_work_bytes(const product *q) {
 
 /* ---- linear ----------------------------------------------------------------------------------------------------- */
 
+SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+SAME_PLACE(LINEAR_W, LINEAR_DX_W, LINEAR_DW_X, LINEAR_DW_ADD_X);
+SAME_PLACE(LINEAR_Y, LINEAR_DX_DX, LINEAR_DW_DW, LINEAR_DW_ADD_DW);
+
 product linear_product(const program *p, const op *o) {
-    const value *first = program_get(p, o->in[0]), *second = program_get(p, o->in[1]);
+    const value *first = program_get(p, o->in[LINEAR_X]), *second = program_get(p, o->in[LINEAR_W]);
     product q = {.lda = shape_row_length(&first->shape),
                  .ldb = shape_row_length(&second->shape),
                  .type = first->type,
-                 .c_type = program_get(p, o->out[0])->type};
+                 .c_type = program_get(p, o->out[LINEAR_Y])->type};
     ASSERT(first->type == second->type);
     switch (o->kind) {
     case OP_LINEAR: /* x (N, in), w (out, in) */
         q.m = shape_row_count(&first->shape), q.n = shape_row_count(&second->shape), q.k = q.lda;
         q.b_turned = true;
-        q.bias = o->in[2] != NO_VALUE;
+        q.bias = o->in[LINEAR_B] != NO_VALUE;
         ASSERT(q.lda == q.ldb);
-        ASSERT(!q.bias || program_get(p, o->in[2])->type == q.c_type);
+        ASSERT(!q.bias || program_get(p, o->in[LINEAR_B])->type == q.c_type);
         break;
     case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
         q.m = shape_row_count(&first->shape), q.n = q.ldb, q.k = q.lda;
@@ -78,17 +82,18 @@ product linear_product(const program *p, const op *o) {
 }
 
 product linear8_product(const program *p, const op *o) {
-    const value *x = program_get(p, o->in[0]), *w = program_get(p, o->in[2]), *y = program_get(p, o->out[0]);
+    const value *x = program_get(p, o->in[LINEAR8_X]), *w = program_get(p, o->in[LINEAR8_W]),
+                *y = program_get(p, o->out[LINEAR8_Y]);
     product q = {.m = x->shape.dim[0],
                  .n = w->shape.dim[0],
                  .k = x->shape.dim[1],
                  .b_turned = true,
                  .type = x->type,
                  .c_type = y->type,
-                 .bias = o->in[4] != NO_VALUE,
+                 .bias = o->in[LINEAR8_B] != NO_VALUE,
                  .short_sums = !o->attr.over_tokens};
     ASSERT(x->type == w->type && q.k == w->shape.dim[1]);
-    ASSERT(!q.bias || program_get(p, o->in[4])->type == q.c_type);
+    ASSERT(!q.bias || program_get(p, o->in[LINEAR8_B])->type == q.c_type);
     q.lda = q.ldb = q.k;
     q.ldc = q.n;
     return q;
@@ -170,16 +175,21 @@ static void plan_store(unembed_plan *u, int64_t budget) {
     u->rows = divide_up(u->N, u->n_chunks);
 }
 
+SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H, UNEMBED_STATS_H, UNEMBED_GRAD_H);
+SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W, UNEMBED_STATS_W, UNEMBED_GRAD_W);
+
 unembed_plan unembed_plan_make(const program *p, const op *o) {
-    const value *h = program_get(p, o->in[0]), *w = program_get(p, o->in[1]);
+    const value *h = program_get(p, o->in[UNEMBED_LOSS_H]), *w = program_get(p, o->in[UNEMBED_LOSS_W]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
     u.vocab = u.V;
     if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
     u.gradient = op_is_loss_gradient(o->kind);
-    int at_dh = o->kind == OP_UNEMBED_GRAD ? 0 : 1;
+    bool shared = o->kind == OP_UNEMBED_GRAD;
+    int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
+    int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
     u.dh_type = u.gradient ? program_get(p, o->out[at_dh])->type : u.type;
-    u.dw_type = u.gradient ? program_get(p, o->out[at_dh + 1])->type : u.type;
+    u.dw_type = u.gradient ? program_get(p, o->out[at_dw])->type : u.type;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = divide_up(u.N, u.rows);
     u.ld = ld_up(u.V);
@@ -193,14 +203,14 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     }
     u.at_stored = bytes_up((size_t)n_floats * sizeof(float));
     u.at_states = u.at_stored + bytes_up(u.stored ? (size_t)(u.N * u.ld) * dtype_bytes(u.type) : 0);
-    u.keeps_states = u.v_block > 0 || o->kind == OP_UNEMBED_GRAD;
+    u.keeps_states = u.v_block > 0 || shared;
     u.at_products = u.at_states + bytes_up(u.keeps_states ? (size_t)u.N * 2 * sizeof(float) : 0);
     u.n_bytes = u.at_products + products_bytes(&u);
     return u;
 }
 
 product logits_product(const program *p, const op *o) {
-    const value *h = program_get(p, o->in[0]), *logits = program_get(p, o->out[0]);
+    const value *h = program_get(p, o->in[UNEMBED_LOGITS_H]), *logits = program_get(p, o->out[UNEMBED_LOGITS_LOGITS]);
     int64_t C = h->shape.dim[1];
     return (product){.m = logits->shape.dim[0],
                      .n = logits->shape.dim[1],
@@ -214,20 +224,38 @@ product logits_product(const program *p, const op *o) {
 }
 
 size_t logits_picked_bytes(const program *p, const op *o) {
-    const value *h = program_get(p, o->in[0]);
-    if (o->in[2] == NO_VALUE) return 0;
-    return bytes_up((size_t)(program_get(p, o->out[0])->shape.dim[0] * h->shape.dim[1]) * dtype_bytes(h->type));
+    const value *h = program_get(p, o->in[UNEMBED_LOGITS_H]);
+    if (o->in[UNEMBED_LOGITS_PICK] == NO_VALUE) return 0;
+    return bytes_up((size_t)(program_get(p, o->out[UNEMBED_LOGITS_LOGITS])->shape.dim[0] * h->shape.dim[1]) *
+                    dtype_bytes(h->type));
 }
 
-size_t cuda_gemm_work_bytes(const program *p, const op *o) {
-    product q;
-    switch (o->kind) {
-    case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_STATS:
-    case OP_UNEMBED_GRAD:
-    case OP_UNEMBED_LOSS_GRAD: return unembed_plan_make(p, o).n_bytes;
-    case OP_LINEAR8: q = linear8_product(p, o); return product_work_bytes(&q);
-    case OP_UNEMBED_LOGITS: q = logits_product(p, o); return logits_picked_bytes(p, o) + product_work_bytes(&q);
-    default: q = linear_product(p, o); return product_work_bytes(&q);
-    }
+/* ---- scratch ------------------------------------------------------------------------------------------------------ */
+
+static size_t linear_bytes(const program *p, const op *o) {
+    product q = linear_product(p, o);
+    return product_work_bytes(&q);
 }
+
+static size_t linear8_bytes(const program *p, const op *o) {
+    product q = linear8_product(p, o);
+    return product_work_bytes(&q);
+}
+
+static size_t logits_bytes(const program *p, const op *o) {
+    product q = logits_product(p, o);
+    return logits_picked_bytes(p, o) + product_work_bytes(&q);
+}
+
+static size_t unembed_bytes(const program *p, const op *o) { return unembed_plan_make(p, o).n_bytes; }
+
+const cuda_work cuda_work_LINEAR = {linear_bytes, PRODUCTS};
+const cuda_work cuda_work_LINEAR_DX = {linear_bytes, PRODUCTS};
+const cuda_work cuda_work_LINEAR_DW = {linear_bytes, PRODUCTS};
+const cuda_work cuda_work_LINEAR_DW_ADD = {linear_bytes, PRODUCTS};
+const cuda_work cuda_work_LINEAR8 = {linear8_bytes, PRODUCTS};
+const cuda_work cuda_work_UNEMBED_LOGITS = {logits_bytes, PRODUCTS};
+const cuda_work cuda_work_UNEMBED_LOSS = {unembed_bytes, PRODUCTS};
+const cuda_work cuda_work_UNEMBED_LOSS_GRAD = {unembed_bytes, PRODUCTS};
+const cuda_work cuda_work_UNEMBED_STATS = {unembed_bytes, PRODUCTS};
+const cuda_work cuda_work_UNEMBED_GRAD = {unembed_bytes, PRODUCTS};

@@ -3,9 +3,20 @@
 
 #include "backend/cuda/sum_blocks.h"
 
-size_t cuda_norm_work_bytes(const program *p, const op *o) {
+static size_t norm_bytes(const program *p, const op *o) {
     int64_t n_rows, line;
     op_row_sums(p, o, &n_rows, &line);
-    int64_t n_lines = o->kind == OP_BIAS_GRAD ? bias_block_count(n_rows) : sum_block_count(n_rows);
-    return (size_t)(n_lines * line) * sizeof(float);
+    return (size_t)(sum_block_count(n_rows) * line) * sizeof(float);
 }
+
+static size_t bias_bytes(const program *p, const op *o) {
+    int64_t n_rows, line;
+    op_row_sums(p, o, &n_rows, &line);
+    return (size_t)(bias_block_count(n_rows) * line) * sizeof(float);
+}
+
+const cuda_work cuda_work_BIAS_GRAD = {bias_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_RMSNORM_BWD = {norm_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_LAYERNORM_BWD = {norm_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_QK_NORM_BWD = {norm_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_QK_NORM_ROPE_BWD = {norm_bytes, NO_PRODUCTS};

@@ -1,0 +1,110 @@
+#pragma once
+/* checkpoint.h - the state of a run on disk: written whole or not at all, found again, and read back to the same bits.
+ *
+ * Promises
+ *   - A checkpoint directory is either whole and checksummed or is not taken for one.
+ *   - It is written by one rank or by many, and read by any number of them: readers find tensors by name.
+ */
+#include "checkpoint/tokenizer_files.h"
+#include "data/data.h"
+#include "exec/exec.h"
+#include "plan/plan.h"
+
+/* fp16: what the loss is multiplied by. */
+typedef struct loss_scaler {
+    double scale;
+    int64_t clean_steps; /* since the last overflow */
+    int64_t hysteresis_left;
+} loss_scaler;
+
+/* Everything that is not a tensor. */
+typedef struct train_state {
+    int64_t step;    /* finished steps */
+    int64_t updates; /* of them, those that changed the parameters (none when gradients overflowed) */
+    uint64_t data_row;
+    uint64_t tokens;
+    loss_scaler scaler;
+    double first_loss, last_loss;
+    uint64_t seed;
+} train_state;
+
+/* One named tensor of a checkpoint and where it lives in the running program. Packed parameters are stored under their
+ * own name and slice; readers address by name, never by position. On many ranks each holds a run of the tensor's elements,
+ * or all of them, and writes its share: the shares of all ranks are the tensor. */
+typedef struct checkpoint_tensor {
+    const char *name; /* "param/layers.0.attn.qkv", "master/...", "m/...", "v/..." */
+    value_id value;
+    dtype type;
+    shape shape;             /* of the whole tensor */
+    param_share held, saved; /* elements that the value holds, and those of them that this rank writes */
+    const param_cut *cut;    /* they are counted in what this rank has of the tensor; NULL: in the whole */
+} checkpoint_tensor;
+
+typedef struct checkpointer checkpointer;
+typedef struct checkpoint_options {
+    const char *run_dir;
+    int64_t keep;         /* newest N whole ones kept; 0 = all */
+    const char *identity; /* model and precision in words: resuming another model is refused */
+    const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
+    bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
+    comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
+    const tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
+    bool fresh; /* a run that begins: refused where run_dir holds a whole checkpoint by now */
+} checkpoint_options;
+/* open, save, wait and poll are collective where there are ranks; close is not. */
+status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
+/* Background: copies the state (the only part the step waits for), then writes while training goes on. A save still under
+ * way is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
+status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
+status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
+/* Between steps: ranks that wrote in the background find out whether all are done, and give the checkpoint its name. */
+status checkpointer_poll(checkpointer *c);
+void checkpointer_close(checkpointer *c);
+uint64_t
+checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
+/* dir: a checkpoint directory. Verifies every checksum before a byte is taken. */
+status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
+                       train_state *out);
+/* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
+status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
+/* The same for who only asks whether there is one: no warnings of those that are not whole. */
+status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);
+/* The step that a checkpoint directory's name says; false: it is not the name of one. */
+bool checkpoint_step_of(const char *path, int64_t *step);
+/* What a run finds in its directory. */
+typedef struct checkpoint_survey {
+    int64_t n, newest;       /* whole checkpoints; newest 0 of none */
+    uint64_t leftover_bytes; /* on disk, of writers that died: checkpointer_open removes it */
+} checkpoint_survey;
+status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir);
+
+/* ---- reading without a program ---------------------------------------------------------------------------------- */
+
+/* Reading a checkpoint without a program to put it in. Open checks everything but the tensors' checksums. */
+typedef struct checkpoint_reader checkpoint_reader;
+typedef struct checkpoint_found {
+    dtype type;
+    shape shape;
+    size_t first_piece, n_pieces;
+} checkpoint_found;
+status checkpoint_reader_open(checkpoint_reader **out, const char *dir);
+void checkpoint_reader_close(checkpoint_reader *r);
+const json_t *checkpoint_reader_model(const checkpoint_reader *r);     /* NULL: written without one */
+const json_t *checkpoint_reader_tokenizer(const checkpoint_reader *r); /* for tokenizer_files_load; NULL: none */
+int64_t checkpoint_reader_step(const checkpoint_reader *r);
+bool checkpoint_reader_find(const checkpoint_reader *r, const char *name, checkpoint_found *out);
+status checkpoint_reader_verify(const checkpoint_reader *r, const checkpoint_found *t); /* its checksums */
+/* Whole elements: offset and length are multiples of the dtype's bytes. */
+void checkpoint_reader_read(const checkpoint_reader *r, const checkpoint_found *t, uint64_t byte_offset, void *dst,
+                            size_t n_bytes);
+void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found *t); /* gives its mapped pages back */
+
+/* ---- params.c: the parameters of a checkpoint ------------------------------------------------------------------- */
+
+/* The checkpoint that `from` names: itself, or the newest whole one of a run directory. `why` opens the messages,
+ * `expected` ends those that nothing was found. */
+status checkpoint_locate(const char *why, const char *from, const char *expected, char *out, size_t n);
+/* What the checkpoint says about its model; an error when an older ralo wrote none. */
+status checkpoint_description(const checkpoint_reader *r, const char *dir, const json_t **out);
+/* A parameter: its fp32 master where there is one. Its shape, dtype and checksums are proved. */
+status checkpoint_param_find(const checkpoint_reader *r, const char *name, const shape *want, checkpoint_found *out);

@@ -1,0 +1,112 @@
+/* state.c - what is no tensor of a checkpoint, as JSON: one table for the writer and the reader.
+ *
+ * A checkpoint may come from anyone, so every number has a range, and one outside of it is refused by its name: a loss scale
+ * of -1 would turn every gradient round, a step beyond the names of directories could not be saved again. The ranges are wide
+ * enough for whatever a run can write. */
+#include "checkpoint/seal.h"
+#include "checkpoint/directory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef enum scalar_kind { WHOLE, COUNT, REAL, REAL_OR_NONE } scalar_kind;
+/* WHOLE: int64_t. COUNT: uint64_t, as text, because integers of JSON end at 2^63. REAL: double. REAL_OR_NONE: that, or one of
+ * the words nan and inf, which JSON has no numbers for. */
+typedef struct scalar {
+    const char *group, *key; /* group NULL: the state itself */
+    size_t offset;
+    scalar_kind kind;
+    double min, max;
+} scalar;
+
+#define AT(field) offsetof(train_state, field)
+static const scalar scalars[] = {
+    {NULL, "step", AT(step), WHOLE, 0, 0x1p59}, /* 18 digits, as many as the name of a directory may have */
+    {NULL, "updates", AT(updates), WHOLE, 0, 0x1p59},
+    {NULL, "data_row", AT(data_row), COUNT, 0, 0x1p62}, /* positions and sums are counted on from here */
+    {NULL, "tokens", AT(tokens), COUNT, 0, 0x1p62},
+    {NULL, "seed", AT(seed), COUNT, 0, 0x1p64},
+    {NULL, "first_loss", AT(first_loss), REAL_OR_NONE, -1, INFINITY}, /* of a sure prediction rounding leaves -1e-7 */
+    {NULL, "last_loss", AT(last_loss), REAL_OR_NONE, -1, INFINITY},
+    {"scaler", "scale", AT(scaler.scale), REAL, 0x1p-200, 0x1p200},
+    {"scaler", "clean_steps", AT(scaler.clean_steps), WHOLE, 0, 0x1p59},
+    {"scaler", "hysteresis_left", AT(scaler.hysteresis_left), WHOLE, 0, 1e9},
+};
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+static json_t *scalar_to_json(const scalar *s, const void *at) {
+    char text[32];
+    double x;
+    switch (s->kind) {
+    case WHOLE: return json_integer(*(const int64_t *)at);
+    case COUNT: snprintf(text, sizeof text, "%" PRIu64, *(const uint64_t *)at); return json_string(text);
+    case REAL:
+    case REAL_OR_NONE: break;
+    }
+    x = *(const double *)at;
+    if (isfinite(x)) return json_real(x);
+    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+}
+
+json_t *state_to_json(const train_state *s) {
+    json_t *root = json_object();
+    for (size_t i = 0; i < ARRAY_LENGTH(scalars); i++) {
+        const scalar *row = &scalars[i];
+        json_t *group = row->group ? json_object_get(root, row->group) : root;
+        if (!group) json_object_set_new(root, row->group, group = json_object());
+        json_object_set_new(group, row->key, scalar_to_json(row, (const char *)s + row->offset));
+    }
+    return root;
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+static status refuse(const scalar *s, const char *where, const char *found) {
+    return ERR(ERR_INPUT, "%s: state: %s%s%s: found %s, expected a number from %.18g to %.18g; take another checkpoint",
+               where, s->group ? s->group : "", s->group ? "." : "", s->key, found, s->min, s->max);
+}
+
+static status read_count(const scalar *s, const json_t *object, const char *where, uint64_t *out) {
+    const char *text;
+    char *end;
+    TRY(json_get_string(object, s->key, where, &text));
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    bool above = s->max < 0x1p64 && *out > (uint64_t)s->max; /* as whole numbers: a double rounds 2^62 + 1 */
+    if (errno || text[0] < '0' || text[0] > '9' || *end || above) return refuse(s, where, text);
+    return OK;
+}
+
+static status read_real(const scalar *s, const json_t *object, const char *where, double *out) {
+    const char *word = json_string_value(json_object_get(object, s->key));
+    char found[32];
+    if (word && s->kind == REAL_OR_NONE) {
+        *out = strcmp(word, "nan") == 0 ? (double)NAN : (double)INFINITY;
+        return strcmp(word, "nan") == 0 || strcmp(word, "inf") == 0 ? OK : refuse(s, where, word);
+    }
+    if (word) return refuse(s, where, word);
+    TRY(json_get_real(object, s->key, where, out));
+    if (*out >= s->min && *out <= s->max) return OK;
+    snprintf(found, sizeof found, "%.17g", *out);
+    return refuse(s, where, found);
+}
+
+status state_from_json(const json_t *root, const char *where, train_state *out) {
+    const json_t *state = json_object_get(root, "state");
+    *out = (train_state){0};
+    for (size_t i = 0; i < ARRAY_LENGTH(scalars); i++) {
+        const scalar *row = &scalars[i];
+        const json_t *object = row->group ? json_object_get(state, row->group) : state;
+        void *at = (char *)out + row->offset;
+        if (row->kind == COUNT) TRY(read_count(row, object, where, at));
+        else if (row->kind != WHOLE) TRY(read_real(row, object, where, at));
+        else TRY(json_get_int(object, row->key, (int64_t)row->min, (int64_t)row->max, where, at));
+    }
+    if (out->updates > out->step)
+        return ERR(ERR_INPUT, "%s: state: updates: found %lld, expected at most the %lld steps", where,
+                   (long long)out->updates, (long long)out->step);
+    return OK;
+}

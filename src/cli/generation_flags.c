@@ -1,0 +1,21 @@
+/* generation_flags.c - what the flags of `generate` and `eval` say to a generator. */
+#include "cli/cli.h"
+
+/* They narrow what is drawn from; the likeliest token is always left. */
+static void warn_of_greedy(const command_line *l) {
+    static const char *const flags[] = {"top-k", "top-p", "min-p"};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++)
+        if (l->sampling.temperature == 0 && command_line_given(l, flags[i]))
+            log_warn("--%s has no effect: without --temperature the likeliest token is taken", flags[i]);
+}
+
+status generation_from_flags(command_line *l) {
+    warn_of_greedy(l);
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
+    l->generation.precision = precisions[l->precision];
+    l->generation.trace_path = l->trace;
+    l->sampling.stops = l->stops.items;
+    l->sampling.n_stops = l->stops.n;
+    l->generation.gpu = (gpu_options){.index = l->gpu, .tf32 = l->tf32};
+    return backend_choose(l->device, l->gpu, &l->generation.backend);
+}

@@ -1,0 +1,234 @@
+/* generate.c - open a model for generation, run prompts, close.
+ *
+ * Everything is sized when it is opened: the plan holds parameters, cache and the activations of one chunk of prompts and
+ * of one decode step; beside it stand the logits of one step and the sampler's scratch, which the plan counts as host
+ * memory. */
+#include "generate/generate.h"
+#include "generate/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A GPU needs a few thousand tokens to be busy; what the CPU computes at once should stay in its caches. */
+enum { SEQUENCES = 16, PAGE_SIZE = 32, PREFILL = 256, PREFILL_DISCRETE = 2048, CONTEXT_MOST = 4096 };
+
+const char *stop_reason_name(stop_reason r) {
+    static const char *const names[STOP_COUNT] = {"eos", "stop", "length"};
+    return names[r];
+}
+
+status sampling_check(const sampling_options *s) {
+    const struct {
+        const char *name, *expected;
+        bool right;
+    } rules[] = {
+        {"max_new", "at least 1", s->max_new >= 1},
+        {"n_completions", "1 to 2^20", s->n_completions >= 1 && s->n_completions <= 1 << 20},
+        {"temperature", "0 (greedy) to 1000", s->temperature >= 0 && s->temperature <= 1000},
+        {"top_k", "0 (all) or more", s->top_k >= 0},
+        {"top_p", "more than 0, at most 1", s->top_p > 0 && s->top_p <= 1},
+        {"min_p", "0 to 1", s->min_p >= 0 && s->min_p <= 1},
+        {"repetition_penalty", "0.01 to 100", s->repetition_penalty >= 0.01 && s->repetition_penalty <= 100},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(rules); i++)
+        if (!rules[i].right) return ERR(ERR_INPUT, "sampling: %s: expected %s", rules[i].name, rules[i].expected);
+    for (size_t i = 0; i < s->n_stops; i++)
+        if (!s->stops[i] || !*s->stops[i]) return ERR(ERR_INPUT, "sampling: stop string %zu is empty", i + 1);
+    return OK;
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static status request_make(plan_request *r, const model_config *c, const generator_options *o) {
+    sys_info machine;
+    sys_info_get(&machine);
+    int threads = o->n_threads ? o->n_threads : machine.n_cores;
+    *r = (plan_request){.model = *c,
+                        .seq_len = 1,
+                        .choice = {.precision = o->precision, .micro_batch = 1, .accumulation = 1},
+                        .device_limit = o->device_limit};
+    r->target = backend_target(backend_kind(o->backend), threads);
+    if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
+    generation_shape *g = &r->generation;
+    g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
+    g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
+    g->page_size = o->page_size ? o->page_size : PAGE_SIZE;
+    g->prefill_tokens = o->prefill ? o->prefill : o->backend->discrete ? PREFILL_DISCRETE : PREFILL;
+    if (g->slots < 1 || g->context < 1 || g->page_size < 1 || g->slots > 1 << 16 || g->context > c->max_positions)
+        return ERR(ERR_INPUT,
+                   "%s: %lld sequences of %lld tokens in pages of %lld: expected at least 1 of each, at most 65536 "
+                   "sequences, and a context of at most the model's %lld positions",
+                   c->name, (long long)g->slots, (long long)g->context, (long long)g->page_size,
+                   (long long)c->max_positions);
+    g->pages = g->slots * generation_pages_per_slot(g);
+    uint64_t page = generation_page_bytes(c, g->page_size, precision_compute(o->precision));
+    if (o->cache_bytes) g->pages = MIN(g->pages, (int64_t)(o->cache_bytes / page));
+    if (g->pages < 1) {
+        char a[32], b[32];
+        return ERR(ERR_FIT, "%s: a cache of %s does not hold one page of %lld tokens, which is %s", c->name,
+                   str_format_bytes(a, o->cache_bytes), (long long)g->page_size, str_format_bytes(b, page));
+    }
+    r->host_bytes =
+        (uint64_t)(g->slots * c->vocab) * sizeof(float) + (uint64_t)threads * sample_scratch_bytes((size_t)c->vocab);
+    return OK;
+}
+
+status generator_plan_compile(plan *out, const generator_options *o) {
+    model_source s;
+    plan_request r;
+    TRY(model_source_open(&s, o->source, o->tokenizer));
+    status rc = request_make(&r, &s.config, o);
+    if (rc == OK) rc = plan_build(out, &r);
+    model_source_close(&s);
+    return rc;
+}
+
+static void make_buffers(generator *g) {
+    const generation_shape *s = &g->plan.request.generation;
+    size_t most = (size_t)MAX(s->slots, s->prefill_tokens), vocab = (size_t)g->plan.model.config.vocab;
+    g->tokens = arena_array(&g->memory, int32_t, most);
+    g->doc = arena_array(&g->memory, int32_t, most);
+    g->slots = arena_array(&g->memory, int32_t, most);
+    g->pick = arena_array(&g->memory, int32_t, most);
+    g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));
+    g->top = arena_array(&g->memory, int32_t, s->slots);
+    g->top_sums = arena_alloc(&g->memory, (size_t)s->slots * sizeof *g->top_sums);
+    g->logits = mem_alloc((size_t)s->slots * vocab * sizeof *g->logits);
+    g->n_scratch = exec_threads(g->e);
+    g->scratch = mem_alloc((size_t)g->n_scratch * sizeof *g->scratch);
+    for (int i = 0; i < g->n_scratch; i++) sample_scratch_init(&g->scratch[i], vocab);
+    page_pool_init(&g->pages, (size_t)s->pages);
+}
+
+static status open_from(generator *g, const model_source *s, const generator_options *o) {
+    plan_request r;
+    TRY(model_source_tokenizer(s, &g->tokenizer));
+    g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
+    g->chat = s->chat;
+    g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
+    TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
+    TRY(request_make(&r, &s->config, o));
+    TRY(plan_build(&g->plan, &r));
+    TRY(plan_check_fit(&g->plan));
+    TRY(exec_open(&g->e, &g->plan.program,
+                  &(exec_options){.backend = o->backend,
+                                  .gpu = o->gpu,
+                                  .n_threads = r.target.n_threads,
+                                  .bind = o->bind,
+                                  .trace_path = o->trace_path}));
+    TRY(model_source_load(s, g->e, &g->plan));
+    make_buffers(g);
+    return OK;
+}
+
+status generator_open(generator **out, const generator_options *o) {
+    status rc = OK;
+    model_source s;
+    generator *g = mem_alloc(sizeof *g);
+    *out = NULL;
+    arena_init(&g->memory);
+    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source), o->tokenizer), fail);
+    rc = open_from(g, &s, o);
+    model_source_close(&s);
+    if (rc != OK) goto fail;
+    *out = g;
+    return OK;
+fail:
+    generator_close(g);
+    return rc;
+}
+
+void generator_close(generator *g) {
+    if (!g) return;
+    exec_close(g->e);
+    plan_close(&g->plan);
+    tokenizer_close(g->tokenizer);
+    for (int i = 0; i < g->n_scratch; i++) sample_scratch_fini(&g->scratch[i]);
+    page_pool_fini(&g->pages);
+    free(g->scratch);
+    free(g->logits);
+    free(g->eos);
+    arena_fini(&g->memory);
+    free(g);
+}
+
+const plan *generator_plan(const generator *g) { return &g->plan; }
+int64_t generator_context(const generator *g) { return g->plan.request.generation.context; }
+
+status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
+                        size_t *capacity) {
+    utf8_scan scan = utf8_check(text, n_bytes);
+    if (scan.n_bad > 0 && !tokenizer_is_byte(g->tokenizer))
+        return ERR(ERR_INPUT, "byte %zu is not UTF-8, expected that for the tokenizer %s", scan.n_valid + 1,
+                   g->tokenizer_name);
+    /* Bytes were trained on without a BOS; a tokenizer.json says itself what stands before a text. */
+    unsigned flags = tokenizer_is_byte(g->tokenizer) ? 0 : ENCODE_ADD_SPECIALS;
+    return tokenizer_encode_with(g->tokenizer, text, n_bytes, flags, tokens, n, capacity);
+}
+
+status generator_chat(const generator *g, const chat_options *wanted, chat **out) {
+    chat_options o = *wanted;
+    if (o.format == CHAT_AUTO) o.format = g->chat;
+    bool may_render = o.format == CHAT_AUTO || o.format == CHAT_TEMPLATE;
+    if (!o.kwargs && may_render) o.kwargs = g->chat_kwargs;
+    return chat_open(out, g->tokenizer, g->tokenizer_name, &o);
+}
+
+/* ---- run --------------------------------------------------------------------------------------------------------- */
+
+void completions_free(completion *list, size_t n) {
+    for (size_t i = 0; list && i < n; i++) {
+        free(list[i].tokens);
+        free(list[i].text);
+    }
+    free(list);
+}
+
+status generator_run(generator *g, const prompt *prompts, size_t n_prompts, const sampling_options *s,
+                     const generation_observer *observer, completion **out, generation_report *report) {
+    generation_report ignored;
+    if (!report) report = &ignored;
+    *report = (generation_report){0};
+    *out = NULL;
+    TRY(sampling_check(s));
+    size_t n = n_prompts * (size_t)s->n_completions;
+    completion *list = mem_alloc(MAX(n, (size_t)1) * sizeof *list);
+    status rc = generation_run(g, prompts, n_prompts, s, observer, list, report);
+    exec_ledger(g->e, &report->memory);
+    if (rc == OK) *out = list;
+    else completions_free(list, n);
+    return rc;
+}
+
+status generator_logits(generator *g, const int32_t *tokens, size_t n, bool token_by_token, float *out) {
+    int64_t size = g->plan.request.generation.page_size, vocab = g->plan.model.config.vocab;
+    size_t n_pages = (size_t)divide_up((int64_t)n, size);
+    if (n == 0 || (int64_t)n > generator_context(g))
+        return ERR(ERR_INPUT, "logits of %zu tokens: expected 1 to %lld, the context", n,
+                   (long long)generator_context(g));
+    if (n_pages > g->pages.n_free)
+        return ERR(ERR_FIT, "logits of %zu tokens: they need %zu pages, the cache has %zu", n, n_pages,
+                   g->pages.n_free);
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= vocab)
+            return ERR(ERR_INPUT, "logits: token %zu is %d, the model knows 0 to %lld", i + 1, tokens[i],
+                       (long long)vocab - 1);
+    status rc = OK;
+    int32_t *pages = mem_alloc(n_pages * sizeof *pages);
+    page_pool_take(&g->pages, pages, n_pages);
+    step_set_pages(g, 0, pages, n_pages);
+    for (size_t at = 0; at < n;) {
+        step_begin(g, token_by_token ? SECTION_DECODE : SECTION_PREFILL);
+        size_t first = at, end = token_by_token ? at + 1 : n;
+        for (; at < end && step_room(g) > 0 && step_pick_room(g) > 0; at++) {
+            step_add(g, tokens[at], 0, (int64_t)at);
+            step_pick(g);
+        }
+        TRY_GOTO(rc, step_run(g, true), done);
+        memcpy(out + first * (size_t)vocab, step_logits(g, 0), (at - first) * (size_t)vocab * sizeof *out);
+    }
+done:
+    page_pool_drop(&g->pages, pages, n_pages);
+    free(pages);
+    return rc;
+}

@@ -1,0 +1,44 @@
+#pragma once
+/* sample.h - private to generate: the next token from a row of logits.
+ *
+ * The steps and their order are those of transformers 5 (logits processors): repetition penalty; then, when sampling,
+ * temperature, top-k, top-p, min-p. Ties at the border of top-k all stay; top-p keeps a token when the tokens before it
+ * hold less than top_p. Nothing sorts the vocabulary: top-k is a selection, top-p sorts growing heads of it.
+ *
+ *     sample_scratch w;
+ *     sample_scratch_init(&w, n_vocab);
+ *     sample_result r = sample_draw(&w, logits, log_sum, tokens, n_tokens, &options, sample_uniform(seed, ...));
+ *     sample_scratch_fini(&w);
+ */
+#include "generate/generate.h"
+
+typedef struct sample_candidate {
+    float score; /* after penalty and temperature */
+    int32_t id;
+} sample_candidate;
+typedef struct sample_scratch { /* of one thread; nothing is allocated after init */
+    size_t n_vocab;
+    sample_candidate *candidates;
+    uint8_t *seen; /* per token: stands in the sequence */
+} sample_scratch;
+void sample_scratch_init(sample_scratch *w, size_t n_vocab);
+void sample_scratch_fini(sample_scratch *w);
+uint64_t sample_scratch_bytes(size_t n_vocab);
+
+/* In [0, 1), a function of its arguments alone. */
+double sample_uniform(uint64_t seed, uint64_t prompt, uint64_t index, uint64_t position);
+/* The candidates that are left, ascending by id, in w->candidates; how many. history: prompt and completion so far. */
+size_t sample_filter(sample_scratch *w, const float *logits, const int32_t *history, size_t n_history,
+                     const sampling_options *o);
+typedef struct sample_result {
+    int32_t token;          /* -1: the logits are not finite */
+    double log_probability; /* under the logits as they are */
+} sample_result;
+/* log_sum: the log of the sum of all exp(logit), not finite when the logits are not. */
+sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
+                          size_t n_history, const sampling_options *o, double uniform);
+/* Is the largest logit always the answer? Then nobody has to see the others. */
+static inline bool sample_takes_top(const sampling_options *o) {
+    return o->temperature == 0 && o->repetition_penalty == 1;
+}
+sample_result sample_top(int32_t top, double logit, double log_sum);

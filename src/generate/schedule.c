@@ -1,0 +1,315 @@
+/* schedule.c - continuous batching: prompts wait in line for a slot and pages, are computed in chunks, and then
+ * take part in every decode step until they end.
+ *
+ * A sequence is let in when a slot is free and every page it can ever need, for its prompt and all new tokens, is free
+ * too. It holds them from then on, so nothing can run dry halfway and nobody waits for somebody who waits. What a
+ * sequence could need beyond the whole cache is refused before the first step. The price is that pages for tokens that an
+ * early end never draws stand idle.
+ *
+ * All completions of a prompt read the same full pages of it: the first computes them, the others begin behind them.
+ * The last prompt token is always computed by each, since its logits are where a completion starts. Prompts are served in
+ * order, so the pages kept for the next completions of a prompt are those of one prompt at a time; and the tokens of the
+ * first completion stand before those of the others in line, hence in the same chunk or an earlier one.
+ *
+ * Prompts go before decoding: a step over all slots costs little more than one over a few. */
+#include "generate/state.h"
+#include "generate/text.h"
+
+#include <stdlib.h>
+
+typedef struct sequence {
+    size_t prompt, index;
+    int64_t slot;
+    int32_t *tokens; /* prompt and completion */
+    int64_t n_prompt, n_tokens, n_most;
+    int64_t n_cached; /* tokens whose keys and values are in the cache */
+    int32_t *pages;
+    size_t n_pages;
+    double log_probability;
+    text_stream text;
+} sequence;
+
+typedef struct scheduler {
+    generator *g;
+    const prompt *prompts;
+    size_t n_prompts;
+    const sampling_options *options;
+    const generation_observer *observer;
+    completion *out;
+    generation_report *report;
+    sequence **active; /* in the order they were let in */
+    size_t n_active;
+    int64_t *free_slots;
+    size_t n_free_slots;
+    size_t next_prompt, next_index; /* of the line */
+    int32_t *kept;                  /* full pages of next_prompt, for the completions still to come */
+    size_t n_kept;
+    sequence **rows; /* who gets which row of logits */
+    sample_result *results;
+} scheduler;
+
+static int64_t page_size(const scheduler *s) { return s->g->plan.request.generation.page_size; }
+
+/* New tokens that a prompt may get: the context holds prompt and completion. */
+static int64_t new_tokens(const scheduler *s, const prompt *p) {
+    return MIN(s->options->max_new, generator_context(s->g) - (int64_t)p->n_tokens);
+}
+
+/* The last token drawn is never stored. */
+static size_t pages_needed(const scheduler *s, const prompt *p) {
+    return (size_t)divide_up((int64_t)p->n_tokens + new_tokens(s, p) - 1, page_size(s));
+}
+
+static size_t pages_shared(const scheduler *s, const prompt *p) {
+    return s->options->n_completions > 1 ? (p->n_tokens - 1) / (size_t)page_size(s) : 0;
+}
+
+static status check_prompts(const scheduler *s) {
+    int64_t context = generator_context(s->g), vocab = s->g->plan.model.config.vocab;
+    for (size_t i = 0; i < s->n_prompts; i++) {
+        const prompt *p = &s->prompts[i];
+        if (p->n_tokens == 0) return ERR(ERR_INPUT, "prompt %zu is empty, expected at least one token", i + 1);
+        if ((int64_t)p->n_tokens >= context)
+            return ERR(ERR_INPUT,
+                       "prompt %zu has %zu tokens, the context holds %lld with at least one new token; shorten it or "
+                       "raise the context",
+                       i + 1, p->n_tokens, (long long)context);
+        for (size_t k = 0; k < p->n_tokens; k++)
+            if (p->tokens[k] < 0 || p->tokens[k] >= vocab)
+                return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, the model knows 0 to %lld", i + 1, k + 1,
+                           p->tokens[k], (long long)vocab - 1);
+        if (pages_needed(s, p) > s->g->pages.n_pages)
+            return ERR(
+                ERR_FIT,
+                "prompt %zu: %zu tokens and %lld new ones need %zu pages of %lld tokens, the cache has %zu; give "
+                "it more bytes or ask for fewer new tokens",
+                i + 1, p->n_tokens, (long long)new_tokens(s, p), pages_needed(s, p), (long long)page_size(s),
+                s->g->pages.n_pages);
+    }
+    return OK;
+}
+
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
+
+/* The next in line, if there is room for all it can need. */
+static bool admit(scheduler *s) {
+    if (s->next_prompt == s->n_prompts || s->n_free_slots == 0) return false;
+    const prompt *p = &s->prompts[s->next_prompt];
+    page_pool *pool = &s->g->pages;
+    bool last = s->next_index + 1 == (size_t)s->options->n_completions;
+    size_t needed = pages_needed(s, p);
+    if (needed - s->n_kept > pool->n_free) return false;
+    sequence *q = mem_alloc(sizeof *q);
+    *q = (sequence){.prompt = s->next_prompt,
+                    .index = s->next_index,
+                    .slot = s->free_slots[--s->n_free_slots],
+                    .n_prompt = (int64_t)p->n_tokens,
+                    .n_tokens = (int64_t)p->n_tokens,
+                    .n_most = (int64_t)p->n_tokens + new_tokens(s, p),
+                    .n_cached = (int64_t)s->n_kept * page_size(s),
+                    .n_pages = needed};
+    q->tokens = mem_alloc((size_t)q->n_most * sizeof *q->tokens);
+    memcpy(q->tokens, p->tokens, p->n_tokens * sizeof *q->tokens);
+    q->pages = mem_alloc(needed * sizeof *q->pages);
+    memcpy(q->pages, s->kept, s->n_kept * sizeof *q->pages);
+    page_pool_share(pool, s->kept, s->n_kept);
+    page_pool_take(pool, q->pages + s->n_kept, needed - s->n_kept);
+    s->report->shared_tokens += (uint64_t)q->n_cached;
+    s->report->prompt_tokens += p->n_tokens;
+    if (s->next_index == 0 && !last) {
+        s->n_kept = pages_shared(s, p);
+        memcpy(s->kept, q->pages, s->n_kept * sizeof *s->kept);
+        page_pool_share(pool, s->kept, s->n_kept);
+    }
+    if (last) {
+        page_pool_drop(pool, s->kept, s->n_kept);
+        s->n_kept = 0;
+    }
+    s->next_index = last ? 0 : s->next_index + 1;
+    s->next_prompt += last;
+    step_set_pages(s->g, q->slot, q->pages, q->n_pages);
+    text_stream_open(&q->text, s->g->tokenizer, s->options->stops, s->options->n_stops);
+    s->active[s->n_active++] = q;
+    return true;
+}
+
+static void release(scheduler *s, sequence *q) {
+    page_pool_drop(&s->g->pages, q->pages, q->n_pages);
+    s->free_slots[s->n_free_slots++] = q->slot;
+    text_stream_close(&q->text);
+    free(q->tokens);
+    free(q->pages);
+    free(q);
+}
+
+static void tell_text(scheduler *s, sequence *q, bool ended) {
+    span news = text_stream_news(&q->text, ended);
+    if (news.length > 0 && s->observer && s->observer->on_text)
+        s->observer->on_text(s->observer->context, q->prompt, q->index, news.text, news.length);
+}
+
+/* q has ended: its tokens and text become the completion; q itself is released by the caller. */
+static status finish(scheduler *s, sequence *q, stop_reason why) {
+    completion *c = &s->out[q->prompt * (size_t)s->options->n_completions + q->index];
+    bool stopped = false;
+    if (why != STOP_STRING) TRY(text_stream_end(&q->text, &stopped));
+    tell_text(s, q, true);
+    c->stop = stopped && why == STOP_LENGTH ? STOP_STRING : why;
+    c->log_probability = q->log_probability;
+    c->n_tokens = (size_t)(q->n_tokens - q->n_prompt);
+    c->tokens = mem_alloc(c->n_tokens * sizeof *c->tokens);
+    memcpy(c->tokens, q->tokens + q->n_prompt, c->n_tokens * sizeof *c->tokens);
+    c->text_bytes = q->text.text.length;
+    c->text = strbuf_take(&q->text.text);
+    s->report->new_tokens += c->n_tokens;
+    if (s->observer && s->observer->on_completion)
+        s->observer->on_completion(s->observer->context, q->prompt, q->index, c);
+    return OK;
+}
+
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
+
+static void sample_task(void *context, int64_t row, int thread) {
+    scheduler *s = context;
+    const sequence *q = s->rows[row];
+    const generator *g = s->g;
+    if (sample_takes_top(s->options)) {
+        s->results[row] = sample_top(g->top[row], g->top_sums[row][0], g->top_sums[row][1]);
+        return;
+    }
+    double uniform = sample_uniform(s->options->seed, q->prompt, q->index, (uint64_t)(q->n_tokens - q->n_prompt));
+    s->results[row] = sample_draw(&g->scratch[thread], step_logits(g, row), g->top_sums[row][1], q->tokens,
+                                  (size_t)q->n_tokens, s->options, uniform);
+}
+
+static bool is_eos(const scheduler *s, int32_t token) {
+    const sampling_options *o = s->options;
+    if (o->ignore_eos) return false;
+    for (size_t i = 0; i < s->g->n_eos; i++)
+        if (s->g->eos[i] == token) return true;
+    for (size_t i = 0; i < o->n_ends; i++)
+        if (o->ends[i] == token) return true;
+    return false;
+}
+
+/* q's next token has been drawn. *ended: q has become a completion. */
+static status take_token(scheduler *s, sequence *q, const sample_result *r, bool *ended) {
+    bool stopped = false;
+    *ended = true;
+    if (r->token < 0)
+        return ERR(ERR_RUN,
+                   "prompt %zu: the logits of new token %lld are not finite: the weights or the precision are bad",
+                   q->prompt + 1, (long long)(q->n_tokens - q->n_prompt + 1));
+    q->tokens[q->n_tokens++] = r->token;
+    q->log_probability += r->log_probability;
+    if (is_eos(s, r->token)) return finish(s, q, STOP_EOS);
+    TRY(text_stream_push(&q->text, r->token, &stopped));
+    if (stopped) return finish(s, q, STOP_STRING);
+    if (q->n_tokens == q->n_most) return finish(s, q, STOP_LENGTH);
+    tell_text(s, q, false);
+    *ended = false;
+    return OK;
+}
+
+static void leave(scheduler *s, const sequence *q) {
+    size_t i = 0;
+    while (s->active[i] != q) i++;
+    memmove(&s->active[i], &s->active[i + 1], (s->n_active - i - 1) * sizeof(sequence *));
+    s->n_active--;
+}
+
+static status sample_rows(scheduler *s, int64_t n) {
+    status rc = OK;
+    exec_parallel(s->g->e, sample_task, s, n);
+    for (int64_t i = 0; i < n && rc == OK; i++) {
+        bool ended;
+        rc = take_token(s, s->rows[i], &s->results[i], &ended);
+        if (!ended || rc != OK) continue;
+        leave(s, s->rows[i]);
+        release(s, s->rows[i]);
+    }
+    return rc;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+static bool is_prefilling(const sequence *q) { return q->n_cached < q->n_prompt; }
+
+static status prefill(scheduler *s) {
+    generator *g = s->g;
+    int64_t n_rows = 0;
+    step_begin(g, SECTION_PREFILL);
+    for (size_t i = 0; i < s->n_active && step_room(g) > 0 && step_pick_room(g) > 0; i++) {
+        sequence *q = s->active[i];
+        if (!is_prefilling(q)) continue;
+        for (; q->n_cached < q->n_prompt && step_room(g) > 0; q->n_cached++)
+            step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
+        if (is_prefilling(q)) break;
+        step_pick(g);
+        s->rows[n_rows++] = q;
+    }
+    TRY(step_run(g, !sample_takes_top(s->options)));
+    s->report->prefill_steps++;
+    return sample_rows(s, n_rows);
+}
+
+static status decode(scheduler *s) {
+    generator *g = s->g;
+    step_begin(g, SECTION_DECODE);
+    for (size_t i = 0; i < s->n_active; i++) {
+        sequence *q = s->active[i];
+        step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
+        step_pick(g);
+        q->n_cached++;
+        s->rows[i] = q;
+    }
+    TRY(step_run(g, !sample_takes_top(s->options)));
+    s->report->decode_steps++;
+    return sample_rows(s, (int64_t)s->n_active);
+}
+
+static status run(scheduler *s) {
+    while (true) {
+        while (admit(s)) {}
+        if (s->n_active == 0) break;
+        bool prompts_first = false;
+        for (size_t i = 0; i < s->n_active; i++) prompts_first |= is_prefilling(s->active[i]);
+        double start = clock_s();
+        status rc = prompts_first ? prefill(s) : decode(s);
+        *(prompts_first ? &s->report->prefill_seconds : &s->report->decode_seconds) += clock_s() - start;
+        TRY(rc);
+    }
+    ASSERT(s->next_prompt == s->n_prompts); /* with nothing active all pages are free, and one sequence fits them */
+    return OK;
+}
+
+status generation_run(generator *g, const prompt *prompts, size_t n_prompts, const sampling_options *options,
+                      const generation_observer *observer, completion *out, generation_report *report) {
+    const generation_shape *shape = &g->plan.request.generation;
+    scheduler s = {.g = g,
+                   .prompts = prompts,
+                   .n_prompts = n_prompts,
+                   .options = options,
+                   .observer = observer,
+                   .out = out,
+                   .report = report};
+    TRY(check_prompts(&s));
+    size_t slots = (size_t)shape->slots;
+    s.active = mem_alloc(slots * sizeof(sequence *));
+    s.rows = mem_alloc(slots * sizeof(sequence *));
+    s.results = mem_alloc(slots * sizeof *s.results);
+    s.free_slots = mem_alloc(slots * sizeof *s.free_slots);
+    s.kept = mem_alloc((size_t)generation_pages_per_slot(shape) * sizeof *s.kept);
+    for (; s.n_free_slots < slots; s.n_free_slots++)
+        s.free_slots[s.n_free_slots] = (int64_t)(slots - 1 - s.n_free_slots);
+    status rc = run(&s);
+    while (s.n_active > 0) release(&s, s.active[--s.n_active]); /* after an error */
+    page_pool_drop(&g->pages, s.kept, s.n_kept);
+    ASSERT(g->pages.n_free == g->pages.n_pages);
+    free(s.active);
+    free(s.rows);
+    free(s.results);
+    free(s.free_slots);
+    free(s.kept);
+    return rc;
+}

@@ -1,0 +1,43 @@
+#pragma once
+/* state.h - private to generate: an open generator, and one run of a section of generation. */
+#include "generate/pages.h"
+#include "generate/sample.h"
+
+struct generator {
+    arena memory;
+    plan plan;
+    exec *e;
+    tokenizer *tokenizer;
+    const char *tokenizer_name;
+    chat_format chat; /* CHAT_AUTO: as the tokenizer says */
+    const char *chat_kwargs;
+    int32_t *eos;
+    size_t n_eos;
+    page_pool pages;
+    int32_t *page_row; /* one row of the page table, on its way to the device */
+    sample_scratch *scratch;
+    int n_scratch; /* one per thread */
+    /* the step being put together */
+    section where;
+    int64_t n_tokens, n_pick;
+    int32_t *tokens, *doc, *slots, *pick;
+    float *logits; /* of the rows that were asked for, as many as slots */
+    int32_t *top;
+    double (*top_sums)[2]; /* of the same rows, as LOGITS_TOP gives them */
+};
+
+/* Put together a run of SECTION_PREFILL or SECTION_DECODE, token by token, and run it. */
+void step_begin(generator *g, section where);
+int64_t step_room(const generator *g);      /* tokens that may still be added */
+int64_t step_pick_room(const generator *g); /* tokens whose logits may still be asked for */
+void step_add(generator *g, int32_t token, int64_t slot, int64_t position);
+void step_pick(generator *g); /* the logits of the token added last are wanted; DECODE gives those of all */
+/* Logits are large and may lie far away: they are fetched only if they are wanted. */
+status step_run(generator *g, bool with_logits);
+const float *step_logits(const generator *g, int64_t row); /* of the row-th pick; valid until the next step */
+/* The pages of a slot, in the order of its positions. */
+void step_set_pages(generator *g, int64_t slot, const int32_t *pages, size_t n);
+
+/* schedule.c */
+status generation_run(generator *g, const prompt *prompts, size_t n_prompts, const sampling_options *s,
+                      const generation_observer *observer, completion *out, generation_report *report);

@@ -1,0 +1,74 @@
+/* step.c - the inputs of one run of PREFILL or DECODE, and its logits.
+ *
+ * Rows that hold nothing get token 0 at position 0 of no slot: the row count keeps the CPU kernels away from them, and for
+ * a backend that computes them all the same they store nothing and see nothing. */
+#include "generate/state.h"
+
+static const generation_section *section_of(const generator *g) {
+    return g->where == SECTION_PREFILL ? &g->plan.model.prefill : &g->plan.model.decode;
+}
+
+static int64_t length_of(const generator *g, value_id v) { return program_get(&g->plan.program, v)->shape.dim[0]; }
+
+void step_begin(generator *g, section where) {
+    g->where = where;
+    g->n_tokens = g->n_pick = 0;
+}
+
+int64_t step_room(const generator *g) { return length_of(g, section_of(g)->tokens) - g->n_tokens; }
+
+int64_t step_pick_room(const generator *g) { return length_of(g, section_of(g)->logits) - g->n_pick; }
+
+void step_add(generator *g, int32_t token, int64_t slot, int64_t position) {
+    ASSERT(step_room(g) > 0);
+    g->tokens[g->n_tokens] = token;
+    g->slots[g->n_tokens] = (int32_t)slot;
+    g->doc[g->n_tokens++] = (int32_t)-position;
+}
+
+void step_pick(generator *g) {
+    ASSERT(step_pick_room(g) > 0 && g->n_tokens > 0);
+    /* Without a list of picks the rows are the tokens themselves. */
+    ASSERT(section_of(g)->pick || g->n_pick == g->n_tokens - 1);
+    g->pick[g->n_pick++] = (int32_t)(g->n_tokens - 1);
+}
+
+static void write_ints(generator *g, value_id v, const int32_t *from, int64_t n) {
+    exec_write(g->e, v, 0, from, (size_t)n * sizeof *from);
+}
+
+status step_run(generator *g, bool with_logits) {
+    const generation_section *s = section_of(g);
+    int64_t n = length_of(g, s->tokens);
+    int32_t n_tokens = (int32_t)g->n_tokens, n_pick = (int32_t)g->n_pick;
+    for (int64_t i = g->n_tokens; i < n; i++) g->tokens[i] = g->doc[i] = 0, g->slots[i] = -1;
+    write_ints(g, s->tokens, g->tokens, n);
+    write_ints(g, s->doc, g->doc, n);
+    write_ints(g, s->slots, g->slots, n);
+    write_ints(g, s->n_tokens, &n_tokens, 1);
+    if (s->pick) {
+        int64_t most = length_of(g, s->pick);
+        for (int64_t i = g->n_pick; i < most; i++) g->pick[i] = 0;
+        write_ints(g, s->pick, g->pick, most);
+        write_ints(g, s->n_pick, &n_pick, 1);
+    }
+    TRY(exec_run(g->e, g->where));
+    size_t n_rows = (size_t)g->n_pick, row_bytes = (size_t)g->plan.model.config.vocab * sizeof(float);
+    exec_read(g->e, s->top, 0, g->top, n_rows * sizeof *g->top);
+    exec_read(g->e, s->top_sums, 0, g->top_sums, n_rows * sizeof *g->top_sums);
+    if (with_logits) exec_read(g->e, s->logits, 0, g->logits, n_rows * row_bytes);
+    return exec_check(g->e);
+}
+
+const float *step_logits(const generator *g, int64_t row) {
+    ASSERT(row < g->n_pick);
+    return g->logits + row * g->plan.model.config.vocab;
+}
+
+void step_set_pages(generator *g, int64_t slot, const int32_t *pages, size_t n) {
+    int64_t most = program_get(&g->plan.program, g->plan.model.page_table)->shape.dim[1];
+    ASSERT((int64_t)n <= most);
+    for (int64_t i = 0; i < most; i++) g->page_row[i] = i < (int64_t)n ? pages[i] : 0;
+    exec_write(g->e, g->plan.model.page_table, (size_t)(slot * most) * sizeof *pages, g->page_row,
+               (size_t)most * sizeof *pages);
+}

@@ -1,0 +1,190 @@
+/* config_check.c - what single ranges cannot say: settings that must agree, and settings that say nothing here. */
+#include "settings/config.h"
+#include "settings/setting.h"
+
+#include <math.h>
+
+/* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
+static bool differs_from_default(const config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    config fresh;
+    strbuf ours, theirs;
+    config_init(&fresh);
+    strbuf_init(&ours);
+    strbuf_init(&theirs);
+    setting_write(c, s, true, &ours);
+    setting_write(&fresh, s, true, &theirs);
+    bool differs = strcmp(ours.text, theirs.text) != 0;
+    strbuf_fini(&ours);
+    strbuf_fini(&theirs);
+    config_fini(&fresh);
+    return differs;
+}
+
+static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
+    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key))
+        log_warn("%s has no effect: %s", key, why);
+}
+
+/* Can anything of the step lie in one of these tiers? What is left at auto goes where the plan chooses. */
+static bool may_offload(const config *c, tier from, tier to) {
+    const int tiers[] = {c->memory.offload_params, c->memory.offload_grads, c->memory.offload_states,
+                         c->memory.offload_activations};
+    for (size_t i = 0; i < ARRAY_LENGTH(tiers); i++)
+        if (tiers[i] < 0 ? c->memory.strategy == STRATEGY_AUTO : tiers[i] >= (int)from && tiers[i] <= (int)to)
+            return true;
+    return false;
+}
+
+static void name_idle_memory(const config *c) {
+    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
+                  "memory.offload.states is none");
+    warn_if_given(c, "memory.offload.keep_layers", c->memory.offload_activations != 0 || c->memory.keep_layers == 0,
+                  "memory.offload.activations is none");
+    bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
+    warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
+    warn_if_given(c, "memory.bucket", moves, "nothing is offloaded");
+    warn_if_given(c, "memory.nvme_path", may_offload(c, TIER_NVME, TIER_NVME), "nothing is offloaded to nvme");
+}
+
+static void config_name_idle(const config *c) {
+    bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
+    bool builtin = str_starts_with(c->data.source, "builtin:");
+    warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
+    warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.loss_scale_window", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.hysteresis", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
+    warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
+    warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 leaves such steps out always");
+    bool has_problems = data_source_has_problems(c->data.source);
+    bool keeps_back = builtin || c->data.eval_fraction > 0;
+    warn_if_given(c, "train.problems", has_problems || c->train.problems == 0, "data.source has no problems");
+    warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
+    warn_if_given(c, "train.eval_every",
+                  (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
+                  "nothing is evaluated");
+    name_idle_memory(c);
+    warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
+    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
+    warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
+    warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
+    bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
+    warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
+    warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
+    warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
+    warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
+    warn_if_given(c, "data.difficulty", strcmp(c->data.source, "builtin:arithmetic") == 0,
+                  "data.source is not builtin:arithmetic");
+    static const char *const of_files[] = {"data.format",           "data.prompt_column", "data.response_column",
+                                           "data.train_on",         "data.chat",          "data.chat_kwargs",
+                                           "data.train_on_newline", "data.eos_token",     "data.on_error",
+                                           "data.max_line",         "data.cache"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
+        warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");
+    static const char *const of_records[] = {"data.prompt_column", "data.response_column", "data.train_on",
+                                             "data.chat",          "data.chat_kwargs",     "data.train_on_newline",
+                                             "data.max_line"};
+    bool has_records = builtin || data_source_has_records(&c->data);
+    for (size_t i = 0; i < ARRAY_LENGTH(of_records); i++)
+        warn_if_given(c, of_records[i], has_records, "data.source is text, without records");
+    warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
+}
+
+void config_name_idle_on_cpu(const config *c) {
+    if (c->run.device == DEVICE_CPU) return; /* said already */
+    warn_if_given(c, "run.gpu", false, "no GPU was found, the CPU computes");
+    warn_if_given(c, "run.tf32", false, "no GPU was found, the CPU computes");
+}
+
+const char *config_preset(const config *c) {
+    if (*c->model.path) return NULL;
+    return *c->model.preset ? c->model.preset : "arithmetic-tiny";
+}
+
+/* A directory says all about its model: nothing beside it may. */
+static status check_model(const config *c) {
+    if (*c->model.path == 0) {
+        if (c->model.init == INIT_PRETRAINED)
+            return ERR(ERR_INPUT,
+                       "model.init is pretrained but model.path is not given: presets have no weights; set model.path");
+        return OK;
+    }
+    if (*c->model.preset)
+        return ERR(ERR_INPUT, "model.path (%s) and model.preset (%s) are both given; keep one of them", c->model.path,
+                   c->model.preset);
+    const struct {
+        const char *key;
+        bool given;
+    } sizes[] = {{"layers", c->model.layers},     {"hidden", c->model.hidden},     {"heads", c->model.heads},
+                 {"kv_heads", c->model.kv_heads}, {"head_dim", c->model.head_dim}, {"ffn", c->model.ffn},
+                 {"vocab", c->model.vocab},       {"tied", c->model.tied >= 0}};
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        if (sizes[i].given)
+            return ERR(ERR_INPUT,
+                       "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave "
+                       "model.%s out",
+                       sizes[i].key, c->model.path, sizes[i].key);
+    return OK;
+}
+
+/* Each axis may be as long as all ranks together; their product is an int everywhere else. */
+static status check_mesh(const config *c) {
+    enum { RANKS_MOST = 65536 };
+    const int *size = c->parallel.size;
+    int64_t n = 1;
+    for (axis a = 0; a < AXIS_COUNT && n <= RANKS_MOST; a++) n *= MAX(size[a], 1);
+    if (n <= RANKS_MOST) return OK;
+    return ERR(ERR_INPUT,
+               "parallel.*: found data %d x tensor %d x pipeline %d x sequence %d, expected at most %d ranks in all; "
+               "lower one of them",
+               MAX(size[AXIS_DATA], 1), size[AXIS_TENSOR], size[AXIS_PIPELINE], MAX(size[AXIS_SEQUENCE], 1),
+               RANKS_MOST);
+}
+
+status config_check(const config *c) {
+    const train_options *t = &c->train;
+    TRY(check_model(c));
+    TRY(check_mesh(c));
+    int64_t end = t->schedule_steps ? t->schedule_steps : t->steps;
+    const char *end_key = t->schedule_steps ? "train.schedule_steps" : "train.steps";
+    if (t->warmup > 0 && t->warmup >= end && t->schedule != SCHEDULE_CONSTANT)
+        return ERR(ERR_INPUT,
+                   "train.warmup is %lld and %s is %lld: nothing would be left for the schedule; "
+                   "lower train.warmup to less than %lld",
+                   (long long)t->warmup, end_key, (long long)end, (long long)end);
+    if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)end > (double)end)
+        return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",
+                   (long long)t->warmup, t->decay_share, (long long)end);
+    if (t->schedule == SCHEDULE_WSD && t->style == STYLE_DEEPSPEED)
+        return ERR(ERR_INPUT,
+                   "train.schedule is wsd and train.schedule_style is deepspeed, which has no such schedule; "
+                   "use constant, linear or cosine");
+    if (t->warmup_min_lr > t->lr)
+        return ERR(ERR_INPUT, "train.warmup_min_lr is %g, above train.lr (%g); lower it", t->warmup_min_lr, t->lr);
+    if (c->precision == PRECISION_FP16 && t->loss_scale == 0 &&
+        t->min_loss_scale > ldexp(1, (int)t->initial_scale_power))
+        return ERR(ERR_INPUT,
+                   "train.fp16.min_loss_scale is %g, above the first scale of 2^%lld; lower it or raise "
+                   "train.fp16.initial_scale_power",
+                   t->min_loss_scale, (long long)t->initial_scale_power);
+    if (c->model.heads && c->model.kv_heads && c->model.heads % c->model.kv_heads != 0)
+        return ERR(ERR_INPUT,
+                   "model.kv_heads (%lld) does not divide model.heads (%lld): every key head serves the same "
+                   "number of query heads",
+                   (long long)c->model.kv_heads, (long long)c->model.heads);
+    int64_t rows, tokens;
+    if (__builtin_mul_overflow(t->micro_batch, c->data.seq_len, &rows) || rows > INT32_MAX ||
+        __builtin_mul_overflow(rows, t->accumulation, &tokens))
+        return ERR(ERR_INPUT,
+                   "train.micro_batch (%lld) times data.seq_len (%lld) is more than the %d tokens of one "
+                   "micro-batch; use train.accumulation instead",
+                   (long long)t->micro_batch, (long long)c->data.seq_len, INT32_MAX);
+    if (strcmp(c->run.resume, "auto") == 0 && *c->run.dir == 0)
+        return ERR(ERR_INPUT, "run.resume is auto but run.dir is not given: a new directory has nothing to resume; "
+                              "set run.dir");
+    config_name_idle(c);
+    return OK;
+}

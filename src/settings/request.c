@@ -1,0 +1,325 @@
+/* request.c - from settings to what the rooms below understand: a model, a training request, a generator's options.
+ *
+ * A request is complete before anything runs: what cannot hold together (rows and ranks, stages and what is left open) is
+ * refused here, by the name of its setting. What a setting leaves to the plan is marked open.
+ * Ranks come last: until they are known a request is that of one process that has the machine to itself. */
+#include "settings/limits.h"
+#include "settings/place.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What transformers trains with unasked. The default of the table is for small models from random values; it would undo
+ * in a few steps what pretrained weights know. */
+#define PRETRAINED_LR 5e-5
+
+void config_settle(config *c) {
+    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
+    int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
+    if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
+    const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
+    bool builtin = str_starts_with(c->data.source, "builtin:");
+    if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
+        c->data.tokenizer = c->model.path;
+}
+
+/* Rope counts on as far as it is asked to; learned positions are a tensor of the file. */
+static status model_of_directory(const config *c, model_config *out) {
+    if (access(c->model.path, F_OK) != 0)
+        return ERR(
+            ERR_INPUT,
+            "model.path: found no directory %s (%s), expected one with config.json and safetensors; a model of the "
+            "hub is downloaded first: hf download NAME --local-dir DIR",
+            c->model.path, strerror(errno));
+    TRY(model_config_read(out, c->model.path));
+    int64_t asked = c->model.max_positions;
+    if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
+        return ERR(
+            ERR_INPUT,
+            "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
+            "out",
+            (long long)asked, (long long)out->max_positions, c->model.path);
+    if (asked) out->max_positions = asked;
+    return OK;
+}
+
+/* The weights know the ids of a tokenizer. Bytes, the default where there is none, would be other ids: a run that looks
+ * like any other and ruins the model. */
+static status check_own_tokenizer(const config *c, const model_config *m) {
+    bool builtin = str_starts_with(c->data.source, "builtin:"), pretrained = c->model.init != INIT_RANDOM;
+    if (!*c->model.path || !pretrained || builtin || m->vocab == BYTE_VOCAB) return OK;
+    if (config_was_given(c, "data.tokenizer") || strcmp(c->data.tokenizer, "byte") != 0) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s has no tokenizer.json, and its weights know %lld tokens: set data.tokenizer to the directory of the "
+        "model's tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)), "
+        "or, where it was trained on bytes, data.tokenizer=byte",
+        c->model.path, (long long)m->vocab);
+}
+
+status model_from_config(const config *c, model_config *out) {
+    const char *name = config_preset(c);
+    if (!name) return model_of_directory(c, out);
+    const model_config *preset = model_preset_find(name);
+    if (!preset) {
+        str_nearest nearest = {.wanted = name};
+        for (size_t i = 0; model_preset_at(i); i++) str_nearest_try(&nearest, model_preset_at(i)->name);
+        if (!*nearest.name)
+            return ERR(ERR_INPUT, "model.preset '%.100s' is not known; 'ralo help presets' lists them", name);
+        return ERR(ERR_INPUT, "model.preset '%.100s' is not known; did you mean '%s'? 'ralo help presets' lists them",
+                   name, nearest.name);
+    }
+    *out = *preset;
+    const struct {
+        int64_t given, *field;
+    } overrides[] = {
+        {c->model.layers, &out->n_layers},     {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
+        {c->model.kv_heads, &out->n_kv_heads}, {c->model.head_dim, &out->head_dim}, {c->model.ffn, &out->ffn},
+        {c->model.vocab, &out->vocab},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(overrides); i++)
+        if (overrides[i].given) *overrides[i].field = overrides[i].given;
+    if (c->model.tied >= 0) out->tied = c->model.tied;
+    if (c->model.max_positions) out->max_positions = c->model.max_positions;
+    return model_config_check(out);
+}
+
+/* Rows of a step of all ranks, rows at once, how often: any two give the third. */
+static status batch_from_config(const config *c, plan_request *p) {
+    const train_options *t = &c->train;
+    int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
+    p->choice.micro_batch = t->micro_batch;
+    p->choice.accumulation = t->accumulation;
+    if (!t->batch && t->micro_batch < 0)
+        return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
+    p->step_rows = t->batch;
+    if (!t->batch) return OK;
+    if (t->batch % ranks)
+        return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
+                   (long long)t->batch, (long long)ranks);
+    int64_t batch = t->batch / ranks;
+    if (t->micro_batch < 0) {
+        p->open.micro_batch = true;
+        p->choice.micro_batch = batch;
+        p->choice.accumulation = 1;
+        return OK;
+    }
+    if (!config_was_given(c, "train.accumulation")) p->choice.accumulation = batch / t->micro_batch;
+    if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected a multiple of train.micro_batch (%lld)%s; change one of them, or "
+                   "set train.micro_batch=auto",
+                   (long long)t->batch, (long long)t->micro_batch, ranks > 1 ? " on each rank" : "");
+    if (p->choice.micro_batch * p->choice.accumulation != batch)
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
+                   (long long)t->batch, (long long)p->choice.micro_batch, (long long)p->choice.accumulation,
+                   ranks > 1 ? " on each rank" : "");
+    return OK;
+}
+
+/* Which GPU a process takes that was not told. */
+static int gpu_index(const config *c) { return c->run.gpu >= 0 ? c->run.gpu : backend_gpu_of(comm_launched_place()); }
+
+static status check_transport(const config *c, device_kind kind) {
+    if (kind != DEVICE_CPU || c->comm.transport != DEVICE_TRANSPORT_NCCL) return OK;
+    return ERR(ERR_INPUT,
+               "comm.transport: found nccl, expected auto or mpi: NCCL speaks between GPUs, and this run is on "
+               "the CPU");
+}
+
+/* How messages find their bytes: links reach a device's memory, MPI that of the host. */
+static void use_links(plan_request *p, bool links) {
+    p->target.comm_at = links ? TIER_DEVICE : TIER_HOST;
+    p->target.comm_bytes = links ? comm_link_work_bytes : comm_work_bytes;
+}
+
+/* A program with more slices than this would take longer to plan than to run. */
+static status check_bucket(const config *c, const plan_request *p) {
+    enum { SLICES_MOST = 32768 };
+    uint64_t n_bytes = (uint64_t)model_param_count(&p->model) * sizeof(float);
+    if (!c->memory.bucket || n_bytes / (uint64_t)c->memory.bucket <= SLICES_MOST) return OK;
+    char found[32], expected[32];
+    return ERR(ERR_INPUT, "memory.bucket: found %s, expected at least %s for the %lld parameters of %s, or auto",
+               str_format_bytes(found, (uint64_t)c->memory.bucket),
+               str_format_bytes(expected, n_bytes / SLICES_MOST + 1), (long long)model_param_count(&p->model),
+               p->model.name);
+}
+
+/* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
+static status check_stages(const config *c, const plan_request *p) {
+    int n = c->parallel.size[AXIS_PIPELINE];
+    if (n > 1 && p->open.micro_batch)
+        return ERR(ERR_INPUT,
+                   "train.micro_batch: found auto with parallel.pipeline %d, expected a number: stages must agree", n);
+    if (n > 1 && p->open.precision)
+        return ERR(ERR_INPUT, "precision: found auto with parallel.pipeline %d, expected a name: stages must agree", n);
+    return OK;
+}
+
+/* Ranks that share rows are taken from the data axis, so its size must be free. Not where they have GPUs: the mesh is opened
+ * again for it, and who shares a GPU is known of the first one alone. */
+static bool sequence_is_open(const config *c, device_kind kind) {
+    return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
+}
+
+/* The names of the setting stand in the order of the tiers. */
+static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+
+/* What is given by hand, and what is left to the plan. */
+static void strategy_from_config(const config *c, device_kind kind, plan_request *p) {
+    p->left_open = (plan_open){.params = c->memory.offload_params < 0,
+                               .grads = c->memory.offload_grads < 0,
+                               .states = c->memory.offload_states < 0,
+                               .activations = c->memory.offload_activations < 0,
+                               .keep_layers = c->memory.keep_layers < 0,
+                               .keep_states = c->memory.keep_states < 0 && c->memory.offload_states < 0,
+                               .chunk = c->memory.chunk_tokens < 0,
+                               .prefetch = !config_was_given(c, "memory.prefetch"),
+                               .precision = p->open.precision,
+                               .micro_batch = p->open.micro_batch,
+                               .zero = c->parallel.shard.zero < 0,
+                               .sequence = sequence_is_open(c, kind)};
+    p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
+    p->manual = c->memory.strategy == STRATEGY_MANUAL;
+    if (!p->manual) p->open = p->left_open;
+    else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
+    p->choice.offload = (offload_homes){.params = offload_tier(c->memory.offload_params),
+                                        .grads = offload_tier(c->memory.offload_grads),
+                                        .states = offload_tier(c->memory.offload_states),
+                                        .activations = offload_tier(c->memory.offload_activations)};
+    p->choice.keep_layers = MAX(c->memory.keep_layers, (int64_t)0);
+    p->choice.keep_states = MAX(c->memory.keep_states, (int64_t)0);
+    p->choice.prefetch = c->memory.prefetch;
+    p->choice.bucket_bytes = c->memory.bucket;
+    p->choice.chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
+    p->may_nvme = *c->memory.nvme_path != 0; /* a drive is not filled unasked */
+    p->choice.overlap_update = (overlap_wish)c->memory.overlap_update;
+    p->choice.shard = c->parallel.shard;
+    p->choice.shard.zero = MAX(p->choice.shard.zero, 0); /* until something is chosen */
+}
+
+status request_from_config(const config *c, train_request *out) {
+    sys_info machine;
+    sys_info_get(&machine);
+    /* A plan can be made for a GPU that is not here; whoever runs it asks backend_choose again and says why it cannot. */
+    const backend *b = NULL;
+    device_kind kind = c->run.device;
+    int gpu = gpu_index(c);
+    if (backend_choose(kind, gpu, &b) == OK) kind = backend_kind(b);
+    else error_clear();
+    int threads = c->run.threads ? c->run.threads : machine.n_cores;
+    const train_options *t = &c->train;
+    *out = (train_request){.data = c->data,
+                           .train = *t,
+                           .keep = c->run.keep,
+                           .no_last_checkpoint = !c->run.save_last,
+                           .timed = c->run.breakdown,
+                           .n_threads = threads,
+                           .bind = c->run.bind,
+                           .backend = b};
+    out->gpu = (gpu_options){.index = gpu, .tf32 = c->run.tf32};
+    if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
+    out->data.seed = t->seed;
+    out->data.n_threads = threads;
+    if (*c->model.path) out->model_dir = c->model.path;
+    out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
+    if (*c->run.export_dir) out->export_dir = c->run.export_dir;
+    plan_request *p = &out->plan;
+    TRY(model_from_config(c, &p->model));
+    TRY(check_own_tokenizer(c, &p->model));
+    out->data.vocab = p->model.vocab;
+    TRY(batch_from_config(c, p));
+    p->seq_len = c->data.seq_len;
+    p->open.precision = c->precision < 0;
+    p->choice.precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
+    p->choice.states = c->memory.states;
+    p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
+                                       .beta2 = (float)t->beta2,
+                                       .eps = (float)t->eps,
+                                       .weight_decay = (float)t->weight_decay,
+                                       .clip = (float)t->clip};
+    /* Files of which nothing is kept back have no rows to evaluate. */
+    if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
+    p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
+    p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
+    strategy_from_config(c, kind, p);
+    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
+    p->virtual_stages = c->parallel.virtual_stages;
+    p->attention = (attention_way)c->parallel.attention;
+    TRY(check_transport(c, kind));
+    TRY(check_bucket(c, p));
+    TRY(check_stages(c, p));
+    p->target = backend_target(kind, threads);
+    p->target.comm_bytes = comm_work_bytes;
+    if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
+    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
+    p->state_copies = t->save_every > 0 ? 1 : 0;
+    return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
+}
+
+/* The mesh of parallel.*, with as many data ranks as `world` leaves for them where that is not said. */
+static status mesh_from_config(const config *c, int world, mesh *m) {
+    int given = c->parallel.size[AXIS_DATA];
+    memcpy(m->size, c->parallel.size, sizeof m->size);
+    int n = mesh_world(m);
+    if (!world) return OK;
+    if (world % n || (given && world != n))
+        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", world,
+                   given ? "" : "a multiple of ", n);
+    if (!given) m->size[AXIS_DATA] = world / n;
+    return OK;
+}
+
+/* Ranks of parallel.* are what --ranks starts on this machine; those of --world have nodes like it. */
+static int ranks_here(const train_request *r, int world, const hardware *machine) {
+    int n = mesh_world(&r->plan.mesh);
+    return r->backend->discrete || world ? (int)MIN(n, machine->devices_per_node) : n;
+}
+
+status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
+    plan_request *p = &r->plan;
+    TRY(request_from_config(c, r));
+    TRY(machine_describe(asked, r, machine));
+    /* A machine with devices of their own is planned with their kernels' scratch. */
+    if (asked && c->run.device == DEVICE_AUTO) {
+        p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
+        if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
+    }
+    if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
+    p->host_bytes += dataset_host_bytes_at_most(&r->data);
+    TRY(mesh_from_config(c, world, &p->mesh));
+    if (asked || !r->backend) limits_of_hardware(r, c, machine);
+    else TRY(limits_of_machine(r, c, (limits_ranks){ranks_here(r, world, machine), 1}, false));
+    return batch_from_config(c, p);
+}
+
+/* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is
+ * free before, so every context is there by now and counted as taken. */
+static status use_devices(train_request *r, const config *c, comm *ranks, int *n_sharing) {
+    comm_devices found;
+    TRY(comm_find_devices(ranks, r->backend, r->gpu.index, c->comm.transport, &found));
+    use_links(&r->plan, found.links);
+    *n_sharing = found.n_sharing;
+    return OK;
+}
+
+status request_use_comm(train_request *r, const config *c, comm *ranks) {
+    plan_request *p = &r->plan;
+    r->comm = ranks;
+    if (!ranks) return OK;
+    p->mesh = *comm_mesh(ranks);
+    TRY(batch_from_config(c, p));
+    int here = comm_node_size(ranks), n_sharing = 1;
+    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
+    if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
+    if (r->backend->discrete) TRY(use_devices(r, c, ranks, &n_sharing));
+    TRY(limits_of_machine(r, c, (limits_ranks){here, n_sharing}, true));
+    /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */
+    TRY(comm_least(ranks, &p->device_limit));
+    TRY(comm_least(ranks, &p->together_limit));
+    return comm_least(ranks, &p->host_limit);
+}

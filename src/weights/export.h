@@ -1,0 +1,35 @@
+#pragma once
+/* export.h - private to weights, part of its face: a directory that Hugging Face's transformers loads.
+ *
+ * config.json, generation_config.json, model.safetensors (or shards and their index) and, where the run used a tokenizer
+ * directory, its files, from the copy that the checkpoint keeps. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
+ * are the source where there are any. The directory appears whole or not at all. */
+#include "checkpoint/checkpoint.h"
+
+typedef struct export_options {
+    const char *dir;      /* must not exist, or be empty */
+    dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
+    uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
+    const char
+        *tokenizer; /* whose files go along, by the user's word; "none": of none. NULL: those that the run kept */
+} export_options;
+typedef struct export_report {
+    char from[4096]; /* the checkpoint */
+    int64_t step;
+    dtype type;
+    uint64_t n_parameters, n_bytes;
+    int n_files; /* of weights */
+} export_report;
+status export_check_dir(const char *dir); /* a directory that holds something is refused */
+/* from: a run directory (its newest checkpoint) or a checkpoint directory. */
+status export_checkpoint(const char *from, const export_options *o, export_report *out);
+
+/* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent (where it came from, a note: nothing
+ * is copied from there), "chat": the format its turns were trained in, absent where it saw none, "chat_kwargs": the template's
+ * variables then, as JSON text} as JSON text, to be kept in every checkpoint; the caller frees. Token ids are those
+ * of the directory the model came from (then d may be NULL: no data), else the tokenizer's. */
+status export_describe(const model_config *m, const char *model_dir, const data_options *o, const dataset *d,
+                       char **out);
+/* The parameters as they are now. tokenizer: files that go along; NULL: none. */
+status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
+                      const export_options *o, export_report *out);

@@ -1,0 +1,22 @@
+#pragma once
+/* load.h - private to weights, part of its face: parameters from safetensors files, by Hugging Face name. */
+#include "checkpoint/checkpoint.h"
+
+/* The weight files of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
+ * names. Names in the index are plain file names: a path would leave the directory. */
+typedef struct weight_files {
+    safetensors *files;
+    size_t n_files, header_bytes;
+} weight_files;
+status weight_files_open(weight_files *w, const char *dir);
+void weight_files_close(weight_files *w);
+
+/* Fills every parameter (and its fp32 master) from `files`. Only tensors whose name begins with `prefix` count; what
+ * follows is the Hugging Face name, with or without the family's own "model." or "transformer.". fp32, bf16 and fp16 are
+ * read. Tensors that are missing, misshapen or not expected are one error that names up to ten of them, before anything
+ * is loaded; buffers that old versions saved (attn.bias, attn.masked_bias, rotary inv_freq) and the copy of a tied
+ * embedding are left out. Optimizer state is left as it is.
+ * Holds a few megabytes at most, and of the files at most one tensor: pages already read are given back. */
+status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix);
+status weights_load_dir(exec *e, const plan *p, const char *dir);
+status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */

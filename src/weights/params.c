@@ -1,0 +1,270 @@
+/* params.c - first values, hash and checkpoint list of the parameters.
+ *
+ * Initial values depend on (seed, name, element) only, never on layout, ranks, precision or thread count: every precision
+ * starts from the same fp32 numbers, rounded once. */
+#include "weights/params.h"
+
+#include <stdlib.h>
+
+#define FILL_TASK 16384 /* elements per task */
+#define HASH_TASKS 64
+#define FILL_CHUNK (HASH_TASKS * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
+
+/* Memory that the host's threads do not reach takes a chunk as one, from one thread: the first task of a run carries the
+ * chunk before while the others draw the next. */
+typedef struct fill_chunk {
+    size_t i; /* of the parameter */
+    int64_t first, n;
+    dtype type;
+    bool near; /* each task writes what it has made */
+    float *wide;
+    void *narrow;
+} fill_chunk;
+
+typedef struct fill {
+    exec *e;
+    const plan *p;
+    uint64_t seed;
+    fill_chunk *drawn;
+    fill_chunk *carried; /* drawn before, and far; NULL: none */
+} fill;
+
+/* Elements [first, first + n) of a parameter to the value that holds `held` of it: what they have in common. */
+static void write_share(exec *e, const plan *p, value_id v, param_share held, int64_t first, int64_t n,
+                        const void *from) {
+    size_t width = dtype_bytes(program_get(&p->program, v)->type);
+    int64_t begin = MAX(first, held.first), end = MIN(first + n, held.first + held.n);
+    if (begin >= end) return;
+    exec_write(e, v, (size_t)(begin - held.first) * width, (const char *)from + (size_t)(begin - first) * width,
+               (size_t)(end - begin) * width);
+}
+
+/* n elements of the chunk to where the parameter and its master live. */
+static void fill_write(const fill *f, const fill_chunk *k, int64_t at, int64_t n) {
+    const step_interface *step = &f->p->step;
+    const char *narrow = (const char *)k->narrow + (size_t)at * dtype_bytes(k->type);
+    write_share(f->e, f->p, f->p->model.params[k->i].value, step->held[k->i], k->first + at, n,
+                k->type == DTYPE_F32 ? (const char *)(k->wide + at) : narrow);
+    if (step->masters[k->i])
+        write_share(f->e, f->p, step->masters[k->i], step->updated[k->i], k->first + at, n, k->wide + at);
+}
+
+static void fill_draw(const fill *f, const fill_chunk *k, int64_t at) {
+    int64_t n = MIN(k->n - at, (int64_t)FILL_TASK);
+    model_param_initial(&f->p->model.params[k->i], f->seed, k->first + at, n, k->wide + at);
+    if (k->type != DTYPE_F32)
+        tensor_convert((char *)k->narrow + (size_t)at * dtype_bytes(k->type), k->type, k->wide + at, DTYPE_F32,
+                       (size_t)n);
+    if (k->near) fill_write(f, k, at, n);
+}
+
+static void fill_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const fill *f = context;
+    if (f->carried && task == 0) fill_write(f, f->carried, 0, f->carried->n);
+    else fill_draw(f, f->drawn, (task - (f->carried != NULL)) * FILL_TASK);
+}
+
+/* Draws f->drawn, and leaves there the chunk whose buffers are free. */
+static void fill_run(fill *f, fill_chunk chunks[2]) {
+    exec_parallel(f->e, fill_task, f, divide_up(f->drawn->n, FILL_TASK) + (f->carried != NULL));
+    f->carried = f->drawn->near ? NULL : f->drawn;
+    if (f->carried) f->drawn = f->carried == &chunks[0] ? &chunks[1] : &chunks[0];
+}
+
+void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from) {
+    const step_interface *step = &p->step;
+    value_id v = master ? step->masters[i] : p->model.params[i].value;
+    size_t width = dtype_bytes(program_get(&p->program, v)->type);
+    for (param_run run = {0}; param_cut_next(&p->model.params[i].cut, first, first + n, &run);)
+        write_share(e, p, v, master ? step->updated[i] : step->held[i], run.here, run.n,
+                    (const char *)from + (size_t)(run.whole - first) * width);
+}
+
+void params_initialize(exec *e, const plan *p, uint64_t seed) {
+    const program *g = &p->program;
+    fill_chunk chunks[2];
+    for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++)
+        chunks[k] = (fill_chunk){.wide = mem_alloc(FILL_CHUNK * sizeof(float)), .narrow = mem_alloc(FILL_CHUNK * 2)};
+    fill f = {.e = e, .p = p, .seed = seed, .drawn = &chunks[0]};
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        const model_param *param = &p->model.params[i];
+        value_id master = p->step.masters[i];
+        int64_t total = shape_count(&param->shape);
+        for (int64_t first = 0; first < total; first += FILL_CHUNK) {
+            f.drawn->i = i;
+            f.drawn->first = first;
+            f.drawn->n = MIN(total - first, (int64_t)FILL_CHUNK);
+            f.drawn->type = program_get(g, param->value)->type;
+            f.drawn->near = exec_is_near(e, param->value) && (!master || exec_is_near(e, master));
+            fill_run(&f, chunks);
+        }
+    }
+    if (f.carried) fill_write(&f, f.carried, 0, f.carried->n);
+    for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++) {
+        free(chunks[k].wide);
+        free(chunks[k].narrow);
+    }
+}
+
+/* ---- hash ------------------------------------------------------------------------------------------------------- */
+
+/* A sum over elements of a number that mixes parameter, place in the model's tensor and bits. A sum has no order, so each
+ * rank adds up what it counts for, and any mesh and any layout give one result. */
+typedef struct hash_chunk {
+    value_id v;
+    bool near;          /* each task reads for itself */
+    int64_t held_first; /* element of what the rank has that v begins with */
+    const param_cut *cut;
+    uint64_t key;  /* of the parameter */
+    int64_t first; /* element of what the rank has, at the chunk's start */
+    int64_t n;
+    size_t width;
+    uint8_t *bytes;
+} hash_chunk;
+
+/* As with first values: what is far comes as one by the first task of a run, while the others hash what came before. */
+typedef struct hash_job {
+    exec *e;
+    hash_chunk *fetched; /* NULL: none */
+    hash_chunk *hashed;  /* NULL: none */
+    uint64_t sums[HASH_TASKS];
+    uint64_t sum; /* of all that was hashed */
+} hash_job;
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+static void hash_read(exec *e, const hash_chunk *k, int64_t at, int64_t n) {
+    exec_read(e, k->v, (size_t)(k->first + at - k->held_first) * k->width, k->bytes + (size_t)at * k->width,
+              (size_t)n * k->width);
+}
+
+static uint64_t hash_part(exec *e, const hash_chunk *k, int64_t at) {
+    int64_t end = MIN(at + FILL_TASK, k->n);
+    uint64_t sum = 0;
+    if (k->near) hash_read(e, k, at, end - at);
+    while (at < end) {
+        int64_t n, whole = param_cut_place(k->cut, k->first + at, &n);
+        n = MIN(n, end - at);
+        for (int64_t i = 0; i < n; i++) {
+            uint64_t bits = 0;
+            memcpy(&bits, k->bytes + (size_t)(at + i) * k->width, k->width);
+            sum += mix(k->key + (uint64_t)(whole + i) * 0x9e3779b97f4a7c15ull + bits);
+        }
+        at += n;
+    }
+    return sum;
+}
+
+static void hash_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    hash_job *j = context;
+    if (j->fetched && task == 0) {
+        hash_read(j->e, j->fetched, 0, j->fetched->n);
+        return;
+    }
+    task -= j->fetched != NULL;
+    j->sums[task] = hash_part(j->e, j->hashed, task * FILL_TASK);
+}
+
+static void hash_run(hash_job *j, hash_chunk *fetched, hash_chunk *hashed) {
+    int64_t n_parts = hashed ? divide_up(hashed->n, FILL_TASK) : 0;
+    j->fetched = fetched;
+    j->hashed = hashed;
+    exec_parallel(j->e, hash_task, j, n_parts + (fetched != NULL));
+    for (int64_t k = 0; k < n_parts; k++) j->sum += j->sums[k];
+}
+
+/* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
+static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
+    const step_interface *step = &p->step;
+    bool master = precision_master(p->request.choice.precision);
+    value_id v = master ? step->masters[i] : p->model.params[i].value;
+    return (hash_chunk){.v = v,
+                        .near = exec_is_near(e, v),
+                        .held_first = master ? step->updated[i].first : step->held[i].first,
+                        .cut = &p->model.params[i].cut,
+                        .key = rng_key(0, p->model.params[i].name),
+                        .width = dtype_bytes(program_get(&p->program, v)->type),
+                        .bytes = bytes};
+}
+
+/* Of what this rank counts for. */
+static uint64_t hash_share(exec *e, const plan *p) {
+    uint8_t *bytes[] = {mem_alloc(FILL_CHUNK * sizeof(float)), mem_alloc(FILL_CHUNK * sizeof(float))};
+    hash_chunk chunks[2], *waiting = NULL; /* fetched, not hashed yet */
+    hash_job j = {.e = e};
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        param_share mine = shard_saved(&p->step, &p->model, &p->request.mesh, i);
+        for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
+            size_t spare = waiting == &chunks[0];
+            hash_chunk *k = &chunks[spare];
+            *k = hash_begin(e, p, i, bytes[spare]);
+            k->first = mine.first + at;
+            k->n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
+            if (k->near) {
+                hash_run(&j, NULL, k);
+            } else {
+                hash_run(&j, k, waiting);
+                waiting = k;
+            }
+        }
+    }
+    if (waiting) hash_run(&j, NULL, waiting);
+    free(bytes[0]);
+    free(bytes[1]);
+    return j.sum;
+}
+
+uint64_t params_hash(exec *e, const plan *p, comm *c) {
+    uint64_t sum = hash_share(e, p);
+    if (!c) return mix(sum);
+    uint64_t *all = mem_alloc((size_t)comm_size(c) * sizeof *all);
+    status rc = comm_all_gather_bytes(c, &sum, sizeof sum, all);
+    sum = 0;
+    for (int r = 0; r < comm_size(c); r++) sum += all[r];
+    free(all);
+    return rc == OK ? mix(sum) : 0;
+}
+
+/* Shares begin at whole blocks, so their entries are their own. */
+static param_share in_entries(param_share share, int64_t per) {
+    return (param_share){share.first / per, divide_up(share.n, per)};
+}
+
+checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_t *n) {
+    const step_interface *step = &p->step;
+    const struct {
+        const char *kind;
+        const value_id *values; /* NULL: the parameters themselves */
+        int64_t per_entry;      /* elements of the parameter that one entry serves */
+    } groups[] = {{"param", NULL, 1},
+                  {"master", step->masters, 1},
+                  {"m", step->moments, 1},
+                  {"v", step->variances, 1},
+                  {"m_scale", step->moment_scales, STATE_BLOCK},
+                  {"v_scale", step->variance_scales, STATE_BLOCK}};
+    checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->model.n_params * sizeof *list);
+    *n = 0;
+    for (size_t i = 0; i < p->model.n_params; i++)
+        for (size_t k = 0; k < ARRAY_LENGTH(groups); k++) {
+            const model_param *param = &p->model.params[i];
+            int64_t per = groups[k].per_entry;
+            value_id v = groups[k].values ? groups[k].values[i] : param->value;
+            param_share held = groups[k].values ? step->updated[i] : step->held[i];
+            if (v == NO_VALUE || held.n == 0) continue;
+            list[(*n)++] = (checkpoint_tensor){
+                .name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
+                .value = v,
+                .type = program_get(&p->program, v)->type,
+                .shape = per == 1 ? param->cut.whole : SHAPE(divide_up(shape_count(&param->shape), per)),
+                .cut = param->cut.dim < 0 ? NULL : &param->cut,
+                .held = in_entries(held, per),
+                .saved = in_entries(shard_saved(step, &p->model, &p->request.mesh, i), per)};
+        }
+    return list;
+}
