@@ -55,7 +55,7 @@ check 2 "seq_len 128" "the 64 positions" data.seq_len -- plan --set model.max_po
 check 2 parallel.attention "'both'" "heads, ring, auto" -- plan --set parallel.attention=both
 check 2 parallel.sequence "128 tokens" "3 ranks" "multiple of 6" -- plan --set parallel.sequence=3
 check 2 comm.transport "found nccl" "expected auto or mpi" -- plan --set comm.transport=nccl --set run.device=cpu
-# Sizes that overflow together, also before a file of DeepSpeed is settled.
+# Sizes that overflow together, also before a DeepSpeed file is translated.
 large=(--set parallel.tensor=65536 --set parallel.sequence=65536)
 file ds.json '{"train_batch_size": 64}'
 check 2 "parallel.*" "tensor 65536" "at most 65536 ranks" -- plan "${large[@]}"
@@ -132,7 +132,7 @@ cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/
 check 2 model.layers.2.input_layernorm.weight "is missing" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n' >other/pointer
 mv other/pointer other/model.safetensors
-check 2 other/model.safetensors "a pointer of Git LFS" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
+check 2 other/model.safetensors "a Git LFS pointer" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 rm other/model.safetensors
 check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
 check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
