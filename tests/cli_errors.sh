@@ -113,7 +113,7 @@ check 0 -- train "${tiny[@]}" --set run.dir=source --set run.export=exported
 check 0 "in bf16" -- export source exported-bf16 --dtype bf16
 python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); assert c["dtype"] == "bfloat16", c' ||
     fail "the exported config.json does not say bf16"
-check 0 "weights of exported" "!made of bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
+check 0 "weights of exported" "!yields bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
 check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "train.steps is 4" -- train second/config.yaml --resume second --set run.dir=third
 # The default rate is for random values.
@@ -141,9 +141,9 @@ check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b -
 # Weights that know the tokens of a tokenizer are not trained on bytes unasked, nor on the built-in data in silence.
 check 0 -- train "${tiny[@]}" --set model.vocab=300 --set run.dir=wide --set run.export=wide-hf
 seq 1000 >numbers.txt
-check 2 "wide-hf has no tokenizer.json" "300 tokens" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
+check 2 "wide-hf has no tokenizer.json" "300 entries" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
     --set data.source=numbers.txt --set run.dir=never
-check 0 "warning: data.source builtin:arithmetic is made of bytes" "set data.source" -- train "${hf[@]}" \
+check 0 "warning: data.source builtin:arithmetic yields bytes" "set data.source" -- train "${hf[@]}" \
     --set model.path=wide-hf --set run.dir=builtin
 check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
     --set run.dir=as-bytes
