@@ -59,6 +59,6 @@ const char *ralo_settings_key(size_t index) { return config_key(index); }
 
 status api_config(config *out, const ralo_settings *s) {
     config_copy(out, &s->config);
-    config_settle(out);
+    config_resolve(out);
     return config_check(out);
 }

@@ -126,9 +126,8 @@ static status evaluate(ralo_trainer *t, ralo_evaluation *out) {
     train_eval_report r;
     TRY(need_whole(t, "ralo_trainer_evaluate"));
     if (!t->job.plan.request.with_eval)
-        return ERR(ERR_INPUT,
-                   "ralo_trainer_evaluate: nothing is kept back: train.eval_rows (or data.eval_fraction) and "
-                   "train.problems are 0; set one of them before the trainer is opened");
+        return ERR(ERR_INPUT, "ralo_trainer_evaluate: nothing is held out: train.eval_rows (or data.eval_fraction) and "
+                              "train.problems are 0; set one of them before the trainer is opened");
     TRY(trainer_evaluate(t->trainer, &r));
     *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
     return OK;

@@ -50,9 +50,10 @@ static inline const value *call_out(const kernel_call *k, int i) { return &k->pr
 
 typedef void (*kernel_fn)(backend_context *c, const kernel_call *k);
 
-/* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that wait
- * for each other by counts of finished ops, as op.wait has them. A section is queued once while it is recorded, and after
- * that started as a whole. Counts of streams that run here are in memory the device can read and wait for. */
+/* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that
+ * wait for each other by counts of finished ops, as op.wait says. A section is queued once while it is recorded, and
+ * then started as a whole. Counts of streams that run on the host are in memory that the device can read and wait
+ * for. */
 typedef struct backend_queues {
     /* Finished ops of each stream, STREAM_COUNT of them: the device writes those of its streams that `tell` was asked
      * for, the host those of its own. Set to 0 before a section starts. */
@@ -81,8 +82,8 @@ typedef struct backend_links {
     status (*make_id)(uint8_t id[LINK_ID_BYTES]); /* by one rank of a group, for all of them */
     /* By all ranks of a group; returns when all have come. */
     status (*open)(backend_context *c, axis a, const uint8_t id[LINK_ID_BYTES], int n_ranks, int index);
-    /* On the selected queue: one message op, or several SENDs and RECVs of one axis that begin together, as ranks need that
-     * send to each other at once. */
+    /* On the selected queue: one message op, or several SENDs and RECVs of one axis that begin together, which ranks
+     * need that send to each other at the same time. */
     void (*run)(backend_context *c, const kernel_call *const *calls, int n_calls);
     status (*check)(backend_context *c); /* has one failed? From any thread */
     /* Whatever waits for another rank ends, and nothing is sent any more. From any thread. */
@@ -97,18 +98,17 @@ typedef struct backend {
     /* One block per arena, taken once; huge pages and first touch in parallel where that means something. */
     status (*memory_open)(backend_context *c, tier t, size_t n_bytes, void **out);
     void (*memory_close)(backend_context *c, tier t, void *memory, size_t n_bytes);
-    /* They return when the bytes have arrived, or say why they have not, and may be called from any thread, by several at
-     * once. */
+    /* They return when the bytes have arrived, or an error, and may be called from several threads at once. */
     status (*write)(backend_context *c, void *device_dst, const void *host_src, size_t n_bytes);
     status (*read)(backend_context *c, void *host_dst, const void *device_src, size_t n_bytes);
     status (*clear)(backend_context *c, void *device_dst, size_t n_bytes); /* of a discrete device */
     status (*synchronize)(backend_context *c); /* until all is done that was queued; what went wrong with it */
     const backend_queues *queues;              /* NULL: a kernel has run when it returns */
     const backend_links *links;                /* NULL: messages between ranks are the host's business */
-    /* Makes memory of the host reachable for the device's copies; NULL where that means nothing. */
+    /* Makes host memory accessible for the device's copies; NULL if not needed. */
     status (*pin)(backend_context *c, void *memory, size_t n_bytes);
     void (*unpin)(backend_context *c, void *memory);
-    /* Whatever must be chosen or measured before the op runs for the first time; overwrites its outputs. May be NULL. */
+    /* Prepares an op: what must be chosen or measured before its first run; overwrites its outputs. May be NULL. */
     status (*prepare)(backend_context *c, const kernel_call *k);
     /* The rest only where kernels run on host threads. */
     int (*threads)(const backend_context *c);
@@ -130,9 +130,9 @@ typedef struct backend {
 
 const backend *backend_cpu(void);
 
-/* The CUDA backend is a library of its own (libralo-cuda.so), looked for beside the program and where the system looks, or
- * at $RALO_CUDA_PLUGIN (none: it is not looked for). ERR_INPUT says what is missing: the library, a driver, a GPU, or a
- * version that matches. */
+/* The CUDA backend is a library of its own (libralo-cuda.so), searched beside the program and in the system's
+ * library path, or at $RALO_CUDA_PLUGIN (none: not searched). ERR_INPUT says what is missing: the library, a driver,
+ * a GPU, or a version that matches. */
 status backend_cuda(const backend **out);
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads); /* for plans, with or without that library */
 enum { CUDA_ALIGNMENT = 256 };
@@ -140,12 +140,12 @@ enum { CUDA_ALIGNMENT = 256 };
 /* ---- device.c: which of them, and what a plan must know of it -------------------------------------------------------- */
 
 typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO = -1 } device_kind;
-/* auto: the first GPU where there is one that works, else the CPU. Asked for by name it must be there. */
+/* auto: the first GPU that works, else the CPU. A device that was requested by name must exist. */
 status backend_choose(device_kind wish, int gpu, const backend **out);
 target backend_target(device_kind k, int n_threads);
 device_kind backend_kind(const backend *b);
-/* The GPU that the given process of a node takes where nobody says: one after the other, and from the first again. */
+/* The GPU of a process if run.gpu is not given: processes of a node take GPUs in turn. */
 int backend_gpu_of(int process);
-/* Bytes of a device that each of n processes on it may plan with when the user named no limit: their share of what is free,
- * less what others need. */
+/* Bytes of a device that each of n processes on it may plan with if the user gave no limit: their share of what is
+ * free, less what others need. */
 status backend_memory_limit(const backend *b, int gpu, int n_processes, uint64_t *out);

@@ -1,15 +1,15 @@
-/* device.c - which backend serves, and what a plan must know of it: alignment, scratch, room. */
+/* device.c - choose the backend, and what a plan must know of it: alignment, scratch, memory. */
 #include "backend/backend.h"
 
-/* What the operating system and the rest of the process keep of the machine's memory; on a GPU, what the libraries take
- * while the program is prepared. */
+/* Memory that the operating system and the rest of the process need; on a GPU, what libraries allocate while the
+ * program is prepared. */
 #define HOST_RESERVE (512ull << 20)
 #define GPU_RESERVE (512ull << 20)
 
 status backend_choose(device_kind wish, int gpu, const backend **out) {
     const backend *b;
     device_info info;
-    error_record before; /* looking for a GPU in vain is not an error of whoever called */
+    error_record before; /* not finding a GPU is not an error of the caller */
     *out = backend_cpu();
     if (wish == DEVICE_CPU) return OK;
     error_take(&before);

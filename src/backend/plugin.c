@@ -1,7 +1,7 @@
-/* plugin.c - find, load and check libralo-cuda.so, and let its errors be errors of this side.
+/* plugin.c - find, load and check libralo-cuda.so, and carry its errors over.
  *
- * It is never linked: a machine without CUDA must start the same program. Loading happens once; the library stays, because
- * a CUDA driver that was started cannot be unloaded. */
+ * It is never linked: a machine without CUDA must start the same program. It is loaded once and stays loaded,
+ * because a started CUDA driver cannot be unloaded. */
 #define _GNU_SOURCE /* dladdr */
 #include "backend/plugin.h"
 
@@ -125,7 +125,7 @@ static status load_library(void **out) {
     for (size_t i = 0; !library && i < ARRAY_LENGTH(places); i++) {
         dlerror();
         library = open_beside_us(places[i], path);
-        if (!library && access(path, R_OK) == 0) why = dlerror(); /* it is there and does not load: that is the news */
+        if (!library && access(path, R_OK) == 0) why = dlerror(); /* it exists but does not load: report that */
         if (why) break;
     }
     if (!library && !why) library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);

@@ -67,7 +67,7 @@ void *arena_alloc(arena *a, size_t n_bytes) {
         if (alone) capacity = room;
         arena_block *fresh = mem_alloc(sizeof *fresh + capacity);
         fresh->capacity = capacity;
-        if (alone && b) { /* behind the open block, which still has room for small objects */
+        if (alone && b) { /* after the open block, which still has room for small objects */
             fresh->next = b->next;
             b->next = fresh;
         } else {

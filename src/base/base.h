@@ -1,11 +1,11 @@
 #pragma once
-/* base.h - what every room stands on: errors with a trail, log, arenas, strings, rng, clock, threads.
+/* base.h - what every room uses: errors with a trail, log, arenas, strings, rng, clock, threads.
  *
  * Promises
  *   - A function that can fail returns `status`; OK is 0. The error itself (code, message, trail of the places it
  *     passed) is kept per thread until the next ERR on that thread; reporting a failure never calls malloc.
  *   - Random numbers are a pure function of (key, counter): any thread, any order, any resume gives the same bits.
- *   - There is one thread pool and one level of threading. Work is cut into tasks by the caller from shapes alone,
+ *   - There is one thread pool and one level of threading. The caller cuts work into tasks from shapes alone,
  *     so results never depend on how many threads ran them.
  *
  *     status load(const char *path) {
@@ -15,8 +15,7 @@
  *     }
  *     status start(void) { TRY(load("a.txt")); return OK; }
  *     ...
- *     if (start() != OK) error_print(stderr);
- */
+ *     if (start() != OK) error_print(stderr); */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,7 +93,8 @@ static inline size_t align_up(size_t n, size_t alignment) { return (n + alignmen
 
 typedef enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
 void log_set_level(log_level level);
-/* Who gets the lines, without prefix and line break, on the thread that wrote them; NULL, and at the start: stderr. */
+/* Sends log lines, without prefix and line break, to a callback on the thread that wrote them; NULL (the default):
+ * stderr. */
 typedef void (*log_sink)(void *context, log_level level, const char *line);
 void log_set_sink(log_sink sink, void *context); /* before any other thread may log */
 void log_write(log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -131,8 +131,7 @@ typedef struct sort_row {
     uint64_t key;
     size_t item; /* the caller's */
 } sort_row;
-/* The smallest key first. Rows of one key stay in their order, so that sorting by one number and then by another sorts by
- * the second and, where that is equal, by the first. */
+/* Sorts by the smallest key first. Rows with equal keys keep their order (a stable sort). */
 void sort_rows(sort_row *rows, size_t n);
 
 /* ---- strings ------------------------------------------------------------------------------------------------ */
@@ -161,16 +160,16 @@ int32_t utf8_next(const char **text);
 size_t utf8_mark_bytes(const char *text,
                        size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
 
-/* Text of files, names and models, as it may be shown: control characters but line break and tab, and bytes that are not UTF-8,
- * become \x1b, \x9f or \u009b, so that they do nothing to a terminal. JSON stays JSON: its strings hold none but those that
- * become \u. Writes at most `room` bytes to out and returns how many; *taken: the bytes of text that stand for. A character that
- * the end of the text cuts off is left, where `more` is to come. */
+/* Text of files, names and models, made safe to show: control characters except line break and tab, and bytes that
+ * are not UTF-8, become \x1b, \x9f or \u009b, so that they cannot control a terminal. JSON stays valid JSON. Writes
+ * at most `room` bytes to out and returns how many; *taken: how many bytes of text they stand for. `more`: text
+ * follows, so a character that is cut off at the end is left for the next call. */
 size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken);
 void strbuf_add_escaped(strbuf *b, const char *text, size_t n_bytes);
 
 bool str_ends_with(const char *s, const char *suffix);
 bool str_starts_with(const char *s, const char *prefix);
-const char *str_behind_last_dot(const char *key); /* the whole key where it has none */
+const char *str_after_last_dot(const char *key); /* the whole key where it has none */
 int str_edit_distance(const char *a, const char *b);
 /* "did you mean": the nearest of the names that are tried, the first of equals.
  *     str_nearest n = {.wanted = "trian"};
@@ -178,8 +177,8 @@ int str_edit_distance(const char *a, const char *b);
  *     if (*n.name) ... did you mean n.name ... else ... where the names are listed */
 typedef struct str_nearest {
     const char *wanted;
-    bool has_groups; /* names are keys such as "train.lr": a right one in a wrong or missing group is one error more */
-    char name[128];  /* "": nothing is near enough to be meant */
+    bool has_groups; /* names are keys such as "train.lr": a wrong or missing group counts as one error more */
+    char name[128];  /* "": no name is near enough */
     int distance;
 } str_nearest;
 bool str_nearest_try(str_nearest *n, const char *name); /* true: this is the nearest so far */
@@ -189,9 +188,9 @@ status str_parse_bytes(const char *s, uint64_t *out);
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
 char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
 char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
-/* To read, for every reader of files: only a regular file is opened. A pipe would keep the reader waiting, a device may have no
- * end or do something when it is opened. What the caller of the program opened himself may be anything: /dev/stdin, and
- * /dev/fd/N, as a shell writes <(command). The caller closes *fd. */
+/* Opens a file for reading; only a regular file. A pipe would keep the reader waiting, a device may have no end or
+ * effects when it is opened. A descriptor that the user opened may be anything: /dev/stdin, and /dev/fd/N, as a
+ * shell writes <(command). The caller closes *fd. */
 status file_open(const char *path, int *fd);
 /* A regular file named `name` in the open directory `dir` (AT_FDCWD: any path), through no link. `shown`: its path for
  * messages. *n_bytes: its size. */
@@ -201,12 +200,12 @@ status file_read_all(const char *path, size_t max_bytes, char **out, size_t *n_b
 status file_read_fd(int fd, const char *shown, size_t max_bytes, char **out, size_t *n_bytes);
 status file_write_new(const char *path, const char *text,
                       size_t n_bytes); /* that was not there; on disk when it returns */
-/* Whole or not at all: a new file beside it, flushed, that takes its name, whatever had it. */
+/* All or nothing: writes a new file beside it, flushes it, and renames it over the old one. */
 status file_replace(const char *path, const char *text, size_t n_bytes);
-/* The same for a path that a user gave: a device or pipe is written to as it is, and a file renamed over none. */
+/* The same for a path that a user gave: a device or pipe is written to directly. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
-/* A new file or directory beside `path`, to be renamed to it when it is whole: its name, and an open fd that holds a lock on
- * it until it is closed. Those that killed writers of the same path left are removed. */
+/* Makes a new file or directory beside `path`, to be renamed to it when it is complete: its name, and an open fd
+ * that holds a lock on it until it is closed. Removes what killed writers of the same path left behind. */
 status temporary_make(const char *path, bool directory, strbuf *name, int *fd);
 /* What is printed to a FILE, as text: print to memstream_open(&m), then take it (the caller frees) or save it as
  * file_write_whole does. */
@@ -221,7 +220,8 @@ status memstream_save(memstream *m, const char *path);
 status dir_make(const char *path);       /* mkdir -p */
 status dir_sync(const char *path);       /* the names in it are on disk */
 status dir_remove_all(const char *path); /* rm -r; no error when absent */
-/* `path`, or where it is not there the nearest directory above that is: where it would be made. out is empty before. */
+/* `path`, or if it does not exist the nearest directory above that does: where it would be made. out is empty
+ * before. */
 void dir_nearest(const char *path, strbuf *out);
 typedef struct dir_space {
     uint64_t total, free; /* bytes; total 0: the file system does not count */
@@ -275,24 +275,24 @@ int pool_threads(const pool *p);
  * own scratch memory with `thread`. Never allocates; one run at a time; not from inside a task. */
 typedef void (*pool_fn)(void *context, int64_t task, int thread);
 void pool_run(pool *p, pool_fn fn, void *context, int64_t n_tasks);
-/* What to do as task `task` of n when that shall begin at n_places at once: tasks are claimed in order, and these are of
- * each place in turn. Every one of 0..n_tasks-1 comes once. */
+/* The number of the task to run as the task-th of n_tasks, so that work begins at n_places at once: tasks are
+ * claimed in order, and this order takes one task of each place in turn. Every one of 0..n_tasks-1 comes once. */
 static inline int64_t task_spread(int64_t task, int64_t n_tasks, int64_t n_places) {
     int64_t each = n_tasks / n_places, longer = n_tasks % n_places, place = task % n_places;
     return place * each + MIN(place, longer) + task / n_places;
 }
-/* First touch of fresh memory, as a task of any pool: otherwise it lands in the first step, at a gigabyte per second and
- * thread. Pages that are neighbours are touched far apart in time: memory is handed out in order, and where a large part of
- * it is nearer than the rest, which a virtual machine need not tell, every tensor shall have some of both. context: a
- * page_range. */
+/* First touch of fresh memory, as a task of any pool: otherwise the first step pays for it, at a gigabyte per second
+ * and thread. Neighbouring pages are touched far apart in time: memory is handed out in order, and on some machines
+ * a part of it is nearer than the rest (a virtual machine does not tell), so every tensor gets some of both.
+ * context: a page_range. */
 typedef struct page_range {
     void *memory;
     size_t n_bytes;
 } page_range;
 int64_t page_touch_tasks(const page_range *r);
 void page_touch(void *context, int64_t task, int thread);
-/* Each worker thread calls enter() before and leave() after its part of a run (the allocation guard arms itself on
- * that thread with it); the caller's own thread does not, it is in its caller's hands. NULL for none. Between runs. */
+/* Each worker thread calls enter() before and leave() after its part of a run (the allocation guard uses it to arm
+ * itself on that thread). The caller's own thread does not. NULL for none. Set it between runs. */
 void pool_set_hook(pool *p, void (*enter)(void), void (*leave)(void));
 
 /* ---- the machine -------------------------------------------------------------------------------------------- */
@@ -308,20 +308,20 @@ void sys_info_get(sys_info *out);
 uint64_t sys_rss_bytes(void);      /* resident now */
 uint64_t sys_rss_peak_bytes(void); /* VmHWM */
 
-/* Seconds of all cores of the machine together since it started; all 0 where it does not tell. */
+/* CPU seconds of all cores of the machine since it started; all 0 if the system does not report them. */
 typedef struct sys_cores {
     double own;  /* of this process and the children it has waited for */
     double busy; /* of all programs, this one too */
     double idle;
-    double stolen; /* a program wanted to run, and the hypervisor let another machine */
+    double stolen; /* waiting for a core that the hypervisor gave to another virtual machine */
 } sys_cores;
 void sys_cores_get(sys_cores *out);
-/* What a measurement between two readings has suffered: shares of the cores' time. 0 where there were cores to spare, and
- * where the readings are too near each other to tell. */
+/* How much other load there was between two readings, as shares of the CPU time. 0 if there were idle cores, and if
+ * the readings are too close to each other to tell. */
 typedef struct sys_contention {
     double others; /* other programs */
     double stolen; /* other virtual machines */
 } sys_contention;
 sys_contention sys_contention_between(const sys_cores *before, const sys_cores *after);
-/* "other programs had 12 % of the cores' time, other virtual machines 7 %"; empty where it is too little to speak of. */
+/* "other programs used 12 % of the CPU time, other virtual machines 7 %"; empty if it is too little to matter. */
 const char *sys_contention_text(char out[128], const sys_contention *c);

@@ -1,12 +1,12 @@
 /* error.c - one error per thread: what went wrong, and the places it passed on its way up.
  *
- * A thread gets its record with its first error, as pages of its own that go with the thread: thread-local storage holds
- * only a pointer, because a library that a running program loads (dlopen) may have hardly any of that. No malloc, so that
- * an error can be reported where none is allowed, and no lock. The record stays readable until the next ERR on the thread.
- * Formatting goes through a second buffer because a message is often built from the previous one:
- * ERR(code, "%s: %s", path, error_message()).
- * Messages quote names and text from files: control characters in them are escaped here, for whoever shows the message.
- * A trail that outgrows its slots keeps where the error was made and the outermost place, and loses the middle. */
+ * A thread maps its record with its first error and frees it when it ends. Thread-local storage holds only a pointer,
+ * because a library that is loaded by dlopen may have little of it. Reporting needs no malloc, so it works where
+ * allocation is not allowed, and no lock. The record stays readable until the next ERR on the thread.
+ * Formatting goes through a second buffer because a message is often built from the previous one: ERR(code, "%s: %s",
+ * path, error_message()).
+ * Messages quote names and text from files, so control characters are escaped here, before any program shows them.
+ * A trail that is too long keeps the place of the error and the outermost place, and loses the middle. */
 #include "base/base.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 static _Thread_local error_record *mine; /* NULL: this thread has had no error yet */
-static pthread_key_t key_of_records;     /* only for what it does when a thread ends */
+static pthread_key_t key_of_records;     /* exists only for its destructor, which runs when a thread ends */
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static bool key_is_made;
 
@@ -35,7 +35,7 @@ __attribute__((destructor)) static void key_drop(void) {
 }
 
 /* To write to. Where the system has no page left, threads share one record: a mixed message is better than none. */
-static error_record *current(void) {
+static error_record *record_to_write(void) {
     static error_record shared;
     if (mine) return mine;
     pthread_once(&key_once, key_make);
@@ -46,7 +46,7 @@ static error_record *current(void) {
 }
 
 /* To read. */
-static const error_record *known(void) {
+static const error_record *record_to_read(void) {
     static const error_record none;
     return mine ? mine : &none;
 }
@@ -69,7 +69,7 @@ static void trail_add(error_record *r, const char *file, int line, const char *f
 }
 
 status error_set(status code, const char *file, int line, const char *func, const char *fmt, ...) {
-    error_record *r = current();
+    error_record *r = record_to_write();
     char message[sizeof r->message];
     va_list args;
     va_start(args, fmt);
@@ -85,8 +85,8 @@ status error_set(status code, const char *file, int line, const char *func, cons
 }
 
 status error_trail(status code, const char *file, int line, const char *func) {
-    error_record *r = current();
-    if (r->code != code) { /* somebody returned a code without ERR: say so instead of showing an old message */
+    error_record *r = record_to_write();
+    if (r->code != code) { /* a function returned a code without ERR: say so instead of showing an old message */
         r->code = code;
         r->n_trail = 0;
         snprintf(r->message, sizeof r->message, "status %d was returned without a message", (int)code);
@@ -95,13 +95,13 @@ status error_trail(status code, const char *file, int line, const char *func) {
     return code;
 }
 
-const char *error_message(void) { return known()->message; }
+const char *error_message(void) { return record_to_read()->message; }
 
-status error_code(void) { return known()->code; }
+status error_code(void) { return record_to_read()->code; }
 
-int error_trail_length(void) { return known()->n_trail; }
+int error_trail_length(void) { return record_to_read()->n_trail; }
 
-const char *error_trail_at(int i) { return i >= 0 && i < known()->n_trail ? known()->trail[i] : ""; }
+const char *error_trail_at(int i) { return i >= 0 && i < record_to_read()->n_trail ? record_to_read()->trail[i] : ""; }
 
 void error_clear(void) {
     if (!mine) return;
@@ -113,11 +113,11 @@ void error_clear(void) {
 const char *error_label(status code) { return code == ERR_INTERRUPTED ? "stopped" : "error"; }
 
 void error_print(FILE *out) {
-    const error_record *r = known();
+    const error_record *r = record_to_read();
     if (r->code == OK) return;
-    const char *wish = getenv("RALO_TRAIL");
+    const char *setting = getenv("RALO_TRAIL");
     fprintf(out, "%s: %s\n", error_label(r->code), r->message);
-    if (r->code != ERR_BUG && !(wish && strcmp(wish, "1") == 0)) return;
+    if (r->code != ERR_BUG && !(setting && strcmp(setting, "1") == 0)) return;
     for (int i = 0; i < r->n_trail; i++) fprintf(out, "    %s %s\n", i == 0 ? "at" : "from", r->trail[i]);
 }
 
@@ -135,12 +135,12 @@ int error_exit_code(status code) {
 }
 
 void error_take(error_record *out) {
-    *out = *known();
+    *out = *record_to_read();
     error_clear();
 }
 
 status error_give(const error_record *r) {
-    if (mine || r->code != OK) *current() = *r;
+    if (mine || r->code != OK) *record_to_write() = *r;
     return r->code;
 }
 

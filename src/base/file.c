@@ -1,11 +1,11 @@
-/* file.c - whole files in and out, directories made and removed, and how much room they have.
+/* file.c - read and write whole files, make and remove directories, ask for free space.
  *
- * Files may come from anyone: only regular files are opened for reading, a read is bounded by the caller, and removing a
- * directory never follows a symbolic link, not even one that is swapped in while we walk (every step is relative to an open
- * directory).
- * Writing goes to a temporary name in the same directory, is flushed, and is renamed over the target: whoever reads
- * the file, also after a crash, sees the old text or the new one. A failed write removes its temporary file.
- * Big files (weights, token shards) are not read here; they are mapped or streamed by their formats. */
+ * Files may come from anyone: only regular files are opened for reading, the caller limits the size of a read, and
+ * removing a directory never follows a symbolic link, not even one that is swapped in meanwhile (every step is relative
+ * to an open directory).
+ * A write goes to a temporary name in the same directory, is flushed, and is renamed over the target: a reader sees the
+ * old content or the new one, also after a crash. A failed write removes its temporary file.
+ * Big files (weights, token shards) are not read here; their formats map or stream them. */
 #include "base/base.h"
 
 #include <dirent.h>
@@ -33,13 +33,13 @@ static status check_regular(const struct stat *st, const char *path) {
     return ERR(ERR_INPUT, "%s is %s, expected a regular file", path, kind_of(st->st_mode));
 }
 
-/* A descriptor that this program was started with. */
+/* A descriptor that this program inherited when it started. */
 static bool is_own_descriptor(const char *path) {
     return strcmp(path, "/dev/stdin") == 0 || str_starts_with(path, "/dev/fd/");
 }
 
-/* Looked at before it is opened, because opening a device can do something, and again when it is open: the name may stand for
- * something else by then. Not waiting is for a pipe that comes in between. */
+/* The file is checked before it is opened, because opening a device can have effects, and again when it is open: the
+ * name may stand for something else by then. O_NONBLOCK is for a pipe that appears in between. */
 static status open_regular(int dir, const char *name, const char *shown, int flags, int *fd, struct stat *st) {
     status rc;
     if (fstatat(dir, name, st, flags & O_NOFOLLOW ? AT_SYMLINK_NOFOLLOW : 0) != 0)
@@ -185,8 +185,8 @@ status file_write_new(const char *path, const char *text, size_t n_bytes) {
     return write_and_close(fd, path, text, n_bytes);
 }
 
-/* A device or a pipe that has the name (/dev/null, /dev/stdout) gets the bytes: a file renamed over it would take it from
- * every other program. */
+/* A device or a pipe of that name (/dev/null, /dev/stdout) is written to: a file renamed over it would take it away
+ * from every other program. */
 static bool is_special(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
@@ -223,7 +223,7 @@ done:
     return rc;
 }
 
-/* All of it fails for want of memory only. What was printed then is not whole, also where closing succeeds. */
+/* Fails only for lack of memory. The output is then incomplete, even if closing succeeds. */
 FILE *memstream_open(memstream *m) {
     *m = (memstream){0};
     m->out = open_memstream(&m->text, &m->n_bytes);

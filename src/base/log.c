@@ -1,8 +1,8 @@
-/* log.c - lines for people, on stderr or for whoever takes them.
+/* log.c - log lines for people, on stderr or to a callback.
  *
- * A line is formatted on the stack and leaves in one write, so lines of several threads and ranks do not mix and
- * logging inside the step does not allocate. A message keeps to its one line: inner line breaks become spaces, and what would
- * do something to a terminal is escaped.
+ * A line is formatted on the stack and written at once, so lines of several threads and ranks do not mix and logging
+ * inside the step does not allocate. A message stays on one line: inner line breaks become spaces, and control
+ * characters are escaped.
  * Machine-readable output is not made here; it goes to stdout and belongs to cli. */
 #include "base/base.h"
 
@@ -55,7 +55,7 @@ void log_write(log_level level, const char *fmt, ...) {
     for (size_t done = 0; done < length;) {
         ssize_t n = write(STDERR_FILENO, line + done, length - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break; /* nowhere left to complain to */
+        if (n <= 0) break; /* nowhere left to report it */
         done += (size_t)n;
     }
     errno = kept_errno;

@@ -1,6 +1,6 @@
-/* string.c - growable text, and the few questions about strings that several rooms ask.
+/* string.c - growable text, and string helpers that several rooms use.
  *
- * Numbers are read by hand and not with strtod: the answer must not depend on the locale, must be exact, and
+ * Numbers are parsed by hand and not with strtod: the result must not depend on the locale, must be exact, and
  * "0x10", "1e9", "nan" or "-1" must not pass as a number of bytes. */
 #include "base/base.h"
 
@@ -65,8 +65,8 @@ bool str_ends_with(const char *s, const char *suffix) {
 
 bool str_starts_with(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
 
-/* Insertions, deletions, replacements, and swaps of two neighbours (one slip of the fingers, so one edit); where it is more than
- * `most`, any number above that. Names longer than 255 are not typing errors of each other: they are equal or wholly different. */
+/* Edit distance: insertions, deletions, replacements, and swaps of two neighbours (one typing error, so one edit).
+ * If it is more than `most`, any number above that. Names longer than 255 are never typing errors of each other. */
 static int distance_within(const char *a, const char *b, int most) {
     enum { LONGEST = 255 };
     size_t n = strlen(a), m = strlen(b);
@@ -96,18 +96,18 @@ static int distance_within(const char *a, const char *b, int most) {
 
 int str_edit_distance(const char *a, const char *b) { return distance_within(a, b, INT32_MAX); }
 
-const char *str_behind_last_dot(const char *key) {
+const char *str_after_last_dot(const char *key) {
     const char *dot = strrchr(key, '.');
     return dot ? dot + 1 : key;
 }
 
-/* The slips that lead to name, with those before it; INT32_MAX: too many for slips. Two may be, or one in three characters
- * of a long name, one in a short name, but never every character of it. To stop before the end is one. */
-static int slips_to(const char *name, const char *wanted, int before) {
-    enum { BEGINNING = 3, SHORT = 3 }; /* characters that show where it was going */
+/* Typing errors between the wanted text and name, plus those before it; INT32_MAX: too many. Allowed are two, or one
+ * in three characters of a long name, one in a short name, but never every character. A prefix counts as one. */
+static int typing_errors(const char *name, const char *wanted, int before) {
+    enum { BEGINNING = 3, SHORT = 3 }; /* characters that make a prefix recognizable */
     int n = (int)MIN(strlen(wanted), (size_t)INT32_MAX), length = (int)MIN(strlen(name), (size_t)INT32_MAX);
     int most = MIN(MAX(n > SHORT ? 2 : 1, n / 3), n - 1), d = INT32_MAX;
-    /* Every character that one has more is an edit: most names need no table. */
+    /* The difference in length is a lower bound: most names need no table. */
     if (before + abs(n - length) <= most) d = before + distance_within(wanted, name, most - before);
     if (n >= BEGINNING && str_starts_with(name, wanted) && !strchr(name + n, '.')) d = MIN(d, before + 1);
     return d <= most ? d : INT32_MAX;
@@ -119,16 +119,17 @@ static int count_dots(const char *key) {
     return n;
 }
 
-/* Of two keys with as many groups the last parts must be near by themselves: "model.lora" is not nearly "model.vocab". */
-static int slips_to_key(const char *name, const char *wanted) {
-    const char *last = str_behind_last_dot(name), *wanted_last = str_behind_last_dot(wanted);
-    int behind = slips_to(last, wanted_last, 1);
-    if (count_dots(name) == count_dots(wanted) && slips_to(last, wanted_last, 0) == INT32_MAX) return behind;
-    return MIN(behind, slips_to(name, wanted, 0));
+/* If two keys have equally many groups, the last parts must be near each other: "model.lora" is not near
+ * "model.vocab". */
+static int typing_errors_of_key(const char *name, const char *wanted) {
+    const char *last = str_after_last_dot(name), *wanted_last = str_after_last_dot(wanted);
+    int behind = typing_errors(last, wanted_last, 1);
+    if (count_dots(name) == count_dots(wanted) && typing_errors(last, wanted_last, 0) == INT32_MAX) return behind;
+    return MIN(behind, typing_errors(name, wanted, 0));
 }
 
 bool str_nearest_try(str_nearest *n, const char *name) {
-    int d = n->has_groups ? slips_to_key(name, n->wanted) : slips_to(name, n->wanted, 0);
+    int d = n->has_groups ? typing_errors_of_key(name, n->wanted) : typing_errors(name, n->wanted, 0);
     if (d == INT32_MAX || (*n->name && d >= n->distance) || strlen(name) >= sizeof n->name) return false;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->distance = d;

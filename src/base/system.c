@@ -265,7 +265,7 @@ sys_contention sys_contention_between(const sys_cores *before, const sys_cores *
     double stolen = MAX(after->stolen - before->stolen, 0), all = busy + idle + stolen;
     double others = MAX(busy - (after->own - before->own), 0);
     if (busy < shortest) return (sys_contention){0};
-    /* Idle cores say that other programs were in nobody's way; what is stolen is missing whoever idles. */
+    /* Idle cores mean that other programs took nothing from us; stolen time is lost in any case. */
     return (sys_contention){.others = idle > to_spare * all ? 0 : others / all, .stolen = stolen / (busy + stolen)};
 }
 
@@ -274,9 +274,9 @@ const char *sys_contention_text(char out[128], const sys_contention *c) {
     bool others = c->others >= enough, stolen = c->stolen >= enough;
     int n = 0;
     out[0] = 0;
-    if (others) n = snprintf(out, 128, "other programs had %.0f %% of the cores' time", 100 * c->others);
+    if (others) n = snprintf(out, 128, "other programs used %.0f %% of the CPU time", 100 * c->others);
     if (stolen)
         snprintf(out + n, 128 - (size_t)n, "%sother virtual machines%s %.0f %%%s", others ? ", " : "",
-                 others ? "" : " had", 100 * c->stolen, others ? "" : " of the cores' time");
+                 others ? "" : " used", 100 * c->stolen, others ? "" : " of the CPU time");
     return out;
 }

@@ -1,8 +1,8 @@
-/* temporary.c - what is written beside PATH, as PATH.tmp.<pid>.<n>, until it is whole and is renamed to PATH.
+/* temporary.c - files that are written beside PATH, as PATH.tmp.<pid>.<n>, and renamed to PATH when complete.
  *
- * The writer holds a lock (flock) on it, which ends with the process however that dies. So the next writer of the same PATH
- * tells what a killed one left from what another one is writing, also in another container, and removes it: leftovers do not
- * pile up. On a file system without locks nothing is removed.
+ * The writer holds a lock (flock) on the file, which ends with the process however it dies. So the next writer of the
+ * same PATH can tell files of a killed writer from files in use, also in another container, and removes them. On a file
+ * system without locks nothing is removed.
  * A file is opened for reading and writing; a directory is made and opened. */
 #include "base/base.h"
 
@@ -66,8 +66,8 @@ static int make_one(const char *name, bool directory) {
     return mkdir(name, 0777) == 0 ? open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
 }
 
-/* Locked, and still under its name. One that another holds a lock on is about to be removed; where the file system has no locks
- * nobody removes anything. */
+/* The file is locked and still has its name. If another process holds the lock, it is about to be removed; on a file
+ * system without locks nothing is removed. */
 static bool is_ours(int fd, const char *name) {
     struct stat mine, there;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;

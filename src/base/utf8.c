@@ -1,12 +1,12 @@
-/* utf8.c - where bytes stop being UTF-8.
+/* utf8.c - find where bytes stop being UTF-8.
  *
- * One scanner for everyone who meets bytes of others: it says how far a text is valid and how many bytes form the
- * ill-formed piece behind that. The pieces are the "maximal subparts" of the Unicode standard, so replacing each by one
- * U+FFFD gives what other programs give (Python's errors="replace", Rust's from_utf8_lossy). A piece that is only the
- * beginning of a character, at the very end, is marked: a stream holds it back instead of replacing it.
+ * One scanner for all text from outside: it reports how many bytes are valid and how many bytes form the invalid piece
+ * after them. The pieces are the "maximal subparts" of the Unicode standard, so replacing each by one U+FFFD gives the
+ * same result as other programs (Python's errors="replace", Rust's from_utf8_lossy). A piece at the very end that is
+ * only the beginning of a character is marked: a stream keeps it instead of replacing it.
  *
- * And the one rule by which text of others is shown: error.c, log.c, the lines of a run and the program's stdout and stderr all
- * go through text_escape. */
+ * Also text_escape, the one rule for showing text from outside: error.c, log.c, progress lines and the program's
+ * stdout and stderr all use it. */
 #include "base/base.h"
 
 #include <string.h>

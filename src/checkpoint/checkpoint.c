@@ -83,7 +83,8 @@ static int newest_first(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The next entry. NULL: there is none, or rc says why the directory cannot be read on: the rest may hold checkpoints. */
+/* The next entry. NULL: there is none, or rc says why the directory cannot be read further: the rest may hold
+ * checkpoints. */
 static struct dirent *next_entry(DIR *d, const char *dir, status *rc) {
     errno = 0;
     struct dirent *entry = readdir(d);
@@ -112,8 +113,8 @@ static status list_steps(const char *dir, int64_t **out, size_t *n) {
     return rc;
 }
 
-/* After a crash: a checkpoint that had stepped aside for one that never came gets its name back; the rest of what
- * killed writers left goes. */
+/* After a crash: a checkpoint that was moved aside for a replacement that never came gets its name back; all other
+ * leftovers of killed writers are removed. */
 static status clean_up(const char *dir) {
     status rc = OK;
     DIR *d = opendir(dir);
@@ -123,10 +124,11 @@ static status clean_up(const char *dir) {
     for (struct dirent *entry; rc == OK && (entry = next_entry(d, dir, &rc));) {
         const char *path = arena_format(&memory, "%s/%s", dir, entry->d_name);
         if (str_starts_with(entry->d_name, ASIDE_PREFIX)) {
-            const char *home = arena_format(&memory, "%s/%s", dir, entry->d_name + strlen(ASIDE_PREFIX));
-            if (access(home, F_OK) != 0 && errno == ENOENT) {
-                log_warn("checkpoint %s is restored: a crash came between it and its successor", home);
-                if (rename(path, home) != 0) rc = ERR(ERR_IO, "rename %s to %s: %s", path, home, strerror(errno));
+            const char *final_path = arena_format(&memory, "%s/%s", dir, entry->d_name + strlen(ASIDE_PREFIX));
+            if (access(final_path, F_OK) != 0 && errno == ENOENT) {
+                log_warn("checkpoint %s is restored: a crash interrupted its replacement", final_path);
+                if (rename(path, final_path) != 0)
+                    rc = ERR(ERR_IO, "rename %s to %s: %s", path, final_path, strerror(errno));
                 continue;
             }
         } else if (!str_starts_with(entry->d_name, TEMPORARY_PREFIX)) {
@@ -145,7 +147,7 @@ bool checkpoint_step_of(const char *path, int64_t *step) {
     return step_from_name(slash ? slash + 1 : path, step);
 }
 
-/* Of the files in a directory, as the disk counts them. What cannot be looked at counts nothing. */
+/* Of the files in a directory, as the disk counts them. Files that cannot be read count as 0. */
 static uint64_t file_bytes(const char *path) {
     uint64_t n = 0;
     struct stat s;
@@ -172,7 +174,7 @@ static uint64_t leftover_bytes(const char *dir) {
     return n;
 }
 
-/* Without a message: who looks for a checkpoint to use says why one is passed over, and nobody else does. */
+/* Without a message: only the search for a checkpoint to use reports why one is skipped. */
 static bool is_whole(const char *dir, int64_t step) {
     error_record before;
     arena memory;
@@ -217,7 +219,7 @@ status checkpoint_publish(const char *dir, const char *temporary, const char *na
         rc = ERR(ERR_IO, "rename %s to %s: %s", from, to, strerror(errno));
         goto done;
     }
-    /* This step was saved before, by a run that was resumed from an earlier one. */
+    /* This step was saved before, by a run that was later resumed from an earlier step. */
     if (!exchange || renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
         old = arena_format(&memory, "%s/%s%s", dir, ASIDE_PREFIX, name);
         TRY_GOTO(rc, dir_remove_all(old), done);
@@ -235,8 +237,9 @@ done:
     return rc;
 }
 
-/* Keeps the newest `keep` whole ones up to the step just written. Later steps belong to an earlier attempt of this run and are
- * not ours to judge. One that is not whole does not count: it stays until it is older than all that are kept. A checkpoint that cannot be removed costs space, not safety: a warning. */
+/* Keeps the newest `keep` complete checkpoints up to the step just written. Later steps belong to an earlier attempt
+ * of this run and are left alone. An incomplete one does not count: it stays until it is older than all that are
+ * kept. A checkpoint that cannot be removed costs space, not safety: a warning. */
 static void prune(const checkpointer *c, int64_t written) {
     arena memory;
     arena_init(&memory);
@@ -250,7 +253,7 @@ static void prune(const checkpointer *c, int64_t written) {
             continue;
         }
         const char *name = step_name(&memory, steps[i]), *path = arena_format(&memory, "%s/%s", c->dir, name);
-        /* Out of sight first: half a checkpoint must not carry a checkpoint's name. */
+        /* Renamed first: a partly removed checkpoint must not carry a checkpoint's name. */
         const char *doomed = arena_format(&memory, "%s/" TEMPORARY_PREFIX "old-%s", c->dir, name);
         if (rename(path, doomed) != 0) rc = ERR(ERR_IO, "rename %s to %s: %s", path, doomed, strerror(errno));
         else rc = dir_remove_all(doomed);
@@ -273,11 +276,11 @@ static status find_newest(const char *run_dir, bool quietly, char *out, size_t o
     for (size_t i = 0; i < n; i++) {
         const char *path = arena_format(&memory, "%s/%s", dir, step_name(&memory, steps[i]));
         if (checkpoint_check(path) != OK) {
-            if (!quietly) log_warn("checkpoint %s is not whole and is passed over: %s", path, error_message());
+            if (!quietly) log_warn("checkpoint %s is incomplete and is skipped: %s", path, error_message());
             error_clear();
             continue;
         }
-        if (strlen(path) >= out_bytes) rc = ERR(ERR_BUG, "no room for the path %s", path);
+        if (strlen(path) >= out_bytes) rc = ERR(ERR_BUG, "the path %s is too long", path);
         else memcpy(out, path, strlen(path) + 1);
         break;
     }
@@ -313,11 +316,11 @@ static status make_empty(const char *path) {
     return dir_make(path);
 }
 
-static checkpoint_words words_of(const checkpointer *c, const train_state *s) {
-    return (checkpoint_words){c->identity, c->model, s, c->tokenizer};
+static checkpoint_metadata metadata_of(const checkpointer *c, const train_state *s) {
+    return (checkpoint_metadata){c->identity, c->model, s, c->tokenizer};
 }
 
-/* Every file is in the temporary directory: now the name, and only then do older ones go. */
+/* Every file is in the temporary directory: rename it, and only then remove older checkpoints. */
 static status finish_directory(const checkpointer *c, const save_names *n, const train_state *s) {
     TRY(dir_sync(n->path));
     TRY(checkpoint_publish(c->dir, n->temporary, n->name, true));
@@ -327,7 +330,7 @@ static status finish_directory(const checkpointer *c, const save_names *n, const
 
 static status write_alone(const checkpointer *c, const save_names *n, exec *e, const train_state *s) {
     checkpoint_source source = {.staging = c->staging, .e = e};
-    checkpoint_words w = words_of(c, s);
+    checkpoint_metadata w = metadata_of(c, s);
     TRY(make_empty(n->path));
     TRY(checkpoint_write(n->path, &c->layout, &source, &w));
     return finish_directory(c, n, s);
@@ -375,7 +378,7 @@ static status join_shares(const checkpointer *c) {
     arena memory;
     arena_init(&memory);
     save_names n = names_of(c, &memory, c->shared_state.step);
-    checkpoint_words w = words_of(c, &c->shared_state);
+    checkpoint_metadata w = metadata_of(c, &c->shared_state);
     TRY_GOTO(rc, checkpoint_join_parts(n.path, c->n_ranks, &w), done);
     TRY_GOTO(rc, finish_directory(c, &n, &c->shared_state), done);
 done:
@@ -383,7 +386,7 @@ done:
     return rc;
 }
 
-/* This rank's share is on disk. A rank whose share is not does not come here, and its error ends the wait of the others. */
+/* This rank's share is on disk. A rank that failed does not get here, and its error ends the wait of the others. */
 static status finish_shared(checkpointer *c) {
     if (!c->shared_pending) return OK;
     c->shared_pending = false;
@@ -419,8 +422,8 @@ static void *writer_main(void *argument) {
     return NULL;
 }
 
-/* Called with the mutex held: returns with no write under way, and hands over the error of the last one. */
-static status settle(checkpointer *c) {
+/* Called with the mutex held: waits for the current write, and returns the error of the last one. */
+static status wait_for_write(checkpointer *c) {
     while (c->busy) pthread_cond_wait(&c->changed, &c->mutex);
     if (c->error.code == OK) return OK;
     status rc = error_give(&c->error);
@@ -430,7 +433,7 @@ static status settle(checkpointer *c) {
 
 static status wait_for_writer(checkpointer *c) {
     pthread_mutex_lock(&c->mutex);
-    status rc = settle(c);
+    status rc = wait_for_write(c);
     pthread_mutex_unlock(&c->mutex);
     return rc;
 }
@@ -467,7 +470,7 @@ static void copy_part(void *context, int64_t task, int thread) {
 
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s) {
     TRY(checkpointer_wait(c));
-    if (s->step < 0) return ERR(ERR_BUG, "a checkpoint of step %lld was asked for", (long long)s->step);
+    if (s->step < 0) return ERR(ERR_BUG, "a checkpoint of step %lld was requested", (long long)s->step);
     if (c->comm) TRY(begin_shared(c, s));
     if (!c->staging) {
         TRY(write_checkpoint(c, e, s));
@@ -498,7 +501,7 @@ static void make_copies(checkpointer *c) {
     }
 }
 
-/* Planning and loading took time since the caller looked, and another run may have come and gone. */
+/* Planning and loading took time since the caller checked, and another run may have written here meanwhile. */
 static status check_fresh(const char *run_dir) {
     char newest[4096];
     TRY(checkpoint_find_newest(run_dir, newest, sizeof newest));
@@ -514,7 +517,7 @@ static status open_dir(checkpointer *c, const checkpoint_options *o) {
     const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
     if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         return ERR(ERR_IO, "open %s: %s", lock, strerror(errno));
-    /* File systems without locks refuse with another error; there, one writer per directory is the user's care. */
+    /* File systems without locks return another error; there, the user must ensure one writer per directory. */
     if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ERR(ERR_INPUT, "%s is in use by another running ralo; give this run its own directory", c->dir);
     TRY(clean_up(c->dir));
@@ -535,7 +538,7 @@ static status open_staging(checkpointer *c) {
     return OK;
 }
 
-/* Signals go to the threads that know them, never to the writer. */
+/* Signals go to the threads that handle them, never to the writer. */
 static status start_writer(checkpointer *c) {
     sigset_t all, before;
     sigfillset(&all);
@@ -564,7 +567,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     json_decref(identity);
     if (o->model) {
         json_t *model = json_loads(o->model, JSON_REJECT_DUPLICATES, NULL);
-        if (!model) return ERR(ERR_BUG, "checkpoint: the description of the model is no JSON");
+        if (!model) return ERR(ERR_BUG, "checkpoint: the description of the model is not JSON");
         json_decref(model);
     }
     checkpointer *c = mem_alloc(sizeof *c);

@@ -1,10 +1,10 @@
 #pragma once
-/* checkpoint.h - the state of a run on disk: written whole or not at all, found again, and read back to the same bits.
+/* checkpoint.h - the state of a run on disk: written completely or not at all, found again, and read back to the same
+ * bits.
  *
  * Promises
- *   - A checkpoint directory is either whole and checksummed or is not taken for one.
- *   - It is written by one rank or by many, and read by any number of them: readers find tensors by name.
- */
+ *   - A checkpoint directory is either complete and checksummed, or is never used.
+ *   - It is written by one rank or by many, and read by any number of them: readers find tensors by name. */
 #include "checkpoint/tokenizer_files.h"
 #include "data/data.h"
 #include "exec/exec.h"
@@ -28,8 +28,8 @@ typedef struct train_state {
     uint64_t seed;
 } train_state;
 
-/* One named tensor of a checkpoint and where it lives in the running program. Packed parameters are stored under their
- * own name and slice; readers address by name, never by position. On many ranks each holds a run of the tensor's elements,
+/* One named tensor of a checkpoint and its value in the running program. Packed parameters are stored under their
+ * own name and slice; readers use names, never positions. On many ranks each holds a range of the tensor's elements,
  * or all of them, and writes its share: the shares of all ranks are the tensor. */
 typedef struct checkpoint_tensor {
     const char *name; /* "param/layers.0.attn.qkv", "master/...", "m/...", "v/..." */
@@ -46,30 +46,30 @@ typedef struct checkpoint_options {
     int64_t keep;         /* newest N whole ones kept; 0 = all */
     const char *identity; /* model and precision in words: resuming another model is refused */
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
-    bool background;      /* stage a copy and write while training goes on; false: write at once, nothing staged */
+    bool background;      /* stage a copy and write while training continues; false: write at once, nothing staged */
     comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
     const tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
-    bool fresh; /* a run that begins: refused where run_dir holds a whole checkpoint by now */
+    bool fresh;                       /* a new run: refused if run_dir holds a complete checkpoint by now */
 } checkpoint_options;
-/* open, save, wait and poll are collective where there are ranks; close is not. */
+/* open, save, wait and poll are collective with several ranks; close is not. */
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);
-/* Background: copies the state (the only part the step waits for), then writes while training goes on. A save still under
- * way is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
+/* Background: copies the state (the only part the step waits for), then writes while training continues. An earlier
+ * save is finished first. Either way: temporary directory, XXH3 per tensor, fsync, rename. */
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
 status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
-/* Between steps: ranks that wrote in the background find out whether all are done, and give the checkpoint its name. */
+/* Called between steps: ranks that write in the background check whether all are done, and publish the checkpoint. */
 status checkpointer_poll(checkpointer *c);
 void checkpointer_close(checkpointer *c);
 uint64_t
 checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
-/* dir: a checkpoint directory. Verifies every checksum before a byte is taken. */
+/* dir: a checkpoint directory. Verifies every checksum before anything is loaded. */
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
                        train_state *out);
-/* The newest whole checkpoint under run_dir, or OK with an empty string when there is none. */
+/* The newest complete checkpoint under run_dir, or OK with an empty string if there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
-/* The same for who only asks whether there is one: no warnings of those that are not whole. */
+/* The same without warnings about incomplete ones, for callers who only ask whether there is one. */
 status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);
-/* The step that a checkpoint directory's name says; false: it is not the name of one. */
+/* The step in a checkpoint directory's name; false: it is not the name of one. */
 bool checkpoint_step_of(const char *path, int64_t *step);
 /* What a run finds in its directory. */
 typedef struct checkpoint_survey {
@@ -101,10 +101,10 @@ void checkpoint_reader_forget(const checkpoint_reader *r, const checkpoint_found
 
 /* ---- params.c: the parameters of a checkpoint ------------------------------------------------------------------- */
 
-/* The checkpoint that `from` names: itself, or the newest whole one of a run directory. `why` opens the messages,
- * `expected` ends those that nothing was found. */
+/* The checkpoint that `from` names: itself, or the newest complete one of a run directory. `why` begins the
+ * messages, `expected` ends those that report nothing found. */
 status checkpoint_locate(const char *why, const char *from, const char *expected, char *out, size_t n);
 /* What the checkpoint says about its model; an error when an older ralo wrote none. */
 status checkpoint_description(const checkpoint_reader *r, const char *dir, const json_t **out);
-/* A parameter: its fp32 master where there is one. Its shape, dtype and checksums are proved. */
+/* A parameter: its fp32 master if there is one. Its shape, dtype and checksums are verified. */
 status checkpoint_param_find(const checkpoint_reader *r, const char *name, const shape *want, checkpoint_found *out);

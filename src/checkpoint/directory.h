@@ -35,7 +35,7 @@ size_t checkpoint_saved_offset(const checkpoint_tensor *t); /* of it in the valu
 typedef struct checkpoint_layout {
     checkpoint_tensor *tensors; /* own copies */
     size_t n_tensors;
-    uint64_t *staging_offsets; /* one behind the other, no gaps: the plan counts these bytes */
+    uint64_t *staging_offsets; /* one after the other, no gaps: the plan counts these bytes */
     uint64_t staging_bytes;
     checkpoint_piece *pieces; /* by shard, and by tensor within */
     size_t n_pieces;
@@ -51,25 +51,25 @@ typedef struct checkpoint_source {
     exec *e;
 } checkpoint_source;
 /* What is said beside the tensors. model: checkpoint_options.model, may be NULL. */
-typedef struct checkpoint_words {
+typedef struct checkpoint_metadata {
     const char *identity, *model;
     const train_state *state;
     const tokenizer_files *tokenizer; /* may be NULL */
-} checkpoint_words;
+} checkpoint_metadata;
 /* Fills the existing, empty directory `dir`; on success every file in it is on disk. The directory itself is not. */
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const checkpoint_words *w);
-/* The same by many ranks: each writes its share, and when all have, one of them joins what they say of it. */
+                        const checkpoint_metadata *w);
+/* The same by many ranks: each writes its share, and when all are done, one of them joins their parts. */
 status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const checkpoint_source *source, int rank);
-status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w);
+status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_metadata *w);
 /* train_state as checkpoint.json holds it. A number outside of its range is refused by its name; `where` opens the message. */
 json_t *state_to_json(const train_state *s);
 status state_from_json(const json_t *root, const char *where, train_state *out);
 /* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
 status checkpoint_check(const char *dir);
 
-/* Gives RUN/checkpoints/`temporary` the name `name`, replacing what is there. exchange: swap the two atomically where
- * the file system can; else the old one steps aside as .old-NAME, which checkpointer_open brings back after a crash. */
+/* Renames RUN/checkpoints/`temporary` to `name`, replacing what is there. exchange: swap the two atomically if the
+ * file system can; else the old one is first renamed to .old-NAME, which checkpointer_open restores after a crash. */
 status checkpoint_publish(const char *dir, const char *temporary, const char *name, bool exchange);
 /* checkpointer_open with another shard size, so that tests need no gigabytes. */
 status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors,

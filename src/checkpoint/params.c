@@ -21,7 +21,8 @@ status checkpoint_locate(const char *why, const char *from, const char *expected
         return OK;
     }
     TRY(checkpoint_find_newest(from, out, n));
-    if (!out[0]) return ERR(ERR_INPUT, "%s from %s: found no whole checkpoint there, expected %s", why, from, expected);
+    if (!out[0])
+        return ERR(ERR_INPUT, "%s from %s: found no complete checkpoint there, expected %s", why, from, expected);
     return OK;
 }
 
@@ -29,7 +30,8 @@ status checkpoint_description(const checkpoint_reader *r, const char *dir, const
     *out = checkpoint_reader_model(r);
     if (json_is_object(*out)) return OK;
     return ERR(ERR_INPUT,
-               "%s does not say which model it holds: an older ralo wrote it; resume the run for a step and take that",
+               "%s does not say which model it holds: an older ralo wrote it; resume the run for one step and use its "
+               "new checkpoint",
                dir);
 }
 

@@ -1,9 +1,9 @@
-/* read.c - one checkpoint directory checked and read, into a program or without one.
+/* read.c - check and read one checkpoint directory, into a program or without one.
  *
- * Reading trusts nothing: JSON seal, identity, names, dtypes, shapes, pieces that tile their tensor, and then all
- * checksums on all threads; only after that is the first byte written into the running program.
- * Pieces are cut along the first dimension or between elements, which makes each one a run of bytes; or they are runs of a
- * cut tensor, whose rows or columns tensor ranks share. Other cuts are refused by name. */
+ * Nothing is trusted: JSON seal, identity, names, dtypes, shapes, pieces that cover their tensor exactly, and then
+ * all checksums on all threads are checked; only after that is the first byte written into the running program.
+ * Pieces are cut along the first dimension or between elements, so each one is a contiguous range of bytes; or they
+ * are ranges of a tensor whose rows or columns tensor ranks share. Other cuts are refused by name. */
 #include "checkpoint/directory.h"
 #include "checkpoint/seal.h"
 
@@ -59,16 +59,16 @@ static status check_file(const char *dir, const json_t *file, const char *where,
     struct stat st;
     TRY(json_get_string(file, "name", where, &name));
     TRY(json_get_int(file, "bytes", 0, INT64_MAX, where, &n_bytes));
-    if (strchr(name, '/') || name[0] == '.') return ERR(ERR_INPUT, "%s: '%s' is no name of a shard", where, name);
+    if (strchr(name, '/') || name[0] == '.') return ERR(ERR_INPUT, "%s: '%s' is not a shard's name", where, name);
     *out = arena_format(memory, "%s/%s", dir, name);
-    if (stat(*out, &st) != 0) return ERR(ERR_INPUT, "%s: %s, and %s names it", *out, strerror(errno), where);
+    if (stat(*out, &st) != 0) return ERR(ERR_INPUT, "%s: %s, but %s lists it", *out, strerror(errno), where);
     if (!S_ISREG(st.st_mode) || st.st_size != n_bytes)
         return ERR(ERR_INPUT, "%s: found %lld bytes, expected %lld" ANOTHER, *out, (long long)st.st_size,
                    (long long)n_bytes);
     return OK;
 }
 
-/* Its files are there and have their sizes; who uses them asks for their checksums. */
+/* The tokenizer files exist and have their sizes; checksums are verified when they are used. */
 static status check_tokenizer(const json_t *root, const char *dir) {
     const json_t *list = json_object_get(root, "tokenizer_files");
     tokenizer_files files;
@@ -155,12 +155,12 @@ static status shape_from_json(const json_t *object, const char *key, const char 
     size_t rank = json_array_size(list);
     *out = (shape){.rank = (int)rank};
     if (!json_is_array(list) || rank > SHAPE_MAX_RANK)
-        return ERR(ERR_INPUT, "%s: tensor '%s': '%s' is no list of at most %d numbers", where, tensor, key,
+        return ERR(ERR_INPUT, "%s: tensor '%s': '%s' is not a list of at most %d numbers", where, tensor, key,
                    SHAPE_MAX_RANK);
     for (size_t i = 0; i < rank; i++) {
         const json_t *dim = json_array_get(list, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return ERR(ERR_INPUT, "%s: tensor '%s': '%s' holds something that is no count", where, tensor, key);
+            return ERR(ERR_INPUT, "%s: tensor '%s': '%s' holds an entry that is not a count", where, tensor, key);
         out->dim[i] = json_integer_value(dim);
     }
     return OK;
@@ -186,7 +186,7 @@ static status piece_elements(const reader *r, const json_t *entry, const char *n
     return OK;
 }
 
-/* What a rank had of the tensor: slices that lie in both, one behind the other, and do not overlap. */
+/* The part of the tensor that a rank had: slices inside the tensor, contiguous in the piece, without overlap. */
 static status piece_cut(const reader *r, const json_t *entry, const char *name, const shape *whole, param_cut *out) {
     const json_t *list = json_object_get(entry, "slices");
     size_t n = json_array_size(list);
@@ -220,8 +220,8 @@ static status piece_cut(const reader *r, const json_t *entry, const char *name, 
     }
     if (fits && dim == 1) fits = end == out->here.dim[1]; /* only rows are padded */
     if (!fits)
-        return ERR(ERR_INPUT, "%s: tensor '%s' %s: found a piece of %s whose slices are not slices of it", r->json_path,
-                   name, shape_format(a, whole), shape_format(b, &out->here));
+        return ERR(ERR_INPUT, "%s: tensor '%s' %s: found a piece of %s with slices that are not part of the tensor",
+                   r->json_path, name, shape_format(a, whole), shape_format(b, &out->here));
     return OK;
 }
 
@@ -312,7 +312,7 @@ static int64_t count_covered(const found_piece *pieces, size_t n, int64_t total)
     return i == n_runs ? covered : MIN(covered, total - 1);
 }
 
-/* All pieces of one tensor: they must tile it, none twice, none missing. */
+/* All pieces of one tensor: they must cover it, without gap or overlap. */
 static status find_tensor(reader *r, const char *name, const json_t *entry) {
     const char *type_name;
     dtype type;
@@ -320,7 +320,7 @@ static status find_tensor(reader *r, const char *name, const json_t *entry) {
     char buf[64];
     TRY(json_get_string(entry, "dtype", r->json_path, &type_name));
     if (!dtype_from_file_name(type_name, &type))
-        return ERR(ERR_INPUT, "%s: tensor '%s': found the dtype '%s', which is none", r->json_path, name, type_name);
+        return ERR(ERR_INPUT, "%s: tensor '%s': found the unknown dtype '%s'", r->json_path, name, type_name);
     TRY(shape_from_json(entry, "shape", name, r->json_path, &whole));
     const json_t *list = json_object_get(entry, "pieces"), *piece;
     found_piece *first = &r->pieces[r->n_pieces];
@@ -472,12 +472,13 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     TRY(sealed_read(r->json_path, &r->root));
     TRY(check_format(r->root, r->json_path));
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
-    if (identity && strcmp(found, identity) != 0) { /* what it is of: a model; behind it, data */
+    if (identity && strcmp(found, identity) != 0) { /* what it is of: a model; after it, data */
         bool same_model = strncmp(found, identity, strcspn(identity, ";") + 1) == 0;
         return ERR(ERR_INPUT,
-                   "%s belongs to %s:\n  found    %s\n  expected %s\nto begin anew with its weights: ralo export, then "
-                   "model.path",
-                   dir, same_model ? "other data, in which its place means nothing" : "another model", found, identity);
+                   "%s was made with %s:\n  found    %s\n  expected %s\nto start a new run from its weights: ralo "
+                   "export, then model.path",
+                   dir, same_model ? "other data, where its position has no meaning" : "another model", found,
+                   identity);
     }
     TRY(state_from_json(r->root, r->json_path, &r->state));
     TRY(check_tokenizer(r->root, dir));

@@ -18,7 +18,7 @@ void checksum_hex(char out[CHECKSUM_BYTES + 1], const void *data, size_t n_bytes
     checksum_format(out, XXH3_128bits(data, n_bytes));
 }
 
-/* Puts the checksum of everything before it behind the last member: "... ,\n "checksum": "..."\n}\n". */
+/* Puts the checksum of everything before it after the last member: "... ,\n "checksum": "..."\n}\n". */
 status sealed_write(const char *path, const json_t *root) {
     char *text = json_dumps(root, JSON_INDENT(1)), hex[CHECKSUM_BYTES + 1];
     ASSERT(text); /* names and identity were checked to be UTF-8 */

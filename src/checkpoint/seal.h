@@ -1,8 +1,8 @@
 #pragma once
-/* seal.h - private to checkpoint: what the writer and the reader of a checkpoint directory must agree on.
+/* seal.h - private to checkpoint: the format that the writer and the reader of a checkpoint directory share.
  *
- * Checksums are of XXH3 with 128 bits, in hex. A sealed file is a JSON object whose last member is the checksum of all the text
- * before it, compared as bytes, so even a changed blank in it is found. */
+ * Checksums are XXH3 with 128 bits, in hex. A sealed file is a JSON object whose last member is the checksum of all
+ * the text before it, compared as bytes, so even a changed blank is found. */
 #include "format/format.h"
 
 #include <xxhash.h>

@@ -1,8 +1,8 @@
-/* state.c - what is no tensor of a checkpoint, as JSON: one table for the writer and the reader.
+/* state.c - everything in a checkpoint that is not a tensor, as JSON: one table for the writer and the reader.
  *
- * A checkpoint may come from anyone, so every number has a range, and one outside of it is refused by its name: a loss scale
- * of -1 would turn every gradient round, a step beyond the names of directories could not be saved again. The ranges are wide
- * enough for whatever a run can write. */
+ * A checkpoint may come from anyone, so every number has a range, and one outside of it is refused by its name: a
+ * loss scale of -1 would flip the sign of every gradient, and a step with too many digits for a directory name could
+ * not be saved again. The ranges are wide enough for everything that a run can write. */
 #include "checkpoint/seal.h"
 #include "checkpoint/directory.h"
 

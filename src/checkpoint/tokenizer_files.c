@@ -1,6 +1,6 @@
-/* tokenizer_files.c - which files belong to a tokenizer, read from where a user pointed or from a checkpoint, and written.
+/* tokenizer_files.c - which files belong to a tokenizer, read from a user's directory or a checkpoint, and written.
  *
- * The names are a list of ours: nothing else of a directory is taken, whatever it holds. Sizes are bounded. */
+ * The list of names is fixed: nothing else of a directory is copied. Sizes are limited. */
 #include "checkpoint/seal.h"
 #include "checkpoint/directory.h"
 
@@ -19,7 +19,7 @@ static const char *const names[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
 
-/* The part of a template's name behind the directory; NULL: it is no such name. */
+/* The part of a template's name after the directory; NULL: it is no such name. */
 static const char *template_name(const char *name) {
     if (!str_starts_with(name, TEMPLATES "/")) return NULL;
     const char *file = name + strlen(TEMPLATES "/");
@@ -53,7 +53,8 @@ void tokenizer_files_fini(tokenizer_files *t) {
 }
 
 /* Takes fd over. */
-static status take(tokenizer_files *t, const char *name, const char *path, int fd, uint64_t n_bytes, bool contents) {
+static status add_file(tokenizer_files *t, const char *name, const char *path, int fd, uint64_t n_bytes,
+                       bool contents) {
     status rc = OK;
     tokenizer_copy *item = &t->items[t->n];
     uint64_t sum = n_bytes;
@@ -76,7 +77,7 @@ typedef struct place {
     const char *main;                    /* the tokenizer's own file, in dir */
 } place;
 
-static bool lies_in(const char *path, const char *dir) {
+static bool is_inside(const char *path, const char *dir) {
     return *dir && str_starts_with(path, dir) && path[strlen(dir)] == '/';
 }
 
@@ -107,7 +108,7 @@ static status resolve(const place *p, const char *name, bool anywhere, char out[
         if (lstat(path, &st) != 0) return OK;
         return ERR(ERR_IO, "%s: %s; remove the link, or put the file there", path, strerror(errno));
     }
-    if (anywhere || lies_in(out, p->dir) || lies_in(out, p->blobs)) return OK;
+    if (anywhere || is_inside(out, p->dir) || is_inside(out, p->blobs)) return OK;
     return ERR(ERR_INPUT,
                "%s is a link to %s, outside of the tokenizer's directory; checkpoints and exports hold a copy of it: "
                "put the file itself there, or remove the link",
@@ -121,7 +122,7 @@ static status read_one(tokenizer_files *t, const place *p, const char *name, con
     TRY(resolve(p, name, anywhere, path));
     if (!path[0]) return OK;
     TRY(file_open_at(AT_FDCWD, path, path, &fd, &n_bytes));
-    return take(t, as, path, fd, n_bytes, true);
+    return add_file(t, as, path, fd, n_bytes, true);
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -194,13 +195,13 @@ static status load_one(tokenizer_files *t, const char *dir, int fd, const json_t
     TRY(json_get_string(entry, "xxh3_128", dir, &expected));
     TRY(json_get_int(entry, "bytes", 0, FILE_MOST, dir, &n_bytes));
     if (!is_known(name) || find(t, name))
-        return ERR(ERR_INPUT, "%s: found the file '%s', which is none of a tokenizer, or is listed twice", dir, name);
+        return ERR(ERR_INPUT, "%s: found the file '%s', which is not a tokenizer file, or is listed twice", dir, name);
     const char *shown = arena_format(&t->memory, "%s/%s", dir, name), *last = template_name(name);
     if (last) TRY(open_dir(fd, TEMPLATES, shown, &parent));
     status rc = file_open_at(parent, last ? last : name, shown, &file, &found);
     if (parent != fd) close(parent);
     if (rc != OK) return rc;
-    TRY(take(t, name, shown, file, found, contents));
+    TRY(add_file(t, name, shown, file, found, contents));
     const tokenizer_copy *item = &t->items[t->n - 1];
     if (item->n_bytes != (uint64_t)n_bytes)
         return ERR(ERR_INPUT, "%s: found %zu bytes, expected %lld", shown, item->n_bytes, (long long)n_bytes);

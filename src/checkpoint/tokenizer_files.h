@@ -1,9 +1,10 @@
 #pragma once
-/* tokenizer_files.h - private to checkpoint, part of its face: the files of a run's tokenizer, as they go into checkpoints and exports.
+/* tokenizer_files.h - private to checkpoint, part of its face: the files of a run's tokenizer, as copied into
+ * checkpoints and exports.
  *
- * A run reads them once when it starts, from the directory that its user named, and keeps them in memory; every checkpoint has
- * its own copy in tokenizer/, under checksums. So a run can be exported, asked and moved without the directory it was trained
- * with, and no path that a checkpoint names is ever copied from. */
+ * A run reads them once when it starts, from the directory that its user named, and keeps them in memory; every
+ * checkpoint has its own copy in tokenizer/, under checksums. So a run can be exported, used for generation and
+ * moved without the directory it was trained with, and nothing is ever copied from a path that a checkpoint names. */
 #include "format/format.h"
 
 typedef struct tokenizer_copy {
@@ -17,12 +18,12 @@ typedef struct tokenizer_files {
     arena memory;
 } tokenizer_files;
 
-/* Of the tokenizer that a user named: a directory, or a file that stands in one. NULL and "byte": none. A link must lead to a
- * file of the same directory or, as in a cache of Hugging Face, of its blobs; the file of the tokenizer itself, which was read
- * as one, may lie anywhere. fini also after an error. */
+/* Reads the files of the tokenizer that a user named: a directory, or a file in one. NULL and "byte": none. A link
+ * must point to a file of the same directory or, as in a Hugging Face cache, of its blobs; only the tokenizer's own
+ * file may lie anywhere. Call fini also after an error. */
 status tokenizer_files_read(tokenizer_files *t, const char *tokenizer);
-/* Those that checkpoint.json lists. Each is a regular file of CHECKPOINT/tokenizer with the size and the checksum that are said
- * there, no link, and nothing else lies beside them. contents false: only the sizes are compared. */
+/* Reads the files that checkpoint.json lists. Each must be a regular file of CHECKPOINT/tokenizer with the listed
+ * size and checksum, not a link, and there must be no other files. contents false: only sizes are compared. */
 status tokenizer_files_load(tokenizer_files *t, const char *checkpoint_dir, const json_t *list, bool contents);
 void tokenizer_files_fini(tokenizer_files *t);
 

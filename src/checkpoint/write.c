@@ -1,8 +1,8 @@
-/* write.c - one checkpoint directory laid out and written, by one rank or by many.
+/* write.c - lay out and write one checkpoint directory, by one rank or by many.
  *
  * Every byte of a checkpoint is under a checksum: tensors piece by piece, the header of each safetensors file, and
- * checkpoint.json by its seal. Checksums are taken from the bytes in memory as they are handed to the file: a disk or page
- * cache that returns others is found when reading. */
+ * checkpoint.json by its seal. Checksums are computed from the bytes in memory as they are written: a disk or page
+ * cache that returns other bytes is found when reading. */
 #include "checkpoint/directory.h"
 #include "checkpoint/seal.h"
 
@@ -61,8 +61,8 @@ status checkpoint_layout_make(checkpoint_layout *l, arena *memory, const checkpo
         l->staging_bytes += n_bytes;
         if (t->cut) t->cut = arena_copy(memory, t->cut, sizeof *t->cut);
         if (flat && rows == 0) continue; /* other ranks write all of it */
-        /* A tensor stays whole when a shard can hold it. A larger one is cut, one piece per shard: pieces of a tensor
-         * never meet in a file, so each can carry the tensor's own name there. */
+        /* A tensor stays whole if a shard can hold it. A larger one is cut, one piece per shard: two pieces of a
+         * tensor are never in one file, so each can have the tensor's own name there. */
         int64_t rows_per_piece = n_bytes <= shard_bytes ? rows : MAX((int64_t)(shard_bytes / row_bytes), 1);
         for (int64_t row = 0; row == 0 || row < rows; row += rows_per_piece) {
             int64_t piece_rows = MIN(rows_per_piece, rows - row);
@@ -214,7 +214,7 @@ static status write_shards(const char *dir, const checkpoint_layout *l, const ch
     return OK;
 }
 
-/* The same files in every checkpoint of a run, so that each can go anywhere by itself. */
+/* Every checkpoint of a run has its own copy of these files, so that each can be moved alone. */
 static status write_tokenizer(const char *dir, const tokenizer_files *files, json_t *root) {
     if (!files || files->n == 0) return OK;
     strbuf path;
@@ -227,8 +227,8 @@ static status write_tokenizer(const char *dir, const tokenizer_files *files, jso
     return rc;
 }
 
-/* checkpoint.json: the last file, without which the others are nothing. Takes files and tensors over. */
-static status write_index(const char *dir, const checkpoint_words *w, json_t *files, json_t *tensors) {
+/* checkpoint.json: the last file, without which the others are not a checkpoint. Takes files and tensors over. */
+static status write_index(const char *dir, const checkpoint_metadata *w, json_t *files, json_t *tensors) {
     json_t *root =
         json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", CHECKPOINT_FORMAT, "version", CHECKPOINT_VERSION,
                   "identity", w->identity, "state", state_to_json(w->state), "files", files, "tensors", tensors);
@@ -249,7 +249,7 @@ static status write_index(const char *dir, const checkpoint_words *w, json_t *fi
 }
 
 status checkpoint_write(const char *dir, const checkpoint_layout *l, const checkpoint_source *source,
-                        const checkpoint_words *w) {
+                        const checkpoint_metadata *w) {
     json_t *files = json_array(), *tensors = json_object();
     status rc = write_shards(dir, l, source, ALONE, files, tensors);
     if (rc == OK) return write_index(dir, w, files, tensors);
@@ -276,7 +276,7 @@ status checkpoint_write_part(const char *dir, const checkpoint_layout *l, const 
     return rc;
 }
 
-/* One rank's words behind those of the ranks before it: its files are numbered on. */
+/* Appends one rank's part to those of the ranks before it, with its files renumbered. */
 static void join_part(json_t *files, json_t *tensors, json_t *part) {
     json_int_t first = (json_int_t)json_array_size(files);
     json_t *entry, *piece;
@@ -294,7 +294,7 @@ static void join_part(json_t *files, json_t *tensors, json_t *part) {
     }
 }
 
-status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_words *w) {
+status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_metadata *w) {
     status rc = OK;
     arena memory;
     arena_init(&memory);

@@ -1,6 +1,6 @@
-/* answers.c - answers by expression, and the estimator of pass@k.
+/* answers.c - find the answer in a text by a regular expression, and estimate pass@k.
  *
- * The expression is the user's and the text a model's, so matching has a bound on steps: a text that needs more holds no
+ * The expression is the user's and the text a model's, so matching has a step limit: a text that needs more has no
  * answer. */
 #include "cli/answers.h"
 
@@ -65,7 +65,7 @@ bool answer_find(const answer_rule *r, const char *text, size_t n_bytes, span *o
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(r->match);
         bool group = n > 1 && ends[2] != PCRE2_UNSET;
         size_t first = group ? ends[2] : ends[0], end = group ? ends[3] : ends[1];
-        if (end >= first) *out = trim((span){text + first, end - first}); /* \K in a lookahead may turn them round */
+        if (end >= first) *out = trim((span){text + first, end - first}); /* \K in a lookahead may swap them */
         found = true;
         at = ends[1] > at ? ends[1] : at + 1;
     }

@@ -24,8 +24,8 @@ typedef struct command_line {
     sampling_options sampling;
     text_list prompts, stops;
     const char *prompt_file, *data, *answer_regex, *system, *chat_kwargs;
-    record_options records; /* of prompt_file or data, where that holds JSON lines */
-    int chat;               /* chat_format; -1: auto for JSON lines, none for other prompts */
+    record_options records; /* of prompt_file or data, where that holds JSON Lines */
+    int chat;               /* chat_format; -1: auto for JSON Lines, none for other prompts */
     double last;
     int64_t seq_len, samples, k, limit;
     int64_t show_most;
@@ -38,8 +38,8 @@ typedef struct command_line {
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
     bool host_only;                       /* what is measured */
-    int ranks;                            /* to be started here; 0: those that a launcher started, or one */
-    int world;                            /* ranks that are not here; 0: none asked for */
+    int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
+    int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
     int argc;                             /* as it was typed, the command first */
     char **argv;
@@ -79,12 +79,12 @@ const flag *flag_at(size_t i);                 /* NULL past the end */
 bool flag_belongs(const flag *f, const command *c);
 bool flag_is_needed(const flag *f);
 const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
-/* The words of a command's arguments, one after the other; NULL when none is left. optional: it stands in [ ]. */
+/* The words of a command's arguments, one after the other; NULL when none is left. optional: the word is in [ ]. */
 const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
 
 /* ---- the command line (command_line.c) ---------------------------------------------------------------------------- */
 
-/* argv[0] is the command's name. With --help among the flags nothing else is asked of the line. fini also after an error. */
+/* argv[0] is the command's name. With --help nothing else of the line is checked. Call fini also after an error. */
 status command_line_parse(command_line *l, const command *c, int argc, char **argv);
 void command_line_fini(command_line *l);
 bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
@@ -94,5 +94,5 @@ void help_print_command(const command *c, FILE *out);
 
 /* ---- generation_flags.c ------------------------------------------------------------------------------------------- */
 
-/* What the flags that generate and eval share say to a generator: l->generation and l->sampling are then complete. */
+/* Fills l->generation and l->sampling from the flags that generate and eval share. */
 status generation_from_flags(command_line *l);

@@ -26,34 +26,34 @@ static void print_measured(const hardware *h, FILE *out) {
         fprintf(out, "  %-10s %10.1f %10.1f %10.1f\n", dtype_name(types[i]), h->matrix[types[i]] * 1e-9,
                 h->attention[types[i]] * 1e-9, h->vector[types[i]] * 1e-9);
     if (h->matrix_fp8 > 0) fprintf(out, "  %-10s %10.1f\n", "fp8", h->matrix_fp8 * 1e-9);
-    fprintf(out, "  small products reach half of that at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1], h->half[2]);
+    fprintf(out, "  half of that rate at m %.0f, n %.0f, k %.0f\n", h->half[0], h->half[1], h->half[2]);
     if (h->attention_half > 0)
-        fprintf(out, "  attention reaches half of its rate in rows of %.0f tokens\n", h->attention_half);
+        fprintf(out, "  attention reaches half of its rate at %.0f tokens per sequence\n", h->attention_half);
     fprintf(out, "  memory     %8.2f GB/s on the device, %.2f GB/s on the host", h->device_bandwidth * 1e-9,
             h->host_bandwidth * 1e-9);
-    if (h->host_total > 0) fprintf(out, ", %.2f with copies beside its cores", h->host_total * 1e-9);
+    if (h->host_total > 0) fprintf(out, ", %.2f with copies at the same time", h->host_total * 1e-9);
     fprintf(out, "\n");
-    fprintf(out, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both together\n",
+    fprintf(out, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both at the same time\n",
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
-    fprintf(out, "  AdamW      %8.3f G parameters/s in the host's caches, or %.3f G numbers rounded with noise\n",
+    fprintf(out, "  AdamW      %8.3f G parameters/s from the host's caches; stochastic rounding %.3f G numbers/s\n",
             h->host_adamw * 1e-9, h->host_noise * 1e-9);
     fprintf(out, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
     fprintf(out, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }
 
-/* One line that grows: half a minute of silence looks like a program that hangs. */
-static void say_part(void *context, const char *part) {
-    bool *said = context;
-    fprintf(stderr, "%s%s", *said ? ", " : "measuring ", part);
+/* One line that grows: half a minute without output looks like a program that hangs. */
+static void print_part(void *context, const char *part) {
+    bool *started = context;
+    fprintf(stderr, "%s%s", *started ? ", " : "measuring ", part);
     fflush(stderr);
-    *said = true;
+    *started = true;
 }
 
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h, known;
     sys_cores before, after;
     char path[4096], contention[128];
-    bool said = false;
+    bool started = false;
     if (l->measure_path && (!*l->measure_path || strlen(l->measure_path) >= sizeof path))
         return ERR(ERR_INPUT, "devices --measure: found a path of %zu bytes, expected 1 to %zu",
                    strlen(l->measure_path), sizeof path - 1);
@@ -65,8 +65,8 @@ static status measure(const command_line *l, const backend *b, const backend_opt
                          .bind = with->bind,
                          .gpu = with->gpu,
                          .disk_path = l->disk_path ? l->disk_path : ".",
-                         .on_part = say_part,
-                         .context = &said};
+                         .on_part = print_part,
+                         .context = &started};
     if (l->host_only) {
         TRY(hardware_read_file(&known, path));
         o.known = &known;
@@ -74,14 +74,14 @@ static status measure(const command_line *l, const backend *b, const backend_opt
     sys_cores_get(&before);
     status rc = measure_machine(b, &o, &h);
     sys_cores_get(&after);
-    if (said) fprintf(stderr, "\n");
+    if (started) fprintf(stderr, "\n");
     TRY(rc);
     print_measured(&h, report_stream(l->json));
     fflush(stdout);
     sys_contention taken = sys_contention_between(&before, &after);
     if (*sys_contention_text(contention, &taken))
-        fprintf(stderr, "warning: %s meanwhile; measure again when they are quiet\n", contention);
-    if (!l->measure_path) { /* a directory of ours; that of a named file is the user's business */
+        fprintf(stderr, "warning: %s during the measurement; measure again when they are idle\n", contention);
+    if (!l->measure_path) { /* our own cache directory; the directory of a file that the user named must exist */
         char *slash = strrchr(path, '/');
         *slash = 0;
         TRY(dir_make(path));
@@ -138,7 +138,7 @@ status command_devices(command_line *l) {
         return ERR(ERR_INPUT, "devices: --hardware prints a file in YAML and --json one JSON object; leave one out");
     if (l->hardware) return show(l);
     if (l->host_only && !command_line_given(l, "measure"))
-        return ERR(ERR_INPUT, "devices: --host-only says what of --measure; give both");
+        return ERR(ERR_INPUT, "devices: --host-only needs --measure; give both");
     sys_info_get(&m);
     int gpu = MAX(c->run.gpu, 0);
     TRY(backend_choose(c->run.device, gpu, &b));
@@ -152,7 +152,7 @@ status command_devices(command_line *l) {
     if (rc == OK && b->discrete) rc = show_device(b, &o, &m, devices, out);
     if (rc == OK && measures) rc = measure(l, b, &o);
     if (rc == OK && l->json) {
-        /* What a run would use stands first and open; the list has every device. */
+        /* The device that a run would use comes first, at the top level; the list has every device. */
         json_t *root = json_deep_copy(json_array_get(devices, json_array_size(devices) - 1));
         json_object_set(root, "devices", devices);
         json_print(root, "devices", ALL_DIGITS);

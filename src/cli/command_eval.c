@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Flags that say nothing for this kind of file are refused: they would be taken for done. */
-static status refuse_idle(const command_line *l, bool questions) {
+/* Flags that do not apply to this kind of file are refused: the user would believe that they had an effect. */
+static status refuse_unused_flags(const command_line *l, bool questions) {
     static const char *const for_text[] = {"last", "seq-len"};
     static const char *const for_questions[] = {"answer-regex",
                                                 "samples",
@@ -38,24 +38,26 @@ static status refuse_idle(const command_line *l, bool questions) {
     for (size_t i = 0; i < n; i++)
         if (command_line_given(l, idle[i]))
             return ERR(ERR_INPUT, "eval: --%s is for %s", idle[i],
-                       questions ? "texts; JSON lines hold questions" : "questions in JSON lines; this is a text");
+                       questions ? "text; this file is JSON Lines with questions"
+                                 : "questions in JSON Lines; this file is text");
     return OK;
 }
 
 static status check(const command_line *l) {
-    TRY(refuse_idle(l, data_is_records(l->data)));
+    TRY(refuse_unused_flags(l, data_is_records(l->data)));
     if (l->k > l->samples)
-        return ERR(ERR_INPUT, "eval: --k %lld of --samples %lld: expected at least as many samples", (long long)l->k,
+        return ERR(ERR_INPUT, "eval: --k %lld with --samples %lld: expected at least as many samples", (long long)l->k,
                    (long long)l->samples);
     if (l->samples > 1 && l->sampling.temperature == 0)
-        return ERR(ERR_INPUT, "eval: --samples %lld without --temperature are all the same; give one above 0",
+        return ERR(ERR_INPUT,
+                   "eval: --samples %lld without --temperature would all be the same; set --temperature above 0",
                    (long long)l->samples);
     return OK;
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-/* One line that is written over on a terminal; elsewhere a line at every tenth. */
+/* On a terminal one line that is redrawn; elsewhere a line at every tenth. */
 typedef struct progress {
     int last_tenth;
     bool terminal;
@@ -166,8 +168,8 @@ static status find_references(questions *q, const answer_rule *rule) {
     for (size_t i = 0; i < q->n; i++) {
         question *item = &q->items[i];
         if (!answer_find(rule, item->answer.text, item->answer.length, &item->expected))
-            return ERR(ERR_INPUT, "%s:%llu: the answer has nothing that --answer-regex matches: '%.80s'",
-                       item->record.path, (unsigned long long)item->record.line, item->answer.text);
+            return ERR(ERR_INPUT, "%s:%llu: --answer-regex matches nothing in the answer: '%.80s'", item->record.path,
+                       (unsigned long long)item->record.line, item->answer.text);
     }
     return OK;
 }
@@ -204,7 +206,7 @@ static void print_questions(const command_line *l, const generator *g, const que
     json_print(root, "eval questions", 12);
 }
 
-static status ask(command_line *l, question_eval *e) {
+static status answer_questions(command_line *l, question_eval *e) {
     status rc = OK;
     generator *g = NULL;
     completion *c = NULL;
@@ -236,7 +238,7 @@ static status eval_questions(command_line *l) {
     TRY_GOTO(rc, questions_read(&q, l->data, &l->records, true, (size_t)l->limit), done);
     e.rule = rule;
     TRY_GOTO(rc, find_references(&q, rule), done);
-    rc = ask(l, &e);
+    rc = answer_questions(l, &e);
 done:
     answer_rule_close(rule);
     questions_fini(&q);

@@ -8,13 +8,13 @@
 
 #define STDIN_MOST ((size_t)256 << 20)
 
-/* Flags that say nothing for these prompts are refused: they would be taken for done. */
-static status refuse_idle(const command_line *l) {
+/* Flags that do not apply to these prompts are refused: the user would believe that they had an effect. */
+static status refuse_unused_flags(const command_line *l) {
     static const char *const for_records[] = {"prompt-column", "on-error"};
     if (l->prompt_file && data_is_records(l->prompt_file)) return OK;
     for (size_t i = 0; i < ARRAY_LENGTH(for_records); i++)
         if (command_line_given(l, for_records[i]))
-            return ERR(ERR_INPUT, "generate: --%s is for a --prompt-file of JSON lines (.jsonl, .json, .ndjson)",
+            return ERR(ERR_INPUT, "generate: --%s is for a --prompt-file of JSON Lines (.jsonl, .json, .ndjson)",
                        for_records[i]);
     return OK;
 }
@@ -23,7 +23,7 @@ static status check(const command_line *l) {
     const sampling_options *s = &l->sampling;
     const char *from = l->arguments[0];
     if (from && strcmp(from, "-") != 0)
-        return ERR(ERR_INPUT, "generate: found '%.100s', expected flags; a text is given with --prompt, - is stdin",
+        return ERR(ERR_INPUT, "generate: found '%.100s', expected a flag; give text with --prompt, or - for stdin",
                    from);
     if (l->prompts.n == 0 && !l->prompt_file && !from && !l->plan)
         return ERR(ERR_INPUT, "generate: found no prompt, expected --prompt TEXT, --prompt-file FILE, or - for stdin");
@@ -31,9 +31,9 @@ static status check(const command_line *l) {
         return ERR(ERR_INPUT, "generate: --timeline %.200s draws a plan; add --plan", l->timeline);
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (s->n_completions > 1 && s->temperature == 0)
-        return ERR(ERR_INPUT, "generate: -n %lld greedy completions are all the same; give a --temperature above 0",
+        return ERR(ERR_INPUT, "generate: -n %lld greedy completions would all be the same; set --temperature above 0",
                    (long long)s->n_completions);
-    return refuse_idle(l);
+    return refuse_unused_flags(l);
 }
 
 static status add_prompt(questions *q, const char *text) {

@@ -1,8 +1,8 @@
-/* command_line.c - the command line, read by the rows of commands.def.
+/* command_line.c - parse the command line by the rows of commands.def.
  *
- * CONFIG is read before any flag, whatever its place on the line: what is typed wins over what is in a file. A file of
- * another program is translated last, and gives way to both.
- * Refused: flags of other commands (the nearest flag is named), values out of range, arguments too many or too few. */
+ * CONFIG is read before any flag, wherever it is on the line: the command line overrides the file. A file of another
+ * program is translated last and overrides neither.
+ * Refused: flags of other commands (with the nearest flag), values out of range, too many or too few arguments. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -25,13 +25,12 @@ static status refuse_flag(const command *c, const char *given) {
     for (size_t i = 0; flag_at(i); i++)
         if (flag_belongs(flag_at(i), c) && flag_at(i)->name[1]) str_nearest_try(&nearest, flag_at(i)->name);
     if (takes_settings(c) && config_knows(typed))
-        return ERR(ERR_INPUT, "%s: unknown option '%.100s'; a setting is given with --set %s=VALUE", c->name, given,
-                   typed);
+        return ERR(ERR_INPUT, "%s: unknown option '%.100s'; give a setting as --set %s=VALUE", c->name, given, typed);
     if (*nearest.name)
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
                    given, nearest.name, c->name);
     return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them%s", c->name, given, c->name,
-               takes_settings(c) ? ", settings are given with --set KEY=VALUE" : "");
+               takes_settings(c) ? ", give settings as --set KEY=VALUE" : "");
 }
 
 /* The flag that argv[i] names; value: what stands after its '=', or NULL. */
@@ -91,7 +90,7 @@ static void defaults(command_line *l) {
     }
 }
 
-/* Every argument has its place in the row, and every place that must be filled is. */
+/* Every argument has a place in the row, and every required place is filled. */
 static status check_arguments(const command_line *l, size_t n_given, const char *surplus) {
     const command *c = l->command;
     char name[64];
@@ -124,7 +123,7 @@ static size_t arguments_most(const command *c) {
     return n;
 }
 
-/* The value of the flag argv[*i], where none stood after its '=': the next word, if the flag takes one. *i moves with it. */
+/* The value of the flag argv[*i] without '=': the next word, if the flag takes a value. *i moves past it. */
 static status find_value(const command_line *l, const flag *f, int *i, const char **value) {
     const char *name = l->command->name, *next = *i + 1 < l->argc ? l->argv[*i + 1] : NULL;
     bool takes_one = *f->value != 0, optional = *f->value == '[';
@@ -137,14 +136,13 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     return OK;
 }
 
-/* Who comes from a program that takes key=value as it stands is told how it is said here. */
+/* Users of programs that take a bare key=value are told how to write it here. */
 static status read_config(command_line *l, const char *path) {
     if (strchr(path, '=') && access(path, F_OK) != 0)
-        return ERR(ERR_INPUT, "%s: found '%.100s', expected a file; a setting is given with --set %.100s",
-                   l->command->name, path, path);
+        return ERR(ERR_INPUT, "%s: found '%.100s', expected a file; give a setting as --set %.100s", l->command->name,
+                   path, path);
     if (access(path, F_OK) != 0 && model_preset_find(path))
-        return ERR(ERR_INPUT,
-                   "%s: found '%s', expected a file of settings; a model known by name is given with --preset %s",
+        return ERR(ERR_INPUT, "%s: found '%s', expected a file of settings; give a model known by name as --preset %s",
                    l->command->name, path, path);
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
@@ -200,8 +198,8 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     bool is_rank = comm_launched(&rank, &launched);
     l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
     TRY(foreign_apply(&l->foreign, &l->config));
-    config_settle(&l->config);
-    bool launches = l->ranks > 1 && !is_rank; /* then the first rank will say it */
+    config_resolve(&l->config);
+    bool launches = l->ranks > 1 && !is_rank; /* then the first rank prints it */
     if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
     return config_check(&l->config);
 }

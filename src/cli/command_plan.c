@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the ranks would choose. A pipeline is as full and as slow as its fullest and its slowest stage. */
+/* What the ranks would choose. The fullest stage of a pipeline decides whether it fits, the slowest how long it
+ * takes. */
 static status show_chosen(const plan *p, FILE *out, json_t *json) {
     plan_stage *stages = NULL;
     plan_print_candidates(p, out);
@@ -18,12 +19,13 @@ static status show_chosen(const plan *p, FILE *out, json_t *json) {
         json_object_set_new(json, "pipeline", plan_stages_json(p, stages));
         free(stages);
     }
-    fflush(out); /* what follows on stderr stands behind it */
+    fflush(out); /* lines on stderr then follow it */
     note_say(p);
     return OK;
 }
 
-/* Ranks that are not here: tables instead of one plan. Mixed precision is what they are about, so it is the default. */
+/* --world: tables for ranks that are not here, instead of one plan. The default precision is mixed, which these
+ * tables are usually made for. */
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
     plan_request r = *from;
@@ -59,13 +61,13 @@ static status show(const command_line *l, const train_request *r, const plan *p,
     status rc;
     plan_view view;
     FILE *out = report_stream(l->json || l->program);
-    if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is the object's alone */
+    if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is for the JSON object */
     if (l->longest) longest_print(row, out);
     TRY_GOTO(rc, plan_view_init(&view, r, p), done);
     plan_view_print(&view, out);
-    fflush(out); /* what follows on stderr stands behind it */
+    fflush(out); /* lines on stderr then follow it */
     note_say(p);
-    if (l->timeline) /* also of what does not fit: there it is wanted most */
+    if (l->timeline) /* also if it does not fit: there it is needed most */
         TRY_GOTO(rc, plan_timeline_write(p, l->timeline), done);
     rc = plan_view_check(&view);
     if (l->json) {
@@ -85,24 +87,23 @@ static status make_request(command_line *l, train_request *r, hardware *machine)
     return request_for_plan(r, &l->config, l->hardware, l->world, machine);
 }
 
-/* What a row may be as long as depends on these, so they are not open where that is the question. */
+/* --longest needs these to be fixed: the longest sequence depends on them. */
 static status check_longest(const config *c) {
     mesh m = {0};
     memcpy(m.size, c->parallel.size, sizeof m.size);
     if (mesh_world(&m) > 1)
-        return ERR(
-            ERR_INPUT,
-            "plan: --longest is about one rank, found parallel.* for %d; leave that out, or plan a length of your "
-            "own with data.seq_len",
-            mesh_world(&m));
+        return ERR(ERR_INPUT,
+                   "plan: --longest works for one rank, found parallel.* for %d ranks; leave parallel.* out, or set "
+                   "data.seq_len yourself",
+                   mesh_world(&m));
     if (c->train.micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, expected a number with --longest, such as 1");
     if (c->precision < 0) return ERR(ERR_INPUT, "precision: found auto, expected a name with --longest, such as bf16");
     return OK;
 }
 
-/* Hundreds of programs are compiled, one after the other and each as large as the last. What went back to the system in
- * between would come again page by page, each of them cleared: a tenth of the time. */
+/* Hundreds of programs are compiled one after the other, all of about the same size. Keep freed memory in the
+ * process: returning it to the system and getting it back zeroed page by page took a tenth of the time. */
 static void keep_freed_memory(void) {
     enum { KEPT_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20 };
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
@@ -116,7 +117,7 @@ status command_plan(command_line *l) {
     plan p = {0};
     keep_freed_memory();
     if ((l->timeline || l->longest) && l->world)
-        return ERR(ERR_INPUT, "plan: --%s is about one plan, --world %d prints tables of many; leave one out",
+        return ERR(ERR_INPUT, "plan: --%s needs a single plan, --world %d compares many; leave one out",
                    l->timeline ? "timeline" : "longest", l->world);
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));

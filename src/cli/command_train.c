@@ -26,8 +26,8 @@ static void catch_signals(bool is_rank) {
     if (is_rank) ranks_catch_launcher();
 }
 
-/* What mpirun hands on to its ranks, perhaps more than once (ranks.c). From the start on: ranks reach their first step one after
- * the other, and one that ended while it plans would be to the others one that crashed. */
+/* SIGUSR1, which mpirun forwards to its ranks, perhaps more than once (ranks.c). Caught from the start: ranks reach
+ * their first step at different times, and a rank that ended while planning would look like a crash to the others. */
 static void catch_signal_of_mpirun(void) {
     struct sigaction a = {.sa_handler = on_signal};
     sigemptyset(&a.sa_mask);
@@ -62,19 +62,19 @@ static void on_example(void *context, const char *prompt, const char *expected, 
     track_message(l->t, line);
 }
 
-/* Not before: a refused resume must leave the settings of the run it was refused by alone. */
+/* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
 static status on_start(void *context) {
     const listener *l = context;
     return config_save(l->c, l->run_dir);
 }
 
-/* runs/<model>-20261115-014500, or with -2 behind it where a run that began in the same second has that name. */
+/* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
 static status new_run_dir(const train_request *r, char *out, size_t n) {
     time_t now = time(NULL);
     struct tm tm;
     char stamp[32];
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash behind */
+    const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash after */
     int length = snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
     TRY(dir_make("runs"));
     for (int i = 2; mkdir(out, 0777) != 0 && errno == EEXIST; i++) snprintf(out + length, n - (size_t)length, "-%d", i);
@@ -91,7 +91,7 @@ static status choose_run_dir(const config *c, const train_request *r, char *out,
     return new_run_dir(r, out, n);
 }
 
-/* Every rank must mean the same run before the first message of a step. */
+/* All ranks must have the same settings before the first message of a step. */
 static status agree_on_settings(comm *ranks, const config *c) {
     memstream printed;
     config_write_yaml(c, memstream_open(&printed), false);
@@ -101,8 +101,8 @@ static status agree_on_settings(comm *ranks, const config *c) {
     return rc;
 }
 
-/* Stages of a pipeline have programs of their own: a line for each, this rank's as it is here and the others' as the first rank
- * of theirs has it. */
+/* Pipeline stages have different programs: one line per stage, this rank's own and the others' from the first rank
+ * of each. */
 static status agree_on_program(comm *ranks, const plan *p) {
     const mesh *m = comm_mesh(ranks);
     int n_stages = mesh_size(m, AXIS_PIPELINE), own = m->index[AXIS_PIPELINE], per_stage = comm_size(ranks) / n_stages;
@@ -119,7 +119,7 @@ static status agree_on_program(comm *ranks, const plan *p) {
     return rc;
 }
 
-/* One name for all: it may have the time in it. */
+/* One name for all ranks: it may contain the time. */
 static status agree_on_dir(comm *ranks, const config *c, const train_request *r, char *dir, size_t n) {
     if (!ranks || comm_rank(ranks) == 0) TRY(choose_run_dir(c, r, dir, n));
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
@@ -132,7 +132,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     bool speaks = !r->comm || comm_rank(r->comm) == 0;
     status rc = OK;
     double peak = 0;
-    listener told = {.c = c, .run_dir = run_dir};
+    listener observed = {.c = c, .run_dir = run_dir};
     train_observer observer = {0};
     train_result result;
     rank_memory *all = NULL;
@@ -144,12 +144,12 @@ static status run(command_line *l, job *j, const char *run_dir) {
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every};
-        TRY(track_open(&told.t, &to));
-        observer = (train_observer){&told, on_step, on_eval, on_example, on_message, on_save, on_start};
+        TRY(track_open(&observed.t, &to));
+        observer = (train_observer){&observed, on_step, on_eval, on_example, on_message, on_save, on_start};
     }
     catch_signals(r->comm != NULL);
     rc = train_run(r, p, j->data, &observer, &result);
-    if (speaks) track_close(told.t);
+    if (speaks) track_close(observed.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
         train_report_summary(p, &result, run_dir);
@@ -213,8 +213,8 @@ status command_train(command_line *l) {
     ranks_catch_launcher();
     comm *ranks;
     status rc = ranks_open(&ranks, l);
-    if (rc != OK) return rc;                           /* without a trail: it may have been said by another rank */
-    if (comm_rank(ranks) > 0) log_set_level(LOG_WARN); /* the first rank tells how far all are */
+    if (rc != OK) return rc;                           /* without a trail: another rank may have reported it */
+    if (comm_rank(ranks) > 0) log_set_level(LOG_WARN); /* the first rank reports the progress of all */
     rc = train(l, &ranks);
     return ranks_close(ranks, rc);
 }

@@ -1,7 +1,7 @@
 /* completion.c - ralo completion: scripts for bash and zsh, written from the tables.
  *
- * A script holds all it offers, so a completion starts no program. Both need nothing but their shell: bash's own
- * COMP_WORDS cut words at '=' and ':', so the line is split again at blanks. */
+ * A script holds everything that it offers, so a completion starts no program and needs nothing but its shell.
+ * bash's own COMP_WORDS are split at '=' and ':', so the line is split again at blanks. */
 #include "cli/cli.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
-/* console.c - the program's stdout and stderr, with what would do something to a terminal escaped.
+/* console.c - the program's stdout and stderr, with control characters escaped.
  *
- * Names of files and tensors, settings and descriptions of machines come from anyone and are printed by many functions of
- * several rooms. So it is not they who escape but the streams: stdout and stderr are replaced, once, by streams that pass all
- * that is written on through text_escape. (The C library allows that: they are variables.) A character that two writes share is
- * held until it is whole.
- * Generated text is what the user asked for and may be anything: it passes as it is where stdout is no terminal. */
+ * Names of files and tensors, settings and machine descriptions come from anyone, and many functions of several rooms
+ * print them. So the streams escape, not the callers: stdout and stderr are replaced, once, by streams that pass
+ * everything through text_escape. (The C library allows that: they are variables.) A character that is split over two
+ * writes is held until it is complete.
+ * Generated text may be anything: it is written unchanged if stdout is not a terminal. */
 #define _GNU_SOURCE 1 /* fopencookie */
 #include "cli/console.h"
 #include "base/base.h"
@@ -46,7 +46,7 @@ static bool write_escaped(console *c, const char *text, size_t n_bytes, bool mor
     return true;
 }
 
-/* Completes the held character with as many bytes as it wants; what is no character after all is escaped. */
+/* Completes the held character with as many bytes as it needs; invalid bytes are escaped. */
 static ssize_t write_stream(void *context, const char *text, size_t n_bytes) {
     console *c = context;
     if (c->raw) return write_all(c->fd, text, n_bytes) ? (ssize_t)n_bytes : 0;

@@ -1,12 +1,12 @@
-/* generation_flags.c - what the flags of `generate` and `eval` say to a generator. */
+/* generation_flags.c - turn the flags of `generate` and `eval` into options of a generator. */
 #include "cli/cli.h"
 
-/* They narrow what is drawn from; the likeliest token is always left. */
+/* These flags narrow the choice of a sampled token; greedy decoding ignores them. */
 static void warn_of_greedy(const command_line *l) {
     static const char *const flags[] = {"top-k", "top-p", "min-p"};
     for (size_t i = 0; i < ARRAY_LENGTH(flags); i++)
         if (l->sampling.temperature == 0 && command_line_given(l, flags[i]))
-            log_warn("--%s has no effect: without --temperature the likeliest token is taken", flags[i]);
+            log_warn("--%s has no effect: without --temperature decoding is greedy", flags[i]);
 }
 
 status generation_from_flags(command_line *l) {

@@ -1,6 +1,6 @@
 /* help.c - the tables of commands and settings as text for a terminal and as a man page.
  *
- * Nothing here knows a command or a flag by name: what the rows say is all there is. */
+ * Nothing here knows a command or a flag by name: everything comes from the rows. */
 #include "cli/help.h"
 #include "ralo.h"
 

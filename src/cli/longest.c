@@ -1,16 +1,17 @@
-/* longest.c - the longest row that fits, by halving.
+/* longest.c - the longest sequence that fits, by bisection.
  *
- * Each length asks whether any way fits, not which is fastest, so one answer takes a few compiles. Where the settings leave
- * nothing open there is one way. More tokens never need fewer bytes, so what lies between a length that fits and one that
- * does not can be halved; it ends within a sixty-fourth of the answer, which is about how well anyone knows the free memory.
+ * For each length it asks whether any strategy fits, not which is fastest, so one answer takes a few compiles. If the
+ * settings leave nothing open there is one strategy. More tokens never need fewer bytes, so the search can bisect
+ * between a length that fits and one that does not; it ends within 1/64 of the answer, about as exactly as free memory
+ * is known.
  *
- * Rope has no last position, so lengths beyond what the model was made for are answered too, and said to be that. Learned
- * positions end where their table ends. */
+ * Rope has no last position, so lengths beyond model.max_positions are answered too, and reported as such. Learned
+ * positions end with their table. */
 #include "cli/longest.h"
 
 enum { SHORTEST = 2, UNIT = 1024, LONGEST = 1 << 24, GROWTH = 8, PART = 64 };
 
-/* Notes the answer in out. */
+/* Stores the answer in out. */
 static status ask(command_line *l, longest_request request, int64_t tokens, longest_row *out) {
     train_request r;
     hardware machine;
@@ -35,10 +36,10 @@ status longest_find(command_line *l, longest_request request, longest_row *out) 
     *out = (longest_row){.positions = m->max_positions};
     int64_t most = model_family_traits(m->family)->learned_positions ? m->max_positions : LONGEST;
     if (most < SHORTEST)
-        return ERR(ERR_INPUT, "model.max_positions: found %lld, expected at least %d: no row is shorter",
+        return ERR(ERR_INPUT, "model.max_positions: found %lld, expected at least %d, the shortest sequence",
                    (long long)most, SHORTEST);
     most = MIN(most, (int64_t)(1 << 28) / r.plan.choice.micro_batch); /* what one micro-batch may have */
-    if (r.plan.choice.chunk_tokens) /* less than a row of them is for the plan to refuse */
+    if (r.plan.choice.chunk_tokens) /* fewer tokens than one row: the plan reports that */
         most =
             MAX(MIN(most, MLP_CHUNKS_MOST * r.plan.choice.chunk_tokens / r.plan.choice.micro_batch), (int64_t)SHORTEST);
     int64_t next = MIN((int64_t)UNIT, most);

@@ -30,25 +30,25 @@ static status dispatch(int argc, char **argv) {
     return rc;
 }
 
-/* Half a plan on a full disk looks like a whole one to who reads the exit code. */
+/* An incomplete plan on a full disk would look complete to a caller who checks the exit code. */
 static status flush_stdout(void) {
     errno = 0;
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     console_finish();
     if (written) return OK;
-    return ERR(ERR_RUN, "write to stdout: %s; what was printed is not whole", strerror(errno ? errno : EIO));
+    return ERR(ERR_RUN, "write to stdout: %s; the output is incomplete", strerror(errno ? errno : EIO));
 }
 
-/* A descriptor that the caller closed would be given to the next file that is opened, and metrics.jsonl would get the
- * progress lines. What takes its place is open the wrong way round: using it fails, as it would have. */
+/* A standard descriptor that the caller closed would be reused by the next file that is opened, and metrics.jsonl
+ * would get the progress lines. /dev/null takes its place, opened in the wrong direction: using it fails, as before. */
 static void occupy_standard_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Behind all other handlers and instead of the libraries' ends: OpenBLAS waits there for its threads, and one that the
- * system gives no memory for its buffer asks for it forever. */
-static void leave(int code, void *unused) {
+/* Runs after all other exit handlers and skips the destructors of libraries: OpenBLAS waits there for its threads,
+ * and a thread that gets no memory for its buffer retries forever. */
+static void exit_without_destructors(int code, void *unused) {
     (void)unused;
     fflush(NULL);
     _exit(code);
@@ -57,9 +57,9 @@ static void leave(int code, void *unused) {
 int main(int argc, char **argv) {
     occupy_standard_files();
     console_open();
-    signal(SIGXFSZ, SIG_IGN);              /* a file beyond its limit fails at its write, where it is said which */
-    json_set_alloc_funcs(mem_alloc, free); /* what it cannot hold it leaves out, and the rest would pass for whole */
-    on_exit(leave, NULL);
+    signal(SIGXFSZ, SIG_IGN);              /* a write beyond the size limit then fails with an error */
+    json_set_alloc_funcs(mem_alloc, free); /* jansson silently drops what it cannot allocate */
+    on_exit(exit_without_destructors, NULL);
     status rc = dispatch(argc - 1, argv + 1);
     if (rc == OK) rc = flush_stdout();
     if (rc != OK) error_print(stderr);

@@ -1,7 +1,8 @@
-/* questions.c - collect what is asked, and write it as the model was trained to read it.
+/* questions.c - collect prompts, and encode them in the format of the training.
  *
- * Records are read and checked by the data room and copied here, because its views end with the next record. Which of them
- * become turns, and in which format, is decided in questions_encode alone: it needs the tokenizer, hence the open model. */
+ * The data room reads and checks records; they are copied here because its views end with the next record.
+ * questions_encode alone decides which of them become turns and in which format: it needs the tokenizer, hence the
+ * open model. */
 #include "cli/questions.h"
 
 #include <stdlib.h>
@@ -30,7 +31,7 @@ span question_text(const question *q) {
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-static span keep(questions *q, span s) {
+static span copy_span(questions *q, span s) {
     char *copy = arena_alloc(&q->memory, s.length + 1);
     if (s.length > 0) memcpy(copy, s.text, s.length);
     return (span){copy, s.length};
@@ -46,7 +47,7 @@ static question *add(questions *q, const char *path, uint64_t line) {
 static void add_plain(questions *q, const char *path, uint64_t line, span text) {
     question *item = add(q, path, line);
     item->is_plain = true;
-    item->record.prompt = keep(q, text);
+    item->record.prompt = copy_span(q, text);
 }
 
 void questions_add(questions *q, const char *text, size_t n_bytes) {
@@ -58,25 +59,25 @@ static json_t *keep_json(questions *q, json_t *v) {
     return v;
 }
 
-/* What a template gets beside the turns. */
+/* What a template gets besides the turns. */
 static void keep_beside_turns(questions *q, data_record *out, const data_record *r) {
     out->tools = keep_json(q, r->tools);
     out->template_kwargs = keep_json(q, r->template_kwargs);
     out->has_rounded_numbers = r->has_rounded_numbers;
 }
 
-/* What is asked of a conversation ends with the answer to it, which chat_encode_prompt leaves out again. */
+/* The last answer of a conversation is the one to predict; chat_encode_prompt leaves it out. */
 static status add_messages(questions *q, const data_record *r, const char *path, bool with_answers) {
     size_t n = r->n_messages;
     while (with_answers && r->messages[n - 1].role != TURN_ASSISTANT) n--;
     if (with_answers && r->messages[n - 1].content.length == 0)
-        return ERR(ERR_INPUT, "%s:%llu: turn %zu: found an answer that is no text, expected one to compare with", path,
-                   (unsigned long long)r->line, n);
+        return ERR(ERR_INPUT, "%s:%llu: turn %zu: found an answer that is not text, expected text to compare with",
+                   path, (unsigned long long)r->line, n);
     record_message *copy = arena_array(&q->memory, record_message, n);
     json_t *turns = json_array();
     for (size_t i = 0; i < n; i++) {
         copy[i] = r->messages[i];
-        copy[i].content = keep(q, r->messages[i].content);
+        copy[i].content = copy_span(q, r->messages[i].content);
         json_array_append(turns, json_array_get(r->turns, i));
     }
     question *item = add(q, path, r->line);
@@ -94,20 +95,20 @@ static status add_messages(questions *q, const data_record *r, const char *path,
 static status add_record(questions *q, const data_record *r, const char *path, bool with_answers) {
     if (with_answers && r->kind == RECORD_TEXT)
         return ERR(ERR_INPUT,
-                   "%s:%llu: found a text without a question, expected a record with an answer; the loss of texts is "
-                   "told of a file that is one text (jq -r .text %s >TEXT.txt)",
+                   "%s:%llu: found plain text, expected a question and its answer; for the loss on text, put it into a "
+                   "text file (jq -r .text %s >TEXT.txt)",
                    path, (unsigned long long)r->line, path);
     if (r->kind == RECORD_MESSAGES) return add_messages(q, r, path, with_answers);
     question *item = add(q, path, r->line);
     item->record.kind = r->kind;
     keep_beside_turns(q, &item->record, r);
-    if (r->kind == RECORD_TEXT) item->record.text = keep(q, r->text);
-    else item->record.prompt = keep(q, r->prompt);
-    if (with_answers) item->answer = keep(q, r->response);
+    if (r->kind == RECORD_TEXT) item->record.text = copy_span(q, r->text);
+    else item->record.prompt = copy_span(q, r->prompt);
+    if (with_answers) item->answer = copy_span(q, r->response);
     return OK;
 }
 
-/* OK where the record may be left out instead: it is counted. */
+/* OK if the record may be skipped: it is counted. */
 static status skip_or_stop(questions *q, status rc, record_policy policy) {
     if (rc != ERR_INPUT || policy == RECORDS_STOP) return rc;
     record_skips_add(&q->skips);
@@ -154,8 +155,8 @@ status questions_read(questions *q, const char *path, const record_options *o, b
     if (data_is_records(path)) TRY(read_records(q, name, o, with_answers, limit));
     else TRY(read_lines(q, name));
     if (q->n == before)
-        return ERR(ERR_INPUT, "%s: found nothing to ask (%llu lines were left out), expected one question per line",
-                   path, (unsigned long long)q->skips.n);
+        return ERR(ERR_INPUT, "%s: found no question (%llu lines were skipped), expected one per line", path,
+                   (unsigned long long)q->skips.n);
     return OK;
 }
 
@@ -173,17 +174,17 @@ typedef struct writer {
 static status check_utf8(span text, const char *where, uint64_t line) {
     utf8_scan s = utf8_check(text.text, text.length);
     if (s.n_bad == 0) return OK;
-    return ERR(ERR_INPUT, "%s:%llu: byte %zu is not UTF-8, expected that where turns are written", where,
+    return ERR(ERR_INPUT, "%s:%llu: byte %zu is not UTF-8, expected UTF-8 in a conversation", where,
                (unsigned long long)line, s.n_valid + 1);
 }
 
-/* The record with the given system turn before it, where it has none. */
+/* The record, with the given system turn in front if it has none. */
 static status add_system(writer *w, data_record *r) {
     bool pair = r->kind == RECORD_PAIR;
     size_t n = pair ? 1 : r->n_messages;
     if (r->kind == RECORD_TEXT)
-        return ERR(ERR_INPUT, "%s:%llu: found a text without turns, expected a conversation where --system is given",
-                   r->path, (unsigned long long)r->line);
+        return ERR(ERR_INPUT, "%s:%llu: found plain text, expected a conversation, because --system is given", r->path,
+                   (unsigned long long)r->line);
     if (!pair && r->messages[0].role == TURN_SYSTEM) return OK;
     record_message *turns = arena_array(&w->memory, record_message, n + 1);
     turns[0] = (record_message){.role = TURN_SYSTEM, .content = w->system};
@@ -207,7 +208,7 @@ static status write_turns(writer *w, const question *q, chat_tokens *out) {
     if (q->is_plain) TRY(check_utf8(r.prompt, r.path, r.line));
     if (w->system.text) TRY(add_system(w, &r));
     TRY(chat_encode_prompt(w->chat, &r, out));
-    if (q->is_plain) return OK; /* the generator refuses it by its number */
+    if (q->is_plain) return OK; /* the generator refuses it and names its number */
     if (out->n == 0)
         return ERR(ERR_INPUT, "%s:%llu: found an empty prompt, expected at least one token", r.path,
                    (unsigned long long)r.line);
@@ -248,9 +249,8 @@ static status open_chat(writer *w, const questions *q, const command_line *l, as
     }
     if (!l->system) return OK;
     if (out->chat == CHAT_AUTO || out->chat == CHAT_NONE || (any_plain && !w->plain_as_turns))
-        return ERR(ERR_INPUT,
-                   "--system: found prompts that are not written as turns, expected a chat format; give --chat "
-                   "chatml, llama3 or llama2 where the tokenizer has its control tokens");
+        return ERR(ERR_INPUT, "--system: found prompts without a chat format, expected one; give --chat chatml, llama3 "
+                              "or llama2 if the tokenizer has its control tokens");
     w->system = (span){l->system, strlen(l->system)};
     return check_utf8(w->system, "--system", 1);
 }
@@ -277,7 +277,7 @@ status questions_encode(questions *q, const generator *g, command_line *l, asked
         if (rc != OK) goto done;
     }
     if (q->n == 0)
-        rc = ERR(ERR_INPUT, "found nothing to ask: all %llu records were left out", (unsigned long long)q->skips.n);
+        rc = ERR(ERR_INPUT, "found no question: all %llu records were skipped", (unsigned long long)q->skips.n);
     if (out->end >= 0) {
         l->sampling.ends = &out->end;
         l->sampling.n_ends = 1;
@@ -302,10 +302,9 @@ size_t completions_cut(const generator *g, const completion *c, size_t n, int64_
         early += c[i].stop == STOP_LENGTH && (int64_t)c[i].n_tokens < max_new;
     }
     if (early)
-        log_warn(
-            "%zu of %zu completions end with the context of %lld tokens, before --max-new %lld (--context; the model "
-            "has %lld positions)",
-            early, n, (long long)generator_context(g), (long long)max_new,
-            (long long)generator_plan(g)->model.config.max_positions);
+        log_warn("%zu of %zu completions stop at the context limit of %lld tokens, before --max-new %lld (set by "
+                 "--context; the model has %lld positions)",
+                 early, n, (long long)generator_context(g), (long long)max_new,
+                 (long long)generator_plan(g)->model.config.max_positions);
     return cut;
 }

@@ -1,15 +1,15 @@
 #pragma once
-/* questions.h - private to cli: what a model is asked, from the command line or a file, and how it is written as tokens.
+/* questions.h - private to cli: prompts from the command line or a file, and their tokens.
  *
- * Records of JSON lines are asked as training shows them (data/records.h, chat_encode_prompt). A plain text is gone on with
- * as it is, unless --chat makes it a user's turn. */
+ * Records of JSON Lines are written as in training (data/records.h, chat_encode_prompt). Plain text is continued as
+ * it is, unless --chat makes it a user's turn. */
 #include "cli/cli.h"
 
 typedef struct question {
-    data_record record; /* a plain text is its prompt. All views lie in the list's memory, a NUL behind each */
+    data_record record; /* a plain text is its prompt. All views lie in the list's memory, a NUL after each */
     bool is_plain;
-    span answer;   /* the right one; text NULL: there is none */
-    span expected; /* what counts of it: whoever compares fills it in */
+    span answer;   /* the right answer; text NULL: there is none */
+    span expected; /* the part that is compared: the comparing code fills it in */
 } question;
 typedef struct questions {
     question *items;
@@ -22,9 +22,9 @@ typedef struct questions {
 void questions_init(questions *q);
 void questions_fini(questions *q);
 void questions_add(questions *q, const char *text, size_t n_bytes); /* a plain text */
-/* A file by its name: records, or one plain text per line; empty lines are passed over. with_answers: only records, and
- * each must have one; of messages it is the assistant's last turn, and what stands before it is asked. limit: only so many,
- * 0: all. */
+/* Reads a file, its kind taken from its name: records, or one plain text per line; empty lines are skipped.
+ * with_answers: only records, each with an answer; in messages it is the assistant's last turn, and the turns before
+ * it are the prompt. limit: only so many, 0: all. */
 status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit);
 span question_text(const question *q); /* of messages: what was said last */
 
@@ -35,9 +35,9 @@ typedef struct asked {
     chat_format chat; /* of those that are written as turns; CHAT_AUTO: none is */
     int32_t end;      /* the token that ends an answer to them; -1: none */
 } asked;
-/* Writes them as --chat and --system say, and makes l->sampling stop at the end of a turn. A record that cannot be asked (no
- * template, too long for the context) is an error, or with --on-error skip leaves the list. */
+/* Encodes the questions as --chat and --system say, and makes l->sampling stop at the end of a turn. A record that
+ * cannot be encoded (no template, too long for the context) is an error, or is removed with --on-error skip. */
 status questions_encode(questions *q, const generator *g, command_line *l, asked *out);
 void asked_fini(asked *a);
-/* How many of the completions were not at their end; those that the context stopped before --max-new did are warned of. */
+/* How many completions did not end by themselves; warns of those that the context stopped before --max-new did. */
 size_t completions_cut(const generator *g, const completion *c, size_t n, int64_t max_new);

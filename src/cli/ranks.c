@@ -1,15 +1,15 @@
-/* ranks.c - starting many ranks on this machine, being one of them, and ending together.
+/* ranks.c - start many ranks on this machine, be one of them, and end together.
  *
- * --ranks N starts `mpirun -n N ralo train ...` with the same arguments and becomes its guardian: the exit code passes
- * through, and Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun answers an interrupt by ending the
- * ranks within a second, which no checkpoint survives; but it hands SIGUSR1 on to all of them. So mpirun gets a process
- * group of its own, out of reach of the terminal, and SIGUSR1 from here; a second Ctrl-C ends it.
+ * --ranks N starts `mpirun -n N ralo train ...` with the same arguments and supervises it: the exit code is passed on,
+ * and Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun reacts to an interrupt by killing the
+ * ranks within a second, too soon for a checkpoint; but it forwards SIGUSR1 to all of them. So mpirun gets a process
+ * group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends it.
  *
- * When mpirun is killed its ranks become children of the guardian, which says so and waits for them: they have seen it too,
- * but their output went through mpirun.
+ * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
+ * it too, but their output went through mpirun.
  *
- * A rank prints the cause of its end once: its own error, or what it hears of another's, perhaps on the thread that watches
- * the others while this one computes. What may not be read on stderr goes to errors.txt of the run's directory as well. */
+ * A rank prints the cause of its end once: its own error or another rank's, perhaps on the thread that watches the
+ * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
 #define _GNU_SOURCE
 #include "cli/ranks.h"
 
@@ -75,7 +75,7 @@ void ranks_catch_stop(const struct sigaction *action) {
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, action, NULL);
 }
 
-/* A core for every rank, or several, where there are enough; otherwise they share all of them, bound nowhere. */
+/* Each rank gets one core or several if there are enough; otherwise all ranks share all cores, unbound. */
 static void add_binding(const char **argv, int *n, int ranks, char *map, size_t map_bytes) {
     sys_info machine;
     sys_info_get(&machine);
@@ -92,7 +92,7 @@ static void add_binding(const char **argv, int *n, int ranks, char *map, size_t 
     }
 }
 
-/* state: of mpirun. It, or a rank, may die of a request to stop that comes before it is ready for one. */
+/* state: of mpirun. mpirun or a rank may die of a stop request that comes before its handler is installed. */
 static status status_of_exit(int state) {
     if (WIFSIGNALED(state)) return WTERMSIG(state) == SIGUSR1 ? ERR_INTERRUPTED : ERR_RUN;
     switch (WEXITSTATUS(state)) {
@@ -107,14 +107,14 @@ static status status_of_exit(int state) {
 
 _Noreturn static void become_mpirun(const char **argv, pid_t parent) {
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* who starts ranks does not leave them behind */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* ranks never outlive the process that started them */
     if (getppid() != parent) _exit(1);
     execvp(argv[0], (char *const *)argv);
     fprintf(stderr, "error: --ranks starts ranks with mpirun: %s; install openmpi-bin\n", strerror(errno));
     _exit(2);
 }
 
-/* Ends those of its ranks that do not end by themselves: one that was stopped, say. */
+/* Kills ranks that do not end by themselves, such as one that is suspended. */
 static void kill_children(void) {
     char path[64];
     int pid;
@@ -124,8 +124,9 @@ static void kill_children(void) {
     if (f) fclose(f);
 }
 
-/* mpirun died of a signal: its ranks, ours now (PR_SET_CHILD_SUBREAPER), see that and end. */
-static void outlive_mpirun(pid_t pid, int number) {
+/* mpirun was killed by a signal: its ranks, now children of this process (PR_SET_CHILD_SUBREAPER), notice it and
+ * end. */
+static void wait_for_orphaned_ranks(pid_t pid, int number) {
     enum { END_S = 10, LOOK_MS = 20 };
     fprintf(stderr,
             "error: mpirun (pid %d) was killed by signal %d (%s), and its ranks end with it; continue from the newest "
@@ -153,8 +154,8 @@ status ranks_launch(const command_line *l) {
     argv[n++] = "--stdin";
     argv[n++] = "none";
     if (geteuid() == 0) argv[n++] = "--allow-run-as-root";
-    /* Ranks of a node read each other's memory through ralo; the kernel's way to do so is refused in many containers, and
-     * MPI prints a warning for every rank. */
+    /* Ranks of a node read each other's memory through ralo. MPI's own mechanism (CMA) is refused in many
+     * containers, and MPI prints a warning for every rank. */
     argv[n++] = "--mca";
     argv[n++] = "btl_vader_single_copy_mechanism";
     argv[n++] = "none";
@@ -178,30 +179,30 @@ status ranks_launch(const command_line *l) {
     while (waitpid(child, &state, 0) < 0)
         if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));
     alarm(0);
-    mpirun_pid = 0; /* its number may be another's now */
-    error_clear();  /* the ranks have said why */
-    if (WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1) outlive_mpirun(child, WTERMSIG(state));
+    mpirun_pid = 0; /* the pid may be reused from here on */
+    error_clear();  /* the ranks have reported the error */
+    if (WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1) wait_for_orphaned_ranks(child, WTERMSIG(state));
     return status_of_exit(state);
 }
 
 /* ---- being one -------------------------------------------------------------------------------------------------------- */
 
 static int this_rank;
-static atomic_flag told = ATOMIC_FLAG_INIT;
-static volatile sig_atomic_t joining; /* MPI starts, or the mesh opens: nothing watches the other ranks yet */
+static atomic_flag cause_printed = ATOMIC_FLAG_INIT;
+static volatile sig_atomic_t joining; /* MPI starts, or the mesh opens: no thread watches the other ranks yet */
 static volatile sig_atomic_t term_received;
 static int run_dir_fd = -1;     /* the run's directory, for errors.txt */
 static comm *_Atomic mesh_open; /* while its watcher may call on_failure */
 
 static void write_line(int fd, const char *before, const char *line) {
     if (fd < 0) return;
-    dprintf(fd, "%s%s", before, line); /* where that fails there is nowhere left to say so */
+    dprintf(fd, "%s%s", before, line); /* if that fails there is nowhere left to report it */
     close(fd);
 }
 
-/* stderr leads to the launcher, which may be what died, or what ends this run and hands on no more (Open MPI's mpirun after a
- * SIGTERM of its own). Then the terminal, if there is one, and the run's directory have it too. */
-static void say_line(const char *line) {
+/* stderr goes through the launcher, which may have died, or no longer forwards output (Open MPI's mpirun after its
+ * own SIGTERM). Then the line also goes to the terminal, if there is one, and to the run directory. */
+static void print_line(const char *line) {
     comm *c = atomic_load(&mesh_open);
     bool written = fputs(line, stderr) >= 0 && fflush(stderr) == 0, gone = c && comm_launcher_is_gone(c);
     if (written && !gone && !term_received) return;
@@ -216,49 +217,47 @@ static void say_line(const char *line) {
         stamp, line);
 }
 
-static void say_error(status code, const char *before, const char *text) {
+static void print_error(status code, const char *before, const char *text) {
     char line[4096];
     snprintf(line, sizeof line - 1, "%s: %s%s", error_label(code), before, text);
     strcat(line, "\n");
-    say_line(line);
+    print_line(line);
 }
 
 static void on_failure(void *context, status code, const char *cause) {
     (void)context;
     char before[48];
     snprintf(before, sizeof before, "rank %d ends: ", this_rank);
-    if (!atomic_flag_test_and_set(&told)) say_error(code, before, cause);
+    if (!atomic_flag_test_and_set(&cause_printed)) print_error(code, before, cause);
 }
 
 static void on_overdue(void *context) {
     (void)context;
-    _exit(1); /* deep in a computation or a system call; all has been said */
+    _exit(1); /* stuck in a computation or a system call; the cause has been printed */
 }
 
 static void on_asked_to_end(void *context) {
     (void)context;
     char line[160];
-    snprintf(line, sizeof line,
-             "rank %d: the run was asked to end (SIGTERM): it saves after this step, if it is given the time\n",
+    snprintf(line, sizeof line, "rank %d: the run received SIGTERM: it saves after this step, if it has the time\n",
              this_rank);
-    say_line(line);
+    print_line(line);
 }
 
 /* While the ranks join, no thread could find out more. */
-static void say_ended_while_joining(void) {
-    static const char text[] =
-        "error: a rank was ended (SIGTERM) before all ranks had joined: another rank or the launcher has "
-        "failed, messages above may say why\n";
+static void report_end_while_joining(void) {
+    static const char text[] = "error: a rank received SIGTERM before all ranks had joined: another rank or the "
+                               "launcher failed, see the messages above\n";
     if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(1);
     _exit(1);
 }
 
 static void on_term(int number) {
     (void)number;
-    if (joining) say_ended_while_joining();
+    if (joining) report_end_while_joining();
     term_received = 1;
     train_interrupt();
-    comm_call_roll();
+    comm_check_alive();
 }
 
 void ranks_catch_launcher(void) {
@@ -280,8 +279,8 @@ static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_
     int size = 1;
     if (comm_launched(&this_rank, &size) && l->ranks && l->ranks != size)
         return ERR(ERR_INPUT,
-                   "--ranks: found %d, expected %d, which is how many the launcher has started; leave it out", l->ranks,
-                   size);
+                   "--ranks: found %d, expected %d, the number of ranks that the launcher started; leave it out",
+                   l->ranks, size);
     comm_options o = {.timeout_s = c->comm.timeout,
                       .messages_only = !c->comm.shared_memory,
                       .on_failure = on_failure,
@@ -298,7 +297,7 @@ static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_
 status ranks_open(comm **out, const command_line *l) {
     status rc = open_mesh(out, l, l->config.parallel.size);
     if (rc == ERR_INPUT && this_rank > 0)
-        error_clear(); /* a request that is wrong is wrong on all ranks: the first says it */
+        error_clear(); /* a wrong request is wrong on all ranks: the first one prints it */
     return rc;
 }
 
@@ -311,11 +310,11 @@ status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m) {
 }
 
 /* own: why this rank ends. first: why the run ends; its message begins with the rank that failed first. */
-static void say_end(const error_record *own, const error_record *first) {
+static void report_end(const error_record *own, const error_record *first) {
     char me[32];
     snprintf(me, sizeof me, "rank %d (", this_rank);
     if (str_starts_with(first->message, me)) {
-        if (!atomic_flag_test_and_set(&told)) say_error(first->code, "", first->message);
+        if (!atomic_flag_test_and_set(&cause_printed)) print_error(first->code, "", first->message);
         return;
     }
     /* Where all ranks fail with the same error, the first one prints it for all. */
@@ -330,7 +329,7 @@ status ranks_close(comm *ranks, status rc) {
         comm_fail(ranks, rc, own.message);
         rc = comm_check(ranks);
         error_take(&first);
-        say_end(&own, &first);
+        report_end(&own, &first);
     }
     comm_close(ranks);
     atomic_store(&mesh_open, NULL);

@@ -1,23 +1,24 @@
 #pragma once
-/* ranks.h - private to cli: starting many ranks, being one of them, and their one end. */
+/* ranks.h - private to cli: start many ranks, be one of them, and end together. */
 #include "cli/cli.h"
 
 #include <signal.h>
 
-/* Does this command line ask for ranks that nobody has started yet? */
+/* Does this command line ask for ranks that have not been started yet? */
 bool ranks_wanted(const command_line *l);
-/* Starts them with mpirun, waits, and returns how it went; they have said why. */
+/* Starts them with mpirun, waits, and returns their status; the ranks have printed the cause. */
 status ranks_launch(const command_line *l);
-/* What asks a run to stop, or those who started its ranks: Ctrl-C, SIGTERM, and a terminal that closes, unless nohup has that
- * ignored. */
+/* Handles the signals that ask a run, or the process that started its ranks, to stop: Ctrl-C, SIGTERM, and a closed
+ * terminal, unless nohup ignores that. */
 void ranks_catch_stop(const struct sigaction *action);
-/* What a launcher does to its ranks: SIGTERM when one of them has died, a closed stderr when it dies itself. From the start on. */
+/* Handles what a launcher does to its ranks: SIGTERM when one of them has died, a closed stderr when it dies itself.
+ * Call it first. */
 void ranks_catch_launcher(void);
-/* Where a rank writes the cause of its end when nobody reads its stderr any more. */
+/* Directory of errors.txt, where a rank writes the cause of its end if its stderr may be lost. */
 void ranks_use_dir(const char *run_dir);
-/* The mesh that this process is a rank of, from the settings; a mesh of one where it is alone. */
+/* Opens the mesh that this process is a rank of, from the settings; a mesh of one for a single process. */
 status ranks_open(comm **out, const command_line *l);
-/* Closes the mesh and opens the one that was chosen, where it is another. *ranks is NULL after a failure. */
+/* If the chosen mesh differs, closes this one and opens that. *ranks is NULL after a failure. */
 status ranks_use_mesh(comm **ranks, const command_line *l, const mesh *m);
-/* The end of a run that returned rc: the others are told, and this rank says once why it ends. */
+/* Ends a run that returned rc: tells the other ranks, and prints once why this rank ends. */
 status ranks_close(comm *ranks, status rc);

@@ -1,7 +1,7 @@
 /* reference.c - the tables of commands, settings, models, metrics and JSON keys as Markdown pages: docs/reference.
  *
- * Pages hold nothing but what the rows say, so that they cannot become untrue: `make reference` writes them again, and the
- * test cli_reference fails where that was forgotten. The C API's page comes from its header (tools/c-api-page). */
+ * Pages hold only what the rows say, so that they stay true: `make reference` writes them again, and the test
+ * cli_reference fails if that was forgotten. The C API's page comes from its header (tools/c-api-page). */
 #include "cli/help.h"
 #include "cli/json_keys.h"
 #include "track/track.h"

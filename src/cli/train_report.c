@@ -1,4 +1,4 @@
-/* train_report.c - what a run says of itself: its data before, a summary and one JSON object after. */
+/* train_report.c - what `ralo train` prints about its data before a run, and its summary and JSON object after. */
 #include "cli/train_report.h"
 #include "cli/output.h"
 
@@ -16,9 +16,9 @@ static void print_counts(const data_report *r) {
     if (r->chat != CHAT_AUTO) fprintf(stderr, ", chat %s", chat_format_name(r->chat));
 }
 
-/* What the rows do not show of the data: a zero here is a promise too. */
+/* What happened to tokens and records that are not in the rows; zeros are printed too, as a statement. */
 static void print_losses(const data_report *r) {
-    fprintf(stderr, "; cut: %llu tokens go on in the next row, %llu records; dropped: %llu records, %llu tokens",
+    fprintf(stderr, "; cut: %llu tokens continue in the next row, %llu records; dropped: %llu records, %llu tokens",
             (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
             (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
     fprintf(stderr, "; skipped: %llu lines", (unsigned long long)r->n_skipped);
@@ -30,12 +30,12 @@ static void print_losses(const data_report *r) {
                 (unsigned long long)r->n_files);
 }
 
-/* One record in a hundred: below that it is the odd long one, above it data that the user believes to train on. */
+/* Warns from one record in a hundred: fewer are odd long ones, more is data that the user believes to train on. */
 static void warn_of_short_rows(const data_report *r, long long seq_len) {
     uint64_t longer = r->n_cut_documents + r->n_dropped_documents;
     if (longer * 100 < r->n_documents || longer == 0) return;
-    log_warn("%llu of %llu records are longer than a row of %lld tokens: %llu lose their end, %llu are left out "
-             "because their response begins behind it; a larger data.seq_len keeps them",
+    log_warn("%llu of %llu records are longer than a row of %lld tokens: %llu are cut at its end, %llu are dropped "
+             "because their response begins after it; a larger data.seq_len keeps them",
              (unsigned long long)longer, (unsigned long long)r->n_documents, seq_len,
              (unsigned long long)r->n_cut_documents, (unsigned long long)r->n_dropped_documents);
 }
@@ -92,7 +92,7 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
             str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
             t->last_loss);
     print_held_out(&t->eval);
-    fprintf(stderr, "memory    device %s planned, %s used; process at most %s\n",
+    fprintf(stderr, "memory    device %s planned, %s used; process peak %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
     if (t->gpu_in_use) {
@@ -113,7 +113,7 @@ void train_report_summary(const plan *p, const train_result *t, const char *run_
         fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
                 100 * plan_bubble(&p->request));
     fprintf(stderr, "%s%s  (%sparam_hash %016llx)\n", t->saved ? "saved     " : "run       ", run_dir,
-            t->saved ? "" : "without its last step; ", (unsigned long long)t->param_hash);
+            t->saved ? "" : "last step not saved; ", (unsigned long long)t->param_hash);
 }
 
 /* Seconds that the plan predicts for ops of a kind in a step; NAN where it predicts nothing. */

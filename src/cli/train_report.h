@@ -1,5 +1,5 @@
 #pragma once
-/* train_report.h - what a run says of itself; all but the JSON goes to stderr. */
+/* train_report.h - what `ralo train` prints about a run; all but the JSON goes to stderr. */
 #include "cli/cli.h"
 
 void train_report_data(const dataset *d, const config *c, double read_seconds);
@@ -12,7 +12,8 @@ typedef struct rank_memory {
     uint64_t gpu_context, gpu_in_use; /* as train_result has them */
     double idle;
 } rank_memory;
-/* Arenas only, of every rank; one of them where this rank is alone (ranks NULL). The caller frees. */
+/* Arena sizes of every rank, for the report of the first; a list of one for a single process (ranks NULL). The
+ * caller frees. */
 status train_report_gather(comm *ranks, const plan *p, const train_result *t, rank_memory **all);
 
 /* One object on stdout. */

@@ -1,4 +1,4 @@
-/* agree.c - the same text on every rank, or one message on all of them that says who differs and where.
+/* agree.c - check that all ranks have the same text, or report on all of them which rank differs and where.
  *
  * Ranks compare hashes first, so that agreement costs one exchange of 16 bytes. */
 #include "comm/comm_state.h"
@@ -37,7 +37,7 @@ static void find_difference(const char *zero, const char *mine, difference *out)
     copy_line(out->mine, m + strspn(m, " "));
 }
 
-static status tell_difference(comm *c, const char *what, const char *text, int rank, uint64_t n_bytes) {
+static status report_difference(comm *c, const char *what, const char *text, int rank, uint64_t n_bytes) {
     char *zero = mem_alloc(n_bytes + 1);
     difference mine, *all = mem_alloc((size_t)c->size * sizeof *all);
     status rc;
@@ -49,7 +49,7 @@ static status tell_difference(comm *c, const char *what, const char *text, int r
     rc = ERR(ERR_INPUT,
              "ranks differ in their %s: rank %d (%s) has '%.*s', rank 0 (%s) has '%.*s'; give every rank the same",
              what, rank, c->hosts[rank], LINE_BYTES - 1, d->mine, c->hosts[0], LINE_BYTES - 1, d->zero);
-    /* All have the same message now; nobody goes on and fails before the others know theirs. */
+    /* All have the same message now; no rank continues and fails before the others have theirs. */
     error_record record;
     error_take(&record);
     comm_barrier(c);
@@ -70,5 +70,5 @@ status comm_agree(comm *c, const char *what, const char *text) {
     uint64_t zero_bytes = all[0].n_bytes;
     free(all);
     if (rc != OK || other == 0) return rc;
-    return tell_difference(c, what, text, other, zero_bytes);
+    return report_difference(c, what, text, other, zero_bytes);
 }

@@ -1,11 +1,13 @@
-/* alerts.c - what nodes tell each other beside the collectives: the first cause, and where their ranks are.
+/* alerts.c - messages between nodes beside the collectives: the first cause of a failure, and the states of their
+ * ranks.
  *
- * No node has a rank that speaks for it, because that rank may be the one that was stopped. A cause goes to every rank of the
- * other nodes. States go ten times a second from any rank of a node (the page says when it was last done) to one rank of every
- * other node, another one each time; whoever gets them writes them into its node's page. When a rank is missed, all ranks of
- * other nodes are asked, and each answers for its node. An alert that cannot be sent is dropped: nothing waits for one.
+ * No single rank represents a node, because that rank may be the one that hangs. A cause goes to every rank of the
+ * other nodes. States go ten times a second from any rank of a node (the page records when it was last done) to one
+ * rank of every other node, a different one each time; the receiver writes them into its node's page. When a rank is
+ * missing, all ranks of other nodes are asked, and each answers for its node. An alert that cannot be sent is dropped:
+ * nothing waits for one.
  *
- * Bytes that come are checked like a file's: ranks of one run should send sense, but a wrong one must not reach memory. */
+ * Received bytes are checked like those of a file: a wrong message must not corrupt memory. */
 #include "comm/comm_state.h"
 
 #include <stddef.h>
@@ -33,8 +35,8 @@ enum { HEARD_MOST = 256 }; /* in one look */
 
 static bool is_remote(const comm *c, int rank) { return c->node_of[rank] != c->node_of[c->rank]; }
 
-/* One rank of a node does what is due, the first to come. */
-static bool take_turn(_Atomic uint64_t *last_ns, uint64_t period_ns) {
+/* The first rank of a node that gets here does what is due. */
+static bool claim_if_due(_Atomic uint64_t *last_ns, uint64_t period_ns) {
     uint64_t now = clock_ns(), last = atomic_load(last_ns);
     return now - last >= period_ns && atomic_compare_exchange_strong(last_ns, &last, now);
 }
@@ -66,7 +68,7 @@ void alerts_report(comm *c) {
     if (c->node.n == c->size) return;
     int n_nodes = 0;
     for (int r = 0; r < c->size; r++) n_nodes += c->node_of[r] == r;
-    if (!take_turn(&c->node.page->report_ns, MAX(REPORT_LEAST_NS, REPORT_NS_PER_NODE * (uint64_t)n_nodes))) return;
+    if (!claim_if_due(&c->node.page->report_ns, MAX(REPORT_LEAST_NS, REPORT_NS_PER_NODE * (uint64_t)n_nodes))) return;
     uint64_t turn = atomic_load(&c->node.page->report_ns) / REPORT_LEAST_NS;
     for (int first = 0; first < c->size; first++) {
         if (c->node_of[first] != first || !is_remote(c, first)) continue;
@@ -79,7 +81,7 @@ void alerts_report(comm *c) {
 }
 
 void alerts_ask(comm *c) {
-    if (c->node.n == c->size || !take_turn(&c->node.page->ask_ns, ASK_NS)) return;
+    if (c->node.n == c->size || !claim_if_due(&c->node.page->ask_ns, ASK_NS)) return;
     alert_head ask = {.kind = ALERT_ASK, .generation = c->generation};
     for (int r = 0; r < c->size; r++)
         if (is_remote(c, r)) c->transport->post(c, r, &ask, sizeof ask);

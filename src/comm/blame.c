@@ -1,12 +1,12 @@
-/* blame.c - which rank a wait is really for.
+/* blame.c - find the rank that a wait is really for.
  *
- * A rank that waits too long waits for one that most often waits itself: with stages, tensor and data ranks a single rank that
- * stands still stops all others within a step. Every rank publishes for whom it waits, so the chain can be followed to its
- * end: a rank whose watcher does not run any more (it was stopped, or its machine hangs), or one that waits for nobody (it
- * computes, or is stuck outside of comm). What a silent rank published is old and not followed.
+ * A rank that waits too long usually waits for a rank that waits itself: with pipeline, tensor and data ranks, one rank
+ * that hangs stops all others within a step. Every rank publishes the rank it waits for, so the chain can be followed
+ * to its end: a rank whose watcher no longer runs (it was stopped, or its machine hangs), or one that waits for no rank
+ * (it computes, or is stuck outside of comm). The state of a silent rank is old and is not followed.
  *
- * When the timeout is over the other nodes are asked first, and a rank that has just been stopped gets time to be seen as
- * silent: the run ends VERIFY_S after the timeout. A rank that comes in the meantime is welcome. */
+ * After the timeout the other nodes are asked first, and a rank that has just been stopped gets time to be seen as
+ * silent: the run ends VERIFY_S after the timeout, unless the late rank arrives in the meantime. */
 #include "comm/comm_state.h"
 
 #include <time.h>
@@ -14,7 +14,7 @@
 #define VERIFY_S 2.0
 enum { CAUSE_WAIT_MS = 1500, CAUSE_LOOK_MS = 10 };
 
-/* One that has begun fewer set-up calls; -1: nobody has. */
+/* A rank that has begun fewer set-up calls; -1: none. */
 static int find_late_in_setup(const comm *c, uint32_t n_setup) {
     rank_state s;
     for (int r = 0; r < c->size; r++) {
@@ -24,8 +24,8 @@ static int find_late_in_setup(const comm *c, uint32_t n_setup) {
     return -1;
 }
 
-/* Where the chain has no next: one that is silent, or else one that waits for nobody. */
-static int find_standing(const comm *c) {
+/* If the chain ends nowhere: a silent rank, or else one that waits for no rank. */
+static int find_stalled_rank(const comm *c) {
     rank_state s;
     int standing = -1;
     for (int r = c->size - 1; r >= 0; r--) {
@@ -48,7 +48,7 @@ int blame_find(const comm *c, int waits_for, char *chain, size_t n) {
     state_get(c, c->rank, &s);
     s.waits_for = waits_for;
     chain[0] = 0;
-    for (int steps = 0; steps <= c->size; steps++) { /* longer: they wait in a circle */
+    for (int steps = 0; steps <= c->size; steps++) { /* longer: they wait in a cycle */
         int next = next_of(c, &s);
         if (next < 0 || next == s.rank) break;
         if (length < n)
@@ -57,8 +57,8 @@ int blame_find(const comm *c, int waits_for, char *chain, size_t n) {
         state_get(c, next, &s);
         if (state_is_silent(&s) || s.waits_for == WAITS_FOR_NOBODY) return next;
     }
-    snprintf(chain, n, "ranks that did not come");
-    return find_standing(c);
+    snprintf(chain, n, "ranks that did not arrive");
+    return find_stalled_rank(c);
 }
 
 static void report_timeout(comm *c, const comm_wait *w, int late, const char *chain) {
@@ -74,13 +74,13 @@ static void report_timeout(comm *c, const comm_wait *w, int late, const char *ch
         snprintf(text, sizeof text, "%s %s; %s has waited %.0f s (comm.timeout) in %s for %s",
                  comm_describe(c, late, other, sizeof other),
                  state_is_silent(&s) ? "does not respond: it was stopped, or it or its machine hangs"
-                                     : "keeps the others waiting: it has not come to its next exchange",
+                                     : "keeps the others waiting: it has not reached its next collective",
                  me, c->options.timeout_s, w->what, chain);
     }
     comm_cause_set(c, c->rank, ERR_RUN, text);
 }
 
-/* This process has just been stopped and runs again: its watcher has not looked yet. */
+/* This process has just been continued after a stop: its watcher has not run yet. */
 static bool was_stopped(comm *c) {
     rank_state s;
     if (!atomic_load(&c->watching)) return false;
@@ -98,14 +98,15 @@ status comm_wait_check(comm *c, const comm_wait *w, int waits_for) {
     if (waited_s < c->options.timeout_s + VERIFY_S) return OK;
     char chain[256];
     int late = blame_find(c, waits_for, chain, sizeof chain);
-    /* All wait: the one that was late may just have come, and this rank, on a busy machine, not have seen it yet. */
+    /* All ranks wait: the late one may just have arrived, and this rank, on a busy machine, may not have seen it
+     * yet. */
     if (late < 0 && waited_s < c->options.timeout_s + 2 * VERIFY_S) return OK;
     report_timeout(c, w, late, chain);
     return comm_check(c);
 }
 
 status blame_wait_for_cause(comm *c) {
-    atomic_store(&c->roll_wanted, true);
+    atomic_store(&c->alive_check_wanted, true);
     for (int ms = 0; ms < CAUSE_WAIT_MS; ms += CAUSE_LOOK_MS) {
         TRY(comm_check(c));
         nanosleep(&(struct timespec){.tv_nsec = CAUSE_LOOK_MS * 1000000L}, NULL);

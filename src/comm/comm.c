@@ -1,7 +1,7 @@
-/* comm.c - a mesh from its options, its set-up calls, and its first cause.
+/* comm.c - open a mesh from its options, its set-up calls, and the first cause of a failure.
  *
- * The first cause is one record per node, in the page that the node's ranks map; whoever fills it sends it to the other
- * nodes. Everything that waits looks at it, so a failure anywhere ends every wait within milliseconds. */
+ * The first cause is one record per node, in the page that the node's ranks map; the rank that writes it sends it to
+ * the other nodes. Every wait checks it, so a failure anywhere ends every wait within milliseconds. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "comm/comm_state.h"
 
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* What ranks tell each other first. */
+/* What ranks exchange first. */
 typedef struct identity {
     char host[HOST_BYTES];
     int32_t node;
@@ -47,7 +47,7 @@ bool comm_launcher_is_gone(const comm *c) {
 status comm_check(comm *c) {
     const cause *x = comm_cause(c);
     if (!comm_failed(c)) return OK;
-    /* A rank that was killed while it wrote leaves it unfinished; a moment is enough for one that was not. */
+    /* A rank that was killed while writing leaves the record unfinished; a living one finishes it within a moment. */
     for (int i = 0; i < 100 && atomic_load(&x->state) == CAUSE_WRITING; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (atomic_load(&x->state) != CAUSE_WRITTEN)
@@ -152,8 +152,8 @@ static uint64_t own_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? XXH3_64bits(&set, sizeof set) : 0;
 }
 
-/* Ranks that exchange messages have a page of their node too, where they can: it says who is alive and where everyone is. In
- * containers of their own they cannot, and are then a node each. */
+/* Ranks that exchange messages also map a page of their node if they can: it tells who is alive and where every rank
+ * is. In separate containers they cannot, and each counts as a node of its own. */
 static status open_node(comm *c, identity *all) {
     status rc = node_open(c, c->node_of);
     if (rc == OK || !c->options.messages_only || comm_failed(c)) return rc;
@@ -233,20 +233,21 @@ status comm_open(comm **out, const comm_options *o) {
     return OK;
 }
 
-/* A rank of this node that still has something to say. */
-static bool may_speak(const comm *c, int local) {
+/* Is there a rank on this node that has not reported yet? */
+static bool may_still_report(const comm *c, int local) {
     rank_state s;
     state_get(c, c->node.ranks[local], &s);
     return atomic_load(&node_seat(c, local)->state) != SEAT_LEFT && !state_is_silent(&s) &&
            !node_peer_is_dead(c, local);
 }
 
-/* Nobody leaves before all of this node have said what they know: a launcher that sees a rank end kills the others. */
-static void wait_for_leavers(comm *c) {
+/* No rank exits before all ranks of this node have reported what they know: a launcher that sees a rank exit kills
+ * the others. */
+static void wait_for_reports(comm *c) {
     uint64_t start = clock_ns();
     atomic_store(&node_seat(c, c->node.index)->state, SEAT_LEFT);
     for (int i = 0; i < c->node.n; i++)
-        while (may_speak(c, i) && (double)(clock_ns() - start) < COMM_GRACE_S * 1e9)
+        while (may_still_report(c, i) && (double)(clock_ns() - start) < COMM_GRACE_S * 1e9)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
@@ -258,7 +259,7 @@ void comm_close(comm *c) {
     atomic_store(&c->closing, true);
     watch_close(c);
     if (!failed && c->node.page) alerts_hear(c); /* the last reports */
-    if (failed && c->node.page) wait_for_leavers(c);
+    if (failed && c->node.page) wait_for_reports(c);
     node_close(c);
     if (c->transport && c->transport_state) c->transport->close(c, failed);
     pthread_mutex_destroy(&c->links.lock);

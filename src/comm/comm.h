@@ -1,16 +1,16 @@
 #pragma once
-/* comm.h - many ranks as one mesh: collectives as ops, agreement before the first step, and one end for all.
+/* comm.h - many ranks as one mesh: collectives as ops, agreement before the first step, and a common end.
  *
  * Promises
  *   - Sums are made in rank order, in fp32 (fp64 for fp64), and rounded once: the same bits every run, through any
  *     transport, and the same as one rank that adds the same parts in the same order.
  *   - Every call can fail and none waits forever. When a rank fails, dies or keeps the others waiting longer than the
- *     timeout, or the launcher dies, the first cause is written down once, and every call of every rank returns it from then
- *     on. A timeout names the rank that all wait for, not one that waits itself.
+ *     timeout, or the launcher dies, the first cause is recorded once, and every call of every rank returns it from
+ *     then on. A timeout names the rank that all wait for, not one that waits itself.
  *   - One rank needs no MPI: the mesh of one (`self`) copies.
  *
- * World rank = ((pp * DP + dp) * SP + sp) * TP + tp: tensor ranks are nearest to each other. The group of an axis is the
- * ranks that differ in that index only, in its order.
+ * World rank = ((pp * DP + dp) * SP + sp) * TP + tp: tensor ranks are nearest to each other. The group of an axis is
+ * the ranks that differ in that index only, in its order.
  *
  *     comm *c;
  *     TRY(comm_open(&c, &(comm_options){.size[AXIS_TENSOR] = 2, .timeout_s = 600}));
@@ -18,8 +18,7 @@
  *     TRY(exec_open(&e, &plan.program, &(exec_options){.backend = b, .comm = c}));
  *     ...
  *     if (rc != OK) comm_fail(c, rc, error_message());
- *     comm_close(c);
- */
+ *     comm_close(c); */
 #include "backend/backend.h"
 
 #include <stdatomic.h>
@@ -40,19 +39,20 @@ typedef struct comm_options {
     /* Another rank failed first. Called on a thread of comm. */
     void (*on_failure)(void *context, status code, const char *cause);
     void (*on_overdue)(void *context); /* COMM_GRACE_S later this rank has still not closed */
-    /* comm_call_roll was called and no rank is missing. Called on the first rank of each node. */
+    /* comm_check_alive was called and no rank is missing. Called on the first rank of each node. */
     void (*on_asked_to_end)(void *context);
     void *context;
 } comm_options;
 #define COMM_TIMEOUT_S 600.0
 #define COMM_GRACE_S 5.0
 
-/* What the launcher says of this process, from its environment: false when none started it. */
+/* What the launcher's environment says about this process; false if no launcher started it. */
 bool comm_launched(int *rank, int *size);
-int comm_launched_place(void); /* its number among the processes of this node; 0 where none says so */
+int comm_launched_place(void); /* its number among the processes of this node; 0 if unknown */
 /* Collective. A world that the mesh does not fill is refused (ERR_INPUT). */
 status comm_open(comm **out, const comm_options *o);
-/* After success: waits for the other ranks. After a failure: gives them up to COMM_GRACE_S to hear of it. NULL is allowed. */
+/* After success: waits for the other ranks. After a failure: waits up to COMM_GRACE_S so that they learn of it. NULL
+ * is allowed. */
 void comm_close(comm *c);
 
 int comm_rank(const comm *c); /* in the world */
@@ -60,14 +60,14 @@ int comm_size(const comm *c);
 const mesh *comm_mesh(const comm *c);
 int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
 int comm_node_size(const comm *c);                  /* ranks on this node */
-int comm_cores(const comm *c); /* that this rank may use, shared fairly with those who may use the same */
+int comm_cores(const comm *c); /* cores that this rank may use, shared fairly with ranks that may use the same */
 
 /* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
 
 status comm_barrier(comm *c);
 status comm_all_gather_bytes(comm *c, const void *mine, size_t n_bytes, void *all);
 status comm_broadcast(comm *c, void *bytes, size_t n_bytes, int from);
-/* Is it set on any rank? What a signal asked of one rank becomes what all ranks do at the same step. */
+/* Is it set on any rank? A signal to one rank makes all ranks stop after the same step. */
 status comm_any(comm *c, bool mine, bool *any);
 /* The same text on every rank, or ERR_INPUT on all of them, naming the lowest rank that differs from rank 0 and the first
  * line in which it does. `what` says what the text is: "settings", "program". */
@@ -81,13 +81,13 @@ bool comm_shares_memory(const comm *c);
 status comm_memory_open(comm *c, size_t n_bytes, void **out);
 void comm_memory_close(comm *c, void *memory, size_t n_bytes);
 
-/* Scratch for parts of other ranks that arrive as messages. A pure function, asked by the plan; 0 for all other ops. */
+/* Scratch for messages of other ranks. A pure function, used by the plan; 0 for all other ops. */
 size_t comm_work_bytes(const program *p, const op *o);
-/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in the order
- * of the program. Never allocates. A SEND returns when its bytes were taken: the program orders sends and receives so that
- * somebody takes them. */
+/* Runs ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, SHIFT, SEND or RECV of host memory; from one thread, in
+ * the order of the program. Never allocates. A SEND returns when its bytes were received: the program orders sends
+ * and receives so that it cannot deadlock. */
 status comm_run(comm *c, const kernel_call *k);
-/* Bytes that this rank has taken from others in comm_run so far: out of their memory, and as messages. */
+/* Bytes that this rank has received in comm_run so far: read from others' memory, and as messages. */
 typedef struct comm_traffic {
     uint64_t read, received;
 } comm_traffic;
@@ -109,9 +109,11 @@ typedef struct comm_devices {
     int n_sharing; /* ranks on this rank's device, this one included */
     bool links;
 } comm_devices;
-/* Collective. ERR_INPUT where links are wished for and cannot be: which ranks share a device, or who lacks what. */
-status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out);
-/* Of what each rank brings; over all ranks, or those on this rank's device as comm_find_devices found them. Collective. */
+/* Collective. ERR_INPUT if links were requested but are not possible: names the ranks that share a device, or what
+ * is missing where. */
+status comm_find_devices(comm *c, const backend *b, int device, device_transport wanted, comm_devices *out);
+/* Minimum, maximum or sum of each rank's value, over all ranks or those on this rank's device (comm_find_devices).
+ * Collective. */
 status comm_least(comm *c, uint64_t *x);
 status comm_most(comm *c, uint64_t *x);
 status comm_device_sum(comm *c, uint64_t *x);
@@ -119,21 +121,21 @@ int comm_device_sharing(const comm *c); /* n_sharing */
 
 /* Scratch of a message that goes over links, in device memory; as comm_work_bytes. */
 size_t comm_link_work_bytes(const program *p, const op *o);
-/* Collective: opens the groups of the axes on which the program speaks. One program at a time has links. */
+/* Collective: opens the groups of the axes that the program communicates on. One program at a time has links. */
 status comm_links_open(comm *c, const backend *b, backend_context *device, const program *p);
 void comm_links_close(comm *c);
-/* From here until comm_links_end the device runs messages of this section by itself; `done` counts those that are over. A
- * wait longer than the timeout, a failed message and a failed rank end them all: the queue goes on, and comm_check says
- * why. */
+/* Until comm_links_end the device runs the messages of this section by itself; `done` counts the finished ones. A
+ * wait longer than the timeout, a failed message or a failed rank aborts them all: the queue continues, and
+ * comm_check returns the cause. */
 void comm_links_begin(comm *c, section s, _Atomic uint32_t *done);
 status comm_links_end(comm *c);
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */
 
-/* Tells the mesh that this rank failed, unless somebody was first. From any thread. */
+/* Tells the mesh that this rank failed, unless another failed first. From any thread. */
 void comm_fail(comm *c, status code, const char *message);
 status comm_check(comm *c);                /* OK, or the first cause */
-bool comm_launcher_is_gone(const comm *c); /* that is the first cause: nobody may read what this process prints */
-/* The launcher asks this process to end, as it does when a rank has died: the open mesh finds out which. From a signal
+bool comm_launcher_is_gone(const comm *c); /* the launcher died, so output of this process may be lost */
+/* The launcher sent SIGTERM, as it does when a rank has died: the open mesh finds out which. Safe in a signal
  * handler. */
-void comm_call_roll(void);
+void comm_check_alive(void);

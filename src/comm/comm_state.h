@@ -1,13 +1,14 @@
 #pragma once
-/* comm_state.h - private to comm: what a mesh is made of.
+/* comm_state.h - private to comm: what a mesh consists of.
  *
- * Three layers, each knowing only the one before it:
- *   node.c        ranks of one node: a page they all map, memory they read of each other, who is alive, the first cause
- *   transport     bytes between any two ranks: a table, `mpi` or none
+ * Three layers, each using only the one before it:
+ *   node.c                 ranks of one node: a page they all map, memory they read of each other, who is alive, the
+ *                          first cause
+ *   transport              bytes between any two ranks: a table, `mpi` or none
  *   window.c, messages.c   the collectives, over memory of the node or over the transport
- * links.c stands beside the last: collectives that devices run by themselves. Mesh, agreement and cause are the same.
- * watch.c is the thread that sees deaths and failures while this rank computes; states.c keeps where every rank is, also those
- * of other nodes, which alerts.c exchanges; blame.c finds the rank that a wait is really for. */
+ * links.c is beside the last: collectives that devices run by themselves. Mesh, agreement and cause are the same.
+ * watch.c is the thread that detects deaths and failures while this rank computes; states.c keeps the state of every
+ * rank, also of other nodes, which alerts.c exchanges; blame.c finds the rank that a wait is really for. */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -26,7 +27,7 @@ typedef struct cause {
 /* Another node told it; the launcher of this node is gone; another node told that of its own. */
 enum cause_origin { CAUSE_OF_OTHER_NODE = -1, CAUSE_OF_LAUNCHER = -2, CAUSE_OF_OTHER_LAUNCHER = -3 };
 
-/* Where a rank is: what the others say of it, and what blame.c follows. Sent between nodes as it stands. */
+/* The state of a rank: other ranks name it in messages, and blame.c follows it. Sent between nodes as it is. */
 enum waits { WAITS_FOR_NOBODY = -1, WAITS_IN_SETUP = -2, WAITS_FOR_UNKNOWN = -3 };
 typedef struct rank_state {
     int32_t rank, pid;
@@ -38,28 +39,28 @@ typedef struct rank_state {
     uint64_t seen_ns;        /* its watcher looked last; on the way between nodes: how long ago that is */
     char tensor[NAME_BYTES]; /* of `exchanging` */
 } rank_state;
-/* The last state of a rank of another node that came here. Words: several watchers of this node write it. */
+/* The last state received from a rank of another node. Words: several watchers of this node write it. */
 typedef struct state_copy {
     _Atomic uint64_t heard_ns; /* from the rank itself, 0: never; its state may come from others of its node */
     _Atomic uint64_t words[sizeof(rank_state) / 8];
 } state_copy;
 
-/* What a rank brings to the collective it is in; read by its group between two meetings. */
+/* A rank's operand in its current collective; its group reads it between two barriers. */
 typedef struct offer {
     uint32_t kind, region; /* region NO_REGION: the bytes are not in shared memory */
     uint64_t offset;       /* of what the others read */
-    uint64_t n_bytes;      /* of the operand: groups that disagree are stopped before they read */
+    uint64_t n_bytes;      /* of the operand: a group with different sizes is stopped before it reads */
 } offer;
 #define NO_REGION UINT32_MAX
 enum { OFFER_X, OFFER_Y, OFFER_COUNT };
 
 typedef struct meeting {
-    _Atomic uint32_t n_met;      /* meetings this rank has come to; the others sleep on it */
+    _Atomic uint32_t n_met;      /* barriers that this rank has reached; the others sleep on it */
     _Atomic uint32_t n_sleepers; /* whether to wake */
     offer offers[OFFER_COUNT];
 } meeting;
 
-/* A SEND that waits to be taken. */
+/* A SEND that waits to be received. */
 typedef struct parcel {
     _Atomic uint32_t n_posted, n_taken, n_sleepers;
     _Atomic int32_t to; /* world rank */
@@ -87,7 +88,7 @@ typedef struct node_page {
     cause cause;
     _Atomic uint64_t report_ns; /* when a rank of this node last sent states to the other nodes */
     _Atomic uint64_t ask_ns;    /* and asked for theirs */
-    seat seats[];               /* by local index; behind them a state_copy for every rank of the world */
+    seat seats[];               /* by local index; after them a state_copy for every rank of the world */
 } node_page;
 
 /* Memory that a rank opened for the others to read. */
@@ -132,11 +133,11 @@ typedef struct comm_transport {
     status (*gather)(comm *c, const void *mine, size_t n_bytes, void *all);
     /* All at once; returns when all are done. At most 2 * size. */
     status (*exchange)(comm *c, const comm_wait *w, const message *ms, int n);
-    /* Small messages beside all others, at most ALERT_BYTES; neither waits. post: dropped where too many are on their way.
-     * hear: true when one came, from a rank. */
+    /* Small messages beside all others, at most ALERT_BYTES; neither call waits. post: dropped if too many are in
+     * flight. hear: true when one came, from a rank. */
     void (*post)(comm *c, int to, const void *bytes, size_t n_bytes);
     bool (*hear)(comm *c, void *bytes, size_t *n_bytes, int *from);
-    void (*orphaned)(void); /* the launcher is gone: what it would have cleared away */
+    void (*orphaned)(void); /* the launcher died: cleans up what it would have */
 } comm_transport;
 enum { ALERT_BYTES = 4000 }; /* sent without a handshake by every MPI */
 /* Tags of messages: collectives have their axis, SEND and RECV AXIS_COUNT + attr.tag. */
@@ -145,7 +146,7 @@ const comm_transport *comm_mpi(void); /* NULL where it was built without MPI */
 
 /* ---- links ---------------------------------------------------------------------------------------------------------- */
 
-/* Messages that a device runs. The thread that trains begins and ends sections, the watcher looks on. */
+/* Messages that a device runs. The training thread begins and ends sections, the watcher observes them. */
 typedef struct link_state {
     pthread_mutex_t lock;
     const backend_links *table; /* NULL: none are open */
@@ -188,25 +189,26 @@ struct comm {
     uint64_t looked_ns;       /* the watcher, last */
     _Atomic uint64_t woke_ns; /* when this process last ran again after it had been stopped */
     uint64_t stopped_ns;      /* for how long it had */
-    _Atomic bool leaving; /* no more reports: what comes after the last barrier would be taken for the next mesh's */
+    _Atomic bool leaving;     /* no more reports: one after the last barrier would go to the next mesh */
     _Atomic bool closing;
     _Atomic uint64_t ask_until_ns; /* until then the watcher asks the other nodes where their ranks are */
-    _Atomic bool roll_wanted;      /* MPI has reported a failure */
-    uint64_t roll_ns;              /* when it began to call the roll; 0: not */
-    bool roll_over;
+    _Atomic bool alive_check_wanted; /* MPI has reported a failure */
+    uint64_t alive_check_ns;         /* when it began to ask all ranks whether they are alive; 0: it has not */
+    bool alive_check_done;
     int wake_fd; /* ends the watcher's sleep */
 };
 
 /* comm.c */
 cause *comm_cause(const comm *c);
 bool comm_failed(const comm *c);
-/* The first cause, told to the other nodes, unless there is one. rank: whose it is, or one of cause_origin. */
+/* Records the first cause and sends it to the other nodes, unless there is one. rank: whose it is, or one of
+ * cause_origin. */
 void comm_cause_set(comm *c, int rank, status code, const char *text);
 
 /* states.c */
 void state_note_exchange(comm *c, uint32_t exchanging, const char *tensor); /* op kind + 1; 0: it is over */
 void state_note_wait(comm *c, int waits_for);
-void state_note_life(comm *c);                                     /* the watcher's, every time it looks */
+void state_note_life(comm *c);                                     /* the watcher's, every time it runs */
 void state_get(const comm *c, int rank, rank_state *out);          /* of any rank; seen_ns 0: never heard of */
 void state_put(comm *c, const rank_state *s);                      /* of a rank of another node, as it came */
 bool state_is_silent(const rank_state *s);                         /* its watcher does not run */
@@ -214,12 +216,14 @@ char *state_name(const comm *c, int rank, char *out, size_t n);    /* "rank 2 (p
 char *comm_describe(const comm *c, int rank, char *out, size_t n); /* with what it was doing */
 
 /* blame.c */
-/* In every loop that waits, now and then: the first cause, or the timeout, which then is it. waits_for: as in rank_state,
- * published for the others. The caller ends with state_note_wait(c, WAITS_FOR_NOBODY). */
+/* Called now and then in every loop that waits: returns the first cause, or the timeout, which then becomes the
+ * cause. waits_for: as in rank_state, published for the others. The caller ends with state_note_wait(c,
+ * WAITS_FOR_NOBODY). */
 status comm_wait_check(comm *c, const comm_wait *w, int waits_for);
 /* Follows who waits for whom from this rank to the one that all wait for; -1: not found. chain: ", which waits for ..." */
 int blame_find(const comm *c, int waits_for, char *chain, size_t n);
-/* MPI itself reports a failure: has the roll called, and gives the watchers time to find who died. OK: nobody did. */
+/* MPI reported a failure: asks all ranks whether they are alive, and gives the watchers time to find who died. OK:
+ * nobody did. */
 status blame_wait_for_cause(comm *c);
 
 /* alerts.c: between nodes, by the watcher; a cause by whoever sets it */

@@ -1,7 +1,7 @@
-/* devices.c - which ranks share a device, what of it is whose, and whether messages can go from device to device.
+/* devices.c - which ranks share a device, how its memory is divided, and whether messages can go from device to device.
  *
- * Devices are known by their ids, which differ between all devices of all machines: not by their numbers, because launchers
- * show each rank another part of them. */
+ * Devices are identified by ids that are unique across machines, not by their numbers, because launchers show each
+ * rank a different subset. */
 #include "comm/comm_state.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static status find_library(comm *c, const backend *b) {
     return rc;
 }
 
-/* Why links cannot be, as an error; OK: they can. */
+/* Why links are not possible, as an error; OK: they are. */
 static status check_links(comm *c, const backend *b) {
     for (int r = 0; r < c->size; r++)
         if (c->device_of[r] != r)
@@ -57,14 +57,14 @@ static status check_links(comm *c, const backend *b) {
     return find_library(c, b); /* not before: it is large, and ranks that share a GPU have no use for it */
 }
 
-status comm_find_devices(comm *c, const backend *b, int device, device_transport wish, comm_devices *out) {
+status comm_find_devices(comm *c, const backend *b, int device, device_transport wanted, comm_devices *out) {
     *out = (comm_devices){0};
     TRY(find_sharing(c, b, device));
     out->n_sharing = comm_device_sharing(c);
-    if (wish == DEVICE_TRANSPORT_MPI) return OK;
+    if (wanted == DEVICE_TRANSPORT_MPI) return OK;
     status rc = check_links(c, b);
     out->links = rc == OK;
-    if (wish == DEVICE_TRANSPORT_NCCL || comm_failed(c)) return rc;
+    if (wanted == DEVICE_TRANSPORT_NCCL || comm_failed(c)) return rc;
     error_clear();
     return OK;
 }

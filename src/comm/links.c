@@ -1,20 +1,20 @@
 /* links.c - messages that devices run by themselves, between ranks that have one each.
  *
- * A message over links is an op on a queue of the device. No thread of this process waits for the other ranks in it, so no
- * wait of ours can look for the first cause and at the clock: the watcher does. It reads how many messages the device has
- * counted as done, and when that stands still for longer than the timeout, or a cause is known, or a message has failed, it
- * ends all messages; the queue then runs on to its end with numbers that are worth nothing, and whoever waits for the
- * section is told the cause. It also keeps this rank's place in the node's page, which the messages of others name.
+ * A message over links is an op on a queue of the device. No thread of this process waits for the other ranks in it, so
+ * the watcher checks the first cause and the clock instead. It reads how many messages the device has counted as done.
+ * If that does not change for longer than the timeout, or a cause is known, or a message has failed, it aborts all
+ * messages; the queue then runs to its end with invalid numbers, and the thread that waits for the section gets the
+ * cause. It also keeps this rank's state in the node's page, which the messages of other ranks name.
  *
- * A device that computes for longer than the timeout between two messages would be taken for one that waits: with a step of
- * seconds and a timeout of minutes that is no case. */
+ * A device that computes for longer than the timeout between two messages would be taken for one that waits: with
+ * steps of seconds and a timeout of minutes that does not happen. */
 #include "comm/comm_state.h"
 
 #include <stdlib.h>
 
 /* ---- open and close -------------------------------------------------------------------------------------------------- */
 
-static bool speaks_on(const program *p, axis a) {
+static bool communicates_on(const program *p, axis a) {
     for (size_t i = 0; i < p->n_ops; i++)
         if (op_is_comm(p->ops[i].kind) && p->ops[i].attr.axis == a) return true;
     return false;
@@ -27,11 +27,11 @@ static status open_groups(comm *c, const program *p) {
     link_id mine[AXIS_COUNT] = {0}, *all = mem_alloc((size_t)c->size * sizeof mine);
     status rc = OK;
     for (axis a = 0; a < AXIS_COUNT && rc == OK; a++)
-        if (c->mesh.index[a] == 0 && speaks_on(p, a)) rc = t->make_id(mine[a]);
+        if (c->mesh.index[a] == 0 && communicates_on(p, a)) rc = t->make_id(mine[a]);
     if (rc != OK) comm_fail(c, rc, error_message()); /* the others stand in the exchange */
     if (rc == OK) rc = comm_all_gather_bytes(c, mine, sizeof mine, all);
     for (axis a = 0; a < AXIS_COUNT && rc == OK; a++) {
-        if (!speaks_on(p, a)) continue;
+        if (!communicates_on(p, a)) continue;
         int first = comm_rank_at(c, a, 0);
         rc = t->open(c->links.device, a, all[first * AXIS_COUNT + (int)a], mesh_size(&c->mesh, a), c->mesh.index[a]);
         if (rc != OK) comm_fail(c, rc, error_message());
@@ -152,7 +152,7 @@ static int find_late(const comm *c, const op *o, const char *tensor) {
     return WAITS_FOR_UNKNOWN;
 }
 
-static void look_at_clock(comm *c) {
+static void check_clock(comm *c) {
     link_state *l = &c->links;
     char what[160] = "the opening of NCCL's communicators";
     uint32_t done = l->running ? atomic_load(l->done) : 0;
@@ -184,7 +184,7 @@ void links_look(comm *c) {
             comm_fail(c, ERR_RUN, error_message());
             error_clear();
         }
-        if (!comm_failed(c) && (l->opening || l->running)) look_at_clock(c);
+        if (!comm_failed(c) && (l->opening || l->running)) check_clock(c);
         if (comm_failed(c) && !l->opening) { /* while it opens there is nothing yet that could be ended */
             l->aborted = true;
             l->table->abort(l->device);

@@ -15,7 +15,7 @@
 
 /* Counts of MPI are ints. */
 #define MESSAGE_MOST ((size_t)1 << 30)
-enum { EAGER_LOOKS = 64, NAP_LEAST_NS = 2000, NAP_MOST_NS = 500000, LOOKS_PER_ASK = 64 };
+enum { EAGER_LOOKS = 64, PAUSE_LEAST_NS = 2000, PAUSE_MOST_NS = 500000, LOOKS_PER_ASK = 64 };
 
 /* An alert on its way. */
 enum { POSTS = 256, POSTS_PER_RANK = 8 };
@@ -49,10 +49,10 @@ static status mpi_failed(comm *c, const char *what, int rc) {
 
 /* ---- waiting -------------------------------------------------------------------------------------------------------------- */
 
-static void nap(int look) {
+static void pause_polling(int look) {
     if (look < EAGER_LOOKS) return;
-    long ns = (long)NAP_LEAST_NS << MIN((look - EAGER_LOOKS) / 16, 16);
-    nanosleep(&(struct timespec){.tv_nsec = MIN(ns, (long)NAP_MOST_NS)}, NULL);
+    long ns = (long)PAUSE_LEAST_NS << MIN((look - EAGER_LOOKS) / 16, 16);
+    nanosleep(&(struct timespec){.tv_nsec = MIN(ns, (long)PAUSE_MOST_NS)}, NULL);
 }
 
 /* The rank whose message has not come, or else one that has not taken ours. */
@@ -79,7 +79,7 @@ static status finish(comm *c, const comm_wait *w, MPI_Request *requests, int n, 
         if (result != OK || done) break;
         if (ask && look > EAGER_LOOKS && look % LOOKS_PER_ASK == 0) waits_for = find_pending(m, requests, n);
         if ((result = comm_wait_check(c, w, waits_for)) != OK) break;
-        nap(look);
+        pause_polling(look);
     }
     state_note_wait(c, WAITS_FOR_NOBODY);
     return result;
@@ -215,7 +215,7 @@ static status mpi_start(void) {
     MPI_Initialized(&started);
     if (started) return OK;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
-        return ERR(ERR_RUN, "MPI does not start; its own message stands above");
+        return ERR(ERR_RUN, "MPI failed to start; see its own message above");
     atexit(finalize_at_exit);
     return OK;
 }
@@ -225,13 +225,13 @@ static status mpi_open(comm *c, int *node) {
     TRY(mpi_start());
     may_finalize = false;
     if (MPI_Query_thread(&provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
-        return ERR(ERR_INPUT, "this MPI serves one thread only; ralo needs MPI_THREAD_SERIALIZED");
+        return ERR(ERR_INPUT, "this MPI supports one thread only; ralo needs MPI_THREAD_SERIALIZED");
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->size);
     if (comm_launched(&launched_rank, &launched_size) && launched_size != c->size)
         return ERR(ERR_INPUT,
-                   "the launcher started %d processes and MPI sees %d: it belongs to another MPI than the one ralo "
-                   "was built with",
+                   "the launcher started %d processes and MPI sees %d: the launcher belongs to another MPI than the "
+                   "one that ralo was built with",
                    launched_size, c->size);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     mpi_state *m = mem_alloc(sizeof *m);
@@ -243,7 +243,7 @@ static status mpi_open(comm *c, int *node) {
     MPI_Comm *const copies[] = {&m->data, &m->setup, &m->alerts};
     for (size_t i = 0; i < ARRAY_LENGTH(copies); i++) { /* they inherit the error handler */
         int rc = MPI_Comm_dup(MPI_COMM_WORLD, copies[i]);
-        if (rc != MPI_SUCCESS) return mpi_error("a communicator for ralo", rc);
+        if (rc != MPI_SUCCESS) return mpi_error("make a communicator for ralo", rc);
     }
     return mpi_find_node(c, node);
 }

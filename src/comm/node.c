@@ -7,7 +7,7 @@
  * drops it when the process ends, however it ends, also while its parent has not yet waited for it.
  *
  * The page is written by processes that may be killed at any instruction: nothing here waits for a lock, and no field is
- * believed to point anywhere before it was checked. */
+ * trusted to point anywhere before it was checked. */
 #define _GNU_SOURCE
 #include "comm/comm_state.h"
 
@@ -68,7 +68,7 @@ static status make_file(const char *name, size_t n_bytes, int *out) {
     return OK;
 }
 
-/* Every rank tells the world how it went before any of them goes on: a rank that failed alone would leave the others
+/* Every rank tells the world how it went before any of them continues: a rank that failed alone would leave the others
  * waiting in the next call. */
 static status agree_on_success(comm *c, status mine) {
     error_record record;
@@ -102,7 +102,7 @@ bool node_peer_is_dead(const comm *c, int local) {
 static status join_page(comm *c, const place *leader) {
     node *n = &c->node;
     if (leader->n_bytes != n->page_bytes)
-        return ERR(ERR_RUN, "rank %d, the first of this node, has no page for the others", n->ranks[0]);
+        return ERR(ERR_RUN, "rank %d, the first of this node, did not share its memory with the others", n->ranks[0]);
     if (n->index > 0) TRY(open_peer(leader, n->ranks[0], O_RDWR, &n->page_fd));
     void *page;
     TRY(map_file(n->page_fd, n->page_bytes, PROT_READ | PROT_WRITE, n->ranks[0], &page));
@@ -136,11 +136,11 @@ status node_open(comm *c, const int *node_of) {
     if (rc != OK) error_take(&record);
     place mine = {getpid(), n->page_fd, 0, rc == OK && n->index == 0 ? n->page_bytes : 0};
     place *all = mem_alloc((size_t)c->size * sizeof *all);
-    status told = c->transport->gather(c, &mine, sizeof mine, all);
+    status gathered = c->transport->gather(c, &mine, sizeof mine, all);
     if (rc != OK) rc = error_give(&record);
-    else if (told == OK) rc = join_page(c, &all[n->ranks[0]]);
+    else if (gathered == OK) rc = join_page(c, &all[n->ranks[0]]);
     free(all);
-    if (told != OK) return told;
+    if (gathered != OK) return gathered;
     return agree_on_success(c, rc);
 }
 
@@ -189,7 +189,7 @@ static status map_peers(comm *c, uint32_t slot, const place *all) {
         const place *p = &all[n->ranks[i]];
         if (i == n->index || p->n_bytes == 0) continue;
         if (p->slot != slot)
-            return ERR(ERR_BUG, "rank %d opens shared memory %u while this rank opens %u", n->ranks[i], p->slot, slot);
+            return ERR(ERR_BUG, "rank %d opens shared memory block %u, this rank block %u", n->ranks[i], p->slot, slot);
         int fd;
         void *memory;
         TRY(open_peer(p, n->ranks[i], O_RDONLY, &fd));
@@ -238,11 +238,11 @@ status comm_memory_open(comm *c, size_t n_bytes, void **out) {
     error_record record;
     if (rc != OK) error_take(&record);
     place mine = {getpid(), g->fd, slot, g->n_bytes}, *all = mem_alloc((size_t)c->size * sizeof *all);
-    status told = c->transport->gather(c, &mine, sizeof mine, all);
+    status gathered = c->transport->gather(c, &mine, sizeof mine, all);
     if (rc != OK) rc = error_give(&record);
-    else if (told == OK) rc = map_peers(c, slot, all);
+    else if (gathered == OK) rc = map_peers(c, slot, all);
     free(all);
-    rc = told == OK ? agree_on_success(c, rc) : told;
+    rc = gathered == OK ? agree_on_success(c, rc) : gathered;
     if (rc != OK) {
         region_close(n, slot);
         return rc;

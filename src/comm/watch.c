@@ -17,24 +17,24 @@
 #include <unistd.h>
 
 /* A rank that does not compute hears of a failure itself and says so: it gets a moment to. */
-enum { LOOK_MS = 50, TELL_MS = 200, ROLL_MS = 500, WOKE_MS = 5000 };
+enum { LOOK_MS = 50, REPORT_MS = 200, ALIVE_CHECK_MS = 500, WOKE_MS = 5000 };
 #define STOPPED_S 1.5
 
-static _Atomic bool roll_called; /* of the process: a signal handler knows no mesh */
-void comm_call_roll(void) { atomic_store(&roll_called, true); }
+static _Atomic bool alive_check_called; /* of the process: a signal handler knows no mesh */
+void comm_check_alive(void) { atomic_store(&alive_check_called, true); }
 
-static void look_at(comm *c, int local) {
+static void check_rank(comm *c, int local) {
     const seat *s = node_seat(c, local);
     if (local == c->node.index || !node_peer_is_dead(c, local) || atomic_load(&s->state) == SEAT_LEFT) return;
     char text[CAUSE_BYTES], where[512];
     snprintf(text, sizeof text,
-             "%s died: it was killed or crashed (its own messages, if any, stand above; the kernel's log "
-             "tells when memory ran out)",
+             "%s died: it was killed or crashed (see its own messages above, if any; the kernel's log shows whether "
+             "memory ran out)",
              comm_describe(c, c->node.ranks[local], where, sizeof where));
     comm_cause_set(c, c->node.ranks[local], ERR_RUN, text);
 }
 
-static void look_at_launcher(comm *c) {
+static void check_launcher(comm *c) {
     char text[CAUSE_BYTES];
     if (c->launcher == 0 || getppid() == c->launcher) return;
     snprintf(text, sizeof text, "%s (pid %d on %s), which started the ranks, is gone: it was killed or crashed",
@@ -49,13 +49,13 @@ static int find_missing_node(const comm *c) {
     for (int first = 0; first < c->size; first++) {
         bool answered = c->node_of[first] != first || first == c->node_of[c->rank];
         for (int r = first; r < c->size && !answered; r++)
-            answered = c->node_of[r] == first && atomic_load(&node_copy(c, r)->heard_ns) >= c->roll_ns;
+            answered = c->node_of[r] == first && atomic_load(&node_copy(c, r)->heard_ns) >= c->alive_check_ns;
         if (!answered) return first;
     }
     return -1;
 }
 
-/* Who was stopped until the others had enough of waiting knows only that they went on without it. */
+/* Who was stopped until the others had enough of waiting knows only that they continued without it. */
 static void report_missing(comm *c, int missing) {
     char text[CAUSE_BYTES], where[512];
     bool just_woke = c->stopped_ns > 0 && clock_ns() - atomic_load(&c->woke_ns) < (uint64_t)WOKE_MS * 1000000;
@@ -64,30 +64,30 @@ static void report_missing(comm *c, int missing) {
                  state_name(c, c->rank, where, sizeof where), (double)c->stopped_ns * 1e-9);
         comm_cause_set(c, c->rank, ERR_RUN, text);
     } else {
-        snprintf(text, sizeof text, "%s died, or its machine is out of reach: no rank there answers",
+        snprintf(text, sizeof text, "%s died, or its machine is unreachable: no rank there responds",
                  comm_describe(c, missing, where, sizeof where));
         comm_cause_set(c, missing, ERR_RUN, text);
     }
 }
 
-static void look_at_roll(comm *c) {
+static void check_alive(comm *c) {
     uint64_t now = clock_ns();
-    if (c->roll_ns == 0) {
-        c->roll_ns = now;
-        for (int i = 0; i < c->node.n; i++) look_at(c, i);
+    if (c->alive_check_ns == 0) {
+        c->alive_check_ns = now;
+        for (int i = 0; i < c->node.n; i++) check_rank(c, i);
     }
-    atomic_store(&c->ask_until_ns, now + (uint64_t)ROLL_MS * 1000000);
-    if (now - c->roll_ns < (uint64_t)ROLL_MS * 1000000) return;
+    atomic_store(&c->ask_until_ns, now + (uint64_t)ALIVE_CHECK_MS * 1000000);
+    if (now - c->alive_check_ns < (uint64_t)ALIVE_CHECK_MS * 1000000) return;
     int missing = find_missing_node(c);
-    c->roll_over = true;
+    c->alive_check_done = true;
     if (missing >= 0) report_missing(c, missing);
-    else if (atomic_load(&roll_called) && c->options.on_asked_to_end && c->node.index == 0)
+    else if (atomic_load(&alive_check_called) && c->options.on_asked_to_end && c->node.index == 0)
         c->options.on_asked_to_end(c->options.context);
 }
 
 /* Where looks are far apart this process itself was stopped, and its waits were not the others' fault. Not for the pauses of a
  * busy machine, which would put off the timeout again and again. */
-static void look_at_clock(comm *c) {
+static void check_clock(comm *c) {
     uint64_t now = clock_ns(), stopped = (uint64_t)(MAX(c->options.timeout_s / 2, STOPPED_S) * 1e9);
     if (c->looked_ns > 0 && now - c->looked_ns > stopped) {
         c->stopped_ns = now - c->looked_ns;
@@ -97,31 +97,33 @@ static void look_at_clock(comm *c) {
     state_note_life(c);
 }
 
-static void look_at_others(comm *c, uint64_t look) {
-    look_at_clock(c);
-    if (!comm_failed(c)) look_at(c, (c->node.index + 1) % c->node.n);
-    if (!comm_failed(c)) look_at(c, (int)(look % (uint64_t)c->node.n));
-    if (!comm_failed(c)) look_at_launcher(c);
+static void check_others(comm *c, uint64_t look) {
+    check_clock(c);
+    if (!comm_failed(c)) check_rank(c, (c->node.index + 1) % c->node.n);
+    if (!comm_failed(c)) check_rank(c, (int)(look % (uint64_t)c->node.n));
+    if (!comm_failed(c)) check_launcher(c);
     alerts_hear(c);
     if (!atomic_load(&c->leaving)) alerts_report(c);
-    if (!comm_failed(c) && !c->roll_over && (atomic_load(&roll_called) || atomic_load(&c->roll_wanted)))
-        look_at_roll(c);
+    if (!comm_failed(c) && !c->alive_check_done &&
+        (atomic_load(&alive_check_called) || atomic_load(&c->alive_check_wanted)))
+        check_alive(c);
     if (clock_ns() < atomic_load(&c->ask_until_ns)) alerts_ask(c);
 }
 
 static void *watch_main(void *argument) {
     comm *c = argument;
-    bool told = false;
+    bool reported = false;
     uint64_t failed_ns = 0; /* when it was seen */
     struct pollfd wake = {.fd = c->wake_fd, .events = POLLIN};
     for (uint64_t look = 0; !atomic_load(&c->closing); look++) {
-        look_at_others(c, look);
+        check_others(c, look);
         links_look(c);
         if (comm_failed(c) && !failed_ns) failed_ns = clock_ns();
         uint64_t since_ms = failed_ns ? (clock_ns() - failed_ns) / 1000000 : 0;
-        if (since_ms >= TELL_MS && !told) {
-            told = true;
-            bool own = comm_check(c) == OK || comm_cause(c)->rank == c->rank; /* what failed here is told here */
+        if (since_ms >= REPORT_MS && !reported) {
+            reported = true;
+            bool own = comm_check(c) == OK ||
+                       comm_cause(c)->rank == c->rank; /* a failure of this rank is reported elsewhere */
             if (c->options.on_failure && !own) c->options.on_failure(c->options.context, error_code(), error_message());
         }
         if ((double)since_ms > COMM_GRACE_S * 1e3 && c->options.on_overdue) c->options.on_overdue(c->options.context);
@@ -150,7 +152,7 @@ status watch_open(comm *c) {
     pthread_sigmask(SIG_BLOCK, &all, &before); /* Ctrl-C belongs to the thread that trains */
     int rc = pthread_create(&c->watcher, NULL, watch_main, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) return ERR(ERR_IO, "no thread to watch the other ranks: %s", strerror(rc));
+    if (rc != 0) return ERR(ERR_IO, "start the thread that watches the other ranks: %s", strerror(rc));
     c->watching = true;
     return OK;
 }

@@ -46,7 +46,7 @@ static int local_of(const comm *c, const collective *k, int index) {
     return c->local_of[comm_rank_at(c, k->axis, index)];
 }
 
-static status meet(comm *c, const collective *k) {
+static status group_barrier(comm *c, const collective *k) {
     meeting *mine = &node_seat(c, c->node.index)->meetings[k->axis];
     uint32_t n = atomic_load_explicit(&mine->n_met, memory_order_relaxed) + 1;
     count_up(&mine->n_met, &mine->n_sleepers);
@@ -69,16 +69,16 @@ static bool find_parts(comm *c, const collective *k, int which) {
 }
 
 /* The first meeting: what every rank brings. A group whose ranks are in different collectives must not read a byte. */
-static status meet_with_offers(comm *c, const collective *k, bool *shared) {
+static status group_barrier_with_offers(comm *c, const collective *k, bool *shared) {
     meeting *mine = &node_seat(c, c->node.index)->meetings[k->axis];
     node_offer(c, k->x, k->x_bytes, k->kind, &mine->offers[OFFER_X]);
     node_offer(c, k->y, k->y_bytes, k->kind, &mine->offers[OFFER_Y]);
-    TRY(meet(c, k));
+    TRY(group_barrier(c, k));
     for (int i = 0; i < k->n; i++) {
         const offer *o = &node_seat(c, local_of(c, k, i))->meetings[k->axis].offers[OFFER_X];
         if (o->kind != (uint32_t)k->kind || o->n_bytes != k->x_bytes)
-            return ERR(ERR_BUG, "%s: rank %d comes with %zu bytes, rank %d is in %s with %llu bytes", k->wait.what,
-                       c->rank, k->x_bytes, comm_rank_at(c, k->axis, i),
+            return ERR(ERR_BUG, "%s: rank %d has %zu bytes, rank %d is in %s with %llu bytes", k->wait.what, c->rank,
+                       k->x_bytes, comm_rank_at(c, k->axis, i),
                        o->kind < OP_COUNT ? op_name((op_kind)o->kind) : "no op", (unsigned long long)o->n_bytes);
     }
     *shared = find_parts(c, k, OFFER_Y);
@@ -110,7 +110,7 @@ static status all_reduce(comm *c, const collective *k) {
     for (int i = 0; i < k->n; i++) c->parts[i] = (const uint8_t *)c->parts[i] + first * element;
     part_sum s = {.parts = c->parts, .n_parts = k->n, .type = k->type, .out = k->y};
     part_sum_run(&s, first, n);
-    TRY(meet(c, k));
+    TRY(group_barrier(c, k));
     find_parts(c, k, OFFER_Y);
     for (int i = 1; i < k->n; i++) {
         int from = (k->index + i) % k->n;
@@ -143,7 +143,8 @@ static status send(comm *c, const collective *k, bool *taken) {
     return wait_for(c, &k->wait, &p->n_taken, &p->n_sleepers, n, k->peer);
 }
 
-/* The parcel that is for us. The sender changes it only after it was taken: a parcel read while n_taken stood still is whole. */
+/* The parcel for this rank. The sender changes it only after it was received: a parcel read while n_taken did not
+ * change is complete. */
 static status find_parcel(comm *c, const collective *k, parcel *p) {
     for (;;) {
         uint32_t taken = atomic_load(&p->n_taken);
@@ -172,7 +173,7 @@ static status receive(comm *c, const collective *k, bool *taken) {
 status window_run(comm *c, const collective *k, bool *taken) {
     if (k->kind == OP_SEND) return send(c, k, taken);
     if (k->kind == OP_RECV) return receive(c, k, taken);
-    TRY(meet_with_offers(c, k, taken));
+    TRY(group_barrier_with_offers(c, k, taken));
     if (*taken) switch (k->kind) {
         case OP_ALL_GATHER: all_gather(c, k); break;
         case OP_REDUCE_SCATTER: reduce_scatter(c, k); break;
@@ -180,5 +181,5 @@ status window_run(comm *c, const collective *k, bool *taken) {
         case OP_SHIFT: shift(c, k); break;
         default: all_to_all(c, k); break;
         }
-    return meet(c, k);
+    return group_barrier(c, k);
 }

@@ -27,7 +27,7 @@ typedef struct block_run {
     tokenize_job *job;
     block *blocks;
     size_t n, max;
-    /* Where the next block begins: at the reader's place, and so. */
+    /* Where the next block begins, and at which level. */
     bool is_first;
     size_t level;
     size_t n_bytes; /* of a block; more than usual when one had no boundary */
@@ -95,7 +95,7 @@ static status check_utf8(const tokenize_job *j, reader *in, span text, uint64_t 
         if (u.n_bad == 0) break;
         if (j->options->records.on_error == RECORDS_STOP)
             return ERR(ERR_INPUT,
-                       "%s:%llu: found the byte 0x%02x at offset %llu, which is no UTF-8; expected text in UTF-8 for "
+                       "%s:%llu: found the byte 0x%02x at offset %llu, which is not UTF-8; expected text in UTF-8 for "
                        "this tokenizer; convert the file, or put U+FFFD in such places with data.on_error=skip",
                        in->path, (unsigned long long)(in->n_lines + count_lines((span){text.text, at}) + 1),
                        (unsigned char)text.text[at],
@@ -106,7 +106,7 @@ static status check_utf8(const tokenize_job *j, reader *in, span text, uint64_t 
     return OK;
 }
 
-/* Does the block prove that the next one began at the right place, and in the right way? */
+/* Does the block prove that the next one began at the right place and level? */
 static bool proves_next(const block_run *r, size_t i) {
     const text_part *p = &r->blocks[i].part;
     return i + 1 < r->n && p->at_wanted.found && p->at_wanted.level == r->blocks[i + 1].part.level;

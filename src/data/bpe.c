@@ -54,7 +54,7 @@ static merge_slot *merge_find(const bpe *b, int32_t left, int32_t right) {
     }
 }
 
-/* Has the text U+2581 anywhere but at its beginning or behind another one? */
+/* Has the text U+2581 anywhere but at its beginning or after another one? */
 static bool has_inner_metaspace(const span *s) {
     for (size_t i = 1; i + 3 <= s->length; i++)
         if (memcmp(s->text + i, "\xe2\x96\x81", 3) == 0 && (i < 3 || memcmp(s->text + i - 3, "\xe2\x96\x81", 3) != 0))
@@ -112,10 +112,10 @@ static void add_symbol(bpe_scratch *s, int32_t id) {
 }
 
 static status unknown(const bpe *b, const char *text, size_t length) {
-    return ERR(ERR_INPUT,
-               "%s: model.unk_token: '%.100s' is not in the vocabulary, and the text has '%.*s', which is "
-               "not either",
-               b->file->path, b->file->unk_name, (int)length, text);
+    return ERR(
+        ERR_INPUT,
+        "%s: model.unk_token: '%.100s' is not in the vocabulary, and the text has '%.*s', which is not in it either",
+        b->file->path, b->file->unk_name, (int)length, text);
 }
 
 /* True when every byte of the character has a token of its own: they are added. */
@@ -126,7 +126,7 @@ static bool add_fallback(const bpe *b, bpe_scratch *s, const char *text, size_t 
     return true;
 }
 
-/* An unknown character waits until a known one (or the end) follows: so the reference orders and fuses them. */
+/* An unknown character waits until a known one (or the end) follows: the reference orders and fuses them this way. */
 static status split_chars(const bpe *b, bpe_scratch *s, const char *text, size_t length) {
     const tokenizer_file *f = b->file;
     bool waiting = false;
@@ -147,7 +147,7 @@ static status split_chars(const bpe *b, bpe_scratch *s, const char *text, size_t
     return OK;
 }
 
-/* A byte whose character is not in the vocabulary is rare enough to go the long way. */
+/* A byte whose character is not in the vocabulary is rare, so this slow path is enough. */
 static void map_bytes(bpe_scratch *s, const char *text, size_t length) {
     s->mapped.length = 0;
     for (size_t i = 0; i < length; i++) {
@@ -320,7 +320,7 @@ static status encode_word(const bpe *b, bpe_scratch *s, const char *text, size_t
     return OK;
 }
 
-/* Where U+2581 follows another character: `from` or behind it. */
+/* Where U+2581 follows another character: `from` or after it. */
 size_t bpe_word_end(const char *text, size_t from, size_t length) {
     size_t at = from;
     while (length - at >= 3 && memcmp(text + at, "\xe2\x96\x81", 3) == 0) at += 3;

@@ -3,7 +3,7 @@
  * One file per (path of the text, tokenizer, options that change tokens), named by a hash of these:
  *     header 4096 bytes | tokens, filled up to 8 bytes | documents
  * The header carries a magic, a version, the key, what the text looked like (size, times, inode, hash of its bytes), the
- * counts, a hash of the payload and one of itself. Nothing of it is believed before all of it was checked: a file that
+ * counts, a hash of the payload and one of itself. Nothing of it is trusted before all of it was checked: a file that
  * is cut off, damaged, of another version or of someone else is named in the log and built again.
  *
  * Is the text still the same? Size, inode and both times equal: yes, unless the text was written so shortly before the
@@ -23,8 +23,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The version counts what is read of records too, and what tokenizers give: 2 has turns under prompt and completion, and
- * refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference has them. */
+/* The version also counts what is read of records and what tokenizers give: 2 has turns under prompt and completion,
+ * and refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference
+ * has them. */
 enum { CACHE_VERSION = 4, CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
@@ -76,7 +77,7 @@ static uint64_t payload_bytes(const cache_header *h, uint64_t *documents_at) {
 /* What is wrong with the file as a file; NULL: nothing. */
 static const char *find_damage(const cache_header *h, uint64_t file_bytes, const cache_slot *c) {
     uint64_t documents_at;
-    if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0) return "is no token cache";
+    if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0) return "is not a token cache";
     if (h->version != CACHE_VERSION || h->byte_order != 0x01020304) return "is of another version or machine";
     if (h->header_hash != hash_of(h)) return "has a damaged header";
     if (!hash128_equal(h->key, c->key)) return "belongs to other data";
@@ -88,8 +89,8 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     return NULL;
 }
 
-/* The payload: whole, and nothing in it that could lead out of a table. Pages that were checked are let go, so that
- * checking a file larger than memory does not fill it. */
+/* Checks the payload: complete, and no index outside of a table. Checked pages are released, so that checking a file
+ * larger than memory does not fill it. */
 static const char *find_payload_damage(const token_store *s, const cache_header *h, int64_t vocab) {
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_128bits_reset(state) == XXH_OK);
@@ -177,7 +178,7 @@ static status load_from(cache_slot *c, int fd, const char *source, const file_st
     cache_header h;
     uint64_t file_bytes;
     if (!read_header(fd, &h, &file_bytes)) {
-        log_warn("token cache %s is no file; it is built again", c->path.text);
+        log_warn("token cache %s is not a file; it is built again", c->path.text);
         return OK;
     }
     const char *damage = find_damage(&h, file_bytes, c);

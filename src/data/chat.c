@@ -20,7 +20,7 @@ int32_t chat_end_of_turn(const chat *c) { return c->end >= 0 ? c->end : c->eos; 
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-/* BOS before a document: where the file's own template puts it before a text. */
+/* BOS before a document: if the file's own template puts it before a text. */
 static status find_document_bos(chat *c) {
     int32_t *ids = NULL;
     size_t n = 0, capacity = 0;
@@ -32,7 +32,7 @@ static status find_document_bos(chat *c) {
     return OK;
 }
 
-/* What is wrong with a template matters to records that need it: texts do not. */
+/* A broken template matters only to records that need it, not to plain text. */
 static status open_template(chat *c, const char *tokenizer_name, chat_format wanted) {
     bool found = false;
     if (!tokenizer_is_byte(c->t) && chat_template_open(&c->own, tokenizer_name, &found) != OK) {
@@ -59,7 +59,7 @@ static status read_kwargs(chat *c, const char *text) {
         return ERR(ERR_INPUT,
                    "data.chat_kwargs (--chat-kwargs): found '%.200s'%s%s, expected a JSON object: "
                    "{\"enable_thinking\": false}",
-                   text, c->kwargs ? "" : ", which is no JSON: ", c->kwargs ? "" : error.text);
+                   text, c->kwargs ? "" : ", which is not JSON: ", c->kwargs ? "" : error.text);
     const char *reserved = template_kwargs_reserved(c->kwargs);
     if (reserved)
         return ERR(ERR_INPUT,
@@ -107,7 +107,7 @@ void chat_close(chat *c) {
     free(c);
 }
 
-/* A template that writes the date writes other tokens tomorrow: today's are not found in the cache then. */
+/* A template that writes the date gives other tokens tomorrow: the date is part of the cache key. */
 void chat_describe(const chat *c, strbuf *out) {
     strbuf_printf(out, "chat %s, bos %d, eos %d%s", format_names[c->format], c->bos, c->eos,
                   c->trains_newline ? ", newline" : "");
@@ -226,7 +226,7 @@ static status encode_record(const chat *c, const data_record *r, data_train_on o
         t.n = r->n_messages;
         if (open && chat_is_response(&t, t.n - 1)) t.n--;
         if (t.n == 0)
-            return ERR(ERR_INPUT, "%s:%llu: found messages of the assistant alone, expected something to answer",
+            return ERR(ERR_INPUT, "%s:%llu: found only messages of the assistant, expected a message to answer",
                        r->path, (unsigned long long)r->line);
     }
     return encode_turns(c, &t, on, out);

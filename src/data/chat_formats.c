@@ -133,7 +133,7 @@ static status llama3(const chat *c, const turns *t, chat_tokens *out) {
     return chat_add_text(c, gap, ENCODE_SPECIALS_AS_TEXT, false, out);
 }
 
-/* A system message may stand first and becomes part of the first question; then user and assistant take turns. */
+/* An optional system message comes first and becomes part of the first question; then user and assistant alternate. */
 static status llama2(const chat *c, const turns *t, chat_tokens *out) {
     status rc = OK;
     size_t first = t->messages[0].role == TURN_SYSTEM;
@@ -169,10 +169,10 @@ static status llama2(const chat *c, const turns *t, chat_tokens *out) {
                      done);
             continue;
         }
-        span said = strip(m->content);
+        span content = strip(m->content);
         answer.length = 0;
         strbuf_add(&answer, " ");
-        strbuf_add_bytes(&answer, said.text, said.length);
+        strbuf_add_bytes(&answer, content.text, content.length);
         strbuf_add(&answer, " ");
         TRY_GOTO(rc,
                  chat_add_answer(c, (span){question.text, question.length}, (span){answer.text, answer.length},

@@ -7,13 +7,13 @@
 struct chat {
     chat_format format; /* never CHAT_AUTO */
     const tokenizer *t;
-    int32_t bos, eos;               /* -1: none. bos: what stands before a document */
+    int32_t bos, eos;               /* -1: none. bos: what comes before a document */
     int32_t start, end_header, end; /* control tokens of a built-in format; end: also the one that a template writes */
     bool trains_newline;
     chat_template own; /* CHAT_TEMPLATE */
-    char *broken;      /* CHAT_AUTO met a template that cannot be rendered: why; NULL: none such */
+    char *broken;      /* with CHAT_AUTO, why the template cannot be rendered; NULL: it can */
     json_t *kwargs;    /* variables of the template that every record gets; NULL: none */
-    char *header;      /* CHAT_TEMPLATE: what stands before an answer that is still to come */
+    char *header;      /* CHAT_TEMPLATE: what comes before an answer that is still to come */
     bool asks_always;  /* it writes the same with add_generation_prompt and without */
 };
 
@@ -24,17 +24,17 @@ typedef struct turns {
     bool open; /* ends with the header of an answer that is still to come */
 } turns;
 
-/* What the assistant says in a prompt is context, as what the user says is. */
+/* An answer of the assistant inside the prompt is context, like what the user says. */
 static inline bool chat_is_response(const turns *t, size_t i) {
     return t->messages[i].role == TURN_ASSISTANT && i >= t->record->n_context;
 }
 
 /* ---- chat.c: tokens ---- */
-void chat_mark(chat_tokens *out, size_t from, bool trained); /* everything behind the first `from` tokens */
+void chat_mark(chat_tokens *out, size_t from, bool trained); /* everything after the first `from` tokens */
 void chat_add_id(chat_tokens *out, int32_t id, bool trained);
 status chat_add_text(const chat *c, span text, unsigned flags, bool trained, chat_tokens *out);
 status chat_add_string(const chat *c, const char *text, bool trained, chat_tokens *out);
-/* A head that is not trained and, behind it, an answer. See the top of chat.c. */
+/* Encodes a head that is not trained and the answer after it. See the top of chat.c. */
 status chat_add_answer(const chat *c, span head, span answer, bool trained, chat_tokens *out);
 
 /* ---- chat_formats.c ---- */

@@ -2,7 +2,7 @@
  *
  * The whole is rendered once; its text is encoded as one, with the bytes that come out of the record kept from forming
  * special tokens. Which of it is trained is told by the template's {% generation %} blocks. Without them each response is
- * found by rendering the conversation up to it: what stands before it is the prompt that the model will get
+ * found by rendering the conversation up to it: what comes before it is the prompt that the model will get
  * (add_generation_prompt), what is added by the response ends with its end-of-turn token. Most templates write a
  * conversation's beginning the same way whatever follows, so both are beginnings of the whole. Some rewrite earlier turns
  * (they drop earlier thoughts, or put tools before the last question): there the bytes that the turn itself gave to the
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct scene {
+typedef struct rendering {
     const chat *c;
     const turns *t;
     const jinja *template;
@@ -25,7 +25,7 @@ typedef struct scene {
     jinja_output whole, part, own; /* own: the whole with one turn's bytes marked */
     text_cut *cuts;                /* begin and end of each trained stretch */
     size_t n_cuts, cuts_capacity;
-} scene;
+} rendering;
 
 /* ---- variables ------------------------------------------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ static bool has_number(const json_t *v) {
     return false;
 }
 
-static status make_messages(scene *s) {
+static status make_messages(rendering *s) {
     const data_record *r = s->t->record;
     s->messages = json_array();
     for (size_t i = 0; i < s->t->n; i++) {
@@ -63,19 +63,18 @@ static status make_messages(scene *s) {
         json_t *turn = r->turns ? with_thought_names(json_array_get(r->turns, i))
                                 : record_turn(turn_role_name(m->role), m->content);
         if (!turn)
-            return ERR(ERR_INPUT, "%s:%llu: turn %zu is not UTF-8, expected that", r->path, (unsigned long long)r->line,
-                       i + 1);
+            return ERR(ERR_INPUT, "%s:%llu: turn %zu is not valid UTF-8", r->path, (unsigned long long)r->line, i + 1);
         json_array_append_new(s->messages, turn);
     }
     if (r->has_rounded_numbers && (has_number(s->messages) || has_number(r->tools) || has_number(r->template_kwargs)))
         return ERR(ERR_INPUT,
-                   "%s:%llu: found an integer of more than 64 bits beside numbers that the chat template may write, "
-                   "expected none; write it as a string",
+                   "%s:%llu: found an integer of more than 64 bits, expected a smaller one, which the chat template "
+                   "can write; write it as a string",
                    r->path, (unsigned long long)r->line);
     return OK;
 }
 
-static void make_variables(scene *s) {
+static void make_variables(rendering *s) {
     const data_record *r = s->t->record;
     s->variables = json_deep_copy(s->c->own.tokens); /* shared by all threads: no reference to it is taken */
     if (s->c->kwargs) {
@@ -90,20 +89,20 @@ static void make_variables(scene *s) {
     json_object_set_new(s->variables, "add_generation_prompt", json_false());
 }
 
-static status scene_open(scene *s, const chat *c, const turns *t) {
+static status rendering_open(rendering *s, const chat *c, const turns *t) {
     const data_record *r = t->record;
-    *s = (scene){.c = c, .t = t, .template = chat_template_choose(&c->own, r->tools != NULL)};
+    *s = (rendering){.c = c, .t = t, .template = chat_template_choose(&c->own, r->tools != NULL)};
     if (!s->template)
         return ERR(ERR_INPUT,
-                   "%s:%llu: found a chat template for conversations with tools alone and a conversation without, "
-                   "expected a template called 'default'; set data.chat to a built-in format",
+                   "%s:%llu: found a chat template only for conversations with tools, and a conversation without "
+                   "tools, expected a template named 'default'; set data.chat to a built-in format",
                    r->path, (unsigned long long)r->line);
     TRY(make_messages(s));
     make_variables(s);
     return OK;
 }
 
-static void scene_close(scene *s) {
+static void rendering_close(rendering *s) {
     json_decref(s->messages);
     json_decref(s->variables);
     jinja_output_free(&s->whole);
@@ -114,7 +113,7 @@ static void scene_close(scene *s) {
 
 /* ---- renders --------------------------------------------------------------------------------------------------- */
 
-static void set_turns(scene *s, size_t n, bool open) {
+static void set_turns(rendering *s, size_t n, bool open) {
     json_t *first = s->messages;
     if (n < s->t->n) {
         first = json_array();
@@ -127,19 +126,19 @@ static void set_turns(scene *s, size_t n, bool open) {
 }
 
 /* The first n turns. */
-static status render_first(scene *s, size_t n, bool open, jinja_output *out) {
+static status render_first(rendering *s, size_t n, bool open, jinja_output *out) {
     set_turns(s, n, open);
     return jinja_render(s->template, s->variables, out);
 }
 
-/* The same where a refusal tells nothing: a template may want a question before an answer. */
-static bool try_render_first(scene *s, size_t n, bool open, jinja_output *out) {
+/* The same, but a refusal is no error: a template may require a question before an answer. */
+static bool try_render_first(rendering *s, size_t n, bool open, jinja_output *out) {
     if (n > 0 && render_first(s, n, open, out) == OK) return true;
     if (n > 0) error_clear();
     return false;
 }
 
-static status render_whole(scene *s) {
+static status render_whole(rendering *s) {
     const data_record *r = s->t->record;
     status rc = render_first(s, s->t->n, s->t->open, &s->whole);
     if (rc == OK) return OK;
@@ -160,7 +159,7 @@ static size_t variables_end(const jinja_output *o, size_t at) {
     return end;
 }
 
-static size_t common(const char *a, size_t n_a, const char *b, size_t n_b) {
+static size_t common_prefix(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t n = 0;
     while (n < n_a && n < n_b && a[n] == b[n]) n++;
     return n;
@@ -169,15 +168,15 @@ static size_t common(const char *a, size_t n_a, const char *b, size_t n_b) {
 /* ---- a turn that later turns change ---------------------------------------------------------------------------- */
 
 /* Marks the turn's own text in the whole; false: there is none. */
-static status find_own_text(scene *s, size_t i, bool *found) {
+static status find_own_text(rendering *s, size_t i, bool *found) {
     set_turns(s, s->t->n, false);
     TRY(jinja_render_message(s->template, s->variables, i, &s->own));
     *found = s->own.n_from_variables > 0;
     return OK;
 }
 
-/* Where two texts part is not inside of a token: "<|channel|>" and "<|call|>" part before both. */
-static size_t before_token(const scene *s, size_t from, size_t at, size_t stop) {
+/* Two texts never differ inside a token: "<|channel|>" and "<|call|>" differ before both. */
+static size_t before_token(const rendering *s, size_t from, size_t at, size_t stop) {
     size_t start, behind;
     while (tokenizer_find_special(s->c->t, s->whole.text.text + from, stop - from, true, &start, &behind) >= 0) {
         if (from + start >= at) break;
@@ -188,16 +187,16 @@ static size_t before_token(const scene *s, size_t from, size_t at, size_t stop) 
 }
 
 /* Behind the last `text` that ends in [from, first]; false: it does not stand there. */
-static bool find_header(const scene *s, const char *text, size_t n, size_t from, size_t first, size_t *begin) {
+static bool find_header(const rendering *s, const char *text, size_t n, size_t from, size_t first, size_t *begin) {
     for (*begin = first; n > 0 && *begin >= from + n; (*begin)--)
         if (memcmp(s->whole.text.text + *begin - n, text, n) == 0) return true;
     *begin = first;
     return false;
 }
 
-/* Begin of response i: behind the header that the prompt for it ends with. The first turn of all has no prompt: it begins
- * behind the usual header, or with its own text. */
-static bool find_begin(scene *s, size_t i, size_t *begin) {
+/* Begin of response i: after the header that the prompt for it ends with. The first turn of all has no prompt: it begins
+ * after the usual header, or with its own text. */
+static bool find_begin(rendering *s, size_t i, size_t *begin) {
     const char *whole = s->whole.text.text;
     size_t first = s->own.from_variables[0].begin, from = variables_end(&s->whole, first);
     if (i == 0) {
@@ -206,14 +205,14 @@ static bool find_begin(scene *s, size_t i, size_t *begin) {
     }
     if (!try_render_first(s, i, true, &s->part)) return false;
     size_t tail = variables_end(&s->part, s->part.text.length), n = s->part.text.length - tail;
-    size_t same = common(s->part.text.text + tail, n, whole + from, first - from);
+    size_t same = common_prefix(s->part.text.text + tail, n, whole + from, first - from);
     *begin = same < n ? before_token(s, from, from + same, first) : from + same;
     return *begin > from || n == 0 || find_header(s, s->part.text.text + tail, n, from, first, begin);
 }
 
-/* What the template writes behind the response where it is the last turn, at the end of one of its own texts: a later turn
+/* What the template writes after the response where it is the last turn, at the end of one of its own texts: a later turn
  * may write one of them again, such as the name of the tool that it answers. */
-static bool find_same_end(scene *s, size_t i, size_t *end) {
+static bool find_same_end(rendering *s, size_t i, size_t *end) {
     if (!try_render_first(s, i + 1, false, &s->part)) return false;
     const char *whole = s->whole.text.text;
     size_t tail = variables_end(&s->part, s->part.text.length), n = s->part.text.length - tail;
@@ -226,7 +225,7 @@ static bool find_same_end(scene *s, size_t i, size_t *end) {
 }
 
 /* Else a special token ends it. */
-static bool find_end(scene *s, size_t i, size_t *end) {
+static bool find_end(rendering *s, size_t i, size_t *end) {
     const char *whole = s->whole.text.text;
     size_t last = s->own.from_variables[s->own.n_from_variables - 1].end, stop = s->whole.text.length, start, behind;
     if (find_same_end(s, i, end)) return true;
@@ -239,13 +238,13 @@ static bool find_end(scene *s, size_t i, size_t *end) {
 
 /* ---- responses ------------------------------------------------------------------------------------------------- */
 
-static void add_stretch(scene *s, size_t begin, size_t end) {
+static void add_stretch(rendering *s, size_t begin, size_t end) {
     s->cuts = array_grow(s->cuts, &s->cuts_capacity, s->n_cuts + 2, sizeof *s->cuts);
     s->cuts[s->n_cuts++] = (text_cut){.at = begin, .splits = true};
     s->cuts[s->n_cuts++] = (text_cut){.at = end};
 }
 
-static status not_found(const scene *s, size_t i) {
+static status not_found(const rendering *s, size_t i) {
     const data_record *r = s->t->record;
     return ERR(
         ERR_INPUT,
@@ -257,7 +256,7 @@ static status not_found(const scene *s, size_t i) {
 
 /* Behind the last special token of the response's end, or all of it where it has none. A template that always writes the
  * header of the next answer has more of them there: the first one counts. */
-static size_t trained_end(const scene *s, size_t begin, size_t end) {
+static size_t trained_end(const rendering *s, size_t begin, size_t end) {
     const char *whole = s->whole.text.text;
     size_t at = MAX(begin, variables_end(&s->whole, end)), stop = 0, start, behind;
     if (s->c->trains_newline && !s->c->asks_always) return end;
@@ -269,7 +268,7 @@ static size_t trained_end(const scene *s, size_t begin, size_t end) {
     return stop ? stop : end;
 }
 
-static status find_response(scene *s, size_t i, size_t from) {
+static status find_response(rendering *s, size_t i, size_t from) {
     size_t begin = 0, end = s->whole.text.length;
     bool found = false, begins = try_render_first(s, i, true, &s->part) && begins_with(&s->whole.text, &s->part.text);
     if (begins) begin = s->part.text.length;
@@ -288,8 +287,8 @@ static status find_response(scene *s, size_t i, size_t from) {
     return OK;
 }
 
-/* The blocks of the template's own, behind those that the context has. */
-static status find_generated(scene *s) {
+/* The {% generation %} blocks of this conversation, after those of the context. */
+static status find_generated(rendering *s) {
     size_t n_context = s->t->record->n_context, skip = 0;
     if (n_context > 0 && try_render_first(s, n_context, false, &s->part)) skip = s->part.n_generated;
     for (size_t i = skip; i < s->whole.n_generated; i++)
@@ -302,7 +301,7 @@ static status find_generated(scene *s) {
         s->t->record->path, (unsigned long long)s->t->record->line);
 }
 
-static status find_trained(scene *s) {
+static status find_trained(rendering *s) {
     if (jinja_marks_generation(s->template)) return find_generated(s);
     for (size_t i = 0, from = 0; i < s->t->n; i++) {
         if (!chat_is_response(s->t, i)) continue;
@@ -314,7 +313,7 @@ static status find_trained(scene *s) {
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------- */
 
-static status encode_whole(scene *s, chat_tokens *out) {
+static status encode_whole(rendering *s, chat_tokens *out) {
     size_t from = out->n;
     text_marks marks = {.content = s->whole.from_variables,
                         .n_content = s->whole.n_from_variables,
@@ -329,40 +328,40 @@ static status encode_whole(scene *s, chat_tokens *out) {
 }
 
 status chat_render(const chat *c, const turns *t, data_train_on on, chat_tokens *out) {
-    scene s;
+    rendering s;
     status rc = OK;
-    TRY_GOTO(rc, scene_open(&s, c, t), done);
+    TRY_GOTO(rc, rendering_open(&s, c, t), done);
     TRY_GOTO(rc, render_whole(&s), done);
     if (!t->open && on == TRAIN_ON_RESPONSE) TRY_GOTO(rc, find_trained(&s), done);
     rc = encode_whole(&s, out);
 done:
-    scene_close(&s);
+    rendering_close(&s);
     return rc;
 }
 
 /* ---- what the template does, seen once ------------------------------------------------------------------------- */
 
-static void see_header(chat *c, scene *s) {
+static void find_answer_header(chat *c, rendering *s) {
     if (!try_render_first(s, 1, false, &s->whole) || !try_render_first(s, 1, true, &s->part)) return;
     if (begins_with(&s->part.text, &s->whole.text))
         c->header = mem_string(s->part.text.text + s->whole.text.length); /* templates hold no NUL */
 }
 
-/* A template that wants other conversations than a question and its answer is none the worse: its model ends with EOS. */
+/* A template that refuses a conversation of one question and answer is still usable: its model ends with EOS. */
 status chat_render_probe(chat *c) {
     static const record_message probe[] = {{.role = TURN_USER, .content = {"question", 8}},
                                            {.role = TURN_ASSISTANT, .content = {"answer", 6}}};
     data_record r = {.kind = RECORD_PAIR, .path = "probe", .line = 1};
     turns t = {.record = &r, .messages = probe, .n = 2};
-    scene s;
+    rendering s;
     if (!c->own.usual) return OK;
-    TRY(scene_open(&s, c, &t));
+    TRY(rendering_open(&s, c, &t));
     if (try_render_first(&s, 2, false, &s.whole)) {
         size_t end = variables_end(&s.whole, s.whole.text.length), start, behind;
         c->end =
             tokenizer_find_special(c->t, s.whole.text.text + end, s.whole.text.length - end, false, &start, &behind);
     }
-    see_header(c, &s);
-    scene_close(&s);
+    find_answer_header(c, &s);
+    rendering_close(&s);
     return OK;
 }

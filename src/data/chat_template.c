@@ -36,7 +36,7 @@ static status open_source(chat_template *t, jinja **out, const char *text, size_
     if (*out)
         return ERR(ERR_INPUT, "%s: found two templates for the same conversations, expected one of each name", name);
     if (utf8_check(text, n_bytes).n_bad)
-        return ERR(ERR_INPUT, "%s: byte %zu is not UTF-8, expected that", name, utf8_check(text, n_bytes).n_valid + 1);
+        return ERR(ERR_INPUT, "%s: byte %zu is not valid UTF-8", name, utf8_check(text, n_bytes).n_valid + 1);
     add_hash(t, text, n_bytes);
     return jinja_open(out, text, n_bytes, name);
 }

@@ -1,11 +1,11 @@
 /* cuts.c - encode a text in parts: where one may end, and the proof.
  *
- * A place c of a text is a boundary when the ids of the text before c and those of the text behind it, one after the
+ * A place c of a text is a boundary when the ids of the text before c and those of the text after it, one after the
  * other, are the ids of the whole. It is proven while the part before c is encoded, not guessed from a neighbourhood:
  *
  * 1. The part begins at a boundary (the beginning of the text is one), so every stage walks over it as it walks over the
  *    whole text.
- * 2. What a stage decided cannot depend on text behind the part. The part is `open` there, and each stage passes on only
+ * 2. What a stage decided cannot depend on text after the part. The part is `open` there, and each stage passes on only
  *    what no further text can change: PCRE2 matches with PCRE2_PARTIAL_HARD, which reports any attempt that had to look
  *    at the end; a literal or an added token that the end may have cut stops the walk; normal forms stop before the last
  *    ASCII character (with which marks may compose), Strip before spaces at the end, runs of characters at their last
@@ -18,9 +18,9 @@
  *        the same match), they look at nothing before the place they are tried at (no lookbehind, no ^ $ \A \z), and
  *        they match no empty text, which counts or not by what matched before;
  *      - normal forms: an ASCII character stands at c, and such a one never changes with what is before it;
- *      - Strip: no space stands before c, so neither side of c is stripped because of the other;
- *      - added tokens: no match that was passed over reaches over c; those that ask for a word's end before them: no
- *        character of a word stands before c; spaces that a token may take are not passed on (2);
+ *      - Strip: no space comes before c, so neither side of c is stripped because of the other;
+ *      - added tokens: no match that was skipped reaches over c; those that ask for a word's end before them: no
+ *        character of a word comes before c; spaces that a token may take are not passed on (2);
  *      - Lowercase, StripAccents, Digits, Punctuation, Whitespace see one character at a time.
  *    What a stage does once at the beginning of its piece (Prepend, a space before it, Strip on the left) it does not do
  *    again: the next part is told (`level`) which stages it continues.
@@ -53,7 +53,7 @@ void cut_search_end(cut_search *s) {
     *s = (cut_search){0};
 }
 
-/* The first cut at or behind a place of the stage's text. */
+/* The first cut at or after a place of the stage's text. */
 static size_t first_cut(const cut_list *l, size_t at) {
     size_t low = 0, high = l->n;
     while (low < high) {

@@ -30,7 +30,7 @@ typedef enum chat_format {
 
 typedef struct data_options {
     /* builtin:arithmetic | builtin:grammar | builtin:random | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
-     * the first; without weights files count by their size. A backslash takes the character behind it as it is: a file
+     * the first; without weights files count by their size. A backslash takes the character after it as it is: a file
      * called "x:1" is written "x\:1". */
     const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
@@ -67,7 +67,8 @@ int64_t tokenizer_vocab(const tokenizer *t); /* one more than the largest id */
 /* From tokenizer_config.json beside the file, else the first of a list of usual names; -1: there is none. */
 int32_t tokenizer_eos(const tokenizer *t);
 int32_t tokenizer_bos(const tokenizer *t);
-/* Another end: the text of a token, or "none"; NULL or "" changes nothing. Before anyone else uses the tokenizer. */
+/* Sets another end-of-text token: the text of a token, or "none"; NULL or "" changes nothing. Call it before any
+ * other use. */
 status tokenizer_set_eos(tokenizer *t, const char *text);
 int32_t
 tokenizer_text_bos(const tokenizer *t); /* what the file puts before every text, where that is BOS; -1: nothing */
@@ -78,10 +79,10 @@ enum {
     ENCODE_ADD_SPECIALS = 1,     /* what the file says stands around a text; "byte": BOS before it */
     ENCODE_SPECIALS_AS_TEXT = 2, /* "<|im_end|>" in a text is ten characters, not a token */
 };
-/* Appends to tokens (grown with array_grow rules). The plain one adds nothing around the text and takes special tokens
- * in it as such. Any bytes can be encoded; what can fail is a file: an expression that needs too many steps, a chain
- * of them that makes a text grow beyond 64 bytes for each it had, an unknown token that its vocabulary lacks. Then nothing
- * is appended. */
+/* Appends to tokens (grown with array_grow rules). The plain one adds nothing around the text and recognizes special
+ * tokens in it. Any bytes can be encoded; only a tokenizer file can make it fail: an expression that needs too many
+ * steps, normalizers that make a text grow beyond 64 bytes per byte of input, an unknown token that its vocabulary
+ * lacks. Then nothing is appended. */
 status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
 status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
@@ -95,12 +96,12 @@ status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span 
                                   encoded_document *documents);
 
 enum { DECODE_KEEP_SPECIALS = 1 }; /* special tokens as their text; else they are left out */
-/* Appends. Ids that stand for nothing become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). What
- * can fail is the file, as above. */
+/* Appends. Ids without a token become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). Only a
+ * tokenizer file can make it fail, as above. */
 status tokenizer_decode(const tokenizer *t, const int32_t *tokens, size_t n, strbuf *out);
 status tokenizer_decode_with(const tokenizer *t, const int32_t *tokens, size_t n, unsigned flags, strbuf *out);
-/* Token by token: each push appends what no later token can change (never part of a character), the end the rest. All
- * of it together is what tokenizer_decode_with gives. After the end the stream may be used again. */
+/* Token by token: each push appends what no later token can change (never part of a character), the end appends the
+ * rest. The result equals tokenizer_decode_with. After the end the stream may be used again. */
 typedef struct decode_stream decode_stream;
 decode_stream *tokenizer_decode_stream(const tokenizer *t, unsigned flags);
 status decode_stream_push(decode_stream *s, int32_t id, strbuf *out);
@@ -109,11 +110,11 @@ void decode_stream_close(decode_stream *s);
 
 /* ---- conversations: how a record becomes tokens --------------------------------------------------------------- */
 
-/* With CHAT_TEMPLATE a conversation is what transformers' apply_chat_template makes of it, text and ids; thoughts, tool
- * calls, tools and roles of any name included. Control tokens come from the template or the format alone: "<|im_end|>"
- * inside a prompt, a response or a message is text. (In a RECORD_TEXT it is the token: such files are often written with a
- * template already.) A document begins with BOS where the tokenizer's file puts one before a text. A prompt is encoded as
- * it is when it stands alone, so that what a model was trained to continue is what it is asked to continue. */
+/* With CHAT_TEMPLATE a conversation becomes exactly what transformers' apply_chat_template gives, text and ids,
+ * including thoughts, tool calls, tools and any role names. Control tokens come only from the template or the
+ * format: "<|im_end|>" inside a prompt, a response or a message is text. (In a RECORD_TEXT it is the token: such
+ * files are often written with a template already.) A document begins with BOS if the tokenizer's file puts one
+ * before a text. A prompt is encoded as if it were alone, so that generation sees the same tokens as training. */
 typedef struct chat chat;
 typedef struct chat_tokens { /* zero it, use it again with n = 0, free it */
     int32_t *ids;
@@ -123,8 +124,7 @@ typedef struct chat_tokens { /* zero it, use it again with n = 0, free it */
 typedef struct chat_options {
     chat_format format;
     const char *kwargs; /* variables of the template as a JSON object; NULL or "": none */
-    bool
-        train_on_newline; /* what stands behind the token that ends a response counts for the loss too: ChatML's "\n" */
+    bool train_on_newline; /* what stands after the token that ends a response counts for the loss too: ChatML's "\n" */
 } chat_options;
 /* A template that cannot be rendered is an error here with CHAT_TEMPLATE, and of the first record that needs it with
  * CHAT_AUTO. */
@@ -132,16 +132,17 @@ status chat_open(chat **out, const tokenizer *t, const char *tokenizer_name, con
 void chat_close(chat *c);
 chat_format chat_format_of(const chat *c); /* never CHAT_AUTO */
 const char *chat_format_name(chat_format f);
-int32_t chat_end_of_turn(const chat *c);        /* the token behind a response; -1: none */
-bool chat_lacks_end(const chat *c);             /* writes its template no special token behind a response? */
+int32_t chat_end_of_turn(const chat *c);        /* the token after a response; -1: none */
+bool chat_lacks_end(const chat *c);             /* writes its template no special token after a response? */
 bool chat_writes_date(const chat *c);           /* does its template read the clock (strftime_now)? */
 void chat_describe(const chat *c, strbuf *out); /* everything that the tokens depend on beside tokenizer and record */
-/* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt, response
- * and EOS. Trained are the responses with the token that ends them, in conversations every turn of the assistant behind
- * n_context, its thoughts and tool calls included; where the template has {% generation %} blocks, those. Everything is
- * with TRAIN_ON_ALL, and a text as a whole. A response that cannot be found in what the template writes is an error. */
+/* Appends a record as training sees it. A pair is a user's and an assistant's turn, or with CHAT_NONE prompt,
+ * response and EOS. Trained on are the responses with the token that ends them: in conversations every turn of the
+ * assistant after n_context, with thoughts and tool calls; if the template has {% generation %} blocks, those. With
+ * TRAIN_ON_ALL every token is trained on, and so is plain text. A response that cannot be found in the template's
+ * output is an error. */
 status chat_encode(const chat *c, const data_record *r, data_train_on on, chat_tokens *out);
-/* What a model is asked to continue: all before the last response, with the assistant's header. */
+/* The prompt for generation: everything before the last response, with the assistant's header. */
 status chat_encode_prompt(const chat *c, const data_record *r, chat_tokens *out);
 void chat_tokens_free(chat_tokens *t);
 
@@ -151,11 +152,11 @@ typedef struct dataset dataset;
 typedef struct data_report {
     uint64_t n_documents, n_tokens;
     uint64_t n_trained_tokens;    /* targets of one epoch */
-    uint64_t n_cut_tokens;        /* text: of documents that go on in the next row */
-    uint64_t n_cut_documents;     /* records longer than a row: their end was left out ... */
+    uint64_t n_cut_tokens;        /* text: of documents that continue in the next row */
+    uint64_t n_cut_documents;     /* records longer than a row: their end was cut ... */
     uint64_t n_dropped_documents; /* ... or the whole record, because no trained token fitted */
     uint64_t n_dropped_tokens;    /* that no row holds */
-    uint64_t n_skipped;           /* lines that are no records, with RECORDS_SKIP (both splits together) */
+    uint64_t n_skipped;           /* invalid lines, skipped with RECORDS_SKIP (both splits together) */
     uint64_t n_replaced;          /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
     uint64_t n_files, n_cached;   /* cached: read back from the token cache */
     chat_format chat;             /* how turns are written; CHAT_AUTO: there are none */
@@ -179,8 +180,8 @@ bool dataset_file_report(const dataset *d, split s, size_t file, const char **pa
 uint64_t dataset_fingerprint(const dataset *d);
 /* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc. */
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
-/* Records of the files one after the other, as training writes them, or as a model would be asked: to look at. A record that
- * cannot be written is an error, or with RECORDS_SKIP handed over with it. */
+/* Visits the records of the files one after the other, as training writes them or as prompts. A record that cannot
+ * be written is an error, or with RECORDS_SKIP is passed on with its error. */
 typedef struct record_view {
     const char *path;
     uint64_t line;
@@ -190,7 +191,7 @@ typedef struct record_view {
 typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
-bool data_source_has_records(const data_options *o); /* is any of its files one of JSON lines */
+bool data_source_has_records(const data_options *o); /* is any of its files one of JSON Lines */
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows
  * never contain a held-out problem. */
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer);
@@ -203,12 +204,12 @@ typedef struct batch {
     uint64_t first_row;
 } batch;
 typedef struct loader loader;
-/* Of n_parts that take batches in turn, number `part`: together they hand out what one would. */
+/* Part `part` of n_parts readers that take batches in turn: together they return what one reader would. */
 status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
                    int n_parts);
 void loader_close(loader *l);
 /* The next micro-batch, borrowed until the next call; allocates nothing. */
 const batch *loader_next(loader *l);
 uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* what its ring holds: part of the plan */
-/* The row after the last batch handed out, by all parts when each has handed out as many: what a checkpoint stores. */
+/* The row after the last batch that was returned, of all parts together: a checkpoint stores it. */
 uint64_t loader_position(const loader *l);

@@ -1,7 +1,7 @@
-/* dataset.c - a source chosen by name, its tokenizer, and the questions everyone asks of them.
+/* dataset.c - open a source by name with its tokenizer, and answer queries about them.
  *
  * Options are checked here once; what only one kind of source knows (difficulty, file sizes) is checked where it is
- * opened. A data set is immutable: rows may be asked for by several threads at once. */
+ * opened. A data set is immutable: several threads may read rows at the same time. */
 #include "data/source.h"
 
 #include <math.h>

@@ -137,7 +137,7 @@ static status strip_pass_tail(decode_chain *c, size_t k, uint32_t keep) {
 static status strip_feed(decode_chain *c, size_t k, const char *text, size_t length) {
     stage *s = &c->stages[k];
     const tokenizer_decoder *d = s->d->source;
-    size_t from = 0; /* what lies before i and is certain goes on in one go */
+    size_t from = 0; /* what lies before i and is certain continues in one go */
     for (size_t i = 0, n; i < length; i += n) {
         n = char_length(text[i]);
         bool is_content = n == d->content.length && memcmp(text + i, d->content.text, n) == 0;
@@ -207,8 +207,7 @@ done:
 static status feed(decode_chain *c, size_t k, const char *text, size_t length) {
     c->n_passed += length;
     if (c->n_passed > c->n_passed_most)
-        return ERR(ERR_INPUT,
-                   "%s: decoder: a token grows on its way through %zu decoders, expected at most 64 bytes for each",
+        return ERR(ERR_INPUT, "%s: decoder: a token grows too long in %zu decoders, expected at most 64 bytes in each",
                    c->t->file.path, c->n_stages);
     if (k == c->n_stages) {
         strbuf_add_bytes(c->out, text, length);
@@ -244,7 +243,7 @@ static status end_token(decode_chain *c, size_t k) {
     return end_token(c, k + 1);
 }
 
-/* No more tokens come: what a stage holds goes on, and then the next stage hears the same. */
+/* No more tokens come: what a stage holds continues, and then the next stage hears the same. */
 static status end_stream(decode_chain *c, size_t k) {
     if (k == c->n_stages) return OK;
     stage *s = &c->stages[k];
@@ -285,7 +284,7 @@ void decode_chain_close(decode_chain *c) {
     free(c);
 }
 
-/* An id that stands for nothing is shown: a model that produces one is seen to do so. */
+/* An id without a token is shown as U+FFFD: a model that produces one should be noticed. */
 status decode_chain_push(decode_chain *c, int32_t id, bool keep_specials, strbuf *out) {
     const file_tokenizer *t = c->t;
     span token = {"\xef\xbf\xbd", 3};

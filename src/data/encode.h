@@ -18,7 +18,7 @@
 
 /* A stretch of text on its way. `at_start` and n_start exist for one rule of Metaspace ("first"): does the piece come
  * from the very beginning of the input, and how many of its leading bytes stem from the input's first character.
- * The last two exist for texts that are encoded in parts (see cuts.c): `open` says that the piece may go on behind its
+ * The last two exist for texts that are encoded in parts (see cuts.c): `open` says that the piece may continue after its
  * last byte, and stages with a number below `n_continued` began with it in the part before. */
 typedef struct piece {
     const char *text;
@@ -101,10 +101,10 @@ static inline void cut_reached(cut_search *s, const char *at, size_t level, size
 }
 /* No part begins strictly between the two. */
 void cut_kill(cut_search *s, const char *from, const char *to);
-/* No part begins behind a character of a word. */
+/* No part begins after a character of a word. */
 void cut_kill_in_words(cut_search *s, const piece *p);
 
-/* For a stage that changes text: the cuts of its piece, to be mapped, and the list that is put back behind it. */
+/* For a stage that changes text: the cuts of its piece, to be mapped, and the list that is put back after it. */
 cut_list cut_list_of(const cut_search *s, const piece *p);
 void cut_list_free(cut_list *l);
 /* Mapping, from left to right: what is not mapped is no place to cut any more. */
@@ -136,7 +136,7 @@ typedef struct pattern {
     span literal;
     substitutes substitutes;
     bool has_jit, has_open_jit;
-    /* Matching may begin at any place where no match is under way: nothing looks back, and no match is empty. */
+    /* Matching may begin at any place where no match is in progress: nothing looks back, and no match is empty. */
     bool restarts;
     const char *file, *where; /* for messages */
 } pattern;
@@ -155,7 +155,7 @@ typedef struct pattern_walk {
     size_t length, from, last_end;
     bool has_last;
     bool open;        /* more text follows that is not known */
-    size_t undecided; /* open, behind the last match: from here on that text decides; at most length */
+    size_t undecided; /* open, after the last match: from here on that text decides; at most length */
 } pattern_walk;
 status pattern_open(pattern *p, const tokenizer_pattern *source, const char *file, const char *where);
 void pattern_close(pattern *p);
@@ -200,7 +200,7 @@ typedef struct added_text {
 } added_text;
 status added_set_open(added_set *s, added_text *texts, size_t n, const char *file);
 void added_set_close(added_set *s);
-/* The leftmost longest match at or behind `from`; -1: none. open: text follows that is not known, and -2 means that it
+/* The leftmost longest match at or after `from`; -1: none. open: text follows that is not known, and -2 means that it
  * decides from *start on. */
 enum { ADDED_NONE = -1, ADDED_UNDECIDED = -2 };
 int32_t added_set_find(const added_set *s, const char *text, size_t length, size_t from, bool open, size_t *start,
@@ -283,7 +283,7 @@ status file_tokenizer_encode_part(const file_tokenizer *t, encoder *e, text_part
 /* A place in a text, and how many of its ids lie before it. */
 typedef struct text_cut {
     size_t at;   /* byte */
-    bool splits; /* the text behind it is encoded apart where the ids of the text before it would change otherwise */
+    bool splits; /* the text after it is encoded apart where the ids of the text before it would change otherwise */
     size_t n_before; /* out; a token across a place that does not split lies behind it */
 } text_cut;
 typedef struct text_marks {

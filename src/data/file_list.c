@@ -2,8 +2,8 @@
  *
  *     corpus.txt, chat.jsonl              counted by their size
  *     corpus.txt:0.3, chat.jsonl:0.7      three rows of ten, seven rows of ten
- *     odd\:name\:1, with\,comma.txt       a backslash takes the character behind it as it is
- * Spaces around a name do not belong to it. A ":" with a number behind it at the end of a name is a weight; any other
+ *     odd\:name\:1, with\,comma.txt       a backslash takes the character after it as it is
+ * Spaces around a name do not belong to it. A ":" with a number after it at the end of a name is a weight; any other
  * ":" is part of the name. */
 #include "data/source.h"
 
@@ -64,8 +64,8 @@ static status add_entry(const char *source, span text, file_entry *out) {
     out->path = unescape(text);
     if (str_starts_with(out->path, "builtin:"))
         return ERR(ERR_INPUT,
-                   "data source '%.500s': found %s in a list, expected files: a built-in source stands alone", source,
-                   out->path);
+                   "data source '%.500s': found %s in a list, expected files: a built-in source must be the only one",
+                   source, out->path);
     return OK;
 }
 

@@ -181,7 +181,7 @@ static bool touches_content(const passage *g, const char *text, size_t start, si
     const jinja_range *ranges = g->marks->content;
     size_t low = 0, high = g->marks->n_content, begin = (size_t)(text - g->base) + start;
     end += (size_t)(text - g->base);
-    while (low < high) { /* the first range that ends behind `begin` */
+    while (low < high) { /* the first range that ends after `begin` */
         size_t middle = low + (high - low) / 2;
         if (ranges[middle].end <= begin) low = middle + 1;
         else high = middle;
@@ -190,7 +190,7 @@ static bool touches_content(const passage *g, const char *text, size_t start, si
 }
 
 /* All cuts before `at` (a byte of the text) get the number of ids that are out. */
-static void settle_cuts(passage *g, const char *at, size_t n_before) {
+static void number_cuts(passage *g, const char *at, size_t n_before) {
     while (g->marks && g->next_cut < g->marks->n_cuts && g->base + g->marks->cuts[g->next_cut].at <= at)
         g->marks->cuts[g->next_cut++].n_before = n_before;
 }
@@ -203,8 +203,8 @@ static bool is_undecided(const piece *p, const tokenizer_added *a, size_t end) {
 }
 
 /* Cuts the added tokens of a set out of a piece; the rest goes to `rest`, part by part. A match that does not count (it
- * is part of a word, or specials are text) is passed over as a whole, as the reference does; one that is made of
- * content is passed over by its first character, because a token of the template may begin in it. */
+ * is part of a word, or specials are text) is skipped as a whole, as the reference does; one that is made of
+ * content is skipped by its first character, because a token of the template may begin in it. */
 static status cut_added(passage *g, const added_set *set, const piece *p, size_t level,
                         status (*rest)(passage *g, const piece *p)) {
     size_t from = 0, at = 0, start = 0, end = 0, stop = p->length;
@@ -236,11 +236,11 @@ static status cut_added(passage *g, const added_set *set, const piece *p, size_t
             TRY(rest(g, &part));
             cut_reached(cuts, p->text + start, level, *g->out->n);
         }
-        if (is_source) settle_cuts(g, p->text + start, *g->out->n);
+        if (is_source) number_cuts(g, p->text + start, *g->out->n);
         if (start != end) id_list_add(g->out, a->id); /* all of it was taken: the reference has no empty tokens */
         from = end;
         cut_reached(cuts, p->text + end, level, *g->out->n);
-        if (is_source) settle_cuts(g, p->text + end, *g->out->n);
+        if (is_source) number_cuts(g, p->text + end, *g->out->n);
     }
     if (p->open && set->any_lstrip) stop = spaces_before(p, from, stop); /* a token may follow and take them */
     if (from >= stop) return OK;
@@ -287,7 +287,7 @@ status file_tokenizer_encode(const file_tokenizer *t, encoder *e, const char *te
 /* ---- a part of a text ---------------------------------------------------------------------------------------- */
 
 /* Does stage number i (0: the normalizers, 1 + k: pre-tokenizer k) do something at the beginning of a piece only? */
-static bool minds_begin(const file_tokenizer *t, size_t i) {
+static bool depends_on_piece_start(const file_tokenizer *t, size_t i) {
     const tokenizer_file *f = &t->file;
     if (i > 0) {
         const tokenizer_pretokenizer *s = &f->pretokenizers[i - 1];
@@ -303,11 +303,11 @@ static bool minds_begin(const file_tokenizer *t, size_t i) {
 
 size_t file_tokenizer_level(const file_tokenizer *t, size_t level) {
     level = MIN(level, 1 + t->file.n_pretokenizers);
-    while (level > 0 && !minds_begin(t, level - 1)) level--;
+    while (level > 0 && !depends_on_piece_start(t, level - 1)) level--;
     return level;
 }
 
-/* How much of a text stands before a character that its end cuts. */
+/* How much of a text comes before a character that its end cuts. */
 static size_t whole_chars(const char *text, size_t n_bytes) {
     for (size_t n = 1; n <= MIN(n_bytes, (size_t)3); n++) {
         if (((unsigned char)text[n_bytes - n] & 0xc0) != 0xc0) continue;
@@ -406,7 +406,7 @@ static piece next_stretch(const passage *g, const piece *p, size_t *at, bool *is
     return piece_part(p, from, end);
 }
 
-/* Special tokens that match normalized text are found behind the marks. Where content may hold one (more are found than
+/* Special tokens that match normalized text are found after the marks. Where content may hold one (more are found than
  * the template wrote), template and content are encoded apart. */
 static status encode_guarded(passage *g, const piece *p, id_list *out) {
     size_t from = *out->n, n_own = 0;
@@ -434,7 +434,7 @@ static status encode_marked(passage *g, const piece *whole) {
     piece p = *whole;
     const char *end = p.text + p.length;
     size_t from = *g->out->n;
-    settle_cuts(g, p.text, from);
+    number_cuts(g, p.text, from);
     TRY(encode_guarded(g, &p, g->out));
     while (g->next_cut < g->marks->n_cuts) {
         text_cut *cut = &g->marks->cuts[g->next_cut];
@@ -474,7 +474,7 @@ status file_tokenizer_encode_marked(const file_tokenizer *t, encoder *e, const c
     allow_work(e, n_bytes);
     piece whole = {text, n_bytes, n_bytes ? char_length(text[0]) : 0, true, false, 0};
     status rc = n_bytes ? cut_added(&g, &t->plain, &whole, 0, encode_marked) : OK;
-    settle_cuts(&g, text + n_bytes, *out->n);
+    number_cuts(&g, text + n_bytes, *out->n);
     free(ids);
     return rc;
 }

@@ -1,6 +1,6 @@
-/* files.c - text files and JSON lines as a source: tokens once, then rows by number.
+/* files.c - text files and JSON Lines as a source: tokens once, then rows by number.
  *
- * Each file becomes a store of tokens (tokenize.c). The tail of a text file and the last records of a JSON lines file
+ * Each file becomes a store of tokens (tokenize.c). The tail of a text file and the last records of a JSON Lines file
  * are the evaluation part, and training never sees a token of it, not even as a target. Every document ends with EOS
  * where the tokenizer has one; both parts of a text file do.
  *
@@ -23,7 +23,7 @@ typedef struct mixture_part {
 } mixture_part;
 
 typedef struct mixture_slot {
-    uint32_t part, before; /* which file, and how many rows of it stand before this one in the block */
+    uint32_t part, before; /* which file, and how many rows of it come before this one in the block */
 } mixture_slot;
 
 typedef struct files_source {
@@ -219,20 +219,19 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
     }
     if (any_prompts && chat_lacks_end(c))
         log_warn(
-            "the tokenizer's chat template writes no special token behind an answer: a model trained with it does not "
+            "the tokenizer's chat template writes no special token after an answer: a model trained with it does not "
             "learn to stop");
     if (any_prompts && chat_writes_date(c))
-        log_warn(
-            "the tokenizer's chat template writes the date of today (strftime_now): another day gives other tokens, "
-            "and a run does not resume with them; many templates take a fixed one: "
-            "data.chat_kwargs={\"date_string\": \"26 Jul 2024\"}");
+        log_warn("the tokenizer's chat template writes today's date (strftime_now): the tokens differ every day, and a "
+                 "run cannot resume on another day; many templates take a fixed date: "
+                 "data.chat_kwargs={\"date_string\": \"26 Jul 2024\"}");
 done:
     tokenize_job_close(&job);
     chat_close(c);
     return rc;
 }
 
-/* Whole numbers of rows per block; what rounding leaves goes to the heaviest. */
+/* Whole numbers of rows per block; the file with the largest weight gets what rounding leaves. */
 static status share_out(files_source *s, const data_options *o) {
     double sum = 0;
     size_t heaviest = 0;
@@ -306,7 +305,7 @@ status files_open(source **out, const data_options *o, const tokenizer *t) {
     static const source_kind kind = {files_row, files_report, NULL, files_close, files_file_report};
     status rc = OK;
     files_source *s = mem_alloc(sizeof *s);
-    /* Padding is never trained on and never seen by a document: any id of the vocabulary serves. */
+    /* Padding is never trained on and never attended to: any id of the vocabulary works. */
     int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
     TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
@@ -356,7 +355,7 @@ uint64_t files_host_bytes_at_most(const data_options *o) {
                 total += file_bytes_at_most(o, entries[i].path, stamp.n_bytes);
         }
     }
-    error_clear(); /* what cannot be read is found out when it is opened */
+    error_clear(); /* files that cannot be read are reported when they are opened */
     file_list_free(entries, n);
     return total;
 }

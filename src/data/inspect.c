@@ -1,4 +1,4 @@
-/* inspect.c - records of the data's files one by one, with the tokens that training would see: for people to look at. */
+/* inspect.c - the records of data files one by one, with the tokens that training would see: for `ralo show`. */
 #include "data/source.h"
 
 #include <stdlib.h>
@@ -52,7 +52,7 @@ status data_visit_records(const data_options *o, bool prompts, uint64_t most, re
     size_t n = 0;
     if (!data_source_has_records(o))
         return ERR(ERR_INPUT,
-                   "data.source: found '%.200s', expected files of JSON lines: other sources have no records",
+                   "data.source: found '%.200s', expected files of JSON Lines: other sources have no records",
                    o->source);
     TRY(file_list_parse(o->source, &entries, &n));
     TRY_GOTO(rc, tokenizer_open(&s.t, o->tokenizer), done);

@@ -1,9 +1,9 @@
-/* loader.c - micro-batches made ahead of the step, on one thread of their own.
+/* loader.c - micro-batches prepared ahead of the step, on a thread of their own.
  *
- * A ring of three batches, all memory taken at loader_open: one is lent to the caller, the others are filled
- * meanwhile. Batch k of part p of n always holds rows first_row + (k n + p) * rows_per_batch and on, so the position is
- * a product, not a state: what was filled ahead but never handed out costs a resumed run nothing.
- * The thread sleeps when the ring is full and takes no signals: those belong to the thread that trains. */
+ * A ring of three batches, all allocated at loader_open: the caller holds one while the others are filled. Batch k
+ * of part p of n always holds rows first_row + (k n + p) * rows_per_batch and on, so the position is computed, not
+ * stored: batches that were filled but never used cost a resumed run nothing. The thread sleeps when the ring is
+ * full and blocks all signals, which belong to the training thread. */
 #include "data/source.h"
 
 #include <pthread.h>

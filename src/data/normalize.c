@@ -2,7 +2,7 @@
  *
  * Texts are mostly ASCII, which every normal form leaves alone; so the four forms touch only the stretches that are not,
  * each from the ASCII character before it (marks may belong to that) to the next one (which never composes with what
- * stands before it). utf8proc knows the decompositions and composes; the canonical order of marks is made here, because
+ * comes before it). utf8proc knows the decompositions and composes; the canonical order of marks is made here, because
  * its own exchange sort is quadratic: 100,000 marks in a row would take minutes.
  * Each step also follows how many leading bytes stem from the first character of the input; see `piece`. */
 #include "data/encode.h"
@@ -92,7 +92,7 @@ static size_t non_ascii_end(const char *text, size_t from, size_t length) {
     return from;
 }
 
-/* Only ASCII characters do not change with what stands before them. */
+/* Only ASCII characters do not change with what comes before them. */
 static void map_ascii(cut_list *cuts, const char *text, size_t length) {
     cut_mapper m = {.list = cuts};
     for (size_t i = 0; i < cuts->n; i++) {
@@ -102,7 +102,7 @@ static void map_ascii(cut_list *cuts, const char *text, size_t length) {
     cut_map_end(&m);
 }
 
-/* Where the last ASCII character stands, which marks behind the piece may change; 0: nowhere. */
+/* Where the last ASCII character stands, which marks after the piece may change; 0: nowhere. */
 static size_t last_ascii(const piece *p) {
     size_t at = p->length;
     while (at > 0 && (unsigned char)p->text[at - 1] & 0x80) at--;
@@ -133,7 +133,7 @@ static void to_normal_form(piece *p, normalizer_kind kind, strbuf *out, cut_list
     strbuf_add_bytes(out, p->text + from, p->length - from);
     free(points.c);
     /* What the first character became: everything before the next character that begins anew. Composition takes marks
-     * into the first character; decomposition makes more of it, which a step behind it may compose again. */
+     * into the first character; decomposition makes more of it, which a step after it may compose again. */
     if (p->n_start) {
         size_t n = MIN(MAX(p->n_start, first), p->length);
         strbuf alone;
@@ -249,7 +249,7 @@ static status replace(piece *p, const normalizer *self, matcher *m, size_t n_mos
         if (first) n_start = out->length;
         from = end;
         if (out->length > n_most) {
-            rc = ERR(ERR_INPUT, "%s: %s: a text grows beyond %zu bytes, expected at most 64 for each that it had",
+            rc = ERR(ERR_INPUT, "%s: %s: a text grows beyond %zu bytes, expected at most 64 for each byte of input",
                      pattern->file, pattern->where, n_most);
             break;
         }

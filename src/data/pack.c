@@ -37,7 +37,7 @@ static uint32_t pop(open_rows *o, uint32_t left) {
     return row;
 }
 
-/* The smallest set bit at or behind `from`; -1: none. */
+/* The smallest set bit at or after `from`; -1: none. */
 static int64_t next_bit(const uint64_t *words, size_t n_words, size_t from) {
     size_t w = from / 64;
     if (w >= n_words) return -1;

@@ -88,7 +88,7 @@ static status translate_escape(translator *t, bool in_class) {
     char c = peek(t, 1), named[] = "the escape \\?";
     named[sizeof named - 2] = c;
     bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (c == 0) return refuse(t, "a backslash with nothing behind it");
+    if (c == 0) return refuse(t, "a backslash with nothing after it");
     if (!is_letter || strchr("sSdDrntfae", c)) {
         copy(t, 1 + char_length(c));
     } else if (c == 'p' || c == 'P') {
@@ -390,7 +390,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
     return OK;
 }
 
-/* As Oniguruma's find_iter: an empty match right behind the last match does not count. */
+/* As Oniguruma's find_iter: an empty match right after the last match does not count. */
 status pattern_next(pattern_walk *w, size_t *start, size_t *end, bool *found) {
     for (;;) {
         *found = false;

@@ -2,7 +2,7 @@
  *
  * Every pre-tokenizer finds stretches that match and stretches between them, and a behavior says which belong together
  * or go away; that is done here once, in one pass, for all kinds. Each finished piece goes straight on to the next
- * pre-tokenizer and, behind the last one, to BPE.
+ * pre-tokenizer and, after the last one, to BPE.
  * ByteLevel as the last one (as nearly everywhere) does not write its characters out: BPE takes the bytes themselves. */
 #include "data/encode.h"
 
@@ -34,7 +34,7 @@ static status emit(splitter *s, size_t from, size_t to) {
     return OK;
 }
 
-/* The last piece of an open one: it may go on. */
+/* The last piece of an open one: it may continue. */
 static status emit_open(splitter *s, size_t from, size_t to) {
     if (from == to) return OK;
     piece p = piece_part(s->whole, from, to);
@@ -84,7 +84,7 @@ static status add_stretch(splitter *s, size_t from, size_t to, bool is_match) {
     return OK;
 }
 
-/* What stands behind the last match: [from, to) is not matched, and of an open piece nothing behind it is known. */
+/* What stands after the last match: [from, to) is not matched, and of an open piece nothing after it is known. */
 static status finish(splitter *s, size_t from, size_t to) {
     if (!s->whole->open) {
         if (from != to) TRY(add_stretch(s, from, to, false));

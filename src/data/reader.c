@@ -1,9 +1,9 @@
-/* reader.c - read a file once, in order, and notice when it is not the same file at the end.
+/* reader.c - read a file once, in order, and detect changes during reading.
  *
- * A buffer grows to the longest line or block that was asked for and no further. A line over the limit is passed over
- * without being kept, so a file of one endless line costs time and no memory.
- * Size, times and inode are compared before and after, both of the open file and of what its name stands for now: an
- * editor that writes in place changes the first, one that renames a new file over the name changes the second. */
+ * A buffer grows to the longest line or block that was requested and no further. A line over the limit is skipped
+ * without being kept, so a file of one endless line costs time and no memory. Size, times and inode are compared
+ * before and after, both of the open file and of its name: an editor that writes in place changes the first, one
+ * that renames a new file over the name changes the second. */
 #include "data/reader.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ bool file_stamp_equal(const file_stamp *a, const file_stamp *b) {
 
 /* ---- the buffer ---------------------------------------------------------------------------------------------- */
 
-/* One read behind what is buffered; at_end when there was nothing. */
+/* One read after what is buffered; at_end when there was nothing. */
 static status fill(reader *r) {
     if (r->begin > 0) {
         memmove(r->buffer, r->buffer + r->begin, r->end - r->begin);
@@ -51,7 +51,7 @@ static status fill(reader *r) {
     if (r->capacity - r->end < READ_BYTES) {
         size_t grown = MAX(r->capacity * 2, (size_t)2 * READ_BYTES);
         char *more = realloc(r->buffer, grown);
-        if (!more) return ERR(ERR_FIT, "read %s: no memory for a line or block of %zu bytes", r->path, grown);
+        if (!more) return ERR(ERR_FIT, "read %s: not enough memory for a line or block of %zu bytes", r->path, grown);
         r->buffer = more;
         r->capacity = grown;
     }
@@ -130,7 +130,7 @@ status reader_peek(reader *r, size_t wanted, span *out) {
 /* ---- lines --------------------------------------------------------------------------------------------------- */
 
 /* Drops bytes up to the end of the line; their number is the line's length. */
-static status pass_over(reader *r, uint64_t *n_bytes) {
+static status skip_rest_of_line(reader *r, uint64_t *n_bytes) {
     for (;;) {
         const char *stop = memchr(r->buffer + r->begin, '\n', r->end - r->begin);
         size_t n = stop ? (size_t)(stop - (r->buffer + r->begin)) : r->end - r->begin;
@@ -157,7 +157,7 @@ status reader_line(reader *r, uint64_t max_line, line *out, bool *found) {
     out->number = ++r->n_lines;
     if (n > max_line) {
         out->too_long = true;
-        return pass_over(r, &out->n_bytes);
+        return skip_rest_of_line(r, &out->n_bytes);
     }
     out->n_bytes = n;
     out->text = (span){r->buffer + r->begin, n};

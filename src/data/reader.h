@@ -1,8 +1,8 @@
 #pragma once
-/* reader.h - private to data: a file of someone else, read once from front to back, in lines or in blocks.
+/* reader.h - private to data: a file from outside, read once from front to back, in lines or in blocks.
  *
- * Memory holds what was asked for, not the file. What was read is hashed on the way, and reader_finish says whether the
- * file is still the one that was opened: rows made of half an old and half a new file would be nobody's data. */
+ * Memory holds what was requested, not the file. The content is hashed while reading, and reader_finish tells
+ * whether the file is still the one that was opened: rows from half an old and half a new file must not be used. */
 #include "format/format.h"
 
 /* What tells one state of a file from another without reading it. */
@@ -27,10 +27,10 @@ typedef struct reader {
     size_t begin, end, capacity; /* of what is buffered */
     uint64_t offset;             /* in the file, of buffer[begin] */
     uint64_t n_lines;            /* handed out */
-    bool at_end;                 /* the file has nothing behind the buffer */
+    bool at_end;                 /* the file has nothing after the buffer */
     struct XXH3_state_s *hash;
 } reader;
-status reader_open(reader *r, const char *path); /* a byte order mark at the beginning is passed over */
+status reader_open(reader *r, const char *path); /* a byte order mark at the beginning is skipped */
 void reader_close(reader *r);
 /* The whole file was read: is it still the file that was opened? Its hash covers every byte. */
 status reader_finish(reader *r, hash128 *out);

@@ -1,9 +1,10 @@
-/* records.c - JSON lines to records, with an error for every line that is none.
+/* records.c - parse JSON Lines to records, with an error for every invalid line.
  *
- * records_open walks the file once and keeps where each good record lies, sixteen bytes each; records_get reads that
- * line again. So a file of any size can be asked for record i, and a bad line 12,345 is known at the start, not after
- * an hour. jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: where one is beyond 64
- * bits all numbers of its line are read as reals, and a template that would print one refuses the record. */
+ * records_open reads the file once and stores the position of each good record, sixteen bytes each; records_get
+ * reads that line again. So record i of a file of any size can be read, and a bad line 12,345 is reported at the
+ * start, not after an hour. jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: if
+ * one is beyond 64 bits all numbers of its line are read as reals, and a template that would print one refuses the
+ * record. */
 #include "data/records.h"
 #include "data/reader.h"
 
@@ -59,13 +60,12 @@ static turn_style messages_under(const char *key) {
     return t;
 }
 
-static bool is_nothing(const json_t *v) {
+static bool is_empty_value(const json_t *v) {
     return !v || json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0) ||
            (json_is_string(v) && json_string_length(v) == 0);
 }
 
-/* What a turn may say beside its text. The content beside tool_calls is often null: this is the reason, so it is looked
- * at first. */
+/* Keys of a turn besides its text. The content beside tool_calls is often null, so these are checked first. */
 static const struct {
     const char *key, *expected;
 } beyond_text[] = {{"tool_calls", "plain text turns only"},
@@ -78,7 +78,7 @@ static const struct {
 
 static const char *find_beyond_text(const json_t *m) {
     for (size_t i = 0; i < ARRAY_LENGTH(beyond_text) - 2; i++)
-        if (!is_nothing(json_object_get(m, beyond_text[i].key))) return beyond_text[i].key;
+        if (!is_empty_value(json_object_get(m, beyond_text[i].key))) return beyond_text[i].key;
     return NULL;
 }
 
@@ -91,12 +91,12 @@ static const char *expected_instead(const char *key) {
 /* OpenAI's files leave a turn of the assistant out of the loss with "weight": 0. */
 static status refuse_weight(const json_t *m, const turn_style *t, size_t index, place at) {
     const json_t *weight = json_object_get(m, "weight");
-    if (is_nothing(weight) || json_is_true(weight) || json_number_value(weight) == 1) return OK;
+    if (is_empty_value(weight) || json_is_true(weight) || json_number_value(weight) == 1) return OK;
     char number[32] = "";
     if (json_is_number(weight)) snprintf(number, sizeof number, "%g", json_number_value(weight));
     return ERR(ERR_INPUT,
                "%s:%llu: %.100s[%zu]: found weight %s, expected 1 or none: every turn of the assistant is trained on; "
-               "what is context only stands in a list 'prompt' before a list 'completion'" SKIP_HINT,
+               "put turns that are only context in a list 'prompt' before a list 'completion'" SKIP_HINT,
                at.path, at.line, t->list, index, *number ? number : kind_of(weight));
 }
 
@@ -128,7 +128,7 @@ static status read_content(const json_t *content, const turn_style *t, size_t in
         out->content = span_of(content);
         return OK;
     }
-    if (is_nothing(content) && !json_is_array(content) && out->beyond) return OK;
+    if (is_empty_value(content) && !json_is_array(content) && out->beyond) return OK;
     if (!json_is_array(content))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s, expected a string" SKIP_HINT, at.path, at.line,
                    t->list, index, t->content, kind_of(content));
@@ -162,7 +162,7 @@ static status read_message(record_parser *p, json_t *m, const turn_style *t, siz
     if (!out->beyond && out->role == TURN_OTHER) out->beyond = "role";
     bool says_more = out->beyond != NULL;
     TRY(read_content(content, t, index, at, out));
-    if (out->role == TURN_ASSISTANT && is_nothing(content) && !says_more)
+    if (out->role == TURN_ASSISTANT && is_empty_value(content) && !says_more)
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found an empty answer of the assistant, expected text" SKIP_HINT,
                    at.path, at.line, t->list, index);
     if (out->role == TURN_ASSISTANT) TRY(refuse_weight(m, t, index, at));
@@ -211,8 +211,8 @@ static status read_tools(record_parser *p, place at, data_record *out) {
     return OK;
 }
 
-/* Variables of the template that are none of its messages: "enable_thinking". Those that ralo sets are not theirs: a
- * record must not name the token that ends a turn. */
+/* Variables of the template, such as "enable_thinking". Variables that ralo sets are not allowed: a record must not
+ * change the token that ends a turn. */
 static status read_template_kwargs(record_parser *p, place at, data_record *out) {
     json_t *kwargs = json_object_get(p->root, "chat_template_kwargs");
     if (!kwargs || json_is_null(kwargs)) return OK;
@@ -294,19 +294,19 @@ static status read_instruction(record_parser *p, const json_t *root, const recor
     return OK;
 }
 
-/* What was chosen can be learned from, where its keys are said. */
+/* The chosen answer can be trained on, if its keys are given. */
 static status refuse_preference(const json_t *root, place at) {
     const json_t *prompt = json_object_get(root, "prompt"), *chosen = json_object_get(root, "chosen");
-    const char *way = json_is_array(chosen)
-                          ? "write each whole conversation as messages (jq -c '{messages: .chosen}' IN >OUT)"
-                          : "write it as text (jq -c '{text: .chosen}' IN >OUT)";
+    const char *advice = json_is_array(chosen)
+                             ? "write each whole conversation as messages (jq -c '{messages: .chosen}' IN >OUT)"
+                             : "write it as text (jq -c '{text: .chosen}' IN >OUT)";
     if (prompt && json_is_array(prompt) == json_is_array(chosen))
-        way = "set data.prompt_column=prompt and data.response_column=chosen";
+        advice = "set data.prompt_column=prompt and data.response_column=chosen";
     return ERR(
         ERR_INPUT,
         "%s:%llu: found a preference (chosen and rejected), expected one answer: training is supervised; to learn "
         "what was chosen, %s" SKIP_HINT,
-        at.path, at.line, way);
+        at.path, at.line, advice);
 }
 
 static status unknown_shape(const json_t *root, place at) {
@@ -327,19 +327,19 @@ static status unknown_shape(const json_t *root, place at) {
     return rc;
 }
 
-/* What other programs put before a conversation from a key of its own. A system turn says it already. */
+/* Keys that other programs turn into the first turn of a conversation. A system turn makes them redundant. */
 static status refuse_beside_record(const json_t *root, const data_record *r, place at) {
     static const char *const keys[] = {"history", "system", "system_prompt"};
     bool turns = r->kind == RECORD_MESSAGES, told = turns && r->messages[0].role == TURN_SYSTEM;
     for (size_t i = 0; i < ARRAY_LENGTH(keys) && r->kind != RECORD_TEXT; i++) {
         if (told && str_starts_with(keys[i], "system")) continue;
         const json_t *v = json_object_get(root, keys[i]);
-        if (is_nothing(v) || !(json_is_string(v) || json_is_array(v))) continue;
+        if (is_empty_value(v) || !(json_is_string(v) || json_is_array(v))) continue;
         return ERR(ERR_INPUT,
-                   "%s:%llu: key '%s': found %s, which would be left out, expected %s (jq -c 'del(.%s)' takes the key "
-                   "away)" SKIP_HINT,
+                   "%s:%llu: key '%s': found %s, which would be ignored, expected %s (jq -c 'del(.%s)' removes the "
+                   "key)" SKIP_HINT,
                    at.path, at.line, keys[i], kind_of(v),
-                   turns ? "it as the first turn of the conversation"
+                   turns ? "it to be the first turn of the conversation"
                          : "messages that begin with it, or data.prompt_column and data.response_column, which name "
                            "all that is read",
                    keys[i]);
@@ -394,9 +394,10 @@ static status load_line(record_parser *p, const char *text, size_t n_bytes, plac
     *has_rounded_numbers = !p->root && json_error_code(&error) == json_error_numeric_overflow;
     if (*has_rounded_numbers) p->root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (p->root) return OK;
-    return ERR(ERR_INPUT,
-               "%s:%llu: found what is no JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
-               at.path, at.line, error.position, error.text);
+    return ERR(
+        ERR_INPUT,
+        "%s:%llu: found text that is not JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
+        at.path, at.line, error.position, error.text);
 }
 
 status record_parse(record_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t number,
@@ -455,8 +456,8 @@ status record_check_plain(const data_record *r) {
     if (r->tools && json_array_size(r->tools) > 0)
         return ERR(ERR_INPUT,
                    "%s:%llu: key 'tools': found a list, expected conversations without tools: only a model's own chat "
-                   "template writes them (data.chat=auto with a tokenizer that has one; jq -c 'del(.tools)' takes the "
-                   "key away, where the turns say all)" SKIP_HINT,
+                   "template writes them (data.chat=auto with a tokenizer that has one; jq -c 'del(.tools)' removes "
+                   "the key, if the turns contain everything)" SKIP_HINT,
                    at.path, at.line);
     if (r->template_kwargs && json_object_size(r->template_kwargs) > 0)
         return ERR(ERR_INPUT,
@@ -496,7 +497,7 @@ void record_skips_add(record_skips *s) {
         const char *m = error_message(), *hint = strstr(m, SKIP_HINT);
         log_warn("%.*s; left out", hint ? (int)(hint - m) : (int)strlen(m), m);
     }
-    if (s->n == NAMED_SKIPS) log_warn("more records are left out; the total is in the counts of the data");
+    if (s->n == NAMED_SKIPS) log_warn("more records are skipped; the data line shows the total");
     s->n++;
     error_clear();
 }
@@ -542,7 +543,7 @@ static status index_file(records *r, reader *in) {
     }
     TRY(reader_finish(in, NULL));
     if (r->n == 0)
-        return ERR(ERR_INPUT, "%s: found no record (%llu lines were left out), expected JSON objects, one on each line",
+        return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
                    r->path, (unsigned long long)r->skips.n);
     return OK;
 }
@@ -558,7 +559,7 @@ status records_open(records **out, const char *path, const record_options *o) {
     r->options = *o;
     r->fd = -1;
     if (!in.stamp.is_regular)
-        TRY_GOTO(rc, ERR(ERR_INPUT, "%s: found a pipe or device, expected a file: records are read by number", path),
+        TRY_GOTO(rc, ERR(ERR_INPUT, "%s: found a pipe or device, expected a file: records are read in any order", path),
                  fail);
     TRY_GOTO(rc, index_file(r, &in), fail);
     r->stamp = in.stamp;

@@ -1,5 +1,5 @@
 #pragma once
-/* records.h - files of JSON lines as records: a text, a prompt with its response, or a conversation.
+/* records.h - files of JSON Lines as records: a text, a prompt with its response, or a conversation.
  *
  * One JSON object per line. The shape of a record is told by its keys:
  *     {"text"}   {"prompt", "completion"}   {"question", "answer"}   {"instruction", "input" (may be absent), "output"}
@@ -9,13 +9,13 @@
  * Beside turns may stand `tools` (a list, or a string that holds one) and `chat_template_kwargs` (an object), as TRL has
  * them; a turn may have any role and hold tool calls, thoughts and other keys. A chat template gets all of it as it is;
  * the built-in formats write system, user and assistant with their text and refuse the rest (record_check_plain).
- * Other keys are passed over; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
+ * Other keys are skipped; empty lines too. Line ends may be "\n" or "\r\n", a byte order mark may stand first.
  *
  * Promises
  *   - A record that is handed out is whole: every string is UTF-8, no response is empty (see may_lack_response), a role
  *     is a plain word.
  *   - Every other line is an error that names file:line, what was found and what was expected (RECORDS_STOP), or is
- *     counted, and the first few are named in the log (RECORDS_SKIP). Nothing is guessed and nothing is passed over
+ *     counted, and the first few are named in the log (RECORDS_SKIP). Nothing is guessed and nothing is skipped
  *     silently.
  *   - A file that changes after it was opened is an error.
  *
@@ -56,7 +56,7 @@ typedef struct data_record {
     uint64_t line;
     span text;                      /* RECORD_TEXT */
     span prompt, response;          /* RECORD_PAIR */
-    const record_message *messages; /* RECORD_MESSAGES: at least one of them, behind n_context, is the assistant's */
+    const record_message *messages; /* RECORD_MESSAGES: at least one of them, after n_context, is the assistant's */
     size_t n_messages;
     size_t n_context; /* that many come first and are the prompt: what the assistant says in them is no response */
     /* What a template gets: the turns as JSON objects with "role" and "content" (RECORD_MESSAGES), and what stands beside
@@ -95,7 +95,7 @@ status record_options_check(const record_options *o);
 status record_too_long(const char *path, uint64_t line, uint64_t n_bytes, const record_options *o); /* the error */
 bool record_line_is_empty(const char *text, size_t n_bytes); /* nothing but spaces: no record, no mistake */
 
-/* What was left out, with the first few by name. */
+/* Counts what was skipped, and reports the first few. */
 typedef struct record_skips {
     uint64_t n;
 } record_skips;

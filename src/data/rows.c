@@ -1,8 +1,8 @@
-/* rows.c - which tokens stand in row i.
+/* rows.c - which tokens are in row i.
  *
- * A stretch of n tokens needs rows for the n - 1 that have a target; the last one may be a target only. So no row is
- * left with nothing to learn from, and every token but the first of each document is trained on exactly once per epoch.
- * An epoch visits the rows in the order of a seeded permutation, another one every epoch. */
+ * A stretch of n tokens needs rows for the n - 1 that have a target; the last one may be only a target. So every row
+ * has something to learn from, and every token but the first of each document is trained on exactly once per epoch.
+ * An epoch visits the rows in the order of a seeded permutation, a different one every epoch. */
 #include "data/rows.h"
 
 #include <stdlib.h>
@@ -118,7 +118,7 @@ static void lay_out_texts(row_space *r) {
 
 /* Trained tokens of a record that a row can hold: its first T tokens and one more as a target. */
 static uint64_t trained_within(const document *d, uint64_t n_trained, uint64_t T) {
-    if (d->n <= T + 1) return n_trained - trained_at(d, 0); /* nothing stands before the first token */
+    if (d->n <= T + 1) return n_trained - trained_at(d, 0); /* nothing comes before the first token */
     n_trained = 0;
     for (uint64_t i = 1; i <= T; i++) n_trained += trained_at(d, i);
     return n_trained;
@@ -165,7 +165,7 @@ status row_space_lay_out(row_space *r) {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-/* Tokens of a document from `offset` on into the row at place `at`; returns the place behind them. */
+/* Tokens of a document from `offset` on into the row at place `at`; returns the place after them. */
 static int64_t fill_document(const row_space *r, const document *d, uint64_t offset, int64_t at, int32_t *tokens,
                              int32_t *targets, int32_t *doc) {
     int64_t start = at;

@@ -1,9 +1,9 @@
 #pragma once
 /* rows.h - private to data: the documents of some files laid out in rows.
  *
- * Text is one stream: its documents stand one behind the other, a row takes the next T tokens, and a document that is
- * longer goes on in the next row. Records with a prompt stand in one row each as a whole: an answer without its question
- * would teach nothing. A record longer than a row loses its end. */
+ * Text is one stream: documents follow each other, a row takes the next T tokens, and a document that is longer
+ * continues in the next row. A record with a prompt is always in one row: an answer without its question would teach
+ * nothing. A record longer than a row is cut at its end. */
 #include "data/source.h"
 #include "data/store.h"
 
@@ -33,7 +33,7 @@ typedef struct row_space {
 } row_space;
 void row_space_init(row_space *r, int64_t T, bool pack, int32_t eos, uint64_t order_key);
 void row_space_fini(row_space *r);
-void row_space_add(row_space *r, segment s); /* empty ones are passed over */
+void row_space_add(row_space *r, segment s); /* empty ones are skipped */
 status row_space_lay_out(row_space *r);      /* after the last segment; counts into their reports */
 /* Row `index`, counting on through shuffled epochs; returns the first place that holds no token. */
 int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);

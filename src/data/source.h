@@ -36,12 +36,12 @@ typedef struct file_entry {
     char *path;
     double weight; /* 0: none was given */
 } file_entry;
-/* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character behind it as it is. All have weights or none has. */
-bool data_is_record_file(const data_options *o, const char *path); /* does it hold JSON lines? */
+/* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character after it as it is. All have weights or none has. */
+bool data_is_record_file(const data_options *o, const char *path); /* does it hold JSON Lines? */
 status file_list_parse(const char *source, file_entry **out, size_t *n);
 void file_list_free(file_entry *entries, size_t n);
 
-int32_t chat_document_bos(const chat *c); /* what stands before a document; -1: nothing */
+int32_t chat_document_bos(const chat *c); /* what comes before a document; -1: nothing */
 
 /* Whole documents to rows of T places: best fit, largest first, so that rows are nearly full. */
 typedef struct row_packing {

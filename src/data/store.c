@@ -26,15 +26,15 @@ void store_close(token_store *s) {
     *s = (token_store){0};
 }
 
-static status no_room(uint64_t n_bytes) {
+static status no_memory_error(uint64_t n_bytes) {
     char shown[32];
     return ERR(ERR_FIT, "data: no memory for %s of tokens; set data.cache to a directory to keep them on disk",
                str_format_bytes(shown, n_bytes));
 }
 
-/* How far a buffer that holds n_bytes may grow. Asked for large ones only: the system promises more than it has, and ends
- * the process that takes it at its word. A sixteenth of what is free is left to others. */
-static uint64_t room_for(uint64_t n_bytes, uint64_t wanted) {
+/* How far a buffer of n_bytes may grow. Checked for large ones only: the system promises more memory than it has and
+ * kills the process that uses it. A sixteenth of the free memory is left to others. */
+static uint64_t growth_limit(uint64_t n_bytes, uint64_t wanted) {
     if (wanted < LARGE_BYTES) return wanted;
     sys_info machine;
     sys_info_get(&machine);
@@ -47,9 +47,9 @@ status store_builder_open(store_builder *b, token_store *s, uint32_t width, cach
     b->hash = XXH3_createState();
     ASSERT(b->hash && XXH3_128bits_reset(b->hash) == XXH_OK);
     b->capacity = slot ? WRITE_BYTES : (size_t)n_bytes_hint;
-    if (b->capacity > room_for(0, b->capacity)) return no_room(b->capacity);
+    if (b->capacity > growth_limit(0, b->capacity)) return no_memory_error(b->capacity);
     b->bytes = malloc(MAX(b->capacity, 1));
-    if (!b->bytes) return no_room(b->capacity);
+    if (!b->bytes) return no_memory_error(b->capacity);
     return OK;
 }
 
@@ -72,10 +72,10 @@ static status reserve(store_builder *b, size_t n) {
     if (b->slot && b->n_bytes + n > b->capacity) TRY(flush(b));
     if (b->n_bytes + n <= b->capacity) return OK;
     size_t grown = MAX(b->capacity + b->capacity / 2, b->n_bytes + n);
-    grown = (size_t)MIN((uint64_t)grown, room_for(b->n_bytes, grown));
-    if (grown < b->n_bytes + n) return no_room(b->n_bytes + n);
+    grown = (size_t)MIN((uint64_t)grown, growth_limit(b->n_bytes, grown));
+    if (grown < b->n_bytes + n) return no_memory_error(b->n_bytes + n);
     unsigned char *more = realloc(b->bytes, grown);
-    if (!more) return no_room(grown);
+    if (!more) return no_memory_error(grown);
     b->bytes = more;
     b->capacity = grown;
     return OK;

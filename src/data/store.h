@@ -1,7 +1,7 @@
 #pragma once
 /* store.h - private to data: the tokens of one file, in memory or mapped from the token cache.
  *
- * Tokens lie one behind the other, with the end of each document. They have 1 byte where bytes are the tokens and the
+ * Tokens lie one after the other, with the end of each document. They have 1 byte where bytes are the tokens and the
  * file is text, else 2 where the vocabulary fits, else 4; of 2 and 4 bytes the highest bit says "not trained on".
  * A store is built front to back by a builder, which keeps what it is given in memory or writes it to the cache. */
 #include "data/data.h"
@@ -61,8 +61,8 @@ typedef struct cache_slot {
 bool cache_directory(const char *setting, strbuf *out);
 void cache_slot_init(cache_slot *c, const char *directory, hash128 key);
 void cache_slot_fini(cache_slot *c); /* what was begun and not committed is removed */
-/* Fills the store when the slot holds what this file gives today. A slot that does not is named in the log, if it is
- * damaged or foreign. strict: stores from which records were left out do not count. */
+/* Fills the store if the slot holds the tokens of this file as it is now. A damaged or foreign slot is named in the
+ * log. strict: stores with skipped records do not count. */
 status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, int64_t vocab, bool strict,
                   token_store *out, bool *found);
 status cache_begin(cache_slot *c);
@@ -102,8 +102,8 @@ typedef struct tokenize_job {
     hash128 identity;     /* of tokenizer and options */
     size_t block_bytes;   /* of text that is encoded at once */
     size_t overlap_bytes; /* of text around the end of a block, in which it is looked for */
-    double say_every_s;   /* a file that takes longer says so often how far it is ... */
-    double said_s;        /* ... last, or when it was begun */
+    double report_every_s; /* a file that takes longer says so often how far it is ... */
+    double reported_s;     /* ... last, or when it was begun */
 } tokenize_job;
 status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer *t, const chat *c);
 void tokenize_job_close(tokenize_job *j);

@@ -56,7 +56,7 @@ static bool is_asked(size_t run) {
 }
 
 /* All characters that the table has in a class, one after the other: what is not of PCRE2's class differs. */
-static void ask(const char *class, bool (*has)(size_t run, size_t which), size_t which, strbuf *text) {
+static void compare_class(const char *class, bool (*has)(size_t run, size_t which), size_t which, strbuf *text) {
     char expression[64];
     int code;
     PCRE2_SIZE at;
@@ -99,10 +99,10 @@ static void find_differing(void) {
     strbuf text;
     strbuf_init(&text);
     add_differing(MONGOLIAN_SEPARATOR);
-    for (size_t k = 0; k < UNICODE_CATEGORIES; k++) ask(unicode_categories[k], has_category, k, &text);
+    for (size_t k = 0; k < UNICODE_CATEGORIES; k++) compare_class(unicode_categories[k], has_category, k, &text);
     for (size_t k = 0; k < n_unicode_scripts; k++) {
         snprintf(name, sizeof name, "sc:%s", unicode_scripts[k]);
-        ask(name, has_script, k, &text);
+        compare_class(name, has_script, k, &text);
     }
     strbuf_fini(&text);
     qsort(differing, n_differing, sizeof *differing, by_first);
@@ -155,7 +155,7 @@ static size_t find_named(const char *text, size_t length, int32_t **out) {
 }
 
 /* Do the two stand alike to every range that can be made of the characters named? */
-static bool stand_alike(int32_t a, int32_t b, const int32_t *named, size_t n_named) {
+static bool same_side_of_all(int32_t a, int32_t b, const int32_t *named, size_t n_named) {
     int32_t low = MIN(a, b), high = MAX(a, b);
     for (size_t i = 0; i < n_named; i++)
         if (low <= named[i] && named[i] <= high) return false;
@@ -180,7 +180,7 @@ static int32_t find_substitute(int32_t c, bool same_script, const int32_t *named
         if (utf8_length(first) != n_bytes || utf8_length(last) != n_bytes) continue;
         for (int32_t s = first; s <= last; s++) {
             if (!may_stand_in(s)) continue;
-            if (stand_alike(c, s, named, n_named)) return s;
+            if (same_side_of_all(c, s, named, n_named)) return s;
             if (second == c) second = s;
         }
     }
@@ -227,7 +227,7 @@ static int32_t substitute_of(const substitutes *s, int32_t c) {
     return c;
 }
 
-/* The next character at or behind `at` that PCRE2 classes otherwise; length: none. */
+/* The next character at or after `at` that PCRE2 classes otherwise; length: none. */
 static size_t next_differing(const char *text, size_t at, size_t length) {
     while (at < length) {
         uint64_t eight;

@@ -1,6 +1,6 @@
 /* tokenize.c - one file through the tokenizer into its store, in pieces, on all threads.
  *
- * JSON lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
+ * JSON Lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
  * of the lines, so neither the tokens nor the first error depend on the threads.
  * Text: blocks that together give the ids of the whole; see blocks.c. */
 #include "data/source.h"
@@ -30,7 +30,7 @@ static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_sta
     return OK;
 }
 
-enum { ENCODER_VERSION = 3 }; /* one more when the same text gives other ids than before: kept tokens are made anew */
+enum { ENCODER_VERSION = 3 }; /* increase when ids change: cached tokens are then built again */
 
 /* What changes tokens: this code, the tokenizer's file, its specials, the chat format, what is read of a record. */
 static status hash_identity(tokenize_job *j) {
@@ -61,7 +61,7 @@ status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer
                         .chat = c,
                         .block_bytes = BLOCK_BYTES,
                         .overlap_bytes = OVERLAP_BYTES,
-                        .say_every_s = SAY_EVERY_S};
+                        .report_every_s = SAY_EVERY_S};
     strbuf_init(&j->cache_directory);
     j->cache_is_auto = o->cache && strcmp(o->cache, "auto") == 0;
     cache_directory(o->cache, &j->cache_directory);
@@ -77,11 +77,11 @@ static status open_threads(tokenize_job *j) {
     return j->threads ? OK : pool_open(&j->threads, j->options->n_threads, false);
 }
 
-/* Large files take minutes, once: whoever waits is told for what. */
+/* Large files take minutes, once: print what the time is spent on. */
 void tokenize_say_how_far(tokenize_job *j, const reader *in) {
     char done[32], all[32];
-    if (clock_s() - j->said_s < j->say_every_s) return;
-    j->said_s = clock_s();
+    if (clock_s() - j->reported_s < j->report_every_s) return;
+    j->reported_s = clock_s();
     str_format_bytes(done, in->offset);
     if (in->stamp.is_regular && in->stamp.n_bytes > 0)
         log_info("tokenizing %s: %.0f %%, %s of %s", in->path, 100 * (double)in->offset / (double)in->stamp.n_bytes,
@@ -89,7 +89,7 @@ void tokenize_say_how_far(tokenize_job *j, const reader *in) {
     else log_info("tokenizing %s: %s", in->path, done);
 }
 
-/* ---- JSON lines ---------------------------------------------------------------------------------------------- */
+/* ---- JSON Lines ---------------------------------------------------------------------------------------------- */
 
 typedef struct batch_line {
     size_t offset, length; /* in the batch's text */
@@ -157,15 +157,16 @@ static status check_kind(const line_batch *b, const batch_line *l, const token_s
                s->has_prompts ? "with a prompt" : "without");
 }
 
-/* A model that was shown no end writes on until it is cut. */
+/* A model that never saw an end token generates until it is cut. */
 static status check_end(const line_batch *b, const batch_line *l) {
     const data_options *o = b->job->options;
     int32_t end = l->has_prompt ? chat_end_of_turn(b->job->chat) : tokenizer_eos(b->job->tokenizer);
     if (end >= 0 || (o->eos_token && strcmp(o->eos_token, "none") == 0)) return OK;
-    return ERR(ERR_INPUT,
-               "%s: no token ends its records: %s names none (eos_token in a tokenizer_config.json beside it) and has "
-               "none of the usual names; give data.eos_token=TEXT, a token of it, or none to train without an end",
-               b->path, o->tokenizer);
+    return ERR(
+        ERR_INPUT,
+        "%s: there is no end-of-text token for its records: %s names none (eos_token in a tokenizer_config.json beside "
+        "it) and has none of the usual ones; set data.eos_token to one of its tokens, or to none to train without",
+        b->path, o->tokenizer);
 }
 
 static status take_line(line_batch *b, batch_line *l, store_builder *out) {
@@ -213,7 +214,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
     }
     out->store->n_skipped = skips.n;
     if (out->store->n_documents == 0)
-        rc = ERR(ERR_INPUT, "%s: found no record (%llu lines were left out), expected JSON objects, one on each line",
+        rc = ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
                  in->path, (unsigned long long)skips.n);
 done:
     free_lines(&b, 0);
@@ -252,10 +253,10 @@ static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
 
 /* ---- a file -------------------------------------------------------------------------------------------------- */
 
-/* As bytes any file is text, so that a compressed one or a table of columns would be trained on without a word. */
+/* As bytes any file is text, so a compressed or columnar file would be trained on without a warning. */
 static status refuse_packed(const tokenize_job *j, reader *in, bool is_text) {
     static const struct {
-        const char *magic, *name, *way;
+        const char *magic, *name, *advice;
         size_t n_bytes;
     } kinds[] = {
         {"\x1f\x8b", "gzip", "unpack it (gzip -dk FILE)", 2},
@@ -265,15 +266,15 @@ static status refuse_packed(const tokenize_job *j, reader *in, bool is_text) {
          "xz", "unpack it (xz -dk FILE)", 6},
         {"BZh91AY&SY", "bzip2", "unpack it (bzip2 -dk FILE)", 10},
         {"PK\x03\x04", "zip", "unpack it (unzip FILE)", 4},
-        {"PAR1\x15", "Parquet", "write its rows as JSON lines (pandas: read_parquet, to_json with lines=True)", 5},
-        {"ARROW1", "Arrow", "write its rows as JSON lines (pandas: read_feather, to_json with lines=True)", 6}};
+        {"PAR1\x15", "Parquet", "write its rows as JSON Lines (pandas: read_parquet, to_json with lines=True)", 5},
+        {"ARROW1", "Arrow", "write its rows as JSON Lines (pandas: read_feather, to_json with lines=True)", 6}};
     span head;
     TRY(reader_peek(in, 16, &head));
     if (is_text && j->options->format == FORMAT_TEXT) return OK;
     for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++)
         if (head.length >= kinds[i].n_bytes && memcmp(head.text, kinds[i].magic, kinds[i].n_bytes) == 0)
-            return ERR(ERR_INPUT, "%s: found a file of %s, expected text or JSON lines; %s%s", in->path, kinds[i].name,
-                       kinds[i].way, is_text ? ", or train on its bytes as they are with data.format=text" : "");
+            return ERR(ERR_INPUT, "%s: found a file of %s, expected text or JSON Lines; %s%s", in->path, kinds[i].name,
+                       kinds[i].advice, is_text ? ", or train on its bytes as they are with data.format=text" : "");
     return OK;
 }
 
@@ -284,7 +285,7 @@ static status build(tokenize_job *j, const char *path, bool is_text, cache_slot 
     store_builder b = {0};
     uint32_t width = store_width(j->tokenizer, is_text);
     TRY(reader_open(&in, path));
-    j->said_s = clock_s();
+    j->reported_s = clock_s();
     TRY_GOTO(rc, refuse_packed(j, &in, is_text), done);
     TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
     TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);
@@ -334,14 +335,14 @@ static bool is_worth_keeping(const tokenize_job *j, bool is_text) {
     return j->cache_directory.length > 0 && !(j->cache_is_auto && is_text && tokenizer_is_byte(j->tokenizer));
 }
 
-/* Whoever names a data set of a hub, or a pattern, is told what is read here. */
+/* Users who give the name of a data set of a hub, or a pattern, are told what can be read. */
 static status check_is_file(const char *path) {
     struct stat s;
     if (stat(path, &s) != 0)
         return ERR(ERR_IO,
-                   "data.source: found no file %s (%s), expected builtin:... or files that are here, separated by "
+                   "data.source: found no file %s (%s), expected builtin:... or existing files, separated by "
                    "commas (one in a name is \\,); "
-                   "a data set of a hub is downloaded first, as JSON lines",
+                   "download a data set of a hub first, as JSON Lines",
                    path, strerror(errno));
     if (S_ISDIR(s.st_mode))
         return ERR(ERR_INPUT, "data.source: found a directory, %s, expected its files, separated by commas", path);

@@ -36,7 +36,8 @@ static status special_from_config(const tokenizer *t, const json_t *config, cons
     if (!text) return ERR(ERR_INPUT, "%s: %s: found neither a string nor null, expected one of them", path, key);
     *out = tokenizer_special(t, text);
     if (*out < 0)
-        return ERR(ERR_INPUT, "%s: %s: found '%.200s', which is no token of %s", path, key, text, t->file->file.path);
+        return ERR(ERR_INPUT, "%s: %s: found '%.200s', which is not a token of %s", path, key, text,
+                   t->file->file.path);
     return OK;
 }
 
@@ -92,7 +93,7 @@ static status find_specials(tokenizer *t) {
     bool has_config;
     TRY(read_config(t, &has_config));
     if (t->eos < 0) t->eos = first_known(t, eos);
-    if (t->bos < 0 && !has_config) t->bos = first_known(t, bos); /* a config without one means that there is none */
+    if (t->bos < 0 && !has_config) t->bos = first_known(t, bos); /* a config without eos_token: there is none */
     return OK;
 }
 
@@ -103,7 +104,7 @@ status tokenizer_set_eos(tokenizer *t, const char *text) {
                    text, TOKEN_EOS);
     t->eos = strcmp(text, "none") == 0 ? -1 : tokenizer_special(t, text);
     if (t->eos < 0 && strcmp(text, "none") != 0)
-        return ERR(ERR_INPUT, "data.eos_token: found '%.200s', which is no token of %s, expected one of its tokens",
+        return ERR(ERR_INPUT, "data.eos_token: found '%.200s', which is not a token of %s, expected one of its tokens",
                    text, t->file->file.path);
     return OK;
 }

@@ -1,7 +1,7 @@
 /* disk.c - reads and writes of the nvme tier.
  *
- * A transfer is cut into pieces of a megabyte, a queue's length of them under way at once: one large request leaves most
- * drives half idle. Short transfers go on where they stopped. Where the kernel or the container refuses io_uring the
+ * A transfer is cut into pieces of a megabyte, a queue's length of them in progress at once: one large request leaves most
+ * drives half idle. Short transfers continue where they stopped. Where the kernel or the container refuses io_uring the
  * same pieces go one by one through pread and pwrite; where the file system refuses O_DIRECT they go through the page
  * cache. Both are said once, in words, because both cost speed. */
 #define _GNU_SOURCE
@@ -123,7 +123,7 @@ static void open_rings(disk *d, void *staging, size_t staging_bytes) {
 static status open_bounce(disk *d) {
     void *memory;
     if (posix_memalign(&memory, NVME_SECTOR, BOUNCE_BYTES) != 0)
-        return ERR(ERR_FIT, "memory.nvme_path %s: no memory for %d bytes beside it", d->dir, BOUNCE_BYTES);
+        return ERR(ERR_FIT, "memory.nvme_path %s: no memory for a buffer of %d bytes", d->dir, BOUNCE_BYTES);
     d->bounce = memory;
     return OK;
 }
@@ -207,7 +207,7 @@ static int registered_index(const disk *d, const piece *p) {
 static void submit_piece(disk *d, disk_lane lane, bool write, int slot) {
     piece *p = &d->pieces[lane][slot];
     struct io_uring_sqe *e = io_uring_get_sqe(&d->rings[lane]);
-    ASSERT(e); /* never more pieces under way than the queue is long */
+    ASSERT(e); /* never more pieces in progress than the queue is long */
     int index = registered_index(d, p);
     unsigned n = (unsigned)p->n_bytes;
     if (index >= 0 && write) io_uring_prep_write_fixed(e, d->fd, p->memory, n, p->offset, index);
@@ -217,7 +217,7 @@ static void submit_piece(disk *d, disk_lane lane, bool write, int slot) {
     io_uring_sqe_set_data64(e, (unsigned long long)slot);
 }
 
-/* A queue that the kernel refuses still holds the pieces that it did not take: whatever came behind them would be counted
+/* A queue that the kernel refuses still holds the pieces that it did not take: whatever came after them would be counted
  * wrong, so nothing does. */
 static status transfer_ring(disk *d, disk_lane lane, bool write, char *memory, uint64_t offset, size_t n_bytes) {
     struct io_uring *ring = &d->rings[lane];

@@ -1,12 +1,12 @@
-/* exec.c - open a planned program: every address is worked out once, so that a run is a loop over kernel calls (run.c).
+/* exec.c - open a planned program: every address is computed once, so that a run is a loop over kernel calls (run.c).
  *
- * exec_open resolves each operand of each op (arena + offset of the root value + offsets of the views on the way) into
- * the kernel_call the kernel will be given. Whatever the layout left wrong - a value without a place, one that sticks
- * out of its arena, too little scratch, an op without a kernel - is refused there with the op's name, so that a run has
- * nothing left to check and nothing that can fail.
+ * exec_open resolves each operand of each op (arena + offset of the root value + offsets of its views) into the
+ * kernel_call that the kernel gets. Mistakes of the layout - a value without an address, one that exceeds its arena,
+ * too little scratch, an op without a kernel - are refused here with the op's name, so that a run has nothing left to
+ * check.
  *
- * The ledger does not believe the layout: it takes the highest end of the pointers that kernels and copies were really
- * given. The end of an op's pointers never changes, so it is computed once and a run only takes a maximum.
+ * The ledger does not rely on the layout: it takes the highest end of the pointers that kernels and copies really got.
+ * The end of an op's pointers never changes, so it is computed once and a run only takes a maximum.
  *
  * The nvme tier is a file (disk.c): an operand there has an offset, not an address, and only copies may have one. */
 #include "exec/exec_state.h"
@@ -166,9 +166,8 @@ static status open_arenas(exec *e, const char *nvme_dir) {
     return disk_open(&e->disk, nvme_dir, p->arena_bytes[TIER_NVME], e->arena[TIER_HOST], p->arena_bytes[TIER_HOST]);
 }
 
-/* Memory of a device comes as it was left, and not every rank writes all that it reads: a stage of a pipeline without the loss
- * adds its own sums to the others'. Memory of the host, and a new file, come cleared from the
- * system. */
+/* Device memory is not cleared by the system, and not every rank writes all that it reads: a pipeline stage without
+ * the loss adds its own sums to the others'. Host memory and a new file come cleared from the system. */
 static status clear_persistent(exec *e) {
     const program *p = e->program;
     for (value_id v = 1; v < p->n_values; v++) {
@@ -181,7 +180,7 @@ static status clear_persistent(exec *e) {
     return OK;
 }
 
-/* Messages that find their bytes in a device's memory are the device's to send: the plan has chosen so. */
+/* Messages with operands in device memory are sent by the device: the plan has chosen so. */
 static status find_links(exec *e) {
     const program *p = e->program;
     for (size_t i = 0; i < p->n_ops && e->backend->discrete; i++)
@@ -203,12 +202,12 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     e->comm = o->comm;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->moved, NULL);
-    backend_options wished = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
-    TRY_GOTO(rc, e->backend->open(&e->context, &wished), fail);
+    backend_options options = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};
+    TRY_GOTO(rc, e->backend->open(&e->context, &options), fail);
     e->host_context = e->context;
     if (e->host != e->backend) {
         e->host_context = NULL;
-        TRY_GOTO(rc, e->host->open(&e->host_context, &wished), fail);
+        TRY_GOTO(rc, e->host->open(&e->host_context, &options), fail);
     }
     TRY_GOTO(rc, find_links(e), fail);
     TRY_GOTO(rc, open_arenas(e, o->nvme_path), fail);
@@ -264,8 +263,8 @@ void exec_close(exec *e) {
 
 /* ---- bytes in and out ------------------------------------------------------------------------------------------ */
 
-/* The place of a value's part, counted by the ledger. A part outside the value is a bug of the caller and stops here:
- * it would be a write into a neighbour. */
+/* The address of a part of a value, counted by the ledger. A part outside the value is a bug of the caller and stops
+ * here: it would overwrite a neighbour. */
 static uint64_t part_offset(exec *e, value_id v, size_t byte_offset, size_t n_bytes, tier *t) {
     uint64_t at;
     size_t total = value_bytes(program_get(e->program, v));
@@ -293,7 +292,7 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
     exec_note_failure(e, rc);
 }
 
-bool exec_is_near(const exec *e, value_id v) {
+bool exec_is_host_accessible(const exec *e, value_id v) {
     tier t;
     uint64_t at;
     return locate(e, v, &t, &at) && (t == TIER_HOST || (tier_is_device(t) && !e->backend->discrete));

@@ -46,7 +46,7 @@ struct exec {
     section running;
     uint64_t generation; /* one more per section that lanes take part in */
     bool stop;
-    bool failed; /* a transfer did; the rest of the section is not worth anything */
+    bool failed; /* a transfer failed; the rest of the section is invalid */
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
     uint64_t n_runs, n_allocations;
@@ -61,7 +61,7 @@ void exec_raise_peak(exec *e, tier t, uint64_t end);
 
 /* run.c */
 void exec_run_op(exec *e, size_t index);      /* on this thread, now, or queued; counted and traced */
-void exec_count_reach(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
+void exec_ledger_note(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
 
 /* queue.c: a device that works on its own */
 static inline bool exec_is_queued(const exec *e, stream s) {

@@ -1,14 +1,14 @@
-/* fault.c - where did the first NaN or infinity come from?
+/* fault.c - find where the first NaN or infinity came from.
  *
  * Called after a loss that is not finite, when speed no longer matters: the section runs again op by op and every float
- * output is scanned after its op. Values that nobody wrote in this section (parameters, inputs, states) are scanned
- * before the first op that reads them, so a broken parameter is named itself and not the op that stumbled over it.
- * Scratch is never scanned: it may hold anything.
+ * output is scanned after its op. Values that this section does not write (parameters, inputs, states) are scanned
+ * before the first op that reads them, so a broken parameter is named itself and not the op that read it. Scratch is
+ * never scanned: it may hold anything.
  *
  * On many ranks it runs to its end, whatever was found: the others would wait for its messages.
  *
- * The section really runs again, so outputs that are updated in place (sums, accumulated gradients) count it twice: the
- * caller gives up on this step afterwards. */
+ * The section really runs again, so outputs that are updated in place (sums, accumulated gradients) count it twice:
+ * the caller ends the run afterwards. */
 #include "exec/exec_state.h"
 
 #include <stdlib.h>
@@ -96,8 +96,7 @@ void exec_find_fault(exec *e, section s, exec_fault *out) {
     *out = (exec_fault){0};
     for (size_t i = e->first_op[s]; i < e->end_op[s] && (e->comm || !out->found); i++) {
         const op *o = &p->ops[i];
-        bool look =
-            !op_is_comm(o->kind); /* buckets have padding that nobody wrote; who sent a fault finds it himself */
+        bool look = !op_is_comm(o->kind); /* buckets have unwritten padding; the sending rank finds its own fault */
         for (int k = 0; k < op_input_count(o->kind) && look && !out->found; k++) {
             if (!o->in[k] || known[o->in[k]]) continue;
             known[o->in[k]] = true;

@@ -1,10 +1,11 @@
 /* guard.c - counts allocations on threads that promised to make none.
  *
- * A flag per thread and one counter for all. The flag must be readable from inside malloc, also while a thread or a
- * library is just being set up: initial-exec storage is part of the thread's own block and never needs malloc itself,
- * which the general model for shared libraries does.
+ * A flag per thread and one counter for all. malloc must be able to read the flag, even while a thread or a library is
+ * being set up: initial-exec storage is part of the thread's own block and never needs malloc itself, unlike the
+ * general TLS model for shared libraries.
  *
- * Counts, and does not stop the program: the number ends in the ledger, and a test or the report calls it an error. */
+ * It counts and does not stop the program: the ledger reports the number, and a test or the report calls it an
+ * error. */
 #include "exec/guard.h"
 
 #include <stdatomic.h>

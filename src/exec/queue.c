@@ -9,8 +9,8 @@
  * starts a recording puts its parts onto queues of his own choice, and one part that waits for the host may come before the
  * very part that the host waits for. Queued by us, each stream is a queue of its own, and waits point back in the list.
  * Not in the order of the list, though: a queue has room for so many entries, and whoever puts one more waits. Where
- * thousands of copies go at the host's pace, kernels that stand behind them in the list but need only the first of them
- * would not be queued before the last ones are under way. So what needs less comes first.
+ * thousands of copies go at the host's pace, kernels that stand after them in the list but need only the first of them
+ * would not be queued before the last ones are in progress. So what needs less comes first.
  *
  * Nor is a section recorded whose messages the device runs: the library that sends them may do things while it is called
  * that a recording does not hold, and a recording cannot be ended in the middle. Every such message is counted for the host,
@@ -114,7 +114,7 @@ void exec_queue_op(exec *e, size_t index) {
     if (o->stream == STREAM_COMPUTE) e->kernels[index](e->context, call);
     else if (o->stream == STREAM_COMM) e->backend->links->run(e->context, &call, 1);
     else q->copy(e->context, call->out[COPY_Y], call->in[COPY_X], value_bytes(program_get(e->program, o->out[COPY_Y])));
-    exec_count_reach(e, index);
+    exec_ledger_note(e, index);
 }
 
 static void queue_section(exec *e, section s, bool stamped) {
@@ -136,7 +136,7 @@ static void queue_section(exec *e, section s, bool stamped) {
 }
 
 /* Does a queue wait for the host, or the host for a queue? */
-static bool meets_host(const exec *e, section s) {
+static bool waits_for_host(const exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
         const op *o = &e->program->ops[i];
         for (stream k = 0; k < STREAM_COUNT; k++)
@@ -171,7 +171,7 @@ status exec_queues_open(exec *e) {
         if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
             TRY(e->backend->prepare(e->context, &e->calls[i]));
     for (section s = 0; s < SECTION_COUNT; s++) {
-        e->recorded[s] = any_queued(e, s) && !meets_host(e, s) && !has_link(e, s) && !e->stamped;
+        e->recorded[s] = any_queued(e, s) && !waits_for_host(e, s) && !has_link(e, s) && !e->stamped;
         if (!e->recorded[s]) {
             order_by_depth(e, s);
             continue;
@@ -224,7 +224,7 @@ void exec_await_queue(exec *e, stream s, uint32_t n) {
             continue;
         }
         nanosleep(&(struct timespec){.tv_nsec = POLL_SLEEP_NS}, NULL);
-        /* A device that has failed never counts on; what follows is worth nothing, and exec_run says why. */
+        /* A failed device never advances its counts; what follows is invalid, and exec_run returns the cause. */
         if (polls % POLLS_PER_CHECK == 0 && e->backend->queues->failed(e->context)) return;
     }
 }

@@ -6,7 +6,7 @@
  * streams have finished as many ops as the program says (op.wait); after it, it counts its own. All waits point back in
  * the list, so the oldest unfinished op can always run.
  *
- * A transfer or message that fails does not stop the section, which would leave other threads waiting: the section goes on, and
+ * A transfer or message that fails does not stop the section, which would leave other threads waiting: the section continues, and
  * exec_run returns the first error. */
 #include "exec/exec_state.h"
 #include "exec/guard.h"
@@ -60,7 +60,7 @@ static void run_message(exec *e, size_t index) {
     guard_resume(was);
 }
 
-void exec_count_reach(exec *e, size_t index) {
+void exec_ledger_note(exec *e, size_t index) {
     for (tier t = 0; t < TIER_COUNT; t++)
         if (e->reach[index][t]) exec_raise_peak(e, t, e->reach[index][t]);
 }
@@ -77,7 +77,7 @@ void exec_run_op(exec *e, size_t index) {
     else if (is_copy(o->stream)) run_copy(e, index);
     else e->kernels[index](e->host_context, &e->calls[index]);
     uint64_t end = clock_ns();
-    exec_count_reach(e, index);
+    exec_ledger_note(e, index);
     atomic_fetch_add_explicit(&e->busy_ns[o->kind], end - start, memory_order_relaxed);
     if (e->trace) trace_add(e->trace, index, start, end);
 }
@@ -91,7 +91,7 @@ static void wait_until(exec *e, stream s, uint32_t n) {
         return;
     }
     pthread_mutex_lock(&e->lock);
-    atomic_fetch_add(&e->n_waiting, 1); /* before looking again: whoever counts after that wakes us */
+    atomic_fetch_add(&e->n_waiting, 1); /* before looking again: a thread that counts after that wakes this one */
     while (atomic_load(&e->done[s]) < n) pthread_cond_wait(&e->moved, &e->lock);
     atomic_fetch_sub(&e->n_waiting, 1);
     pthread_mutex_unlock(&e->lock);
@@ -207,8 +207,8 @@ static void run_here(exec *e, section s) {
     guard_disarm();
 }
 
-/* This thread only feeds the queues: they may be full until a lane has done what a queue waits for. The guard does not look
- * at what a driver does while it is called. */
+/* This thread only fills the queues: they may be full until a lane has done what a queue waits for. The guard
+ * ignores allocations inside the driver. */
 static status run_queued(exec *e, section s) {
     start_lanes(e, s);
     status rc = exec_queues_start(e, s);

@@ -1,14 +1,14 @@
 /* trace.c - one complete event per op, kept in memory while a section runs and written between sections.
  *
- * While ops run an event is three words in a buffer that was taken at open; text is made only between sections, so a
- * trace disturbs the step it measures by three stores per op.
+ * While ops run an event is three words in a buffer allocated at open; text is made only between sections, so tracing
+ * costs three stores per op.
  *
- * The file is whole JSON at every moment, also when the run is killed: the closing brackets stand at its end from the
- * start, with blanks before them, and events are written over blanks. A kill can split a write only between two pages,
- * so no write crosses one. When the blanks are used up the file is copied into one twice as long, which takes its name;
- * closing copies it once more without the blanks.
+ * The file is valid JSON at every moment, also when the run is killed: the closing brackets are at its end from the
+ * start, with blanks before them, and events overwrite blanks. A kill can split a write only between two pages, so no
+ * write crosses one. When the blanks are used up the file is replaced by a copy twice as long; closing copies it once
+ * more without the blanks.
  *
- * A disk that fills up ends the trace with a warning; what was traced so far stays readable and the run goes on. */
+ * A full disk ends the trace with a warning; what was traced so far stays readable and the run continues. */
 #include "exec/trace.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static const char header[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-/* The last element of the list has no comma behind it: a fixed one stands there, events come before. */
+/* The last element of the list has no comma after it: a fixed one stands there, events come before. */
 static const char footer[] = "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"ralo\"}}\n]}\n";
 
 enum {
@@ -63,7 +63,7 @@ static bool fill_copy(const trace *t, int fd, uint64_t limit) {
     return good && write_at(fd, header, sizeof header - 1, 0) && write_at(fd, footer, sizeof footer - 1, limit);
 }
 
-/* Puts a copy that ends at `limit` in the place of the file. The old one stays as it is when that fails. */
+/* Replaces the file by a copy that ends at `limit`. The old file stays as it is if that fails. */
 static bool replace_file(trace *t, uint64_t limit) {
     unlink(t->partial_path); /* left by a process that was killed; a link there is not followed either */
     int fd = open(t->partial_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -158,7 +158,7 @@ void trace_flush_if_due(trace *t) {
 status trace_open(trace **out, const char *path, const program *p, size_t longest_section) {
     struct stat info;
     *out = NULL;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* the new file would take its name, also that of /dev/null */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* otherwise the rename would replace it, even /dev/null */
         return ERR(ERR_INPUT, "trace: %s is a directory, a device or a pipe, expected a file or a new name", path);
     trace *t = mem_alloc(sizeof *t);
     strbuf partial;

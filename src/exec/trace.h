@@ -15,7 +15,7 @@ typedef struct trace {
     size_t capacity;
     uint64_t origin_ns, flushed_ns;
     char *path, *partial_path;
-    int fd;               /* -1 after a failure: the trace ends there, the run goes on */
+    int fd;               /* -1 after a failure: the trace ends there, the run continues */
     uint64_t tail, limit; /* events end here; blanks from there up to the footer */
 } trace;
 

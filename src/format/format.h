@@ -3,7 +3,7 @@
  *
  * Promises
  *   - Every error names the file, where in it (line and column, or tensor name), what was found, what was expected.
- *   - No length, offset or nesting in a file is believed before it was checked against the file's real size.
+ *   - No length, offset or nesting in a file is trusted before it was checked against the file's real size.
  *
  *     safetensors st;
  *     TRY(safetensors_open(&st, "model.safetensors"));

@@ -25,8 +25,7 @@ status json_read_file(const char *path, size_t max_bytes, json_t **out) {
     bool pointer = format_is_lfs_pointer(text, n_bytes);
     free(text);
     if (pointer)
-        return ERR(ERR_INPUT, "%s: found a pointer of Git LFS, expected JSON; fetch the file itself: git lfs pull",
-                   path);
+        return ERR(ERR_INPUT, "%s: found a Git LFS pointer, expected JSON; fetch the file itself: git lfs pull", path);
     if (!root)
         return ERR(ERR_INPUT, "%s:%d:%d: %s (expected one JSON object or array, in UTF-8, without duplicate keys)",
                    path, MAX(error.line, 1), MAX(error.column, 1), error.text);
@@ -89,8 +88,8 @@ status json_write_file(const char *path, const json_t *root) {
     strbuf text;
     char *dumped = json_dumps(root, JSON_INDENT(2)); /* reals with 17 digits: they read back to the same bits */
     if (!dumped)
-        return ERR(ERR_INPUT, "write %s: this is not a JSON document (%s is no root, or a string is not UTF-8)", path,
-                   kind_of(root));
+        return ERR(ERR_INPUT, "write %s: this is not a JSON document (%s is not a root, or a string is not UTF-8)",
+                   path, kind_of(root));
     strbuf_init(&text);
     strbuf_printf(&text, "%s\n", dumped);
     free(dumped);

@@ -84,7 +84,8 @@ static status check_shape(const char *path, const char *name, const json_t *info
     for (size_t i = 0; i < rank; i++) {
         const json_t *dim = json_array_get(dims, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return ERR(ERR_INPUT, "%s: tensor '%.200s': shape: found no count as dimension %zu, expected 0 or more",
+            return ERR(ERR_INPUT,
+                       "%s: tensor '%.200s': shape: found an invalid dimension %zu, expected a whole number from 0",
                        path, name, i);
         out->dim[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(count, out->dim[i], &count) ||
@@ -205,8 +206,7 @@ static status read_header(safetensors *st) {
     json_error_t error;
     memcpy(&header_bytes, st->map, LENGTH_BYTES);
     if (format_is_lfs_pointer(st->map, st->map_bytes))
-        return ERR(ERR_INPUT,
-                   "%s: found a pointer of Git LFS, expected safetensors; fetch the file itself: git lfs pull",
+        return ERR(ERR_INPUT, "%s: found a Git LFS pointer, expected safetensors; fetch the file itself: git lfs pull",
                    st->path);
     if (header_bytes < 2 || header_bytes > HEADER_MAX_BYTES || header_bytes > st->map_bytes - LENGTH_BYTES)
         return ERR(ERR_INPUT,
@@ -282,8 +282,7 @@ static status header_add_metadata(json_t *header, const char *path, const char *
         ASSERT(pairs[1]);
         if (json_object_set_new(object, pairs[0], json_string(pairs[1])) != 0) {
             json_decref(object);
-            return ERR(ERR_INPUT, "%s: metadata '%.200s': the key or the value is not UTF-8, expected that", path,
-                       pairs[0]);
+            return ERR(ERR_INPUT, "%s: metadata '%.200s': the key or the value is not valid UTF-8", path, pairs[0]);
         }
     }
     json_object_set_new(header, "__metadata__", object);
@@ -301,7 +300,7 @@ static status header_add_entry(json_t *header, const char *path, const safetenso
     json_t *info = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_file_name(e->type), "shape", dims, "data_offsets",
                              (json_int_t)begin, (json_int_t)end);
     if (json_object_set_new(header, e->name, info) != 0)
-        return ERR(ERR_INPUT, "%s: tensor '%.200s': the name is not UTF-8, expected that", path, e->name);
+        return ERR(ERR_INPUT, "%s: tensor '%.200s': the name is not valid UTF-8", path, e->name);
     return OK;
 }
 

@@ -374,7 +374,7 @@ done:
 
 typedef struct model_seen {
     bool type, vocab, merges;
-    const char *merges_at; /* merges stood before the vocabulary: read them behind it */
+    const char *merges_at; /* merges come before the vocabulary: read them after it */
 } model_seen;
 
 static status read_flag(const scanner *s, const char *key, const json_t *value, bool *out) {
@@ -389,13 +389,13 @@ static status read_model_setting(scanner *s, tokenizer_file *f, const char *key,
     const char *text = json_string_value(value);
     if (strcmp(key, "type") == 0) {
         if (!text || strcmp(text, "BPE") != 0)
-            return ERR(ERR_INPUT, "%s: model.type: found '%.100s', expected 'BPE' (the only model there is)", s->path,
-                       text ? text : "no string");
+            return ERR(ERR_INPUT, "%s: model.type: found '%.100s', expected 'BPE' (the only model type supported)",
+                       s->path, text ? text : "no string");
         seen->type = true;
     } else if (strcmp(key, "dropout") == 0) {
         if (!json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 0))
             return ERR(ERR_INPUT,
-                       "%s: model.dropout: found a value, expected null or 0: texts must always encode alike", s->path);
+                       "%s: model.dropout: found a value, expected null or 0: encoding must be deterministic", s->path);
     } else if (strcmp(key, "unk_token") == 0) {
         if (!text && !json_is_null(value))
             return ERR(ERR_INPUT, "%s: model.unk_token: found no string, expected one or null", s->path);

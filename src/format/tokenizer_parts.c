@@ -10,7 +10,7 @@
 
 #define PARTS_MAX_DEPTH 8
 #define PARTS_MOST 32 /* components of a chain: text goes through them by recursion. Published files have up to 5 */
-#define ADDED_MAX_BYTES 1024 /* where a text nearly matches at every place, each place costs that many steps */
+#define ADDED_MAX_BYTES 1024 /* if a text nearly matches everywhere, each position costs that many steps */
 
 /* ---- members of objects -------------------------------------------------------------------------------------- */
 

@@ -210,7 +210,7 @@ status yaml_read_text(const char *text, size_t n_bytes, const char *where, arena
         return ERR(ERR_INPUT, "%s: found %zu bytes of YAML, expected at most %zu", where, n_bytes, YAML_MAX_BYTES);
     reader r = {.where = where, .text = text, .n_bytes = n_bytes, .memory = memory};
     if (!yaml_parser_initialize(&r.parser)) return ERR(ERR_FIT, "%s: no memory for a YAML parser", where);
-    /* Said, not guessed: libyaml would take a byte order mark as a reason to read UTF-16. */
+    /* Set explicitly: libyaml would take a byte order mark as a reason to read UTF-16. */
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, n_bytes);
     status rc = read_stream(&r, out);

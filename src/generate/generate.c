@@ -1,8 +1,8 @@
 /* generate.c - open a model for generation, run prompts, close.
  *
- * Everything is sized when it is opened: the plan holds parameters, cache and the activations of one chunk of prompts and
- * of one decode step; beside it stand the logits of one step and the sampler's scratch, which the plan counts as host
- * memory. */
+ * All sizes are fixed when it is opened: the plan holds parameters, cache and the activations of one chunk of
+ * prompts and of one decode step; the logits of one step and the sampler's scratch are beside it, and the plan
+ * counts them as host memory. */
 #include "generate/generate.h"
 #include "generate/state.h"
 
@@ -159,9 +159,9 @@ status generator_encode(const generator *g, const char *text, size_t n_bytes, in
                         size_t *capacity) {
     utf8_scan scan = utf8_check(text, n_bytes);
     if (scan.n_bad > 0 && !tokenizer_is_byte(g->tokenizer))
-        return ERR(ERR_INPUT, "byte %zu is not UTF-8, expected that for the tokenizer %s", scan.n_valid + 1,
+        return ERR(ERR_INPUT, "byte %zu is not UTF-8, which is needed by the tokenizer %s", scan.n_valid + 1,
                    g->tokenizer_name);
-    /* Bytes were trained on without a BOS; a tokenizer.json says itself what stands before a text. */
+    /* The byte tokenizer trains without BOS; a tokenizer.json defines what comes before a text. */
     unsigned flags = tokenizer_is_byte(g->tokenizer) ? 0 : ENCODE_ADD_SPECIALS;
     return tokenizer_encode_with(g->tokenizer, text, n_bytes, flags, tokens, n, capacity);
 }
@@ -211,7 +211,7 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
                    g->pages.n_free);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= vocab)
-            return ERR(ERR_INPUT, "logits: token %zu is %d, the model knows 0 to %lld", i + 1, tokens[i],
+            return ERR(ERR_INPUT, "logits: token %zu is %d, expected 0 to %lld", i + 1, tokens[i],
                        (long long)vocab - 1);
     status rc = OK;
     int32_t *pages = mem_alloc(n_pages * sizeof *pages);

@@ -35,7 +35,7 @@ typedef struct sampling_options {
     size_t n_stops;
     const int32_t *ends; /* tokens that end a completion beside the model's own end of text: the end of a turn */
     size_t n_ends;
-    bool ignore_eos; /* go on after all of these */
+    bool ignore_eos; /* continue after all of these */
 } sampling_options;
 /* Greedy, 128 tokens, one completion, nothing filtered. A struct of zeros is no request: top_p 0 would keep nothing. */
 #define SAMPLING_DEFAULTS ((sampling_options){.max_new = 128, .top_p = 1, .repetition_penalty = 1, .n_completions = 1})
@@ -46,7 +46,7 @@ const char *stop_reason_name(stop_reason r); /* "eos", "stop", "length" */
 typedef struct completion {
     int32_t *tokens; /* without the prompt; with the end token where that ended it */
     size_t n_tokens;
-    char *text;        /* decoded, specials left out, cut before a stop string; NUL behind it */
+    char *text;        /* decoded, specials left out, cut before a stop string; NUL after it */
     size_t text_bytes; /* a byte tokenizer's text may hold NUL and need not be UTF-8 */
     stop_reason stop;
     double log_probability; /* sum over its tokens, under the model itself: temperature 1, no filter, no penalty */
@@ -74,8 +74,9 @@ typedef struct generator_options {
     gpu_options gpu;
 } generator_options;
 
-/* Told what a completion's next tokens add to its text, in the order of the steps. What was told is never taken back: a
- * part of a character, or what may become a stop string, waits. All of it together is completion.text. Either may be NULL. */
+/* Receives what a completion's next tokens add to its text, in the order of the steps. Text is never taken back: a
+ * part of a character, or a possible beginning of a stop string, is held. All pieces together are completion.text.
+ * Either may be NULL. */
 typedef struct generation_observer {
     void *context;
     void (*on_text)(void *context, size_t prompt, size_t index, const char *text, size_t n_bytes);
@@ -99,12 +100,12 @@ status generator_open(generator **out, const generator_options *o);
 void generator_close(generator *g);
 const plan *generator_plan(const generator *g);
 int64_t generator_context(const generator *g);
-/* A text as the model saw texts: with what its tokenizer.json puts around one; bytes as they are. What is not
- * UTF-8 is refused but for bytes. Appends as tokenizer_encode does. */
+/* Encodes a text as in training: with what its tokenizer.json puts around one; the byte tokenizer adds nothing. Text
+ * that is not UTF-8 is refused, except with the byte tokenizer. Appends as tokenizer_encode does. */
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity);
-/* How the model's turns are written; CHAT_AUTO: as the run was trained where its checkpoint says, else as the tokenizer
- * says; no kwargs: those of the run. The caller closes it, before the generator. */
+/* The model's chat format; CHAT_AUTO: as the run was trained if its checkpoint says, else as the tokenizer says; no
+ * kwargs: those of the run. The caller closes it, before the generator. */
 status generator_chat(const generator *g, const chat_options *wanted, chat **out);
 status sampling_check(const sampling_options *s); /* ranges, named */
 /* n_prompts * n_completions of them, those of one prompt together, in the order of the prompts. After an error there are

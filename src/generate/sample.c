@@ -30,10 +30,10 @@ double sample_uniform(uint64_t seed, uint64_t prompt, uint64_t index, uint64_t p
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
 /* Larger scores first, equal ones by id: a total order, so every selection has one result. */
-static bool before(const sample_candidate *a, const sample_candidate *b) {
+static bool ranks_before(const sample_candidate *a, const sample_candidate *b) {
     return a->score != b->score ? a->score > b->score : a->id < b->id;
 }
-static int by_score(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
+static int by_score(const void *a, const void *b) { return ranks_before(a, b) ? -1 : 1; }
 static int by_id(const void *a, const void *b) {
     return ((const sample_candidate *)a)->id < ((const sample_candidate *)b)->id ? -1 : 1;
 }
@@ -50,18 +50,18 @@ static void select_first(sample_candidate *c, size_t n, size_t k) {
     size_t lo = 0, hi = n; /* the border k lies in [lo, hi) */
     while (hi - lo > 1) {
         size_t mid = lo + (hi - lo) / 2;
-        if (before(&c[mid], &c[lo])) swap(&c[mid], &c[lo]);
-        if (before(&c[hi - 1], &c[lo])) swap(&c[hi - 1], &c[lo]);
-        if (before(&c[hi - 1], &c[mid])) swap(&c[hi - 1], &c[mid]);
+        if (ranks_before(&c[mid], &c[lo])) swap(&c[mid], &c[lo]);
+        if (ranks_before(&c[hi - 1], &c[lo])) swap(&c[hi - 1], &c[lo]);
+        if (ranks_before(&c[hi - 1], &c[mid])) swap(&c[hi - 1], &c[mid]);
         sample_candidate pivot = c[mid];
         size_t i = lo, j = hi - 1;
         while (true) {
-            while (before(&c[i], &pivot)) i++;
-            while (before(&pivot, &c[j])) j--;
+            while (ranks_before(&c[i], &pivot)) i++;
+            while (ranks_before(&pivot, &c[j])) j--;
             if (i >= j) break;
             swap(&c[i++], &c[j--]);
         }
-        /* [lo, i) not behind the pivot, [i, hi) not before it; both hold something, as c[lo] is before c[mid] */
+        /* [lo, i) not after the pivot, [i, hi) not before it; both hold something, as c[lo] is before c[mid] */
         if (k <= i) hi = i;
         else lo = i;
     }

@@ -37,7 +37,7 @@ typedef struct sample_result {
 /* log_sum: the log of the sum of all exp(logit), not finite when the logits are not. */
 sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
                           size_t n_history, const sampling_options *o, double uniform);
-/* Is the largest logit always the answer? Then nobody has to see the others. */
+/* Is the result always the largest logit? Then the other logits are not needed. */
 static inline bool sample_takes_top(const sampling_options *o) {
     return o->temperature == 0 && o->repetition_penalty == 1;
 }

@@ -6,10 +6,10 @@
  * sequence could need beyond the whole cache is refused before the first step. The price is that pages for tokens that an
  * early end never draws stand idle.
  *
- * All completions of a prompt read the same full pages of it: the first computes them, the others begin behind them.
+ * All completions of a prompt read the same full pages of it: the first computes them, the others begin after them.
  * The last prompt token is always computed by each, since its logits are where a completion starts. Prompts are served in
  * order, so the pages kept for the next completions of a prompt are those of one prompt at a time; and the tokens of the
- * first completion stand before those of the others in line, hence in the same chunk or an earlier one.
+ * first completion come before those of the others in line, hence in the same chunk or an earlier one.
  *
  * Prompts go before decoding: a step over all slots costs little more than one over a few. */
 #include "generate/state.h"
@@ -76,8 +76,8 @@ static status check_prompts(const scheduler *s) {
                        i + 1, p->n_tokens, (long long)context);
         for (size_t k = 0; k < p->n_tokens; k++)
             if (p->tokens[k] < 0 || p->tokens[k] >= vocab)
-                return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, the model knows 0 to %lld", i + 1, k + 1,
-                           p->tokens[k], (long long)vocab - 1);
+                return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, expected 0 to %lld", i + 1, k + 1, p->tokens[k],
+                           (long long)vocab - 1);
         if (pages_needed(s, p) > s->g->pages.n_pages)
             return ERR(
                 ERR_FIT,
@@ -91,7 +91,7 @@ static status check_prompts(const scheduler *s) {
 
 /* ---- coming and going -------------------------------------------------------------------------------------------- */
 
-/* The next in line, if there is room for all it can need. */
+/* Admits the next sequence in line, if there are a slot and pages for all that it can need. */
 static bool admit(scheduler *s) {
     if (s->next_prompt == s->n_prompts || s->n_free_slots == 0) return false;
     const prompt *p = &s->prompts[s->next_prompt];
@@ -142,10 +142,10 @@ static void release(scheduler *s, sequence *q) {
     free(q);
 }
 
-static void tell_text(scheduler *s, sequence *q, bool ended) {
-    span news = text_stream_news(&q->text, ended);
-    if (news.length > 0 && s->observer && s->observer->on_text)
-        s->observer->on_text(s->observer->context, q->prompt, q->index, news.text, news.length);
+static void report_text(scheduler *s, sequence *q, bool ended) {
+    span fresh = text_stream_new_text(&q->text, ended);
+    if (fresh.length > 0 && s->observer && s->observer->on_text)
+        s->observer->on_text(s->observer->context, q->prompt, q->index, fresh.text, fresh.length);
 }
 
 /* q has ended: its tokens and text become the completion; q itself is released by the caller. */
@@ -153,7 +153,7 @@ static status finish(scheduler *s, sequence *q, stop_reason why) {
     completion *c = &s->out[q->prompt * (size_t)s->options->n_completions + q->index];
     bool stopped = false;
     if (why != STOP_STRING) TRY(text_stream_end(&q->text, &stopped));
-    tell_text(s, q, true);
+    report_text(s, q, true);
     c->stop = stopped && why == STOP_LENGTH ? STOP_STRING : why;
     c->log_probability = q->log_probability;
     c->n_tokens = (size_t)(q->n_tokens - q->n_prompt);
@@ -206,12 +206,12 @@ static status take_token(scheduler *s, sequence *q, const sample_result *r, bool
     TRY(text_stream_push(&q->text, r->token, &stopped));
     if (stopped) return finish(s, q, STOP_STRING);
     if (q->n_tokens == q->n_most) return finish(s, q, STOP_LENGTH);
-    tell_text(s, q, false);
+    report_text(s, q, false);
     *ended = false;
     return OK;
 }
 
-static void leave(scheduler *s, const sequence *q) {
+static void free_sequence(scheduler *s, const sequence *q) {
     size_t i = 0;
     while (s->active[i] != q) i++;
     memmove(&s->active[i], &s->active[i + 1], (s->n_active - i - 1) * sizeof(sequence *));
@@ -225,7 +225,7 @@ static status sample_rows(scheduler *s, int64_t n) {
         bool ended;
         rc = take_token(s, s->rows[i], &s->results[i], &ended);
         if (!ended || rc != OK) continue;
-        leave(s, s->rows[i]);
+        free_sequence(s, s->rows[i]);
         release(s, s->rows[i]);
     }
     return rc;

@@ -32,7 +32,7 @@ int64_t step_room(const generator *g);      /* tokens that may still be added */
 int64_t step_pick_room(const generator *g); /* tokens whose logits may still be asked for */
 void step_add(generator *g, int32_t token, int64_t slot, int64_t position);
 void step_pick(generator *g); /* the logits of the token added last are wanted; DECODE gives those of all */
-/* Logits are large and may lie far away: they are fetched only if they are wanted. */
+/* Logits are large and may be in device memory: they are fetched only if needed. */
 status step_run(generator *g, bool with_logits);
 const float *step_logits(const generator *g, int64_t row); /* of the row-th pick; valid until the next step */
 /* The pages of a slot, in the order of its positions. */

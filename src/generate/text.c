@@ -54,14 +54,14 @@ status text_stream_end(text_stream *s, bool *stopped) {
 static size_t held_back(const text_stream *s) {
     size_t most = 0;
     for (size_t i = 0; i < s->n_stops; i++)
-        for (size_t n = MIN(strlen(s->stops[i]) - 1, s->text.length - s->n_told); n > most; n--)
+        for (size_t n = MIN(strlen(s->stops[i]) - 1, s->text.length - s->n_reported); n > most; n--)
             if (memcmp(s->text.text + s->text.length - n, s->stops[i], n) == 0) most = n;
     return most;
 }
 
-span text_stream_news(text_stream *s, bool ended) {
+span text_stream_new_text(text_stream *s, bool ended) {
     size_t end = s->text.length - (ended ? 0 : held_back(s));
-    span news = {s->text.text + s->n_told, end - s->n_told};
-    s->n_told = end;
-    return news;
+    span fresh = {s->text.text + s->n_reported, end - s->n_reported};
+    s->n_reported = end;
+    return fresh;
 }

@@ -7,7 +7,7 @@ typedef struct text_stream {
     const char *const *stops; /* borrowed */
     size_t n_stops, longest_stop;
     strbuf text;    /* all that is decoded */
-    size_t n_told;  /* of it, what was handed out: never taken back */
+    size_t n_reported; /* of it, what was handed out: never taken back */
     size_t n_clean; /* of it, what is known to hold no stop string */
 } text_stream;
 
@@ -15,7 +15,7 @@ void text_stream_open(text_stream *s, const tokenizer *t, const char *const *sto
 void text_stream_close(text_stream *s);
 /* A token's text; *stopped when a stop string is complete: the text then ends before it and takes no more tokens. */
 status text_stream_push(text_stream *s, int32_t token, bool *stopped);
-/* No token follows: what was held back is text now. *stopped as above. */
+/* No token follows: text that was held is now final. *stopped as above. */
 status text_stream_end(text_stream *s, bool *stopped);
-/* What no later token can change and was not handed out yet. */
-span text_stream_news(text_stream *s, bool ended);
+/* New text that no later token can change. */
+span text_stream_new_text(text_stream *s, bool ended);

@@ -187,7 +187,7 @@ static status check_complete(const reader *r) {
             strbuf_printf(&missing, "%s%s", missing.length ? ", " : "", fields[i].key);
     status rc = OK;
     if (missing.length)
-        rc = ERR(ERR_INPUT, "%s: not said: %s; say them, or begin with `base: NAME` of a built-in machine", r->path,
+        rc = ERR(ERR_INPUT, "%s: missing: %s; add them, or begin with `base: NAME` of a built-in machine", r->path,
                  missing.text);
     strbuf_fini(&missing);
     return rc;

@@ -31,7 +31,7 @@ typedef struct hardware {
 } hardware;
 
 const hardware *hardware_at(size_t i); /* built in; NULL at the end */
-/* A built-in name, perhaps with the devices of a node behind it ("h100x8"), or a file when there is a '/' or a '.yaml' /
+/* A built-in name, perhaps with the devices of a node after it ("h100x8"), or a file when there is a '/' or a '.yaml' /
  * '.yml' / '.json' in it. Unknown names: ERR_INPUT with the list; files are checked key by key. */
 status hardware_load(hardware *out, const char *name_or_path);
 status hardware_read_file(hardware *out, const char *path);

@@ -9,7 +9,7 @@
  * were measured, what its small sums cost was read from a trace; every other achievable number is taken from the sheet times
  * the share that published runs of that device reach, and `source` says so. Memory bandwidths are about nine tenths of the
  * sheet. half_* of GPUs stand for the tiles of 128 x 256 that a whole device needs enough of; they are guesses until measured
- * there. Rounding noise hides behind memory on the H200 (AdamW of bf16 22 us in a trace, of fp32 21), so no row names a rate. */
+ * there. Memory hides the cost of rounding noise on the H200 (AdamW of bf16 22 us in a trace, of fp32 21), so no row names a rate. */
 #include "machine/hardware.h"
 
 #define G 1e9

@@ -1,4 +1,5 @@
-/* disk.c - how fast large blocks go to a directory's disk and come back, on the way that the nvme tier takes. */
+/* disk.c - how fast large blocks are written to a directory's disk and read back, through the same code as the nvme
+ * tier. */
 #include "measure/probe.h"
 
 #include <stdlib.h>
@@ -21,10 +22,10 @@ static status move_blocks(disk *d, bool writes, void *buffer, int n_blocks, int 
     return OK;
 }
 
-/* As many blocks as a quarter of what is free holds: most of it is left alone. */
+/* As many blocks as fit in a quarter of the free space. */
 static int count_blocks(const char *dir) {
     dir_space space;
-    if (!dir_space_get(dir, &space) || space.total == 0) return MOST_BLOCKS; /* disk_open says what is wrong */
+    if (!dir_space_get(dir, &space) || space.total == 0) return MOST_BLOCKS; /* disk_open reports what is wrong */
     double room = (double)space.free / 4;
     return (int)MAX(1, MIN(room / (double)BLOCK, (double)MOST_BLOCKS));
 }
@@ -35,7 +36,7 @@ status measure_disk(const char *dir, hardware *h, bool *direct) {
     disk *d = NULL;
     status rc = OK;
     if (posix_memalign(&buffer, NVME_SECTOR, BLOCK) != 0) return ERR(ERR_FIT, "no memory for %zu bytes", BLOCK);
-    rng_normal_fill(1, 0, buffer, BLOCK / sizeof(float), 0, 1); /* zeros may be stored as nothing */
+    rng_normal_fill(1, 0, buffer, BLOCK / sizeof(float), 0, 1); /* a drive may store zeros without writing them */
     TRY_GOTO(rc, disk_open(&d, dir, (uint64_t)n_blocks * BLOCK, buffer, BLOCK), done);
     *direct = disk_is_direct(d);
     TRY_GOTO(rc, move_blocks(d, true, buffer, n_blocks, &n_written, &h->disk_write), done);

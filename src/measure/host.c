@@ -6,7 +6,7 @@
 
 #define COPY_BYTES ((size_t)64 << 20)
 #define SHARE_STREAMED 16               /* of a host's memory, for each of two arrays */
-#define MOST_STREAMED ((size_t)8 << 30) /* touching more takes longer than it tells */
+#define MOST_STREAMED ((size_t)8 << 30) /* touching more would take long and tell nothing new */
 #define COPIED_BESIDE ((size_t)256 << 20)
 
 /* Seconds of AdamW of n parameters, gradients and states of one type. */
@@ -148,8 +148,8 @@ done:
     return rc;
 }
 
-/* What the host's memory does for its cores and for copies both ways at the same time: as many copies as last a little longer
- * than the cores' one pass, of blocks that no cache holds. */
+/* Host memory bandwidth for its cores and for copies in both directions at the same time: as many copies as last a
+ * little longer than the cores' one pass, of blocks larger than any cache. */
 status measure_host_beside_copies(const bench *m, const bench *host, hardware *h) {
     status rc;
     copier k;

@@ -13,9 +13,9 @@
 
 #define USUAL_TRY_S 0.4
 #define SETTLE_TRIES 3 /* try_s of constant work until the clock is what power leaves of it, and as long again */
-#define DIGITS 4       /* of a number: more are noise */
+#define DIGITS 4       /* digits of a number: more are noise */
 
-/* Work that is large for one device is nothing for another. */
+/* Work that is large for one device is small for another. */
 typedef struct work_sizes {
     int64_t peak_side;                      /* of a product that shows the peak */
     int64_t side, thin;                     /* a description is solved for the rate of infinite ones */
@@ -59,8 +59,8 @@ static status product_open(probe *r, const bench *m, dtype t, const int64_t s[3]
     return OK;
 }
 
-/* What is left of a large product's best rate in a step, where power limits the device: three quarters of the time products,
- * the rest a pass over memory, first until the clock has settled. */
+/* The share of a large product's best rate that is left in a step, if power limits the device: three quarters of the
+ * time products, the rest a pass over memory, first until the clock is stable. */
 static status share_under_load(const bench *m, probe *product, int times, double best, double *share) {
     operand x = {DTYPE_F32, SHAPE(sizes_for(m->b)->stream)};
     probe pass;
@@ -308,20 +308,20 @@ static status measure_noise(const bench *m, hardware *h) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static void say_part(const measure_options *o, const char *part) {
+static void print_part(const measure_options *o, const char *part) {
     if (o->on_part) o->on_part(o->context, part);
 }
 
 /* What kernels of the device reach. */
 static status measure_device(const bench *m, const measure_options *o, hardware *h) {
     double share[HARDWARE_DTYPES];
-    say_part(o, "products");
+    print_part(o, "products");
     TRY(measure_launch(m, h));
     if (!h->unified) TRY(measure_sums(m, h));
     TRY(measure_products(m, h, share));
-    say_part(o, "attention");
+    print_part(o, "attention");
     TRY(measure_attention(m, h, share));
-    say_part(o, "elements");
+    print_part(o, "elements");
     for (dtype t = 0; t < HARDWARE_DTYPES; t++) TRY(measure_vector(m, t, &h->vector[t]));
     TRY(measure_device_bandwidth(m, h));
     if (!h->unified) TRY(measure_noise(m, h));
@@ -330,9 +330,9 @@ static status measure_device(const bench *m, const measure_options *o, hardware 
 
 /* What its neighbours leave a host. */
 static status measure_host_and_copies(const bench *m, const bench *host, const measure_options *o, hardware *h) {
-    say_part(o, "copies");
+    print_part(o, "copies");
     TRY(measure_copies(m, h));
-    say_part(o, "host");
+    print_part(o, "host");
     TRY(measure_host(host, h));
     if (m->b->queues) TRY(measure_host_beside_copies(m, host, h));
     return OK;
@@ -357,12 +357,13 @@ static status measure_identity(const bench *m, const bench *host, const measure_
 
 static status check_known(const hardware *known, const hardware *here) {
     if (here->unified)
-        return ERR(ERR_INPUT, "the host alone: found a machine whose host is its device (%s); measure all of it",
+        return ERR(ERR_INPUT, "--host-only: found %s, whose device is its host; measure without --host-only",
                    here->name);
     if (strcmp(known->name, here->name) != 0)
-        return ERR(ERR_INPUT,
-                   "the host alone: found a description of %s, expected one of %s, which is here; measure all of it",
-                   known->name, here->name);
+        return ERR(
+            ERR_INPUT,
+            "--host-only: found a description of %s, expected one of this machine, %s; measure without --host-only",
+            known->name, here->name);
     return OK;
 }
 
@@ -372,7 +373,7 @@ status measure_machine(const backend *b, const measure_options *o, hardware *out
     bench device = {.b = b, .try_s = o->try_s > 0 ? o->try_s : USUAL_TRY_S}, host = device;
     bool direct = false;
     if (!o->known) {
-        say_part(o, "disk");
+        print_part(o, "disk");
         TRY(measure_disk(o->disk_path, &h, &direct)); /* first: it is what may be refused */
     }
     backend_options threads = {.n_threads = o->n_threads, .bind = o->bind, .gpu = o->gpu};

@@ -1,9 +1,9 @@
 /* config.c - from text to the config struct, driven by config.def.
  *
- * Files, --set and defaults go through one reader, and help, messages and the written YAML print the very range and
- * default that the reader obeys, so none of them can drift apart. Every map of a file may be nested or dotted.
- * Refused: unknown keys (with the nearest known one), a key given twice in one file under whatever spelling, numbers
- * that are not finite or not in range, text that is not UTF-8 (it could not be written back). */
+ * Files, --set and defaults go through one parser, and help, messages and the written YAML print the same range and
+ * default that it checks, so they always agree. Every map of a file may be nested or dotted.
+ * Refused: unknown keys (with the nearest known one), a key given twice in one file in any spelling, numbers that
+ * are not finite or out of range, text that is not UTF-8 (it could not be written back). */
 #include "settings/config.h"
 #include "settings/setting.h"
 #include "settings/form.h"
@@ -171,32 +171,32 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-/* What others have a name for and ralo says in another way; by the last part of a key. */
-static const char *said_otherwise(const char *key) {
+/* Names that other programs use, and what ralo has instead; by the last part of a key. */
+static const char *hint_for_other_program(const char *key) {
     static const struct {
         const char *names, *how;
     } rows[] = {
         {"epochs num_epochs num_train_epochs max_epochs",
          "ralo counts steps: train.steps; the line `data` of a run has the rows per epoch"},
         {"warmup_ratio", "train.warmup counts steps"},
-        {"bf16 bfloat16", "say precision=bf16, or bf16_sr for no fp32 master copy"},
-        {"fp16 float16", "say precision=fp16"},
-        {"dtype torch_dtype param_dtype", "say precision=..."},
-        {"optim optimizer", "AdamW is what ralo has; memory.states says in what it keeps m and v"},
+        {"bf16 bfloat16", "use precision=bf16, or bf16_sr for no fp32 master copy"},
+        {"fp16 float16", "use precision=fp16"},
+        {"dtype torch_dtype param_dtype", "use precision=..."},
+        {"optim optimizer", "ralo has AdamW only; memory.states is the format of m and v"},
         {"deepspeed", "give the file as --deepspeed FILE"},
-        {"fsdp", "its full shards are parallel.zero=3, of gradients and states parallel.zero=2"},
-        {"eval_strategy evaluation_strategy", "train.eval_every says after how many steps"},
-        {"save_strategy", "train.save_every says after how many steps"},
+        {"fsdp", "full sharding is parallel.zero=3; of gradients and states, parallel.zero=2"},
+        {"eval_strategy evaluation_strategy", "use train.eval_every, in steps"},
+        {"save_strategy", "use train.save_every, in steps"},
     };
     char name[64];
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++)
         for (const char *rest = rows[i].names; (rest = part_next(rest, ' ', name, sizeof name));)
-            if (strcmp(name, str_behind_last_dot(key)) == 0) return rows[i].how;
+            if (strcmp(name, str_after_last_dot(key)) == 0) return rows[i].how;
     return NULL;
 }
 
 status config_unknown(const char *where, const char *key) {
-    const char *how = said_otherwise(key);
+    const char *how = hint_for_other_program(key);
     if (how) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how);
     char alias[64];
     str_nearest nearest = {.wanted = key, .has_groups = true};
@@ -277,8 +277,8 @@ static bool form_store(const setting *s, void *base, arena *memory, const char *
     return taken;
 }
 
-/* Puts `text` into the row's field; false when the row does not take it. word_value: the text that the row's word stands
- * for, where the word was given: it is taken whatever the range says. Else NULL, but of a TEXT. text is scratch. */
+/* Stores `text` in the row's field; false if the row does not accept it. word_value: the text that the row's word
+ * stands for, if the word was given: the range is not checked then. Else NULL, except for TEXT. text is scratch. */
 static bool value_store(const setting *s, void *base, arena *memory, int element, char *text, const char *word_value) {
     int64_t whole, special;
     double real, zero;
@@ -343,7 +343,7 @@ status setting_store(const setting *s, void *base, arena *memory, int element, c
 
     char *copy = mem_alloc(strlen(text) + 1);
     memcpy(copy, text, strlen(text));
-    /* A number that only a word stands for is none that help names; a text in quotes may be as empty as the word's. */
+    /* A number that only a word stands for is not shown in help; a text in quotes may be as empty as the word's. */
     const char *word_value = is_word || (has_word && s->type == TYPE_TEXT) ? means : NULL;
     bool taken = value_store(s, base, memory, element, s->type == TYPE_TEXT ? copy : spaces_trim(copy), word_value);
     free(copy);
@@ -489,7 +489,7 @@ done:
     return rc;
 }
 
-/* "{a: b, c: d}" on a command line, as a file would have it. */
+/* "{a: b, c: d}" on a command line, as a map in a file. */
 static status set_map(config *c, const setting *s, const char *map, const char *where, const char *key) {
     arena memory;
     yaml_node *root;
@@ -540,7 +540,7 @@ status config_offer(config *c, const char *key, const char *text, const char *wh
     int element;
     const setting *s = setting_find(key, &element);
     ASSERT(s != NULL);
-    config alone; /* a value that gives way must be in range too, and it may say the same in other words */
+    config alone; /* a value that is overridden must be in range too, and it may be the same in other words */
     strbuf ours, theirs;
     config_init(&alone);
     strbuf_init(&ours);
@@ -567,7 +567,7 @@ bool config_knows(const char *key) {
     return setting_find(key, &element) || group_exists(key);
 }
 
-const char *config_said_by(const config *c, const char *key) {
+const char *config_given_by(const config *c, const char *key) {
     static const char *const names[] = {[ORIGIN_DEFAULT] = "the default",
                                         [ORIGIN_FOREIGN] = "another file",
                                         [ORIGIN_FILE] = "the config file",

@@ -84,18 +84,19 @@ status config_read_file(config *c, const char *path); /* YAML or JSON */
 status config_read_tree(config *c, const yaml_node *root, const char *path);
 /* "train.lr=3e-4"; where is named in the message ("--set"). Unknown key: ERR_INPUT with the nearest key. */
 status config_set(config *c, const char *assignment, const char *where);
-/* A value that another program's file gives for a setting: ranges and messages are the setting's own, but `where` and
- * `name` are that file's place and key. It is taken only where no file, command line or earlier offer said anything. */
+/* Offers a value from another program's file: ranges and messages are the setting's own, but `where` and `name` are
+ * that file's line and key. It is used only if no file, command line or earlier offer has set it. */
 typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } config_offer_result;
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out);
 bool config_knows(const char *key);                           /* is it a setting or a group of them */
-const char *config_said_by(const config *c, const char *key); /* "the command line", "the default" ... */
+const char *config_given_by(const config *c, const char *key); /* "the command line", "the default" ... */
 /* Appends the value as config_set takes it; unknown keys are refused as there. */
 status config_get(const config *c, const char *key, strbuf *out, const char *where);
-/* What single ranges cannot say. Settings that were given but have no effect are named in the log. */
+/* Checks what single ranges cannot: settings that must agree. Settings that were given but have no effect are named
+ * in the log. */
 status config_check(const config *c);
-void config_name_idle_on_cpu(const config *c);           /* the same, where run.device: auto found no GPU */
+void config_warn_no_effect_on_cpu(const config *c);      /* the same, where run.device: auto found no GPU */
 const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */

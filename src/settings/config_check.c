@@ -1,10 +1,10 @@
-/* config_check.c - what single ranges cannot say: settings that must agree, and settings that say nothing here. */
+/* config_check.c - what single ranges cannot check: settings that must agree, and settings that have no effect. */
 #include "settings/config.h"
 #include "settings/setting.h"
 
 #include <math.h>
 
-/* A value that was given but says what holds anyway is no mistake: saved and annotated configs name every setting. */
+/* A value that equals the default is never warned about: saved and annotated configs contain every setting. */
 static bool differs_from_default(const config *c, const char *key) {
     int element;
     const setting *s = setting_find(key, &element);
@@ -27,7 +27,7 @@ static void warn_if_given(const config *c, const char *key, bool has_effect, con
         log_warn("%s has no effect: %s", key, why);
 }
 
-/* Can anything of the step lie in one of these tiers? What is left at auto goes where the plan chooses. */
+/* Can any tensor of the step live in one of these tiers? Settings left at auto may choose any. */
 static bool may_offload(const config *c, tier from, tier to) {
     const int tiers[] = {c->memory.offload_params, c->memory.offload_grads, c->memory.offload_states,
                          c->memory.offload_activations};
@@ -37,7 +37,7 @@ static bool may_offload(const config *c, tier from, tier to) {
     return false;
 }
 
-static void name_idle_memory(const config *c) {
+static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
                   "memory.offload.states is none");
     warn_if_given(c, "memory.offload.keep_layers", c->memory.offload_activations != 0 || c->memory.keep_layers == 0,
@@ -48,7 +48,7 @@ static void name_idle_memory(const config *c) {
     warn_if_given(c, "memory.nvme_path", may_offload(c, TIER_NVME, TIER_NVME), "nothing is offloaded to nvme");
 }
 
-static void config_name_idle(const config *c) {
+static void config_warn_no_effect(const config *c) {
     bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
     bool builtin = str_starts_with(c->data.source, "builtin:");
     warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
@@ -58,7 +58,7 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
-    warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 leaves such steps out always");
+    warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
     bool has_problems = data_source_has_problems(c->data.source);
     bool keeps_back = builtin || c->data.eval_fraction > 0;
     warn_if_given(c, "train.problems", has_problems || c->train.problems == 0, "data.source has no problems");
@@ -66,7 +66,7 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "train.eval_every",
                   (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
                   "nothing is evaluated");
-    name_idle_memory(c);
+    warn_no_effect_memory(c);
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
@@ -93,10 +93,10 @@ static void config_name_idle(const config *c) {
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
 }
 
-void config_name_idle_on_cpu(const config *c) {
+void config_warn_no_effect_on_cpu(const config *c) {
     if (c->run.device == DEVICE_CPU) return; /* said already */
-    warn_if_given(c, "run.gpu", false, "no GPU was found, the CPU computes");
-    warn_if_given(c, "run.tf32", false, "no GPU was found, the CPU computes");
+    warn_if_given(c, "run.gpu", false, "no GPU was found, the run uses the CPU");
+    warn_if_given(c, "run.tf32", false, "no GPU was found, the run uses the CPU");
 }
 
 const char *config_preset(const config *c) {
@@ -104,7 +104,7 @@ const char *config_preset(const config *c) {
     return *c->model.preset ? c->model.preset : "arithmetic-tiny";
 }
 
-/* A directory says all about its model: nothing beside it may. */
+/* A model directory defines its model completely: no other model setting may be given. */
 static status check_model(const config *c) {
     if (*c->model.path == 0) {
         if (c->model.init == INIT_PRETRAINED)
@@ -124,13 +124,13 @@ static status check_model(const config *c) {
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].given)
             return ERR(ERR_INPUT,
-                       "model.%s is given beside model.path: the sizes of that model stand in %s/config.json; leave "
+                       "model.%s is given beside model.path: the sizes of that model are in %s/config.json; leave "
                        "model.%s out",
                        sizes[i].key, c->model.path, sizes[i].key);
     return OK;
 }
 
-/* Each axis may be as long as all ranks together; their product is an int everywhere else. */
+/* Each axis may be as long as the world; their product must fit an int. */
 static status check_mesh(const config *c) {
     enum { RANKS_MOST = 65536 };
     const int *size = c->parallel.size;
@@ -185,6 +185,6 @@ status config_check(const config *c) {
     if (strcmp(c->run.resume, "auto") == 0 && *c->run.dir == 0)
         return ERR(ERR_INPUT, "run.resume is auto but run.dir is not given: a new directory has nothing to resume; "
                               "set run.dir");
-    config_name_idle(c);
+    config_warn_no_effect(c);
     return OK;
 }

@@ -1,7 +1,7 @@
 /* config_write.c - from the config struct to text: the YAML of a run, the annotated default, the help.
  *
- * What is written reads back to the same struct: numbers in the fewest digits that do, text in quotes wherever a reader of
- * YAML would take it for something else. */
+ * The output reads back to the same struct: numbers in the fewest digits that do, text in quotes where a YAML reader
+ * would take it for something else. */
 #include "settings/config.h"
 #include "settings/setting.h"
 #include "settings/form.h"
@@ -117,14 +117,14 @@ void config_write_yaml(const config *c, FILE *out, bool annotated) {
             text.length = 0;
         }
         setting_write(c, s, true, &text);
-        fprintf(out, "%*s%s: %s\n", 2 * depth, "", str_behind_last_dot(s->key), text.text);
+        fprintf(out, "%*s%s: %s\n", 2 * depth, "", str_after_last_dot(s->key), text.text);
         text.length = 0;
         previous = s->key;
     }
     strbuf_fini(&text);
 }
 
-static bool is_asked_for(const setting *s, const char *topic) {
+static bool matches_topic(const setting *s, const char *topic) {
     int element;
     size_t n = strlen(topic);
     return n == 0 || setting_find(topic, &element) == s || (str_starts_with(s->key, topic) && s->key[n] == '.');
@@ -136,7 +136,7 @@ void config_print_help(FILE *out, const char *topic) {
     const char *previous = "";
     const setting *s;
     for (size_t i = 0; (s = setting_at(i)); i++) {
-        if (!is_asked_for(s, topic)) continue;
+        if (!matches_topic(s, topic)) continue;
         if (*previous && strncmp(s->key, previous, strcspn(s->key, ".") + 1) != 0) fputc('\n', out);
         setting_facts(s, &facts);
         fprintf(out, "  %-31s %s\n  %31s (%s)\n", s->key, s->help, "", facts.text);

@@ -1,10 +1,10 @@
 /* foreign.c - the engine that all dialects share: read, find the row of each key, offer, report.
  *
- * JSON is read twice: by jansson, which is strict (no comments, no trailing commas, no duplicate keys), and then by the YAML
- * reader, whose nodes know their line. A file is read from disk once, so that a pipe can be a CONFIG.
- * Values are offered after files and command line were read, and are taken only where those said nothing: that is the whole
- * precedence, and it lets "auto" mean what the rest of the configuration says. The report asks the config for values when it
- * is printed, so it shows what will be used, also where a default moved later. */
+ * JSON is read twice: by jansson, which is strict (no comments, no trailing commas, no duplicate keys), and then by the
+ * YAML reader, whose nodes know their line. A file is read from disk once, so that a pipe can be a CONFIG.
+ * Values are offered after files and command line were read, and used only where those set nothing: that is the
+ * whole precedence, and it lets "auto" mean what the rest of the configuration says. The report asks the config for
+ * values when it is printed, so it shows what will be used, even if a default changed later. */
 #include "settings/foreign_dialect.h"
 #include "settings/form.h"
 
@@ -82,8 +82,7 @@ static status unknown_key(const foreign_file *file, const char *key, int line) {
     if (*nearest.name)
         return ERR(ERR_INPUT, "%s:%d: unknown %s key '%.100s'; did you mean '%s'?", file->path, line,
                    file->dialect->name, key, nearest.name);
-    return ERR(ERR_INPUT,
-               "%s:%d: unknown %s key '%.100s'; remove it, or say it in a setting of ralo ('ralo help settings')",
+    return ERR(ERR_INPUT, "%s:%d: unknown %s key '%.100s'; remove it, or use a setting of ralo ('ralo help settings')",
                file->path, line, file->dialect->name, key);
 }
 
@@ -172,7 +171,7 @@ static int line_at(const char *text, size_t offset) {
     return line;
 }
 
-/* Others read comments and trailing commas in JSON; which of two readers is right should not be a question. */
+/* Other programs accept comments and trailing commas in JSON; ralo does not, so that two readers never disagree. */
 static status json_check(const char *path, char *text, size_t n_bytes) {
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
@@ -183,7 +182,7 @@ static status json_check(const char *path, char *text, size_t n_bytes) {
             if (text[i] == '\t') text[i] = ' ';
         return OK;
     }
-    /* Just behind the token that is wrong. */
+    /* The position after the wrong token. */
     size_t end = error.position < 0 ? 0 : MIN((size_t)error.position, n_bytes);
     char wrong = end ? text[end - 1] : 0;
     if (wrong == '/' || wrong == '#')
@@ -204,7 +203,8 @@ static const yaml_node *child_of(const yaml_node *map, const char *key) {
     return NULL;
 }
 
-/* By shape: RALO has trainer.params; DeepSpeed is a JSON object with one of its keys at the top, and none of ours. */
+/* The dialect by shape: RALO has trainer.params; DeepSpeed is a JSON object with one of its keys at the top and none
+ * of ours. */
 static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     if (child_of(child_of(root, "trainer"), "params")) return &foreign_ralo;
     if (!is_json || root->kind != YAML_MAP) return NULL;
@@ -272,7 +272,7 @@ static void value_show(const config *c, const char *setting, strbuf *out) {
     ASSERT(rc == OK); /* it was offered before */
 }
 
-/* ---- what settle functions use ----------------------------------------------------------------------------------- */
+/* ---- what translate functions use ----------------------------------------------------------------------------------- */
 
 const foreign_item *foreign_find(const foreign_reader *r, const char *key) {
     for (size_t i = 0; i < r->file->n_items; i++)
@@ -348,18 +348,20 @@ static void entry_add(foreign_reader *r, const foreign_item *i, const char *sett
                                                  .note = note};
 }
 
-void foreign_say_idle(foreign_reader *r, const foreign_item *i, const char *note) { entry_add(r, i, NULL, note); }
+void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note) {
+    entry_add(r, i, NULL, note);
+}
 
-void foreign_say_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note) {
+void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note) {
     entry_add(r, i, setting, note);
 }
 
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note) {
-    const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_said_by(r->c, setting);
+    const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_given_by(r->c, setting);
     const char *name = i ? i->key : setting;
     config_offer_result result;
-    /* A number in other units is refused in those: the one in the file stands beside it. */
+    /* A number that was converted is refused with the number in the file beside it. */
     if (i && strcmp(i->text, value) != 0) name = foreign_format(r, "%s = %.100s", i->key, i->text);
     TRY(config_offer(r->c, setting, value, where, name, &result));
     if (result == OFFER_REFUSED)
@@ -371,22 +373,22 @@ status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setti
 
 /* ---- apply ------------------------------------------------------------------------------------------------------- */
 
-/* Items whose row says all there is to say. */
-static status settle_plain(foreign_reader *r) {
+/* Items that their row translates completely. */
+static status translate_plain(foreign_reader *r) {
     for (size_t k = 0; k < r->file->n_items; k++) {
         const foreign_item *i = &r->file->items[k];
         const foreign_row *row = i->row;
         if (i->is_null) {
-            foreign_say_idle(r, i, "null: as if it were not there");
-        } else if (!row) { /* an empty map; settle may still say more */
+            foreign_report_no_effect(r, i, "null: as if it were not there");
+        } else if (!row) { /* an empty map; translate may still report more */
         } else if (row->kind == FOREIGN_IDLE || row->kind == FOREIGN_WHOLE) {
-            foreign_say_idle(r, i, row->text);
+            foreign_report_no_effect(r, i, row->text);
         } else if (row->kind == FOREIGN_OFF) {
             if (item_is_true(i))
                 return ERR(ERR_INPUT, "%s: %s: found true; %s", foreign_where(r, i), i->key, row->text);
-            foreign_say_idle(r, i, "off");
+            foreign_report_no_effect(r, i, "off");
         } else if (row->kind == FOREIGN_SET && i->is_auto) {
-            foreign_say_set(r, i, row->setting, "auto");
+            foreign_report_set(r, i, row->setting, "auto");
         } else if (row->kind == FOREIGN_SET) {
             TRY(foreign_offer(r, i, row->setting, i->text, row->text));
         }
@@ -394,16 +396,16 @@ static status settle_plain(foreign_reader *r) {
     return OK;
 }
 
-/* No key may get lost between the tables and the settle functions. */
-static status all_said(foreign_reader *r) {
+/* No key may get lost between the tables and the translate functions. */
+static status check_all_translated(foreign_reader *r) {
     for (size_t k = 0; k < r->file->n_items; k++) {
         const foreign_item *i = &r->file->items[k];
-        bool said = false;
-        for (size_t e = 0; e < r->f->n_entries && !said; e++)
-            said = r->f->entries[e].file == r->file && r->f->entries[e].place == k;
-        if (said) continue;
-        if (i->row) return ERR(ERR_BUG, "%s: %s was read and nothing became of it", foreign_where(r, i), i->key);
-        foreign_say_idle(r, i, "empty");
+        bool reported = false;
+        for (size_t e = 0; e < r->f->n_entries && !reported; e++)
+            reported = r->f->entries[e].file == r->file && r->f->entries[e].place == k;
+        if (reported) continue;
+        if (i->row) return ERR(ERR_BUG, "%s: %s was read but not translated", foreign_where(r, i), i->key);
+        foreign_report_no_effect(r, i, "empty");
     }
     return OK;
 }
@@ -418,9 +420,9 @@ static int by_place(const void *a, const void *b) {
 status foreign_apply(foreign *f, config *c) {
     for (size_t i = 0; i < f->n_files; i++) {
         foreign_reader r = {.f = f, .file = &f->files[i], .c = c};
-        TRY(settle_plain(&r));
-        TRY(r.file->dialect->settle(&r));
-        TRY(all_said(&r));
+        TRY(translate_plain(&r));
+        TRY(r.file->dialect->translate(&r));
+        TRY(check_all_translated(&r));
     }
     if (f->n_entries) qsort(f->entries, f->n_entries, sizeof *f->entries, by_place);
     return OK;
@@ -435,15 +437,15 @@ static size_t parent_length(const char *key) {
     return dot ? (size_t)(dot - key) + 1 : 0;
 }
 
-/* Do two keys without effect stand in one map, for one reason? */
-static bool alike(const foreign_entry *a, const foreign_entry *b) {
+/* Are two keys without effect in one map, for the same reason? */
+static bool same_map_and_reason(const foreign_entry *a, const foreign_entry *b) {
     if (a->setting || b->setting || !a->key || !b->key || a->file != b->file || strcmp(a->note, b->note) != 0)
         return false;
     size_t n = parent_length(a->key);
     return n == parent_length(b->key) && strncmp(a->key, b->key, n) == 0;
 }
 
-/* Text of a file on its way to a terminal: short, and without what could move the cursor. */
+/* Text of a file for a terminal: shortened, and without control characters. */
 static void text_show(strbuf *out, const char *text) {
     enum { MOST = 60 };
     size_t n = strlen(text), shown = MIN(n, (size_t)MOST);
@@ -461,7 +463,7 @@ static size_t left_write(const foreign *f, size_t i, strbuf *out) {
         strbuf_printf(out, "(%s itself)", first->file->dialect->name);
         return 1;
     }
-    while (i + n < f->n_entries && alike(first, first + n)) n++;
+    while (i + n < f->n_entries && same_map_and_reason(first, first + n)) n++;
     size_t parent = parent_length(first->key);
     if (n == 1) {
         strbuf_printf(out, "%s%s", first->key, *first->given ? " = " : "");

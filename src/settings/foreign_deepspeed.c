@@ -1,11 +1,11 @@
 /* foreign_deepspeed.c - DeepSpeed's JSON as settings of ralo.
  *
- * The table below names every key of DeepSpeed's configuration that we know; what several keys say together (the batch
- * triangle, precision, optimizer and scheduler, offload, recompute) is in the settle functions behind it.
- * The stage of ZeRO goes to parallel.zero, and with it what is sent in one go, ahead and beside the kernels; its buckets count
- * elements, ours bytes. Unlike DeepSpeed, activation_checkpointing alone turns recompute on, a typing error is an error,
- * and a threshold that defeats the stage it belongs to is called so, with the number.
- * Refused: what would silently be something else here (other optimizers and schedulers, fp16 masters, L2 decay). */
+ * The table below names every key of DeepSpeed's configuration that we know; the translate functions after it handle
+ * what several keys say together (batch sizes, precision, optimizer and scheduler, offload, recompute). The ZeRO stage
+ * becomes parallel.zero, with its bucket sizes, prefetch and overlap; DeepSpeed's buckets count elements, ours bytes.
+ * Unlike DeepSpeed, activation_checkpointing alone turns recompute on, an unknown key is an error, and a threshold
+ * that defeats its ZeRO stage is refused, with the number. Refused: what would silently mean something else here
+ * (other optimizers and schedulers, fp16 masters, L2 decay). */
 #include "settings/settings.h"
 #include "settings/foreign_dialect.h"
 
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define RANKS "ralo says it otherwise for several ranks: parallel.*, comm.*"
-#define LAYOUT "every byte of the step has its place in the plan"
+#define RANKS "ralo has other settings for several ranks: parallel.*, comm.*"
+#define LAYOUT "the plan gives every byte of the step an address"
 #define REPORTS "the plan, the progress lines and metrics.jsonl report; see run.breakdown and --trace"
 #define CHECKPOINTS "checkpoints are addressed by tensor name and need no options"
 #define DEFAULT_PERSISTENCE 100000 /* elements */
@@ -27,7 +27,7 @@ static const foreign_row rows[] = {
     {"train_batch_size",               FOREIGN_OWN, FT_INT, NULL, NULL},
     {"train_micro_batch_size_per_gpu", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"gradient_accumulation_steps",    FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"managed_gradient_accumulation",  FOREIGN_IDLE, FT_BOOL, NULL, "the program of the step holds the accumulation"},
+    {"managed_gradient_accumulation",  FOREIGN_IDLE, FT_BOOL, NULL, "accumulation is part of the compiled step"},
     {"gradient_clipping",              FOREIGN_SET, FT_REAL, "train.clip", NULL},
     {"steps_per_print",                FOREIGN_SET, FT_INT, "train.log_every", NULL},
     {"wall_clock_breakdown",           FOREIGN_SET, FT_BOOL, "run.breakdown", NULL},
@@ -62,15 +62,15 @@ static const foreign_row rows[] = {
     {"fp16.auto_cast",              FOREIGN_IDLE, FT_BOOL, NULL, "inputs are token ids: there is nothing to cast"},
     {"fp16.fused_mode",             FOREIGN_IDLE, FT_BOOL, NULL, "there is one AdamW kernel per device"},
     {"fp16.fp16_master_weights_and_grads", FOREIGN_OFF, FT_BOOL, NULL,
-     "fp16 masters lose small updates; for fewer bytes say bf16.bf16_master_weights_and_grads, which rounds stochastically"},
+     "fp16 masters lose small updates; to save memory use bf16.bf16_master_weights_and_grads, with stochastic rounding"},
     {"bf16.enabled",                       FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"bf16.check_grad_overflow",           FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"bf16.bf16_master_weights_and_grads", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"bf16.bf16_optimizer_states",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"bf16.immediate_grad_update",         FOREIGN_IDLE, FT_BOOL, NULL, "a gradient is finished before it is added up"},
-    {"torch_autocast.enabled",             FOREIGN_OFF, FT_BOOL, NULL, "say bf16.enabled or fp16.enabled instead"},
+    {"bf16.immediate_grad_update",         FOREIGN_IDLE, FT_BOOL, NULL, "gradients are accumulated when they are complete"},
+    {"torch_autocast.enabled",             FOREIGN_OFF, FT_BOOL, NULL, "use bf16.enabled or fp16.enabled instead"},
     {"torch_autocast.{dtype lower_precision_safe_modules}", FOREIGN_IDLE, FT_ANY, NULL, "torch_autocast is off"},
-    {"amp.enabled",                        FOREIGN_OFF, FT_BOOL, NULL, "say bf16.enabled or fp16.enabled instead"},
+    {"amp.enabled",                        FOREIGN_OFF, FT_BOOL, NULL, "use bf16.enabled or fp16.enabled instead"},
     {"amp.{opt_level loss_scale}",         FOREIGN_IDLE, FT_ANY, NULL, "amp is off"},
     {"data_types.grad_accum_dtype",        FOREIGN_IDLE, FT_TEXT, NULL, "precision decides: fp32 wherever there is a master copy"},
     {"data_types.{param_dtype buffer_dtype}", FOREIGN_IDLE, FT_TEXT, NULL, "precision decides"},
@@ -79,26 +79,26 @@ static const foreign_row rows[] = {
     {STATES "device",                      FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {STATES "nvme_path",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {STATES "{buffer_count pipeline pipeline_read pipeline_write}", FOREIGN_IDLE, FT_ANY, NULL,
-     "the plan sizes the window of what is on its way (memory.prefetch, memory.bucket)"},
-    {STATES "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is held"},
+     "the plan sizes the buffers of copies in flight (memory.prefetch, memory.bucket)"},
+    {STATES "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
     {STATES "fast_init",                   FOREIGN_IDLE, FT_BOOL, NULL, "states start as zeros, written once"},
     {STATES "ratio",                       FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {STATES "cpuadam_cores_perc",          FOREIGN_IDLE, FT_REAL, NULL, "run.threads says how many threads there are"},
+    {STATES "cpuadam_cores_perc",          FOREIGN_IDLE, FT_REAL, NULL, "run.threads sets the number of threads"},
     {STATES "super_offload",               FOREIGN_OFF, FT_BOOL, NULL, "ralo updates no parameter before its gradient is known to be finite"},
     {PARAMS "device",                      FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {PARAMS "nvme_path",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {PARAMS "buffer_size",                 FOREIGN_OWN, FT_INT, NULL, NULL},
     {PARAMS "{buffer_count max_in_cpu}",   FOREIGN_IDLE, FT_ANY, NULL,
-     "the plan sizes the window of what is on its way (memory.prefetch, memory.bucket)"},
-    {PARAMS "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is held"},
+     "the plan sizes the buffers of copies in flight (memory.prefetch, memory.bucket)"},
+    {PARAMS "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
     {ZERO "cpu_offload",                   FOREIGN_OFF, FT_BOOL, NULL, "say offload_optimizer: {\"device\": \"cpu\"} instead"},
-    {ZERO "{cpu_offload_param cpu_offload_params}", FOREIGN_OFF, FT_BOOL, NULL, "say offload_param: {\"device\": \"cpu\"} instead"},
-    {ZERO "cpu_offload_use_pin_memory",    FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is held"},
+    {ZERO "{cpu_offload_param cpu_offload_params}", FOREIGN_OFF, FT_BOOL, NULL, "use offload_param: {\"device\": \"cpu\"} instead"},
+    {ZERO "cpu_offload_use_pin_memory",    FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
     {ZERO "stage3_prefetch_bucket_size",   FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "stage3_param_persistence_threshold", FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "stage3_model_persistence_threshold", FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "{stage3_max_live_parameters stage3_max_reuse_distance sub_group_size}", FOREIGN_IDLE, FT_INT, NULL,
-     "the plan keeps the block at work and those that memory.prefetch fetches ahead"},
+     "the plan keeps the current layer and those that memory.prefetch fetches ahead"},
     {ZERO "{reduce_bucket_size allgather_bucket_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "overlap_comm",                  FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {ZERO "{zero_hpz_partition_size mics_shard_size "
@@ -112,19 +112,19 @@ static const foreign_row rows[] = {
      "run.export and `ralo export` write whole weights from any run"},
     {ZERO "{load_from_fp32_weights elastic_checkpoint pipeline_loading_checkpoint}", FOREIGN_IDLE, FT_BOOL, NULL, CHECKPOINTS},
     {ZERO "{ignore_unused_parameters legacy_stage1 override_module_apply log_trace_cache_warnings enable_sanity_checks "
-     "save_muon_momentum_buffer_in_memory}", FOREIGN_IDLE, FT_BOOL, NULL, "it belongs to how DeepSpeed is built"},
-    {ZERO "leaf_module",                   FOREIGN_WHOLE, FT_ANY, NULL, "it belongs to how DeepSpeed is built"},
+     "save_muon_momentum_buffer_in_memory}", FOREIGN_IDLE, FT_BOOL, NULL, "it concerns the internals of DeepSpeed"},
+    {ZERO "leaf_module",                   FOREIGN_WHOLE, FT_ANY, NULL, "it concerns the internals of DeepSpeed"},
     {ZERO "zenflow",                       FOREIGN_WHOLE, FT_ANY, NULL, "every gradient is applied in the step it was made in"},
 
     {"activation_checkpointing.number_checkpoints", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"activation_checkpointing.cpu_checkpointing",  FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"activation_checkpointing.partition_activations", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"activation_checkpointing.contiguous_memory_optimization", FOREIGN_IDLE, FT_BOOL, NULL, LAYOUT},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", FOREIGN_IDLE, FT_BOOL, NULL, "the program orders its streams"},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", FOREIGN_IDLE, FT_BOOL, NULL, "the compiled step orders its streams"},
     {"activation_checkpointing.profile", FOREIGN_IDLE, FT_BOOL, NULL, REPORTS},
 
     {"aio.{block_size queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds}", FOREIGN_IDLE, FT_ANY, NULL,
-     "the nvme tier keeps its own queue; what travels is cut by memory.bucket"},
+     "the nvme tier has its own queue; memory.bucket sets the transfer size"},
 
     {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op}",
@@ -132,20 +132,20 @@ static const foreign_row rows[] = {
     {"sequence_parallel_size",      FOREIGN_OWN, FT_INT, NULL, NULL},
     {"tensor_parallel.autotp_size", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"tensor_parallel.{dtype tp_overlap_comm keep_module_on_host replace_with_kernel_inject preset_model use_default_specs}",
-     FOREIGN_IDLE, FT_ANY, NULL, "layers are cut by heads and columns"},
+     FOREIGN_IDLE, FT_ANY, NULL, "layers are split by heads and columns"},
     {"tensor_parallel.{tp tensor_parallel partition_config injection_policy_tuple}", FOREIGN_WHOLE, FT_ANY, NULL,
-     "layers are cut by heads and columns"},
+     "layers are split by heads and columns"},
     {"sparse_gradients",      FOREIGN_OFF, FT_BOOL, NULL, "embedding gradients are dense here; leave it out"},
     {"sparse_attention",      FOREIGN_OFF, FT_ANY, NULL, "attention is exact here; leave it out"},
     {"{progressive_layer_drop curriculum_learning data_efficiency compression_training eigenvalue}", FOREIGN_OFF, FT_ANY, NULL,
-     "it would change what is trained and is not there; leave it out"},
-    {"{zero_allow_untested_optimizer zero_force_ds_cpu_optimizer}", FOREIGN_IDLE, FT_BOOL, NULL, "AdamW runs where its state lies"},
+     "it would change the training and is not supported; leave it out"},
+    {"{zero_allow_untested_optimizer zero_force_ds_cpu_optimizer}", FOREIGN_IDLE, FT_BOOL, NULL, "AdamW runs where its states are"},
     {"{memory_breakdown dump_state}", FOREIGN_IDLE, FT_BOOL, NULL, "the plan shows memory; config.yaml of the run has every setting"},
     {"{flops_profiler comms_logger tensorboard wandb csv_monitor comet}", FOREIGN_WHOLE, FT_ANY, NULL, REPORTS},
     {"checkpoint",            FOREIGN_WHOLE, FT_ANY, NULL, CHECKPOINTS},
-    {"{autotuning elasticity hybrid_engine compile}", FOREIGN_WHOLE, FT_ANY, NULL, "it belongs to how DeepSpeed is built"},
-    {"{dataloader_drop_last graph_harvesting}", FOREIGN_IDLE, FT_BOOL, NULL, "rows are packed and the step is compiled always"},
-    {"vocabulary_size",       FOREIGN_IDLE, FT_INT, NULL, "the model says it"},
+    {"{autotuning elasticity hybrid_engine compile}", FOREIGN_WHOLE, FT_ANY, NULL, "it concerns the internals of DeepSpeed"},
+    {"{dataloader_drop_last graph_harvesting}", FOREIGN_IDLE, FT_BOOL, NULL, "rows are always packed and the step is always compiled"},
+    {"vocabulary_size",       FOREIGN_IDLE, FT_INT, NULL, "the model defines it"},
 };
 /* clang-format on */
 
@@ -153,13 +153,13 @@ static const foreign_row rows[] = {
 
 static status enable(foreign_reader *r, const foreign_item *i, const char *precision) {
     if (!i) return OK;
-    if (i->is_auto) foreign_say_set(r, i, "precision", "auto");
+    if (i->is_auto) foreign_report_set(r, i, "precision", "auto");
     else if (item_is_true(i)) return foreign_offer(r, i, "precision", precision, NULL);
-    else foreign_say_idle(r, i, "off; precision says what is computed in");
+    else foreign_report_no_effect(r, i, "off; precision sets the dtype of the computation");
     return OK;
 }
 
-static status settle_precision(foreign_reader *r) {
+static status translate_precision(foreign_reader *r) {
     const foreign_item *fp16 = foreign_find(r, "fp16.enabled"), *bf16 = foreign_find(r, "bf16.enabled"),
                        *masters = foreign_find(r, "bf16.bf16_master_weights_and_grads"),
                        *states = foreign_find(r, "bf16.bf16_optimizer_states"),
@@ -174,51 +174,52 @@ static status settle_precision(foreign_reader *r) {
     TRY(enable(r, fp16, "fp16"));
     TRY(enable(r, bf16, small ? "bf16_sr" : "bf16"));
     if (masters && small)
-        foreign_say_set(r, masters, "precision", "bf16 without a master copy, rounded stochastically");
-    else if (masters) foreign_say_idle(r, masters, item_is_true(masters) ? "bf16 is not enabled" : "off");
-    if (states && !small) foreign_say_idle(r, states, "bf16 masters are off");
+        foreign_report_set(r, masters, "precision", "bf16 without a master copy, rounded stochastically");
+    else if (masters) foreign_report_no_effect(r, masters, item_is_true(masters) ? "bf16 is not enabled" : "off");
+    if (states && !small) foreign_report_no_effect(r, states, "bf16 masters are off");
     if (small)
         TRY(foreign_offer(r, states, "memory.states", item_is_true(states) ? "bf16" : "fp32",
                           states ? NULL : "only its master weights are in bf16"));
     if (item_is_true(overflow)) return foreign_offer(r, overflow, "train.nonfinite", "skip", NULL);
-    if (overflow) foreign_say_idle(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
+    if (overflow)
+        foreign_report_no_effect(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
     return OK;
 }
 
 /* ---- the batch triangle ------------------------------------------------------------------------------------------ */
 
-static int64_t stated(const foreign_item *i) { return i && !i->is_auto ? item_whole(i) : 0; }
+static int64_t value_or_zero(const foreign_item *i) { return i && !i->is_auto ? item_whole(i) : 0; }
 
 static status whole_offer(foreign_reader *r, const foreign_item *i, const char *setting, int64_t value,
                           const char *note) {
     return foreign_offer(r, i, setting, foreign_format(r, "%lld", (long long)value), note);
 }
 
-static int64_t times(int64_t a, int64_t b) {
+static int64_t multiply_saturating(int64_t a, int64_t b) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
-/* train.micro_batch is auto by hand: the file says how large a step is, the plan how it is cut. */
-static status settle_open_batch(foreign_reader *r, const foreign_item *const items[3], int64_t train) {
-    bool said = false;
+/* The user set train.micro_batch to auto: the file gives the batch, the plan chooses the micro-batch. */
+static status translate_open_batch(foreign_reader *r, const foreign_item *const items[3], int64_t train) {
+    bool batch_given = false;
     for (int i = 0; i < 3; i++) {
         if (!items[i]) continue;
-        if (train && !said) TRY(whole_offer(r, items[i], "train.batch", train, "train.micro_batch is auto"));
+        if (train && !batch_given) TRY(whole_offer(r, items[i], "train.batch", train, "train.micro_batch is auto"));
         else
-            foreign_say_set(r, items[i], i == 2 ? "train.accumulation" : "train.micro_batch",
-                            "auto: the plan cuts the step");
-        said = true;
+            foreign_report_set(r, items[i], i == 2 ? "train.accumulation" : "train.micro_batch",
+                               "auto: the plan cuts the step");
+        batch_given = true;
     }
     return OK;
 }
 
-/* A train_batch_size of which the file says one factor or none. That one is kept, else one that the settings give, else a step is
- * one micro-batch; what is left of the batch is the other factor. */
+/* A train_batch_size with one factor or none in the file. That factor is kept, else one that the settings give, else
+ * a step is one micro-batch; the rest of the batch is the other factor. */
 static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64_t ranks, const char *of_ranks,
                         int64_t *micro, int64_t *steps) {
     const config *c = r->c;
-    int64_t train = stated(train_item), known = 1;
+    int64_t train = value_or_zero(train_item), known = 1;
     const char *name = "train.accumulation";
     bool is_micro = false;
     if (*micro) known = *micro, name = "train_micro_batch_size_per_gpu", is_micro = true;
@@ -226,7 +227,7 @@ static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64
     else if (config_was_given(c, "train.micro_batch"))
         known = c->train.micro_batch, name = "train.micro_batch", is_micro = true;
     else if (config_was_given(c, "train.accumulation")) known = c->train.accumulation;
-    int64_t unit = times(known, ranks), rest = train / unit;
+    int64_t unit = multiply_saturating(known, ranks), rest = train / unit;
     if (train % unit != 0)
         return ERR(
             ERR_INPUT,
@@ -238,8 +239,8 @@ static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64
     return OK;
 }
 
-/* Ranks that share rows or layers have no rows of their own: they are settled before the batch is divided. */
-static status settle_ranks(foreign_reader *r) {
+/* Tensor, sequence and pipeline ranks do not get rows of their own: they are known before the batch is divided. */
+static status translate_ranks(foreign_reader *r) {
     static const struct {
         const char *key, *setting;
         int64_t off; /* what says that there are none */
@@ -247,26 +248,26 @@ static status settle_ranks(foreign_reader *r) {
                  {"tensor_parallel.autotp_size", "parallel.tensor", 0}};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++) {
         const foreign_item *item = foreign_find(r, sizes[i].key);
-        int64_t n = stated(item);
+        int64_t n = value_or_zero(item);
         if (!item) continue;
-        if (item->is_auto) foreign_say_set(r, item, sizes[i].setting, "auto");
+        if (item->is_auto) foreign_report_set(r, item, sizes[i].setting, "auto");
         else if (n < sizes[i].off || n > INT32_MAX)
             return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from %lld", foreign_where(r, item),
                        item->key, item->text, (long long)sizes[i].off);
-        else if (n == 0) foreign_say_idle(r, item, "off");
+        else if (n == 0) foreign_report_no_effect(r, item, "off");
         else TRY(whole_offer(r, item, sizes[i].setting, n, NULL));
     }
     return OK;
 }
 
-/* train = micro x accumulation x ranks with rows of their own. Where the file leaves two of the three open, what the rest of the
- * configuration says of them counts. */
-static status settle_batch(foreign_reader *r) {
+/* train = micro x accumulation x data ranks. If the file leaves two of the three open, the rest of the configuration
+ * decides. */
+static status translate_batch(foreign_reader *r) {
     const foreign_item *train_item = foreign_find(r, "train_batch_size"),
                        *micro_item = foreign_find(r, "train_micro_batch_size_per_gpu"),
                        *steps_item = foreign_find(r, "gradient_accumulation_steps");
-    int64_t train = stated(train_item), micro = stated(micro_item), steps = stated(steps_item);
-    /* At least one also where fewer ranks are there than share a row: a plan may be for more than are. */
+    int64_t train = value_or_zero(train_item), micro = value_or_zero(micro_item), steps = value_or_zero(steps_item);
+    /* At least one, even if there are fewer ranks than share a row: a plan may be for more ranks. */
     int64_t ranks = MAX(foreign_row_ranks(r) / MAX(r->c->parallel.size[AXIS_SEQUENCE], 1), (int64_t)1);
     const char *of_ranks = foreign_format(r, "%lld rank%s", (long long)ranks, ranks == 1 ? "" : "s");
     const struct {
@@ -279,7 +280,7 @@ static status settle_batch(foreign_reader *r) {
                        all[i].item->key, all[i].item->text);
     bool ours_micro = !micro && config_was_given(r->c, "train.micro_batch"),
          ours_steps = !steps && config_was_given(r->c, "train.accumulation");
-    int64_t product = times(times(micro, steps), ranks);
+    int64_t product = multiply_saturating(multiply_saturating(micro, steps), ranks);
     if (train && micro && steps && product != train)
         return ERR(
             ERR_INPUT,
@@ -288,8 +289,8 @@ static status settle_batch(foreign_reader *r) {
             foreign_where(r, train_item), (long long)train, (long long)micro, (long long)steps, of_ranks,
             (long long)product);
     if (config_was_given(r->c, "train.micro_batch") && r->c->train.micro_batch < 0)
-        return settle_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
-                                 train ? train : product);
+        return translate_open_batch(r, (const foreign_item *const[]){train_item, micro_item, steps_item},
+                                    train ? train : product);
     if (train && !(micro && steps)) TRY(cut_batch(r, train_item, ranks, of_ranks, &micro, &steps));
     else if (micro && !steps) steps = ours_steps ? r->c->train.accumulation : 1;
     else if (steps && !micro) {
@@ -301,16 +302,17 @@ static status settle_batch(foreign_reader *r) {
         micro = r->c->train.micro_batch;
     }
     if (!micro && !steps) { /* nothing stated: all that is there is "auto" */
-        if (train_item) foreign_say_set(r, train_item, "train.micro_batch", "auto: times train.accumulation");
-        if (micro_item) foreign_say_set(r, micro_item, "train.micro_batch", "auto");
-        if (steps_item) foreign_say_set(r, steps_item, "train.accumulation", "auto");
+        if (train_item) foreign_report_set(r, train_item, "train.micro_batch", "auto: times train.accumulation");
+        if (micro_item) foreign_report_set(r, micro_item, "train.micro_batch", "auto");
+        if (steps_item) foreign_report_set(r, steps_item, "train.accumulation", "auto");
         return OK;
     }
-    const char *sum = foreign_format(r, "%lld = %lld x %lld x %s", (long long)times(times(micro, steps), ranks),
+    const char *sum = foreign_format(r, "%lld = %lld x %lld x %s",
+                                     (long long)multiply_saturating(multiply_saturating(micro, steps), ranks),
                                      (long long)micro, (long long)steps, of_ranks);
     TRY(whole_offer(r, micro_item ? micro_item : train_item, "train.micro_batch", micro, sum));
     TRY(whole_offer(r, steps_item ? steps_item : train_item, "train.accumulation", steps, sum));
-    if (train_item && micro_item && steps_item) foreign_say_set(r, train_item, "train.accumulation", sum);
+    if (train_item && micro_item && steps_item) foreign_report_set(r, train_item, "train.accumulation", sum);
     return OK;
 }
 
@@ -326,22 +328,22 @@ static status optimizer_check(foreign_reader *r) {
     if (type && !type->is_auto && strcasecmp(type->text, "adamw") != 0 && strcasecmp(type->text, "adam") != 0)
         return ERR(ERR_INPUT, "%s: optimizer.type: found '%.100s', expected AdamW or Adam", foreign_where(r, type),
                    type->text);
-    if (type) foreign_say_idle(r, type, "AdamW is what ralo has");
+    if (type) foreign_report_no_effect(r, type, "AdamW is what ralo has");
     if (mode && !mode->is_auto && !item_is_true(mode) && decay && !decay->is_auto && item_real(decay) > 0)
         return ERR(
             ERR_INPUT,
             "%s: optimizer.params.adam_w_mode: found false with weight_decay %s, which would be L2 regularisation; "
-            "ralo's decay is decoupled: say true, or weight_decay 0",
+            "ralo's decay is decoupled: use true, or weight_decay 0",
             foreign_where(r, mode), decay->text);
-    if (mode) foreign_say_idle(r, mode, "decay is decoupled");
+    if (mode) foreign_report_no_effect(r, mode, "decay is decoupled");
     if (correction && !correction->is_auto && !item_is_true(correction))
         return ERR(ERR_INPUT, "%s: optimizer.params.bias_correction: found false, expected true: ralo always corrects",
                    foreign_where(r, correction));
-    if (correction) foreign_say_idle(r, correction, "always on");
+    if (correction) foreign_report_no_effect(r, correction, "always on");
     return OK;
 }
 
-/* What DeepSpeed's Adam has where the file is silent. */
+/* Defaults of DeepSpeed's Adam. */
 static status optimizer_defaults(foreign_reader *r) {
     static const char *const defaults[][3] = {{"optimizer.params.betas", "train.betas", "[0.9, 0.999]"},
                                               {"optimizer.params.eps", "train.eps", "1e-8"},
@@ -367,54 +369,54 @@ static status scheduler_kind_of(foreign_reader *r, const foreign_item *type, sch
 static status param_foreign_to(foreign_reader *r, const foreign_item *i, const foreign_item *type) {
     if (!i) return OK;
     if (i->is_auto || !type)
-        foreign_say_idle(r, i, type ? "this scheduler does not have it" : "there is no scheduler.type");
+        foreign_report_no_effect(r, i, type ? "this scheduler does not have it" : "there is no scheduler.type");
     else return ERR(ERR_INPUT, "%s: %s: %s does not have it; remove it", foreign_where(r, i), i->key, type->text);
     return OK;
 }
 
-/* The rate after warmup: the scheduler's own, where it has one, replaces the optimizer's. */
-static status settle_peak(foreign_reader *r, scheduler_kind kind) {
+/* The learning rate after warmup: the scheduler's own, if it has one, replaces the optimizer's. */
+static status translate_peak_lr(foreign_reader *r, scheduler_kind kind) {
     const foreign_item *lr = foreign_find(r, "optimizer.params.lr"),
                        *peak = foreign_find(r, "scheduler.params.warmup_max_lr");
     bool has_peak = kind == SCHEDULER_WARMUP || kind == SCHEDULER_DECAY;
-    if (peak && has_peak && peak->is_auto) foreign_say_set(r, peak, "train.lr", "auto");
+    if (peak && has_peak && peak->is_auto) foreign_report_set(r, peak, "train.lr", "auto");
     if (peak && has_peak && !peak->is_auto) TRY(foreign_offer(r, peak, "train.lr", peak->text, NULL));
     if (kind == SCHEDULER_DECAY && !peak)
         TRY(foreign_offer(r, NULL, "train.lr", "0.001", "WarmupDecayLR's warmup_max_lr"));
     bool overridden = has_peak && (peak ? !peak->is_auto : kind == SCHEDULER_DECAY);
-    if (lr && lr->is_auto) foreign_say_set(r, lr, "train.lr", "auto");
-    else if (lr && overridden) foreign_say_idle(r, lr, "the scheduler's warmup_max_lr is the rate that counts");
+    if (lr && lr->is_auto) foreign_report_set(r, lr, "train.lr", "auto");
+    else if (lr && overridden) foreign_report_no_effect(r, lr, "the scheduler's warmup_max_lr is the rate that counts");
     else if (lr) return foreign_offer(r, lr, "train.lr", lr->text, NULL);
     else if (!overridden && foreign_find(r, "optimizer.type") && !(peak && peak->is_auto))
         return foreign_offer(r, NULL, "train.lr", "0.001", "its Adam's default");
     return OK;
 }
 
-static status settle_end(foreign_reader *r, const foreign_item *type, scheduler_kind kind) {
+static status translate_schedule_end(foreign_reader *r, const foreign_item *type, scheduler_kind kind) {
     const foreign_item *end = foreign_find(r, "scheduler.params.total_num_steps");
     if (kind != SCHEDULER_DECAY && kind != SCHEDULER_COSINE) return param_foreign_to(r, end, type);
     if (!end)
         return ERR(ERR_INPUT, "%s: scheduler.type: %s needs scheduler.params.total_num_steps, a number or \"auto\"",
                    foreign_where(r, type), type->text);
-    if (end->is_auto) foreign_say_set(r, end, "train.steps", "auto");
+    if (end->is_auto) foreign_report_set(r, end, "train.steps", "auto");
     else if (!config_was_given(r->c, "train.steps") || r->c->train.steps == item_whole(end))
         return foreign_offer(r, end, "train.steps", end->text, NULL);
-    else return foreign_offer(r, end, "train.schedule_steps", end->text, "train.steps is said elsewhere");
+    else return foreign_offer(r, end, "train.schedule_steps", end->text, "train.steps is set elsewhere");
     return OK;
 }
 
-static status settle_floor(foreign_reader *r, const foreign_item *type, scheduler_kind kind) {
+static status translate_min_lr(foreign_reader *r, const foreign_item *type, scheduler_kind kind) {
     const foreign_item *low = foreign_find(r, "scheduler.params.warmup_min_lr"),
                        *low_ratio = foreign_find(r, "scheduler.params.warmup_min_ratio"),
                        *end_ratio = foreign_find(r, "scheduler.params.cos_min_ratio");
     double peak = r->c->train.lr;
     if (kind == SCHEDULER_COSINE) {
         TRY(param_foreign_to(r, low, type));
-        if (low_ratio && low_ratio->is_auto) foreign_say_set(r, low_ratio, "train.warmup_min_lr", "auto");
+        if (low_ratio && low_ratio->is_auto) foreign_report_set(r, low_ratio, "train.warmup_min_lr", "auto");
         else if (low_ratio)
             TRY(foreign_offer(r, low_ratio, "train.warmup_min_lr",
                               foreign_format(r, "%.17g", item_real(low_ratio) * peak), "times train.lr"));
-        if (end_ratio && end_ratio->is_auto) foreign_say_set(r, end_ratio, "train.min_lr_ratio", "auto");
+        if (end_ratio && end_ratio->is_auto) foreign_report_set(r, end_ratio, "train.min_lr_ratio", "auto");
         else if (end_ratio) return foreign_offer(r, end_ratio, "train.min_lr_ratio", end_ratio->text, NULL);
         else return foreign_offer(r, NULL, "train.min_lr_ratio", "0.0001", "WarmupCosineLR's cos_min_ratio");
         return OK;
@@ -422,7 +424,7 @@ static status settle_floor(foreign_reader *r, const foreign_item *type, schedule
     TRY(param_foreign_to(r, low_ratio, type));
     TRY(param_foreign_to(r, end_ratio, type));
     if (!type) return param_foreign_to(r, low, type);
-    if (low && low->is_auto) foreign_say_set(r, low, "train.warmup_min_lr", "auto");
+    if (low && low->is_auto) foreign_report_set(r, low, "train.warmup_min_lr", "auto");
     else if (low) TRY(foreign_offer(r, low, "train.warmup_min_lr", low->text, NULL));
     if (kind == SCHEDULER_DECAY)
         return foreign_offer(r, NULL, "train.min_lr_ratio",
@@ -431,7 +433,7 @@ static status settle_floor(foreign_reader *r, const foreign_item *type, schedule
     return OK;
 }
 
-static status settle_scheduler(foreign_reader *r) {
+static status translate_scheduler(foreign_reader *r) {
     static const char *const schedules[] = {"", "constant", "linear", "cosine"};
     const foreign_item *type = foreign_find(r, "scheduler.type"),
                        *warmup = foreign_find(r, "scheduler.params.warmup_num_steps"),
@@ -439,19 +441,19 @@ static status settle_scheduler(foreign_reader *r) {
                        *peak = foreign_find(r, "scheduler.params.warmup_max_lr");
     scheduler_kind kind;
     TRY(scheduler_kind_of(r, type, &kind));
-    TRY(settle_peak(r, kind));
+    TRY(translate_peak_lr(r, kind));
     if (kind == SCHEDULER_NONE || kind == SCHEDULER_COSINE) TRY(param_foreign_to(r, peak, type));
-    TRY(settle_end(r, type, kind));
-    TRY(settle_floor(r, type, kind));
+    TRY(translate_schedule_end(r, type, kind));
+    TRY(translate_min_lr(r, type, kind));
     if (!type) {
         TRY(param_foreign_to(r, warmup, type));
         return param_foreign_to(r, rise, type);
     }
     TRY(foreign_offer(r, type, "train.schedule", schedules[kind], NULL));
     TRY(foreign_offer(r, NULL, "train.schedule_style", "deepspeed", "its scheduler moves after the optimizer"));
-    if (warmup && warmup->is_auto) foreign_say_set(r, warmup, "train.warmup", "auto");
+    if (warmup && warmup->is_auto) foreign_report_set(r, warmup, "train.warmup", "auto");
     else TRY(foreign_offer(r, warmup, "train.warmup", warmup ? warmup->text : "1000", warmup ? NULL : "its default"));
-    if (rise && rise->is_auto) foreign_say_set(r, rise, "train.warmup_kind", "auto");
+    if (rise && rise->is_auto) foreign_report_set(r, rise, "train.warmup_kind", "auto");
     else return foreign_offer(r, rise, "train.warmup_kind", rise ? rise->text : "log", rise ? NULL : "its default");
     return OK;
 }
@@ -504,37 +506,38 @@ static status device_tier(foreign_reader *r, const foreign_item *i, const char *
     return OK;
 }
 
-/* Of a parameter. A precision that is still to be chosen counts as its wider choice. */
+/* Bytes per parameter. A precision that is not chosen yet counts as its wider choice. */
 static size_t element_bytes(const config *c) {
     return dtype_bytes((int)c->precision < 0 ? DTYPE_F32 : precision_compute(c->precision));
 }
 
 static bool moves_to(const char *tier, const char *name) { return tier && strcmp(tier, name) == 0; }
 
-static status settle_paths(foreign_reader *r, const char *states, const char *params) {
+static status translate_nvme_paths(foreign_reader *r, const char *states, const char *params) {
     const foreign_item *paths[] = {foreign_find(r, STATES "nvme_path"), foreign_find(r, PARAMS "nvme_path")};
     const char *tiers[] = {states, params};
     if (paths[0] && paths[1] && strcmp(paths[0]->text, paths[1]->text) != 0 && moves_to(states, "nvme") &&
         moves_to(params, "nvme"))
         return ERR(
-            ERR_INPUT, "%s: %s is %.200s, but %s (line %d) is %.200s: the nvme tier has one directory; name it twice",
+            ERR_INPUT,
+            "%s: %s is %.200s, but %s (line %d) is %.200s: the nvme tier has one directory; give the same path twice",
             foreign_where(r, paths[0]), paths[0]->key, paths[0]->text, paths[1]->key, paths[1]->line, paths[1]->text);
     for (int i = 0; i < 2; i++) {
         if (!paths[i]) continue;
-        if (paths[i]->is_auto) foreign_say_set(r, paths[i], "memory.nvme_path", "auto");
+        if (paths[i]->is_auto) foreign_report_set(r, paths[i], "memory.nvme_path", "auto");
         else if (moves_to(tiers[i], "nvme")) TRY(foreign_offer(r, paths[i], "memory.nvme_path", paths[i]->text, NULL));
-        else foreign_say_idle(r, paths[i], "its device is not nvme");
+        else foreign_report_no_effect(r, paths[i], "its device is not nvme");
     }
     return OK;
 }
 
 /* The share of the parameters that the host updates; here whole layers, and the embedding and the head always. */
-static status settle_ratio(foreign_reader *r, bool states_move) {
+static status translate_offload_ratio(foreign_reader *r, bool states_move) {
     const foreign_item *ratio = foreign_find(r, STATES "ratio");
     model_config model;
     if (!ratio) return OK;
     if (ratio->is_auto) {
-        foreign_say_set(r, ratio, "memory.offload.keep_states", "auto");
+        foreign_report_set(r, ratio, "memory.offload.keep_states", "auto");
         return OK;
     }
     double share = item_real(ratio);
@@ -542,7 +545,7 @@ static status settle_ratio(foreign_reader *r, bool states_move) {
         return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
                    ratio->text);
     if (!states_move) {
-        foreign_say_idle(r, ratio, "states stay on the device");
+        foreign_report_no_effect(r, ratio, "states stay on the device");
         return OK;
     }
     TRY(model_from_config(r->c, &model));
@@ -555,7 +558,7 @@ static status offer_elements(foreign_reader *r, const foreign_item *i, const cha
     if (item_whole(i) < 1)
         return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1, or \"auto\"", foreign_where(r, i),
                    i->key, i->text);
-    return whole_offer(r, i, setting, times(item_whole(i), (int64_t)element),
+    return whole_offer(r, i, setting, multiply_saturating(item_whole(i), (int64_t)element),
                        foreign_format(r, "%s elements of %zu bytes", i->text, element));
 }
 
@@ -573,49 +576,50 @@ static status offer_ahead(foreign_reader *r, const foreign_item *i, const char *
                                       blocks > MOST ? ", at most 16" : ""));
 }
 
-/* What of parameters that live elsewhere is on its way, and what of parameters that other ranks have. */
-static status settle_windows(foreign_reader *r, int64_t stage, const char *params) {
+/* How many offloaded and how many sharded parameters are prefetched. */
+static status translate_prefetch(foreign_reader *r, int64_t stage, const char *params) {
     const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
                        *ahead = foreign_find(r, ZERO "stage3_prefetch_bucket_size");
     bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
     if (size && !size->is_auto && params_move) TRY(offer_elements(r, size, "memory.bucket", element_bytes(r->c)));
     else if (size)
-        foreign_say_idle(r, size, size->is_auto ? "auto: the plan sizes it" : "parameters stay on the device");
+        foreign_report_no_effect(r, size, size->is_auto ? "auto: the plan sizes it" : "parameters stay on the device");
     if (ahead && !ahead->is_auto && params_move) TRY(offer_ahead(r, ahead, "memory.prefetch"));
     if (ahead && !ahead->is_auto && stage == 3) return offer_ahead(r, ahead, "parallel.prefetch");
     if (ahead && (ahead->is_auto || !params_move))
-        foreign_say_idle(r, ahead, ahead->is_auto ? "auto: the plan chooses" : "parameters are whole and stay there");
+        foreign_report_no_effect(r, ahead,
+                                 ahead->is_auto ? "auto: the plan chooses" : "parameters are whole and stay there");
     return OK;
 }
 
-/* What one message holds. DeepSpeed counts elements of what it sends, and sums gradients where there is a master in fp32
- * like ralo. */
-static status settle_buckets(foreign_reader *r) {
+/* Size of one message. DeepSpeed counts the elements that it sends; like ralo it sums gradients in fp32 if there is
+ * a master copy. */
+static status translate_buckets(foreign_reader *r) {
     const foreign_item *reduce = foreign_find(r, ZERO "reduce_bucket_size"),
                        *gather = foreign_find(r, ZERO "allgather_bucket_size"),
                        *overlap = foreign_find(r, ZERO "overlap_comm");
     size_t gradient = dtype_bytes((int)r->c->precision < 0 ? DTYPE_F32 : precision_grad(r->c->precision));
-    if (reduce && reduce->is_auto) foreign_say_set(r, reduce, "parallel.reduce_bucket", "auto");
+    if (reduce && reduce->is_auto) foreign_report_set(r, reduce, "parallel.reduce_bucket", "auto");
     else if (reduce) TRY(offer_elements(r, reduce, "parallel.reduce_bucket", gradient));
-    if (gather && gather->is_auto) foreign_say_set(r, gather, "parallel.allgather_bucket", "auto");
+    if (gather && gather->is_auto) foreign_report_set(r, gather, "parallel.allgather_bucket", "auto");
     else if (gather) TRY(offer_elements(r, gather, "parallel.allgather_bucket", element_bytes(r->c)));
-    if (overlap && overlap->is_auto) foreign_say_set(r, overlap, "parallel.overlap", "auto");
+    if (overlap && overlap->is_auto) foreign_report_set(r, overlap, "parallel.overlap", "auto");
     else if (overlap) return foreign_offer(r, overlap, "parallel.overlap", overlap->text, NULL);
     return OK;
 }
 
 /* ZeRO-3 leaves small tensors whole on every rank. A threshold above the model's tensors leaves the model whole. */
-static status settle_persistence(foreign_reader *r, int64_t stage) {
+static status translate_persistence(foreign_reader *r, int64_t stage) {
     const foreign_item *threshold = foreign_find(r, ZERO "stage3_param_persistence_threshold"),
                        *limit = foreign_find(r, ZERO "stage3_model_persistence_threshold");
-    if (limit) foreign_say_idle(r, limit, "parallel.persist_below is the one threshold");
+    if (limit) foreign_report_no_effect(r, limit, "parallel.persist_below is the one threshold");
     if (!threshold) return OK;
     if (threshold->is_auto) {
-        foreign_say_set(r, threshold, "parallel.persist_below", "auto");
+        foreign_report_set(r, threshold, "parallel.persist_below", "auto");
         return OK;
     }
     if (stage != 3) {
-        foreign_say_idle(r, threshold, "parameters are whole in this stage");
+        foreign_report_no_effect(r, threshold, "parameters are whole in this stage");
         return OK;
     }
     model_sizes m;
@@ -639,35 +643,35 @@ static status settle_persistence(foreign_reader *r, int64_t stage) {
     return OK;
 }
 
-static status settle_zero(foreign_reader *r) {
+static status translate_zero(foreign_reader *r) {
     const foreign_item *stage_item = foreign_find(r, ZERO "stage"), *states_item = foreign_find(r, STATES "device"),
                        *params_item = foreign_find(r, PARAMS "device");
-    int64_t stage = stated(stage_item);
+    int64_t stage = value_or_zero(stage_item);
     const char *states, *params;
     if (stage < 0 || stage > 3)
         return ERR(ERR_INPUT, "%s: zero_optimization.stage: found %s, expected 0, 1, 2 or 3",
                    foreign_where(r, stage_item), stage_item->text);
-    if (stage_item && stage_item->is_auto) foreign_say_set(r, stage_item, "parallel.zero", "auto");
+    if (stage_item && stage_item->is_auto) foreign_report_set(r, stage_item, "parallel.zero", "auto");
     else if (stage_item)
         TRY(whole_offer(r, stage_item, "parallel.zero", stage,
                         foreign_row_ranks(r) > 1 ? NULL : "on one rank every stage is the same"));
     TRY(device_tier(r, states_item, &states));
     TRY(device_tier(r, params_item, &params));
-    if (states_item && !states) foreign_say_set(r, states_item, "memory.offload.states", "auto");
-    if (params_item && !params) foreign_say_set(r, params_item, "memory.offload.params", "auto");
+    if (states_item && !states) foreign_report_set(r, states_item, "memory.offload.states", "auto");
+    if (params_item && !params) foreign_report_set(r, params_item, "memory.offload.params", "auto");
     if (states) TRY(foreign_offer(r, states_item, "memory.offload.states", states, NULL));
     if (states && stage >= 2)
         TRY(foreign_offer(r, states_item, "memory.offload.grads", states, "from stage 2 on gradients go along"));
     if (params) TRY(foreign_offer(r, params_item, "memory.offload.params", params, NULL));
     bool left_open = states_item && !states; /* to the rest of the configuration */
-    TRY(settle_ratio(r, left_open || moves_to(states, "host") || moves_to(states, "nvme")));
-    TRY(settle_paths(r, states, params));
-    TRY(settle_windows(r, stage, params));
-    TRY(settle_buckets(r));
-    return settle_persistence(r, stage);
+    TRY(translate_offload_ratio(r, left_open || moves_to(states, "host") || moves_to(states, "nvme")));
+    TRY(translate_nvme_paths(r, states, params));
+    TRY(translate_prefetch(r, stage, params));
+    TRY(translate_buckets(r));
+    return translate_persistence(r, stage);
 }
 
-static status settle_activations(foreign_reader *r) {
+static status translate_activations(foreign_reader *r) {
     const foreign_item *count = foreign_find(r, "activation_checkpointing.number_checkpoints"),
                        *host = foreign_find(r, "activation_checkpointing.cpu_checkpointing");
     if (!foreign_has_group(r, "activation_checkpointing")) return OK;
@@ -681,28 +685,28 @@ static status settle_activations(foreign_reader *r) {
         TRY(foreign_offer(r, count, "memory.recompute", foreign_format(r, "every:%lld", (long long)every),
                           foreign_format(r, "%lld checkpoints over %lld layers", (long long)n, (long long)m.layers)));
     } else {
-        if (count) foreign_say_set(r, count, "memory.recompute", "auto");
+        if (count) foreign_report_set(r, count, "memory.recompute", "auto");
         TRY(foreign_offer(r, NULL, "memory.recompute", "full",
                           "activation_checkpointing is there, and here that alone turns recompute on"));
     }
-    if (host && host->is_auto) foreign_say_set(r, host, "memory.offload.activations", "auto");
+    if (host && host->is_auto) foreign_report_set(r, host, "memory.offload.activations", "auto");
     else if (host)
         return foreign_offer(r, host, "memory.offload.activations", item_is_true(host) ? "host" : "none", NULL);
     return OK;
 }
 
-static status settle(foreign_reader *r) {
-    TRY(settle_precision(r));
-    TRY(settle_ranks(r));
-    TRY(settle_batch(r));
+static status translate(foreign_reader *r) {
+    TRY(translate_precision(r));
+    TRY(translate_ranks(r));
+    TRY(translate_batch(r));
     TRY(optimizer_check(r));
-    TRY(settle_scheduler(r));
+    TRY(translate_scheduler(r));
     TRY(optimizer_defaults(r));
     if (foreign_has_group(r, "zero_optimization") || foreign_has_group(r, "activation_checkpointing"))
         TRY(foreign_offer(r, NULL, "memory.strategy", "manual", "the file says where things lie"));
-    TRY(settle_zero(r));
-    return settle_activations(r);
+    TRY(translate_zero(r));
+    return translate_activations(r);
 }
 
 const foreign_dialect foreign_deepspeed = {
-    .name = "DeepSpeed", .rows = rows, .n_rows = ARRAY_LENGTH(rows), .has_auto = true, .settle = settle};
+    .name = "DeepSpeed", .rows = rows, .n_rows = ARRAY_LENGTH(rows), .has_auto = true, .translate = translate};

@@ -1,13 +1,13 @@
 #pragma once
-/* foreign_dialect.h - private to foreign*.c: what a dialect is made of, and what its settle function may do. */
+/* foreign_dialect.h - private to foreign*.c: what a dialect consists of, and what its translate function may call. */
 #include "settings/foreign.h"
 
 typedef enum foreign_kind {
     FOREIGN_SET,   /* the value goes to `setting` as it stands */
-    FOREIGN_OWN,   /* the dialect's settle function reads it */
-    FOREIGN_IDLE,  /* known, and without effect here: `text` says why */
+    FOREIGN_OWN,   /* the dialect's translate function reads it */
+    FOREIGN_IDLE,  /* known, without effect here: `text` says why */
     FOREIGN_OFF,   /* off is fine, on is refused: `text` says what to do */
-    FOREIGN_WHOLE, /* a map or list that is not looked into, without effect here: `text` says why */
+    FOREIGN_WHOLE, /* a map or list that is not read, without effect here: `text` says why */
 } foreign_kind;
 
 typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY } foreign_type;
@@ -40,11 +40,11 @@ struct foreign_dialect {
     const foreign_row *rows;
     size_t n_rows;
     bool has_auto;                       /* "auto" means: as the rest of the configuration says */
-    status (*settle)(foreign_reader *r); /* every FOREIGN_OWN item, and what the file implies */
+    status (*translate)(foreign_reader *r); /* every FOREIGN_OWN item, and what the file implies */
 };
 extern const foreign_dialect foreign_deepspeed, foreign_ralo;
 
-/* The item of this key; NULL where it is absent or null. Types were checked before settle is called. */
+/* The item of this key; NULL if it is absent or null. Types are checked before translate is called. */
 const foreign_item *foreign_find(const foreign_reader *r, const char *key);
 bool foreign_has_group(const foreign_reader *r,
                        const char *prefix); /* "fp16": is there such a map, even an empty one */
@@ -53,12 +53,12 @@ int64_t item_whole(const foreign_item *i);
 double item_real(const foreign_item *i);
 const char *foreign_where(const foreign_reader *r, const foreign_item *i); /* "ds.json:12" */
 /* Report lines. note may be NULL. */
-void foreign_say_idle(foreign_reader *r, const foreign_item *i, const char *note);
-void foreign_say_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
-/* Offers a value and reports what became of it. i NULL: implied by the program that wrote the file. */
+void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
+void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
+/* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
-/* Of all ranks, those that share neither a layer nor a stage with each other: they have rows of their own, or share them. */
+/* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */
 const char *foreign_format(const foreign_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,12 +1,12 @@
 /* foreign_ralo.c - RALO's YAML (model_path, trainer.params ...) as settings of ralo.
  *
- * RALO is an asynchronous trainer: samplers make rollouts, trainers upload gradients, an orchestrator holds AdamW. What says
- * how a training step is computed and where its memory lies is translated with its old meaning; rollouts, queues and timeouts
- * have nothing to act on here and are reported as such.
+ * RALO is an asynchronous trainer: samplers make rollouts, trainers upload gradients, an orchestrator holds AdamW. Keys
+ * for the training step and its memory are translated with their old meaning; rollouts, queues and timeouts have no
+ * counterpart here and are reported as such.
  * One optimizer step of RALO waits for update_steps uploads of accum_steps micro-batches each, so on one rank
- * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW lives with its states.
- * gradient_checkpointing_ratio r computes the last int(r x layers) layers again; selective_checkpointing keeps what
- * attention made and computes the MLP again, wherever the ratio does not name fewer layers than all. */
+ * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW has its states.
+ * gradient_checkpointing_ratio r recomputes the last int(r x layers) layers; selective_checkpointing keeps the
+ * results of attention and recomputes the MLP, unless the ratio names fewer layers than all. */
 #include "settings/foreign_dialect.h"
 
 #include <ctype.h>
@@ -22,7 +22,7 @@ static const foreign_row rows[] = {
     {"model_path",                          FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"update_steps",                        FOREIGN_OWN, FT_INT, NULL, NULL},
     {"lr",                                  FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"{epochs total_steps}",                FOREIGN_IDLE, FT_INT, NULL, "train.steps says how long a run is"},
+    {"{epochs total_steps}",                FOREIGN_IDLE, FT_INT, NULL, "train.steps sets the length of a run"},
     {"orchestrator_port",                   FOREIGN_IDLE, FT_INT, NULL, SERVICE},
     {"trainer.algorithm",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {PARAMS "train_batch_size",             FOREIGN_SET, FT_INT, "train.micro_batch", NULL},
@@ -34,7 +34,7 @@ static const foreign_row rows[] = {
     {PARAMS "auto_memory_strategy",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "zero2_gradient_sharding",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "sequence_parallelism",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps says how long a run is"},
+    {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps sets the length of a run"},
     {PARAMS "{rollout_num clip_param}",     FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS},
     {PARAMS "{treepo_kwargs dapo_kwargs}",  FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},
     {PARAMS "{max_batch_retry pending_retry_timeout max_get_batch_retries get_batch_retry_backoff_factor "
@@ -57,17 +57,17 @@ static const foreign_row rows[] = {
 };
 /* clang-format on */
 
-/* A directory is a model. A name of the Hugging Face hub is one only after somebody downloaded it: the shapes are known
- * where it is a preset, so `plan` can answer, but to train from other weights would be another run. */
-static status settle_model(foreign_reader *r) {
+/* A directory is a model. A name of the Hugging Face hub must be downloaded first. If it is a preset its shapes are
+ * known, so `plan` works, but training from other weights would be a different run. */
+static status translate_model(foreign_reader *r) {
     const foreign_item *path = foreign_find(r, "model_path");
     struct stat st;
     if (!path) return OK;
     if (config_was_given(r->c, "model.preset") || config_was_given(r->c, "model.path")) {
         bool preset = config_was_given(r->c, "model.preset");
-        foreign_say_set(
+        foreign_report_set(
             r, path, preset ? "model.preset" : "model.path",
-            foreign_format(r, "conflict: %s says so", config_said_by(r->c, preset ? "model.preset" : "model.path")));
+            foreign_format(r, "conflict: %s says so", config_given_by(r->c, preset ? "model.preset" : "model.path")));
         return OK;
     }
     if (stat(path->text, &st) == 0) return foreign_offer(r, path, "model.path", path->text, NULL);
@@ -89,7 +89,7 @@ static status settle_model(foreign_reader *r) {
     return foreign_offer(r, path, "model.preset", name, "the shape only: there is no such directory");
 }
 
-static status settle_step(foreign_reader *r) {
+static status translate_step(foreign_reader *r) {
     const foreign_item *accum = foreign_find(r, PARAMS "accum_steps"), *uploads = foreign_find(r, "update_steps"),
                        *lr = foreign_find(r, "lr"), *trainer_lr = foreign_find(r, PARAMS "lr");
     int64_t a = accum ? item_whole(accum) : 1, u = uploads ? item_whole(uploads) : 1, product;
@@ -102,14 +102,14 @@ static status settle_step(foreign_reader *r) {
     if (accum || uploads)
         TRY(foreign_offer(r, accum ? accum : uploads, "train.accumulation",
                           foreign_format(r, "%lld", (long long)product), note));
-    if (accum && uploads) foreign_say_set(r, uploads, "train.accumulation", note);
+    if (accum && uploads) foreign_report_set(r, uploads, "train.accumulation", note);
     if (lr) TRY(foreign_offer(r, lr, "train.lr", lr->text, NULL));
-    if (lr && trainer_lr) foreign_say_idle(r, trainer_lr, "lr at the top is the one of the optimizer");
+    if (lr && trainer_lr) foreign_report_no_effect(r, trainer_lr, "lr at the top is the one of the optimizer");
     else if (trainer_lr) TRY(foreign_offer(r, trainer_lr, "train.lr", trainer_lr->text, NULL));
     return OK;
 }
 
-static status settle_memory(foreign_reader *r) {
+static status translate_memory(foreign_reader *r) {
     const foreign_item *ratio = foreign_find(r, PARAMS "gradient_checkpointing_ratio"),
                        *selective = foreign_find(r, PARAMS "selective_checkpointing"),
                        *offload = foreign_find(r, PARAMS "grad_offload"),
@@ -135,15 +135,15 @@ static status settle_memory(foreign_reader *r) {
         TRY(foreign_offer(r, ratio, "memory.recompute", policy, keeps_attention ? "selective_checkpointing" : NULL));
     else if (keeps_attention) TRY(foreign_offer(r, selective, "memory.recompute", policy, NULL));
     else if (manual) TRY(foreign_offer(r, NULL, "memory.recompute", policy, "its gradient_checkpointing_ratio is 1"));
-    if (selective && keeps_attention && ratio) foreign_say_set(r, selective, "memory.recompute", NULL);
+    if (selective && keeps_attention && ratio) foreign_report_set(r, selective, "memory.recompute", NULL);
     else if (selective && !keeps_attention)
-        foreign_say_idle(r, selective,
-                         item_is_true(selective) ? "gradient_checkpointing_ratio names the layers" : "off");
+        foreign_report_no_effect(r, selective,
+                                 item_is_true(selective) ? "gradient_checkpointing_ratio names the layers" : "off");
     return OK;
 }
 
-/* What RALO does without a key for it. */
-static status settle_implied(foreign_reader *r) {
+/* RALO's behaviour that has no key. */
+static status translate_implied(foreign_reader *r) {
     static const char *const implied[][3] = {{"precision", "bf16", "it computes in bf16"},
                                              {"train.betas", "[0.9, 0.999]", "its AdamW"},
                                              {"train.weight_decay", "0", "its AdamW"},
@@ -155,9 +155,9 @@ static status settle_implied(foreign_reader *r) {
     return OK;
 }
 
-/* Sharded gradients are stage 2. Sequences are split over all ranks there are, as RALO does; what its strategy chooses by
- * itself stays open where the file is silent. */
-static status settle_ranks(foreign_reader *r) {
+/* Sharded gradients are ZeRO stage 2. Sequences are split over all ranks, as RALO does; what its strategy chooses by
+ * itself stays auto if the file does not set it. */
+static status translate_ranks(foreign_reader *r) {
     const foreign_item *sharding = foreign_find(r, PARAMS "zero2_gradient_sharding"),
                        *sequence = foreign_find(r, PARAMS "sequence_parallelism");
     int64_t ranks = foreign_row_ranks(r);
@@ -176,19 +176,19 @@ static status settle_ranks(foreign_reader *r) {
     return OK;
 }
 
-static status settle(foreign_reader *r) {
+static status translate(foreign_reader *r) {
     const foreign_item *algorithm = foreign_find(r, "trainer.algorithm");
-    TRY(settle_model(r));
-    TRY(settle_step(r));
-    TRY(settle_memory(r));
-    TRY(settle_ranks(r));
+    TRY(translate_model(r));
+    TRY(translate_step(r));
+    TRY(translate_memory(r));
+    TRY(translate_ranks(r));
     if (algorithm) {
-        foreign_say_idle(r, algorithm, "train.task says what is trained");
+        foreign_report_no_effect(r, algorithm, "train.task says what is trained");
         log_warn("%s: trainer.algorithm %.60s trains on rollouts; this run does %s on %s", foreign_where(r, algorithm),
                  algorithm->text, foreign_value(r, "train.task"), foreign_value(r, "data.source"));
     }
-    return settle_implied(r);
+    return translate_implied(r);
 }
 
 const foreign_dialect foreign_ralo = {
-    .name = "RALO", .rows = rows, .n_rows = ARRAY_LENGTH(rows), .has_auto = false, .settle = settle};
+    .name = "RALO", .rows = rows, .n_rows = ARRAY_LENGTH(rows), .has_auto = false, .translate = translate};

@@ -55,7 +55,7 @@ static size_t count_commas(const char *text) {
     return n;
 }
 
-/* wanted: "names", "(what, these, are)" for just so many of them, an interval, or a whole number in one. */
+/* wanted: "names", "(a, b, c)" for a list of exactly so many, an interval, or a whole number in one. */
 static bool argument_read(const char *wanted, const char *text, strbuf *out) {
     double real;
     int64_t whole;
@@ -109,7 +109,7 @@ const char *form_from_map(const yaml_node *map, arena *memory) {
     const yaml_node *entry = map->first_child;
     if (!entry || entry->next || entry->kind == YAML_MAP) return NULL;
     if (entry->kind == YAML_SCALAR) return arena_format(memory, "%s:%s", entry->key, entry->text);
-    strbuf list; /* in brackets, so that a list of one is not taken for the one */
+    strbuf list; /* in brackets, so that a list of one stays a list */
     strbuf_init(&list);
     strbuf_printf(&list, "%s:[", entry->key);
     const yaml_node *n = entry->first_child;

@@ -1,7 +1,6 @@
 /* job.c - from settings to a training job that is ready to run: request, data, plan, run directory.
  *
- * `ralo train` and the public API take the same road; they differ in who is told and who is the loop. Nothing is written
- * before job_use_dir, and that comes last. */
+ * `ralo train` and the public API use the same functions. Nothing is written before job_use_dir, which comes last. */
 #include "settings/settings.h"
 
 #include <stdlib.h>
@@ -11,15 +10,15 @@ status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){0};
     TRY(request_from_config(c, &j->request));
     if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
-    if (backend_kind(j->request.backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
+    if (backend_kind(j->request.backend) == DEVICE_CPU) config_warn_no_effect_on_cpu(c);
     TRY(machine_describe(hardware, &j->request, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;
 }
 
-/* Ranks must mean the same step, and each sees its own machine: the first chooses for all, with the most that any of them holds
- * beside the plan. (Limits are the least of all ranks since request_use_comm.) Stages of a pipeline differ, and nothing that
- * they have to agree on is open there. */
+/* All ranks must choose the same plan, but each sees its own machine: the first chooses for all, with the largest
+ * host memory that any of them needs beside the plan. (Limits are the smallest of all ranks since request_use_comm.)
+ * Pipeline stages differ, and nothing that they must agree on is left open. */
 static status plan_together(job *j, comm *ranks) {
     plan_request *r = &j->request.plan;
     if (!plan_is_open(r) || mesh_size(&r->mesh, AXIS_PIPELINE) > 1) return plan_choose(&j->plan, r);
@@ -33,10 +32,10 @@ static status plan_together(job *j, comm *ranks) {
     TRY(comm_broadcast(ranks, &chosen, sizeof chosen, 0));
     if (first) return OK;
     if (r->choice.recompute.kind != RECOMPUTE_AUTO)
-        chosen.recompute = r->choice.recompute; /* its names are the first rank's memory */
+        chosen.recompute = r->choice.recompute; /* its names point into the first rank's memory */
     plan_request one = plan_request_of(r, &chosen);
     TRY(plan_build(&j->plan, &one));
-    plan_remember(&j->plan, r); /* what does not fit is told alike on every rank */
+    plan_remember(&j->plan, r); /* every rank reports a plan that does not fit in the same way */
     return OK;
 }
 
@@ -55,7 +54,7 @@ void job_close(job *j) {
     *j = (job){0};
 }
 
-/* A tokenizer of another model gives ids that the model has no row for, or trains only the first of its rows. */
+/* A tokenizer of another model gives ids without an embedding, or trains only a part of the embeddings. */
 static status check_vocabulary(const dataset *d, const train_request *r) {
     if (strcmp(r->data.source, "builtin:random") == 0) return OK; /* draws from the model's own vocabulary */
     long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
@@ -68,14 +67,14 @@ static status check_vocabulary(const dataset *d, const train_request *r) {
             "model that is not pretrained",
             name, tokens, r->plan.model.name, rows, tokens);
     if (r->pretrained && str_starts_with(r->data.source, "builtin:") && tokens < rows)
-        log_warn("data.source %s is made of bytes, which the weights of %s do not know; set data.source to a text or "
-                 "JSON lines",
+        log_warn("data.source %s yields bytes, and the weights of %s need their own tokenizer; set data.source to text "
+                 "or JSON Lines",
                  r->data.source, r->plan.model.name);
     else if (tokens < rows / 2)
-        log_warn(
-            "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other rows are never trained; "
-            "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
-            name, tokens, r->plan.model.name, rows, tokens);
+        log_warn("data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other entries are never "
+                 "trained; "
+                 "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
+                 name, tokens, r->plan.model.name, rows, tokens);
     return OK;
 }
 
@@ -114,7 +113,7 @@ status config_save(const config *c, const char *run_dir) {
     snprintf(path, sizeof path, "%s/config.yaml", run_dir);
     config_write_yaml(c, memstream_open(&text), false);
     char *yaml = memstream_take(&text);
-    status rc = file_replace(path, yaml, text.n_bytes); /* the run's own name: what has it is no wish of the user's */
+    status rc = file_replace(path, yaml, text.n_bytes); /* a name that ralo made: if it exists, choose another */
     free(yaml);
     return rc;
 }

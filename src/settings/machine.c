@@ -1,8 +1,9 @@
 /* machine.c - which machine a prediction is for.
  *
- * In order: what --hardware names; this user's measurement of this machine (its threads, or its GPU); for a GPU the built-in
- * description that bears its name; an estimate from the number of cores or multiprocessors. The plan prints which of them
- * it was. A measurement that cannot be read is named and not used: a prediction is no reason to refuse a run. */
+ * In order: what --hardware names; this user's measurement of this machine (its threads, or its GPU); for a GPU the
+ * built-in description of that name; an estimate from the number of cores or multiprocessors. The plan prints which
+ * one it was. A measurement that cannot be read gives a warning and is not used: a missing prediction must not stop
+ * a run. */
 #include "settings/settings.h"
 
 #include <ctype.h>
@@ -21,7 +22,7 @@ static const hardware *built_in_for(const char *gpu) {
     return best;
 }
 
-/* A GPU that nobody described: an H200 with as many multiprocessors. A guess, and called one. */
+/* An unknown GPU is estimated as an H200 with its number of multiprocessors, and the source says so. */
 static status estimate_gpu(const train_request *r, const sys_info *machine, hardware *out) {
     enum { H200_MULTIPROCESSORS = 132 };
     device_info info;

@@ -9,7 +9,7 @@ static status bad_part(const char *part, const char *expected) {
     return ERR(ERR_INPUT, "memory.place: found '%.64s', expected %s", part, expected);
 }
 
-/* A number; *s then stands behind it. */
+/* Parses a number; *s moves past it. */
 static bool read_number(const char **s, int64_t *out) {
     char *end;
     if (**s < '0' || **s > '9') return false;
@@ -37,7 +37,7 @@ static status set_once(uint8_t *at, int device, const char *part) {
     return OK;
 }
 
-/* Where each part goes; NOT_SET: nobody said. */
+/* Device of each part; NOT_SET: not given. */
 typedef struct parts {
     uint8_t embed, head, layers[PLACE_LAYERS_MAX];
 } parts;
@@ -59,7 +59,7 @@ static status set_part(parts *p, const char *part, int device, int64_t n_layers)
     return OK;
 }
 
-/* "part=device" up to a comma; blanks around each are left out. */
+/* "part=device" up to a comma, without the blanks around it. */
 static const char *read_entry(const char *s, char part[PART_BYTES], char device[PART_BYTES]) {
     char *out = part;
     part[0] = device[0] = 0;

@@ -1,8 +1,8 @@
-/* request.c - from settings to what the rooms below understand: a model, a training request, a generator's options.
+/* request.c - from settings to what the rooms below use: a model, a training request, a generator's options.
  *
- * A request is complete before anything runs: what cannot hold together (rows and ranks, stages and what is left open) is
- * refused here, by the name of its setting. What a setting leaves to the plan is marked open.
- * Ranks come last: until they are known a request is that of one process that has the machine to itself. */
+ * A request is complete before anything runs: contradictions (rows and ranks, pipeline stages and auto) are refused
+ * here, by the name of the setting. Settings left to the plan are marked open. Ranks come last: before that, a
+ * request is for one process that has the machine to itself. */
 #include "settings/limits.h"
 #include "settings/place.h"
 
@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What transformers trains with unasked. The default of the table is for small models from random values; it would undo
- * in a few steps what pretrained weights know. */
+/* The default learning rate of transformers. The default of the table is for small models from random values; it
+ * would destroy pretrained weights in a few steps. */
 #define PRETRAINED_LR 5e-5
 
-void config_settle(config *c) {
+void config_resolve(config *c) {
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
     int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
@@ -24,14 +24,13 @@ void config_settle(config *c) {
         c->data.tokenizer = c->model.path;
 }
 
-/* Rope counts on as far as it is asked to; learned positions are a tensor of the file. */
+/* Rope works for any length; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
     if (access(c->model.path, F_OK) != 0)
-        return ERR(
-            ERR_INPUT,
-            "model.path: found no directory %s (%s), expected one with config.json and safetensors; a model of the "
-            "hub is downloaded first: hf download NAME --local-dir DIR",
-            c->model.path, strerror(errno));
+        return ERR(ERR_INPUT,
+                   "model.path: found no directory %s (%s), expected one with config.json and safetensors; download a "
+                   "model of the hub first: hf download NAME --local-dir DIR",
+                   c->model.path, strerror(errno));
     TRY(model_config_read(out, c->model.path));
     int64_t asked = c->model.max_positions;
     if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
@@ -44,15 +43,15 @@ static status model_of_directory(const config *c, model_config *out) {
     return OK;
 }
 
-/* The weights know the ids of a tokenizer. Bytes, the default where there is none, would be other ids: a run that looks
- * like any other and ruins the model. */
+/* Weights belong to the ids of their tokenizer. Bytes, the default without a tokenizer, would be other ids: the run
+ * would look normal and ruin the model. */
 static status check_own_tokenizer(const config *c, const model_config *m) {
     bool builtin = str_starts_with(c->data.source, "builtin:"), pretrained = c->model.init != INIT_RANDOM;
     if (!*c->model.path || !pretrained || builtin || m->vocab == BYTE_VOCAB) return OK;
     if (config_was_given(c, "data.tokenizer") || strcmp(c->data.tokenizer, "byte") != 0) return OK;
     return ERR(
         ERR_INPUT,
-        "%s has no tokenizer.json, and its weights know %lld tokens: set data.tokenizer to the directory of the "
+        "%s has no tokenizer.json, and its vocabulary has %lld entries: set data.tokenizer to the directory of the "
         "model's tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)), "
         "or, where it was trained on bytes, data.tokenizer=byte",
         c->model.path, (long long)m->vocab);
@@ -85,7 +84,7 @@ status model_from_config(const config *c, model_config *out) {
     return model_config_check(out);
 }
 
-/* Rows of a step of all ranks, rows at once, how often: any two give the third. */
+/* Batch of all ranks, micro-batch, accumulation: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
     int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
@@ -119,17 +118,16 @@ static status batch_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
-/* Which GPU a process takes that was not told. */
+/* The GPU of a process if run.gpu is not given. */
 static int gpu_index(const config *c) { return c->run.gpu >= 0 ? c->run.gpu : backend_gpu_of(comm_launched_place()); }
 
 static status check_transport(const config *c, device_kind kind) {
     if (kind != DEVICE_CPU || c->comm.transport != DEVICE_TRANSPORT_NCCL) return OK;
     return ERR(ERR_INPUT,
-               "comm.transport: found nccl, expected auto or mpi: NCCL speaks between GPUs, and this run is on "
-               "the CPU");
+               "comm.transport: found nccl, expected auto or mpi: NCCL connects GPUs, and this run is on the CPU");
 }
 
-/* How messages find their bytes: links reach a device's memory, MPI that of the host. */
+/* How messages reach their bytes: NCCL links reach device memory, MPI host memory. */
 static void use_links(plan_request *p, bool links) {
     p->target.comm_at = links ? TIER_DEVICE : TIER_HOST;
     p->target.comm_bytes = links ? comm_link_work_bytes : comm_work_bytes;
@@ -147,7 +145,7 @@ static status check_bucket(const config *c, const plan_request *p) {
                p->model.name);
 }
 
-/* Each stage plans for itself. What a message between them is made of is not theirs to choose. */
+/* Each stage is planned separately, so a message between two stages must not depend on a choice. */
 static status check_stages(const config *c, const plan_request *p) {
     int n = c->parallel.size[AXIS_PIPELINE];
     if (n > 1 && p->open.micro_batch)
@@ -158,13 +156,13 @@ static status check_stages(const config *c, const plan_request *p) {
     return OK;
 }
 
-/* Ranks that share rows are taken from the data axis, so its size must be free. Not where they have GPUs: the mesh is opened
- * again for it, and who shares a GPU is known of the first one alone. */
+/* Sequence ranks are taken from the data axis, so its size must be open. Not with GPUs: the mesh would be opened
+ * again, and only the first mesh knows which ranks share a GPU. */
 static bool sequence_is_open(const config *c, device_kind kind) {
     return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
 }
 
-/* The names of the setting stand in the order of the tiers. */
+/* The names of the setting are in the order of the tiers. */
 static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
 
 /* What is given by hand, and what is left to the plan. */
@@ -194,7 +192,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
     p->choice.prefetch = c->memory.prefetch;
     p->choice.bucket_bytes = c->memory.bucket;
     p->choice.chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
-    p->may_nvme = *c->memory.nvme_path != 0; /* a drive is not filled unasked */
+    p->may_nvme = *c->memory.nvme_path != 0; /* auto never offloads to a drive */
     p->choice.overlap_update = (overlap_wish)c->memory.overlap_update;
     p->choice.shard = c->parallel.shard;
     p->choice.shard.zero = MAX(p->choice.shard.zero, 0); /* until something is chosen */
@@ -203,7 +201,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
 status request_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
-    /* A plan can be made for a GPU that is not here; whoever runs it asks backend_choose again and says why it cannot. */
+    /* A plan can be made for a GPU that is not here; backend_choose reports the missing GPU when it is to run. */
     const backend *b = NULL;
     device_kind kind = c->run.device;
     int gpu = gpu_index(c);
@@ -240,7 +238,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .eps = (float)t->eps,
                                        .weight_decay = (float)t->weight_decay,
                                        .clip = (float)t->clip};
-    /* Files of which nothing is kept back have no rows to evaluate. */
+    /* Files without held-out text have no rows to evaluate. */
     if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
     p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
     p->logits_chunk_bytes = c->memory.logits_chunk;
@@ -261,14 +259,14 @@ status request_from_config(const config *c, train_request *out) {
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
-/* The mesh of parallel.*, with as many data ranks as `world` leaves for them where that is not said. */
+/* The mesh of parallel.*; the data axis, if not given, is what `world` leaves for it. */
 static status mesh_from_config(const config *c, int world, mesh *m) {
     int given = c->parallel.size[AXIS_DATA];
     memcpy(m->size, c->parallel.size, sizeof m->size);
     int n = mesh_world(m);
     if (!world) return OK;
     if (world % n || (given && world != n))
-        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, which is what parallel.* makes", world,
+        return ERR(ERR_INPUT, "--world: found %d, expected %s%d, the product of parallel.*", world,
                    given ? "" : "a multiple of ", n);
     if (!given) m->size[AXIS_DATA] = world / n;
     return OK;
@@ -284,12 +282,13 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     plan_request *p = &r->plan;
     TRY(request_from_config(c, r));
     TRY(machine_describe(asked, r, machine));
-    /* A machine with devices of their own is planned with their kernels' scratch. */
+    /* For a machine with devices, the plan uses the scratch sizes of their kernels. */
     if (asked && c->run.device == DEVICE_AUTO) {
         p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
         if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
     }
-    if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU) config_name_idle_on_cpu(c);
+    if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU)
+        config_warn_no_effect_on_cpu(c);
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
     TRY(mesh_from_config(c, world, &p->mesh));
     if (asked || !r->backend) limits_of_hardware(r, c, machine);
@@ -297,8 +296,8 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     return batch_from_config(c, p);
 }
 
-/* Ranks with GPUs: which of them share one, how their messages travel, and whose its memory is. Each has asked for what is
- * free before, so every context is there by now and counted as taken. */
+/* Ranks with GPUs: which of them share one, how their messages travel, and how its memory is divided. Each rank has
+ * already asked for free memory, so every context exists by now and is counted. */
 static status use_devices(train_request *r, const config *c, comm *ranks, int *n_sharing) {
     comm_devices found;
     TRY(comm_find_devices(ranks, r->backend, r->gpu.index, c->comm.transport, &found));
@@ -318,7 +317,7 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
     if (r->backend->discrete) TRY(use_devices(r, c, ranks, &n_sharing));
     TRY(limits_of_machine(r, c, (limits_ranks){here, n_sharing}, true));
-    /* What is free is read at slightly different moments; ranks that plan for different limits may plan different steps. */
+    /* Free memory is read at slightly different moments; ranks with different limits might plan different steps. */
     TRY(comm_least(ranks, &p->device_limit));
     TRY(comm_least(ranks, &p->together_limit));
     return comm_least(ranks, &p->host_limit);

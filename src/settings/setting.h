@@ -1,7 +1,9 @@
 #pragma once
-/* setting.h - private to settings: one value that a user may give, as a row of config.def or of commands.def describes it.
+/* setting.h - private to settings: one value that a user may give, as a row of config.def or of commands.def describes
+ * it.
  *
- * Settings and flags are read by one reader, so that `--top-p 2` and `--set train.lr=20` are refused in the same words. */
+ * Settings and flags are read by one parser, so that `--top-p 2` and `--set train.lr=20` give the same kind of
+ * message. */
 #include "base/base.h"
 
 typedef enum setting_type {
@@ -24,7 +26,7 @@ typedef struct setting {
     const char *range, *initial, *word, *aliases, *help;
 } setting;
 
-/* Texts that may be given any number of times; the texts themselves are borrowed. */
+/* Texts of a flag that may be repeated; the texts themselves are borrowed. */
 typedef struct text_list {
     const char **items;
     size_t n, capacity;
@@ -35,8 +37,9 @@ typedef struct text_list {
     _Generic(((type *)0)->field, bool: STORE_BOOL, int: STORE_I32, unsigned: STORE_I32, int64_t: STORE_I64,           \
              uint64_t: STORE_U64, double: STORE_F64, const char *: STORE_TEXT, text_list: STORE_LIST)
 
-/* Reads `text` as the row says into its field of the struct at `base`; text is copied into `memory`. element: which half
- * of a PAIR, or -1. quoted text is itself: "auto" in quotes is not the word auto. Refusals begin with where and key. */
+/* Parses `text` as the row says into its field of the struct at `base`; text is copied into `memory`. element: which
+ * half of a PAIR, or -1. quoted: the text is literal, "auto" in quotes is not the word auto. Errors begin with where
+ * and key. */
 status setting_store(const setting *s, void *base, arena *memory, int element, const char *text, bool quoted,
                      const char *where, const char *key);
 

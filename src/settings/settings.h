@@ -1,36 +1,36 @@
 #pragma once
-/* settings.h - what a user may set, from files of ralo and of other trainers, and the way from there to a job that can run.
+/* settings.h - what a user may set, in files of ralo and of other trainers, and the way from there to a runnable job.
  *
  *     config c;
  *     config_init(&c);
  *     TRY(config_read_file(&c, "run.yaml"));
- *     config_settle(&c);
+ *     config_resolve(&c);
  *     job j;
  *     TRY(job_init(&j, &c, NULL));
  *     TRY(job_open(&j));
- *     TRY(job_check(&j));
- */
+ *     TRY(job_check(&j)); */
 #include "settings/config.h"
 #include "settings/foreign.h"
 #include "settings/setting.h"
 
 /* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
 
-/* Defaults that give way to what was given: a short run gets a short warmup, a model's directory brings its tokenizer. */
-void config_settle(config *c);
+/* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
+void config_resolve(config *c);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
-/* What `ralo plan` plans: the first rank of parallel.* (or of a world of so many ranks; 0: not asked), on the machine that was
- * named or this one. */
+/* The request of `ralo plan`: the first rank of parallel.* (or of `world` ranks; 0: not given), on the named machine
+ * or this one. */
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine);
-/* The ranks this process is one of: their mesh, and each one's share of the machine. NULL: alone. */
+/* Adds the ranks that this process belongs to: their mesh, and each one's share of the machine. NULL: a single
+ * process. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml (job.c) */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated.
  * (machine.c) */
 status machine_describe(const char *asked, const train_request *r, hardware *out);
 
-/* A training job on its way to train_run or trainer_open (job.c). It points into the config it was made from. */
+/* A training job for train_run or trainer_open (job.c). It points into the config it was made from. */
 typedef struct job {
     train_request request;
     hardware machine; /* whose time the plan predicts */
@@ -38,10 +38,11 @@ typedef struct job {
     dataset *data;
     double read_seconds; /* that opening the data took */
 } job;
-/* The request alone: it may still be changed. hardware: as machine_describe takes it. The job may not be moved. */
+/* Makes the request alone, which may still be changed. hardware: as machine_describe takes it. The job must not be
+ * moved. */
 status job_init(job *j, const config *c, const char *hardware);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
-status job_check(const job *j);              /* all that can be refused before anything is written */
-status job_use_dir(job *j, const char *dir); /* makes it; refuses others' checkpoints and full disks. Borrows dir */
+status job_check(const job *j);              /* everything that can be refused before anything is written */
+status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
 void note_say(const plan *p); /* its note, as a warning */

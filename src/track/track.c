@@ -1,10 +1,10 @@
-/* track.c - the step line and metrics.jsonl, written by a thread of their own.
+/* track.c - the progress line and metrics.jsonl, written by a thread of their own.
  *
- * A step only copies its numbers into a ring and goes on: a stopped terminal, a full pipe or a slow disk costs it
- * nothing. One thread empties the ring, so messages and the progress line cannot tear each other. Its signals are
- * blocked: handlers run on the caller's threads, and a closed pipe is a failed write here instead of a killed run.
- * When the ring is full a record is left out and counted; what cannot be written is said once and then left out.
- * Refuses only at track_open: a directory in which metrics.jsonl cannot be made is a wrong request. */
+ * A step only copies its numbers into a ring buffer: a stopped terminal, a full pipe or a slow disk does not delay it.
+ * One thread empties the ring, so messages and the progress line never mix. Its signals are blocked: handlers run on
+ * the caller's threads, and a closed pipe is a failed write here instead of a killed run.
+ * If the ring is full a record is dropped and counted; a failed output is reported once and then given up.
+ * Only track_open returns errors: a directory in which metrics.jsonl cannot be made is a wrong request. */
 #include "track/track.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 enum {
     RING_SIZE = 4096,      /* records */
     BATCH_BYTES = 1 << 16, /* gathered before a write */
-    TEXT_MAX = 1 << 20,    /* kept for an output that takes nothing */
+    TEXT_MAX = 1 << 20,    /* kept for an output that blocks */
     CHUNK_BYTES = 4096,    /* a pipe that polls writable takes this much without blocking */
     DRAW_INTERVAL_NS = 100000000,
     BAR_MIN = 10, /* columns inside the brackets */
@@ -32,7 +32,7 @@ enum {
 typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_MESSAGE } record_kind;
 typedef struct record {
     record_kind kind;
-    uint64_t time_ns; /* when the step reported, not when it is written */
+    uint64_t time_ns; /* when the step was reported, not when it is written */
     union {
         struct {
             train_step_report report;
@@ -68,7 +68,7 @@ struct track {
     bool terminal, bar_shown, bar_stale;
     bool out_blocked; /* out took nothing the last time */
     bool out_failed;  /* out is gone for good */
-    bool text_cut;    /* more than TEXT_MAX had gathered and was thrown away */
+    bool text_cut;    /* more than TEXT_MAX was pending and was dropped */
     bool finished;    /* closing, and the ring is empty */
     uint64_t drawn_ns;
     record first_step, last_step; /* since track_open; count_steps tells whether they hold anything */
@@ -109,7 +109,8 @@ void track_sync(track *t) {
 
 /* ---- the step line --------------------------------------------------------------------------------------------- */
 
-/* Parts of the line in the order they are shown; rank: parts with the highest rank go first when the line is too long. */
+/* Parts of the line in the order they are shown; rank: if the line is too long, parts with the highest rank are
+ * dropped first. */
 typedef struct line_part {
     int rank;
     char text[64];
@@ -165,7 +166,7 @@ static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS
         duration_format(number, sizeof number, seconds_left(t, r));
         part_add(parts, &n, 2, "ETA %s", number);
     } else {
-        /* Steps are seen when they are over: the first one's own time comes on top. */
+        /* Steps are reported when they are done: add the first one's own time. */
         double seconds = (double)(r->time_ns - t->first_step.time_ns) * 1e-9 + t->first_step.step.report.step_ms * 1e-3;
         duration_format(number, sizeof number, seconds);
         part_add(parts, &n, 2, "in %s", number);
@@ -180,8 +181,8 @@ static size_t parts_width(const line_part *parts, int n, int max_rank) {
     return width;
 }
 
-/* The line for `width` columns; 0 = as long as it is, without a bar. Parts leave by rank until the rest fits, and the
- * bar takes the room that is left. */
+/* The line for `width` columns; 0 = full length, without a bar. Parts are dropped by rank until the rest fits, and
+ * the bar takes the columns that are left. */
 static void line_format(track *t, const record *r, size_t width) {
     line_part parts[MAX_PARTS];
     int n = line_parts(t, r, parts), max_rank = 9;
@@ -205,7 +206,7 @@ static void line_format(track *t, const record *r, size_t width) {
     }
 }
 
-/* Never waits for a slow reader unless told to: what it does not take now is kept for later. */
+/* Never waits for a slow reader unless told to: what it does not accept now is kept for later. */
 static void text_flush(track *t, bool wait) {
     t->out_blocked = false;
     if (t->text.length == 0) return;
@@ -219,8 +220,7 @@ static void text_flush(track *t, bool wait) {
         ssize_t n = write(t->out_fd, t->text.text + done, MIN(t->text.length - done, (size_t)CHUNK_BYTES));
         if (n > 0) done += (size_t)n;
         else if (n < 0 && errno == EAGAIN) t->out_blocked = !wait;
-        else if (n == 0 || errno != EINTR)
-            t->out_failed = true; /* nobody is left to tell: the run goes on in silence */
+        else if (n == 0 || errno != EINTR) t->out_failed = true; /* no output is left: the run continues in silence */
     }
     bool too_much = t->text.length - done > TEXT_MAX;
     t->text_cut |= too_much;
@@ -257,7 +257,7 @@ static void text_add_step(track *t, const record *r) {
     }
 }
 
-/* Text of its own above the progress line, which is drawn again below it. */
+/* A message above the progress line, which is redrawn below it. */
 static void text_add_line(track *t, const char *text) {
     size_t length = strlen(text);
     while (length > 0 && text[length - 1] == '\n') length--;
@@ -339,7 +339,7 @@ const metric *metric_at(size_t i) {
     return i < ARRAY_LENGTH(rows) ? &rows[i] : NULL;
 }
 
-/* The lines of a failed write that did not get out whole are cut off again, so that the file stays readable. */
+/* Incomplete lines of a failed write are removed again, so that the file stays readable. */
 static void metrics_flush(track *t) {
     size_t done = 0;
     while (t->metrics_fd >= 0 && done < t->metrics.length) {
@@ -354,7 +354,7 @@ static void metrics_flush(track *t) {
         int cut = ftruncate(t->metrics_fd, t->metrics_whole + (off_t)done);
         char text[512];
         snprintf(text, sizeof text, "warning: %s: %s; the rest of the metrics is not written%s", t->metrics_path, why,
-                 cut == 0 ? "" : ", and the last line may be torn");
+                 cut == 0 ? "" : ", and the last line may be incomplete");
         if (t->out_fd >= 0) text_add_line(t, text);
         close(t->metrics_fd);
         t->metrics_fd = -1;
@@ -363,8 +363,8 @@ static void metrics_flush(track *t) {
     t->metrics.length = 0;
 }
 
-/* A line torn by a killed run is cut off before new ones are added. A link of that name is not followed: in a run directory
- * that came from elsewhere it could lead to any file of the user's. */
+/* An incomplete line of a killed run is removed before new ones are added. A link of that name is not followed: in a
+ * run directory from elsewhere it could point to any file of the user. */
 static status metrics_open(track *t) {
     TRY(dir_make(t->options.run_dir));
     strbuf path;
@@ -391,14 +391,13 @@ static status metrics_open(track *t) {
         if (keep > 0) break;
     }
     if (whole < info.st_size && ftruncate(t->metrics_fd, whole) != 0)
-        return ERR(ERR_IO, "cut the torn last line off %s: %s", t->metrics_path, strerror(errno));
+        return ERR(ERR_IO, "remove the incomplete last line of %s: %s", t->metrics_path, strerror(errno));
     t->metrics_whole = whole;
     return OK;
 }
 
-/* Steps that a run makes again, because it was further than the checkpoint it is resumed from, stand in the file once; so does
- * the evaluation of a run that was resumed at its end, behind the step that stays. A file that cannot be read or cut
- * only grows. */
+/* If a resumed run repeats steps, because the earlier run was further than the checkpoint, their old lines are
+ * removed, and so is the evaluation after the step that stays. A file that cannot be read or cut only grows. */
 static void metrics_cut_from(track *t, int64_t step, bool evaluation) {
     if (t->metrics_begun) return;
     t->metrics_begun = true;
@@ -479,12 +478,12 @@ static void note_written(track *t, uint64_t n) {
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Writes what has gathered in one go. The file comes first: it is the record, the terminal only shows it. */
+/* Writes everything pending at once. The file comes first: it is the record, the terminal only shows it. */
 static void *writer_main(void *argument) {
     track *t = argument;
     record r;
     while (!t->finished) {
-        /* A line held back by the draw interval or by a slow output is tried again after a while. */
+        /* A line delayed by the draw interval or by a slow output is tried again after a while. */
         bool later = t->text.length > 0 || t->bar_stale;
         bool found = ring_take(t, &r, later ? DRAW_INTERVAL_NS : UINT64_MAX);
         if (!found && t->bar_stale && !t->out_blocked) bar_draw(t);
@@ -497,7 +496,7 @@ static void *writer_main(void *argument) {
     }
     if (t->n_left_out > 0 || t->text_cut) {
         char text[128];
-        snprintf(text, sizeof text, "warning: the output was too slow: %llu metric lines or messages were left out%s",
+        snprintf(text, sizeof text, "warning: the output was too slow: %llu metric lines or messages were dropped%s",
                  (unsigned long long)t->n_left_out, t->text_cut ? ", and some progress lines" : "");
         text_add_line(t, text);
     }

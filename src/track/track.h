@@ -1,13 +1,12 @@
 #pragma once
-/* track.h - where numbers go while a run goes on: the step line on the terminal and metrics.jsonl in the run directory.
+/* track.h - the progress line on the terminal and metrics.jsonl in the run directory.
  *
- * A sink never blocks a step and never fails a run: what cannot be written is said once and then left out.
+ * Tracking never blocks a step and never fails a run: a failed output is reported once and then given up.
  *
  *     track *t;
  *     TRY(track_open(&t, &(track_options){.run_dir = dir, .out = stderr}));
  *     track_step(t, &report);
- *     track_close(t);
- */
+ *     track_close(t); */
 #include "train/train.h"
 
 typedef struct track_options {
@@ -20,12 +19,12 @@ typedef struct track_options {
 typedef struct track track;
 status track_open(track **out, const track_options *o);
 void track_close(track *t);
-/* Returns when metrics.jsonl holds all that was given before: a checkpoint must not know of steps that the file does not. */
+/* Returns when metrics.jsonl contains everything reported before: a checkpoint must not be ahead of the file. */
 void track_sync(track *t);
 /* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
-void track_message(track *t, const char *text); /* a line of its own that does not tear the progress bar */
+void track_message(track *t, const char *text); /* a message that does not break the progress bar */
 
 /* One key of metrics.jsonl, as metrics.def describes it. */
 typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;

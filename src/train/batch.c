@@ -1,7 +1,7 @@
-/* batch.c - rows of tokens, for one rank or for one of several that share them.
+/* batch.c - copy rows of tokens, for one rank or for one of several sequence ranks that share them.
  *
- * A rank's tokens of a row are two runs (sequence_token), so they are copied run by run. What the program calls doc counts
- * positions: it is set so that the place among the rank's own tokens minus doc is the position in the document. */
+ * A rank's tokens of a row are two runs (sequence_token), so they are copied run by run. The program's value `doc`
+ * gives positions: the index among the rank's own tokens minus doc is the position in the document. */
 #include "train/batch.h"
 
 enum { PIECE = 256 };

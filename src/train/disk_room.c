@@ -1,10 +1,10 @@
-/* disk_room.c - is there room on disk for what a run will write? Asked before it starts, not at its first save.
+/* disk_room.c - is there room on disk for what a run will write? Checked before it starts, not at its first save.
  *
- * A new checkpoint is whole before the oldest goes: run.keep and one more lie there for a while. What other writers left
- * unfinished is removed before the first save, so it counts as free.
- * Refused is only what cannot be: a checkpoint, or the export, larger than all that is free and what root may take of the
- * system's reserve. That many of them have no room beside each other, or only in that reserve, is a warning: until then
- * somebody may have made some. A file system that does not count is not judged. */
+ * A new checkpoint is complete before the oldest is removed: run.keep and one more exist for a while. Unfinished files
+ * of other writers are removed before the first save, so they count as free.
+ * An error: a checkpoint, or the export, that is larger than the free space including root's reserve. A warning:
+ * several of them do not fit at the same time, or only in that reserve; somebody may free space in the meantime. A
+ * file system that does not report its size is not checked. */
 #include "train/disk_room.h"
 
 int64_t disk_room_saves(const train_request *r, int64_t first) {
@@ -55,24 +55,24 @@ json_t *train_disk_json(const train_disk *d) {
 
 /* ---- judging --------------------------------------------------------------------------------------------------- */
 
-static bool is_judged(const disk_need *need) { return need->n > 0 && need->space.total > 0; }
+static bool is_checked(const disk_need *need) { return need->n > 0 && need->space.total > 0; }
 
-/* Sums stay below 2^64: no disk has more, and whatever does is as bad. */
-static uint64_t all_bytes(const disk_need *need) {
+/* Sums saturate below 2^64: no disk has more. */
+static uint64_t total_bytes(const disk_need *need) {
     uint64_t n = (uint64_t)need->n;
     return need->n_bytes > UINT64_MAX / 4 / n ? UINT64_MAX / 4 : need->n_bytes * n;
 }
 
 /* The needs of one file system, of which needs[first] is the first. */
-static void judge_together(const disk_need *needs, size_t n, size_t first, strbuf *warning) {
+static void check_file_system(const disk_need *needs, size_t n, size_t first, strbuf *warning) {
     const dir_space *s = &needs[first].space;
     uint64_t sum = 0;
     char a[32], b[32];
     strbuf parts;
     strbuf_init(&parts);
     for (size_t i = first; i < n; i++) {
-        if (!is_judged(&needs[i]) || needs[i].space.file_system != s->file_system) continue;
-        sum += all_bytes(&needs[i]);
+        if (!is_checked(&needs[i]) || needs[i].space.file_system != s->file_system) continue;
+        sum += total_bytes(&needs[i]);
         if (i > first) strbuf_add(&parts, ", ");
         if (needs[i].n > 1) strbuf_printf(&parts, "%lld %s", (long long)needs[i].n, needs[i].many);
         else strbuf_add(&parts, needs[i].one);
@@ -87,26 +87,26 @@ static void judge_together(const disk_need *needs, size_t n, size_t first, strbu
     strbuf_fini(&parts);
 }
 
-status disk_room_judge(const disk_need *needs, size_t n, strbuf *warning) {
+status disk_room_check(const disk_need *needs, size_t n, strbuf *warning) {
     for (size_t i = 0; i < n; i++) {
         const disk_need *d = &needs[i];
         char a[32], b[32];
-        if (is_judged(d) && d->instead && d->space.free + d->space.reserve < d->n_bytes)
+        if (is_checked(d) && d->instead && d->space.free + d->space.reserve < d->n_bytes)
             return ERR(ERR_INPUT, "%s %s: %s are free there, %s takes %s; make room, or %s", d->key, d->dir,
                        str_format_bytes(a, d->space.free), d->one, str_format_bytes(b, d->n_bytes), d->instead);
     }
     for (size_t i = 0; i < n; i++) {
-        bool first = is_judged(&needs[i]);
+        bool first = is_checked(&needs[i]);
         for (size_t k = 0; k < i && first; k++)
-            first = !is_judged(&needs[k]) || needs[k].space.file_system != needs[i].space.file_system;
-        if (first) judge_together(needs, n, i, warning);
+            first = !is_checked(&needs[k]) || needs[k].space.file_system != needs[i].space.file_system;
+        if (first) check_file_system(needs, n, i, warning);
     }
     return OK;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------------------------- */
 
-/* The step that the run goes on from, by names: what is resumed is looked at later, and here it only counts saves. */
+/* The step that the run continues from, by the directory's name: only to count saves, the checkpoint is read later. */
 static status first_step(const train_request *r, const checkpoint_survey *own, int64_t *out) {
     *out = 0;
     if (!r->resume) return OK;
@@ -125,7 +125,7 @@ static void find_space(disk_need *need) {
     if (!need->dir) return;
     strbuf_init(&dir);
     dir_nearest(need->dir, &dir);
-    if (!dir_space_get(dir.text, &need->space)) need->space = (dir_space){0}; /* whoever writes there says why not */
+    if (!dir_space_get(dir.text, &need->space)) need->space = (dir_space){0}; /* the later write reports why not */
     strbuf_fini(&dir);
 }
 
@@ -151,7 +151,7 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
                                "when the run is done",
                     .n_bytes = export_bytes(r, p),
                     .n = r->export_dir ? 1 : 0},
-        /* Reserved when memory is opened, and refused there. */
+        /* The nvme file is reserved, or refused, when memory is opened. */
         [NVME] = {.key = "memory.nvme_path",
                   .dir = r->nvme_path ? r->nvme_path : run_dir,
                   .one = "offloaded values",
@@ -164,15 +164,15 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
             needs[i].space.free += found.leftover_bytes;
     strbuf warning;
     strbuf_init(&warning);
-    status rc = disk_room_judge(needs, N_NEEDS, &warning);
+    status rc = disk_room_check(needs, N_NEEDS, &warning);
     bool speaks = !r->comm || comm_rank(r->comm) == 0;
     if (warning.length > 0 && speaks) log_warn("%s", warning.text);
     strbuf_fini(&warning);
     return rc;
 }
 
-/* Ranks write into one directory, so that each of them finds the same. */
+/* Ranks write into one directory, so each of them gets the same result. */
 status train_check_disk(const train_request *r, const plan *p, const char *run_dir) {
     TRY(check_disk(r, p, run_dir));
-    return r->comm ? comm_barrier(r->comm) : OK; /* nobody makes a directory for a run that is refused */
+    return r->comm ? comm_barrier(r->comm) : OK; /* no directory is made for a run that is refused */
 }

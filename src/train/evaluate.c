@@ -38,7 +38,7 @@ static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     return exec_check(v->e);
 }
 
-/* Every token its own document and no target: a row that says nothing. */
+/* Every token is its own document and has no target: padding. */
 static void clear_row(evaluator *v, int64_t row, int32_t eos) {
     for (int64_t t = 0; t < length_of(v); t++) {
         int64_t i = row * length_of(v) + t;
@@ -59,7 +59,7 @@ status evaluator_loss(evaluator *v, int64_t n_rows, double *loss) {
         for (int64_t b = 0; b < batch_of(v); b++, row++) {
             if (row < n_rows)
                 dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
-            else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: nothing looks at it */
+            else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: it is not used */
         }
         TRY(run(v, "row", first, n_rows));
         for (size_t i = 0; i < n_tokens(v->p); i++)
@@ -95,7 +95,7 @@ static bool problem_read(problem *q, const evaluator *v, uint64_t index) {
     return true;
 }
 
-/* False: there are no more, and q holds nothing. */
+/* False: there are no more, and q is empty. */
 static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
     *q = (problem){0};
     strbuf_init(&q->prompt);
@@ -105,7 +105,7 @@ static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
     return false;
 }
 
-/* As one document of a row, from place `at` on; only the answer is asked for. */
+/* Writes the problem as one document of a row, from position `at`; only the answer has targets. */
 static void problem_pose(const problem *q, evaluator *v, int64_t row, int64_t at) {
     for (size_t k = 0; k < q->n_tokens; k++) {
         int64_t i = row * length_of(v) + at + (int64_t)k;
@@ -115,7 +115,7 @@ static void problem_pose(const problem *q, evaluator *v, int64_t row, int64_t at
     }
 }
 
-/* Counts the documents of the batch whose every trained position was predicted. */
+/* Counts the documents of the batch with every trained position predicted correctly. */
 static int64_t count_solved(const evaluator *v, int64_t row) {
     int64_t solved = 0, T = length_of(v);
     for (int64_t t = 0; t < T;) {
@@ -152,7 +152,7 @@ status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *s
                 more = ++next < n && problem_get(&q, v, (uint64_t)next);
             }
         }
-        if (packed == 0) break; /* a problem longer than a row cannot be posed */
+        if (packed == 0) break; /* a problem longer than a row is skipped */
         TRY_GOTO(rc, run(v, "problem", *n_done, n), done);
         for (int64_t b = 0; b < B; b++) solved += count_solved(v, b);
         *n_done += packed;
@@ -168,7 +168,7 @@ static status solve(evaluator *v, const problem *q, const train_observer *o, int
     int64_t T = length_of(v), at = (int64_t)q->n_prompt;
     for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
     for (int64_t i = 0; i < at; i++) v->tokens[i] = q->tokens[i], v->doc[i] = 0;
-    for (; at < T && at < (int64_t)q->n_tokens + 4; at++) { /* a few tokens more than needed, then give up */
+    for (; at < T && at < (int64_t)q->n_tokens + 4; at++) { /* stop after a few tokens more than needed */
         TRY(run(v, "example", index, n));
         int32_t token = v->argmax[at - 1];
         if (token == tokenizer_eos(t)) break;

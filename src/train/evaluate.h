@@ -1,9 +1,10 @@
 #pragma once
-/* evaluate.h - private to train: held-out loss and held-out problems on the running parameters. On many ranks each of them
- * evaluates all of it, so that the numbers are those of one rank. */
+/* evaluate.h - private to train: loss and exact match on held-out data with the current parameters. Each rank
+ * evaluates everything, so that the numbers are those of one rank. */
 #include "train/train.h"
 
-/* Called before every batch; done of n rows or problems are counted already. What is not OK ends the evaluation. */
+/* Called before every batch; `done` of n rows or problems are counted already. A status other than OK ends the
+ * evaluation. */
 typedef status (*evaluator_pause)(void *context, const char *what, int64_t done, int64_t n);
 
 typedef struct evaluator {
@@ -20,8 +21,9 @@ void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, eval
 void evaluator_fini(evaluator *v);
 /* Mean loss of the first n_rows rows of the evaluation split, over their valid tokens. */
 status evaluator_loss(evaluator *v, int64_t n_rows, double *loss);
-/* Share of the first n problems whose whole answer greedy decoding would give. An answer is produced greedily exactly
- * when, fed the right answer, the most likely token is right at every place: one forward pass tells. NaN without problems. */
+/* Exact match: share of the first n problems whose whole answer greedy decoding would give. Greedy decoding gives
+ * the answer exactly if, with the right answer as input, the most likely token is right at every position: one
+ * forward pass is enough. NaN without problems. */
 status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *share);
-/* Solves a problem token by token and hands out prompt, expected and produced answer, where somebody takes them. */
+/* Solves a problem token by token and reports prompt, expected and generated answer to the observer. */
 status evaluator_examples(evaluator *v, int64_t n, const train_observer *o);

@@ -1,4 +1,5 @@
-/* perplexity.c - a text through the evaluation section. Losses are fp32 per token and summed in double, in order. */
+/* perplexity.c - run a text through the evaluation section. Losses are fp32 per token and summed in double, in
+ * order. */
 #include "train/perplexity.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@ typedef struct text_tokens {
     size_t n, capacity, n_bytes;
 } text_tokens;
 
-/* The last share of the bytes, from the first whole character on. */
+/* The last share of the bytes, starting at a whole character. */
 static status read_text(text_tokens *t, const perplexity_options *o, const tokenizer *tokenizer) {
     char *text;
     size_t n;
@@ -22,7 +23,7 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
     while (first < n && ((unsigned char)text[first] & 0xc0) == 0x80) first++;
     t->n_bytes = n - first;
     utf8_scan scan = utf8_check(text + first, t->n_bytes);
-    if (scan.n_bad > 0 && !tokenizer_is_byte(tokenizer)) { /* it would be measured on U+FFFD in such places */
+    if (scan.n_bad > 0 && !tokenizer_is_byte(tokenizer)) { /* otherwise U+FFFD would be measured in such places */
         free(text);
         return ERR(ERR_INPUT,
                    "%s: byte %zu is not UTF-8, expected a text in UTF-8 for this tokenizer; convert the file", o->path,
@@ -64,7 +65,7 @@ static status make_request(plan_request *r, const model_config *c, const perplex
     return OK;
 }
 
-/* One micro-batch of windows: tokens, the token behind each, and one document per window. */
+/* One micro-batch of windows: tokens, the token after each, and one document per window. */
 typedef struct windows {
     int32_t *tokens, *targets, *doc;
     float *losses;

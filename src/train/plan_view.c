@@ -1,4 +1,5 @@
-/* plan_view.c - what `ralo plan` and ralo_plan show of one plan: itself, the disk, what recomputing would save, the stages. */
+/* plan_view.c - what `ralo plan` and ralo_plan show of one plan: the plan, disk space, levels of recompute, pipeline
+ * stages. */
 #include "train/train.h"
 
 #include <stdlib.h>

@@ -13,7 +13,7 @@ static double progress(const train_options *o, int64_t step, int64_t from) {
     return span <= 0 ? 1 : (double)(step - from) / (double)span;
 }
 
-static double warm(const train_options *o, double part, double whole) {
+static double warmup_lr(const train_options *o, double part, double whole) {
     return o->warmup_min_lr + (o->lr - o->warmup_min_lr) * part / whole;
 }
 
@@ -24,8 +24,8 @@ static double cosine(const train_options *o, double share) {
 static double deepspeed_lr(const train_options *o, int64_t step) {
     int64_t i = step - 2, w = MAX(o->warmup, (int64_t)2), span = MAX(schedule_end(o) - w, (int64_t)1);
     if (i < 0) return o->schedule == SCHEDULE_COSINE ? 0 : o->warmup_min_lr;
-    if (i < w && o->warmup_kind == WARMUP_LOG) return warm(o, log((double)(i + 1)), log((double)w));
-    if (i < w) return warm(o, (double)i, (double)w);
+    if (i < w && o->warmup_kind == WARMUP_LOG) return warmup_lr(o, log((double)(i + 1)), log((double)w));
+    if (i < w) return warmup_lr(o, (double)i, (double)w);
     switch (o->schedule) {
     case SCHEDULE_COSINE: return cosine(o, fmin(1, (double)(i - w + 1) / (double)span));
     case SCHEDULE_LINEAR: {
@@ -42,8 +42,8 @@ static double deepspeed_lr(const train_options *o, int64_t step) {
 double schedule_lr(const train_options *o, int64_t step) {
     if (o->style == STYLE_DEEPSPEED) return deepspeed_lr(o, step);
     if (step <= o->warmup && o->warmup_kind == WARMUP_LOG)
-        return warm(o, log((double)(step + 1)), log((double)(o->warmup + 1)));
-    if (step <= o->warmup) return warm(o, (double)step, (double)o->warmup);
+        return warmup_lr(o, log((double)(step + 1)), log((double)(o->warmup + 1)));
+    if (step <= o->warmup) return warmup_lr(o, (double)step, (double)o->warmup);
     double floor = o->min_lr_ratio, share = progress(o, step, o->warmup);
     switch (o->schedule) {
     case SCHEDULE_COSINE: return cosine(o, share);

@@ -1,13 +1,12 @@
-/* supervised.c - the trainer: micro-batches in, one update per step, evaluation, checkpoints; and the loop of `ralo train`
- * over it, with a clean stop.
+/* supervised.c - the trainer: micro-batches, one update per step, evaluation, checkpoints; and the loop of `ralo train`
+ * with a clean stop.
  *
- * The step itself is the program's: forward, backward, norm, clip, AdamW and the decision to skip a step that is not
- * finite all happen in it. Here is what surrounds it: which rows it sees, which scalars, when to save. Between two steps
- * nothing is allocated.
+ * The program does the step itself: forward, backward, norm, clip, AdamW, and the decision to skip a step that is not
+ * finite. This file decides which rows and scalars it gets and when to save. Between two steps nothing is allocated.
  *
- * Where the program has SECTION_TURN, a step that the next one follows at once ends with it: the next one's first
- * micro-batch is carried. Whatever looks at the run between two steps is known beforehand; a signal is not, and a run that
- * stops then leaves the carried one out: nothing of it is in a checkpoint. */
+ * If the program has SECTION_TURN, a step that is directly followed by another ends with it: the update overlaps the
+ * next step's first micro-batch, which is "carried". All interruptions between steps are known beforehand, except a
+ * signal: a run that stops then drops the carried micro-batch, and no checkpoint contains anything of it. */
 #include "train/batch.h"
 #include "train/evaluate.h"
 
@@ -16,8 +15,8 @@
 #include <stdlib.h>
 
 #define EXAMPLES 4         /* shown at most */
-#define WORTH_SAYING_S 2.0 /* of a start that lasts longer it is told what took so long */
-#define EVAL_SAYS_S 5.0    /* an evaluation that lasts longer says so often how far it is */
+#define WORTH_SAYING_S 2.0 /* a start that takes longer is explained */
+#define EVAL_REPORT_S 5.0  /* a longer evaluation reports its progress this often */
 
 static volatile sig_atomic_t interrupt_requested;
 void train_interrupt(void) { interrupt_requested = 1; }
@@ -28,15 +27,15 @@ struct trainer {
     const dataset *d;
     const train_observer *o;
     exec *e;
-    bool has_prepare; /* is there something to make before a step's first micro-batch? */
-    bool carried;     /* the first micro-batch of the next step has run already, behind the last update ... */
-    double carried_s; /* ... in so much of that step's time */
+    bool has_prepare; /* does the program have a prepare section? */
+    bool carried;     /* the first micro-batch of the next step has already run, in the last turn ... */
+    double carried_s; /* ... and took so much of that step's time */
     loader *l;
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
     size_t n_tensors;
     evaluator eval;
-    double eval_said_s; /* when it began, or said last how far it is */
+    double eval_reported_s; /* when the evaluation began or last reported progress */
     train_state state;
     double seconds;                       /* spent in steps since the start of this process */
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
@@ -64,10 +63,10 @@ static const micro_inputs *inputs_of(const trainer *t, int64_t micro) {
     return &t->p->step.inputs[micro % t->p->step.micros_per_run];
 }
 
-static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->step.micros_per_run == 0; }
+static bool is_last_of_run(const trainer *t, int64_t micro) { return (micro + 1) % t->p->step.micros_per_run == 0; }
 
-/* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
- * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
+/* fp16 gradients need a scale. Before the step only an upper bound of the token count is known, so the seed is the
+ * scale over the next power of two of that bound: exact to undo, and about the magnitude of a mean loss. */
 static float loss_seed(const trainer *t) {
     if (t->p->request.choice.precision != PRECISION_FP16) return 1;
     int exponent;
@@ -91,22 +90,22 @@ static void write_scalars(const trainer *t, value_id to, int64_t step, int64_t m
     exec_write(t->e, to, 0, &s, sizeof s);
 }
 
-/* Ranks hand numbers on that are not finite. Whoever saw one first says where; the others come to a meeting that its error
- * ends, and hear it. Clocks of different machines do not compare: there, one of those who saw it speaks. */
-static status leave_to_first(comm *ranks, uint64_t seen_ns) {
+/* Non-finite numbers spread to all ranks. The rank that saw one first reports where; the others wait at a barrier
+ * that fails with its error. Clocks of different machines cannot be compared: there, any rank that saw one reports. */
+static status let_first_rank_report(comm *ranks, uint64_t seen_ns) {
     uint64_t first_ns = seen_ns;
     TRY(comm_least(ranks, &first_ns));
     return seen_ns == first_ns ? OK : comm_barrier(ranks);
 }
 
-/* Names where the first number that is not finite appeared, by running the step's micro-batches again. */
+/* Finds where the first non-finite number appeared, by running the step's micro-batches again. */
 static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double loss, double norm) {
     const plan_request *q = &t->p->request;
     int64_t T = q->seq_len;
     exec_fault f = {0};
     uint64_t seen_ns = UINT64_MAX;
     evaluator *v = &t->eval; /* its buffers are free between evaluations */
-    /* Other ranks look as well and take part in every message: none stops at what it found. */
+    /* Other ranks search as well and take part in every message: no rank stops at what it found. */
     for (int64_t micro = 0; micro < q->choice.accumulation && (t->r->comm || !f.found); micro++) {
         int64_t batch = micro * mesh_size(&q->mesh, AXIS_DATA) + q->mesh.index[AXIS_DATA];
         exec_fault found;
@@ -115,14 +114,14 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
                         v->targets + b * T, v->doc + b * T);
         batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
-        if (!is_run_full(t, micro)) continue;
+        if (!is_last_of_run(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
         if (!f.found && found.found) f = found, seen_ns = found.seen_ns;
     }
-    if (t->r->comm) TRY(leave_to_first(t->r->comm, seen_ns));
+    if (t->r->comm) TRY(let_first_rank_report(t->r->comm, seen_ns));
     if (!f.found)
         return ERR(ERR_RUN,
-                   "step %lld: loss %g, gradient norm %g is not finite; every value of the step itself is, so a sum "
+                   "step %lld: loss %g, gradient norm %g is not finite; all tensors of the step are finite, so a sum "
                    "overflowed",
                    (long long)step, loss, norm);
     const value *w = program_get(&t->p->program, f.value);
@@ -131,7 +130,7 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
     if (o->layer >= 0) snprintf(where, sizeof where, "layer %d", o->layer);
     return ERR(ERR_RUN,
                "step %lld: loss %g, gradient norm %g is not finite. First seen in %s, tensor '%s' element %lld = %g "
-               "(op %s). Lower train.lr, check the data, or set train.nonfinite=skip to leave such steps out",
+               "(op %s). Lower train.lr, check the data, or set train.nonfinite=skip to skip such steps",
                (long long)step, loss, norm, where, w->name, (long long)f.element, (double)f.number, op_name(o->kind));
 }
 
@@ -157,25 +156,25 @@ static void write_next_batch(trainer *t, int64_t micro) {
     batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
 }
 
-/* Forward and backward of a step. Where the first micro-batch was carried only its scalars are missing: the update reads
- * them where a turn does not have them. */
+/* Forward and backward of a step. If the first micro-batch was carried, only its scalars are missing: the update
+ * reads them. */
 static status run_micros(trainer *t, int64_t step) {
     if (t->carried) write_scalars(t, inputs_of(t, 0)->scalars, step, 0);
     for (int64_t micro = t->carried; micro < t->p->request.choice.accumulation; micro++) {
         write_next_batch(t, micro);
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
         if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
-        if (is_run_full(t, micro)) TRY(run_micro(t));
+        if (is_last_of_run(t, micro)) TRY(run_micro(t));
     }
     return OK;
 }
 
-/* The update, and beside it the first micro-batch of the next step where that follows at once. Of its scalars a micro-batch
- * reads nothing that depends on whether this update is left out. It counts for its own step, with the time that one takes
- * alone. */
-static status run_update(trainer *t, int64_t step, bool goes_on) {
+/* The update, overlapped with the first micro-batch of the next step if that follows directly. No scalar that a
+ * micro-batch reads depends on whether this update is skipped. The carried micro-batch counts for its own step, with
+ * the time that it would take alone. */
+static status run_update(trainer *t, int64_t step, bool next_step_follows) {
     value_id turn = t->p->step.turn_scalars;
-    t->carried = goes_on && turn;
+    t->carried = next_step_follows && turn;
     t->carried_s = 0;
     if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
     double begin = clock_s();
@@ -186,7 +185,7 @@ static status run_update(trainer *t, int64_t step, bool goes_on) {
     return OK;
 }
 
-static status run_step(trainer *t, bool goes_on, train_step_report *report) {
+static status run_step(trainer *t, bool next_step_follows, train_step_report *report) {
     const train_options *o = &t->r->train;
     if (t->state.step >= o->steps)
         return ERR(ERR_INPUT, "all %lld steps are done; raise train.steps for more", (long long)o->steps);
@@ -195,8 +194,8 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     uint64_t first_row = t->state.data_row;
     double begin = clock_s(), own_before = t->carried_s;
     TRY(run_micros(t, step));
-    uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
-    TRY(run_update(t, step, goes_on));
+    uint64_t next_row = loader_position(t->l); /* a resumed run computes the carried micro-batch again */
+    TRY(run_update(t, step, next_step_follows));
     float clip[CLIP_COUNT];
     exec_read(t->e, t->p->step.clip, 0, clip, sizeof clip);
     TRY(exec_check(t->e));
@@ -204,16 +203,16 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
 
     bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.choice.precision == PRECISION_FP16;
     double scale = t->state.scaler.scale;
-    /* All ranks see this and may end by it: what was saved before is theirs to finish together. */
+    /* All ranks see this and may end here: they finish an earlier save together. */
     if (skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     if (skipped && !fp16 && o->nonfinite == NONFINITE_STOP)
         return explain_fault(t, step, first_row, clip[CLIP_LOSS], clip[CLIP_NORM]);
     if (fp16) TRY(scaler_update(&t->state.scaler, o, skipped));
     if (skipped && fp16)
-        say(t, "step %lld: gradients overflow at loss scale %g, step left out, scale now %g", (long long)step, scale,
+        say(t, "step %lld: gradients overflow at loss scale %g, step skipped, scale now %g", (long long)step, scale,
             t->state.scaler.scale);
     else if (skipped)
-        say(t, "step %lld: loss %g, gradient norm %g is not finite, step left out", (long long)step,
+        say(t, "step %lld: loss %g, gradient norm %g is not finite, step skipped", (long long)step,
             (double)clip[CLIP_LOSS], (double)clip[CLIP_NORM]);
 
     uint64_t tokens = (uint64_t)plan_tokens_per_step(t->p);
@@ -242,17 +241,17 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     return OK;
 }
 
-/* What the ops of a step took counts for the step in which they ran, also where they are the next one's. */
-static status run_timed_step(trainer *t, bool goes_on, train_step_report *report) {
+/* Op times count for the step in which they ran, even if they belong to the next one. */
+static status run_timed_step(trainer *t, bool next_step_follows, train_step_report *report) {
     for (op_kind k = 0; k < OP_COUNT; k++) t->busy_seconds[k] -= exec_busy_seconds(t->e, k);
-    status rc = run_step(t, goes_on, report);
+    status rc = run_step(t, next_step_follows, report);
     for (op_kind k = 0; k < OP_COUNT; k++) t->busy_seconds[k] += exec_busy_seconds(t->e, k);
     return rc;
 }
 
 status trainer_step(trainer *t, train_step_report *report) { return run_timed_step(t, false, report); }
 
-/* A signal reaches one rank or all; they stop at one place. */
+/* A signal reaches one rank or all; all ranks stop after the same step. */
 static status ask_for_stop(const trainer *t, bool *stop) {
     *stop = interrupt_requested;
     return t->r->comm ? comm_any(t->r->comm, *stop, stop) : OK;
@@ -268,7 +267,7 @@ static status interrupted(const trainer *t, const char *where, bool saved) {
     strbuf_init(&command);
     strbuf_init(&word);
     strbuf_add(&command, "ralo train ");
-    int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer would take fewer rows a step */
+    int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer ranks would take fewer rows per step */
     if (n_ranks > 1) strbuf_printf(&command, "--ranks %d ", n_ranks);
     strbuf_printf(&word, "%s/config.yaml", dir);
     strbuf_add_word(&command, word.text);
@@ -289,8 +288,8 @@ static status pause_evaluation(void *context, const char *what, int64_t done, in
     bool stop;
     TRY(ask_for_stop(t, &stop));
     if (stop) return ERR(ERR_INTERRUPTED, "interrupted in the evaluation after step %lld", (long long)t->state.step);
-    if (clock_s() - t->eval_said_s < EVAL_SAYS_S) return OK;
-    t->eval_said_s = clock_s();
+    if (clock_s() - t->eval_reported_s < EVAL_REPORT_S) return OK;
+    t->eval_reported_s = clock_s();
     say(t, "eval at step %lld  %s %lld/%lld", (long long)t->state.step, what, (long long)done, (long long)n);
     return OK;
 }
@@ -298,7 +297,7 @@ static status pause_evaluation(void *context, const char *what, int64_t done, in
 status trainer_evaluate(trainer *t, train_eval_report *out) {
     const train_options *o = &t->r->train;
     train_eval_report r = {.step = t->state.step, .n_rows = o->eval_rows};
-    t->eval_said_s = clock_s();
+    t->eval_reported_s = clock_s();
     TRY(evaluator_loss(&t->eval, o->eval_rows, &r.loss));
     TRY(evaluator_exact_match(&t->eval, o->problems, &r.n_problems, &r.exact_match));
     *out = r;
@@ -306,8 +305,8 @@ status trainer_evaluate(trainer *t, train_eval_report *out) {
     return OK;
 }
 
-/* Other columns, formats and files give other tokens: the fingerprint says so for all of them at once, and for a file that
- * was edited too. The options before it tell the reader why. */
+/* Other columns, formats and files give other tokens: the fingerprint covers them all, and edited files too. The
+ * options before it tell the reader what differs. */
 static const char *data_identity(trainer *t) {
     const data_options *d = &t->r->data;
     return arena_format(
@@ -320,7 +319,7 @@ static const char *data_identity(trainer *t) {
         (unsigned long long)dataset_fingerprint(t->d));
 }
 
-/* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
+/* Identity of a checkpoint. The data is part of it: a position has a meaning in one data set only. */
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
     precision q = t->p->request.choice.precision;
@@ -334,7 +333,7 @@ static const char *identity(trainer *t) {
                         usual ? "" : state_format_name(states), data_identity(t));
 }
 
-/* The checkpoint to go on from; empty: auto, and there is none yet. */
+/* The checkpoint to continue from; empty: auto, and there is none yet. */
 static status find_resumed(const train_request *r, char *out, size_t n) {
     if (strcmp(r->resume, "auto") == 0) return checkpoint_find_newest(r->run_dir, out, n);
     return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
@@ -362,8 +361,8 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
-/* What a run that is not resumed starts from; states are zeros already. */
-static status first_values(trainer *t) {
+/* Initial parameters of a run that is not resumed; states are zero already. */
+static status initialize_params(trainer *t) {
     double begin = clock_s();
     char count[32];
     str_format_count(count, (double)model_param_count(&t->p->request.model));
@@ -373,8 +372,7 @@ static status first_values(trainer *t) {
         return OK;
     }
     params_initialize(t->e, t->p, t->r->train.seed);
-    if (clock_s() - begin > WORTH_SAYING_S)
-        say(t, "first values drawn: %s parameters in %.1f s", count, clock_s() - begin);
+    if (clock_s() - begin > WORTH_SAYING_S) say(t, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
     return OK;
 }
 
@@ -411,7 +409,7 @@ static status open_parts(trainer *t) {
     const char *id = identity(t);
     TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
-    if (r->run_dir) { /* before a checkpoint is looked for: what a crash left is put right, and nobody else writes there */
+    if (r->run_dir) { /* first: repairs what a crash left */
         checkpoint_options co = {.run_dir = r->run_dir,
                                  .keep = r->keep,
                                  .identity = id,
@@ -424,14 +422,14 @@ static status open_parts(trainer *t) {
     }
     bool resumed = false;
     TRY(resume(t, id, &resumed));
-    if (!resumed) TRY(first_values(t));
+    if (!resumed) TRY(initialize_params(t));
     const mesh *m = &t->p->request.mesh;
     return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.choice.micro_batch, t->state.data_row,
                        m->index[AXIS_DATA], mesh_size(m, AXIS_DATA));
 }
 
-/* Ranks stop together and fail alone. Those who wait for this one hear of it before it hashes or closes anything: they would
- * take that exchange for theirs, and links between devices close only where all come. */
+/* Ranks stop together but fail one by one. The others must learn of a failure before this rank hashes or closes
+ * anything: they would take that exchange for theirs, and device links close only if all ranks take part. */
 static status tell_ranks(const train_request *r, status rc) {
     if (rc != OK && rc != ERR_INTERRUPTED && r->comm) comm_fail(r->comm, rc, error_message());
     return rc;
@@ -474,9 +472,9 @@ status trainer_save(trainer *t) {
 
 status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
 
-/* Many ranks hold parts: the first of them exports what they saved together. */
+/* Each rank holds only a part: the first rank exports from the checkpoint that all saved. */
 static status export_saved(trainer *t, const export_options *o, export_report *out) {
-    if (!t->r->run_dir) return ERR(ERR_INPUT, "export on many ranks goes through a checkpoint: set run.dir");
+    if (!t->r->run_dir) return ERR(ERR_INPUT, "export with several ranks needs a checkpoint: set run.dir");
     TRY(trainer_wait(t));
     if (comm_rank(t->r->comm) == 0) TRY(export_checkpoint(t->r->run_dir, o, out));
     TRY(comm_barrier(t->r->comm));
@@ -502,20 +500,20 @@ static status export_model(trainer *t) {
     return OK;
 }
 
-static bool evaluates_behind(const trainer *t, int64_t step) {
+static bool evaluates_after(const trainer *t, int64_t step) {
     const train_options *o = &t->r->train;
     return t->p->request.with_eval && o->eval_every && step % o->eval_every == 0 && step < o->steps;
 }
 
-static bool saves_behind(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
+static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
 
-/* Does the step after this one follow at once? By the schedule alone, so that all ranks agree. */
-static bool goes_on(const trainer *t, int64_t step) {
+/* Does the next step follow directly? Decided by the schedule alone, so that all ranks agree. */
+static bool next_step_follows(const trainer *t, int64_t step) {
     const train_options *o = &t->r->train;
-    return step < o->steps && !evaluates_behind(t, step) && !saves_behind(o, step);
+    return step < o->steps && !evaluates_after(t, step) && !saves_after(o, step);
 }
 
-/* An evaluation that a signal ends is none; the signal is the next step's, which asks for it again. */
+/* An evaluation that a signal interrupts gives no result; the next step handles the signal. */
 static status evaluate_between(trainer *t, train_result *out) {
     status rc = trainer_evaluate(t, &out->eval);
     if (rc != ERR_INTERRUPTED) return rc;
@@ -528,22 +526,22 @@ static status loop(trainer *t, train_result *out) {
     int64_t saved_at = -1;
     bool stop = false;
     if (t->state.step >= o->steps)
-        say(t, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to go on",
+        say(t, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
             (long long)t->state.step, (long long)o->steps);
     while (t->state.step < o->steps) {
         TRY(ask_for_stop(t, &stop));
         if (stop) break;
         train_step_report report;
-        TRY(run_timed_step(t, goes_on(t, t->state.step + 1), &report));
+        TRY(run_timed_step(t, next_step_follows(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        if (evaluates_behind(t, report.step)) TRY(evaluate_between(t, out));
-        if (saves_behind(o, report.step)) {
+        if (evaluates_after(t, report.step)) TRY(evaluate_between(t, out));
+        if (saves_after(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;
         }
     }
-    bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, which the flag itself is not */
+    bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, unlike the flag itself */
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
     out->saved = t->checkpoints && (saved_at == t->state.step || wanted);
@@ -555,7 +553,7 @@ static status finish(trainer *t, train_result *out) {
     const train_request *r = t->r;
     if (t->p->request.with_eval) {
         TRY(trainer_evaluate(t, &out->eval));
-        /* Also where nobody listens here: evaluation may gather parameters, and the rank that listens needs the others. */
+        /* Also on ranks that print nothing: evaluation may gather parameters, and that needs all ranks. */
         if ((t->o->on_example || r->comm) && r->train.problems > 0)
             TRY(evaluator_examples(&t->eval, MIN(r->train.problems, (int64_t)EXAMPLES), t->o));
     }
@@ -564,22 +562,22 @@ static status finish(trainer *t, train_result *out) {
 
 status train_check(const train_request *r, const plan *p) {
     if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
-    if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still looks at */
+    if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
-    char found[4096]; /* before a run directory is made for what cannot be resumed */
+    char found[4096]; /* before a run directory is made for a run that cannot resume */
     if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
     TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
     return found[0] ? OK : find_resumed(r, found, sizeof found); /* which says what is wrong with it */
 }
 
-/* What the driver counts. Ranks that share a GPU see what all of them take together, while all have it: each has its own
- * arena and an equal part of the rest. */
+/* Device memory as the driver counts it. Ranks that share a GPU see the sum of all: each has its own arena and an
+ * equal part of the rest. */
 static status measure_driver(trainer *t, train_result *out) {
     comm *ranks = t->r->comm;
     uint64_t arena = t->p->program.arena_bytes[TIER_DEVICE], arenas = arena;
     if (ranks) TRY(comm_device_sum(ranks, &arenas));
     bool known = exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
-    if (ranks) TRY(comm_barrier(ranks)); /* nobody closes before all have looked */
+    if (ranks) TRY(comm_barrier(ranks)); /* no rank closes before all have read it */
     int sharing = ranks ? comm_device_sharing(ranks) : 1;
     if (!known || sharing == 1) return OK;
     out->gpu_context = (out->gpu_in_use - MIN(arenas, out->gpu_in_use)) / (uint64_t)sharing;
@@ -587,7 +585,7 @@ static status measure_driver(trainer *t, train_result *out) {
     return OK;
 }
 
-/* Also where the run has failed with rc: what cannot be read any more then is not the cause that is told. */
+/* Also after a failure rc: an error of hashing is then not the cause to report. */
 static status hash_params(trainer *t, status rc, uint64_t *out) {
     error_record why;
     if (rc != OK) error_take(&why);
@@ -595,8 +593,8 @@ static status hash_params(trainer *t, status rc, uint64_t *out) {
     return rc == OK ? read : error_give(&why);
 }
 
-/* The request was right once steps were made with it: what a disk does not take any more is told as a run that failed, which
- * may be started again as it is. */
+/* After the first step the request was right: a disk error is then a failed run, which may be started again
+ * unchanged. */
 static status failed_after(int64_t steps, status rc) {
     error_record why;
     if (rc != ERR_IO || steps == 0) return rc;

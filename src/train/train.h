@@ -2,12 +2,12 @@
 /* train.h - jobs: supervised training from a plan and a data set, with evaluation, checkpoints and resume.
  *
  * Promises
- *   - Loss and gradients of a step are divided once by the valid tokens of the whole step: accumulation 8 x 1 equals 1 x 8.
+ *   - Loss and gradients of a step are divided once by the valid tokens of the whole step: accumulation 8 x 1 equals
+ *     1 x 8.
  *   - Stop anywhere, resume anywhere: the parameters end with the same bits as the run that never stopped.
- *   - A checkpoint directory is either whole and checksummed or is not taken for one.
- *   - On many ranks every call of a trainer is collective, and what it returns is the same on all of them. Micro-batch j of
- *     rank r of n holds the rows that one rank would see in micro-batch j n + r.
- */
+ *   - A checkpoint directory is either complete and checksummed, or is never used.
+ *   - On many ranks every call of a trainer is collective and returns the same on all of them. Micro-batch j of rank r
+ *     of n holds the rows that one rank would see in micro-batch j n + r. */
 #include "generate/generate.h"
 #include "train/perplexity.h" /* loss of a model on a text: part of this room's face */
 #include "weights/weights.h"
@@ -43,7 +43,7 @@ typedef struct train_options {
     /* fp16 */
     double loss_scale; /* > 0: static */
     int64_t initial_scale_power, loss_scale_window, hysteresis;
-    bool consecutive_hysteresis; /* every clean step refills hysteresis, not only a whole window of them */
+    bool consecutive_hysteresis; /* hysteresis is reset after every clean step, not only after a whole window of them */
     double min_loss_scale;
 } train_options;
 
@@ -90,8 +90,8 @@ typedef struct train_observer {
     void (*on_eval)(void *context, const train_eval_report *r);
     void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
     void (*on_message)(void *context, const char *text);
-    void (*on_save)(void *context); /* a checkpoint is about to be made: what was told before should be kept by now */
-    status (*on_start)(void *context); /* all is open and what is resumed was accepted; an error ends the run */
+    void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
+    status (*on_start)(void *context); /* ready to train, resume accepted; an error ends the run */
 } train_observer;
 
 typedef struct train_request {
@@ -108,7 +108,7 @@ typedef struct train_request {
     int n_threads;
     bool bind;
     const char *trace_path;
-    bool timed;            /* fill train_result.step_seconds of a device with queues too, which costs it some percent */
+    bool timed;            /* fill train_result.step_seconds on a device with queues too, which costs some percent */
     const char *nvme_path; /* directory of the nvme tier; NULL: run_dir */
     const backend *backend;
     gpu_options gpu;
@@ -135,23 +135,24 @@ typedef struct train_result {
 
 /* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
 uint64_t train_host_row_bytes(const plan_request *r);
-/* What can be refused before anything is written: weights that are not the model's, an export directory in use. */
+/* Checks what can be refused before anything is written: weights that do not match the model, an export directory in
+ * use. */
 status train_check(const train_request *r, const plan *p);
 
-/* What a run that begins in an empty directory puts on disk. */
+/* Disk space of a run that begins in an empty directory. */
 typedef struct train_disk {
     uint64_t checkpoint_bytes; /* of one, as plan_checkpoint_bytes */
-    int64_t n_checkpoints;     /* at once, at the most: a new one is whole before the oldest goes; 0: none is saved */
+    int64_t n_checkpoints;     /* at most at the same time (run.keep and one more); 0: none is saved */
     uint64_t export_bytes;     /* 0: nothing is exported */
 } train_disk;
 train_disk train_disk_of(const train_request *r, const plan *p);
 void train_disk_print(const train_disk *d, FILE *out); /* a line; nothing where nothing is written */
 json_t *train_disk_json(const train_disk *d);          /* "disk"; the caller takes it */
-/* ERR_INPUT where not even one checkpoint, or not the export, has room; a warning where not all of them have that will lie
- * there at once. Collective. */
+/* ERR_INPUT if not even one checkpoint, or the export, has room; a warning if not all checkpoints that will exist at
+ * the same time have. Collective. */
 status train_check_disk(const train_request *r, const plan *p, const char *run_dir);
 
-/* A run in the hands of its caller. What it is opened with is borrowed until it is closed; the plan is compiled from
+/* A run that the caller drives step by step. Arguments are borrowed until it is closed; the plan is compiled from
  * request->plan already; the observer may be NULL. After an error a trainer can only be closed.
  *
  *     trainer *t;
@@ -159,14 +160,13 @@ status train_check_disk(const train_request *r, const plan *p, const char *run_d
  *     while (rc == OK && trainer_state(t)->step < request.train.steps) rc = trainer_step(t, &report);
  *     if (rc == OK) rc = trainer_save(t);
  *     if (rc == OK) rc = trainer_wait(t);
- *     trainer_close(t);
- */
+ *     trainer_close(t); */
 typedef struct trainer trainer;
 status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o);
-void trainer_close(trainer *t); /* a save under way is finished */
+void trainer_close(trainer *t); /* a save in progress is finished */
 const train_state *trainer_state(const trainer *t);
-/* One optimizer step; ERR_INPUT when all are done. It ends with its update, since the caller may do anything before the
- * next: SECTION_TURN is for train_run, which knows when nothing comes in between. */
+/* One optimizer step; ERR_INPUT when all are done. It ends with its update, since the caller may do anything before
+ * the next; only train_run, which knows when nothing comes in between, uses SECTION_TURN. */
 status trainer_step(trainer *t, train_step_report *report);
 /* The plan was made with_eval. ERR_INTERRUPTED: train_interrupt asked for it; there is no report. */
 status trainer_evaluate(trainer *t, train_eval_report *out);
@@ -180,13 +180,12 @@ status trainer_param_hash(trainer *t, uint64_t *out);
 /* All of it: open, every step with evaluations and saves between them, the last save, evaluation, export, close. After the
  * first step ERR_IO is ERR_RUN. */
 status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out);
-/* Asked by a signal handler: the loop saves and returns ERR_INTERRUPTED after the step, or the batch of an evaluation, under
- * way. */
+/* For a signal handler: the loop saves and returns ERR_INTERRUPTED after the current step or evaluation batch. */
 void train_interrupt(void);
 
 /* ---- plan_view.c -------------------------------------------------------------------------------------------------- */
 
-/* A plan with all that `ralo plan` shows beside it (plan_view.c). fini also after an error. */
+/* A plan with everything that `ralo plan` shows beside it (plan_view.c). Call fini also after an error. */
 typedef struct plan_view {
     const plan *plan;
     train_disk disk;

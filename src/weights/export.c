@@ -1,10 +1,11 @@
-/* export.c - a trained model as a directory that transformers loads.
+/* export.c - write a trained model as a directory that transformers loads.
  *
- * Everything goes to DIR.tmp.<pid>.<n> beside DIR, is flushed, and is renamed: whoever looks sees no DIR or a whole one.
- * What a killed export left there goes with the next one to the same DIR.
- * Weights come from a checkpoint's mapped files or from the running program, a block of rows at a time, always as fp32
- * and rounded once to what was asked for. bf16 and fp16 runs have fp32 masters, whose rounding is the parameter itself;
- * so the masters serve every dtype. A number that fp16 cannot hold is refused by name, it would be written as infinity. */
+ * Everything goes to DIR.tmp.<pid>.<n> beside DIR, is flushed, and is renamed: DIR is complete or does not exist. The
+ * next export to the same DIR removes leftovers of a killed one.
+ * Weights come from a checkpoint's mapped files or from the running program, a block of rows at a time, always as
+ * fp32 and rounded once to the requested dtype. bf16 and fp16 runs have fp32 masters, whose rounding is the
+ * parameter itself, so the masters are right for every dtype. A number that fp16 cannot hold is refused by name: it
+ * would be written as infinity. */
 #include "weights/export.h"
 
 #include <dirent.h>
@@ -26,7 +27,7 @@ typedef struct source {
     exec *e; /* the running program ... */
     const plan *p;
     const checkpoint_reader *r; /* ... or a checkpoint */
-    checkpoint_found found;     /* of the parameter under way */
+    checkpoint_found found;     /* of the parameter in progress */
     void *raw;                  /* BLOCK_ELEMENTS or one row, whichever is more */
 } source;
 
@@ -70,7 +71,7 @@ typedef struct exporter {
     safetensors_entry *entries;
     size_t n_items;
     int n_shards;
-    float *wide, *turned;
+    float *wide, *transposed;
     void *narrow;
     int64_t block;
     export_report *report;
@@ -124,7 +125,7 @@ static status narrow_elements(exporter *x, const float *from, int64_t n, const c
 }
 
 /* (n, columns) -> (columns, n), in tiles so that both sides stay in the cache. */
-static void turn(float *out, const float *in, int64_t n, int64_t columns) {
+static void transpose(float *out, const float *in, int64_t n, int64_t columns) {
     for (int64_t r = 0; r < n; r += TILE)
         for (int64_t c = 0; c < columns; c += TILE)
             for (int64_t j = c; j < MIN(c + TILE, columns); j++)
@@ -137,14 +138,14 @@ static status write_item(exporter *x, safetensors_writer *w, size_t entry, const
     const shape *s = &program_get(x->from.g, q->value)->shape;
     int64_t columns = s->rank == 2 ? s->dim[1] : 1, block = x->block / columns;
     size_t width = dtype_bytes(x->type);
-    bool turned = q->transposed && s->rank == 2;
+    bool transposed = q->transposed && s->rank == 2;
     for (int64_t row = 0; row < part->n_rows; row += block) {
         int64_t n = MIN(block, part->n_rows - row);
         source_read(&x->from, it->param, (part->first_row + row) * columns, n * columns, x->wide);
         if (x->from.e) TRY(exec_check(x->from.e));
-        if (turned) turn(x->turned, x->wide, n, columns);
-        TRY(narrow_elements(x, turned ? x->turned : x->wide, n * columns, part->file_name));
-        if (!turned) {
+        if (transposed) transpose(x->transposed, x->wide, n, columns);
+        TRY(narrow_elements(x, transposed ? x->transposed : x->wide, n * columns, part->file_name));
+        if (!transposed) {
             TRY(safetensors_writer_put(w, entry, (uint64_t)(row * columns) * width, x->narrow,
                                        (size_t)(n * columns) * width));
             continue;
@@ -188,7 +189,7 @@ static status write_index(exporter *x) {
 static status write_weights(exporter *x, uint64_t shard_bytes) {
     list_items(x, shard_bytes ? shard_bytes : SHARD_BYTES);
     x->wide = mem_alloc((size_t)x->block * sizeof *x->wide);
-    x->turned = mem_alloc((size_t)x->block * sizeof *x->turned);
+    x->transposed = mem_alloc((size_t)x->block * sizeof *x->transposed);
     x->narrow = mem_alloc((size_t)x->block * sizeof(float));
     x->from.raw = mem_alloc((size_t)x->block * sizeof(float));
     status rc = OK;
@@ -198,7 +199,7 @@ static status write_weights(exporter *x, uint64_t shard_bytes) {
     }
     if (rc == OK && x->n_shards > 1) rc = write_index(x);
     free(x->wide);
-    free(x->turned);
+    free(x->transposed);
     free(x->narrow);
     free(x->from.raw);
     return rc;
@@ -222,8 +223,8 @@ static status write_config(const exporter *x, const json_t *description, arena *
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* Can `dir`, which is not there, be made? Only making one tells: root passes every permission, and some file systems take
- * none. It is made in the nearest directory above that exists, and goes at once. */
+/* Can `dir`, which does not exist, be made? Only making one tells: root passes every permission check, and some file
+ * systems refuse anyway. A test directory is made in the nearest existing directory above and removed at once. */
 static status check_place(const char *dir) {
     status rc;
     int fd = -1;
@@ -239,7 +240,7 @@ static status check_place(const char *dir) {
     } else {
         error_record why;
         error_take(&why);
-        rc = ERR(ERR_IO, "export to %s: no directory can be made there: %s", dir, why.message);
+        rc = ERR(ERR_IO, "export to %s: cannot create the directory: %s", dir, why.message);
     }
     strbuf_fini(&place);
     strbuf_fini(&probe);
@@ -303,7 +304,7 @@ done:
     return rc;
 }
 
-/* Files that the user named, or those that the run keeps. Takes what it read over into *read, which the caller ends. */
+/* The files that the user named, or those that the run keeps. *read owns what was read; the caller frees it. */
 static status choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
                                const tokenizer_files **out) {
     *out = kept;
@@ -340,7 +341,8 @@ static status build_names(const json_t *description, const char *path, model *m,
     return OK;
 }
 
-/* The copy in the checkpoint. One of an older ralo has none: what it names instead may be any file of the user's. */
+/* The copy in the checkpoint. A checkpoint of an older ralo has none: the path that it names may be any file of the
+ * user. */
 static status kept_tokenizer(const checkpoint_reader *r, const char *dir, const json_t *description,
                              const export_options *o, tokenizer_files *out) {
     const json_t *files = checkpoint_reader_tokenizer(r);
@@ -348,12 +350,12 @@ static status kept_tokenizer(const checkpoint_reader *r, const char *dir, const 
     if (o->tokenizer) return OK;
     if (files) return tokenizer_files_load(out, dir, files, true);
     if (!path) return OK;
-    return ERR(
-        ERR_INPUT,
-        "%s keeps no copy of its tokenizer, an older ralo wrote it, and says that it was trained with %s; a path "
-        "that a file names is not copied from: give the directory with --tokenizer DIR, or --tokenizer none to "
-        "export without it",
-        dir, path);
+    return ERR(ERR_INPUT,
+               "%s keeps no copy of its tokenizer, an older ralo wrote it, and says that it was trained with %s; files "
+               "are never copied from a path that a checkpoint names: give the directory with --tokenizer DIR, or "
+               "--tokenizer none to "
+               "export without it",
+               dir, path);
 }
 
 status export_checkpoint(const char *from, const export_options *o, export_report *out) {

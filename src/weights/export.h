@@ -1,17 +1,17 @@
 #pragma once
 /* export.h - private to weights, part of its face: a directory that Hugging Face's transformers loads.
  *
- * config.json, generation_config.json, model.safetensors (or shards and their index) and, where the run used a tokenizer
- * directory, its files, from the copy that the checkpoint keeps. Packed parameters are taken apart, turned ones turned back, tied ones stored once. fp32 masters
- * are the source where there are any. The directory appears whole or not at all. */
+ * config.json, generation_config.json, model.safetensors (or shards and their index) and, if the run used a
+ * tokenizer directory, its files, from the copy that the checkpoint keeps. Packed parameters are split, transposed
+ * ones transposed back, tied ones stored once. fp32 masters are the source if there are any. The directory is
+ * complete or does not exist. */
 #include "checkpoint/checkpoint.h"
 
 typedef struct export_options {
     const char *dir;      /* must not exist, or be empty */
     dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
     uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
-    const char
-        *tokenizer; /* whose files go along, by the user's word; "none": of none. NULL: those that the run kept */
+    const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */
 } export_options;
 typedef struct export_report {
     char from[4096]; /* the checkpoint */
@@ -20,7 +20,7 @@ typedef struct export_report {
     uint64_t n_parameters, n_bytes;
     int n_files; /* of weights */
 } export_report;
-status export_check_dir(const char *dir); /* a directory that holds something is refused */
+status export_check_dir(const char *dir); /* a directory that is not empty is refused */
 /* from: a run directory (its newest checkpoint) or a checkpoint directory. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);
 

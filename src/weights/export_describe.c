@@ -1,6 +1,6 @@
-/* export_describe.c - what export will need to know of a run, kept in every checkpoint.
+/* export_describe.c - what export needs to know about a run, kept in every checkpoint.
  *
- * A checkpoint may be exported when the model's directory is gone or has changed, so its configuration is taken along. */
+ * A checkpoint may be exported when the model's directory is gone or has changed, so its configuration is copied. */
 #include "weights/export.h"
 
 #include <limits.h>
@@ -63,7 +63,7 @@ status export_describe(const model_config *m, const char *model_dir, const data_
     }
     find_tokenizer_dir(o->tokenizer, tokenizer);
     if (tokenizer[0] && json_object_set_new(root, "tokenizer", json_string(tokenizer)) != 0) {
-        rc = ERR(ERR_INPUT, "data.tokenizer: the path '%s' is not UTF-8, expected that", tokenizer);
+        rc = ERR(ERR_INPUT, "data.tokenizer: the path '%s' is not valid UTF-8", tokenizer);
         goto done;
     }
     data_report data = {.chat = CHAT_AUTO};

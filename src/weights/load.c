@@ -1,9 +1,9 @@
-/* load.c - stream parameters from files to their place.
+/* load.c - stream parameters from files into the program.
  *
- * First every name, shape and dtype is checked, and what is wrong is told in one message; then one tensor at a time goes
- * mapped file -> fp32 rows -> parameter dtype -> arena. Packed parameters are filled part by part, and files that hold
- * (in, out) are turned in small tiles while they are read. Nothing larger than a block of rows is held, and the mapped
- * pages behind the reader are given back, so loading a model takes hardly more memory than the model.
+ * First every name, shape and dtype is checked, and all problems are reported in one message; then one tensor at a time
+ * goes mapped file -> fp32 rows -> parameter dtype -> arena. Packed parameters are filled part by part, and files that
+ * hold (in, out) are transposed in small tiles while they are read. Only a block of rows is held, and mapped pages are
+ * released after reading, so loading a model takes little more memory than the model.
  * Views into a file have no alignment, so elements are copied out before they are converted. */
 #include "weights/load.h"
 #include "weights/params.h"
@@ -27,7 +27,7 @@ enum {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* Many names may lead to one file with a large header, and each costs memory. */
+/* Many names may point to one file with a large header, and each costs memory. */
 static status count_header(weight_files *w, const safetensors *st) {
     if ((w->header_bytes += safetensors_header_bytes(st)) <= HEADERS_MAX_BYTES) return OK;
     return ERR(ERR_INPUT, "%s: the headers of %zu weight files take %zu bytes, expected at most %u in all", st->path,
@@ -127,9 +127,9 @@ void weight_files_close(weight_files *w) {
 
 /* ---- mapped pages ------------------------------------------------------------------------------------------------ */
 
-/* Gives the mapped pages of these bytes back. Whole pages only at the end; at the start a neighbour's page may go too,
- * which costs reading it again and no more. */
-static void forget(const safetensor *t, size_t from, size_t to) {
+/* Releases the mapped pages of these bytes. Only whole pages at the end; at the start a neighbour's page may go too,
+ * which only means reading it again. */
+static void release_pages(const safetensor *t, size_t from, size_t to) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)t->data;
     uintptr_t start = (base + from) & ~(page - 1), end = (base + to) & ~(page - 1);
     if (end > start) madvise((void *)start, end - start, MADV_DONTNEED); /* advice: refusal costs memory only */
@@ -147,8 +147,8 @@ typedef struct matcher {
     size_t n_problems;
 } matcher;
 
-static void complain(matcher *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void complain(matcher *m, const char *fmt, ...) {
+static void add_problem(matcher *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add_problem(matcher *m, const char *fmt, ...) {
     if (m->n_problems++ >= MOST_NAMED) return;
     char line[256];
     va_list args;
@@ -193,12 +193,12 @@ static const safetensor *match_part(matcher *m, const model_param *q, const para
     /* A tied model has one matrix under two names: a file may hold either. */
     if (!t && q->number == 0 && m->p->model.config.tied) t = find_exact(m, "lm_head.weight");
     shape want = part_shape(q, part);
-    if (!t) complain(m, "%s is missing", part->file_name);
+    if (!t) add_problem(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
-        complain(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
-                 shape_format(b, &want));
+        add_problem(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
+                    shape_format(b, &want));
     else if (t->type != DTYPE_F32 && t->type != DTYPE_BF16 && t->type != DTYPE_F16)
-        complain(m, "%s is %s, expected fp32, bf16 or fp16", part->file_name, dtype_name(t->type));
+        add_problem(m, "%s is %s, expected fp32, bf16 or fp16", part->file_name, dtype_name(t->type));
     else return t;
     return NULL;
 }
@@ -213,19 +213,19 @@ static bool same_bytes(const safetensor *a, const safetensor *b) {
     for (size_t at = 0; at < a->n_bytes && same; at += COMPARE_BYTES) {
         size_t end = MIN(a->n_bytes, at + COMPARE_BYTES);
         same = memcmp((const char *)a->data + at, (const char *)b->data + at, end - at) == 0;
-        forget(a, at, end);
-        forget(b, at, end);
+        release_pages(a, at, end);
+        release_pages(b, at, end);
     }
     return same;
 }
 
-/* A tied model's file may hold its embedding a second time, as lm_head.weight. Another matrix under that name would be
- * lost silently: transformers would use it. */
+/* A tied model's file may hold its embedding a second time, as lm_head.weight. If that matrix differs it is refused:
+ * it would be lost silently, and transformers would use it. */
 static void match_head(matcher *m, const safetensor *embedding) {
     const safetensor *head = m->p->model.config.tied ? find_exact(m, "lm_head.weight") : NULL;
     if (!head || !embedding || head == embedding) return;
     if (!shape_equal(&head->shape, &embedding->shape) || head->type != embedding->type || !same_bytes(head, embedding))
-        complain(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
+        add_problem(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
 }
 
 static void match_rest(matcher *m) {
@@ -233,12 +233,12 @@ static void match_rest(matcher *m) {
         for (size_t k = 0; k < m->files[i].n_tensors; k++) {
             const char *name = m->files[i].tensors[k].name;
             if (m->used[i][k] || !str_starts_with(name, m->prefix) || is_buffer(name)) continue;
-            complain(m, "%.120s is not part of this model", name);
+            add_problem(m, "%.120s is not part of this model", name);
         }
 }
 
-/* Fills sources: one tensor per part, in the order of parameters and parts. What other stages of a pipeline have is looked for
- * too: a file is the whole model's or it is refused, on every rank. */
+/* Fills sources: one tensor per part, in the order of parameters and parts. Tensors of other pipeline stages are
+ * checked too: a file must hold the whole model, on every rank. */
 static status match(const plan *p, const safetensors *files, size_t n_files, const char *prefix,
                     const safetensor **sources) {
     matcher m = {.p = p, .files = files, .n_files = n_files, .prefix = prefix};
@@ -259,7 +259,7 @@ static status match(const plan *p, const safetensors *files, size_t n_files, con
         char more[64] = "";
         if (m.n_problems > MOST_NAMED) snprintf(more, sizeof more, "\n  and %zu more", m.n_problems - MOST_NAMED);
         rc = ERR(ERR_INPUT, "%s%s does not hold the weights of %s:%s%s", n_files ? files[0].path : "no file",
-                 n_files > 1 ? " and its neighbours" : "", p->model.config.name, m.problems.text, more);
+                 n_files > 1 ? " and the files beside it" : "", p->model.config.name, m.problems.text, more);
     }
     strbuf_fini(&m.problems);
     for (size_t i = 0; i < n_files; i++) free(m.used[i]);
@@ -276,9 +276,9 @@ typedef struct mover {
     bool master; /* it has one */
     dtype type;  /* of the parameter */
     const safetensor *source;
-    bool turned;           /* the file is (columns, rows) */
+    bool transposed;       /* the file is (columns, rows) */
     int64_t rows, columns; /* of the part */
-    int64_t row, n;        /* the block under way */
+    int64_t row, n;        /* the block in progress */
     float *wide;           /* (n, columns) */
     void *narrow;          /* the same in the parameter's dtype; NULL for fp32 */
 } mover;
@@ -305,7 +305,7 @@ static void narrow_elements(const mover *m, int64_t first, int64_t n) {
                    (size_t)n);
 }
 
-static void straight_task(void *context, int64_t task, int thread) {
+static void plain_task(void *context, int64_t task, int thread) {
     const mover *m = context;
     int64_t first = task * TASK_ELEMENTS, n = MIN((int64_t)TASK_ELEMENTS, m->n * m->columns - first);
     copy_elements(m, m->row * m->columns + first, m->wide + first, n);
@@ -313,11 +313,11 @@ static void straight_task(void *context, int64_t task, int thread) {
 }
 
 /* TILE file rows of up to 64 elements become 64 runs of TILE elements: both sides move whole cache lines. */
-enum { TURN_ROWS = 64 };
-static void turned_task(void *context, int64_t task, int thread) {
+enum { TRANSPOSE_ROWS = 64 };
+static void transposed_task(void *context, int64_t task, int thread) {
     const mover *m = context;
-    float tile[TILE][TURN_ROWS];
-    int64_t first = task * TURN_ROWS, n = MIN((int64_t)TURN_ROWS, m->n - first);
+    float tile[TILE][TRANSPOSE_ROWS];
+    int64_t first = task * TRANSPOSE_ROWS, n = MIN((int64_t)TRANSPOSE_ROWS, m->n - first);
     for (int64_t c = 0; c < m->columns; c += TILE) {
         int64_t w = MIN((int64_t)TILE, m->columns - c);
         for (int64_t k = 0; k < w; k++) copy_elements(m, (c + k) * m->rows + m->row + first, tile[k], n);
@@ -334,14 +334,15 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
         if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
             continue; /* other ranks' */
-        if (m->turned) exec_parallel(m->e, turned_task, m, divide_up(m->n, TURN_ROWS));
-        else exec_parallel(m->e, straight_task, m, divide_up(n, TASK_ELEMENTS));
+        if (m->transposed) exec_parallel(m->e, transposed_task, m, divide_up(m->n, TRANSPOSE_ROWS));
+        else exec_parallel(m->e, plain_task, m, divide_up(n, TASK_ELEMENTS));
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
-        if (!m->turned)
-            forget(m->source, (size_t)(m->row * m->columns) * width, (size_t)((m->row + m->n) * m->columns) * width);
+        if (!m->transposed)
+            release_pages(m->source, (size_t)(m->row * m->columns) * width,
+                          (size_t)((m->row + m->n) * m->columns) * width);
     }
-    forget(m->source, 0, m->source->n_bytes);
+    release_pages(m->source, 0, m->source->n_bytes);
 }
 
 /* A block is a small part of the largest tensor, so that its buffers stay small beside it, and at least one row. */
@@ -370,7 +371,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
                    .wide = wide,
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow,
                    .columns = q->shape.rank == 2 ? q->cut.whole.dim[1] : 1};
-        m.turned = q->transposed && q->shape.rank == 2;
+        m.transposed = q->transposed && q->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
             m.source = *sources++;
             m.rows = q->parts[k].n_rows;
@@ -381,7 +382,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
     free(narrow);
 }
 
-/* e NULL: only looks. */
+/* e NULL: only checks. */
 static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
     size_t n_parts = 0;
     for (size_t i = 0; i < p->model.n_all_params; i++) n_parts += (size_t)p->model.params[i].n_parts;

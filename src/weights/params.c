@@ -1,7 +1,7 @@
-/* params.c - first values, hash and checkpoint list of the parameters.
+/* params.c - initial values, hash and checkpoint list of the parameters.
  *
- * Initial values depend on (seed, name, element) only, never on layout, ranks, precision or thread count: every precision
- * starts from the same fp32 numbers, rounded once. */
+ * Initial values depend on (seed, name, element) only, never on layout, ranks, precision or thread count: every
+ * precision starts from the same fp32 numbers, rounded once. */
 #include "weights/params.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #define HASH_TASKS 64
 #define FILL_CHUNK (HASH_TASKS * FILL_TASK) /* elements staged at once: 4 MiB of fp32 */
 
-/* Memory that the host's threads do not reach takes a chunk as one, from one thread: the first task of a run carries the
- * chunk before while the others draw the next. */
+/* Memory that host threads cannot access is written a chunk at a time, by one thread: the first task of a run writes
+ * the previous chunk while the others generate the next. */
 typedef struct fill_chunk {
     size_t i; /* of the parameter */
     int64_t first, n;
@@ -96,7 +96,7 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
             f.drawn->first = first;
             f.drawn->n = MIN(total - first, (int64_t)FILL_CHUNK);
             f.drawn->type = program_get(g, param->value)->type;
-            f.drawn->near = exec_is_near(e, param->value) && (!master || exec_is_near(e, master));
+            f.drawn->near = exec_is_host_accessible(e, param->value) && (!master || exec_is_host_accessible(e, master));
             fill_run(&f, chunks);
         }
     }
@@ -109,8 +109,8 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
 
 /* ---- hash ------------------------------------------------------------------------------------------------------- */
 
-/* A sum over elements of a number that mixes parameter, place in the model's tensor and bits. A sum has no order, so each
- * rank adds up what it counts for, and any mesh and any layout give one result. */
+/* A sum over elements of a hash of parameter, position in the model's tensor and bits. A sum has no order, so each
+ * rank adds up its own share, and any mesh and any layout give the same result. */
 typedef struct hash_chunk {
     value_id v;
     bool near;          /* each task reads for itself */
@@ -123,7 +123,8 @@ typedef struct hash_chunk {
     uint8_t *bytes;
 } hash_chunk;
 
-/* As with first values: what is far comes as one by the first task of a run, while the others hash what came before. */
+/* As with initial values: memory that is not accessible is read by the first task of a run, while the others hash
+ * the chunk before. */
 typedef struct hash_job {
     exec *e;
     hash_chunk *fetched; /* NULL: none */
@@ -185,7 +186,7 @@ static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
     bool master = precision_master(p->request.choice.precision);
     value_id v = master ? step->masters[i] : p->model.params[i].value;
     return (hash_chunk){.v = v,
-                        .near = exec_is_near(e, v),
+                        .near = exec_is_host_accessible(e, v),
                         .held_first = master ? step->updated[i].first : step->held[i].first,
                         .cut = &p->model.params[i].cut,
                         .key = rng_key(0, p->model.params[i].name),

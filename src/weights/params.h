@@ -1,5 +1,6 @@
 #pragma once
-/* params.h - private to weights, part of its face: first values of the parameters, their hash, and the list of tensors a checkpoint holds. */
+/* params.h - private to weights, part of its face: initial values of the parameters, their hash, and the list of
+ * tensors in a checkpoint. */
 #include "checkpoint/checkpoint.h"
 
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */

@@ -20,7 +20,7 @@ static const char *last_part(const char *path) {
     return path + end;
 }
 
-/* Without a generation config it is config.json that says what ends a text, as in transformers. */
+/* Without a generation config, config.json names the end-of-text token, as in transformers. */
 static status read_config_eos(model_source *s, const char *path) {
     json_t *config;
     TRY(json_read_file(arena_format(&s->memory, "%s/config.json", path), JSON_MOST_BYTES, &config));
@@ -44,16 +44,16 @@ static status open_directory(model_source *s, const char *path, const char *give
     return OK;
 }
 
-/* A name that a later ralo knows is as good as none: the tokenizer says how turns are written. */
+/* An unknown name, perhaps of a later ralo, is ignored: the tokenizer decides how turns are written. */
 static chat_format find_chat(const char *name, const char *dir) {
     for (chat_format f = CHAT_NONE; name && f < CHAT_COUNT; f++)
         if (strcmp(name, chat_format_name(f)) == 0) return f;
-    if (name) log_warn("%s: the chat format '%.50s' is not known here; the tokenizer's is taken", dir, name);
+    if (name) log_warn("%s: unknown chat format '%.50s'; the tokenizer's is used", dir, name);
     return CHAT_AUTO;
 }
 
-/* The copy that the checkpoint keeps, once its checksums are proved. A checkpoint of an older ralo has none, and names the
- * directory it was trained with: it is only read as a tokenizer. */
+/* The copy that the checkpoint keeps, after its checksums are verified. A checkpoint of an older ralo has none and
+ * names the directory it was trained with: it is only read as a tokenizer. */
 static status checkpoint_tokenizer(model_source *s, const json_t *description) {
     const json_t *files = checkpoint_reader_tokenizer(s->reader);
     const char *path = json_string_value(json_object_get(description, "tokenizer"));
@@ -67,8 +67,8 @@ static status checkpoint_tokenizer(model_source *s, const json_t *description) {
     s->tokenizer = path ? arena_string(&s->memory, path) : "byte";
     if (!path || access(path, R_OK) == 0) return OK;
     return ERR(ERR_INPUT,
-               "%s keeps no copy of its tokenizer, an older ralo wrote it, and %s, which it was trained with, is not "
-               "here; give the directory of the tokenizer with --tokenizer DIR",
+               "%s keeps no copy of its tokenizer, an older ralo wrote it, and %s, which it was trained with, does not "
+               "exist; give the directory of the tokenizer with --tokenizer DIR",
                s->dir, path);
 }
 
@@ -154,7 +154,7 @@ status model_source_load(const model_source *s, exec *e, const plan *p) {
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */
 
-/* Adds an id. The defaults of a larger vocabulary often stay behind in these files: what is no token ends nothing. */
+/* Adds an id. Ids of a larger vocabulary are often left over in these files: an id that is not a token is ignored. */
 static status read_id(const model_source *s, const json_t *id, int32_t *ids, size_t *n) {
     if (!json_is_integer(id))
         return ERR(ERR_INPUT,

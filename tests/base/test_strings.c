@@ -242,9 +242,9 @@ static void test_nearest_name(void **state) {
     assert_true(str_nearest_try(&n, "trainer"));
     n = (str_nearest){.wanted = "me"};
     assert_false(str_nearest_try(&n, "memory"));
-    assert_string_equal(str_behind_last_dot("a.b.c"), "c");
-    assert_string_equal(str_behind_last_dot("abc"), "abc");
-    assert_string_equal(str_behind_last_dot("abc."), "");
+    assert_string_equal(str_after_last_dot("a.b.c"), "c");
+    assert_string_equal(str_after_last_dot("abc"), "abc");
+    assert_string_equal(str_after_last_dot("abc."), "");
 }
 
 static void test_parse_bytes_accepts(void **state) {

@@ -83,12 +83,12 @@ static void test_contention_is_what_others_had_of_busy_cores(void **state) {
     (void)state;
     check_contention((sys_cores){.own = 60, .busy = 60, .idle = 4}, 0, 0, "");
     check_contention((sys_cores){.own = 40, .busy = 60, .idle = 4}, 20.0 / 64, 0,
-                     "other programs had 31 % of the cores' time");
+                     "other programs used 31 % of the CPU time");
     check_contention((sys_cores){.own = 40, .busy = 60, .idle = 60}, 0, 0, ""); /* there were cores for all */
     check_contention((sys_cores){.own = 60, .busy = 60, .idle = 60, .stolen = 20}, 0, 0.25,
-                     "other virtual machines had 25 % of the cores' time");
+                     "other virtual machines used 25 % of the CPU time");
     check_contention((sys_cores){.own = 40, .busy = 60, .stolen = 20}, 0.25, 0.25,
-                     "other programs had 25 % of the cores' time, other virtual machines 25 %");
+                     "other programs used 25 % of the CPU time, other virtual machines 25 %");
     check_contention((sys_cores){.own = 60, .busy = 60, .stolen = 1}, 0, 1.0 / 61, "");
     check_contention((sys_cores){.own = 0.1, .busy = 0.9}, 0, 0, "");          /* too short */
     check_contention((sys_cores){.own = 61, .busy = 60, .idle = 4}, 0, 0, ""); /* counted a little later */

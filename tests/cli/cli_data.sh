@@ -1,5 +1,5 @@
 #!/bin/bash
-# cli_data.sh - ralo train on files of JSON lines: counts on the data line, the token cache, mixtures, resume that
+# cli_data.sh - ralo train on files of JSON Lines: counts on the data line, the token cache, mixtures, resume that
 # notices other data, and bad input that is refused with file and line. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 export XDG_CACHE_HOME=$work/home
@@ -71,7 +71,7 @@ gzip -c qa.jsonl >qa.jsonl.gz && cp qa.jsonl.gz qa-gz.jsonl
 { printf 'PAR1\025' && seq 1000; } >table.parquet
 check 2 "qa.jsonl.gz: found a file of gzip" "gzip -dk" data.format=text -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set run.dir=never
 check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}" --set data.source=qa-gz.jsonl --set run.dir=never
-check 2 "table.parquet: found a file of Parquet" "JSON lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
+check 2 "table.parquet: found a file of Parquet" "JSON Lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
 check 0 "1 document" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
 
 # ---- bytes that memory cannot hold are refused before they are read
@@ -88,10 +88,10 @@ check 0 -- train "${mix[@]}" --set train.steps=3
 check 0 "resumed from" -- train "${mix[@]}" --resume auto
 [ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
 check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --set train.steps=3
-check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
-check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
+check 2 "was made with other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.train_on=all
+check 2 "was made with other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto --set data.chat=none
 sed -i 's/plus/with/' qa.jsonl
-check 2 "belongs to other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
+check 2 "was made with other data" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=kept --resume auto
 
 # ---- bad input
 cp qa.jsonl bad.jsonl
@@ -145,11 +145,11 @@ printf '%s\n' 'qa.jsonl:1: 33 tokens, 11 trained on' '<|im_start|>user' 'What is
 printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
 "$RALO" show --set data.source=escape.jsonl --set data.tokenizer=tokenizer >out 2>err || fail "ralo show: $(cat err)"
 grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
-check 2 "text.txt" "JSON lines" -- show --set data.source=text.txt
+check 2 "text.txt" "JSON Lines" -- show --set data.source=text.txt
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
 check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
     --set data.source=qa.jsonl --set run.dir=never
-check 0 "the other rows are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \
+check 0 "the other entries are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \
     --set run.dir=many-rows
 check 0 "data.chat has no effect" -- train "${tiny[@]}" --set data.source=builtin:grammar --set data.tokenizer=byte \
     --set data.chat=none --set run.dir=builtin

@@ -36,7 +36,7 @@ grep -q '"disk": {"checkpoint": 1435392, "checkpoints_at_once": 1, "export": 0}'
 check 0 "at most 4 in run.dir at once; the export takes 467.2 KiB" -- plan --preset test-llama --set train.steps=100 \
     --set train.save_every=10 --set run.keep=3 --set run.export=models
 check 0 '!disk      ' -- plan --preset test-llama --set run.save_last=false
-check 0 "run       runs/none  (without its last step; param_hash" '!saved     ' -- train --preset test-llama --set data.seq_len=32 \
+check 0 "run       runs/none  (last step not saved; param_hash" '!saved     ' -- train --preset test-llama --set data.seq_len=32 \
     --set train.steps=2 --set train.eval_rows=0 --set train.problems=0 --set run.save_last=false --set run.dir=runs/none
 
 finish "disks without room are told before a run begins"

@@ -55,7 +55,7 @@ check 2 "seq_len 128" "the 64 positions" data.seq_len -- plan --set model.max_po
 check 2 parallel.attention "'both'" "heads, ring, auto" -- plan --set parallel.attention=both
 check 2 parallel.sequence "128 tokens" "3 ranks" "multiple of 6" -- plan --set parallel.sequence=3
 check 2 comm.transport "found nccl" "expected auto or mpi" -- plan --set comm.transport=nccl --set run.device=cpu
-# Sizes that overflow together, also before a file of DeepSpeed is settled.
+# Sizes that overflow together, also before a DeepSpeed file is translated.
 large=(--set parallel.tensor=65536 --set parallel.sequence=65536)
 file ds.json '{"train_batch_size": 64}'
 check 2 "parallel.*" "tensor 65536" "at most 65536 ranks" -- plan "${large[@]}"
@@ -113,7 +113,7 @@ check 0 -- train "${tiny[@]}" --set run.dir=source --set run.export=exported
 check 0 "in bf16" -- export source exported-bf16 --dtype bf16
 python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); assert c["dtype"] == "bfloat16", c' ||
     fail "the exported config.json does not say bf16"
-check 0 "weights of exported" "!made of bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
+check 0 "weights of exported" "!yields bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
 check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "train.steps is 4" -- train second/config.yaml --resume second --set run.dir=third
 # The default rate is for random values.
@@ -132,7 +132,7 @@ cp -r exported other && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/
 check 2 model.layers.2.input_layernorm.weight "is missing" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n' >other/pointer
 mv other/pointer other/model.safetensors
-check 2 other/model.safetensors "a pointer of Git LFS" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
+check 2 other/model.safetensors "a Git LFS pointer" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 rm other/model.safetensors
 check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
 check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
@@ -141,9 +141,9 @@ check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b -
 # Weights that know the tokens of a tokenizer are not trained on bytes unasked, nor on the built-in data in silence.
 check 0 -- train "${tiny[@]}" --set model.vocab=300 --set run.dir=wide --set run.export=wide-hf
 seq 1000 >numbers.txt
-check 2 "wide-hf has no tokenizer.json" "300 tokens" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
+check 2 "wide-hf has no tokenizer.json" "300 entries" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
     --set data.source=numbers.txt --set run.dir=never
-check 0 "warning: data.source builtin:arithmetic is made of bytes" "set data.source" -- train "${hf[@]}" \
+check 0 "warning: data.source builtin:arithmetic yields bytes" "set data.source" -- train "${hf[@]}" \
     --set model.path=wide-hf --set run.dir=builtin
 check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
     --set run.dir=as-bytes

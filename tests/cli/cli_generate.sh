@@ -44,7 +44,7 @@ import json
 a, b = (json.loads(open(f, 'rb').read().splitlines()[-1])['completions'] for f in ('sampled', 'out'))
 assert a == b and len(a) == 3, (a, b)" || fail "the same seed gives other samples"
 run 0 generate --model run --prompt "12+34=" --max-new 5000 --ignore-eos # more than the context holds
-grep -q "warning: 1 of 1 completions end with the context of [0-9]* tokens, before --max-new 5000" err || fail "generate: the context's end is not told"
+grep -q "warning: 1 of 1 completions stop at the context limit of [0-9]* tokens, before --max-new 5000" err || fail "generate: the context's end is not told"
 run 0 generate --model run --prompt a --prompt b --max-new 3
 [ "$(grep -c '^--- prompt' out)" = 2 ] || fail "two prompts are not told apart: $(cat out)"
 
@@ -189,7 +189,7 @@ holds 'all('$im_start' not in c["prompt_tokens"] and c["stop"] == "eos" for c in
 run 0 generate --model plain --prompt-file ask.jsonl --chat chatml --max-new 2 --json
 holds 'r["chat"] == "chatml" and all(c["prompt_tokens"][0] == '$im_start' for c in r["completions"])'
 refused "ask.jsonl:3" generate --model plain --prompt-file ask.jsonl
-refused "not written as turns" eval --model plain --data cat.jsonl --system loud
+refused "without a chat format" eval --model plain --data cat.jsonl --system loud
 
 # ---- what cannot be asked: named, or left out and counted
 { echo '{"question": "half'; head -n 1 chat.jsonl; echo '{"text": "no question"}'; echo '{"question": "dog"}'
@@ -199,9 +199,9 @@ run 0 eval --model talk --data mixed.jsonl --on-error skip --max-new 8 --json
 holds 'r["problems"] == 2 and r["skipped"] == 4 and r["exact_match"] == 1'
 [ "$(grep -c '^warning: mixed.jsonl:[134]: .*; left out' err)" = 3 ] || fail "the first lines left out are not named: $(cat err)"
 sed -n 3p mixed.jsonl >text-only.jsonl
-refused "text-only.jsonl:1: found a text without a question" eval --model talk --data text-only.jsonl
+refused "text-only.jsonl:1: found plain text" eval --model talk --data text-only.jsonl
 refused "jq -r .text text-only.jsonl" eval --model talk --data text-only.jsonl
-refused "found nothing to ask (1 lines were left out)" eval --model talk --data text-only.jsonl --on-error skip
+refused "found no question (1 lines were skipped)" eval --model talk --data text-only.jsonl --on-error skip
 python3 -c "print('{\"prompt\": \"' + 'x' * 300 + '\", \"completion\": \"y\"}')" >long.jsonl
 cat chat.jsonl >>long.jsonl
 refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --context 64
@@ -216,7 +216,7 @@ run 0 generate --model run --prompt x --max-new 2 --top-p 0.5 --temperature 1
 
 # ---- refusals
 refused "--system" generate --model talk --prompt x --system loud
-refused "text.jsonl:1: found a text without turns" generate --model talk --prompt-file text.jsonl --system loud
+refused "text.jsonl:1: found plain text" generate --model talk --prompt-file text.jsonl --system loud
 refused "no token '<|im_start|>'" generate --model run --prompt x --chat chatml
 refused "is not UTF-8" generate --model talk --prompt $'a\xff' --chat chatml
 refused "--prompt:1: byte 2 is not UTF-8" generate --model talk --prompt $'a\xff'
@@ -238,7 +238,7 @@ refused "unknown option '--top-q'" generate --model run --prompt x --top-q 3
 refused "--max-new: found '0'" generate --model run --prompt x --max-new 0
 refused "--top-p: found '1.5'" generate --model run --prompt x --top-p 1.5
 refused "--top-p: found '0'" generate --model run --prompt x --top-p 0
-refused "all the same" generate --model run --prompt x -n 2
+refused "would all be the same" generate --model run --prompt x -n 2
 refused "needs a value" generate --model run --prompt
 refused "positions" generate --model run --prompt x --context 100000
 refused "prompt 1 is empty" generate --model run --prompt ""
@@ -247,9 +247,9 @@ refused "bad.jsonl:2" generate --model run --prompt-file bad.jsonl
 printf '{"prompt": "a"}\nnot json\n' >bad.jsonl
 refused "bad.jsonl:2" generate --model run --prompt-file bad.jsonl
 refused "missing.txt" eval --model run --data missing.txt
-refused "--last is for texts" eval --model run --data q.jsonl --last 0.5
+refused "--last is for text" eval --model run --data q.jsonl --last 0.5
 refused "--samples is for questions" eval --model run --data text.txt --samples 2
-refused "--k 3 of --samples 2" eval --model run --data q.jsonl --samples 2 --k 3 --temperature 1
+refused "--k 3 with --samples 2" eval --model run --data q.jsonl --samples 2 --k 3 --temperature 1
 refused "--answer-regex" eval --model run --data q.jsonl --answer-regex '('
 refused "q.jsonl:1" eval --model run --data q.jsonl --answer-regex 'x(\d)'
 finish "all right"

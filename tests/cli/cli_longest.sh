@@ -47,12 +47,12 @@ check 3 "longest   none" -- plan --longest "${base[@]}" --set memory.strategy=ma
 check 3 "longest   none: 2 tokens do not fit" -- plan --longest "${base[@]}" --set memory.device=4K --set memory.host=1M
 check 2 "model.max_positions: found 1, expected at least 2" -- \
     plan --longest --preset test-gpt2 --set model.max_positions=1 --set train.micro_batch=1
-check 2 "--longest is about one plan" -- plan --longest --world 8 "${base[@]}"
+check 2 "--longest needs a single plan" -- plan --longest --world 8 "${base[@]}"
 # Chunks of a size bound the row: there are only so many.
 check 0 "longest   data.seq_len=16384 fits; " -- plan --longest "${base[@]}" --set model.layers=1 --set memory.chunk_tokens=64
 check 2 "memory.chunk_tokens: found 64" -- plan --longest "${base[@]}" --set memory.chunk_tokens=64 --set train.micro_batch=65536
 for mesh in data=2 sequence=3 pipeline=2; do
-    check 2 "--longest is about one rank, found parallel.* for ${mesh#*=}" -- plan --longest --set parallel.$mesh "${base[@]}"
+    check 2 "--longest works for one rank, found parallel.* for ${mesh#*=}" -- plan --longest --set parallel.$mesh "${base[@]}"
 done
 check 2 "train.micro_batch: found auto" "with --longest" -- \
     plan --longest "${base[@]}" --set train.micro_batch=auto --set train.batch=1000000000

@@ -12,15 +12,15 @@ check 0 -- "${tiny[@]}" --set train.steps=3 --set train.save_every=1 --set run.k
 truncate -s -10 broken/checkpoints/step-00000003/checkpoint.json
 check 0 'resumed from broken/checkpoints/step-00000002' -- "${tiny[@]}" --set train.steps=4 --set train.save_every=2 \
     --set run.keep=2 --set run.dir=broken --resume auto
-[ "$(grep -c 'is not whole' err)" = 1 ] || fail "a checkpoint that is not whole: $(grep -c 'is not whole' err) warnings"
+[ "$(grep -c 'is incomplete' err)" = 1 ] || fail "a checkpoint that is not whole: $(grep -c 'is incomplete' err) warnings"
 [ "$(ls broken/checkpoints)" = "$(printf 'step-0000000%d\n' 2 3 4)" ] || fail "keep 2 of 1 2 x3 4: $(ls broken/checkpoints)"
 check 0 -- "${tiny[@]}" --set train.steps=2 --set train.save_every=0 --set run.dir=fresh
 truncate -s -10 fresh/checkpoints/step-00000002/checkpoint.json
 check 0 -- "${tiny[@]}" --set train.steps=1 --set run.dir=fresh
-[ "$(grep -c 'is not whole' err)" = 1 ] || fail "a fresh run beside one that is not whole: $(grep -c 'is not whole' err) warnings"
+[ "$(grep -c 'is incomplete' err)" = 1 ] || fail "a fresh run beside one that is not whole: $(grep -c 'is incomplete' err) warnings"
 check 0 -- "${tiny[@]}" --set train.steps=2 --resume broken --set run.dir=other
 cp -r fresh nothing && truncate -s -10 nothing/checkpoints/step-00000001/checkpoint.json
-check 2 'found no whole checkpoint' 'is not whole' -- "${tiny[@]}" --set train.steps=2 --set run.dir=none \
+check 2 'found no complete checkpoint' 'is incomplete' -- "${tiny[@]}" --set train.steps=2 --set run.dir=none \
     --resume nothing
 
 # ---- train.problems=2 shows two examples

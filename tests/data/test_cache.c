@@ -258,7 +258,7 @@ static void what_was_left_out_is_not_hidden_by_the_cache(void **state) {
     assert_int_equal(report.n_skipped, 1); /* counted from the cache too */
     dataset_close(d);
     o.records.on_error = RECORDS_STOP;
-    expect_error(dataset_open(&d, &o), ERR_INPUT, ":401:|no JSON");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, ":401:|not JSON");
     log_set_level(LOG_INFO);
     assert_int_equal(count_files(".tmp.", NULL, 0), 0);
 }

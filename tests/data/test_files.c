@@ -170,7 +170,7 @@ static void packing_puts_each_document_into_one_row(void **state) {
     }
 }
 
-/* Texts of JSON lines are a stream: each ends with EOS, and every pair of neighbours is trained on once. */
+/* Texts of JSON Lines are a stream: each ends with EOS, and every pair of neighbours is trained on once. */
 static void text_records_are_documents_of_a_stream(void **state) {
     enum { N = 100, T = 32 };
     static uint64_t expected[260][260], found[260][260];
@@ -216,7 +216,7 @@ static void what_cannot_be_trained_on_is_refused(void **state) {
     write_text(path_of("bad.jsonl"), "{\"prompt\": \"a\", \"completion\": \"x\"}\n{\"text\": \"x\"}\n");
     expect_error(dataset_open(&d, &o), ERR_INPUT, "bad.jsonl:2|without prompt|two files");
     write_text(path_of("bad.jsonl"), "{\"prompt\": \"a\", \"completion\": \"x\"}\nbroken\n");
-    expect_error(dataset_open(&d, &o), ERR_INPUT, "bad.jsonl:2|no JSON|data.on_error=skip");
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "bad.jsonl:2|not JSON|data.on_error=skip");
     write_text(path_of("bad.jsonl"), "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}\n");
     expect_error(dataset_open(&d, &o), ERR_INPUT, "bad.jsonl:1|chat template|data.chat");
     write_text(path_of("bad.jsonl"), "");
@@ -293,7 +293,7 @@ static void lists_of_files_are_read_with_weights_and_escapes(void **state) {
         {"a:0,b:1", "weight 0|above 0"},
         {"a:-1", "weight -1|above 0"},
         {"a:1e999", "weight inf|above 0"},
-        {"a,builtin:grammar", "builtin:grammar|stands alone"},
+        {"a,builtin:grammar", "builtin:grammar|must be the only one"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
         expect_error(file_list_parse(wrong[i].source, &entries, &n), ERR_INPUT, wrong[i].fragments);
@@ -422,7 +422,7 @@ static void records_without_an_end_are_refused(void **state) {
         write_text(source, lines[i]);
         for (int skip = 0; skip < 2; skip++) { /* not a line that can be left out */
             o.records.on_error = skip ? RECORDS_SKIP : RECORDS_STOP;
-            expect_error(dataset_open(&d, &o), ERR_INPUT, "ends.jsonl|endless.json|eos_token|data.eos_token=TEXT|none");
+            expect_error(dataset_open(&d, &o), ERR_INPUT, "ends.jsonl|endless.json|eos_token|data.eos_token|none");
         }
         o.eos_token = "<end>";
         expect_error(dataset_open(&d, &o), ERR_INPUT, "data.eos_token|'<end>'|endless.json");
@@ -555,7 +555,7 @@ static void a_file_that_takes_long_says_how_far_it_is(void **state) {
             *said = 0;
             assert_int_equal(tokenize_job_open(&j, &o, t, c), OK);
             j.block_bytes = 600;
-            if (is_long) j.say_every_s = 0;
+            if (is_long) j.report_every_s = 0;
             log_set_sink(take_last_line, said);
             assert_int_equal(tokenize_file(&j, path_of(is_text ? "text.txt" : "lines.jsonl"), is_text, &s), OK);
             log_set_sink(NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_records.c - JSON lines become records, and every line that is none is named with its number, or counted. */
+/* test_records.c - JSON Lines become records, and every line that is none is named with its number, or counted. */
 #include "data/data.h"
 #include "files.h"
 
@@ -148,15 +148,15 @@ static void columns_can_be_named(void **state) {
 static const struct {
     const char *line, *fragments;
 } bad[] = {
-    {"{\"prompt\": \"p\", \"completion\": ", ":2|no JSON|byte|one JSON object on each line"},
-    {"not json", ":2|no JSON"},
+    {"{\"prompt\": \"p\", \"completion\": ", ":2|not JSON|byte|one JSON object on each line"},
+    {"not json", ":2|not JSON"},
     {"[1, 2]", ":2|a list|one JSON object"},
-    {"\"text\"", ":2|no JSON|one JSON object"},
-    {"{}{}", ":2|no JSON"},
+    {"\"text\"", ":2|not JSON|one JSON object"},
+    {"{}{}", ":2|not JSON"},
     {"{\"text\": \"a\", \"text\": \"b\"}", ":2|duplicate"},
     {"{\"text\": \"\xff\"}", ":2|UTF-8"},
     {"{\"text\": \"a\xed\xa0\x80\"}", ":2|UTF-8"},
-    {"{\"text\": \"\\ud800\"}", ":2|no JSON"},
+    {"{\"text\": \"\\ud800\"}", ":2|not JSON"},
     {"{}", ":2|(none)|question and answer"},
     {"{\"title\": \"t\", \"body\": \"b\"}", ":2|'title', 'body'|data.prompt_column"},
     {"{\"prompt\": \"p\"}", ":2|'prompt'|completion"},
@@ -326,7 +326,7 @@ static void deep_nesting_is_refused(void **state) {
         strbuf_add(&b, heads[i]);
         for (int k = 0; k < 1000000; k++) strbuf_add(&b, "[");
         write_bytes(path, b.text, b.length);
-        expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|no JSON|depth");
+        expect_error(records_open(&r, path, &(record_options){0}), ERR_INPUT, "records.jsonl:1:|not JSON|depth");
         strbuf_fini(&b);
     }
 }

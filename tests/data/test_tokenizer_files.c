@@ -238,7 +238,7 @@ static void texts_that_grow_and_grow_are_an_error(void **state) {
         const char *key, *children, *component, *error;
     } chains[] = {{"normalizer", "normalizers", replace, "grow.json: normalizer.normalizers[|grows beyond"},
                   {"pre_tokenizer", "pretokenizers", bytes, "grow.json: pre_tokenizer|ByteLevel after ByteLevel"},
-                  {"decoder", "decoders", replace, "grow.json: decoder|grows on its way"}};
+                  {"decoder", "decoders", replace, "grow.json: decoder|grows too long"}};
     for (size_t i = 0; i < ARRAY_LENGTH(chains); i++) {
         tokenizer *t;
         strbuf text;

@@ -1,4 +1,4 @@
-/* fuzz_jsonl.c - a file of JSON lines, as records and as rows to train on.
+/* fuzz_jsonl.c - a file of JSON Lines, as records and as rows to train on.
  *
  * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"}), then the file.
  * Of a file that is accepted: the promises of records.h hold for every record, each becomes tokens of the vocabulary, and

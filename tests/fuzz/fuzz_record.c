@@ -1,4 +1,4 @@
-/* fuzz_record.c - one line of a JSON lines file.
+/* fuzz_record.c - one line of a JSON Lines file.
  *
  * Sections: the line, then (may be absent) the prompt column and the response column. An odd number of bytes in the line: records
  * may lack a response, as `ralo generate` allows.

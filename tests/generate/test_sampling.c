@@ -162,13 +162,13 @@ static char *told(const tokenizer *t, const char *text, const char *const *stops
     text_stream_open(&s, t, stops, n_stops);
     for (const char *c = text; *c && !stopped; c++) {
         must(text_stream_push(&s, (unsigned char)*c, &stopped));
-        span news = text_stream_news(&s, stopped);
+        span news = text_stream_new_text(&s, stopped);
         strbuf_add_bytes(&out, news.text, news.length);
         strbuf_add(&out, "|");
     }
     bool late = false;
     if (!stopped) must(text_stream_end(&s, &late));
-    span news = text_stream_news(&s, true);
+    span news = text_stream_new_text(&s, true);
     strbuf_add_bytes(&out, news.text, news.length);
     if (stopped || late) strbuf_add(&out, "!");
     text_stream_close(&s);

@@ -118,7 +118,7 @@ static void wrong_files_are_refused_by_line_and_key(void **state) {
         {"base: h100\ncopy.both_gb_per_s: 1000\n", {"copy.both_gb_per_s", "1000", "110"}},
         {"base: h300\n", {"wrong.yaml:1", "'h300'", "h200"}},
         {"base: [h100]\n", {"wrong.yaml:1", "base"}},
-        {"name: half\ndevice.memory: 8G\n", {"wrong.yaml", "not said", "host.memory", "base: NAME"}},
+        {"name: half\ndevice.memory: 8G\n", {"wrong.yaml", "missing", "host.memory", "base: NAME"}},
         {"- a\n- b\n", {"wrong.yaml:1", "a list", "a map"}},
         {"a: &x 1\nb: *x\n", {"wrong.yaml", "anchor"}},
     };
@@ -264,7 +264,7 @@ static void the_host_can_be_measured_again(void **state) {
     assert_int_equal(hardware_load(&known, "h200"), OK);
     known.host_bandwidth = known.host_adamw = known.copy_both = 1;
     assert_int_equal(measure_machine(b, &o, &h), ERR_INPUT);
-    assert_non_null(strstr(error_message(), b->discrete ? "of h200" : "is its device"));
+    assert_non_null(strstr(error_message(), b->discrete ? "of h200" : "whose device is its host"));
     if (!b->discrete) return;
     assert_int_equal(b->describe(0, &info), OK);
     snprintf(known.name, sizeof known.name, "%s", info.name);

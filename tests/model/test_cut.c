@@ -138,7 +138,7 @@ static void write_by_two(const char *dir) {
         arena_fini(&memory);
     }
     must(checkpoint_join_parts(
-        dir, RANKS, &(checkpoint_words){.identity = "cut", .state = &(train_state){.step = 1, .scaler.scale = 1}}));
+        dir, RANKS, &(checkpoint_metadata){.identity = "cut", .state = &(train_state){.step = 1, .scaler.scale = 1}}));
 }
 
 /* Seals checkpoint.json as the writer does: the checksum of all before it is its last member. */

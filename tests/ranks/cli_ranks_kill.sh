@@ -65,7 +65,7 @@ grep -q 'the state is saved' log || fail "Ctrl-C: $(tail -n 3 log)"
 start_run
 kill -TERM "$(pgrep -P $pid -x mpirun)"
 ends 1 10 "SIGTERM to mpirun"
-grep -q 'interrupted after step .* the state is saved\|the run was asked to end (SIGTERM)' run/errors.txt || fail "SIGTERM to mpirun: $(cat run/errors.txt)"
+grep -q 'interrupted after step .* the state is saved\|the run received SIGTERM' run/errors.txt || fail "SIGTERM to mpirun: $(cat run/errors.txt)"
 
 # Before there is anything to save: while mpirun starts, while its ranks do, while they plan. No signal gets lost on the way, and
 # none is told as a crash.

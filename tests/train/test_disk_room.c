@@ -197,7 +197,7 @@ static disk_need need(const char *key, uint64_t n_bytes, int64_t n, uint64_t fil
 static void expect_warning(const disk_need *needs, size_t n, const char *said) {
     strbuf warning;
     strbuf_init(&warning);
-    training_must(disk_room_judge(needs, n, &warning));
+    training_must(disk_room_check(needs, n, &warning));
     if (said ? !warning.length || !strstr(warning.text, said) : warning.length > 0)
         fail_msg("expected '%s' in '%s'", said ? said : "", warning.length ? warning.text : "");
     strbuf_fini(&warning);
@@ -207,7 +207,7 @@ static void what_has_no_room_is_refused(void **state) {
     disk_need needs[2] = {need("run.dir", 1000, 1, ONE_DISK, 1000), need("run.export", 500, 1, ANOTHER_DISK, 499)};
     strbuf warning;
     strbuf_init(&warning);
-    expect_error(disk_room_judge(needs, 2, &warning), ERR_INPUT, "run.export place|499 B|a piece|500 B|write none");
+    expect_error(disk_room_check(needs, 2, &warning), ERR_INPUT, "run.export place|499 B|a piece|500 B|write none");
     needs[1].space.reserve = 1; /* only root has one */
     expect_warning(needs, 2, "run.export place: 499 B");
     needs[1].space.reserve = 0;

@@ -149,7 +149,7 @@ static void listed_names_stay_in_the_checkpoint(void **state) {
         json_t *entry = json_array_get(json_object_get(root, "tokenizer_files"), 1);
         json_object_set_new(entry, "name", json_string(names[i]));
         reseal(json_deep_copy(root));
-        expect_no_export("none of a tokenizer", NULL);
+        expect_no_export("not a tokenizer file", NULL);
     }
     json_array_append(json_object_get(root, "tokenizer_files"),
                       json_array_get(json_object_get(root, "tokenizer_files"), 0));
