@@ -1,6 +1,7 @@
 /* hf.c - open a Hugging Face directory as training would, and look at what it computes. */
 #include "hf.h"
 #include "backend_choice.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,21 +63,13 @@ static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *ta
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_EVAL, tokens, targets); }
 void hf_backward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_MICRO, tokens, targets); }
 
-static float *read_f32(hf_model *m, const char *name) {
-    value_id v = program_find(&m->plan.program, name);
-    const value *a = program_get(&m->plan.program, v);
-    size_t n = (size_t)shape_count(&a->shape), width = dtype_bytes(a->type);
-    void *raw = mem_alloc(n * width);
-    float *out = mem_alloc(n * sizeof *out);
-    exec_read(m->e, v, 0, raw, n * width);
-    tensor_convert(out, DTYPE_F32, raw, a->type, n);
-    free(raw);
-    return out;
+static float *read_named(hf_model *m, const char *name) {
+    return read_f32(m->e, &m->plan.program, program_find(&m->plan.program, name));
 }
 
 float *hf_logits(hf_model *m) {
     int64_t N = m->batch * m->seq_len, V = m->config.vocab, C = m->config.hidden;
-    float *h = read_f32(m, "eval.final_norm"), *w = read_f32(m, m->config.tied ? "embed.w" : "unembed.w");
+    float *h = read_named(m, "eval.final_norm"), *w = read_named(m, m->config.tied ? "embed.w" : "unembed.w");
     float *out = mem_alloc((size_t)(N * V) * sizeof *out);
     for (int64_t t = 0; t < N; t++)
         for (int64_t v = 0; v < V; v++) {

@@ -135,15 +135,13 @@ static const struct {
 
 static void run(training t, const char *const *more, const char *format, int64_t kept, const char *path,
                 train_result *out) {
-    const char *settings[12] = {"model.layers=4", "memory.strategy=manual", format, path};
+    const char *settings[SETTINGS_MOST];
     setting_text k = keep(kept);
-    size_t n = 4;
-    if (more) settings[n++] = k.text;
-    for (; more && *more; more++) settings[n++] = *more;
+    settings_join(settings, SETTINGS("model.layers=4", "memory.strategy=manual", format, path, more ? k.text : NULL),
+                  more);
     t.more = settings;
     training_must(training_run(&t, out));
-    for (tier i = 0; i < TIER_COUNT; i++) assert_int_equal(out->memory.planned[i], out->memory.peak[i]);
-    assert_int_equal(out->memory.n_allocations, 0);
+    training_as_planned(out, k.text);
 }
 
 static void whatever_stays_the_bits_are_the_same(void **state) {

@@ -346,8 +346,8 @@ static void note_step(void *context, const train_step_report *r) {
 static void note_eval(void *context, const train_eval_report *r) { ((notes *)context)->eval_loss[r->step] = r->loss; }
 
 static status run(const training *like, const char *overlap, const char *const *more, notes *n, train_result *out) {
-    const char *settings[16] = {overlap};
-    for (size_t i = 1; *more; i++) settings[i] = *more++;
+    const char *settings[SETTINGS_MOST];
+    settings_join(settings, SETTINGS(overlap), more);
     train_observer o = {.context = n, .on_step = note_step, .on_eval = note_eval};
     training t = *like;
     t.more = settings;
