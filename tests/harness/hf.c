@@ -16,6 +16,14 @@ const char *hf_fixture_dir(const char *name) {
     return path;
 }
 
+json_t *hf_fixture_config(const char *name) {
+    json_t *root;
+    char path[600];
+    snprintf(path, sizeof path, "%s/config.json", hf_fixture_dir(name));
+    if (json_read_file(path, 1 << 20, &root) != OK) fail_msg("%s", error_message());
+    return root;
+}
+
 void hf_same_config(const model_config *a, const model_config *b) {
     model_config x = *a, y = *b;
     x.name = y.name = NULL;
@@ -63,13 +71,13 @@ static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *ta
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_EVAL, tokens, targets); }
 void hf_backward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_MICRO, tokens, targets); }
 
-static float *read_named(hf_model *m, const char *name) {
-    return read_f32(m->e, &m->plan.program, program_find(&m->plan.program, name));
+static float *read_f32(hf_model *m, const char *name) {
+    return value_read_f32(m->e, &m->plan.program, program_find(&m->plan.program, name));
 }
 
 float *hf_logits(hf_model *m) {
     int64_t N = m->batch * m->seq_len, V = m->config.vocab, C = m->config.hidden;
-    float *h = read_named(m, "eval.final_norm"), *w = read_named(m, m->config.tied ? "embed.w" : "unembed.w");
+    float *h = read_f32(m, "eval.final_norm"), *w = read_f32(m, m->config.tied ? "embed.w" : "unembed.w");
     float *out = mem_alloc((size_t)(N * V) * sizeof *out);
     for (int64_t t = 0; t < N; t++)
         for (int64_t v = 0; v < V; v++) {

@@ -7,7 +7,7 @@ size_t ragged_work(const program *p, const op *o, int n_threads) {
     return (size_t)n_threads * (64 + 37 * (size_t)o->kind) + (size_t)(op_flops(p, o) > 1e5 ? 5000 : 0);
 }
 
-float *read_f32(exec *e, const program *p, value_id v) {
+float *value_read_f32(exec *e, const program *p, value_id v) {
     const value *a = program_get(p, v);
     size_t n = (size_t)shape_count(&a->shape), width = dtype_bytes(a->type);
     void *raw = mem_alloc(n * width);

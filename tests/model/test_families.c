@@ -111,7 +111,7 @@ static void family_close(family *f) {
     safetensors_close(&f->file);
 }
 
-static float *read_value(const family *f, value_id v) { return read_f32(f->e, &f->plan.program, v); }
+static float *read_f32(const family *f, value_id v) { return value_read_f32(f->e, &f->plan.program, v); }
 
 static void write_scalars(const family *f, int step) {
     step_scalars s = {.lr = LR,
@@ -133,8 +133,8 @@ static double n_valid(const family *f) {
 /* The program never holds (tokens, vocabulary); the test multiplies the last hidden states itself. */
 static double largest_logit_error(const family *f) {
     const model_config *c = &f->config;
-    float *h = read_value(f, program_find(&f->plan.program, "eval.final_norm"));
-    float *w = read_value(f, program_find(&f->plan.program, c->tied ? "embed.w" : "unembed.w"));
+    float *h = read_f32(f, program_find(&f->plan.program, "eval.final_norm"));
+    float *w = read_f32(f, program_find(&f->plan.program, c->tied ? "embed.w" : "unembed.w"));
     const float *want = get(f, "logits")->data;
     double worst = 0;
     for (int64_t t = 0; t < f->n_tokens; t++)
@@ -149,7 +149,7 @@ static double largest_logit_error(const family *f) {
 }
 
 static double largest_loss_error(const family *f, const char *reference) {
-    float *losses = read_value(f, f->plan.model.eval_losses);
+    float *losses = read_f32(f, f->plan.model.eval_losses);
     const float *want = get(f, reference)->data;
     const int32_t *targets = get(f, "targets")->data;
     double worst = 0;
@@ -199,7 +199,7 @@ static double smallest_gradient_cosine(const family *f, double *worst) {
     *worst = 0;
     for (size_t i = 0; i < f->plan.model.n_params; i++) {
         const model_param *q = &f->plan.model.params[i];
-        float *grad = read_value(f, f->plan.passes.grads[i]);
+        float *grad = read_f32(f, f->plan.passes.grads[i]);
         for (int k = 0; k < q->n_parts; k++)
             smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
         free(grad);
