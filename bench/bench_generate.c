@@ -34,8 +34,8 @@ static void write_model(const char *dir) {
                       .rope = {.type = ROPE_DEFAULT, .theta = 10000}};
     const backend *b = backend_cpu();
     plan_request r = {.model = c,
-                      .micro_batch = 1,
-                      .accumulation = 1,
+                      .choice.micro_batch = 1,
+                      .choice.accumulation = 1,
                       .seq_len = 8,
                       .with_eval = true,
                       .no_training = true,
@@ -43,7 +43,7 @@ static void write_model(const char *dir) {
     plan p;
     exec *e;
     export_report report;
-    must(plan_compile(&p, &r));
+    must(plan_build(&p, &r));
     must(exec_open(&e, &p.program, &(exec_options){.backend = b, .n_threads = 1}));
     params_initialize(e, &p, 1);
     json_t *description = json_pack("{s:o}", "config", model_config_to_json(&c));

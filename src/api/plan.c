@@ -27,7 +27,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
     r.plan.hardware = &p->machine;
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
-    TRY_GOTO(rc, plan_compile(&p->own, &r.plan), done);
+    TRY_GOTO(rc, plan_choose(&p->own, &r.plan), done);
     p->plan = &p->own;
     TRY_GOTO(rc, plan_view_init(&p->view, &r, p->plan), done);
     api_plan_describe(p);

@@ -19,12 +19,12 @@ static void on_message(void *context, const char *text) {
 
 /* Between any two steps the caller may look at the run, or change what comes next. */
 static status never_overlap(plan_request *p) {
-    if (p->overlap_update == OVERLAP_TRUE)
+    if (p->choice.overlap_update == OVERLAP_TRUE)
         return ERR(
             ERR_INPUT,
             "memory.overlap_update: found true, expected auto or false: a step of ralo_trainer_step ends with its "
             "update, and the next micro-batch is begun by the next call");
-    p->overlap_update = OVERLAP_FALSE;
+    p->choice.overlap_update = OVERLAP_FALSE;
     return OK;
 }
 

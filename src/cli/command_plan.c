@@ -27,14 +27,14 @@ static status show_chosen(const plan *p, FILE *out, json_t *json) {
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
     plan_request r = *from;
-    if (!config_was_given(&l->config, "precision")) r.precision = PRECISION_BF16;
+    if (!config_was_given(&l->config, "precision")) r.choice.precision = PRECISION_BF16;
     if (!l->hardware && !l->config.memory.device)
         r.device_limit = r.together_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
     FILE *out = report_stream(l->json);
     plan_world_print(&w, out);
     plan p; /* what `train` would do on as many ranks */
-    TRY(plan_compile(&p, &r));
+    TRY(plan_choose(&p, &r));
     json_t *chosen = plan_json(&p, NULL);
     status rc = show_chosen(&p, out, chosen);
     plan_close(&p);
@@ -48,7 +48,7 @@ static status show_world(const command_line *l, const plan_request *from) {
     }
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r.model.name));
-    json_object_set_new(root, "precision", json_string(precision_name(r.precision)));
+    json_object_set_new(root, "precision", json_string(precision_name(r.choice.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
     json_object_set_new(root, "chosen", chosen);
     json_print(root, "world", ALL_DIGITS);
@@ -126,7 +126,7 @@ status command_plan(command_line *l) {
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->world) return show_world(l, &r.plan);
-    TRY(plan_compile(&p, &r.plan));
+    TRY(plan_choose(&p, &r.plan));
     status rc = show(l, &r, &p, &row);
     plan_close(&p);
     return rc;

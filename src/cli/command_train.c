@@ -138,7 +138,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     rank_memory *all = NULL;
     if (speaks) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
-                         precision_compute(p->request.precision), &peak));
+                         precision_compute(p->request.choice.precision), &peak));
         track_options to = {.run_dir = run_dir,
                             .out = stderr,
                             .peak_flops = peak,

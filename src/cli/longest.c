@@ -37,9 +37,10 @@ status longest_find(command_line *l, longest_request request, longest_row *out) 
     if (most < SHORTEST)
         return ERR(ERR_INPUT, "model.max_positions: found %lld, expected at least %d: no row is shorter",
                    (long long)most, SHORTEST);
-    most = MIN(most, (int64_t)(1 << 28) / r.plan.micro_batch); /* what one micro-batch may have */
-    if (r.plan.chunk_tokens)                                   /* less than a row of them is for the plan to refuse */
-        most = MAX(MIN(most, MLP_CHUNKS_MOST * r.plan.chunk_tokens / r.plan.micro_batch), (int64_t)SHORTEST);
+    most = MIN(most, (int64_t)(1 << 28) / r.plan.choice.micro_batch); /* what one micro-batch may have */
+    if (r.plan.choice.chunk_tokens) /* less than a row of them is for the plan to refuse */
+        most =
+            MAX(MIN(most, MLP_CHUNKS_MOST * r.plan.choice.chunk_tokens / r.plan.choice.micro_batch), (int64_t)SHORTEST);
     int64_t next = MIN((int64_t)UNIT, most);
     TRY(ask(l, request, next, out));
     while (!out->too_long && next < most) {

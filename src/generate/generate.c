@@ -44,10 +44,8 @@ static status request_make(plan_request *r, const model_config *c, const generat
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
     *r = (plan_request){.model = *c,
-                        .micro_batch = 1,
-                        .accumulation = 1,
                         .seq_len = 1,
-                        .precision = o->precision,
+                        .choice = {.precision = o->precision, .micro_batch = 1, .accumulation = 1},
                         .device_limit = o->device_limit};
     r->target = backend_target(backend_kind(o->backend), threads);
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
@@ -80,7 +78,7 @@ status generator_plan_compile(plan *out, const generator_options *o) {
     plan_request r;
     TRY(model_source_open(&s, o->source, o->tokenizer));
     status rc = request_make(&r, &s.config, o);
-    if (rc == OK) rc = plan_compile(out, &r);
+    if (rc == OK) rc = plan_build(out, &r);
     model_source_close(&s);
     return rc;
 }
@@ -110,7 +108,7 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
     TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
     TRY(request_make(&r, &s->config, o));
-    TRY(plan_compile(&g->plan, &r));
+    TRY(plan_build(&g->plan, &r));
     TRY(plan_check_fit(&g->plan));
     TRY(exec_open(&g->e, &g->plan.program,
                   &(exec_options){.backend = o->backend,

@@ -24,7 +24,8 @@
 
 typedef struct differ {
     program *p;
-    pass_context *c;
+    const pass_options *options;
+    step_interface *step;
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
     size_t *param;      /* of each forward value: which parameter it is; SIZE_MAX: none */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
@@ -76,7 +77,7 @@ static size_t *number_params(const model *m, size_t n_values) {
 }
 
 static value_id add_temporary(differ *d, const char *prefix, size_t i) {
-    const value *g = program_get(d->p, d->c->grads[i]);
+    const value *g = program_get(d->p, d->step->grads[i]);
     char name[160];
     snprintf(name, sizeof name, "%s.%.120s", prefix, g->name);
     return program_value(d->p, name, g->type, g->shape, ROLE_WORK, SECTION_MICRO);
@@ -84,7 +85,7 @@ static value_id add_temporary(differ *d, const char *prefix, size_t i) {
 
 /* Where the whole gradient of parameter i is to be written in this micro-batch. */
 static value_id whole_target(differ *d, size_t i) {
-    if (d->c->accumulation == 1) return d->c->grads[i];
+    if (d->options->n_micros == 1) return d->step->grads[i];
     if (!d->pending[i]) d->pending[i] = add_temporary(d, "fresh", i);
     return d->pending[i];
 }
@@ -95,7 +96,7 @@ static bool is_shared(const model_param *p) { return p->shared_from < shape_coun
 static value_id param_target(differ *d, value_id v) {
     size_t i = d->param[v];
     ASSERT(i != SIZE_MAX);
-    if (!is_shared(&d->c->model->params[i])) return whole_target(d, i);
+    if (!is_shared(&d->options->model->params[i])) return whole_target(d, i);
     if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
     return d->parts[i];
 }
@@ -103,14 +104,14 @@ static value_id param_target(differ *d, value_id v) {
 static op *emit_message(differ *d, op_kind k, const op *forward) {
     op *o = emit(d, k, forward);
     o->attr.axis = AXIS_TENSOR;
-    o->attr.group_size = mesh_size(&d->c->mesh, AXIS_TENSOR);
+    o->attr.group_size = mesh_size(&d->options->mesh, AXIS_TENSOR);
     return o;
 }
 
 static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer, int tag) {
     op *o = emit(d, k, forward);
     o->attr.axis = AXIS_PIPELINE;
-    o->attr.group_size = mesh_size(&d->c->mesh, AXIS_PIPELINE);
+    o->attr.group_size = mesh_size(&d->options->mesh, AXIS_PIPELINE);
     o->attr.peer = peer;
     o->attr.tag = tag;
     return o;
@@ -119,9 +120,9 @@ static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer
 /* The sum over those that hold it. A group is all ranks of an axis: where fewer hold the end of a parameter, all ends are
  * gathered and each rank adds its own. */
 static void sum_parts(differ *d, size_t i, const op *forward) {
-    const model_param *q = &d->c->model->params[i];
+    const model_param *q = &d->options->model->params[i];
     value_id part = d->parts[i], whole = whole_target(d, i);
-    int n_ranks = mesh_size(&d->c->mesh, AXIS_TENSOR);
+    int n_ranks = mesh_size(&d->options->mesh, AXIS_TENSOR);
     if (q->n_holders == n_ranks && q->shared_from == 0) {
         op *o = emit_message(d, OP_ALL_REDUCE, forward);
         op_in(o, ALL_REDUCE_X, part);
@@ -150,12 +151,12 @@ static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = d->param[v];
     if (d->parts[i]) sum_parts(d, i, forward);
     d->parts[i] = NO_VALUE;
-    if (d->c->accumulation == 1 || d->pending[i] == NO_VALUE) return;
+    if (d->options->n_micros == 1 || d->pending[i] == NO_VALUE) return;
     op *o = emit(d, OP_ACCUMULATE, forward);
     o->attr.noise_key = bucket_noise_key(d->places[i].unit);
     o->attr.first_element = d->places[i].offset;
-    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->c->model->scalars);
-    op_out(o, ACCUMULATE_ACC, d->c->grads[i]);
+    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->options->model->scalars);
+    op_out(o, ACCUMULATE_ACC, d->step->grads[i]);
     d->pending[i] = NO_VALUE;
 }
 
@@ -321,7 +322,7 @@ static void backward_swiglu(differ *d, const op *f, value_id dy) {
 }
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
-    bool tied = d->c->model->config.tied;
+    bool tied = d->options->model->config.tied;
     value_id dtable = param_target(d, table);
     op *o = emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
     SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
@@ -348,17 +349,17 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
 
 static void backward_embed(differ *d, const op *f, value_id dy) {
     size_t i = d->param[f->in[EMBED_TABLE]];
-    bool is_copy = d->c->model->params[i].is_copy;
+    bool is_copy = d->options->model->params[i].is_copy;
     if (!is_copy) backward_table(d, f, f->in[EMBED_TABLE], f->in[EMBED_TOKENS], dy);
     if (f->in[EMBED_POSITIONS]) backward_positions(d, f, dy);
     if (!is_copy) return;
-    op *o = emit_between_stages(d, OP_SEND, f, mesh_size(&d->c->mesh, AXIS_PIPELINE) - 1, TAG_EMBED);
+    op *o = emit_between_stages(d, OP_SEND, f, mesh_size(&d->options->mesh, AXIS_PIPELINE) - 1, TAG_EMBED);
     op_in(o, SEND_X, dy);
 }
 
 /* On the stage that trains a tied table without having the embedding: the second half of its gradient. */
 static void receive_embed_gradient(differ *d, const op *loss) {
-    const model *m = d->c->model;
+    const model *m = d->options->model;
     const value h = *program_get(d->p, loss->in[LOGITS_H]);
     value_id dy = program_value(d->p, "d.embed", h.type, h.shape, ROLE_ACTIVATION, SECTION_MICRO);
     op *o = emit_between_stages(d, OP_RECV, loss, 0, TAG_EMBED);
@@ -401,16 +402,16 @@ static void backward_parts(differ *d, const op *f, value_id dy) {
 }
 
 static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
-    const model *m = d->c->model;
+    const model *m = d->options->model;
     op *o = emit(d, OP_LOSS_REDUCE, f);
     op_in(o, LOSS_REDUCE_LOSSES, losses), op_in(o, LOSS_REDUCE_TARGETS, targets);
     op_in(o, LOSS_REDUCE_WEIGHTS, m->weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
-    op_out(o, LOSS_REDUCE_SUMS, d->c->loss_sums);
+    op_out(o, LOSS_REDUCE_SUMS, d->step->loss_sums);
 }
 
 /* Forward and gradient together. The weights are known before the step, so one pass over the logits is enough. */
 static void loss_with_gradient(differ *d, const op *f) {
-    const model *m = d->c->model;
+    const model *m = d->options->model;
     value_id h = f->in[UNEMBED_LOSS_H], w = f->in[UNEMBED_LOSS_W], targets = f->in[UNEMBED_LOSS_TARGETS];
     value_id losses = f->out[UNEMBED_LOSS_LOSSES], dh = grad_value(d, h), dw = param_target(d, w);
     op *o = emit(d, OP_UNEMBED_LOSS_GRAD, f);
@@ -425,7 +426,7 @@ static void loss_with_gradient(differ *d, const op *f) {
 
 /* Where ranks share the vocabulary the forward ends with the numbers of all of them; the gradient begins with these. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) {
-    const model *m = d->c->model;
+    const model *m = d->options->model;
     value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W];
     reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
     value_id dh = grad_value(d, h), dw = param_target(d, w);
@@ -503,38 +504,38 @@ static status check_taken(const differ *d, size_t n_values) {
     return OK;
 }
 
-static void add_grad_values(program *p, pass_context *c) {
-    const model *m = c->model;
+static void add_grad_values(program *p, const pass_options *options, step_interface *step) {
+    const model *m = options->model;
     char name[160];
-    c->grads = arena_array(&p->memory, value_id, m->n_params);
+    step->grads = arena_array(&p->memory, value_id, m->n_params);
     for (size_t i = 0; i < m->n_params; i++) {
         const value *v = program_get(p, m->params[i].value);
         int layer = v->layer;
         if (m->params[i].is_copy) continue;
         snprintf(name, sizeof name, "d.%s", v->name);
-        c->grads[i] = program_persistent(p, name, precision_grad(c->precision), v->shape, ROLE_GRAD);
-        p->values[c->grads[i]].layer = layer;
-        p->values[m->params[i].value].gradient = c->grads[i];
+        step->grads[i] = program_persistent(p, name, precision_grad(options->choice.precision), v->shape, ROLE_GRAD);
+        p->values[step->grads[i]].layer = layer;
+        p->values[m->params[i].value].gradient = step->grads[i];
     }
-    c->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
 }
 
-status pass_autodiff(program *p, pass_context *c) {
+status pass_autodiff(program *p, const pass_options *options, step_interface *step) {
     status rc = OK;
     size_t none, n_trained;
     program_section(p, SECTION_MICRO, &none, &n_trained);
     if (none == n_trained) return OK; /* a program that only evaluates or generates: there is no loss to go back from */
     p->current_layer = -1;
-    add_grad_values(p, c);
+    add_grad_values(p, options, step);
     size_t n_ops, n_before = p->n_values;
     op *ops = program_take_ops(p, &n_ops);
-    differ d = {.p = p, .c = c};
+    differ d = {.p = p, .options = options, .step = step};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
-    d.param = number_params(c->model, n_before);
-    d.pending = mem_alloc(c->model->n_params * sizeof *d.pending);
-    d.parts = mem_alloc(c->model->n_params * sizeof *d.parts);
+    d.param = number_params(options->model, n_before);
+    d.pending = mem_alloc(options->model->n_params * sizeof *d.pending);
+    d.parts = mem_alloc(options->model->n_params * sizeof *d.parts);
     int64_t n_blocks;
-    d.places = bucket_places(c->model, &n_blocks);
+    d.places = bucket_places(options->model, &n_blocks);
     size_t i = 0, first = 0, end = 0, loss = SIZE_MAX; /* the first op of it; it writes its own gradient */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
@@ -548,8 +549,9 @@ status pass_autodiff(program *p, pass_context *c) {
         rc = backward(&d, &ops[k]);
     }
     p->current_layer = -1;
-    bool has_embedding = c->mesh.index[AXIS_PIPELINE] == 0;
-    if (rc == OK && loss != SIZE_MAX && c->model->config.tied && !has_embedding) receive_embed_gradient(&d, &ops[loss]);
+    bool has_embedding = options->mesh.index[AXIS_PIPELINE] == 0;
+    if (rc == OK && loss != SIZE_MAX && options->model->config.tied && !has_embedding)
+        receive_embed_gradient(&d, &ops[loss]);
     if (rc == OK) rc = check_taken(&d, n_before);
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);

@@ -51,25 +51,26 @@ uint64_t bucket_noise_key(int unit) {
 }
 
 /* Most elements of a bucket by the two settings, each in the bytes of what it sends; INT64_MAX: a whole unit. */
-static int64_t largest_bucket(const pass_context *c) {
-    const shard_options *o = &c->shard;
+static int64_t largest_bucket(const pass_options *options) {
+    const shard_options *o = &options->choice.shard;
     int64_t most = INT64_MAX;
-    if (o->reduce_bucket) most = MIN(most, o->reduce_bucket / (int64_t)dtype_bytes(precision_grad(c->precision)));
+    if (o->reduce_bucket)
+        most = MIN(most, o->reduce_bucket / (int64_t)dtype_bytes(precision_grad(options->choice.precision)));
     if (o->allgather_bucket)
-        most = MIN(most, o->allgather_bucket / (int64_t)dtype_bytes(precision_compute(c->precision)));
+        most = MIN(most, o->allgather_bucket / (int64_t)dtype_bytes(precision_compute(options->choice.precision)));
     return most;
 }
 
 /* Micro-batches read the 8-bit weights of a layer and, of its parameters, the gains and biases alone: gathered with the
  * weights, these would bring them along. */
-static bool is_read_beside_fp8(const pass_context *c, size_t param) {
-    return precision_fp8(c->precision) && c->model->params[param].shape.rank == 1;
+static bool is_read_beside_fp8(const pass_options *options, size_t param) {
+    return precision_fp8(options->choice.precision) && options->model->params[param].shape.rank == 1;
 }
 
-void buckets_init(buckets *b, const pass_context *c) {
-    const model *m = c->model;
+void buckets_init(buckets *b, const pass_options *options) {
+    const model *m = options->model;
     size_t n = m->n_params;
-    int64_t most = largest_bucket(c), ranks = mesh_size(&c->mesh, AXIS_DATA);
+    int64_t most = largest_bucket(options), ranks = mesh_size(&options->mesh, AXIS_DATA);
     placed *list = place_params(m, n);
     int64_t all_blocks;
     flat_place *places = bucket_places(m, &all_blocks);
@@ -81,7 +82,8 @@ void buckets_init(buckets *b, const pass_context *c) {
         const placed *q = &list[i];
         if (m->params[q->param].is_copy) continue; /* its owners hand it out */
         bucket *last = b->n ? &b->list[b->n - 1] : NULL;
-        bool small = c->shard.zero == 3 && (q->count < c->shard.persist_below || is_read_beside_fp8(c, q->param));
+        bool small = options->choice.shard.zero == 3 &&
+                     (q->count < options->choice.shard.persist_below || is_read_beside_fp8(options, q->param));
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
             const flat_place *at = &places[q->param];

@@ -40,7 +40,7 @@ typedef struct flat_place {
 } flat_place;
 flat_place *bucket_places(const model *m, int64_t *n_blocks);
 uint64_t bucket_noise_key(int unit);
-void buckets_init(buckets *b, const pass_context *c);
+void buckets_init(buckets *b, const pass_options *options);
 void buckets_fini(buckets *b);
 /* "layers.3", "embed.1": into buf, which it returns. */
 enum { BUCKET_NAME_BYTES = 48 };

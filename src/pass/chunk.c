@@ -24,7 +24,7 @@ typedef enum place { PLACE_INSIDE, PLACE_BEFORE, PLACE_BEHIND } place;
 
 typedef struct chunker {
     program *p;
-    const pass_context *c;
+    const pass_options *options;
     op *ops;
     size_t n_ops;
     size_t n_values;     /* before this pass */
@@ -76,7 +76,8 @@ static void find_wide(chunker *w) {
         const op *o = &w->ops[i];
         for (int k = 0; k < op_input_count(o->kind); k++) w->n_uses[program_root(w->p, o->in[k], NULL)]++;
         for (int k = 0; k < op_output_count(o->kind); k++) w->n_uses[program_root(w->p, o->out[k], NULL)]++;
-        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[TOKENS_IN]) <= w->c->chunk_tokens) continue;
+        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[TOKENS_IN]) <= w->options->choice.chunk_tokens)
+            continue;
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
         w->is_wide[o->out[TOKENS_OUT]] = true;
     }
@@ -166,7 +167,8 @@ static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
     value_id dw = o->out[ROW_SUM];
     const value a = w->p->values[dw];
     char name[256];
-    bool stays = !a.persistent || (w->c->offload.grads == TIER_DEVICE && mesh_size(&w->c->mesh, AXIS_DATA) == 1);
+    bool stays = !a.persistent ||
+                 (w->options->choice.offload.grads == TIER_DEVICE && mesh_size(&w->options->mesh, AXIS_DATA) == 1);
     if (w->sums[dw]) return w->sums[dw];
     if (o->kind == OP_LINEAR_DW && a.type == DTYPE_F32 && stays) return w->sums[dw] = dw;
     shape s = o->kind == OP_BIAS_GRAD ? SHAPE(n_chunks, a.shape.dim[0]) : a.shape;
@@ -242,7 +244,8 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
 }
 
 static void append_run(chunker *w, size_t first, size_t end) {
-    int64_t N = rows_of(w, w->ops[first].in[TOKENS_IN]), step = w->c->chunk_tokens, n_chunks = divide_up(N, step);
+    int64_t N = rows_of(w, w->ops[first].in[TOKENS_IN]), step = w->options->choice.chunk_tokens,
+            n_chunks = divide_up(N, step);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
     count_in_run(w, first, end, true);
@@ -272,7 +275,8 @@ static status check_count(const program *p, int64_t step) {
     return OK;
 }
 
-status pass_chunk(program *p, pass_context *c) {
+status pass_chunk(program *p, const pass_options *options, step_interface *step) {
+    const step_choice *c = &options->choice;
     if (c->chunk_tokens == 0) return OK;
     if (c->chunk_tokens % CHUNK_UNIT)
         return ERR(ERR_BUG, "chunk: %lld tokens are no multiple of %d", (long long)c->chunk_tokens, CHUNK_UNIT);
@@ -284,7 +288,7 @@ status pass_chunk(program *p, pass_context *c) {
                    (long long)c->chunk_tokens, precision_name(c->precision),
                    precision_master(c->precision) ? "bf16" : "bf16_sr");
     TRY(check_count(p, c->chunk_tokens));
-    chunker w = {.p = p, .c = c, .n_values = p->n_values};
+    chunker w = {.p = p, .options = options, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);
     bool **flags[] = {&w.is_wide, &w.is_made, &w.is_made_later};
     for (size_t i = 0; i < ARRAY_LENGTH(flags); i++) *flags[i] = mem_alloc(w.n_values * sizeof(bool));

@@ -159,8 +159,8 @@ static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
         }
 }
 
-status pass_fp8(program *p, pass_context *c) {
-    if (!precision_fp8(c->precision) || !c->grads) return OK;
+status pass_fp8(program *p, const pass_options *options, step_interface *step) {
+    if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
     rewriter w = {.p = p, .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);

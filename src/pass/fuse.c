@@ -95,8 +95,7 @@ static bool fuse_pair(const op *a, const op *b, const unsigned *readers, op *out
            fuse_rotation_back(a, b, readers, out);
 }
 
-status pass_fuse(program *p, pass_context *c) {
-    (void)c;
+status pass_fuse(program *p, const pass_options *options, step_interface *step) {
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops), joined;
     unsigned *readers = mem_alloc(p->n_values * sizeof *readers);

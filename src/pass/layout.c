@@ -287,17 +287,18 @@ static size_t stack_persistent(packer *k, tier t) {
     return end;
 }
 
-status pass_layout(program *p, pass_context *c) {
-    packer k = {.p = p, .alignment = c->target->alignment};
+status pass_layout(program *p, const pass_options *options, step_interface *step) {
+    packer k = {.p = p, .alignment = options->target->alignment};
     if (k.alignment == 0 || (k.alignment & (k.alignment - 1)))
-        return ERR(ERR_BUG, "layout: alignment %zu of target %s is no power of two", k.alignment, c->target->name);
+        return ERR(ERR_BUG, "layout: alignment %zu of target %s is no power of two", k.alignment,
+                   options->target->name);
     k.life = mem_alloc(p->n_values * sizeof *k.life);
     k.owner = mem_alloc(p->n_values * sizeof *k.owner);
     for (value_id v = 0; v < p->n_values; v++) k.owner[v] = v;
     layout_lifetimes(p, k.life);
     share_in_place(&k);
     make_blocks(&k);
-    rest_on_host(&k, c->offload.prefetch);
+    rest_on_host(&k, options->choice.prefetch);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);

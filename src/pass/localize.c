@@ -234,7 +234,7 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
     free(l->cells);
 }
 
-status pass_localize(program *p, pass_context *c) {
+status pass_localize(program *p, const pass_options *options, step_interface *step) {
     bool local = true;
     for (value_id v = 1; v < p->n_values && local; v++) local = p->values[v].tier == TIER_DEVICE;
     for (size_t i = 0; i < p->n_ops && local; i++) local = p->ops[i].at == TIER_DEVICE;
@@ -245,7 +245,7 @@ status pass_localize(program *p, pass_context *c) {
     op *ops = program_take_ops(p, &n_ops);
     for (size_t first = 0, end; first < n_ops; first = end) {
         for (end = first; end < n_ops && ops[end].section == ops[first].section;) end++;
-        localize_section(&l, ops[first].section, ops + first, end - first, c->offload.prefetch);
+        localize_section(&l, ops[first].section, ops + first, end - first, options->choice.prefetch);
     }
     free(ops);
     free(l.roots);

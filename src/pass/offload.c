@@ -27,17 +27,13 @@ int64_t offload_bucket(uint64_t n_params) {
     return MAX(BUCKET_LEAST, (int64_t)(n_params * sizeof(float) / SLICES_MOST));
 }
 
-bool offload_any(const offload_options *o) {
+bool offload_any(const offload_homes *o) {
     return o->params != TIER_DEVICE || o->grads != TIER_DEVICE || o->states != TIER_DEVICE ||
            o->activations != TIER_DEVICE;
 }
 
-bool offload_on_nvme(const offload_options *o) {
+bool offload_on_nvme(const offload_homes *o) {
     return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
-}
-
-bool offload_same_homes(const offload_options *a, const offload_options *b) {
-    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
 }
 
 /* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
@@ -47,23 +43,24 @@ static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; 
 static bool is_scale(const value *a) { return a->type == DTYPE_F32 && shape_count(&a->shape) == 1; }
 
 /* What belongs to no layer, the embedding and the head, is not of the first ones. */
-static bool keeps_state(const value *a, const offload_options *o) {
-    return a->role == ROLE_STATE && a->layer >= 0 && a->layer < o->keep_states;
+static bool keeps_state(const value *a, int64_t keep_states) {
+    return a->role == ROLE_STATE && a->layer >= 0 && a->layer < keep_states;
 }
 
-static void assign_homes(program *p, const offload_options *o) {
+static void assign_homes(program *p, const step_choice *c) {
+    const offload_homes *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
-        if ((a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, o)) continue;
+        if ((a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
 }
 
 /* ---- where the update runs, and in which slices ------------------------------------------------------------------ */
 
-static void choose_places(program *p, const pass_context *c) {
-    if (c->offload.grads != TIER_DEVICE) p->values[c->norm_partials].tier = TIER_HOST;
+static void choose_places(program *p, const pass_options *options, const step_interface *step) {
+    if (options->choice.offload.grads != TIER_DEVICE) p->values[step->norm_partials].tier = TIER_HOST;
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         switch (o->kind) {
@@ -146,12 +143,13 @@ static void slice_updates(program *p, int64_t bucket_bytes) {
 
 /* ---- activations, and gradients that wait for their second half --------------------------------------------------- */
 
-static bool may_leave(const program *p, const pass_context *c, value_id v, tier *to) {
+static bool may_leave(const program *p, const pass_options *options, value_id v, tier *to) {
     const value *a = &p->values[v];
-    const offload_options *o = &c->offload;
+    const offload_homes *o = &options->choice.offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
     if (is_scale(a)) return false;
-    if (a->role == ROLE_ACTIVATION && a->layer >= c->model->config.n_layers - o->keep_layers) return false;
+    if (a->role == ROLE_ACTIVATION && a->layer >= options->model->config.n_layers - options->choice.keep_layers)
+        return false;
     /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;
     return *to != TIER_DEVICE;
@@ -231,19 +229,19 @@ static void redirect(program *p, const use_list *l, size_t first_op, value_id fr
         if (l->uses[i].op >= first_op) *l->uses[i].operand = redirected(p, *l->uses[i].operand, from, to);
 }
 
-static void spill_section(program *p, const pass_context *c, op *ops, size_t n_ops) {
-    const offload_options *o = &c->offload;
+static void spill_section(program *p, const pass_options *options, op *ops, size_t n_ops) {
+    int prefetch = options->choice.prefetch;
     size_t n_values = p->n_values;
     moves m;
     use_list l;
-    moves_open(&m, p, SECTION_MICRO, ops, n_ops, o->prefetch);
+    moves_open(&m, p, SECTION_MICRO, ops, n_ops, prefetch);
     use_list_init(&l, p, ops, n_ops);
     for (value_id v = 1; v < n_values; v++) {
         tier to;
-        if (!l.first[v] || !may_leave(p, c, v, &to)) continue;
+        if (!l.first[v] || !may_leave(p, options, v, &to)) continue;
         use_gap gap = widest_gap(&l, &m, v);
         size_t from = m.block[gap.last_use], back = m.block[gap.next_use];
-        int distance = to == TIER_NVME ? 2 * o->prefetch : o->prefetch;
+        int distance = to == TIER_NVME ? 2 * prefetch : prefetch;
         if (back <= from + 1 || moves_fetch_key(&m, back, distance) <= moves_store_key(&m, from, distance)) continue;
         value_id window = moves_spill(&m, v, to, gap.last_use, gap.next_use);
         redirect(p, &l, gap.next_use, v, window);
@@ -256,39 +254,39 @@ static void spill_section(program *p, const pass_context *c, op *ops, size_t n_o
 static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
 
 /* Work on the host waits for its copy; behind the following blocks it no longer has to. */
-static void defer_host_work(program *p, const pass_context *c, op *ops, size_t n_ops) {
-    const offload_options *o = &c->offload;
+static void defer_host_work(program *p, const pass_options *options, op *ops, size_t n_ops) {
+    size_t prefetch = (size_t)options->choice.prefetch;
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
     size_t next = 0; /* host work so far is appended up to here */
     for (size_t i = 0; i < n_ops; i++) {
         if (!may_wait(&ops[i])) program_append(p, &ops[i]);
         bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
-        for (; ends && next <= i && (m.block[next] + (size_t)o->prefetch <= m.block[i] || i + 1 == n_ops); next++)
+        for (; ends && next <= i && (m.block[next] + prefetch <= m.block[i] || i + 1 == n_ops); next++)
             if (may_wait(&ops[next])) program_append(p, &ops[next]);
     }
     m.n_ops = 0; /* everything is appended already */
     moves_close(&m);
 }
 
-static void rewrite_micro(program *p, const pass_context *c,
-                          void (*rewrite)(program *p, const pass_context *c, op *ops, size_t n_ops)) {
+static void rewrite_micro(program *p, const pass_options *options,
+                          void (*rewrite)(program *p, const pass_options *options, op *ops, size_t n_ops)) {
     size_t n_ops, first = 0, end;
     op *ops = program_take_ops(p, &n_ops);
     for (; first < n_ops && ops[first].section != SECTION_MICRO; first++) program_append(p, &ops[first]);
     for (end = first; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
-    rewrite(p, c, ops + first, end - first);
+    rewrite(p, options, ops + first, end - first);
     for (; end < n_ops; end++) program_append(p, &ops[end]);
     free(ops);
 }
 
-status pass_offload(program *p, pass_context *c) {
-    const offload_options *o = &c->offload;
+status pass_offload(program *p, const pass_options *options, step_interface *step) {
+    const offload_homes *o = &options->choice.offload;
     if (!offload_any(o)) return OK;
-    assign_homes(p, o);
-    choose_places(p, c);
-    slice_updates(p, o->bucket_bytes);
-    if (o->grads != TIER_DEVICE) rewrite_micro(p, c, defer_host_work);
-    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, c, spill_section);
+    assign_homes(p, &options->choice);
+    choose_places(p, options, step);
+    slice_updates(p, options->choice.bucket_bytes);
+    if (o->grads != TIER_DEVICE) rewrite_micro(p, options, defer_host_work);
+    if (o->activations != TIER_DEVICE || o->grads != TIER_DEVICE) rewrite_micro(p, options, spill_section);
     return OK;
 }

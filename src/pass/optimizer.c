@@ -23,19 +23,19 @@ static value_id add_state(program *p, const char *kind, value_id of, dtype t, sh
 }
 
 /* master, m and v of parameter i, and the scales of 8-bit ones. */
-static void add_states(program *p, pass_context *c, size_t i) {
-    value_id param = c->model->params[i].value;
+static void add_states(program *p, const pass_options *options, step_interface *step, size_t i) {
+    value_id param = options->model->params[i].value;
     shape s = program_get(p, param)->shape;
-    state_format f = state_format_of(c->precision, c->states);
+    state_format f = state_format_of(options->choice.precision, options->choice.states);
     if (f == STATES_INT8 && shape_count(&s) < SMALL) f = STATES_FP32;
     dtype m_type = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    if (precision_master(c->precision)) c->masters[i] = add_state(p, "master", param, DTYPE_F32, s);
-    c->moments[i] = add_state(p, "m", param, m_type, s);
-    c->variances[i] = add_state(p, "v", param, f == STATES_INT8 ? DTYPE_U8 : m_type, s);
+    if (precision_master(options->choice.precision)) step->masters[i] = add_state(p, "master", param, DTYPE_F32, s);
+    step->moments[i] = add_state(p, "m", param, m_type, s);
+    step->variances[i] = add_state(p, "v", param, f == STATES_INT8 ? DTYPE_U8 : m_type, s);
     if (f != STATES_INT8) return;
     shape blocks = SHAPE(divide_up(shape_count(&s), STATE_BLOCK));
-    c->moment_scales[i] = add_state(p, "m_scale", param, DTYPE_F32, blocks);
-    c->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
+    step->moment_scales[i] = add_state(p, "m_scale", param, DTYPE_F32, blocks);
+    step->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
 void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
@@ -44,61 +44,61 @@ void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
 }
 
 /* Sequence ranks have seen other tokens of the same rows: gradients and losses are sums over them, once per step. */
-static void sum_over_sequence(program *p, pass_context *c) {
+static void sum_over_sequence(program *p, const pass_options *options, step_interface *step) {
     value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
-    for (size_t i = 0; i <= c->model->n_params; i++) {
-        bool loss = i == c->model->n_params;
-        if (!loss && c->model->params[i].is_copy) continue;
+    for (size_t i = 0; i <= options->model->n_params; i++) {
+        bool loss = i == options->model->n_params;
+        if (!loss && options->model->params[i].is_copy) continue;
         op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
-        o->layer = loss ? -1 : program_get(p, c->model->params[i].value)->layer;
+        o->layer = loss ? -1 : program_get(p, options->model->params[i].value)->layer;
         o->attr.axis = AXIS_SEQUENCE;
-        o->attr.group_size = mesh_size(&c->mesh, AXIS_SEQUENCE);
-        op_in(o, ALL_REDUCE_X, loss ? c->loss_sums : c->grads[i]);
-        op_out(o, ALL_REDUCE_Y, loss ? total : c->grads[i]);
+        o->attr.group_size = mesh_size(&options->mesh, AXIS_SEQUENCE);
+        op_in(o, ALL_REDUCE_X, loss ? step->loss_sums : step->grads[i]);
+        op_out(o, ALL_REDUCE_Y, loss ? total : step->grads[i]);
     }
-    c->loss_sums = total;
+    step->loss_sums = total;
 }
 
-static op *emit_message(program *p, const pass_context *c, op_kind k, axis a) {
+static op *emit_message(program *p, const pass_options *options, op_kind k, axis a) {
     op *o = program_emit(p, k, SECTION_UPDATE);
     o->attr.axis = a;
-    o->attr.group_size = mesh_size(&c->mesh, a);
+    o->attr.group_size = mesh_size(&options->mesh, a);
     return o;
 }
 
 /* What every stage has of a value, each in places of its own and zero in the others': a sum that rounds nothing. */
-static value_id join_stages(program *p, const pass_context *c, const char *name, value_id own) {
-    if (mesh_size(&c->mesh, AXIS_PIPELINE) == 1) return own;
+static value_id join_stages(program *p, const pass_options *options, const char *name, value_id own) {
+    if (mesh_size(&options->mesh, AXIS_PIPELINE) == 1) return own;
     const value v = *program_get(p, own);
     value_id all = program_value(p, name, v.type, v.shape, ROLE_WORK, SECTION_UPDATE);
-    op *o = emit_message(p, c, OP_ALL_REDUCE, AXIS_PIPELINE);
+    op *o = emit_message(p, options, OP_ALL_REDUCE, AXIS_PIPELINE);
     op_in(o, ALL_REDUCE_X, own);
     op_out(o, ALL_REDUCE_Y, all);
     return all;
 }
 
 /* What CLIP adds up: the partial sums of all stages, or one sum of each tensor rank. */
-static value_id sum_over_ranks(program *p, const pass_context *c) {
-    value_id partials = join_stages(p, c, "norm.stages", c->norm_partials);
-    int n = mesh_size(&c->mesh, AXIS_TENSOR);
+static value_id sum_over_ranks(program *p, const pass_options *options, const step_interface *step) {
+    value_id partials = join_stages(p, options, "norm.stages", step->norm_partials);
+    int n = mesh_size(&options->mesh, AXIS_TENSOR);
     if (n == 1) return partials;
     value_id own = program_value(p, "norm.rank", DTYPE_F64, SHAPE(1), ROLE_WORK, SECTION_UPDATE);
     value_id all = program_value(p, "norm.ranks", DTYPE_F64, SHAPE(n), ROLE_WORK, SECTION_UPDATE);
     op *o = program_emit(p, OP_NORM_SUM, SECTION_UPDATE);
     op_in(o, NORM_SUM_PARTIALS, partials);
     op_out(o, NORM_SUM_SUM, own);
-    o = emit_message(p, c, OP_ALL_GATHER, AXIS_TENSOR);
+    o = emit_message(p, options, OP_ALL_GATHER, AXIS_TENSOR);
     op_in(o, ALL_GATHER_X, own);
     op_out(o, ALL_GATHER_Y, all);
     return all;
 }
 
 /* A tied table goes from the stage that has updated it to the one that looks its rows up. */
-static void hand_out_table(program *p, const pass_context *c) {
-    const model *m = c->model;
-    int last = mesh_size(&c->mesh, AXIS_PIPELINE) - 1, stage = c->mesh.index[AXIS_PIPELINE];
+static void hand_out_table(program *p, const pass_options *options) {
+    const model *m = options->model;
+    int last = mesh_size(&options->mesh, AXIS_PIPELINE) - 1, stage = options->mesh.index[AXIS_PIPELINE];
     if (!m->config.tied || last == 0 || (stage != 0 && stage != last)) return;
-    op *o = emit_message(p, c, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
+    op *o = emit_message(p, options, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
     o->attr.peer = stage == 0 ? last : 0;
     o->attr.tag = TAG_TABLE;
     value_id table = m->params[0].value; /* the first that either of them has */
@@ -106,60 +106,61 @@ static void hand_out_table(program *p, const pass_context *c) {
     else op_in(o, SEND_X, table);
 }
 
-status pass_optimizer(program *p, pass_context *c) {
-    const model *m = c->model;
+status pass_optimizer(program *p, const pass_options *options, step_interface *step) {
+    const model *m = options->model;
     size_t n = m->n_params;
-    c->masters = arena_array(&p->memory, value_id, n);
-    c->moments = arena_array(&p->memory, value_id, n);
-    c->variances = arena_array(&p->memory, value_id, n);
-    c->moment_scales = arena_array(&p->memory, value_id, n);
-    c->variance_scales = arena_array(&p->memory, value_id, n);
-    if (state_format_of(c->precision, c->states) == STATES_INT8 && mesh_size(&c->mesh, AXIS_TENSOR) > 1)
+    step->masters = arena_array(&p->memory, value_id, n);
+    step->moments = arena_array(&p->memory, value_id, n);
+    step->variances = arena_array(&p->memory, value_id, n);
+    step->moment_scales = arena_array(&p->memory, value_id, n);
+    step->variance_scales = arena_array(&p->memory, value_id, n);
+    if (state_format_of(options->choice.precision, options->choice.states) == STATES_INT8 &&
+        mesh_size(&options->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,
                    "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
                    "ranks; set fp32 or bf16",
-                   mesh_size(&c->mesh, AXIS_TENSOR));
-    if (!c->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
+                   mesh_size(&options->mesh, AXIS_TENSOR));
+    if (!step->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     int64_t n_blocks;
     flat_place *places = bucket_places(m, &n_blocks); /* the order of the sum, on one rank as on many */
-    c->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
-    if (m->n_params < m->n_all_params) p->values[c->norm_partials].persistent = true; /* others' places stay zero */
-    c->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
-    if (mesh_size(&c->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, c);
+    step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
+    if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
+    step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
+    if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);
     for (size_t i = 0; i < n; i++) {
         char name[160];
         if (m->params[i].is_copy) continue;
-        add_states(p, c, i);
+        add_states(p, options, step, i);
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
-        value_id part = program_view(p, name, c->norm_partials, (size_t)places[i].block * sizeof(double),
+        value_id part = program_view(p, name, step->norm_partials, (size_t)places[i].block * sizeof(double),
                                      SHAPE(norm_blocks(shape_count(&m->params[i].shape))));
         op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
-        optimizer_count_once(o, &m->params[i], &c->mesh);
-        op_in(o, GRAD_SUMSQ_G, c->grads[i]);
+        optimizer_count_once(o, &m->params[i], &options->mesh);
+        op_in(o, GRAD_SUMSQ_G, step->grads[i]);
         op_out(o, GRAD_SUMSQ_PARTIALS, part);
     }
     free(places);
-    value_id squares = sum_over_ranks(p, c), sums = join_stages(p, c, "loss.stages", c->loss_sums);
+    value_id squares = sum_over_ranks(p, options, step), sums = join_stages(p, options, "loss.stages", step->loss_sums);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
-    o->attr.clip = c->optimizer.clip;
-    o->attr.normalize_by_weights = c->optimizer.normalize_by_weights;
+    o->attr.clip = options->optimizer.clip;
+    o->attr.normalize_by_weights = options->optimizer.normalize_by_weights;
     op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
-    op_out(o, CLIP_CLIP, c->clip);
+    op_out(o, CLIP_CLIP, step->clip);
     for (size_t i = 0; i < n; i++) {
         if (m->params[i].is_copy) continue;
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
         o->layer = program_get(p, m->params[i].value)->layer;
-        o->attr.beta1 = c->optimizer.beta1;
-        o->attr.beta2 = c->optimizer.beta2;
-        o->attr.eps = c->optimizer.eps;
-        o->attr.weight_decay = m->params[i].decay ? c->optimizer.weight_decay : 0;
+        o->attr.beta1 = options->optimizer.beta1;
+        o->attr.beta2 = options->optimizer.beta2;
+        o->attr.eps = options->optimizer.eps;
+        o->attr.weight_decay = m->params[i].decay ? options->optimizer.weight_decay : 0;
         o->attr.noise_key = rng_key(2, m->params[i].name);
-        op_in(o, ADAMW_G, c->grads[i]), op_in(o, ADAMW_CLIP, c->clip), op_in(o, ADAMW_SCALARS, m->scalars);
-        op_out(o, ADAMW_P, m->params[i].value), op_out(o, ADAMW_MASTER, c->masters[i]);
-        op_out(o, ADAMW_M, c->moments[i]), op_out(o, ADAMW_V, c->variances[i]);
-        op_out(o, ADAMW_M_SCALE, c->moment_scales[i]), op_out(o, ADAMW_V_SCALE, c->variance_scales[i]);
+        op_in(o, ADAMW_G, step->grads[i]), op_in(o, ADAMW_CLIP, step->clip), op_in(o, ADAMW_SCALARS, m->scalars);
+        op_out(o, ADAMW_P, m->params[i].value), op_out(o, ADAMW_MASTER, step->masters[i]);
+        op_out(o, ADAMW_M, step->moments[i]), op_out(o, ADAMW_V, step->variances[i]);
+        op_out(o, ADAMW_M_SCALE, step->moment_scales[i]), op_out(o, ADAMW_V_SCALE, step->variance_scales[i]);
     }
-    hand_out_table(p, c);
+    hand_out_table(p, options);
     return OK;
 }

@@ -1,35 +1,32 @@
-/* pass.c - the pipeline as a table, and what each precision means in bytes. */
+/* pass.c - the pipeline as a table. */
 #include "pass/pass.h"
 
 /* clang-format off */
 static const pass_row pipeline[] = {
-    {"autodiff", pass_autodiff, "append the backward ops"},
-    {"optimizer", pass_optimizer, "append norm, clip and AdamW"},
-    {"fuse", pass_fuse, "residual + norm, bias into linear, norm + rope of heads"},
-    {"fp8", pass_fp8, "products of 8 bits in the layers"},
-    {"recompute", pass_recompute, "drop activations, compute them again before their backward"},
-    {"chunk", pass_chunk, "the MLP of a block for a few tokens at a time"},
-    {"shard", pass_shard, "ZeRO: what each rank of the data axis keeps"},
-    {"pipeline", pass_pipeline, "all micro-batches of a stage in one section"},
-    {"place", pass_place, "chosen layers on chosen devices"},
-    {"offload", pass_offload, "homes on host or nvme"},
-    {"localize", pass_localize, "copies to where an op runs"},
-    {"schedule", pass_schedule, "a stream for every op"},
-    {"workspace", pass_workspace, "scratch becomes part of the plan"},
-    {"turn", pass_turn, "the update beside the next step's first micro-batch"},
-    {"layout", pass_layout, "an address for every value"},
-    {"waits", pass_waits, "where streams meet"},
-    {NULL, NULL, NULL},
+    {"autodiff", pass_autodiff, .what = "append the backward ops"},
+    {"optimizer", pass_optimizer, .what = "append norm, clip and AdamW"},
+    {"fuse", pass_fuse, .what = "residual + norm, bias into linear, norm + rope of heads"},
+    {"fp8", pass_fp8, .what = "products of 8 bits in the layers"},
+    {"recompute", pass_recompute, .what = "drop activations, compute them again before their backward"},
+    {"chunk", pass_chunk, .what = "the MLP of a block for a few tokens at a time"},
+    {"shard", pass_shard, .leaves_copies_open = true, .what = "ZeRO: what each rank of the data axis keeps"},
+    {"pipeline", pass_pipeline, .leaves_copies_open = true, .what = "all micro-batches of a stage in one section"},
+    {"place", pass_place, .leaves_copies_open = true, .what = "chosen layers on chosen devices"},
+    {"offload", pass_offload, .leaves_copies_open = true, .what = "homes on host or nvme"},
+    {"localize", pass_localize, .what = "copies to where an op runs"},
+    {"schedule", pass_schedule, .what = "a stream for every op"},
+    {"workspace", pass_workspace, .what = "scratch becomes part of the plan"},
+    {"turn", pass_turn, .what = "the update beside the next step's first micro-batch"},
+    {"layout", pass_layout, .what = "an address for every value"},
+    {"waits", pass_waits, .what = "where streams meet"},
 };
 /* clang-format on */
 
-status pass_run(program *p, pass_context *c) {
-    if (c->verify) TRY(program_verify(p));
-    for (const pass_row *row = pipeline; row->name; row++) {
-        TRY(row->run(p, c));
-        /* Between these, values already have their homes and ops do not have their copies yet. */
-        bool is_between = row->run == pass_shard || row->run == pass_pipeline || row->run == pass_place;
-        if (!c->verify || is_between || row->run == pass_offload) continue;
+status pass_run(program *p, const pass_options *options, step_interface *step) {
+    if (options->verify) TRY(program_verify(p));
+    for (const pass_row *row = pipeline; row < pipeline + ARRAY_LENGTH(pipeline); row++) {
+        TRY(row->run(p, options, step));
+        if (!options->verify || row->leaves_copies_open) continue;
         if (program_verify(p) != OK) {
             char was[512];
             snprintf(was, sizeof was, "%s", error_message());
@@ -38,33 +35,3 @@ status pass_run(program *p, pass_context *c) {
     }
     return OK;
 }
-
-/* One row per precision. Gradients are fp32 wherever there is a master copy: they are sums. */
-static const struct {
-    const char *name;
-    dtype compute, grad;
-    state_format states;
-    bool master, fp8;
-} precisions[PRECISION_COUNT] = {
-    [PRECISION_FP32] = {.name = "fp32", .compute = DTYPE_F32, .grad = DTYPE_F32, .states = STATES_FP32},
-    [PRECISION_BF16] =
-        {.name = "bf16", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
-    [PRECISION_BF16_SR] = {.name = "bf16_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16},
-    [PRECISION_FP16] = {.name = "fp16", .compute = DTYPE_F16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true},
-    [PRECISION_FP8] =
-        {.name = "fp8", .compute = DTYPE_BF16, .grad = DTYPE_F32, .states = STATES_FP32, .master = true, .fp8 = true},
-    [PRECISION_FP8_SR] =
-        {.name = "fp8_sr", .compute = DTYPE_BF16, .grad = DTYPE_BF16, .states = STATES_BF16, .fp8 = true},
-};
-
-static const char *const state_formats[STATES_COUNT] = {"auto", "fp32", "bf16", "int8"};
-const char *state_format_name(state_format f) { return state_formats[f]; }
-state_format state_format_of(precision p, state_format asked) {
-    return asked == STATES_AUTO ? precisions[p].states : asked;
-}
-
-const char *precision_name(precision p) { return precisions[p].name; }
-dtype precision_compute(precision p) { return precisions[p].compute; }
-dtype precision_grad(precision p) { return precisions[p].grad; }
-bool precision_master(precision p) { return precisions[p].master; }
-bool precision_fp8(precision p) { return precisions[p].fp8; }

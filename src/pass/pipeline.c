@@ -13,7 +13,8 @@
 
 typedef struct unroller {
     program *p;
-    pass_context *c;
+    const pass_options *options;
+    step_interface *step;
     pipeline_shape shape;
     const op *ops; /* of one micro-batch */
     size_t n_ops;
@@ -78,11 +79,11 @@ static micro_inputs inputs_of_model(const model *m) {
 }
 
 static void widen_inputs(unroller *u) {
-    const micro_inputs one = inputs_of_model(u->c->model);
+    const micro_inputs one = inputs_of_model(u->options->model);
     const value_id list[] = {one.tokens, one.targets, one.doc, one.doc_all, one.weights, one.scalars};
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int64_t m = 0; m < u->shape.n_micros; m++)
-        u->c->inputs[m] =
+        u->step->inputs[m] =
             (micro_inputs){copy_of(u, one.tokens, m),  copy_of(u, one.targets, m), copy_of(u, one.doc, m),
                            copy_of(u, one.doc_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
 }
@@ -98,7 +99,7 @@ static void narrow_inputs(unroller *u) {
 /* A job begins with its message, the first with the section. */
 static status find_jobs(unroller *u) {
     int n = 0;
-    u->n_jobs = pipeline_jobs(&u->shape, u->c->mesh.index[AXIS_PIPELINE], u->jobs);
+    u->n_jobs = pipeline_jobs(&u->shape, u->options->mesh.index[AXIS_PIPELINE], u->jobs);
     for (size_t i = 0; i < u->n_ops; i++) {
         if (i > 0 && !is_between_stages(&u->ops[i], OP_RECV)) continue;
         if (n < u->n_jobs) u->job_begin[n] = i;
@@ -107,7 +108,7 @@ static status find_jobs(unroller *u) {
     u->job_begin[u->n_jobs] = u->n_ops;
     if (n != u->n_jobs)
         return ERR(ERR_BUG, "pipeline: a micro-batch of stage %d has %d messages to begin with, expected %d",
-                   u->c->mesh.index[AXIS_PIPELINE], n, u->n_jobs);
+                   u->options->mesh.index[AXIS_PIPELINE], n, u->n_jobs);
     return OK;
 }
 
@@ -141,30 +142,31 @@ static status unroll(unroller *u) {
     size_t n;
     TRY(find_jobs(u));
     status rc = OK;
-    pipeline_entry *order = pipeline_order(&u->shape, u->c->mesh.index[AXIS_PIPELINE], &n);
+    pipeline_entry *order = pipeline_order(&u->shape, u->options->mesh.index[AXIS_PIPELINE], &n);
     for (size_t i = 0; i < n && rc == OK; i++) rc = append_entry(u, &order[i]);
     free(order);
     return rc;
 }
 
-static status check(const pass_context *c, const pipeline_shape *s) {
+static status check(const pass_options *options, const pipeline_shape *s) {
     if (s->n_chunks > s->n_stages && s->n_micros % s->n_stages)
         return ERR(ERR_INPUT,
                    "parallel.virtual_stages: found %d with %lld micro-batches per step, expected a multiple of the %d "
                    "stages, which take turns by so many; change train.accumulation or set parallel.virtual_stages=1",
-                   s->n_chunks / s->n_stages, (long long)c->accumulation, s->n_stages);
+                   s->n_chunks / s->n_stages, (long long)options->n_micros, s->n_stages);
     return OK;
 }
 
-status pass_pipeline(program *p, pass_context *c) {
-    const model *m = c->model;
-    c->micros_per_run = 1;
-    c->inputs = arena_array(&p->memory, micro_inputs, MAX(c->accumulation, (int64_t)1));
-    c->inputs[0] = inputs_of_model(m);
-    unroller u = {.p = p, .c = c, .n_old = p->n_values};
-    u.shape = (pipeline_shape){mesh_size(&c->mesh, AXIS_PIPELINE), m->n_chunks, c->accumulation, m->config.tied};
-    if (u.shape.n_stages == 1 || !c->grads) return OK;
-    TRY(check(c, &u.shape));
+status pass_pipeline(program *p, const pass_options *options, step_interface *step) {
+    const model *m = options->model;
+    step->micros_per_run = 1;
+    step->inputs = arena_array(&p->memory, micro_inputs, MAX(options->n_micros, (int64_t)1));
+    step->inputs[0] = inputs_of_model(m);
+    unroller u = {.p = p, .options = options, .step = step, .n_old = p->n_values};
+    u.shape =
+        (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros, m->config.tied};
+    if (u.shape.n_stages == 1 || !step->grads) return OK;
+    TRY(check(options, &u.shape));
     size_t n_ops, first, end, n_jobs_most = 2 * (size_t)m->n_chunks + 1;
     program_section(p, SECTION_MICRO, &first, &end);
     op *ops = program_take_ops(p, &n_ops);
@@ -173,13 +175,13 @@ status pass_pipeline(program *p, pass_context *c) {
     u.jobs = mem_alloc(n_jobs_most * sizeof *u.jobs);
     u.job_begin = mem_alloc((n_jobs_most + 1) * sizeof *u.job_begin);
     u.inputs = mem_alloc(u.n_old * sizeof *u.inputs);
-    u.copies = mem_alloc(u.n_old * (size_t)c->accumulation * sizeof *u.copies);
+    u.copies = mem_alloc(u.n_old * (size_t)options->n_micros * sizeof *u.copies);
     for (size_t i = 0; i < first; i++) program_append(p, &ops[i]);
     widen_inputs(&u);
     status rc = unroll(&u);
     narrow_inputs(&u);
     for (size_t i = end; i < n_ops; i++) program_append(p, &ops[i]);
-    c->micros_per_run = c->accumulation;
+    step->micros_per_run = options->n_micros;
     free(u.copies);
     free(u.inputs);
     free(u.job_begin);

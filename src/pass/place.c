@@ -27,8 +27,8 @@ static void settle_values(program *p, const op *o) {
 }
 
 /* The device of each parameter: that of the first op that reads it. */
-static void settle_params(program *p, const pass_context *c) {
-    const model *m = c->model;
+static void settle_params(program *p, const pass_options *options, const step_interface *step) {
+    const model *m = options->model;
     bool *known = mem_alloc(p->n_values * sizeof *known);
     for (size_t i = 0; i < p->n_ops; i++)
         for (int k = 0; k < op_input_count(p->ops[i].kind); k++) {
@@ -38,26 +38,26 @@ static void settle_params(program *p, const pass_context *c) {
             p->values[v].tier = p->ops[i].at;
         }
     free(known);
-    for (size_t i = 0; i < m->n_params; i++) p->values[c->grads[i]].tier = p->values[m->params[i].value].tier;
+    for (size_t i = 0; i < m->n_params; i++) p->values[step->grads[i]].tier = p->values[m->params[i].value].tier;
 }
 
-status pass_place(program *p, pass_context *c) {
-    const place_options *l = &c->place;
+status pass_place(program *p, const pass_options *options, step_interface *step) {
+    const place_options *l = &options->place;
     if (l->n_devices <= 1) return OK;
     if (l->n_devices > DEVICES_MAX)
         return ERR(ERR_INPUT, "memory.place: found %d devices, expected at most %d", l->n_devices, DEVICES_MAX);
-    if (c->target->n_devices && l->n_devices > c->target->n_devices)
+    if (options->target->n_devices && l->n_devices > options->target->n_devices)
         return ERR(
             ERR_INPUT,
             "memory.place: found cpu:%d with device %s, expected all layers on device 0: one process drives one "
             "GPU (several GPUs: one rank each, parallel.pipeline); leave memory.place out, or set run.device=cpu",
-            l->n_devices - 1, c->target->name);
-    if (c->model->config.n_layers > PLACE_LAYERS_MAX)
+            l->n_devices - 1, options->target->name);
+    if (options->model->config.n_layers > PLACE_LAYERS_MAX)
         return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d",
-                   (long long)c->model->config.n_layers, PLACE_LAYERS_MAX);
+                   (long long)options->model->config.n_layers, PLACE_LAYERS_MAX);
     for (size_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], l);
-    settle_params(p, c);
+    settle_params(p, options, step);
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         if (o->kind == OP_GRAD_SUMSQ) {

@@ -432,9 +432,9 @@ static void rewrite(rewriter *w, size_t n_ops) {
     }
 }
 
-static status recompute_once(program *p, const pass_context *c, const recompute_policy *policy) {
+static status recompute_once(program *p, const pass_options *options, const recompute_policy *policy) {
     size_t n_ops, n = p->n_values;
-    rewriter w = {.p = p, .policy = policy, .n_layers = c->model->config.n_layers};
+    rewriter w = {.p = p, .policy = policy, .n_layers = options->model->config.n_layers};
     program_section(p, SECTION_MICRO, &w.first, &w.end);
     w.ops = program_take_ops(p, &n_ops);
     w.is_backward = mem_alloc((n_ops + 1) * sizeof(bool));
@@ -456,13 +456,13 @@ static status recompute_once(program *p, const pass_context *c, const recompute_
     return rc;
 }
 
-status pass_recompute(program *p, pass_context *c) {
-    const recompute_policy *r = &c->recompute;
-    if (r->kind == RECOMPUTE_NONE && mesh_size(&c->mesh, AXIS_TENSOR) == 1) return OK;
+status pass_recompute(program *p, const pass_options *options, step_interface *step) {
+    const recompute_policy *r = &options->choice.recompute;
+    if (r->kind == RECOMPUTE_NONE && mesh_size(&options->mesh, AXIS_TENSOR) == 1) return OK;
     if (r->kind >= RECOMPUTE_AUTO)
         return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first", (int)r->kind);
     /* What the first rewrite has made again is to the second a forward like any other. */
     if (r->kind == RECOMPUTE_NESTED)
-        TRY(recompute_once(p, c, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}));
-    return recompute_once(p, c, r);
+        TRY(recompute_once(p, options, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}));
+    return recompute_once(p, options, r);
 }

@@ -15,16 +15,15 @@ static stream stream_of(const program *p, const op *o) {
     return tier_is_device(to) ? STREAM_H2D : STREAM_D2H;
 }
 
-status pass_schedule(program *p, pass_context *c) {
-    (void)c;
+status pass_schedule(program *p, const pass_options *options, step_interface *step) {
     for (size_t i = 0; i < p->n_ops; i++) p->ops[i].stream = stream_of(p, &p->ops[i]);
     return OK;
 }
 
 /* What a kernel needs beside its operands depends on the machine (threads, tiles), so the target says it and the plan
  * counts it like any other value. */
-status pass_workspace(program *p, pass_context *c) {
-    const target *t = c->target;
+status pass_workspace(program *p, const pass_options *options, step_interface *step) {
+    const target *t = options->target;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         bool on_host = o->at == TIER_HOST && t->host_work_bytes;

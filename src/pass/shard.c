@@ -21,7 +21,8 @@
 
 typedef struct sharder {
     program *p;
-    pass_context *c;
+    const pass_options *options;
+    step_interface *step;
     buckets b;
     int n, rank;
     value_id *params;      /* per bucket: all of it, or this rank's part where is_cut; NO_VALUE in stage 0 */
@@ -38,37 +39,37 @@ typedef struct gather_run {
     value_id value;
 } gather_run;
 
-static int zero(const sharder *s) { return s->c->shard.zero; }
+static int zero(const sharder *s) { return s->options->choice.shard.zero; }
 static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && !s->b.list[b].small; }
 static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
 
-param_share shard_share(const pass_context *c, size_t param, int index) {
-    int64_t count = shape_count(&c->model->params[param].shape), per = c->shard_elements[param];
+param_share shard_share(const step_interface *step, const model *m, size_t param, int index) {
+    int64_t count = shape_count(&m->params[param].shape), per = step->shard_elements[param];
     if (per == 0) return (param_share){0, count};
-    int64_t offset = c->shard_offset[param], begin = MAX(offset, index * per);
+    int64_t offset = step->shard_offset[param], begin = MAX(offset, index * per);
     int64_t end = MIN(offset + count, (index + 1) * per);
     return begin < end ? (param_share){begin - offset, end - begin} : (param_share){0, 0};
 }
 
-param_share shard_saved(const pass_context *c, size_t param) {
-    const mesh *m = &c->mesh;
-    bool mine = c->shard_elements[param] || param % (size_t)mesh_size(m, AXIS_DATA) == (size_t)m->index[AXIS_DATA];
-    param_share share = c->updated[param];
-    int64_t counted = model_param_counted(&c->model->params[param], m->index[AXIS_TENSOR]);
+param_share shard_saved(const step_interface *step, const model *m, const mesh *ranks, size_t param) {
+    size_t n_data = (size_t)mesh_size(ranks, AXIS_DATA);
+    bool mine = step->shard_elements[param] || param % n_data == (size_t)ranks->index[AXIS_DATA];
+    param_share share = step->updated[param];
+    int64_t counted = model_param_counted(&m->params[param], ranks->index[AXIS_TENSOR]);
     share.n = MIN(share.n, counted - share.first);
-    return mine && m->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
+    return mine && ranks->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------- */
 
 static int layer_of(const sharder *s, size_t b) {
     int unit = s->b.list[b].unit;
-    return unit == 0 || unit > s->c->model->config.n_layers ? -1 : unit - 1;
+    return unit == 0 || unit > s->options->model->config.n_layers ? -1 : unit - 1;
 }
 
 static value_id add_flat(sharder *s, const char *prefix, size_t b, dtype t, int64_t n, role r) {
     char name[96], of[BUCKET_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%s", prefix, bucket_name(of, &s->b.list[b], s->c->model->config.n_layers));
+    snprintf(name, sizeof name, "%s.%s", prefix, bucket_name(of, &s->b.list[b], s->options->model->config.n_layers));
     value_id v = program_persistent(s->p, name, t, SHAPE(n), r);
     s->p->values[v].layer = layer_of(s, b);
     return v;
@@ -112,29 +113,29 @@ static void become_share(sharder *s, value_id v, param_share share, int64_t per_
 
 /* The elements of parameter i that this rank updates, in a bucket or, where only that is here, in its own part. */
 static value_id share_in(sharder *s, size_t i, const char *kind, value_id bucket_value, bool own) {
-    param_share share = s->c->updated[i];
+    param_share share = s->step->updated[i];
     char name[200];
-    snprintf(name, sizeof name, "own.%s.%.100s[%lld:%lld]", kind, s->c->model->params[i].name, (long long)share.first,
-             (long long)(share.first + share.n));
+    snprintf(name, sizeof name, "own.%s.%.100s[%lld:%lld]", kind, s->options->model->params[i].name,
+             (long long)share.first, (long long)(share.first + share.n));
     int64_t at = s->b.offset[i] + share.first - (own ? s->rank * s->b.list[s->b.bucket[i]].per_rank : 0);
     return add_view(s, name, bucket_value, at, SHAPE(share.n));
 }
 
 static void lay_params(sharder *s, size_t b) {
     const bucket *k = &s->b.list[b];
-    dtype t = precision_compute(s->c->precision);
+    dtype t = precision_compute(s->options->choice.precision);
     bool cut = is_cut(s, b);
     s->params[b] = add_flat(s, "params", b, t, cut ? k->per_rank : bucket_elements(s, b), ROLE_PARAM);
     s->p->values[s->params[b]].gradient = s->grads[b];
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
-        value_id v = s->c->model->params[i].value;
-        param_share share = s->c->updated[i];
+        value_id v = s->options->model->params[i].value;
+        param_share share = s->step->updated[i];
         if (!cut) {
             become_view(s, v, s->params[b], s->b.offset[i]);
             continue;
         }
-        s->c->held[i] = share;
+        s->step->held[i] = share;
         if (share.n == 0) {
             vanish(&s->p->values[v]);
             continue;
@@ -147,13 +148,13 @@ static void lay_params(sharder *s, size_t b) {
 static void lay_grads(sharder *s, size_t b) {
     const bucket *k = &s->b.list[b];
     bool own = zero(s) >= 2;
-    s->grads[b] =
-        add_flat(s, "grads", b, precision_grad(s->c->precision), own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
+    s->grads[b] = add_flat(s, "grads", b, precision_grad(s->options->choice.precision),
+                           own ? k->per_rank : bucket_elements(s, b), ROLE_GRAD);
     bool any = !own;
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
-        value_id g = s->c->grads[i];
-        any |= s->c->updated[i].n > 0;
+        value_id g = s->step->grads[i];
+        any |= s->step->updated[i].n > 0;
         if (own) vanish(&s->p->values[g]); /* written into a passing bucket, added to the part */
         else become_view(s, g, s->grads[b], s->b.offset[i]);
     }
@@ -165,16 +166,16 @@ static void cut_states(sharder *s, size_t i) {
     const struct {
         value_id *ids;
         int64_t per_entry;
-    } groups[] = {{s->c->masters, 1},
-                  {s->c->moments, 1},
-                  {s->c->variances, 1},
-                  {s->c->moment_scales, STATE_BLOCK},
-                  {s->c->variance_scales, STATE_BLOCK}};
+    } groups[] = {{s->step->masters, 1},
+                  {s->step->moments, 1},
+                  {s->step->variances, 1},
+                  {s->step->moment_scales, STATE_BLOCK},
+                  {s->step->variance_scales, STATE_BLOCK}};
     for (size_t k = 0; k < ARRAY_LENGTH(groups); k++) {
         value_id *v = &groups[k].ids[i];
         if (*v == NO_VALUE) continue;
-        if (s->c->updated[i].n) {
-            become_share(s, *v, s->c->updated[i], groups[k].per_entry);
+        if (s->step->updated[i].n) {
+            become_share(s, *v, s->step->updated[i], groups[k].per_entry);
         } else {
             vanish(&s->p->values[*v]);
             *v = NO_VALUE;
@@ -183,12 +184,13 @@ static void cut_states(sharder *s, size_t i) {
 }
 
 static void lay_out(sharder *s) {
-    pass_context *c = s->c;
-    for (size_t i = 0; i < c->model->n_params && zero(s) >= 1; i++) {
-        if (c->model->params[i].is_copy) continue;
-        c->shard_offset[i] = s->b.offset[i];
-        c->shard_elements[i] = s->b.list[s->b.bucket[i]].per_rank;
-        c->updated[i] = shard_share(c, i, s->rank);
+    const model *m = s->options->model;
+    step_interface *step = s->step;
+    for (size_t i = 0; i < m->n_params && zero(s) >= 1; i++) {
+        if (m->params[i].is_copy) continue;
+        step->shard_offset[i] = s->b.offset[i];
+        step->shard_elements[i] = s->b.list[s->b.bucket[i]].per_rank;
+        step->updated[i] = shard_share(step, m, i, s->rank);
         cut_states(s, i);
     }
     for (size_t b = 0; b < s->b.n; b++) {
@@ -200,7 +202,7 @@ static void lay_out(sharder *s) {
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
 static op message(const sharder *s, op_kind k, section where, int layer) {
-    op o = {.kind = k, .section = where, .layer = layer, .at = s->c->target->comm_at};
+    op o = {.kind = k, .section = where, .layer = layer, .at = s->options->target->comm_at};
     o.attr.axis = AXIS_DATA;
     o.attr.group_size = s->n;
     return o;
@@ -214,7 +216,7 @@ static op reduction(const sharder *s, section where, size_t b, value_id from) {
     o.attr.noise_key = bucket_noise_key(k->unit);
     o.attr.first_element = k->offset + s->rank * k->per_rank;
     o.in[REDUCE_SCATTER_X] = from;
-    if (zero(s) >= 2 || s->c->accumulation == 1) o.in[REDUCE_SCATTER_SCALARS] = s->c->model->scalars;
+    if (zero(s) >= 2 || s->options->n_micros == 1) o.in[REDUCE_SCATTER_SCALARS] = s->options->model->scalars;
     o.out[REDUCE_SCATTER_ACC] = s->own_grads[b];
     return o;
 }
@@ -229,7 +231,7 @@ static op gathering(const sharder *s, section where, int layer, value_id own, va
 
 /* Each micro-batch by itself, or the only one, whose gradients are the step's. */
 static bool reduces_in_backward(const sharder *s) {
-    return zero(s) >= 2 || (s->c->accumulation == 1 && s->c->shard.overlap);
+    return zero(s) >= 2 || (s->options->n_micros == 1 && s->options->choice.shard.overlap);
 }
 
 /* ---- forward and backward ------------------------------------------------------------------------------------------ */
@@ -237,18 +239,18 @@ static bool reduces_in_backward(const sharder *s) {
 /* Passing buckets for the gradients of a micro-batch: the backward writes into them and not into the gradients, or what
  * was to be added to these. Returns them per bucket; the caller frees. Ops that added are gone: *n_ops is what is left. */
 static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
-    const model *m = s->c->model;
+    const model *m = s->options->model;
     size_t n_values = s->p->n_values, n = 0;
     value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
-    value_id *written = mem_alloc(m->n_params * sizeof *written);         /* by the backward, for each parameter */
-    for (size_t i = 0; i < m->n_params; i++) written[i] = s->c->grads[i]; /* NO_VALUE of a copy: no bucket has it */
+    value_id *written = mem_alloc(m->n_params * sizeof *written);            /* by the backward, for each parameter */
+    for (size_t i = 0; i < m->n_params; i++) written[i] = s->step->grads[i]; /* NO_VALUE of a copy: no bucket has it */
     for (size_t k = 0; k < *n_ops; k++) {
         size_t i = ops[k].kind == OP_ACCUMULATE ? s->param_of[ops[k].out[ACCUMULATE_ACC]] : 0;
         if (i) written[i - 1] = ops[k].in[ACCUMULATE_X];
         else ops[n++] = ops[k];
     }
     *n_ops = n;
-    dtype t = precision_grad(s->c->precision);
+    dtype t = precision_grad(s->options->choice.precision);
     for (size_t b = 0; b < s->b.n; b++) {
         const bucket *k = &s->b.list[b];
         char name[160], of[BUCKET_NAME_BYTES];
@@ -331,7 +333,7 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     job_walk walk = {.ops = m->ops, .n_ops = m->n_ops};
     for (size_t k = 0; k < s->b.n; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
-        if (fresh && s->c->shard.overlap) {
+        if (fresh && s->options->choice.shard.overlap) {
             size_t end = 2 * job_end(&walk, list[k].op);
             key = k + 1 < s->b.n ? MIN(2 * list[k + 1].op + 1, end) : end;
         }
@@ -360,8 +362,8 @@ static void begin_run(sharder *s, gatherer *g, size_t b, size_t op_index) {
     const bucket *k = &s->b.list[b];
     char name[96], of[BUCKET_NAME_BYTES];
     snprintf(name, sizeof name, "gathered.%zu.%s.%s", g->n_runs, section_name(g->where),
-             bucket_name(of, k, s->c->model->config.n_layers));
-    dtype t = precision_compute(s->c->precision);
+             bucket_name(of, k, s->options->model->config.n_layers));
+    dtype t = precision_compute(s->options->choice.precision);
     value_id v = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, g->where);
     s->p->values[v].layer = layer_of(s, b);
     g->runs = array_grow(g->runs, &g->capacity, g->n_runs + 1, sizeof *g->runs);
@@ -377,7 +379,7 @@ static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
     if (s->b.list[b].unit != g->unit) g->unit = s->b.list[b].unit, g->visit++;
     if (!g->run_of[b] || g->begun[b] != g->visit) begin_run(s, g, b, op_index);
     if (g->readable[i]) return g->readable[i];
-    const model_param *q = &s->c->model->params[i];
+    const model_param *q = &s->options->model->params[i];
     char name[200];
     snprintf(name, sizeof name, "gathered.%zu.%s.%.100s", g->run_of[b] - 1, section_name(g->where), q->name);
     return g->readable[i] = add_view(s, name, g->runs[g->run_of[b] - 1].value, s->b.offset[i], q->shape);
@@ -385,16 +387,17 @@ static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
 
 /* Turns every reader of a cut parameter to a gathered bucket, and writes the gathering some buckets ahead. */
 static void add_gathers(sharder *s, moves *m, section where, op *ops) {
-    size_t ahead = (size_t)s->c->shard.prefetch;
+    size_t ahead = (size_t)s->options->choice.shard.prefetch;
     gatherer g = {.where = where, .unit = -1};
     g.run_of = mem_alloc(s->b.n * sizeof *g.run_of);
     g.begun = mem_alloc(s->b.n * sizeof *g.begun);
-    g.readable = mem_alloc(s->c->model->n_params * sizeof *g.readable);
+    g.readable = mem_alloc(s->options->model->n_params * sizeof *g.readable);
     for (size_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < op_input_count(ops[i].kind); k++) {
             value_id v = ops[i].in[k];
             size_t param = v < s->n_old ? s->param_of[v] : 0;
-            if (!param || v != s->c->model->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1])) continue;
+            if (!param || v != s->options->model->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1]))
+                continue;
             ops[i].in[k] = gathered(s, &g, param - 1, i);
         }
     job_walk walk = {.ops = ops, .n_ops = m->n_ops};
@@ -429,40 +432,40 @@ static value_id write_norm(sharder *s) {
     program *p = s->p;
     int64_t total = s->b.n_norm_blocks, room = total;
     for (size_t b = 0; b < s->b.n; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
-    p->values[s->c->norm_partials].shape = SHAPE(room);
+    p->values[s->step->norm_partials].shape = SHAPE(room);
     for (size_t b = 0; b < s->b.n; b++) {
         const bucket *k = &s->b.list[b];
         char name[200], of[BUCKET_NAME_BYTES];
-        snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->c->model->config.n_layers));
+        snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->options->model->config.n_layers));
         int64_t n_own = k->per_rank / NORM_BLOCK;
         /* Persistent, because a rank that owns nothing but padding never writes it. */
         value_id own = program_persistent(p, name, DTYPE_F64, SHAPE(n_own), ROLE_WORK);
         for (size_t j = 0; j < k->n; j++) {
             size_t i = s->b.order[k->first + j];
-            param_share share = s->c->updated[i];
+            param_share share = s->step->updated[i];
             if (share.n == 0) continue;
             s->grad_shares[i] = share_in(s, i, "d", s->grads[b], zero(s) >= 2);
             int64_t block = (s->b.offset[i] + share.first) / NORM_BLOCK - s->rank * n_own;
-            snprintf(name, sizeof name, "norm.own.%.100s", s->c->model->params[i].name);
+            snprintf(name, sizeof name, "norm.own.%.100s", s->options->model->params[i].name);
             value_id part = add_view(s, name, own, block, SHAPE(norm_blocks(share.n)));
             op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
             o->attr.first_element = share.first;
-            optimizer_count_once(o, &s->c->model->params[i], &s->c->mesh);
+            optimizer_count_once(o, &s->options->model->params[i], &s->options->mesh);
             op_in(o, GRAD_SUMSQ_G, s->grad_shares[i]);
             op_out(o, GRAD_SUMSQ_PARTIALS, part);
         }
         snprintf(name, sizeof name, "norm.all.%s", of);
-        value_id all = add_view(s, name, s->c->norm_partials, k->norm_block, SHAPE(n_own * s->n));
+        value_id all = add_view(s, name, s->step->norm_partials, k->norm_block, SHAPE(n_own * s->n));
         op o = gathering(s, SECTION_UPDATE, -1, own, all);
         program_append(p, &o);
     }
-    return add_view(s, "norm.blocks", s->c->norm_partials, 0, SHAPE(total));
+    return add_view(s, "norm.blocks", s->step->norm_partials, 0, SHAPE(total));
 }
 
 static value_id write_loss(sharder *s) {
     value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
     op o = message(s, OP_ALL_REDUCE, SECTION_UPDATE, -1);
-    o.in[ALL_REDUCE_X] = s->c->loss_sums;
+    o.in[ALL_REDUCE_X] = s->step->loss_sums;
     o.out[ALL_REDUCE_Y] = total;
     program_append(s->p, &o);
     return total;
@@ -470,7 +473,7 @@ static value_id write_loss(sharder *s) {
 
 /* The update of each parameter as one rank alone would run it; the caller frees. */
 static const op **find_updates(const sharder *s, const op *ops, size_t n_ops) {
-    const op **update = mem_alloc((s->c->model->n_params + 1) * sizeof *update);
+    const op **update = mem_alloc((s->options->model->n_params + 1) * sizeof *update);
     for (size_t i = 0; i < n_ops; i++)
         if (ops[i].kind == OP_ADAMW) update[s->param_of[ops[i].out[ADAMW_P]] - 1] = &ops[i];
     return update;
@@ -480,15 +483,15 @@ static void write_adamw(sharder *s, const op *const *update, size_t b) {
     const bucket *k = &s->b.list[b];
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
-        if (s->c->updated[i].n == 0) continue;
+        if (s->step->updated[i].n == 0) continue;
         ASSERT(update[i]);
         op o = *update[i];
-        o.attr.first_element = s->c->updated[i].first;
+        o.attr.first_element = s->step->updated[i].first;
         op_in(&o, ADAMW_G, s->grad_shares[i]);
         op_out(&o, ADAMW_P, share_in(s, i, "p", s->params[b], is_cut(s, b))),
-            op_out(&o, ADAMW_MASTER, s->c->masters[i]);
-        op_out(&o, ADAMW_M, s->c->moments[i]), op_out(&o, ADAMW_V, s->c->variances[i]);
-        op_out(&o, ADAMW_M_SCALE, s->c->moment_scales[i]), op_out(&o, ADAMW_V_SCALE, s->c->variance_scales[i]);
+            op_out(&o, ADAMW_MASTER, s->step->masters[i]);
+        op_out(&o, ADAMW_M, s->step->moments[i]), op_out(&o, ADAMW_V, s->step->variances[i]);
+        op_out(&o, ADAMW_M_SCALE, s->step->moment_scales[i]), op_out(&o, ADAMW_V_SCALE, s->step->variance_scales[i]);
         program_append(s->p, &o);
     }
     if (is_cut(s, b)) return;
@@ -535,7 +538,7 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         program_append(s->p, &o);
     }
     sum_over_sequence(s, ops, n_ops);
-    value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->c->norm_partials;
+    value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->step->norm_partials;
     size_t end = n_ops; /* behind what is to be rewritten: a table that goes to another stage goes last */
     if (end && op_is_comm(ops[end - 1].kind) && ops[end - 1].attr.tag == TAG_TABLE) end--;
     for (size_t i = 0; i < end; i++) {
@@ -543,12 +546,12 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
         if (is_over_sequence(&o)) continue;
         if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
         for (int k = 0; k < op_input_count(o.kind); k++) {
-            if (o.in[k] == s->c->norm_partials) o.in[k] = blocks;
-            if (o.in[k] == s->c->loss_sums) o.in[k] = total;
+            if (o.in[k] == s->step->norm_partials) o.in[k] = blocks;
+            if (o.in[k] == s->step->loss_sums) o.in[k] = total;
         }
         program_append(s->p, &o);
     }
-    s->c->loss_sums = total;
+    s->step->loss_sums = total;
     const op **update = zero(s) >= 1 ? find_updates(s, ops, n_ops) : NULL;
     for (size_t b = 0; b < s->b.n && update; b++) write_adamw(s, update, b);
     free(update);
@@ -557,49 +560,50 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------- */
 
-static void share_whole(program *p, pass_context *c) {
-    size_t n = c->model->n_params;
-    c->held = arena_array(&p->memory, param_share, n);
-    c->updated = arena_array(&p->memory, param_share, n);
-    c->shard_offset = arena_array(&p->memory, int64_t, n);
-    c->shard_elements = arena_array(&p->memory, int64_t, n);
+static void share_whole(program *p, const pass_options *options, step_interface *step) {
+    size_t n = options->model->n_params;
+    step->held = arena_array(&p->memory, param_share, n);
+    step->updated = arena_array(&p->memory, param_share, n);
+    step->shard_offset = arena_array(&p->memory, int64_t, n);
+    step->shard_elements = arena_array(&p->memory, int64_t, n);
     for (size_t i = 0; i < n; i++) {
-        const model_param *q = &c->model->params[i];
-        c->held[i] = (param_share){0, shape_count(&q->shape)};
-        if (!q->is_copy) c->updated[i] = c->held[i];
+        const model_param *q = &options->model->params[i];
+        step->held[i] = (param_share){0, shape_count(&q->shape)};
+        if (!q->is_copy) step->updated[i] = step->held[i];
     }
 }
 
-static status check(const pass_context *c) {
-    const shard_options *o = &c->shard;
+static status check(const pass_options *options) {
+    const shard_options *o = &options->choice.shard;
     if (o->zero < 0 || o->zero > 3) return ERR(ERR_INPUT, "parallel.zero: found %d, expected 0 to 3", o->zero);
     if (o->prefetch < 0) return ERR(ERR_INPUT, "parallel.prefetch: found %d, expected 0 or more", o->prefetch);
-    if (c->place.n_devices > 1)
+    if (options->place.n_devices > 1)
         return ERR(ERR_INPUT, "memory.place: found %d devices in a run of %d ranks, expected one device for each rank",
-                   c->place.n_devices, mesh_world(&c->mesh));
+                   options->place.n_devices, mesh_world(&options->mesh));
     return OK;
 }
 
-status pass_shard(program *p, pass_context *c) {
-    share_whole(p, c);
-    int n = mesh_size(&c->mesh, AXIS_DATA);
-    if (mesh_world(&c->mesh) == 1) return OK;
-    TRY(check(c));
+status pass_shard(program *p, const pass_options *options, step_interface *step) {
+    share_whole(p, options, step);
+    int n = mesh_size(&options->mesh, AXIS_DATA);
+    if (mesh_world(&options->mesh) == 1) return OK;
+    TRY(check(options));
     for (size_t i = 0; i < p->n_ops; i++) /* those of the model: what a transport cannot reach goes through the host */
-        if (op_is_comm(p->ops[i].kind)) p->ops[i].at = c->target->comm_at;
-    if (n == 1 || !c->grads) return OK;
-    sharder s = {.p = p, .c = c, .n = n, .rank = c->mesh.index[AXIS_DATA]};
+        if (op_is_comm(p->ops[i].kind)) p->ops[i].at = options->target->comm_at;
+    if (n == 1 || !step->grads) return OK;
+    sharder s = {.p = p, .options = options, .step = step, .n = n, .rank = options->mesh.index[AXIS_DATA]};
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
-    buckets_init(&s.b, c);
+    buckets_init(&s.b, options);
     s.params = mem_alloc(s.b.n * sizeof *s.params);
     s.grads = mem_alloc(s.b.n * sizeof *s.grads);
     s.own_grads = mem_alloc(s.b.n * sizeof *s.own_grads);
-    s.grad_shares = mem_alloc(c->model->n_params * sizeof *s.grad_shares);
+    s.grad_shares = mem_alloc(options->model->n_params * sizeof *s.grad_shares);
     s.n_old = p->n_values;
     s.param_of = mem_alloc(s.n_old * sizeof *s.param_of);
-    for (size_t i = 0; i < c->model->n_params; i++)
-        if (!c->model->params[i].is_copy) s.param_of[c->model->params[i].value] = s.param_of[c->grads[i]] = i + 1;
+    for (size_t i = 0; i < options->model->n_params; i++)
+        if (!options->model->params[i].is_copy)
+            s.param_of[options->model->params[i].value] = s.param_of[step->grads[i]] = i + 1;
     lay_out(&s);
     for (size_t first = 0, end; first < n_ops; first = end) {
         section where = ops[first].section;

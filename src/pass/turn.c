@@ -18,18 +18,18 @@
 
 #include <stdlib.h>
 
-static bool is_pipeline(const pass_context *c) { return mesh_size(&c->mesh, AXIS_PIPELINE) > 1; }
+static bool is_pipeline(const pass_options *options) { return mesh_size(&options->mesh, AXIS_PIPELINE) > 1; }
 
-static status check(const pass_context *c) {
-    if (c->precision == PRECISION_FP16)
+static status check(const pass_options *options) {
+    if (options->choice.precision == PRECISION_FP16)
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with precision fp16, whose loss scale for the next step is known "
                    "only behind the update; set memory.overlap_update to auto or false, or precision to bf16");
-    if (is_pipeline(c))
+    if (is_pipeline(options))
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with parallel.pipeline %d, expected 1: stages run all "
                    "micro-batches of a step together; set memory.overlap_update to auto or false",
-                   mesh_size(&c->mesh, AXIS_PIPELINE));
+                   mesh_size(&options->mesh, AXIS_PIPELINE));
     return OK;
 }
 
@@ -40,8 +40,9 @@ static bool updates_on_host(const program *p) {
 }
 
 /* On a CPU update and forward would share the cores. */
-static bool helps(const program *p, const pass_context *c) {
-    return c->target->discrete && c->precision != PRECISION_FP16 && !is_pipeline(c) && updates_on_host(p);
+static bool helps(const program *p, const pass_options *options) {
+    return options->target->discrete && options->choice.precision != PRECISION_FP16 && !is_pipeline(options) &&
+           updates_on_host(p);
 }
 
 static bool adds_to_the_step(const program *p, const op *o) {
@@ -92,21 +93,21 @@ static void repeat(program *p, section s, const op *ops, size_t n_ops, value_id 
     }
 }
 
-status pass_turn(program *p, pass_context *c) {
-    bool trains = c->grads; /* evaluation and generation have no step */
-    if (trains && c->overlap_update == OVERLAP_TRUE) TRY(check(c));
-    if (!trains || c->overlap_update == OVERLAP_FALSE) return OK;
-    if (c->overlap_update == OVERLAP_AUTO && !helps(p, c)) return OK;
-    value_id one = c->model->scalars;
-    c->turn_scalars = program_persistent(p, "turn.scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
-    p->values[c->turn_scalars].tier = p->values[one].tier;
+status pass_turn(program *p, const pass_options *options, step_interface *step) {
+    bool trains = step->grads; /* evaluation and generation have no step */
+    if (trains && options->choice.overlap_update == OVERLAP_TRUE) TRY(check(options));
+    if (!trains || options->choice.overlap_update == OVERLAP_FALSE) return OK;
+    if (options->choice.overlap_update == OVERLAP_AUTO && !helps(p, options)) return OK;
+    value_id one = options->model->scalars;
+    step->turn_scalars = program_persistent(p, "turn.scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
+    p->values[step->turn_scalars].tier = p->values[one].tier;
     size_t n_ops, i = 0;
     op *ops = program_take_ops(p, &n_ops);
     value_id *sum = find_sums(p, ops, n_ops);
     for (; i < n_ops && ops[i].section < SECTION_TURN; i++) program_append(p, &ops[i]);
     repeat(p, SECTION_UPDATE, ops, n_ops, one, one, NULL);
-    repeat(p, SECTION_PREPARE, ops, n_ops, one, c->turn_scalars, NULL);
-    repeat(p, SECTION_MICRO, ops, n_ops, one, c->turn_scalars, sum);
+    repeat(p, SECTION_PREPARE, ops, n_ops, one, step->turn_scalars, NULL);
+    repeat(p, SECTION_MICRO, ops, n_ops, one, step->turn_scalars, sum);
     for (; i < n_ops; i++) program_append(p, &ops[i]);
     free(sum);
     free(ops);

@@ -216,8 +216,7 @@ static void find_section_waits(waiter *w) {
     close_section(w);
 }
 
-status pass_waits(program *p, pass_context *c) {
-    (void)c;
+status pass_waits(program *p, const pass_options *options, step_interface *step) {
     waiter w = {.p = p};
     w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
     w.seen = mem_alloc(p->n_values * sizeof *w.seen);

@@ -25,9 +25,9 @@ static sizes sizes_of(const plan_request *r) {
     const model_config *c = &r->model;
     sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE),
                .mesh = &r->mesh,
-               .width = (double)dtype_bytes(precision_compute(r->precision))};
+               .width = (double)dtype_bytes(precision_compute(r->choice.precision))};
     z.own = (double)r->seq_len / z.S;
-    z.N = (double)r->micro_batch * z.own;
+    z.N = (double)r->choice.micro_batch * z.own;
     z.q = (double)(c->n_heads / tensor * c->head_dim);
     z.kv = (double)(2 * MAX(c->n_kv_heads / tensor, (int64_t)1) * c->head_dim);
     z.step_flops = 2 * z.N * z.own * z.q;
@@ -65,7 +65,7 @@ attention_choice plan_attention(const plan_request *r) {
     const char *missing = NULL;
     if (r->hardware) {
         a.heads_s = heads_seconds(&z, a.heads_bytes, r->hardware, &missing);
-        a.ring_s = ring_seconds(&z, r->hardware, precision_compute(r->precision), &missing);
+        a.ring_s = ring_seconds(&z, r->hardware, precision_compute(r->choice.precision), &missing);
     }
     if (a.way != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;

@@ -15,7 +15,7 @@ bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan_request q = *r;
     q.compare = false;                         /* whether it fits is the question, not which is best */
     q.open.chunk = q.open.keep_layers = false; /* nor what the last resort would take, which is slow to find out */
-    if (plan_compile(&p, &q) != OK) {
+    if (plan_choose(&p, &q) != OK) {
         error_clear();
         return false;
     }
@@ -27,12 +27,12 @@ bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
 
 /* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
 static bool shrink_batch(plan_request *r, uint64_t *planned) {
-    int64_t rows = r->micro_batch * r->accumulation, batch = r->micro_batch;
+    int64_t rows = r->choice.micro_batch * r->choice.accumulation, batch = r->choice.micro_batch;
     while (batch > 1) {
         do batch--;
         while (batch > 1 && rows % batch);
-        r->micro_batch = batch;
-        r->accumulation = rows / batch;
+        r->choice.micro_batch = batch;
+        r->choice.accumulation = rows / batch;
         if (plan_variant_fits(r, planned)) return true;
     }
     return false;
@@ -49,22 +49,24 @@ static const change_names by_options = {"--precision ", "--seq-len ", NULL, "--b
 static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
     const change_names *names = from->no_training ? &by_options : &by_settings;
     char buf[32];
-    if (from->precision != to->precision) strbuf_printf(b, "%s%s ", names->precision, precision_name(to->precision));
+    if (from->choice.precision != to->choice.precision)
+        strbuf_printf(b, "%s%s ", names->precision, precision_name(to->choice.precision));
     if (from->seq_len != to->seq_len) strbuf_printf(b, "%s%lld ", names->seq_len, (long long)to->seq_len);
     if (from->manual && plan_is_open(to)) strbuf_add(b, "--set memory.strategy=auto ");
-    else if (from->recompute.kind != to->recompute.kind)
-        strbuf_printf(b, "--set memory.recompute=%s ", recompute_name(to->recompute.kind));
+    else if (from->choice.recompute.kind != to->choice.recompute.kind)
+        strbuf_printf(b, "--set memory.recompute=%s ", recompute_name(to->choice.recompute.kind));
     if (from->logits_chunk_bytes != to->logits_chunk_bytes)
         strbuf_printf(b, "%s%lldM ", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
-    if (from->micro_batch != to->micro_batch) strbuf_printf(b, "%s%lld ", names->batch, (long long)to->micro_batch);
-    if (from->micro_batch != to->micro_batch && !from->no_training)
-        strbuf_printf(b, "--set train.accumulation=%lld ", (long long)to->accumulation);
+    if (from->choice.micro_batch != to->choice.micro_batch)
+        strbuf_printf(b, "%s%lld ", names->batch, (long long)to->choice.micro_batch);
+    if (from->choice.micro_batch != to->choice.micro_batch && !from->no_training)
+        strbuf_printf(b, "--set train.accumulation=%lld ", (long long)to->choice.accumulation);
     strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
 /* Stochastic rounding is a way to train. */
 static bool allowed(const plan_request *r, precision q) {
-    return q != r->precision && !(r->no_training && q == PRECISION_BF16_SR);
+    return q != r->choice.precision && !(r->no_training && q == PRECISION_BF16_SR);
 }
 
 /* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
@@ -73,17 +75,17 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     uint64_t planned = 0;
     plan_request t = *r, chosen = *r;
     if (r->manual) chosen.open = r->left_open; /* memory.strategy=auto */
-    if (!r->manual || r->left_open_recompute) chosen.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    if (!r->manual || r->left_open_recompute) chosen.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
     const plan_request *bases[] = {r, &chosen}; /* as asked first: nothing is changed that need not be */
     /* Nothing is kept for a backward where there is none. */
-    bool is_chosen = !r->manual && r->recompute.kind == RECOMPUTE_AUTO;
+    bool is_chosen = !r->manual && r->choice.recompute.kind == RECOMPUTE_AUTO;
     size_t n_bases = is_chosen || r->no_training ? 1 : 2;
     t.logits_chunk_bytes = SMALL_CHUNK;
     if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) goto found;
     for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {
         t = *r;
-        t.recompute = (recompute_policy){.kind = k};
-        if (k != r->recompute.kind && plan_variant_fits(&t, &planned)) goto found;
+        t.choice.recompute = (recompute_policy){.kind = k};
+        if (k != r->choice.recompute.kind && plan_variant_fits(&t, &planned)) goto found;
     }
     t = chosen;
     if (r->manual && plan_variant_fits(&t, &planned)) goto found;
@@ -94,13 +96,13 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     for (size_t i = 0; i < ARRAY_LENGTH(order); i++)
         for (size_t k = 0; k < n_bases && allowed(r, order[i]); k++) {
             t = *bases[k];
-            t.precision = order[i];
+            t.choice.precision = order[i];
             if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
         }
     t = *bases[n_bases - 1]; /* the cheapest of everything above, with shorter rows */
-    t.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
-    t.accumulation *= t.micro_batch;
-    t.micro_batch = 1;
+    t.choice.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
+    t.choice.accumulation *= t.choice.micro_batch;
+    t.choice.micro_batch = 1;
     while (t.seq_len > 16) {
         t.seq_len /= 2;
         if (plan_variant_fits(&t, &planned)) goto found;
@@ -118,7 +120,7 @@ static bool advise_nvme(const plan_request *r, strbuf *b) {
     plan_request t = *r;
     t.may_nvme = true;
     if (r->manual) t.open = r->left_open, t.manual = false;
-    if (r->manual && r->left_open_recompute) t.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    if (r->manual && r->left_open_recompute) t.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
     if (r->may_nvme || !plan_is_open(&t) || !plan_variant_fits(&t, &planned)) return false;
     strbuf_printf(b, "Name a directory on a fast drive with memory.nvme_path%s, or use",
                   r->manual ? " and set memory.strategy=auto" : "");
@@ -131,10 +133,10 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
     bool alone = mesh_world(&r->mesh) == 1 && r->place.n_devices <= 1;
-    if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->offload) ||
+    if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->choice.offload) ||
         r->host_limit == 0)
         return false;
-    uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->states)];
+    uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->choice.states)];
     uint64_t least = model_param_count(&r->model) * per_parameter, all = r->device_limit + r->host_limit;
     if (r->together_limit) all = MIN(all, r->together_limit);
     if (least <= all) return false;
@@ -160,9 +162,9 @@ static const char *find_fewer_bytes(const plan_request *r) {
     uint64_t planned;
     for (size_t i = 0; i < ARRAY_LENGTH(fewer_bytes); i++) {
         plan_request t = *r;
-        if (fewer_bytes[i].sr) t.precision = PRECISION_BF16_SR;
-        if (fewer_bytes[i].int8) t.states = STATES_INT8;
-        bool is_new = t.precision != r->precision || t.states != r->states;
+        if (fewer_bytes[i].sr) t.choice.precision = PRECISION_BF16_SR;
+        if (fewer_bytes[i].int8) t.choice.states = STATES_INT8;
+        bool is_new = t.choice.precision != r->choice.precision || t.choice.states != r->choice.states;
         bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states are not */
         bool possible = is_new && !(fewer_bytes[i].int8 && is_cut);
         if (possible && plan_variant_fits(&t, &planned)) return fewer_bytes[i].settings;
@@ -180,8 +182,7 @@ static uint64_t least_host(const plan *p) {
     return least;
 }
 
-static status host_is_too_small(const plan *p) {
-    const plan_request *r = &p->request;
+static status host_is_too_small(const plan *p, const plan_request *r) {
     const char *fewer = find_fewer_bytes(r);
     char a[32], b[32];
     strbuf advice;
@@ -203,11 +204,11 @@ static const char *limit_name(const plan_request *r, bool together) {
 }
 
 status plan_check_fit(const plan *p) {
-    const plan_request *r = &p->request;
+    const plan_request question = plan_question(p), *r = &question;
     char a[32], b[32];
     if (plan_fits(p)) return OK;
     bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
-    if (device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit) return host_is_too_small(p);
+    if (device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit) return host_is_too_small(p, r);
     strbuf names, change;
     strbuf_init(&names);
     strbuf_init(&change);

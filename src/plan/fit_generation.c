@@ -22,7 +22,8 @@ static bool fewer_sequences(plan_request *r, uint64_t *planned) {
 
 static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
     char buf[32];
-    if (from->precision != to->precision) strbuf_printf(b, "--precision %s ", precision_name(to->precision));
+    if (from->choice.precision != to->choice.precision)
+        strbuf_printf(b, "--precision %s ", precision_name(to->choice.precision));
     if (from->generation.slots != to->generation.slots)
         strbuf_printf(b, "--batch %lld ", (long long)to->generation.slots);
     if (from->generation.context != to->generation.context)
@@ -35,7 +36,7 @@ bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least)
     for (int64_t context = r->generation.context; context >= 16; context /= 2)
         for (int half = 0; half < 2; half++) {
             t = *r;
-            if (half) t.precision = PRECISION_BF16;
+            if (half) t.choice.precision = PRECISION_BF16;
             cut_sequences(&t, r->generation.slots, context);
             if (!fewer_sequences(&t, least)) continue;
             describe(out, r, &t, *least);

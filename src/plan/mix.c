@@ -14,22 +14,17 @@ static double share_of(uint64_t limit, double light, double heavy) {
     return heavy < light ? (light - (double)limit) / (light - heavy) : 1;
 }
 
-/* The same way but for the rung, how far copies run ahead, and in how many layers states stay. */
-static bool same_homes(const plan_candidate *a, const plan_candidate *b) {
-    return a->precision == b->precision && a->micro_batch == b->micro_batch && a->zero == b->zero &&
-           a->sequence == b->sequence && a->chunk_tokens == b->chunk_tokens &&
-           a->offload.keep_layers == b->offload.keep_layers && offload_same_homes(&a->offload, &b->offload);
-}
+static bool is_rung(const plan_candidate *c) { return c->choice.recompute.kind <= RECOMPUTE_FULL; }
 
-static bool is_rung(const plan_candidate *c) { return c->recompute.kind <= RECOMPUTE_FULL; }
-
-/* The way with this rung, and the rest as was asked; NULL: not on the list. */
-static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const plan_candidate *like,
-                                       const offload_options *asked, recompute_kind rung) {
+/* `like` with this rung, and with copies that run as far ahead and states that stay as was asked; NULL: not on the list. */
+static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const step_choice *like,
+                                       const step_choice *asked, recompute_kind rung) {
+    step_choice wanted = *like;
+    wanted.prefetch = asked->prefetch;
+    wanted.keep_states = asked->keep_states;
     for (size_t i = 0; i < n; i++) {
-        const plan_candidate *c = &list[i];
-        bool is_asked = c->offload.prefetch == asked->prefetch && c->offload.keep_states == asked->keep_states;
-        if (c->recompute.kind == rung && is_asked && same_homes(c, like)) return c;
+        const step_choice *c = &list[i].choice;
+        if (c->recompute.kind == rung && step_choice_equal(c, &wanted, CHOICE_RECOMPUTE)) return &list[i];
     }
     return NULL;
 }
@@ -51,10 +46,10 @@ static bool mixture(const plan_request *r, const plan_candidate *heavy, const pl
     if (n_heavy < 1 || n_heavy >= L) return false;
     *out = *heavy;
     out->step_s -= (heavy_near->step_s - light_near->step_s) * (L - n_heavy) / L;
-    out->recompute = (recompute_policy){.kind = RECOMPUTE_MIX,
-                                        .heavy = heavy->recompute.kind,
-                                        .light = light_near->recompute.kind,
-                                        .n_heavy = (int64_t)n_heavy};
+    out->choice.recompute = (recompute_policy){.kind = RECOMPUTE_MIX,
+                                               .heavy = heavy->choice.recompute.kind,
+                                               .light = light_near->choice.recompute.kind,
+                                               .n_heavy = (int64_t)n_heavy};
     return true;
 }
 
@@ -77,9 +72,9 @@ size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, pla
     for (size_t i = 0; i < n; i++) {
         const plan_candidate *heavy = &list[i];
         if (!heavy->fits || !is_rung(heavy)) continue;
-        const plan_candidate *heavy_near = with_rung(list, n, heavy, &r->offload, heavy->recompute.kind);
-        for (recompute_kind k = RECOMPUTE_NONE; k < heavy->recompute.kind && heavy_near; k++) {
-            const plan_candidate *light = with_rung(list, n, heavy, &r->offload, k);
+        const plan_candidate *heavy_near = with_rung(list, n, &heavy->choice, &r->choice, heavy->choice.recompute.kind);
+        for (recompute_kind k = RECOMPUTE_NONE; k < heavy->choice.recompute.kind && heavy_near; k++) {
+            const plan_candidate *light = with_rung(list, n, &heavy->choice, &r->choice, k);
             plan_candidate c;
             if (light && mixture(r, heavy, heavy_near, light, &c) && c.step_s < DOUBT * list[0].step_s)
                 n_best = insert(best, n_best, &c);
@@ -92,13 +87,13 @@ size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, pla
 
 /* Of a list on which nothing is kept yet. */
 static bool same_but_prefetch(const plan_candidate *a, const plan_candidate *b) {
-    return a->recompute.kind == b->recompute.kind && same_homes(a, b);
+    return step_choice_equal(&a->choice, &b->choice, CHOICE_PREFETCH | CHOICE_KEEP_STATES);
 }
 
 /* The way with all states on the device; NULL: not on the list. */
 static const plan_candidate *with_states(const plan_candidate *list, size_t n, const plan_candidate *like) {
     plan_candidate there = *like;
-    there.offload.states = TIER_DEVICE;
+    there.choice.offload.states = TIER_DEVICE;
     for (size_t i = 0; i < n; i++)
         if (same_but_prefetch(&list[i], &there)) return &list[i];
     return NULL;
@@ -121,10 +116,10 @@ static bool kept(const plan_request *r, const plan_candidate *away, const plan_c
     double room = (double)r->device_limit - (double)away->planned[TIER_DEVICE];
     if (layer <= 0 || room < layer) return false;
     double n = fmin(floor(room / layer), (double)r->model.n_layers);
-    double host = (double)away->planned[TIER_HOST] - (away->offload.states == TIER_HOST ? n * layer : 0);
+    double host = (double)away->planned[TIER_HOST] - (away->choice.offload.states == TIER_HOST ? n * layer : 0);
     if (r->host_limit && host > (double)r->host_limit) return false;
     *out = *away;
-    out->offload.keep_states = (int64_t)n;
+    out->choice.keep_states = (int64_t)n;
     out->step_s -= (away->step_s - there->step_s) * share * n;
     return true;
 }
@@ -136,7 +131,7 @@ size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, pl
         bool seen = false; /* with copies that run otherwise ahead, and faster */
         for (size_t k = 0; k < i && !seen; k++) seen = same_but_prefetch(&list[k], away);
         /* An update on the device would bring gradients back that live on the host. */
-        if (seen || away->offload.states == TIER_DEVICE || away->offload.grads != TIER_DEVICE) continue;
+        if (seen || away->choice.offload.states == TIER_DEVICE || away->choice.offload.grads != TIER_DEVICE) continue;
         const plan_candidate *there = with_states(list, n, away);
         plan_candidate c;
         if (!there || there->fits || !kept(r, away, there, &c)) continue;

@@ -62,15 +62,15 @@ static void count_work(plan *p) {
 
 /* Of parameters and states, as much as this rank writes to a checkpoint. */
 static uint64_t state_bytes(const plan *p) {
-    const pass_context *c = &p->passes;
-    const value_id *states[] = {c->masters, c->moments, c->variances, c->moment_scales, c->variance_scales};
+    const step_interface *s = &p->step;
+    const value_id *states[] = {s->masters, s->moments, s->variances, s->moment_scales, s->variance_scales};
     uint64_t n = 0;
     for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share share = shard_saved(c, i);
+        param_share share = shard_saved(s, &p->model, &p->request.mesh, i);
         if (share.n == 0) continue;
-        n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.precision));
+        n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.choice.precision));
         for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
-            int64_t per = states[k] == c->moment_scales || states[k] == c->variance_scales ? STATE_BLOCK : 1;
+            int64_t per = states[k] == s->moment_scales || states[k] == s->variance_scales ? STATE_BLOCK : 1;
             if (states[k][i])
                 n += (uint64_t)((share.n + per - 1) / per) * dtype_bytes(p->program.values[states[k][i]].type);
         }
@@ -80,11 +80,11 @@ static uint64_t state_bytes(const plan *p) {
 
 uint64_t plan_checkpoint_bytes(const plan *p) {
     const plan_request *r = &p->request;
-    state_format f = state_format_of(r->precision, r->states);
+    state_format f = state_format_of(r->choice.precision, r->choice.states);
     dtype state = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
     uint64_t n = model_param_count(&r->model), scales = f == STATES_INT8 ? n / STATE_BLOCK : 0;
-    size_t per_param = dtype_bytes(precision_compute(r->precision)) + 2 * dtype_bytes(state);
-    if (precision_master(r->precision)) per_param += dtype_bytes(DTYPE_F32);
+    size_t per_param = dtype_bytes(precision_compute(r->choice.precision)) + 2 * dtype_bytes(state);
+    if (precision_master(r->choice.precision)) per_param += dtype_bytes(DTYPE_F32);
     return n * per_param + 2 * scales * dtype_bytes(DTYPE_F32);
 }
 
@@ -102,36 +102,27 @@ static int64_t logits_chunk(const plan_request *r) {
 
 /* Micro-batches that were not compiled have inputs all the same: they wait on the device from the start of the step. */
 static void add_inputs_left_out(plan *p) {
-    const micro_inputs *one = &p->passes.inputs[0];
+    const micro_inputs *one = &p->step.inputs[0];
     const value_id inputs[] = {one->tokens, one->targets, one->doc, one->doc_all, one->weights, one->scalars};
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
-    n *= (uint64_t)(p->request.accumulation - plan_built_micros(&p->request));
+    n *= (uint64_t)(p->request.choice.accumulation - plan_built_micros(&p->request));
     p->planned[TIER_DEVICE] += n;
     p->by_role[ROLE_INPUT] += n;
 }
 
-status plan_compile(plan *p, const plan_request *r) {
-    status rc;
-    if (r->offload.bucket_bytes == 0) { /* here, so that a part of a model is cut as the whole is */
-        plan_request q = *r;
-        q.offload.bucket_bytes = offload_bucket(model_param_count(&r->model));
-        return plan_compile(p, &q);
-    }
-    if (plan_is_open(r)) return plan_search(p, r);
+/* The model and the passes over it. */
+static status build_program(plan *p) {
+    const plan_request *r = &p->request;
     if (r->attention == ATTENTION_RING && mesh_size(&r->mesh, AXIS_SEQUENCE) > 1 && !r->target.has_ring)
         return ERR(ERR_INPUT,
                    "parallel.attention: found ring, expected heads on %s, which has no kernels for a ring; set "
                    "run.device to cpu, or parallel.attention=heads",
                    r->target.name);
-    *p = (plan){.request = *r};
-    p->request.logits_chunk_bytes = logits_chunk(r);
-    p->attention = plan_attention(r);
-    program_init(&p->program);
-    model_build_options o = {.batch = r->micro_batch,
+    model_build_options o = {.batch = r->choice.micro_batch,
                              .seq_len = r->seq_len,
-                             .compute = precision_compute(r->precision),
+                             .compute = precision_compute(r->choice.precision),
                              .with_eval = r->with_eval,
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
@@ -140,23 +131,31 @@ status plan_compile(plan *p, const plan_request *r) {
                              .may_ring = r->target.has_ring,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
-                             .logits_chunk_bytes = p->request.logits_chunk_bytes};
-    TRY_GOTO(rc, model_build(&p->model, &p->program, &r->model, &o), fail);
-    p->passes = (pass_context){.target = &p->request.target,
-                               .model = &p->model,
-                               .precision = r->precision,
-                               .states = r->states,
-                               .accumulation = plan_built_micros(r),
-                               .optimizer = r->optimizer,
-                               .recompute = r->recompute,
-                               .offload = r->offload,
-                               .chunk_tokens = r->chunk_tokens,
-                               .place = r->place,
-                               .mesh = r->mesh,
-                               .shard = r->shard,
-                               .overlap_update = r->overlap_update,
-                               .verify = r->verify};
-    TRY_GOTO(rc, pass_run(&p->program, &p->passes), fail);
+                             .logits_chunk_bytes = r->logits_chunk_bytes};
+    TRY(model_build(&p->model, &p->program, &r->model, &o));
+    const pass_options options = {.target = &r->target,
+                                  .model = &p->model,
+                                  .choice = r->choice,
+                                  .n_micros = plan_built_micros(r),
+                                  .optimizer = r->optimizer,
+                                  .place = r->place,
+                                  .mesh = r->mesh,
+                                  .verify = r->verify};
+    return pass_run(&p->program, &options, &p->step);
+}
+
+status plan_build(plan *p, const plan_request *asked) {
+    ASSERT(!plan_is_open(asked));
+    *p = (plan){.request = plan_settled(asked), .asked = asked->choice};
+    plan_request *r = &p->request;
+    p->attention = plan_attention(r);
+    r->logits_chunk_bytes = logits_chunk(r);
+    program_init(&p->program);
+    status rc = build_program(p);
+    if (rc != OK) {
+        plan_close(p);
+        return rc;
+    }
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
@@ -164,11 +163,8 @@ status plan_compile(plan *p, const plan_request *r) {
     p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
     add_inputs_left_out(p);
     p->planned[TIER_HOST] +=
-        r->host_bytes + (uint64_t)r->micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
+        r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
     return OK;
-fail:
-    plan_close(p);
-    return rc;
 }
 
 void plan_close(plan *p) {
@@ -179,11 +175,8 @@ void plan_close(plan *p) {
     *p = (plan){0};
 }
 
-/* The passes look into the plan they belong to. */
 void plan_move(plan *to, plan *from) {
     *to = *from;
-    to->passes.target = &to->request.target;
-    to->passes.model = &to->model;
     *from = (plan){0};
 }
 
@@ -209,10 +202,8 @@ double plan_volume(const plan *p) {
     return n / n_params;
 }
 
-bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
-
 int64_t plan_tokens_per_step(const plan *p) {
     if (plan_generates(&p->request)) return p->request.generation.slots;
-    return p->request.micro_batch * p->request.accumulation * p->request.seq_len *
+    return p->request.choice.micro_batch * p->request.choice.accumulation * p->request.seq_len *
            mesh_size(&p->request.mesh, AXIS_DATA);
 }

@@ -1,11 +1,12 @@
 #pragma once
 /* plan.h - from a request to a compiled program and its memory, without touching a device.
  *
- * plan_compile is the one road from settings to a runnable program: `ralo plan` prints what it returns and `ralo train`
- * runs it, so what is printed is what runs.
+ * plan_build compiles a request in which nothing is open; plan_choose searches what is open and builds the best. This is the
+ * one road from settings to a runnable program: `ralo plan` prints what it returns and `ralo train` runs it, so what is
+ * printed is what runs.
  *
  *     plan p;
- *     TRY(plan_compile(&p, &request));
+ *     TRY(plan_choose(&p, &request));
  *     plan_print(&p, stderr);
  *     TRY(plan_check_fit(&p));      // ERR_FIT with the largest contributors and the smallest change that fits
  *     plan_close(&p);
@@ -39,13 +40,9 @@ typedef struct attention_choice {
 
 typedef struct plan_request {
     model_config model;
-    int64_t micro_batch, accumulation, seq_len;
-    precision precision;
-    state_format states;
+    int64_t seq_len;
+    step_choice choice; /* how the step is held, as far as it is not open */
     optimizer_options optimizer;
-    recompute_policy recompute;
-    offload_options offload;
-    int64_t chunk_tokens; /* that the MLP of a block takes at a time, as chunk_rows gives it; 0: all */
     plan_open open;
     bool manual; /* memory.strategy: nothing is open, but with auto this would be ... */
     plan_open left_open;
@@ -58,11 +55,9 @@ typedef struct plan_request {
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     int64_t step_rows;  /* of a step of all ranks, for tables of other meshes; 0: each rank has its own, as above */
     attention_way attention;
-    shard_options shard;
-    overlap_wish overlap_update;
     bool with_eval, token_weights, verify;
     bool no_training;            /* evaluation only: parameters and one forward */
-    generation_shape generation; /* slots > 0: generation, and micro_batch to token_weights say nothing */
+    generation_shape generation; /* slots > 0: generation, and what is about training says nothing */
     int64_t logits_chunk_bytes;  /* most logits alive at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
@@ -76,14 +71,9 @@ typedef struct plan_request {
 } plan_request;
 bool plan_generates(const plan_request *r);
 
-/* One way to run the step. */
+/* One way to run the step, and its numbers. */
 typedef struct plan_candidate {
-    precision precision;
-    int64_t micro_batch, accumulation;
-    int zero, sequence; /* stage; ranks that share a row */
-    recompute_policy recompute;
-    offload_options offload;
-    int64_t chunk_tokens;
+    step_choice choice;
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT];
     double step_s;     /* predicted; NAN without hardware */
@@ -95,11 +85,12 @@ typedef struct plan_candidate {
 } plan_candidate;
 
 typedef struct plan {
-    plan_request request; /* as asked, but for precision, batch, mesh and stage of ZeRO, which are those chosen */
+    plan_request request; /* as asked, but for its choice and mesh, which are those that were taken */
+    step_choice asked;    /* the choice of the request; the same where nothing was open */
     attention_choice attention;
     program program;
     model model;
-    pass_context passes;
+    step_interface step; /* what the program is told and leaves, by parameter */
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT]; /* bytes of each role alive at the device peak */
     uint64_t gap_bytes;           /* planned minus the sum of by_role: alignment and holes */
@@ -115,7 +106,7 @@ typedef struct plan {
     size_t n_candidates;        /* 0: nothing was open */
 } plan;
 
-status plan_compile(plan *p, const plan_request *r); /* p holds nothing after a failure */
+status plan_build(plan *p, const plan_request *r); /* nothing may be open; p holds nothing after a failure */
 void plan_close(plan *p);
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
 /* Of a checkpoint, of all ranks together and without its files' headers. With states of 8 bits a little less than that: what is
@@ -143,12 +134,20 @@ uint64_t plan_joint_bytes(const plan *p); /* bytes of all devices and the host *
 bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]);
 plan_limits plan_limits_of(const plan_request *r);
 
-/* ---- strategy.c: the fastest way that fits ---------------------------------------------------------------------- */
+/* ---- request.c: what is open -------------------------------------------------------------------------------------- */
 
 bool plan_is_open(const plan_request *r);
+plan_request plan_request_of(const plan_request *r, const step_choice *c); /* with this choice and nothing open */
+/* What was asked of a plan's memory, for the step that it has: a request to plan once more, with the same things open. */
+plan_request plan_question(const plan *p);
+
+/* ---- strategy.c: the fastest way that fits ---------------------------------------------------------------------- */
+
+/* The plan of a request that may leave something open: of the ways that fit the fastest, or where none does the smallest. p
+ * holds nothing after a failure. */
+status plan_choose(plan *p, const plan_request *r);
 plan_candidate plan_chosen(const plan *p); /* the way that a plan takes, without numbers */
-/* The request for one way, with nothing open; and what it was asked for put back, where the passes know what it became. */
-plan_request plan_request_of(const plan_request *r, const plan_candidate *c);
+/* p was built for one way of this request: for reports, what was open and what was asked. */
 void plan_remember(plan *p, const plan_request *asked);
 
 /* ---- strategy_report.c ---------------------------------------------------------------------------------------------- */

@@ -12,9 +12,9 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
 static void print_recompute(const plan *p, FILE *out) {
     strbuf policy;
     strbuf_init(&policy);
-    recompute_write(&p->passes.recompute, &policy);
+    recompute_write(&p->request.choice.recompute, &policy);
     fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
-            p->request.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
+            p->asked.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
     strbuf_fini(&policy);
 }
 
@@ -62,11 +62,11 @@ static void print_generation(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32], b[32];
     fprintf(out, "generate  %lld sequences of at most %lld tokens, %s, prompts by %lld tokens, %s FLOP per full step\n",
-            (long long)g->slots, (long long)g->context, precision_name(p->request.precision),
+            (long long)g->slots, (long long)g->context, precision_name(p->request.choice.precision),
             (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
     fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
-            str_format_bytes(
-                b, generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.precision))));
+            str_format_bytes(b, generation_page_bytes(&p->request.model, g->page_size,
+                                                      precision_compute(p->request.choice.precision))));
 }
 
 static void print_ranks(const plan *p, FILE *out) {
@@ -74,7 +74,7 @@ static void print_ranks(const plan *p, FILE *out) {
     char a[32];
     double volume = plan_volume(p);
     fprintf(out, "ranks     %d, this is rank %d; zero %d; each sends %s per step", mesh_world(&r->mesh),
-            mesh_rank(&r->mesh), r->shard.zero, str_format_bytes(a, (uint64_t)p->sent_per_step));
+            mesh_rank(&r->mesh), r->choice.shard.zero, str_format_bytes(a, (uint64_t)p->sent_per_step));
     if (volume > 0) fprintf(out, ", %.3g times the parameters", volume);
     fputs("\n", out);
 }
@@ -92,18 +92,18 @@ void plan_print(const plan *p, FILE *out) {
     if (plan_generates(r)) print_generation(p, out);
     else
         fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-                (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation,
-                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->precision),
+                (long long)r->choice.micro_batch, (long long)r->seq_len, (long long)r->choice.accumulation,
+                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->choice.precision),
                 str_format_count(b, p->flops_per_step));
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
-    if (p->passes.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
-    if (p->passes.chunk_tokens)
-        fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->passes.chunk_tokens);
-    if (p->passes.turn_scalars) fputs("update    beside the next step's first micro-batch\n", out);
+    if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
+    if (p->request.choice.chunk_tokens)
+        fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->request.choice.chunk_tokens);
+    if (p->step.turn_scalars) fputs("update    beside the next step's first micro-batch\n", out);
     plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
@@ -166,15 +166,10 @@ json_t *plan_memory_json(const plan *p) {
     return memory;
 }
 
-json_t *plan_homes_json(const offload_options *o) {
-    return json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads), "states",
-                     tier_name(o->states), "activations", tier_name(o->activations));
-}
-
 json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
-    json_object_set_new(s, "precision", json_string(precision_name(r->precision)));
+    step_choice_json(&r->choice, CHOICE_PRECISION, s);
     if (plan_generates(r)) {
         const generation_shape *g = &r->generation;
         json_object_set_new(s, "sequences", json_integer(g->slots));
@@ -185,29 +180,19 @@ json_t *plan_strategy_json(const plan *p) {
         json_object_set_new(s, "threads", json_integer(r->target.n_threads));
         return s;
     }
-    json_object_set_new(s, "states", json_string(state_format_name(state_format_of(r->precision, r->states))));
-    json_object_set_new(s, "micro_batch", json_integer(r->micro_batch));
-    json_object_set_new(s, "accumulation", json_integer(r->accumulation));
+    step_choice_json(&r->choice, CHOICE_STATES | CHOICE_MICRO_BATCH | CHOICE_ACCUMULATION, s);
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));
     json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
-    strbuf policy;
-    strbuf_init(&policy);
-    recompute_write(&p->passes.recompute, &policy);
-    json_object_set_new(s, "recompute", json_string(policy.text));
-    strbuf_fini(&policy);
-    const offload_options *o = &p->passes.offload;
-    json_object_set_new(s, "offload", plan_homes_json(o));
-    json_object_set_new(s, "keep_layers", json_integer(o->keep_layers));
-    json_object_set_new(s, "keep_states", json_integer(o->keep_states));
-    json_object_set_new(s, "chunk_tokens", json_integer(p->passes.chunk_tokens));
-    json_object_set_new(s, "prefetch", json_integer(o->prefetch));
-    json_object_set_new(s, "overlap_update", json_boolean(p->passes.turn_scalars));
+    step_choice_json(&r->choice, CHOICE_RECOMPUTE | CHOICE_OFFLOAD | CHOICE_KEEP_LAYERS | CHOICE_KEEP_STATES, s);
+    step_choice_json(&r->choice, CHOICE_CHUNK_TOKENS, s); /* prefetch stands behind it here */
+    step_choice_json(&r->choice, CHOICE_PREFETCH, s);
+    json_object_set_new(s, "overlap_update", json_boolean(p->step.turn_scalars));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     if (mesh_world(&r->mesh) > 1) {
         json_object_set_new(s, "data_ranks", json_integer(mesh_size(&r->mesh, AXIS_DATA)));
-        json_object_set_new(s, "zero", json_integer(r->shard.zero));
+        step_choice_json(&r->choice, CHOICE_SHARD, s);
         json_object_set_new(s, "tensor", json_integer(mesh_size(&r->mesh, AXIS_TENSOR)));
-        json_object_set_new(s, "sequence", json_integer(mesh_size(&r->mesh, AXIS_SEQUENCE)));
+        step_choice_json(&r->choice, CHOICE_SEQUENCE, s);
     }
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1)
         json_object_set_new(s, "attention", json_string(p->attention.way == ATTENTION_RING ? "ring" : "heads"));
@@ -227,12 +212,12 @@ void plan_note(const plan *p, strbuf *out) {
                       "memory.device is %s, and this machine has %s for device and host together on each rank: planned "
                       "for that",
                       str_format_bytes(a, r->device_asked), str_format_bytes(b, r->together_limit));
-    if (!precision_fp8(r->precision) || r->target.discrete) return;
+    if (!precision_fp8(r->choice.precision) || r->target.discrete) return;
     strbuf_printf(
         out,
         "%sprecision %s on a CPU is emulated: numbers are rounded to 8 bits and multiplied in 16, with the same "
         "rounding and more work; bf16 is faster here",
-        out->length > 0 ? "; " : "", precision_name(r->precision));
+        out->length > 0 ? "; " : "", precision_name(r->choice.precision));
 }
 
 static json_t *notes_json(const plan *p) {

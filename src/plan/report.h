@@ -2,7 +2,6 @@
 /* report.h - private to plan: parts of what a plan says that other files write. */
 #include "plan/plan.h"
 
-json_t *plan_homes_json(const offload_options *o);                         /* where each kind of value lives, by name */
 json_t *plan_candidates_json(const plan *p);                               /* "candidates": [...] */
 json_t *plan_rungs_json(const plan *p, const plan_rung rungs[PLAN_RUNGS]); /* "recompute": [...] */
 void plan_print_attention(const plan *p, FILE *out);                       /* a line */

@@ -5,7 +5,7 @@
 static const recompute_kind rungs[PLAN_RUNGS] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
 
 static plan_rung rung_of(const plan *p) {
-    return (plan_rung){.kind = p->passes.recompute.kind,
+    return (plan_rung){.kind = p->request.choice.recompute.kind,
                        .activations = p->by_role[ROLE_ACTIVATION],
                        .device = p->planned[TIER_DEVICE],
                        .more_flops = p->flops_again / p->flops_per_step,
@@ -14,16 +14,14 @@ static plan_rung rung_of(const plan *p) {
 
 status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
     for (size_t i = 0; i < PLAN_RUNGS; i++) {
-        if (of->passes.recompute.kind == rungs[i]) {
+        if (of->request.choice.recompute.kind == rungs[i]) {
             out[i] = rung_of(of);
             continue;
         }
         plan_request r = of->request;
         plan_candidate c;
         r.open = (plan_open){0};
-        r.offload = of->passes.offload;
-        r.chunk_tokens = of->passes.chunk_tokens;
-        r.recompute = (recompute_policy){.kind = rungs[i]};
+        r.choice.recompute = (recompute_policy){.kind = rungs[i]};
         TRY(plan_weigh(&r, &c));
         out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};
     }
@@ -35,14 +33,14 @@ static size_t rows_of(const plan *p, const plan_rung list[PLAN_RUNGS], plan_rung
     memcpy(out, list, PLAN_RUNGS * sizeof *list);
     out[PLAN_RUNGS] = rung_of(p);
     for (size_t i = 0; i < PLAN_RUNGS; i++)
-        if (list[i].kind == p->passes.recompute.kind) return PLAN_RUNGS;
+        if (list[i].kind == p->request.choice.recompute.kind) return PLAN_RUNGS;
     return PLAN_RUNGS + 1;
 }
 
 /* As it is set: with its argument, where this is the plan's own. */
 static const char *rung_name(const plan *p, const plan_rung *row, strbuf *memory) {
     memory->length = 0;
-    if (row->kind == p->passes.recompute.kind) recompute_write(&p->passes.recompute, memory);
+    if (row->kind == p->request.choice.recompute.kind) recompute_write(&p->request.choice.recompute, memory);
     else strbuf_add(memory, recompute_name(row->kind));
     return memory->text;
 }
@@ -57,7 +55,8 @@ void plan_print_rungs(const plan *p, const plan_rung list[PLAN_RUNGS], FILE *out
     for (size_t i = 0; i < n; i++)
         fprintf(out, "    %-22s %18s %13s %9.1f %%%s%s\n", rung_name(p, &rows[i], &name),
                 str_format_bytes(a, rows[i].activations), str_format_bytes(b, rows[i].device), 100 * rows[i].more_flops,
-                rows[i].fits ? "" : "  does not fit", rows[i].kind == p->passes.recompute.kind ? "  <- this plan" : "");
+                rows[i].fits ? "" : "  does not fit",
+                rows[i].kind == p->request.choice.recompute.kind ? "  <- this plan" : "");
     strbuf_fini(&name);
 }
 
@@ -68,11 +67,11 @@ json_t *plan_rungs_json(const plan *p, const plan_rung list[PLAN_RUNGS]) {
     strbuf name;
     strbuf_init(&name);
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(array,
-                              json_pack("{s:s, s:I, s:I, s:f, s:b, s:b}", "rung", rung_name(p, &rows[i], &name),
-                                        "activations", (json_int_t)rows[i].activations, "device",
-                                        (json_int_t)rows[i].device, "more_flops", rows[i].more_flops, "fits",
-                                        (int)rows[i].fits, "used", (int)(rows[i].kind == p->passes.recompute.kind)));
+        json_array_append_new(array, json_pack("{s:s, s:I, s:I, s:f, s:b, s:b}", "rung", rung_name(p, &rows[i], &name),
+                                               "activations", (json_int_t)rows[i].activations, "device",
+                                               (json_int_t)rows[i].device, "more_flops", rows[i].more_flops, "fits",
+                                               (int)rows[i].fits, "used",
+                                               (int)(rows[i].kind == p->request.choice.recompute.kind)));
     strbuf_fini(&name);
     return array;
 }

@@ -2,11 +2,19 @@
 /* search.h - private to plan: the ways to run a step that are tried, and what each of them needs. */
 #include "plan/plan.h"
 
+/* ---- request.c ---------------------------------------------------------------------------------------------------- */
+
+/* That have rows of their own, or share them: what one axis gives up the other has. */
+int plan_row_ranks(const plan_request *r);
+bool plan_ranks_open(const plan_request *r); /* what these ranks keep a part of, or how many share a row */
+/* With what follows from the rest filled in: slices by the size of the whole model, so that a part of it is cut as the whole
+ * is; and as many ranks that share a row as the choice says, or the choice as the mesh has them. */
+plan_request plan_settled(const plan_request *r);
+/* Where things live as asked, but for those that are open: these go where `wanted` has them. */
+offload_homes plan_homes(const plan_request *r, const offload_homes *wanted);
+
 /* ---- strategy.c ------------------------------------------------------------------------------------------------- */
 
-/* plan_compile of a request that leaves something open. passes.recompute and passes.offload are what was taken: of the
- * ways that fit the fastest, or where none does the smallest. */
-status plan_search(plan *p, const plan_request *r);
 plan_candidate plan_as_asked(const plan_request *r); /* the one way that a request names, without numbers */
 /* A candidate compiled, and its numbers. */
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out);

@@ -7,12 +7,14 @@
 
 static int n_stages(const plan_request *r) { return mesh_size(&r->mesh, AXIS_PIPELINE); }
 
-double plan_micro_runs(const plan *p) { return (double)p->request.accumulation / (double)p->passes.micros_per_run; }
+double plan_micro_runs(const plan *p) {
+    return (double)p->request.choice.accumulation / (double)p->step.micros_per_run;
+}
 
 static int n_chunks_of(const plan_request *r) { return n_stages(r) * MAX(r->virtual_stages, 1); }
 
 double plan_bubble(const plan_request *r) {
-    double behind = n_stages(r) - 1, turns = (double)(r->accumulation * MAX(r->virtual_stages, 1));
+    double behind = n_stages(r) - 1, turns = (double)(r->choice.accumulation * MAX(r->virtual_stages, 1));
     return behind / (turns + behind);
 }
 
@@ -26,8 +28,8 @@ double plan_waiting(const plan_request *r) {
 /* As many as are in flight at the first stage, and one; with several chunks a multiple of the stages. */
 int64_t plan_built_micros(const plan_request *r) {
     int S = n_stages(r);
-    if (S == 1 || !r->shorten) return r->accumulation;
-    return MIN(r->accumulation, (int64_t)(r->virtual_stages > 1 ? 2 * S : S + 1));
+    if (S == 1 || !r->shorten) return r->choice.accumulation;
+    return MIN(r->choice.accumulation, (int64_t)(r->virtual_stages > 1 ? 2 * S : S + 1));
 }
 
 /* "0-2 8-10": the layers of a stage, a run for each of its chunks. */
@@ -48,10 +50,10 @@ static void write_layers(const plan_request *r, int stage, strbuf *out) {
 /* Each stage chooses for itself when it is planned: what it takes where the choices of another do not fit. */
 static status choose_for_stage(const plan *of, int stage, plan_stage *s) {
     plan p;
-    plan_request r = of->request;
+    plan_request r = plan_question(of);
     r.mesh.index[AXIS_PIPELINE] = stage;
     r.compare = false;
-    TRY(plan_compile(&p, &r));
+    TRY(plan_choose(&p, &r));
     s->numbers = plan_chosen(&p);
     plan_numbers(&s->numbers, &p);
     s->by_itself = true;
@@ -60,12 +62,10 @@ static status choose_for_stage(const plan *of, int stage, plan_stage *s) {
 }
 
 status plan_stages(const plan *of, plan_stage **out) {
+    const plan_request question = plan_question(of);
     plan_request r = of->request;
     int n = n_stages(&r);
     r.open = (plan_open){0}; /* as this stage was planned */
-    r.recompute = of->passes.recompute;
-    r.offload = of->passes.offload;
-    r.chunk_tokens = of->passes.chunk_tokens;
     *out = mem_alloc((size_t)n * sizeof **out);
     status rc = OK;
     for (int i = 0; i < n && rc == OK; i++) {
@@ -73,7 +73,7 @@ status plan_stages(const plan *of, plan_stage **out) {
         r.mesh.index[AXIS_PIPELINE] = i;
         s->load = 1 / model_stages_slowest(&r.model, r.seq_len, n, n_chunks_of(&r), i);
         rc = plan_weigh(&r, &s->numbers);
-        if (rc == OK && !s->numbers.fits && plan_is_open(&of->request)) rc = choose_for_stage(of, i, s);
+        if (rc == OK && !s->numbers.fits && plan_is_open(&question)) rc = choose_for_stage(of, i, s);
     }
     if (rc == OK) return OK;
     free(*out);
@@ -89,8 +89,8 @@ void plan_print_pipeline(const plan *p, FILE *out) {
     fprintf(out,
             "pipeline  stage %d of %d, layers %s; %s, %lld micro-batches: stages wait %.1f %% of forward and backward",
             r->mesh.index[AXIS_PIPELINE], n_stages(r), layers.text, r->virtual_stages > 1 ? "interleaved 1F1B" : "1F1B",
-            (long long)r->accumulation, 100 * plan_bubble(r));
-    if (plan_built_micros(r) < r->accumulation)
+            (long long)r->choice.accumulation, 100 * plan_bubble(r));
+    if (plan_built_micros(r) < r->choice.accumulation)
         fprintf(out, "; planned from %lld of them, which the others repeat", (long long)plan_built_micros(r));
     fputc('\n', out);
     strbuf_fini(&layers);

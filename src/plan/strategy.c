@@ -23,33 +23,14 @@
 
 enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
 
-/* That have rows of their own, or share them: what one axis gives up the other has. */
-static int row_ranks(const plan_request *r) {
-    return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
-}
-
-/* Which ranks there are is not open in a pipeline: each stage plans for itself, and all must mean the same mesh. */
-static bool ranks_open(const plan_request *r) {
-    return (r->open.zero || r->open.sequence) && row_ranks(r) > 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
-}
-
-bool plan_is_open(const plan_request *r) {
-    const plan_open *o = &r->open;
-    return r->recompute.kind == RECOMPUTE_AUTO || o->params || o->grads || o->states || o->activations ||
-           o->keep_layers || o->chunk || o->precision || o->micro_batch || ranks_open(r);
-}
-
-/* ---- the candidates --------------------------------------------------------------------------------------------- */
+/* ---- the candidates ------------------------------------------------------------------------------------------------- */
 
 #define DEV TIER_DEVICE
 #define HOST TIER_HOST
 #define NVME TIER_NVME
-typedef struct homes {
-    tier params, grads, states, activations;
-} homes;
 
 /* From what costs little to what costs much, on most machines. */
-static const homes ladder[] = {
+static const offload_homes ladder[] = {
     {DEV, DEV, DEV, DEV},     {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},  {HOST, DEV, HOST, DEV},
     {HOST, HOST, HOST, DEV},  {DEV, DEV, DEV, HOST},    {DEV, DEV, HOST, HOST},  {DEV, HOST, HOST, HOST},
     {HOST, DEV, HOST, HOST},  {HOST, HOST, HOST, HOST}, {DEV, DEV, NVME, DEV},   {DEV, HOST, NVME, DEV},
@@ -77,31 +58,21 @@ static void append(search *s, const plan_candidate *c) {
 }
 
 static void add_candidate(search *s, plan_candidate c) {
-    for (size_t i = 0; i < s->n; i++) {
-        const plan_candidate *k = &s->list[i];
-        if (k->precision == c.precision && k->micro_batch == c.micro_batch && k->zero == c.zero &&
-            k->sequence == c.sequence && k->recompute.kind == c.recompute.kind &&
-            offload_same_homes(&k->offload, &c.offload))
-            return;
-    }
+    for (size_t i = 0; i < s->n; i++)
+        if (step_choice_equal(&s->list[i].choice, &c.choice, CHOICE_NONE)) return;
     c.step_s = NAN;
     c.order = s->n_tried++;
     append(s, &c);
 }
 
 /* c with these homes and the first n rungs of recompute, as far as they are open. */
-static void add_rungs(search *s, plan_candidate c, const homes *h, size_t n_rungs) {
+static void add_rungs(search *s, plan_candidate c, const offload_homes *h, size_t n_rungs) {
     const plan_request *r = s->r;
-    const plan_open *open = &r->open;
-    c.offload = r->offload;
-    if (open->params) c.offload.params = h->params;
-    if (open->grads) c.offload.grads = h->grads;
-    if (open->states) c.offload.states = h->states;
-    if (open->activations) c.offload.activations = h->activations;
-    if (offload_on_nvme(&c.offload) && !offload_on_nvme(&r->offload) && !r->may_nvme) return;
-    bool recompute = r->recompute.kind == RECOMPUTE_AUTO;
+    c.choice.offload = plan_homes(r, h);
+    if (offload_on_nvme(&c.choice.offload) && !offload_on_nvme(&r->choice.offload) && !r->may_nvme) return;
+    bool recompute = r->choice.recompute.kind == RECOMPUTE_AUTO;
     for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
-        c.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->recompute;
+        c.choice.recompute = recompute ? (recompute_policy){.kind = rungs[k]} : r->choice.recompute;
         add_candidate(s, c);
     }
 }
@@ -116,16 +87,17 @@ static void add_all_homes(search *s, plan_candidate c) {
     static const tier all[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
     enum { N = ARRAY_LENGTH(all) };
     for (size_t i = 0; i < N * N * N * N; i++) {
-        homes h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
+        offload_homes h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
         add_rungs(s, c, &h, ARRAY_LENGTH(rungs));
     }
 }
 
 /* Nothing moved and nothing computed again, beyond what was asked for. */
 static void add_plain(search *s, plan_candidate c) {
-    bool open = s->r->open.zero && ranks_open(s->r) && row_ranks(s->r) > c.sequence;
+    bool open = s->r->open.zero && plan_ranks_open(s->r) && plan_row_ranks(s->r) > c.choice.sequence;
     for (int zero = 0; zero < (open ? ZERO_STAGES : 1); zero++) {
-        c.zero = open ? zero : s->r->shard.zero; /* one data rank has nobody to share with: any stage is the same */
+        /* One data rank has nobody to share with: any stage is the same. */
+        c.choice.shard.zero = open ? zero : s->r->choice.shard.zero;
         add_homes(s, c, 1, 1);
     }
 }
@@ -133,12 +105,12 @@ static void add_plain(search *s, plan_candidate c) {
 /* The largest micro-batch first: fewer, larger products. Neither factor goes beyond what its setting may say; where that
  * leaves no way to cut the rows, they are tried as they are. */
 static void add_batches(search *s, plan_candidate c) {
-    int64_t rows = c.micro_batch * c.accumulation;
+    int64_t rows = c.choice.micro_batch * c.choice.accumulation;
     int n = 0;
     for (int64_t times = 1; times <= MIN(rows, (int64_t)FACTOR_MAX) && n < BATCHES_MAX; times++) {
         if (rows % times || rows / times > FACTOR_MAX) continue;
-        c.micro_batch = rows / times;
-        c.accumulation = times;
+        c.choice.micro_batch = rows / times;
+        c.choice.accumulation = times;
         add_plain(s, c);
         n++;
     }
@@ -148,13 +120,13 @@ static void add_batches(search *s, plan_candidate c) {
 /* All plain ways in which `sequence` ranks share a row. */
 static void list_plain(search *s, int sequence) {
     const plan_request *r = s->r;
-    int64_t micros = r->accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
+    int64_t micros = r->choice.accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
     if (micros % before) return; /* fewer than one micro-batch each */
     plan_candidate c = plan_as_asked(r);
-    c.accumulation = micros / before;
-    c.sequence = sequence;
+    c.choice.accumulation = micros / before;
+    c.choice.sequence = sequence;
     for (size_t i = 0; i < (r->open.precision ? ARRAY_LENGTH(precisions) : 1); i++) {
-        if (r->open.precision) c.precision = precisions[i];
+        if (r->open.precision) c.choice.precision = precisions[i];
         if (r->open.micro_batch) add_batches(s, c);
         else add_plain(s, c);
     }
@@ -162,43 +134,9 @@ static void list_plain(search *s, int sequence) {
 
 /* ---- what each needs -------------------------------------------------------------------------------------------- */
 
-plan_candidate plan_as_asked(const plan_request *r) {
-    return (plan_candidate){.precision = r->precision,
-                            .micro_batch = r->micro_batch,
-                            .accumulation = r->accumulation,
-                            .zero = r->shard.zero,
-                            .sequence = mesh_size(&r->mesh, AXIS_SEQUENCE),
-                            .recompute = r->recompute,
-                            .offload = r->offload,
-                            .chunk_tokens = r->chunk_tokens};
-}
+plan_candidate plan_as_asked(const plan_request *r) { return (plan_candidate){.choice = plan_settled(r).choice}; }
 
-plan_candidate plan_chosen(const plan *p) {
-    plan_candidate c = plan_as_asked(&p->request);
-    c.recompute = p->passes.recompute;
-    c.offload = p->passes.offload;
-    c.chunk_tokens = p->passes.chunk_tokens;
-    return c;
-}
-
-plan_request plan_request_of(const plan_request *r, const plan_candidate *c) {
-    plan_request q = *r;
-    q.open = (plan_open){0};
-    q.precision = c->precision;
-    q.micro_batch = c->micro_batch;
-    q.accumulation = c->accumulation;
-    q.recompute = c->recompute;
-    q.offload = c->offload;
-    q.chunk_tokens = c->chunk_tokens;
-    q.shard.zero = c->zero;
-    if (c->sequence != mesh_size(&r->mesh, AXIS_SEQUENCE)) {
-        int rank = mesh_rank(&r->mesh);
-        q.mesh.size[AXIS_DATA] = row_ranks(r) / c->sequence;
-        q.mesh.size[AXIS_SEQUENCE] = c->sequence;
-        mesh_seat(&q.mesh, rank);
-    }
-    return q;
-}
+plan_candidate plan_chosen(const plan *p) { return (plan_candidate){.choice = p->request.choice}; }
 
 void plan_numbers(plan_candidate *c, const plan *p) {
     memcpy(c->planned, p->planned, sizeof c->planned);
@@ -223,13 +161,13 @@ static bool limits_hold(const plan_request *r, const uint64_t planned[TIER_COUNT
 }
 
 static status estimate(const plan_request *r, plan_candidate *c) {
-    plan_request q = plan_request_of(r, c);
+    plan_request q = plan_request_of(r, &c->choice);
     plan few, more;
     int64_t layers = r->model.n_layers;
     q.model.n_layers = FEW_LAYERS;
-    TRY(plan_compile(&few, &q));
+    TRY(plan_build(&few, &q));
     q.model.n_layers = MORE_LAYERS;
-    status rc = plan_compile(&more, &q);
+    status rc = plan_build(&more, &q);
     if (rc == OK) {
         for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], layers);
         for (role k = 0; k < ROLE_COUNT; k++) c->by_role[k] = continue_bytes(few.by_role[k], more.by_role[k], layers);
@@ -245,8 +183,8 @@ static status estimate(const plan_request *r, plan_candidate *c) {
 }
 
 status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
-    plan_request q = plan_request_of(r, c);
-    TRY(plan_compile(out, &q));
+    plan_request q = plan_request_of(r, &c->choice);
+    TRY(plan_build(out, &q));
     plan_numbers(c, out);
     return OK;
 }
@@ -260,15 +198,15 @@ static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP &&
 
 /* ... nor are layers of which only the last or the first n keep something, or every n-th. */
 static bool is_line(const plan_candidate *c) {
-    const offload_options *o = &c->offload;
-    bool all_alike = o->keep_layers == 0 && (o->keep_states == 0 || o->states == TIER_DEVICE);
-    return all_alike && c->recompute.kind != RECOMPUTE_NESTED && c->recompute.kind != RECOMPUTE_MIX;
+    const step_choice *s = &c->choice;
+    bool all_alike = s->keep_layers == 0 && (s->keep_states == 0 || s->offload.states == TIER_DEVICE);
+    return all_alike && s->recompute.kind != RECOMPUTE_NESTED && s->recompute.kind != RECOMPUTE_MIX;
 }
 
 static bool is_long(const plan_request *r) {
     plan_request q = *r;
     q.shorten = true;
-    return plan_built_micros(&q) < r->accumulation;
+    return plan_built_micros(&q) < r->choice.accumulation;
 }
 
 /* The numbers of a candidate, as soon as they can be had. *whole: it was compiled as it would be taken, and *out is that plan;
@@ -300,9 +238,9 @@ status plan_weigh(const plan_request *r, plan_candidate *out) {
 /* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
 static int machinery(const plan_candidate *c) {
     enum { PREFETCH_END = 64 }; /* beyond what memory.prefetch takes */
-    const offload_options *o = &c->offload;
+    const offload_homes *o = &c->choice.offload;
     int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
-    return (moved * RECOMPUTE_COUNT + (int)c->recompute.kind) * PREFETCH_END + o->prefetch;
+    return (moved * RECOMPUTE_COUNT + (int)c->choice.recompute.kind) * PREFETCH_END + c->choice.prefetch;
 }
 
 /* An update on the host may hide behind the next forward, and where a device has next to nothing to do that looks faster
@@ -328,9 +266,7 @@ static void sort_candidates(plan_candidate *list, size_t n) { qsort(list, n, siz
 
 void plan_remember(plan *p, const plan_request *asked) {
     p->request.open = asked->open;
-    p->request.recompute = asked->recompute;
-    p->request.offload = asked->offload;
-    p->request.chunk_tokens = asked->chunk_tokens;
+    p->asked = asked->choice;
 }
 
 static void kept_close(plan_kept *k) {
@@ -412,9 +348,9 @@ static status look_further_ahead(search *s) {
     if (!r->open.prefetch || !r->hardware || !r->hardware->overlap) return OK;
     for (size_t i = 0, n = MIN(s->n, (size_t)TRIED); i < n; i++) {
         plan_candidate c = s->list[i];
-        if (!c.fits || !offload_any(&c.offload)) continue;
-        while (c.offload.prefetch < FURTHEST) {
-            c.offload.prefetch++;
+        if (!c.fits || !offload_any(&c.choice.offload)) continue;
+        while (c.choice.prefetch < FURTHEST) {
+            c.choice.prefetch++;
             c.order = s->n_tried++;
             TRY(weigh_and_keep(s, &c));
             append(s, &c);
@@ -444,11 +380,11 @@ static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
     return OK;
 }
 
-static bool one_more_heavy(plan_candidate *c, int64_t n_layers) { return ++c->recompute.n_heavy < n_layers; }
+static bool one_more_heavy(plan_candidate *c, int64_t n_layers) { return ++c->choice.recompute.n_heavy < n_layers; }
 
 static bool one_less_kept(plan_candidate *c, int64_t n_layers) {
     (void)n_layers;
-    return --c->offload.keep_states > 0;
+    return --c->choice.keep_states > 0;
 }
 
 /* What a way leaves of the memory may save the host some of the update ... */
@@ -463,15 +399,15 @@ static status keep_states(search *s) {
 static status mix_rungs(search *s) {
     const plan_request *r = s->r;
     plan_candidate mixes[PLAN_MIXES];
-    if (r->recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
+    if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
     return try_mixtures(s, mixes, plan_mix(r, s->list, s->n, mixes), one_more_heavy);
 }
 
-/* Is another plain way like it, but for the stage, no slower and no larger? */
+/* Is another plain way like it, but for the stage of ZeRO, no slower and no larger? */
 static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
         const plan_candidate *k = &s->list[i];
-        if (k->precision != c->precision || k->micro_batch != c->micro_batch || k->sequence != c->sequence) continue;
+        if (!step_choice_equal(&k->choice, &c->choice, CHOICE_SHARD)) continue;
         uint64_t a = k->planned[TIER_DEVICE], b = c->planned[TIER_DEVICE];
         bool better = k->step_s < c->step_s || a < b || k->order < c->order;
         if (k->step_s <= c->step_s && a <= b && better) return true;
@@ -485,7 +421,7 @@ static status weigh_from(search *s, size_t first) {
     for (size_t i = first; i < s->n; i++) {
         status rc = weigh_and_keep(s, &s->list[i]);
         if (rc == OK) s->list[n++] = s->list[i];
-        else if (rc != ERR_INPUT || !ranks_open(s->r)) return rc;
+        else if (rc != ERR_INPUT || !plan_ranks_open(s->r)) return rc;
         else error_clear();
     }
     s->n = n;
@@ -525,8 +461,8 @@ static status spread_homes(search *s) {
 static status search_all(plan *p, const plan_request *r, bool plain_is_enough, bool *searched) {
     search s = {.r = r};
     status rc = OK;
-    int asked = mesh_size(&r->mesh, AXIS_SEQUENCE), all = row_ranks(r);
-    bool open = r->open.sequence && ranks_open(r), fits = false;
+    int asked = mesh_size(&r->mesh, AXIS_SEQUENCE), all = plan_row_ranks(r);
+    bool open = r->open.sequence && plan_ranks_open(r), fits = false;
     for (int n = open ? 1 : asked; n <= (open ? all : asked) && !fits; n++)
         if (all % n == 0) TRY_GOTO(rc, search_rows(&s, n, plain_is_enough, &fits), fail);
     *searched = !(plain_is_enough && fits);
@@ -534,7 +470,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
         plan_candidate c;
         plan_request q = *r;
         q.open = (plan_open){0};
-        q.recompute.kind = RECOMPUTE_NONE;
+        q.choice.recompute.kind = RECOMPUTE_NONE;
         rc = plan_weigh(&q, &c);
         ASSERT(rc != OK);
         goto fail;
@@ -553,10 +489,12 @@ fail:
     return rc;
 }
 
-/* Deep models are estimated: the plain way may fit by little there and not when it is compiled. */
-status plan_search(plan *p, const plan_request *r) {
+status plan_choose(plan *p, const plan_request *asked) {
+    if (!plan_is_open(asked)) return plan_build(p, asked);
+    plan_request q = plan_settled(asked), *r = &q;
     bool searched, only_memory = !r->open.precision && !r->open.micro_batch;
     TRY(search_all(p, r, only_memory && !r->compare, &searched));
+    /* Deep models are estimated: the plain way may fit by little there and not when it is compiled. */
     if (searched || plan_fits(p)) return OK;
     plan_close(p);
     return search_all(p, r, false, &searched);

@@ -22,39 +22,31 @@ enum { LEVELS_MOST = 5 };
 
 /* By a rank's tokens alone, never by the memory there is: chunks are part of the order of a sum. */
 static int64_t chunk_of(const plan_request *r, const plan_candidate *like) {
-    int64_t N = like->micro_batch * r->seq_len / like->sequence;
+    int64_t N = like->choice.micro_batch * r->seq_len / like->choice.sequence;
     int64_t c = chunk_rows(MAX(divide_up(N, CHUNKS), (int64_t)CHUNK_LEAST));
     return c < N ? c : 0;
 }
 
 static size_t list_levels(const plan_request *r, const plan_candidate *like, level out[LEVELS_MOST]) {
-    bool may_nest = r->recompute.kind == RECOMPUTE_AUTO;
+    bool may_nest = r->choice.recompute.kind == RECOMPUTE_AUTO;
     /* 8-bit numbers have one scale for all tokens. */
-    int64_t chunk = r->open.chunk && !precision_fp8(like->precision) ? chunk_of(r, like) : r->chunk_tokens;
-    recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->recompute;
+    int64_t chunk =
+        r->open.chunk && !precision_fp8(like->choice.precision) ? chunk_of(r, like) : r->choice.chunk_tokens;
+    recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->choice.recompute;
     size_t n = 0;
-    out[n++] = (level){first, r->chunk_tokens};
-    if (chunk != r->chunk_tokens) out[n++] = (level){first, chunk};
+    out[n++] = (level){first, r->choice.chunk_tokens};
+    if (chunk != r->choice.chunk_tokens) out[n++] = (level){first, chunk};
     for (int64_t k = 2; may_nest && k <= 8 && k < r->model.n_layers; k *= 2)
         out[n++] = (level){{.kind = RECOMPUTE_NESTED, .every = k}, chunk};
     return n;
 }
 
 /* params, grads, states, activations: what needs the least of the device first. */
-static const tier homes[][4] = {
+static const offload_homes homes[] = {
     {TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME},       {TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST},
     {TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST},     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST},
     {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST}, {TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE},
     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE}, {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
-
-static offload_options homes_of(const plan_request *r, const tier row[4]) {
-    offload_options o = r->offload;
-    if (r->open.params) o.params = row[0];
-    if (r->open.grads) o.grads = row[1];
-    if (r->open.states) o.states = row[2];
-    if (r->open.activations) o.activations = row[3];
-    return o;
-}
 
 /* Ways as they are tried. */
 typedef struct trial {
@@ -94,19 +86,19 @@ static bool within(uint64_t limit, uint64_t planned) { return limit == 0 || plan
 static status fill_host(trial *t, plan_candidate *c) {
     const plan_request *r = t->r;
     TRY(weigh(t, c));
-    bool may_keep = r->open.keep_layers && c->offload.activations != TIER_DEVICE;
+    bool may_keep = r->open.keep_layers && c->choice.offload.activations != TIER_DEVICE;
     uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
     if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
     if (!within(limit, t->host_lasting)) return OK; /* no number of layers makes room for these */
     int64_t L = r->model.n_layers;
     plan_candidate all = *c;
-    all.offload.keep_layers = L;
+    all.choice.keep_layers = L;
     TRY(weigh(t, &all));
     uint64_t least = all.planned[TIER_HOST];
     if (!within(limit, least) || least >= host) return OK;
     double share = (double)(host - limit) / (double)(host - least);
     for (int64_t k = MAX((int64_t)(share * (double)L), (int64_t)1); k <= L; k++) {
-        c->offload.keep_layers = k;
+        c->choice.keep_layers = k;
         TRY(weigh(t, c));
         if (within(limit, c->planned[TIER_HOST])) break;
     }
@@ -119,11 +111,12 @@ static status try_level(trial *t, const level *l) {
     bool any = false;
     for (size_t i = 0; i < ARRAY_LENGTH(homes); i++) {
         plan_candidate c = *t->like;
-        c.recompute = l->recompute;
-        c.chunk_tokens = l->chunk_tokens;
-        c.offload = homes_of(r, homes[i]);
+        step_choice_copy_memory(&c.choice, &r->choice);
+        c.choice.recompute = l->recompute;
+        c.choice.chunk_tokens = l->chunk_tokens;
+        c.choice.offload = plan_homes(r, &homes[i]);
         if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
-        if (any && offload_same_homes(&c.offload, &last.offload)) continue;
+        if (any && step_choice_equal(&c.choice, &last.choice, CHOICE_KEEP_LAYERS)) continue;
         TRY(fill_host(t, &c));
         t->list = array_grow(t->list, &t->capacity, t->n + 1, sizeof *t->list);
         t->list[t->n++] = last = c;

@@ -112,7 +112,7 @@ static void add_axis(strbuf *b, int y, int height, double top, int most_ticks) {
 
 /* ---- what the picture is of ----------------------------------------------------------------------------------------- */
 
-static void add_places(strbuf *b, const offload_options *o) {
+static void add_places(strbuf *b, const offload_homes *o) {
     const struct {
         tier at;
         const char *name;
@@ -134,20 +134,20 @@ static void add_strategy(strbuf *b, const plan *p) {
     if (plan_generates(r)) {
         const generation_shape *g = &r->generation;
         strbuf_printf(b, "%s; %lld sequences of at most %lld tokens, %lld pages of %lld tokens, prompts by %lld tokens",
-                      precision_name(r->precision), (long long)g->slots, (long long)g->context, (long long)g->pages,
-                      (long long)g->page_size, (long long)g->prefill_tokens);
+                      precision_name(r->choice.precision), (long long)g->slots, (long long)g->context,
+                      (long long)g->pages, (long long)g->page_size, (long long)g->prefill_tokens);
         return;
     }
     strbuf policy;
     strbuf_init(&policy);
-    recompute_write(&p->passes.recompute, &policy);
-    strbuf_printf(b, "%s, states %s; %lld x %lld tokens", precision_name(r->precision),
-                  state_format_name(state_format_of(r->precision, r->states)), (long long)r->micro_batch,
-                  (long long)r->seq_len);
-    if (plan_micro_runs(p) > 1) strbuf_printf(b, " (one of %lld micro-batches)", (long long)r->accumulation);
+    recompute_write(&p->request.choice.recompute, &policy);
+    strbuf_printf(b, "%s, states %s; %lld x %lld tokens", precision_name(r->choice.precision),
+                  state_format_name(state_format_of(r->choice.precision, r->choice.states)),
+                  (long long)r->choice.micro_batch, (long long)r->seq_len);
+    if (plan_micro_runs(p) > 1) strbuf_printf(b, " (one of %lld micro-batches)", (long long)r->choice.accumulation);
     strbuf_add(b, "; recompute ");
     add_escaped(b, policy.text, NAME_CHARACTERS);
-    add_places(b, &p->passes.offload);
+    add_places(b, &p->request.choice.offload);
     strbuf_fini(&policy);
 }
 

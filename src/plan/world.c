@@ -65,8 +65,8 @@ static bool fits(const plan_world *w, const plan *p) {
 static void share_rows(plan_request *r) {
     int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
     if (!r->step_rows) return;
-    if (r->open.micro_batch) r->micro_batch = MAX(rows, (int64_t)1);
-    else r->accumulation = MAX(rows / r->micro_batch, (int64_t)1);
+    if (r->open.micro_batch) r->choice.micro_batch = MAX(rows, (int64_t)1);
+    else r->choice.accumulation = MAX(rows / r->choice.micro_batch, (int64_t)1);
 }
 
 /* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
@@ -74,10 +74,10 @@ static status compile_stage(const plan_world *w, int zero, plan *p) {
     plan_request r = w->request;
     r.device_limit = r.together_limit = 0;
     r.mesh = (mesh){.size[AXIS_DATA] = w->n_ranks};
-    r.shard.zero = zero;
+    r.choice.shard.zero = zero;
     r.open.zero = r.open.sequence = false;
     share_rows(&r);
-    return plan_compile(p, &r);
+    return plan_choose(p, &r);
 }
 
 static status fill_stage(plan_world *w, int zero) {
@@ -100,7 +100,7 @@ static status fill_stage(plan_world *w, int zero) {
                             .volume = plan_volume(&p) * (double)N / (double)(N - 1),
                             .volume_bytes = p.sent_per_step,
                             .comm_s = isfinite(predicted(&p)) ? p.cost.busy_s[STREAM_COMM] : NAN};
-    if (precision_master(p.request.precision)) s->textbook = textbook_bytes(w->n_params, cut);
+    if (precision_master(p.request.choice.precision)) s->textbook = textbook_bytes(w->n_params, cut);
     plan_close(&p);
     return OK;
 }
@@ -116,11 +116,11 @@ static status compile_layout(const plan_world *w, const plan_world_layout *l, in
                              [AXIS_PIPELINE] = l->pipeline,
                              [AXIS_SEQUENCE] = l->sequence},
                     .index = {[AXIS_PIPELINE] = stage}};
-    r.shard.zero = l->zero;
+    r.choice.shard.zero = l->zero;
     r.open.zero = r.open.sequence = false;
     r.shorten = true;
     share_rows(&r);
-    return plan_compile(p, &r);
+    return plan_choose(p, &r);
 }
 
 static status fill_layout(plan_world *w, plan_world_layout *l) {
@@ -145,7 +145,7 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
                                           .activations = in.inside - p.by_role[ROLE_COMM],
                                           .total = p.planned[TIER_DEVICE]};
         l->fits &= fits(w, &p);
-        l->micro_batch = p.request.micro_batch, l->accumulation = p.request.accumulation;
+        l->micro_batch = p.request.choice.micro_batch, l->accumulation = p.request.choice.accumulation;
         l->built_micros = plan_built_micros(&p.request);
         l->step_s = fmax(l->step_s, predicted(&p));
         l->bubble = plan_bubble(&p.request);
@@ -178,7 +178,7 @@ static status fill_layouts(plan_world *w) {
         int cut = l.tensor * l.pipeline * l.sequence;
         if (cut < 1 || n % cut || (n <= 2 * WIDEST && i > 0 && cut != n)) continue;
         l.data = n / cut;
-        l.zero = i > 0 && l.data > 1 && w->request.open.zero ? 1 : w->request.shard.zero;
+        l.zero = i > 0 && l.data > 1 && w->request.open.zero ? 1 : w->request.choice.shard.zero;
         bool known = false;
         for (int k = 0; k < w->n_layouts; k++)
             known |= w->layouts[k].tensor == l.tensor && w->layouts[k].pipeline == l.pipeline &&
@@ -198,7 +198,7 @@ static status fill_ladder(plan_world *w) {
     plan p;
     r.device_limit = r.together_limit =
         0; /* each rung as it is named: to fit is the verdict, not a reason to move things */
-    int64_t rows = r.micro_batch * r.accumulation;
+    int64_t rows = r.choice.micro_batch * r.choice.accumulation;
     const struct {
         const char *name;
         precision precision;
@@ -213,19 +213,19 @@ static status fill_ladder(plan_world *w) {
         bool is_known = i > 0 && compiled[i].precision == compiled[i - 1].precision &&
                         compiled[i].micro_batch == compiled[i - 1].micro_batch &&
                         compiled[i].recompute == compiled[i - 1].recompute;
-        r.precision = compiled[i].precision;
-        r.micro_batch = compiled[i].micro_batch;
-        r.accumulation = rows / r.micro_batch;
-        r.recompute = (recompute_policy){.kind = compiled[i].recompute};
+        r.choice.precision = compiled[i].precision;
+        r.choice.micro_batch = compiled[i].micro_batch;
+        r.choice.accumulation = rows / r.choice.micro_batch;
+        r.choice.recompute = (recompute_policy){.kind = compiled[i].recompute};
         if (is_known) w->rungs[i] = w->rungs[i - 1];
         else {
-            TRY(plan_compile(&p, &r));
+            TRY(plan_choose(&p, &r));
             w->rungs[i] =
                 (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
             plan_close(&p);
         }
         snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
-                 (long long)r.micro_batch, (long long)r.accumulation);
+                 (long long)r.choice.micro_batch, (long long)r.choice.accumulation);
     }
     plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
     plan_world of = *w;
@@ -248,15 +248,16 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     w->request.device_limit = w->request.together_limit = 0; /* compiled whatever its size; the tables show what fits */
     w->request.compare = false;                              /* as asked: the tables compare */
     w->request.mesh = (mesh){0};                             /* each of them has its own */
+    w->request.choice.sequence = 0;
     w->request.virtual_stages = 1;
-    TRY(plan_compile(&p, &w->request));
+    TRY(plan_choose(&p, &w->request));
     look_into(&p, &c);
     plan_close(&p);
     w->request.device_limit = r->device_limit;
     w->request.together_limit = r->together_limit;
     const model_config *m = &r->model;
-    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * r->micro_batch * r->seq_len);
-    if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->precision)) == 2)
+    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * r->choice.micro_batch * r->seq_len);
+    if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->choice.precision)) == 2)
         w->formula_per_layer_token =
             12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;
     for (int zero = 0; zero < WORLD_STAGES; zero++) TRY(fill_stage(w, zero));

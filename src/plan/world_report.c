@@ -74,7 +74,7 @@ static void print_layouts(const plan_world *w, FILE *out) {
 
 static void print_ladder(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
-    double tokens = (double)(r->micro_batch * r->accumulation * r->seq_len);
+    double tokens = (double)(r->choice.micro_batch * r->choice.accumulation * r->seq_len);
     char t[24], n[32];
     fputs("ladder, GB on one rank\n", out);
     for (int i = 0; i < WORLD_RUNGS; i++) {
@@ -91,8 +91,8 @@ void plan_world_print(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
     char a[32];
     fprintf(out, "world     %d ranks; %s, %s parameters, %s, %lld x %lld tokens x accumulation %lld on each rank\n",
-            w->n_ranks, r->model.name, str_format_count(a, (double)w->n_params), precision_name(r->precision),
-            (long long)r->micro_batch, (long long)r->seq_len, (long long)r->accumulation);
+            w->n_ranks, r->model.name, str_format_count(a, (double)w->n_params), precision_name(r->choice.precision),
+            (long long)r->choice.micro_batch, (long long)r->seq_len, (long long)r->choice.accumulation);
     if (r->hardware) fprintf(out, "machine   %s: %s\n", r->hardware->name, r->hardware->source);
     fprintf(out, "kept      %.0f bytes of activations per layer and token", w->kept_per_layer_token);
     if (w->formula_per_layer_token > 0)

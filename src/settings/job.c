@@ -22,20 +22,20 @@ status job_init(job *j, const config *c, const char *hardware) {
  * they have to agree on is open there. */
 static status plan_together(job *j, comm *ranks) {
     plan_request *r = &j->request.plan;
-    if (!plan_is_open(r) || mesh_size(&r->mesh, AXIS_PIPELINE) > 1) return plan_compile(&j->plan, r);
+    if (!plan_is_open(r) || mesh_size(&r->mesh, AXIS_PIPELINE) > 1) return plan_choose(&j->plan, r);
     TRY(comm_most(ranks, &r->host_bytes));
     bool first = comm_rank(ranks) == 0;
-    plan_candidate chosen = {0};
+    step_choice chosen = {0};
     if (first) {
-        TRY(plan_compile(&j->plan, r));
-        chosen = plan_chosen(&j->plan);
+        TRY(plan_choose(&j->plan, r));
+        chosen = j->plan.request.choice;
     }
     TRY(comm_broadcast(ranks, &chosen, sizeof chosen, 0));
     if (first) return OK;
-    if (r->recompute.kind != RECOMPUTE_AUTO)
-        chosen.recompute = r->recompute; /* its names are the first rank's memory */
+    if (r->choice.recompute.kind != RECOMPUTE_AUTO)
+        chosen.recompute = r->choice.recompute; /* its names are the first rank's memory */
     plan_request one = plan_request_of(r, &chosen);
-    TRY(plan_compile(&j->plan, &one));
+    TRY(plan_build(&j->plan, &one));
     plan_remember(&j->plan, r); /* what does not fit is told alike on every rank */
     return OK;
 }
@@ -46,7 +46,7 @@ status job_open(job *j) {
     j->read_seconds = clock_s() - begin;
     j->request.plan.host_bytes += dataset_host_bytes(j->data);
     if (j->request.comm) return plan_together(j, j->request.comm);
-    return plan_compile(&j->plan, &j->request.plan);
+    return plan_choose(&j->plan, &j->request.plan);
 }
 
 void job_close(job *j) {

@@ -89,8 +89,8 @@ status model_from_config(const config *c, model_config *out) {
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
     int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
-    p->micro_batch = t->micro_batch;
-    p->accumulation = t->accumulation;
+    p->choice.micro_batch = t->micro_batch;
+    p->choice.accumulation = t->accumulation;
     if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     p->step_rows = t->batch;
@@ -101,20 +101,20 @@ static status batch_from_config(const config *c, plan_request *p) {
     int64_t batch = t->batch / ranks;
     if (t->micro_batch < 0) {
         p->open.micro_batch = true;
-        p->micro_batch = batch;
-        p->accumulation = 1;
+        p->choice.micro_batch = batch;
+        p->choice.accumulation = 1;
         return OK;
     }
-    if (!config_was_given(c, "train.accumulation")) p->accumulation = batch / t->micro_batch;
+    if (!config_was_given(c, "train.accumulation")) p->choice.accumulation = batch / t->micro_batch;
     if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
         return ERR(ERR_INPUT,
                    "train.batch: found %lld, expected a multiple of train.micro_batch (%lld)%s; change one of them, or "
                    "set train.micro_batch=auto",
                    (long long)t->batch, (long long)t->micro_batch, ranks > 1 ? " on each rank" : "");
-    if (p->micro_batch * p->accumulation != batch)
+    if (p->choice.micro_batch * p->choice.accumulation != batch)
         return ERR(ERR_INPUT,
                    "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
-                   (long long)t->batch, (long long)p->micro_batch, (long long)p->accumulation,
+                   (long long)t->batch, (long long)p->choice.micro_batch, (long long)p->choice.accumulation,
                    ranks > 1 ? " on each rank" : "");
     return OK;
 }
@@ -181,23 +181,23 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .micro_batch = p->open.micro_batch,
                                .zero = c->parallel.shard.zero < 0,
                                .sequence = sequence_is_open(c, kind)};
-    p->left_open_recompute = p->recompute.kind == RECOMPUTE_AUTO;
+    p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
-    else if (p->left_open_recompute) p->recompute.kind = RECOMPUTE_NONE;
-    p->offload = (offload_options){.params = offload_tier(c->memory.offload_params),
-                                   .grads = offload_tier(c->memory.offload_grads),
-                                   .states = offload_tier(c->memory.offload_states),
-                                   .activations = offload_tier(c->memory.offload_activations),
-                                   .keep_layers = MAX(c->memory.keep_layers, (int64_t)0),
-                                   .keep_states = MAX(c->memory.keep_states, (int64_t)0),
-                                   .prefetch = c->memory.prefetch,
-                                   .bucket_bytes = c->memory.bucket};
-    p->chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
+    else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
+    p->choice.offload = (offload_homes){.params = offload_tier(c->memory.offload_params),
+                                        .grads = offload_tier(c->memory.offload_grads),
+                                        .states = offload_tier(c->memory.offload_states),
+                                        .activations = offload_tier(c->memory.offload_activations)};
+    p->choice.keep_layers = MAX(c->memory.keep_layers, (int64_t)0);
+    p->choice.keep_states = MAX(c->memory.keep_states, (int64_t)0);
+    p->choice.prefetch = c->memory.prefetch;
+    p->choice.bucket_bytes = c->memory.bucket;
+    p->choice.chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
     p->may_nvme = *c->memory.nvme_path != 0; /* a drive is not filled unasked */
-    p->overlap_update = (overlap_wish)c->memory.overlap_update;
-    p->shard = c->parallel.shard;
-    p->shard.zero = MAX(p->shard.zero, 0); /* until something is chosen */
+    p->choice.overlap_update = (overlap_wish)c->memory.overlap_update;
+    p->choice.shard = c->parallel.shard;
+    p->choice.shard.zero = MAX(p->choice.shard.zero, 0); /* until something is chosen */
 }
 
 status request_from_config(const config *c, train_request *out) {
@@ -233,8 +233,8 @@ status request_from_config(const config *c, train_request *out) {
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
     p->open.precision = c->precision < 0;
-    p->precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
-    p->states = c->memory.states;
+    p->choice.precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
+    p->choice.states = c->memory.states;
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,
@@ -244,7 +244,7 @@ status request_from_config(const config *c, train_request *out) {
     if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
     p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
     p->logits_chunk_bytes = c->memory.logits_chunk;
-    TRY(recompute_parse(&p->recompute, c->memory.recompute));
+    TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));

@@ -14,7 +14,7 @@ typedef struct rows {
 
 static rows rows_of(const plan *p) {
     const plan_request *q = &p->request;
-    rows r = {.batch = q->micro_batch,
+    rows r = {.batch = q->choice.micro_batch,
               .length = q->seq_len,
               .n_ranks = mesh_size(&q->mesh, AXIS_SEQUENCE),
               .rank = q->mesh.index[AXIS_SEQUENCE]};

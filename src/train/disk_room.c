@@ -21,7 +21,7 @@ int64_t disk_room_at_once(int64_t n_saves, int64_t keep, int64_t n_present) {
 
 static uint64_t export_bytes(const train_request *r, const plan *p) {
     if (!r->export_dir) return 0;
-    return model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.precision)) +
+    return model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.choice.precision)) +
            tokenizer_files_bytes(r->data.tokenizer);
 }
 

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int64_t batch_of(const evaluator *v) { return v->p->request.micro_batch; }
+static int64_t batch_of(const evaluator *v) { return v->p->request.choice.micro_batch; }
 static int64_t length_of(const evaluator *v) { return v->p->request.seq_len; }
-static size_t n_tokens(const plan *p) { return (size_t)(p->request.micro_batch * p->request.seq_len); }
+static size_t n_tokens(const plan *p) { return (size_t)(p->request.choice.micro_batch * p->request.seq_len); }
 
 uint64_t train_host_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
 
@@ -31,7 +31,7 @@ void evaluator_fini(evaluator *v) {
 
 static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     TRY(v->pause(v->context, what, done, n));
-    batch_write(v->e, v->p, &v->p->passes.inputs[0], v->tokens, v->targets, v->doc);
+    batch_write(v->e, v->p, &v->p->step.inputs[0], v->tokens, v->targets, v->doc);
     TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);

@@ -45,23 +45,22 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
 static status make_request(plan_request *r, const model_config *c, const perplexity_options *o, size_t n_tokens) {
     sys_info machine;
     sys_info_get(&machine);
-    *r = (plan_request){.model = *c,
-                        .micro_batch = o->batch ? o->batch : BATCH,
-                        .accumulation = 1,
-                        .seq_len = o->seq_len ? o->seq_len : MIN(c->max_positions, (int64_t)SEQ_LEN),
-                        .precision = o->precision,
-                        .with_eval = true,
-                        .no_training = true,
-                        .device_limit = o->device_limit};
+    *r = (plan_request){
+        .model = *c,
+        .seq_len = o->seq_len ? o->seq_len : MIN(c->max_positions, (int64_t)SEQ_LEN),
+        .choice = {.precision = o->precision, .micro_batch = o->batch ? o->batch : BATCH, .accumulation = 1},
+        .with_eval = true,
+        .no_training = true,
+        .device_limit = o->device_limit};
     if (r->seq_len < 1 || r->seq_len > c->max_positions)
         return ERR(ERR_INPUT, "%s: windows of %lld tokens, expected 1 to %lld, the model's positions", c->name,
                    (long long)r->seq_len, (long long)c->max_positions);
     /* No more windows at once than there are. */
-    r->micro_batch = MIN(r->micro_batch, ((int64_t)n_tokens - 2) / r->seq_len + 1);
+    r->choice.micro_batch = MIN(r->choice.micro_batch, ((int64_t)n_tokens - 2) / r->seq_len + 1);
     r->target = backend_target(backend_kind(o->backend), o->n_threads ? o->n_threads : machine.n_cores);
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     r->host_bytes =
-        (uint64_t)n_tokens * sizeof(int32_t) + 4 * (uint64_t)(r->micro_batch * r->seq_len) * sizeof(int32_t);
+        (uint64_t)n_tokens * sizeof(int32_t) + 4 * (uint64_t)(r->choice.micro_batch * r->seq_len) * sizeof(int32_t);
     return OK;
 }
 
@@ -84,7 +83,7 @@ static status run_windows(exec *e, const plan *p, const text_tokens *t, const pe
                           perplexity_report *out) {
     status rc = OK;
     const model *m = &p->model;
-    size_t n = (size_t)(p->request.micro_batch * p->request.seq_len), bytes = n * sizeof(int32_t);
+    size_t n = (size_t)(p->request.choice.micro_batch * p->request.seq_len), bytes = n * sizeof(int32_t);
     windows w = {mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), n};
     uint64_t all = (t->n - 2) / (uint64_t)p->request.seq_len + 1, done = 0;
     double sum = 0;
@@ -98,7 +97,7 @@ static status run_windows(exec *e, const plan *p, const text_tokens *t, const pe
         TRY_GOTO(rc, exec_check(e), done);
         for (size_t i = 0; i < n; i++)
             if (w.targets[i] >= 0) sum += w.losses[i], out->n_predicted++;
-        done = MIN(all, done + (uint64_t)p->request.micro_batch);
+        done = MIN(all, done + (uint64_t)p->request.choice.micro_batch);
         if (observer && observer->on_windows)
             observer->on_windows(observer->context, done, all, sum / (double)out->n_predicted);
     }
@@ -124,7 +123,7 @@ static status measure(const perplexity_options *o, const model_source *s, const 
     TRY(model_source_tokenizer(s, &tokenizer));
     TRY_GOTO(rc, read_text(&t, o, tokenizer), done);
     TRY_GOTO(rc, make_request(&r, &s->config, o, t.n), done);
-    TRY_GOTO(rc, plan_compile(&p, &r), done);
+    TRY_GOTO(rc, plan_build(&p, &r), done);
     if (observer && observer->on_plan) observer->on_plan(observer->context, &p);
     TRY_GOTO(rc, plan_check_fit(&p), done);
     TRY_GOTO(rc,

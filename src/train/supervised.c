@@ -61,15 +61,15 @@ static void say(const trainer *t, const char *fmt, ...) {
 
 /* Where a micro-batch stands among those that one run of the section takes. */
 static const micro_inputs *inputs_of(const trainer *t, int64_t micro) {
-    return &t->p->passes.inputs[micro % t->p->passes.micros_per_run];
+    return &t->p->step.inputs[micro % t->p->step.micros_per_run];
 }
 
-static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->passes.micros_per_run == 0; }
+static bool is_run_full(const trainer *t, int64_t micro) { return (micro + 1) % t->p->step.micros_per_run == 0; }
 
 /* fp16 gradients need a scale; the token count is known only as an upper bound before the step, so the seed is the scale
  * over the next power of two of that bound: exact to undo, and the magnitude a mean loss would give. */
 static float loss_seed(const trainer *t) {
-    if (t->p->request.precision != PRECISION_FP16) return 1;
+    if (t->p->request.choice.precision != PRECISION_FP16) return 1;
     int exponent;
     frexp((double)plan_tokens_per_step(t->p), &exponent);
     return (float)ldexp(t->state.scaler.scale, -exponent);
@@ -107,11 +107,11 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
     uint64_t seen_ns = UINT64_MAX;
     evaluator *v = &t->eval; /* its buffers are free between evaluations */
     /* Other ranks look as well and take part in every message: none stops at what it found. */
-    for (int64_t micro = 0; micro < q->accumulation && (t->r->comm || !f.found); micro++) {
+    for (int64_t micro = 0; micro < q->choice.accumulation && (t->r->comm || !f.found); micro++) {
         int64_t batch = micro * mesh_size(&q->mesh, AXIS_DATA) + q->mesh.index[AXIS_DATA];
         exec_fault found;
-        for (int64_t b = 0; b < q->micro_batch; b++)
-            dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->micro_batch + b), v->tokens + b * T,
+        for (int64_t b = 0; b < q->choice.micro_batch; b++)
+            dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->choice.micro_batch + b), v->tokens + b * T,
                         v->targets + b * T, v->doc + b * T);
         batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
@@ -161,7 +161,7 @@ static void write_next_batch(trainer *t, int64_t micro) {
  * them where a turn does not have them. */
 static status run_micros(trainer *t, int64_t step) {
     if (t->carried) write_scalars(t, inputs_of(t, 0)->scalars, step, 0);
-    for (int64_t micro = t->carried; micro < t->p->request.accumulation; micro++) {
+    for (int64_t micro = t->carried; micro < t->p->request.choice.accumulation; micro++) {
         write_next_batch(t, micro);
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
         if (micro == 0 && t->has_prepare) TRY(exec_run(t->e, SECTION_PREPARE));
@@ -174,7 +174,7 @@ static status run_micros(trainer *t, int64_t step) {
  * reads nothing that depends on whether this update is left out. It counts for its own step, with the time that one takes
  * alone. */
 static status run_update(trainer *t, int64_t step, bool goes_on) {
-    value_id turn = t->p->passes.turn_scalars;
+    value_id turn = t->p->step.turn_scalars;
     t->carried = goes_on && turn;
     t->carried_s = 0;
     if (!t->carried) return exec_run(t->e, SECTION_UPDATE);
@@ -198,11 +198,11 @@ static status run_step(trainer *t, bool goes_on, train_step_report *report) {
     uint64_t next_row = loader_position(t->l); /* a run that is resumed computes again what was carried */
     TRY(run_update(t, step, goes_on));
     float clip[CLIP_COUNT];
-    exec_read(t->e, t->p->passes.clip, 0, clip, sizeof clip);
+    exec_read(t->e, t->p->step.clip, 0, clip, sizeof clip);
     TRY(exec_check(t->e));
     double seconds = clock_s() - begin + own_before - t->carried_s;
 
-    bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.precision == PRECISION_FP16;
+    bool skipped = clip[CLIP_SKIP] != 0, fp16 = t->p->request.choice.precision == PRECISION_FP16;
     double scale = t->state.scaler.scale;
     /* All ranks see this and may end by it: what was saved before is theirs to finish together. */
     if (skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
@@ -323,8 +323,8 @@ static const char *data_identity(trainer *t) {
 /* What a checkpoint belongs to. The data is part of it: a position means something in one data set only. */
 static const char *identity(trainer *t) {
     const model_config *c = &t->p->request.model;
-    precision q = t->p->request.precision;
-    state_format states = state_format_of(q, t->p->request.states);
+    precision q = t->p->request.choice.precision;
+    state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
     return arena_format(&t->memory,
                         "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s; %s",
@@ -426,8 +426,8 @@ static status open_parts(trainer *t) {
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(first_values(t));
     const mesh *m = &t->p->request.mesh;
-    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.micro_batch, t->state.data_row, m->index[AXIS_DATA],
-                       mesh_size(m, AXIS_DATA));
+    return loader_open(&t->l, t->d, SPLIT_TRAIN, t->p->request.choice.micro_batch, t->state.data_row,
+                       m->index[AXIS_DATA], mesh_size(m, AXIS_DATA));
 }
 
 /* Ranks stop together and fail alone. Those who wait for this one hear of it before it hashes or closes anything: they would
@@ -637,9 +637,9 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     double n_steps = (double)t->timed_tokens / (double)plan_tokens_per_step(p);
     for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->busy_seconds[k] / n_steps;
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
-    out->host_peak = loader_host_bytes(p->request.micro_batch, p->request.seq_len) +
-                     (uint64_t)p->request.micro_batch * train_host_row_bytes(&p->request) + dataset_host_bytes(d) +
-                     (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
+    out->host_peak = loader_host_bytes(p->request.choice.micro_batch, p->request.seq_len) +
+                     (uint64_t)p->request.choice.micro_batch * train_host_row_bytes(&p->request) +
+                     dataset_host_bytes(d) + (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
     if (rc == OK) rc = measure_driver(t, out);
 done:

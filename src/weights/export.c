@@ -41,7 +41,7 @@ static void source_read(source *s, size_t i, int64_t first, int64_t n, float *ou
     value_id v = NO_VALUE;
     dtype t = s->found.type;
     if (s->e) {
-        v = s->p->passes.masters[i] ? s->p->passes.masters[i] : s->m->params[i].value;
+        v = s->p->step.masters[i] ? s->p->step.masters[i] : s->m->params[i].value;
         t = program_get(s->g, v)->type;
     }
     size_t width = dtype_bytes(t);
@@ -318,7 +318,7 @@ static status choose_tokenizer(const export_options *o, const tokenizer_files *k
 
 status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
                       const export_options *o, export_report *out) {
-    *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.precision) : o->type};
+    *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.choice.precision) : o->type};
     json_t *root = json_loads(description, JSON_REJECT_DUPLICATES, NULL);
     ASSERT(root);
     exporter x = {.from = {.g = &p->program, .m = &p->model, .e = e, .p = p}, .type = out->type, .report = out};

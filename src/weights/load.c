@@ -365,7 +365,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
         mover m = {.e = e,
                    .p = p,
                    .param = i,
-                   .master = p->passes.masters[i] != NO_VALUE,
+                   .master = p->step.masters[i] != NO_VALUE,
                    .type = v->type,
                    .wide = wide,
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow,

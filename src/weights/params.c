@@ -41,11 +41,12 @@ static void write_share(exec *e, const plan *p, value_id v, param_share held, in
 
 /* n elements of the chunk to where the parameter and its master live. */
 static void fill_write(const fill *f, const fill_chunk *k, int64_t at, int64_t n) {
-    const pass_context *c = &f->p->passes;
+    const step_interface *step = &f->p->step;
     const char *narrow = (const char *)k->narrow + (size_t)at * dtype_bytes(k->type);
-    write_share(f->e, f->p, f->p->model.params[k->i].value, c->held[k->i], k->first + at, n,
+    write_share(f->e, f->p, f->p->model.params[k->i].value, step->held[k->i], k->first + at, n,
                 k->type == DTYPE_F32 ? (const char *)(k->wide + at) : narrow);
-    if (c->masters[k->i]) write_share(f->e, f->p, c->masters[k->i], c->updated[k->i], k->first + at, n, k->wide + at);
+    if (step->masters[k->i])
+        write_share(f->e, f->p, step->masters[k->i], step->updated[k->i], k->first + at, n, k->wide + at);
 }
 
 static void fill_draw(const fill *f, const fill_chunk *k, int64_t at) {
@@ -72,11 +73,11 @@ static void fill_run(fill *f, fill_chunk chunks[2]) {
 }
 
 void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from) {
-    const pass_context *c = &p->passes;
-    value_id v = master ? c->masters[i] : p->model.params[i].value;
+    const step_interface *step = &p->step;
+    value_id v = master ? step->masters[i] : p->model.params[i].value;
     size_t width = dtype_bytes(program_get(&p->program, v)->type);
     for (param_run run = {0}; param_cut_next(&p->model.params[i].cut, first, first + n, &run);)
-        write_share(e, p, v, master ? c->updated[i] : c->held[i], run.here, run.n,
+        write_share(e, p, v, master ? step->updated[i] : step->held[i], run.here, run.n,
                     (const char *)from + (size_t)(run.whole - first) * width);
 }
 
@@ -88,7 +89,7 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
     fill f = {.e = e, .p = p, .seed = seed, .drawn = &chunks[0]};
     for (size_t i = 0; i < p->model.n_params; i++) {
         const model_param *param = &p->model.params[i];
-        value_id master = p->passes.masters[i];
+        value_id master = p->step.masters[i];
         int64_t total = shape_count(&param->shape);
         for (int64_t first = 0; first < total; first += FILL_CHUNK) {
             f.drawn->i = i;
@@ -180,12 +181,12 @@ static void hash_run(hash_job *j, hash_chunk *fetched, hash_chunk *hashed) {
 
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
-    const pass_context *c = &p->passes;
-    bool master = precision_master(p->request.precision);
-    value_id v = master ? c->masters[i] : p->model.params[i].value;
+    const step_interface *step = &p->step;
+    bool master = precision_master(p->request.choice.precision);
+    value_id v = master ? step->masters[i] : p->model.params[i].value;
     return (hash_chunk){.v = v,
                         .near = exec_is_near(e, v),
-                        .held_first = master ? c->updated[i].first : c->held[i].first,
+                        .held_first = master ? step->updated[i].first : step->held[i].first,
                         .cut = &p->model.params[i].cut,
                         .key = rng_key(0, p->model.params[i].name),
                         .width = dtype_bytes(program_get(&p->program, v)->type),
@@ -198,7 +199,7 @@ static uint64_t hash_share(exec *e, const plan *p) {
     hash_chunk chunks[2], *waiting = NULL; /* fetched, not hashed yet */
     hash_job j = {.e = e};
     for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share mine = shard_saved(&p->passes, i);
+        param_share mine = shard_saved(&p->step, &p->model, &p->request.mesh, i);
         for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
             size_t spare = waiting == &chunks[0];
             hash_chunk *k = &chunks[spare];
@@ -236,17 +237,17 @@ static param_share in_entries(param_share share, int64_t per) {
 }
 
 checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_t *n) {
-    const pass_context *c = &p->passes;
+    const step_interface *step = &p->step;
     const struct {
         const char *kind;
         const value_id *values; /* NULL: the parameters themselves */
         int64_t per_entry;      /* elements of the parameter that one entry serves */
     } groups[] = {{"param", NULL, 1},
-                  {"master", c->masters, 1},
-                  {"m", c->moments, 1},
-                  {"v", c->variances, 1},
-                  {"m_scale", c->moment_scales, STATE_BLOCK},
-                  {"v_scale", c->variance_scales, STATE_BLOCK}};
+                  {"master", step->masters, 1},
+                  {"m", step->moments, 1},
+                  {"v", step->variances, 1},
+                  {"m_scale", step->moment_scales, STATE_BLOCK},
+                  {"v_scale", step->variance_scales, STATE_BLOCK}};
     checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->model.n_params * sizeof *list);
     *n = 0;
     for (size_t i = 0; i < p->model.n_params; i++)
@@ -254,16 +255,16 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             const model_param *param = &p->model.params[i];
             int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
-            param_share held = groups[k].values ? c->updated[i] : c->held[i];
+            param_share held = groups[k].values ? step->updated[i] : step->held[i];
             if (v == NO_VALUE || held.n == 0) continue;
-            list[(*n)++] = (checkpoint_tensor){.name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
-                                               .value = v,
-                                               .type = program_get(&p->program, v)->type,
-                                               .shape = per == 1 ? param->cut.whole
-                                                                 : SHAPE(divide_up(shape_count(&param->shape), per)),
-                                               .cut = param->cut.dim < 0 ? NULL : &param->cut,
-                                               .held = in_entries(held, per),
-                                               .saved = in_entries(shard_saved(c, i), per)};
+            list[(*n)++] = (checkpoint_tensor){
+                .name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
+                .value = v,
+                .type = program_get(&p->program, v)->type,
+                .shape = per == 1 ? param->cut.whole : SHAPE(divide_up(shape_count(&param->shape), per)),
+                .cut = param->cut.dim < 0 ? NULL : &param->cut,
+                .held = in_entries(held, per),
+                .saved = in_entries(shard_saved(step, &p->model, &p->request.mesh, i), per)};
         }
     return list;
 }

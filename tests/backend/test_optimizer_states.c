@@ -355,7 +355,7 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
                 train_request r;
                 plan p;
                 training_must(training_request(&t, &c, &r));
-                training_must(plan_compile(&p, &r.plan));
+                training_must(plan_choose(&p, &r.plan));
                 uint64_t want = 0;
                 for (size_t i = 0; i < p.model.n_params; i++) {
                     uint64_t n = (uint64_t)shape_count(&program_get(&p.program, p.model.params[i].value)->shape);

@@ -270,8 +270,8 @@ static size_t no_scratch(const program *p, const op *o, int n_threads) {
 static plan_request request_of(const char *preset, int n_ranks, attention_way way) {
     plan_request r = {
         .model = *model_preset_find(preset),
-        .micro_batch = 1,
-        .accumulation = 1,
+        .choice.micro_batch = 1,
+        .choice.accumulation = 1,
         .seq_len = 240,
         .verify = true,
         .attention = way,
@@ -286,9 +286,9 @@ static void no_rank_has_the_keys_of_a_whole_row(void **state) {
     static const recompute_kind kinds[] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
         plan_request r = request_of("test-qwen3", 5, ATTENTION_RING);
-        r.recompute.kind = kinds[k];
+        r.choice.recompute.kind = kinds[k];
         plan p;
-        if (plan_compile(&p, &r) != OK) fail_msg("%s", error_message());
+        if (plan_build(&p, &r) != OK) fail_msg("%s", error_message());
         lifetime *life = mem_alloc(p.program.n_values * sizeof *life);
         layout_lifetimes(&p.program, life);
         for (size_t i = 0; i < p.program.n_ops; i++) {
@@ -313,9 +313,9 @@ static void a_ring_sends_what_the_choice_says(void **state) {
         for (attention_way way = ATTENTION_HEADS; way <= ATTENTION_RING; way++) {
             if (way == ATTENTION_HEADS && 4 % n_ranks) continue;
             plan_request r = request_of("test-gpt2", n_ranks, way);
-            r.precision = PRECISION_BF16;
+            r.choice.precision = PRECISION_BF16;
             plan p;
-            if (plan_compile(&p, &r) != OK) fail_msg("%s", error_message());
+            if (plan_build(&p, &r) != OK) fail_msg("%s", error_message());
             double sent = 0;
             for (size_t i = 0; i < p.program.n_ops; i++) {
                 const op *o = &p.program.ops[i];
@@ -339,9 +339,9 @@ static void the_cheaper_way_is_taken(void **state) {
     r.mesh.size[AXIS_SEQUENCE] = 3;
     assert_int_equal(plan_attention(&r).way, ATTENTION_HEADS); /* which then says why it cannot */
     plan p;
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     r.attention = ATTENTION_RING;
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     assert_non_null(strstr(error_message(), "has no kernels for a ring"));
     r = request_of("test-gpt2", 2, ATTENTION_AUTO);
     r.model.n_heads = 32, r.model.n_kv_heads = 2;
@@ -350,8 +350,8 @@ static void the_cheaper_way_is_taken(void **state) {
     assert_int_equal(hardware_load(&h, "h100"), OK);
     h.devices_per_node = 8;
     r.hardware = &h;
-    r.precision = PRECISION_BF16;
-    r.micro_batch = 1, r.seq_len = 1 << 17, r.model.head_dim = 128, r.model.max_positions = 1 << 17;
+    r.choice.precision = PRECISION_BF16;
+    r.choice.micro_batch = 1, r.seq_len = 1 << 17, r.model.head_dim = 128, r.model.max_positions = 1 << 17;
     attention_choice few = plan_attention(&r);
     assert_true(few.ring_s < few.heads_s && few.way == ATTENTION_RING);
     r.mesh.size[AXIS_SEQUENCE] = 8, r.model.n_kv_heads = 32, r.seq_len = 1 << 13;

@@ -31,16 +31,16 @@ static size_t some_work(const program *p, const op *o, int n_threads) {
 
 static void check_plan(const model_config *c) {
     plan_request r = {.model = *c,
-                      .micro_batch = 1 + c->vocab % 2,
-                      .accumulation = 1 + c->hidden % 3,
+                      .choice.micro_batch = 1 + c->vocab % 2,
+                      .choice.accumulation = 1 + c->hidden % 3,
                       .seq_len = MIN(c->max_positions, (int64_t)24),
-                      .precision = (precision)(c->ffn % PRECISION_COUNT),
+                      .choice.precision = (precision)(c->ffn % PRECISION_COUNT),
                       .with_eval = true,
                       .verify = true,
                       .target = {"fuzz", 3, 64, some_work}};
     r.model.n_layers = MIN(c->n_layers, (int64_t)LAYERS_MOST);
     plan p;
-    status rc = plan_compile(&p, &r);
+    status rc = plan_build(&p, &r);
     if (rc != OK) {
         fuzz_refused(rc);
         return;

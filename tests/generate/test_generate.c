@@ -553,12 +553,12 @@ static void plans_of_generation_verify_and_add_up(void **state) {
             model_config c = config_of(f);
             plan_request r = {
                 .model = c,
-                .accumulation = 1,
-                .precision = q,
+                .choice.accumulation = 1,
+                .choice.precision = q,
                 .verify = true,
                 .target = backend_target(backend_kind(b), 2),
                 .generation = {.slots = 6, .pages = 72, .page_size = 5, .context = 60, .prefill_tokens = 24}};
-            training_must(plan_compile(&p, &r));
+            training_must(plan_build(&p, &r));
             size_t first, end;
             program_section(&p.program, SECTION_MICRO, &first, &end);
             assert_int_equal(first, end);

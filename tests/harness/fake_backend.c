@@ -125,5 +125,5 @@ void fake_layout(program *p) {
         v->offset = (p->arena_bytes[v->tier] + 63) / 64 * 64;
         p->arena_bytes[v->tier] = v->offset + value_bytes(v);
     }
-    pass_waits(p, NULL); /* cannot fail */
+    pass_waits(p, NULL, NULL); /* cannot fail */
 }

@@ -35,15 +35,15 @@ status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t
     *m = (hf_model){.batch = batch, .seq_len = seq_len};
     TRY(model_config_read(&m->config, dir));
     plan_request r = {.model = m->config,
-                      .micro_batch = batch,
-                      .accumulation = 1,
+                      .choice.micro_batch = batch,
+                      .choice.accumulation = 1,
                       .seq_len = seq_len,
-                      .precision = q,
+                      .choice.precision = q,
                       .with_eval = true,
                       .verify = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = backend_target(backend_kind(b), 2)};
-    TRY(plan_compile(&m->plan, &r));
+    TRY(plan_build(&m->plan, &r));
     status rc = exec_open(&m->e, &m->plan.program, &(exec_options){.backend = b, .n_threads = 2});
     if (rc != OK) plan_close(&m->plan);
     return rc;

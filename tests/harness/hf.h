@@ -20,7 +20,7 @@ status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t
 void hf_close(hf_model *m);
 /* Runs the evaluation section on (batch, seq_len) tokens, one document per row. targets may be NULL. */
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets);
-/* Runs the training section: plan.passes.grads then hold the gradients of the sum of all losses. */
+/* Runs the training section: plan.step.grads then hold the gradients of the sum of all losses. */
 void hf_backward(hf_model *m, const int32_t *tokens, const int32_t *targets);
 /* The program never holds (tokens, vocabulary): multiplied here from the last hidden states. (batch, seq_len, vocab). */
 float *hf_logits(hf_model *m);

@@ -17,10 +17,10 @@ typedef struct micro {
 
 static void micro_open(micro *m, const training *t) {
     must(training_request(t, &m->c, &m->r));
-    must(plan_compile(&m->p, &m->r.plan));
+    must(plan_choose(&m->p, &m->r.plan));
     must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
     params_initialize(m->e, &m->p, 7);
-    int64_t n = m->p.request.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
+    int64_t n = m->p.request.choice.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
     int32_t *rows[3]; /* tokens, targets, doc: two documents per row, some tokens not trained on */
     for (int k = 0; k < 3; k++) {
         rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
@@ -29,10 +29,10 @@ static void micro_open(micro *m, const training *t) {
             rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
         }
     }
-    batch_write(m->e, &m->p, &m->p.passes.inputs[0], rows[0], rows[1], rows[2]);
+    batch_write(m->e, &m->p, &m->p.step.inputs[0], rows[0], rows[1], rows[2]);
     for (int k = 0; k < 3; k++) free(rows[k]);
     step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
-    exec_write(m->e, m->p.passes.inputs[0].scalars, 0, &s, sizeof s);
+    exec_write(m->e, m->p.step.inputs[0].scalars, 0, &s, sizeof s);
     must(exec_run(m->e, SECTION_MICRO));
 }
 
@@ -55,7 +55,7 @@ static double *read_gradient(const micro *m, const model_param *q, size_t room) 
     if (!q) return out;
     size_t n = (size_t)shape_count(&q->shape);
     float *narrow = mem_alloc(n * sizeof *narrow);
-    exec_read(m->e, m->p.passes.grads[q - m->p.model.params], 0, narrow, n * sizeof *narrow);
+    exec_read(m->e, m->p.step.grads[q - m->p.model.params], 0, narrow, n * sizeof *narrow);
     /* Every data rank was given the same rows, and has the sum of what they all found. */
     for (size_t k = 0; k < n; k++) out[k] = (double)narrow[k] / mesh_size(&m->p.request.mesh, AXIS_DATA);
     free(narrow);

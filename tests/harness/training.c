@@ -84,7 +84,7 @@ status training_run(const training *t, train_result *out) {
     dataset *d = NULL;
     *out = (train_result){0};
     TRY_GOTO(rc, training_request(t, &c, &r), done);
-    TRY_GOTO(rc, plan_compile(&p, &r.plan), done);
+    TRY_GOTO(rc, plan_choose(&p, &r.plan), done);
     TRY_GOTO(rc, dataset_open(&d, &r.data), done);
     rc = train_run(&r, &p, d, t->observer ? t->observer : &silent, out);
 done:

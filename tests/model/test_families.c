@@ -87,16 +87,16 @@ static void family_open(family *f, const char *name, precision q) {
     const backend *b = backend_under_test();
     plan_request r = {
         .model = f->config,
-        .micro_batch = tokens->shape.dim[0],
-        .accumulation = 1,
+        .choice.micro_batch = tokens->shape.dim[0],
+        .choice.accumulation = 1,
         .seq_len = tokens->shape.dim[1],
-        .precision = q,
+        .choice.precision = q,
         .with_eval = true,
         .verify = true,
         .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
         .logits_chunk_bytes = 4096, /* several chunks even for these small models */
         .target = backend_target(backend_kind(b), 2)};
-    must(plan_compile(&f->plan, &r));
+    must(plan_build(&f->plan, &r));
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));
     size_t n = (size_t)f->n_tokens * 4;
@@ -199,7 +199,7 @@ static double smallest_gradient_cosine(const family *f, double *worst) {
     *worst = 0;
     for (size_t i = 0; i < f->plan.model.n_params; i++) {
         const model_param *q = &f->plan.model.params[i];
-        float *grad = read_f32(f, f->plan.passes.grads[i]);
+        float *grad = read_f32(f, f->plan.step.grads[i]);
         for (int k = 0; k < q->n_parts; k++)
             smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
         free(grad);
@@ -235,7 +235,7 @@ static void twenty_adamw_steps_equal_pytorch(void **state) {
             write_scalars(&f, step);
             exec_run(f.e, SECTION_MICRO);
             exec_run(f.e, SECTION_UPDATE);
-            exec_read(f.e, f.plan.passes.clip, 0, clip, sizeof clip);
+            exec_read(f.e, f.plan.step.clip, 0, clip, sizeof clip);
             worst = fmax(worst, fabs((double)clip[CLIP_LOSS] - want[step - 1]));
             worst_norm = fmax(worst_norm, fabs((double)clip[CLIP_NORM] / norms[step - 1] - 1));
         }

@@ -118,7 +118,7 @@ static void compile(compiled *k, training t, const char *const *more) {
     t.more = more;
     training_must(training_request(&t, &k->c, &k->r));
     k->r.plan.verify = true;
-    training_must(plan_compile(&k->p, &k->r.plan));
+    training_must(plan_choose(&k->p, &k->r.plan));
 }
 
 static int64_t widest_rows(const program *p, int64_t width, section s) {
@@ -179,7 +179,7 @@ static void one_scale_for_all_tokens_refuses_chunks(void **state) {
     training t = {.preset = "test-llama", .seq_len = 128, .precision = PRECISION_FP8};
     t.more = SETTINGS("memory.strategy=manual", "memory.chunk_tokens=64");
     training_must(training_request(&t, &k.c, &k.r));
-    assert_int_equal(plan_compile(&k.p, &k.r.plan), ERR_INPUT);
+    assert_int_equal(plan_choose(&k.p, &k.r.plan), ERR_INPUT);
     assert_non_null(strstr(error_message(), "memory.chunk_tokens"));
     config_fini(&k.c);
 }
@@ -194,7 +194,7 @@ static void more_chunks_than_a_program_holds_are_refused(void **state) {
     t.micro_batch++;
     t.more = SETTINGS("memory.strategy=manual", "memory.chunk_tokens=64", "model.layers=1");
     training_must(training_request(&t, &k.c, &k.r));
-    assert_int_equal(plan_compile(&k.p, &k.r.plan), ERR_INPUT);
+    assert_int_equal(plan_choose(&k.p, &k.r.plan), ERR_INPUT);
     assert_non_null(strstr(error_message(), "memory.chunk_tokens: found 64, expected at least 128"));
     config_fini(&k.c);
 }
@@ -230,8 +230,7 @@ static plan_candidate choose(const char *device, const char *host, const char *c
     training t = {.preset = "test-llama", .seq_len = 4096, .micro_batch = 1};
     compile(&k, t, SETTINGS("model.layers=12", "model.max_positions=4096", "model.ffn=2048", device, host, chunk));
     *fits = plan_fits(&k.p);
-    plan_candidate c = {
-        .recompute = k.p.passes.recompute, .offload = k.p.passes.offload, .chunk_tokens = k.p.passes.chunk_tokens};
+    plan_candidate c = plan_chosen(&k.p);
     memcpy(c.planned, k.p.planned, sizeof c.planned);
     compiled_close(&k);
     return c;
@@ -241,29 +240,29 @@ static void chunks_come_where_nothing_else_fits(void **state) {
     (void)state;
     bool fits;
     plan_candidate c = choose("memory.device=4G", "memory.host=4G", "memory.chunk_tokens=auto", &fits);
-    assert_true(fits && c.chunk_tokens == 0 && c.recompute.kind == RECOMPUTE_NONE);
+    assert_true(fits && c.choice.chunk_tokens == 0 && c.choice.recompute.kind == RECOMPUTE_NONE);
     /* gate|up and act of 4096 tokens alone: 100 MB */
     c = choose("memory.device=64M", "memory.host=4G", "memory.chunk_tokens=auto", &fits);
     assert_true(fits);
-    assert_int_equal(c.chunk_tokens, 1024);
+    assert_int_equal(c.choice.chunk_tokens, 1024);
     assert_true(c.planned[TIER_DEVICE] <= 64u << 20);
     c = choose("memory.device=64M", "memory.host=4G", "memory.chunk_tokens=0", &fits);
     assert_false(fits);
-    assert_int_equal(c.chunk_tokens, 0);
+    assert_int_equal(c.choice.chunk_tokens, 0);
 }
 
 static void a_small_host_keeps_few_layers(void **state) {
     (void)state;
     bool fits;
     plan_candidate all = choose("memory.device=64M", "memory.host=4G", "memory.chunk_tokens=auto", &fits);
-    assert_true(fits && all.offload.activations == TIER_HOST && all.offload.keep_layers == 0);
+    assert_true(fits && all.choice.offload.activations == TIER_HOST && all.choice.keep_layers == 0);
     char host[64];
     uint64_t limit = all.planned[TIER_HOST] - (3u << 20); /* three layers' inputs of 4096 x 64 fp32 */
     snprintf(host, sizeof host, "memory.host=%llu", (unsigned long long)limit);
     plan_candidate c = choose("memory.device=66M", host, "memory.chunk_tokens=auto", &fits);
     assert_true(fits);
     assert_true(c.planned[TIER_HOST] <= limit && c.planned[TIER_DEVICE] <= 66u << 20);
-    assert_true(c.offload.keep_layers > 0 || c.recompute.kind == RECOMPUTE_NESTED);
+    assert_true(c.choice.keep_layers > 0 || c.choice.recompute.kind == RECOMPUTE_NESTED);
 }
 
 /* Whether anything fits is asked for the ranks that there are: what one cannot hold four that share a row can. */

@@ -16,7 +16,7 @@ static void compile(compiled *k, const training *t) {
     k->p = (plan){0};
     training_must(training_request(t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0}; /* nothing is to be moved */
-    training_must(plan_compile(&k->p, &k->r.plan));
+    training_must(plan_choose(&k->p, &k->r.plan));
     training_must(program_verify(&k->p.program));
 }
 
@@ -133,7 +133,7 @@ static void a_processor_says_that_it_emulates(void **state) {
             training_must(training_request(&(training){.precision = q}, &k.c, &k.r));
             k.r.plan.open = (plan_open){0};
             k.r.plan.target = backend_target(gpu ? DEVICE_CUDA : DEVICE_CPU, 2);
-            training_must(plan_compile(&k.p, &k.r.plan));
+            training_must(plan_choose(&k.p, &k.r.plan));
             strbuf note;
             strbuf_init(&note);
             plan_note(&k.p, &note);

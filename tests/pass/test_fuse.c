@@ -22,7 +22,8 @@ typedef struct built {
     program p;
     model m;
     target target;
-    pass_context c;
+    pass_options options;
+    step_interface step;
 } built;
 
 static void built_open(built *b, const char *preset, precision q, const model_build_options *more, bool fused) {
@@ -31,16 +32,17 @@ static void built_open(built *b, const char *preset, precision q, const model_bu
     o.batch = B, o.seq_len = T, o.compute = precision_compute(q), o.logits_chunk_bytes = 4096;
     program_init(&b->p);
     must(model_build(&b->m, &b->p, model_preset_find(preset), &o));
-    b->c = (pass_context){.target = &b->target,
-                          .model = &b->m,
-                          .precision = q,
-                          .accumulation = 1,
-                          .mesh = o.mesh,
-                          .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1}};
-    must(pass_autodiff(&b->p, &b->c));
-    must(pass_optimizer(&b->p, &b->c));
+    b->options =
+        (pass_options){.target = &b->target,
+                       .model = &b->m,
+                       .choice = {.precision = q},
+                       .n_micros = 1,
+                       .mesh = o.mesh,
+                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1}};
+    must(pass_autodiff(&b->p, &b->options, &b->step));
+    must(pass_optimizer(&b->p, &b->options, &b->step));
     must(program_verify(&b->p));
-    if (fused) must(pass_fuse(&b->p, &b->c));
+    if (fused) must(pass_fuse(&b->p, &b->options, &b->step));
     must(program_verify(&b->p));
 }
 
@@ -123,7 +125,7 @@ static void a_norm_that_others_read_and_a_turn_back_are_left_alone(void **state)
         bool inverse = variant & 1, read_twice = variant & 2;
         pair_open(&p, inverse, read_twice);
         must(program_verify(&p));
-        must(pass_fuse(&p, &(pass_context){0}));
+        must(pass_fuse(&p, &(pass_options){0}, &(step_interface){0}));
         must(program_verify(&p));
         assert_int_equal(count(&p, OP_QK_NORM_ROPE, SECTION_MICRO), !inverse && !read_twice);
         assert_int_equal(count(&p, OP_QK_NORM, SECTION_MICRO), inverse || read_twice);
@@ -147,7 +149,7 @@ static void a_joined_op_with_a_wrong_operand_is_refused(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
         program p;
         pair_open(&p, false, false);
-        must(pass_fuse(&p, &(pass_context){0}));
+        must(pass_fuse(&p, &(pass_options){0}, &(step_interface){0}));
         must(program_verify(&p));
         value *v = program_get(&p, program_find(&p, wrong[i].value));
         v->type = wrong[i].type;
@@ -184,10 +186,10 @@ static void write_params(run *r) {
         if (q->init == INIT_ONE) rng_normal_fill(rng_key(1, q->name), 0, f, (size_t)n, 1, 0.3f);
         else model_param_initial(q, 1, 0, n, f);
         write_floats(r, q->value, f);
-        if (r->b.c.masters[i]) write_floats(r, r->b.c.masters[i], f);
+        if (r->b.step.masters[i]) write_floats(r, r->b.step.masters[i], f);
         memset(f, 0, (size_t)n * sizeof *f);
-        write_floats(r, r->b.c.moments[i], f);
-        write_floats(r, r->b.c.variances[i], f);
+        write_floats(r, r->b.step.moments[i], f);
+        write_floats(r, r->b.step.variances[i], f);
         free(f);
     }
 }
@@ -209,11 +211,12 @@ static void write_inputs(run *r) {
 static void run_open(run *r, const char *preset, precision q, bool fused) {
     built_open(&r->b, preset, q, &(model_build_options){.with_eval = true}, fused);
     program *p = &r->b.p;
-    pass_context *c = &r->b.c;
-    must(pass_schedule(p, c));
-    must(pass_workspace(p, c));
-    must(pass_layout(p, c));
-    must(pass_waits(p, c));
+    const pass_options *o = &r->b.options;
+    step_interface *s = &r->b.step;
+    must(pass_schedule(p, o, s));
+    must(pass_workspace(p, o, s));
+    must(pass_layout(p, o, s));
+    must(pass_waits(p, o, s));
     must(program_verify(p));
     must(exec_open(&r->e, p, &(exec_options){.backend = backend_under_test(), .n_threads = 2}));
     write_params(r);
@@ -234,7 +237,7 @@ static void run_steps(run *r) {
         exec_write(r->e, r->b.m.scalars, 0, &s, sizeof s);
         must(exec_run(r->e, SECTION_MICRO));
         must(exec_run(r->e, SECTION_UPDATE));
-        exec_read(r->e, r->b.c.clip, 0, clip, sizeof clip);
+        exec_read(r->e, r->b.step.clip, 0, clip, sizeof clip);
         r->losses[step - 1] = clip[CLIP_LOSS];
     }
 }

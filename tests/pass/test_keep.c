@@ -26,7 +26,7 @@ static setting_text keep(int64_t n) {
 static void compile(compiled *k, const training *t) {
     k->p = (plan){0};
     training_must(training_request(t, &k->c, &k->r));
-    training_must(plan_compile(&k->p, &k->r.plan));
+    training_must(plan_choose(&k->p, &k->r.plan));
 }
 
 /* Every AdamW, and all that it keeps, is where its layer says; how many run on the device. */
@@ -78,10 +78,10 @@ static void parts_of_ranks_follow_their_layer(void **state) {
                           .more = SETTINGS("model.layers=4", "memory.strategy=manual", "memory.offload.states=host",
                                            "memory.offload.keep_states=2", "parallel.reduce_bucket=64K")};
             training_must(training_request(&t, &k.c, &k.r));
-            k.r.plan.shard.zero = zero;
+            k.r.plan.choice.shard.zero = zero;
             k.r.plan.mesh.size[AXIS_DATA] = 2;
             mesh_seat(&k.r.plan.mesh, rank);
-            training_must(plan_compile(&k.p, &k.r.plan));
+            training_must(plan_choose(&k.p, &k.r.plan));
             assert_true(check_places(&k.p, 2, TIER_HOST) > 0);
             compiled_close(&k);
         }
@@ -196,19 +196,19 @@ static void a_run_may_go_on_with_other_layers_kept(void **state) {
 
 static plan_request of_a_gpu(const hardware *h) {
     return (plan_request){.model = *model_preset_find("qwen2.5-1.5b"),
-                          .micro_batch = 4,
-                          .accumulation = 2,
+                          .choice.micro_batch = 4,
+                          .choice.accumulation = 2,
                           .seq_len = 1024,
-                          .precision = PRECISION_BF16_SR,
-                          .offload = {.states = TIER_DEVICE, .prefetch = 1},
-                          .overlap_update = OVERLAP_AUTO,
+                          .choice.precision = PRECISION_BF16_SR,
+                          .choice.prefetch = 1,
+                          .choice.overlap_update = OVERLAP_AUTO,
                           .target = {.name = "test", .n_threads = 1, .alignment = 256, .discrete = true},
                           .hardware = h};
 }
 
 static plan_candidate numbers_of(const plan_request *r) {
     plan p;
-    training_must(plan_compile(&p, r));
+    training_must(plan_choose(&p, r));
     plan_candidate c = plan_chosen(&p);
     memcpy(c.planned, p.planned, sizeof c.planned);
     c.step_s = p.cost.step_s;
@@ -219,8 +219,8 @@ static plan_candidate numbers_of(const plan_request *r) {
 
 static plan_candidate by_hand(plan_request r, int64_t kept) {
     r.open = (plan_open){0};
-    r.offload.states = TIER_HOST;
-    r.offload.keep_states = kept;
+    r.choice.offload.states = TIER_HOST;
+    r.choice.keep_states = kept;
     return numbers_of(&r);
 }
 
@@ -235,11 +235,11 @@ static void as_many_layers_are_kept_as_fit(void **state) {
     for (int part = 1; part <= 3; part++) {
         uint64_t least = none.planned[TIER_DEVICE];
         r.device_limit = least + (uint64_t)part * (most - least) / 4;
-        plan_candidate c = numbers_of(&r), more = by_hand(r, c.offload.keep_states + 1);
-        int64_t kept = c.offload.keep_states;
+        plan_candidate c = numbers_of(&r), more = by_hand(r, c.choice.keep_states + 1);
+        int64_t kept = c.choice.keep_states;
         print_message("%d/4 of the room: %lld of %lld layers, %.0f ms; none %.0f ms\n", part, (long long)kept,
                       (long long)r.model.n_layers, 1e3 * c.step_s, 1e3 * none.step_s);
-        assert_true(c.fits && c.offload.states == TIER_HOST && kept > 0 && kept < r.model.n_layers);
+        assert_true(c.fits && c.choice.offload.states == TIER_HOST && kept > 0 && kept < r.model.n_layers);
         assert_false(more.fits);
         assert_true(c.step_s < none.step_s);
         plan_candidate same = by_hand(r, kept); /* as chosen, so by hand */
@@ -248,10 +248,10 @@ static void as_many_layers_are_kept_as_fit(void **state) {
     /* A host that has no room for all of them: both memories are filled. */
     r.host_limit = none.planned[TIER_HOST] / 2;
     plan_candidate both = numbers_of(&r);
-    assert_true(both.fits && both.offload.states == TIER_HOST && both.offload.keep_states > 0);
+    assert_true(both.fits && both.choice.offload.states == TIER_HOST && both.choice.keep_states > 0);
     r.device_limit = most;
     plan_candidate c = numbers_of(&r);
-    assert_true(c.fits && c.offload.states == TIER_DEVICE && c.offload.keep_states == 0);
+    assert_true(c.fits && c.choice.offload.states == TIER_DEVICE && c.choice.keep_states == 0);
 }
 
 /* Where they are asked for elsewhere, or gradients live on the host, nothing is kept unasked; a number by hand wins. */
@@ -261,17 +261,17 @@ static void what_is_given_by_hand_wins(void **state) {
     training_must(hardware_load(&h, "h200"));
     plan_request r = of_a_gpu(&h);
     r.open = (plan_open){.states = true};
-    r.offload.keep_states = 3;
+    r.choice.keep_states = 3;
     r.device_limit = numbers_of(&r).planned[TIER_DEVICE] - 1;
     plan_candidate c = numbers_of(&r);
-    assert_true(c.offload.states == TIER_HOST && c.offload.keep_states == 3);
-    r.offload.keep_states = 0;
-    r.offload.grads = TIER_HOST;
+    assert_true(c.choice.offload.states == TIER_HOST && c.choice.keep_states == 3);
+    r.choice.keep_states = 0;
+    r.choice.offload.grads = TIER_HOST;
     r.device_limit = 0;
     r.device_limit = numbers_of(&r).planned[TIER_DEVICE] - 1; /* room for all states but one */
     r.open.keep_states = true;
     c = numbers_of(&r);
-    assert_true(c.offload.states == TIER_HOST && c.offload.keep_states == 0);
+    assert_true(c.choice.offload.states == TIER_HOST && c.choice.keep_states == 0);
     static const char *const given[] = {"memory.offload.states=host", "memory.offload.keep_states=0", "train.seed=1"};
     for (size_t i = 0; i < ARRAY_LENGTH(given); i++) {
         config s;

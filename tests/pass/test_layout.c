@@ -13,10 +13,10 @@
 
 static plan_request request(const char *preset, precision precision, int64_t accumulation) {
     return (plan_request){.model = *model_preset_find(preset),
-                          .micro_batch = 2,
-                          .accumulation = accumulation,
+                          .choice.micro_batch = 2,
+                          .choice.accumulation = accumulation,
                           .seq_len = 24,
-                          .precision = precision,
+                          .choice.precision = precision,
                           .with_eval = true,
                           .verify = true,
                           .logits_chunk_bytes = 1 << 16,
@@ -64,9 +64,9 @@ static void live_values_never_overlap(void **state) {
             for (int64_t a = 1; a <= 2; a++)
                 for (recompute_kind k = RECOMPUTE_NONE; k <= RECOMPUTE_EVERY; k++) {
                     plan_request r = request(names[i], q, a);
-                    r.recompute = (recompute_policy){.kind = k, .ratio = 0.5, .every = 2};
+                    r.choice.recompute = (recompute_policy){.kind = k, .ratio = 0.5, .every = 2};
                     plan p;
-                    assert_int_equal(plan_compile(&p, &r), OK);
+                    assert_int_equal(plan_build(&p, &r), OK);
                     check_layout(&p);
                     plan_close(&p);
                 }
@@ -76,7 +76,7 @@ static void roles_and_gaps_add_up_to_the_plan(void **state) {
     (void)state;
     plan_request r = request("test-qwen3", PRECISION_BF16, 2);
     plan p;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_build(&p, &r), OK);
     uint64_t sum = p.gap_bytes, n = model_param_count(&r.model);
     for (role i = 0; i < ROLE_COUNT; i++) sum += p.by_role[i];
     assert_int_equal(sum, p.planned[TIER_DEVICE]);
@@ -91,7 +91,7 @@ static void bf16_sr_needs_eight_bytes_per_parameter(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_BF16_SR, 1);
     plan p;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_build(&p, &r), OK);
     uint64_t n = model_param_count(&r.model);
     assert_int_equal(p.by_role[ROLE_PARAM] + p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], 8 * n);
     plan_close(&p);
@@ -122,7 +122,7 @@ static void every_preset_compiles_and_its_params_are_counted(void **state) {
         plan_request r = request(model_preset_at(i)->name, PRECISION_BF16, 1);
         r.verify = true;
         plan p;
-        assert_int_equal(plan_compile(&p, &r), OK);
+        assert_int_equal(plan_build(&p, &r), OK);
         assert_int_equal(p.by_role[ROLE_PARAM], 2 * model_param_count(&r.model));
         plan_close(&p);
     }
@@ -131,10 +131,10 @@ static void every_preset_compiles_and_its_params_are_counted(void **state) {
 static void what_does_not_fit_names_a_change_that_does(void **state) {
     (void)state;
     plan_request r = request("gpt2", PRECISION_FP32, 1);
-    r.micro_batch = 8;
+    r.choice.micro_batch = 8;
     r.seq_len = 256;
     plan p;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_build(&p, &r), OK);
     p.request.device_limit = p.planned[TIER_DEVICE];
     assert_int_equal(plan_check_fit(&p), OK); /* exactly enough is enough */
     p.request.device_limit = p.planned[TIER_DEVICE] - 1;
@@ -150,10 +150,11 @@ static void what_does_not_fit_names_a_change_that_does(void **state) {
 static plan states_on_host(precision q, state_format states, int tensor) {
     plan p;
     plan_request r = request("test-llama", q, 1);
-    r.offload = (offload_options){.states = TIER_HOST, .prefetch = 1};
-    r.states = states;
+    r.choice.offload.states = TIER_HOST;
+    r.choice.prefetch = 1;
+    r.choice.states = states;
     r.mesh.size[AXIS_TENSOR] = tensor;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_build(&p, &r), OK);
     return p;
 }
 
@@ -202,17 +203,17 @@ static void what_fits_by_hand_is_found(void **state) {
     r.may_nvme = true;
     for (int i = 0; i < 27; i++) {
         plan_request open = r;
-        r.recompute.kind = RECOMPUTE_SELECTIVE;
-        r.offload =
-            (offload_options){.params = homes[i % 3], .grads = homes[i / 3 % 3], .states = homes[i / 9], .prefetch = 1};
-        assert_int_equal(plan_compile(&p, &r), OK);
-        open.recompute.kind = RECOMPUTE_AUTO;
-        open.offload.prefetch = 1;
+        r.choice.recompute.kind = RECOMPUTE_SELECTIVE;
+        r.choice.offload = (offload_homes){.params = homes[i % 3], .grads = homes[i / 3 % 3], .states = homes[i / 9]};
+        r.choice.prefetch = 1;
+        assert_int_equal(plan_build(&p, &r), OK);
+        open.choice.recompute.kind = RECOMPUTE_AUTO;
+        open.choice.prefetch = 1;
         open.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
         open.device_limit = p.planned[TIER_DEVICE];
         open.host_limit = MAX(p.planned[TIER_HOST], (uint64_t)1);
         plan_close(&p);
-        assert_int_equal(plan_compile(&p, &open), OK);
+        assert_int_equal(plan_choose(&p, &open), OK);
         if (!plan_fits(&p))
             fail_msg("homes %d: nothing found in %llu bytes of the device and %llu of the host", i,
                      (unsigned long long)open.device_limit, (unsigned long long)open.host_limit);
@@ -228,12 +229,12 @@ static void a_host_too_small_is_told_the_least_it_needs(void **state) {
     char least[32];
     r.verify = false;
     r.may_nvme = true;
-    r.recompute.kind = RECOMPUTE_AUTO;
-    r.offload.prefetch = 1;
+    r.choice.recompute.kind = RECOMPUTE_AUTO;
+    r.choice.prefetch = 1;
     r.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
     r.host_limit = 1;
     r.device_limit = 1 << 20;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_choose(&p, &r), OK);
     uint64_t host = UINT64_MAX;
     for (size_t i = 0; i < p.n_candidates; i++)
         if (p.candidates[i].planned[TIER_DEVICE] <= r.device_limit)
@@ -266,15 +267,12 @@ static void bytes_of_the_host_rest_before_they_serve_again(void **state) {
     (void)state;
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
         plan_request r = request("gpt2", PRECISION_BF16_SR, 4);
-        r.recompute.kind = RECOMPUTE_FULL;
-        r.offload = (offload_options){.params = TIER_HOST,
-                                      .grads = TIER_HOST,
-                                      .states = TIER_HOST,
-                                      .activations = TIER_HOST,
-                                      .prefetch = prefetch,
-                                      .bucket_bytes = 1 << 20};
+        r.choice.recompute.kind = RECOMPUTE_FULL;
+        r.choice.offload = (offload_homes){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
+        r.choice.prefetch = prefetch;
+        r.choice.bucket_bytes = 1 << 20;
         plan p;
-        assert_int_equal(plan_compile(&p, &r), OK);
+        assert_int_equal(plan_build(&p, &r), OK);
         const program *g = &p.program;
         size_t first, end, n_out = 0, n_pairs = 0;
         program_section(g, SECTION_MICRO, &first, &end);

@@ -134,7 +134,7 @@ static size_t check_waits(const program *p) {
 static void ops_wait_for_the_last_that_met_their_bytes(void **state) {
     (void)state;
     static const struct {
-        offload_options offload;
+        offload_homes offload;
         mesh mesh;
         shard_options shard;
         int64_t accumulation;
@@ -154,20 +154,20 @@ static void ops_wait_for_the_last_that_met_their_bytes(void **state) {
     };
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         plan_request r = {.model = *model_preset_find("test-llama"),
-                          .micro_batch = 2,
-                          .accumulation = cases[i].accumulation,
                           .seq_len = 24,
-                          .precision = PRECISION_BF16,
+                          .choice = {.precision = PRECISION_BF16,
+                                     .micro_batch = 2,
+                                     .accumulation = cases[i].accumulation,
+                                     .shard = cases[i].shard,
+                                     .offload = cases[i].offload,
+                                     .prefetch = 1},
                           .with_eval = true,
                           .verify = true,
                           .logits_chunk_bytes = 1 << 16,
-                          .offload = cases[i].offload,
                           .mesh = cases[i].mesh,
-                          .shard = cases[i].shard,
                           .target = {.name = "plain", .n_threads = 1, .alignment = 64}};
         plan p;
-        r.offload.prefetch = 1;
-        assert_int_equal(plan_compile(&p, &r), OK);
+        assert_int_equal(plan_build(&p, &r), OK);
         assert_int_equal(check_waits(&p.program) > 0, cases[i].waits);
         plan_close(&p);
     }

@@ -133,22 +133,22 @@ static void layers_are_cut_by_cost(void **state) {
 
 static plan_request request(const char *preset, int n_stages, int stage, int virtual_stages) {
     plan_request r = {.model = *model_preset_find(preset),
-                      .micro_batch = 2,
-                      .accumulation = 8,
+                      .choice.micro_batch = 2,
+                      .choice.accumulation = 8,
                       .seq_len = 16,
                       .verify = true,
                       .with_eval = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .mesh = {.size[AXIS_PIPELINE] = n_stages, .index[AXIS_PIPELINE] = stage},
                       .virtual_stages = virtual_stages,
-                      .shard = {.overlap = true, .prefetch = 1},
+                      .choice.shard = {.overlap = true, .prefetch = 1},
                       .target = {.name = "test", .n_threads = 1, .alignment = 64, .comm_bytes = comm_work_bytes}};
     r.model.n_layers = 8;
     return r;
 }
 
 static void compile(plan *p, const plan_request *r) {
-    if (plan_compile(p, r) != OK) fail_msg("%s", error_message());
+    if (plan_build(p, r) != OK) fail_msg("%s", error_message());
 }
 
 /* Every parameter is trained at one stage, gets its bytes there, and a tied table is copied once. */
@@ -165,8 +165,8 @@ static void stages_make_up_the_model(void **state) {
                 compile(&p, &r);
                 assert_int_equal(plan_micro_runs(&p), 1);
                 for (size_t j = 0; j < p.model.n_params; j++) {
-                    held += (uint64_t)p.passes.held[j].n;
-                    trained += (uint64_t)p.passes.updated[j].n;
+                    held += (uint64_t)p.step.held[j].n;
+                    trained += (uint64_t)p.step.updated[j].n;
                 }
                 plan_close(&p);
             }
@@ -199,7 +199,7 @@ static void micro_batches_in_flight(void **state) {
         model_stages_cut(&r.model, r.seq_len, 4, first);
         snprintf(name, sizeof name, "layers.%lld.attn.y", (long long)first[i]);
         uint64_t n = forward_values_at_peak(&r, name);
-        r.accumulation = 16;
+        r.choice.accumulation = 16;
         assert_int_equal(forward_values_at_peak(&r, name), n);
         assert_int_equal(n, 4 - i);
     }
@@ -225,8 +225,8 @@ static void what_is_sent_is_received(void **state) {
             plan p;
             plan_request r = request("test-gpt2", 2, i, 2);
             r.mesh.size[AXIS_DATA] = 2;
-            r.shard.zero = zero;
-            r.recompute.kind = RECOMPUTE_FULL;
+            r.choice.shard.zero = zero;
+            r.choice.recompute.kind = RECOMPUTE_FULL;
             compile(&p, &r);
             for (size_t k = 0; k < p.program.n_ops; k++) {
                 const op *o = &p.program.ops[k];
@@ -245,12 +245,12 @@ static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
     plan p;
     plan_request r = request("test-llama", 4, 0, 2);
-    r.accumulation = 6; /* no multiple of the stages */
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    r.choice.accumulation = 6; /* no multiple of the stages */
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     assert_non_null(strstr(error_message(), "multiple of the 4 stages"));
     error_clear();
     r = request("test-llama", 4, 0, 3); /* 12 chunks of 8 layers */
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     assert_non_null(strstr(error_message(), "too few for 4 stages of 3"));
     error_clear();
 }

@@ -124,7 +124,7 @@ static status compile(compiled *k, const char *preset, const char *layers, const
     k->p = (plan){0};
     TRY(training_request(&t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0}; /* recompute alone: nothing is to be moved instead */
-    return plan_compile(&k->p, &k->r.plan);
+    return plan_choose(&k->p, &k->r.plan);
 }
 
 static uint64_t hash_of(const char *preset, const char *layers, const char *policy) {
@@ -364,12 +364,12 @@ static void a_rung_that_costs_more_holds_less(void **state) {
 static recompute_kind choice(const plan_request *r, uint64_t limit, bool *fits) {
     plan_request q = *r;
     plan p;
-    q.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    q.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
     q.open.keep_layers = true; /* the last resort too */
     q.device_limit = limit;
-    training_must(plan_compile(&p, &q));
-    recompute_kind k = p.passes.recompute.kind;
-    assert_int_equal(p.request.recompute.kind, RECOMPUTE_AUTO);
+    training_must(plan_choose(&p, &q));
+    recompute_kind k = p.request.choice.recompute.kind;
+    assert_int_equal(p.asked.recompute.kind, RECOMPUTE_AUTO);
     *fits = plan_check_fit(&p) == OK;
     plan_close(&p);
     return k;
@@ -397,7 +397,7 @@ static void auto_takes_the_cheapest_rung_that_fits(void **state) {
     for (int64_t n = 2; n < 8; n *= 2) {
         plan_request q = k.r.plan;
         plan_candidate c;
-        q.recompute = (recompute_policy){.kind = RECOMPUTE_NESTED, .every = n};
+        q.choice.recompute = (recompute_policy){.kind = RECOMPUTE_NESTED, .every = n};
         training_must(plan_weigh(&q, &c));
         least = MIN(least, c.planned[TIER_DEVICE]);
     }

@@ -15,20 +15,20 @@ static const int sizes[] = {2, 3, 4, 8};
 
 static plan_request request(const char *preset, precision q, int n_ranks, int rank, int zero) {
     return (plan_request){.model = *model_preset_find(preset),
-                          .micro_batch = 2,
-                          .accumulation = 1,
+                          .choice.micro_batch = 2,
+                          .choice.accumulation = 1,
                           .seq_len = 16,
-                          .precision = q,
+                          .choice.precision = q,
                           .verify = true,
                           .with_eval = true,
                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                           .mesh = {.size[AXIS_DATA] = n_ranks, .index[AXIS_DATA] = rank},
-                          .shard = {.zero = zero, .overlap = true, .prefetch = 1},
+                          .choice.shard = {.zero = zero, .overlap = true, .prefetch = 1},
                           .target = {.name = "test", .n_threads = 1, .alignment = 64, .comm_bytes = comm_work_bytes}};
 }
 
 static void compile(plan *p, const plan_request *r) {
-    if (plan_compile(p, r) != OK) fail_msg("%s", error_message());
+    if (plan_build(p, r) != OK) fail_msg("%s", error_message());
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
@@ -153,7 +153,7 @@ static void every_rank_says_the_same(void **state) {
         }
         plan p;
         plan_request r = request("test-qwen3", PRECISION_BF16, 3, 0, zero);
-        r.shard.reduce_bucket = 32 << 10;
+        r.choice.shard.reduce_bucket = 32 << 10;
         compile(&p, &r);
         other = program_comm_hash(&p.program);
         plan_close(&p);
@@ -171,14 +171,14 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
             plan plans[8] = {0};
             for (int rank = 0; rank < n; rank++) {
                 plan_request r = request("test-gpt2", PRECISION_BF16, n, rank, zero);
-                r.shard.persist_below = 100;
+                r.choice.shard.persist_below = 100;
                 compile(&plans[rank], &r);
             }
             for (size_t i = 0; i < plans[0].model.n_params; i++) {
                 int64_t total = shape_count(&plans[0].model.params[i].shape), updated = 0, saved = 0;
                 for (int rank = 0; rank < n; rank++) {
-                    const pass_context *c = &plans[rank].passes;
-                    param_share share = c->updated[i], seen = shard_share(&plans[0].passes, i, rank);
+                    const step_interface *c = &plans[rank].step;
+                    param_share share = c->updated[i], seen = shard_share(&plans[0].step, &plans[0].model, i, rank);
                     assert_int_equal(share.first % NORM_BLOCK, 0);
                     assert_int_equal(share.n, seen.n); /* as any other rank sees it */
                     if (zero == 0) assert_int_equal(share.n, total);
@@ -186,7 +186,7 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
                     if (zero == 3 && total >= 100) assert_int_equal(c->held[i].n, share.n);
                     else assert_int_equal(c->held[i].n, total);
                     updated += share.n;
-                    saved += shard_saved(c, i).n;
+                    saved += shard_saved(c, &plans[rank].model, &plans[rank].request.mesh, i).n;
                 }
                 assert_int_equal(updated, zero == 0 ? n * total : total);
                 assert_int_equal(saved, total);
@@ -206,8 +206,8 @@ static uint64_t device_with(int zero, int64_t reduce, int64_t gather, bool overl
     r.model.ffn = 1024;
     r.model.head_dim = 64;
     r.seq_len = 4; /* so that parameters and not activations are what is large */
-    r.shard = (shard_options){zero, reduce, gather, overlap, prefetch, persist};
-    r.recompute.kind = again;
+    r.choice.shard = (shard_options){zero, reduce, gather, overlap, prefetch, persist};
+    r.choice.recompute.kind = again;
     compile(&p, &r);
     uint64_t planned = p.planned[TIER_DEVICE];
     plan_close(&p);
@@ -235,7 +235,7 @@ static size_t gathers_of(recompute_kind again, int64_t every) {
     plan_request r = request("test-llama", PRECISION_FP32, 2, 0, 3);
     r.model.n_layers = 4;
     r.with_eval = false;
-    r.recompute = (recompute_policy){.kind = again, .every = every};
+    r.choice.recompute = (recompute_policy){.kind = again, .every = every};
     compile(&p, &r);
     size_t n = 0;
     for (size_t i = 0; i < p.program.n_ops; i++)
@@ -262,9 +262,9 @@ static void messages_through_the_host_get_their_copies(void **state) {
             plan p;
             plan_request r = request("test-gpt2", PRECISION_BF16, 2, 1, zero);
             r.target.comm_at = TIER_HOST;
-            r.accumulation = 2;
-            r.offload = (offload_options){.prefetch = 1};
-            if (homes) r.offload.grads = r.offload.states = TIER_HOST;
+            r.choice.accumulation = 2;
+            r.choice.prefetch = 1;
+            if (homes) r.choice.offload.grads = r.choice.offload.states = TIER_HOST;
             compile(&p, &r);
             for (size_t i = 0; i < p.program.n_ops; i++)
                 if (op_is_comm(p.program.ops[i].kind)) assert_int_equal(p.program.ops[i].at, TIER_HOST);
@@ -276,11 +276,11 @@ static void what_cannot_be_is_refused(void **state) {
     (void)state;
     plan p;
     plan_request r = request("test-gpt2", PRECISION_BF16, 2, 0, 4);
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     assert_non_null(strstr(error_message(), "parallel.zero: found 4, expected 0 to 3"));
     r = request("test-gpt2", PRECISION_BF16, 2, 0, 1);
     r.place.n_devices = 2;
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     assert_non_null(strstr(error_message(), "memory.place: found 2 devices in a run of 2 ranks"));
 }
 
@@ -289,12 +289,9 @@ static void a_part_that_is_one_parameter_travels(void **state) {
     (void)state;
     for (int rank = 0; rank < 4; rank++) {
         plan_request r = request("test-gpt2", PRECISION_FP32, 4, rank, 0);
-        r.offload = (offload_options){.params = TIER_HOST,
-                                      .grads = TIER_HOST,
-                                      .states = TIER_HOST,
-                                      .activations = TIER_HOST,
-                                      .prefetch = 1,
-                                      .bucket_bytes = 256 << 10};
+        r.choice.offload = (offload_homes){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
+        r.choice.prefetch = 1;
+        r.choice.bucket_bytes = 256 << 10;
         plan p;
         compile(&p, &r);
         plan_close(&p);

@@ -14,8 +14,8 @@ static void compile(compiled *k, const training *t, overlap_wish wish) {
     k->p = (plan){0};
     training_must(training_request(t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0};
-    k->r.plan.overlap_update = wish;
-    training_must(plan_compile(&k->p, &k->r.plan));
+    k->r.plan.choice.overlap_update = wish;
+    training_must(plan_choose(&k->p, &k->r.plan));
     training_must(program_verify(&k->p.program));
 }
 
@@ -81,7 +81,7 @@ static void a_turn_repeats_update_prepare_and_micro(void **state) {
                     OVERLAP_TRUE);
             const program *p = &k.p.program;
             const op *turn, *of;
-            value_id scalars = k.p.model.scalars, own = k.p.passes.turn_scalars;
+            value_id scalars = k.p.model.scalars, own = k.p.step.turn_scalars;
             size_t n_turn = section_ops(p, SECTION_TURN, &turn), at = 0, n_left_out = 0;
             for (size_t s = 0; s < ARRAY_LENGTH(parts); s++)
                 for (size_t n = section_ops(p, parts[s], &of); n > 0; n--, of++) {
@@ -93,7 +93,7 @@ static void a_turn_repeats_update_prepare_and_micro(void **state) {
                     check_repeated(p, &turn[at++], of, scalars, parts[s] == SECTION_UPDATE ? scalars : own);
                 }
             assert_int_equal(at, n_turn);
-            assert_true((n_left_out > 0) == (accumulation > 1 && k.r.plan.offload.grads == TIER_HOST));
+            assert_true((n_left_out > 0) == (accumulation > 1 && k.r.plan.choice.offload.grads == TIER_HOST));
             assert_true(own != NO_VALUE && section_ops(p, SECTION_UPDATE, NULL) > 0);
             compiled_close(&k);
         }
@@ -194,12 +194,12 @@ static bool has_turn(const training *t, bool discrete, overlap_wish wish, int st
     plan p;
     training_must(training_request(t, &c, &r));
     r.plan.open = (plan_open){0};
-    r.plan.overlap_update = wish;
+    r.plan.choice.overlap_update = wish;
     r.plan.target.discrete = discrete;
     r.plan.mesh.size[AXIS_PIPELINE] = stages;
-    training_must(plan_compile(&p, &r.plan));
+    training_must(plan_choose(&p, &r.plan));
     bool has = section_ops(&p.program, SECTION_TURN, NULL) > 0;
-    assert_true(has == (p.passes.turn_scalars != NO_VALUE));
+    assert_true(has == (p.step.turn_scalars != NO_VALUE));
     plan_close(&p);
     config_fini(&c);
     return has;
@@ -229,7 +229,7 @@ static void refused(const training *t, int stages, const char *word) {
     plan p;
     training_must(training_request(t, &c, &r));
     r.plan.mesh.size[AXIS_PIPELINE] = stages;
-    assert_int_equal(plan_compile(&p, &r.plan), ERR_INPUT);
+    assert_int_equal(plan_choose(&p, &r.plan), ERR_INPUT);
     assert_non_null(strstr(error_message(), "memory.overlap_update: found true"));
     assert_non_null(strstr(error_message(), word));
     config_fini(&c);
@@ -250,16 +250,17 @@ static void compile_apart_and_beside(const char *preset, int64_t rows, tier grad
                                      plan *beside) {
     assert_int_equal(hardware_load(h, "h200"), OK);
     plan_request r = {.model = *model_preset_find(preset),
-                      .micro_batch = rows,
-                      .accumulation = 3,
+                      .choice.micro_batch = rows,
+                      .choice.accumulation = 3,
                       .seq_len = 1024,
-                      .precision = PRECISION_BF16_SR,
-                      .offload = {.states = TIER_HOST, .grads = grads, .prefetch = 1},
+                      .choice.precision = PRECISION_BF16_SR,
+                      .choice.offload = {.states = TIER_HOST, .grads = grads},
+                      .choice.prefetch = 1,
                       .target = {.name = "test", .n_threads = 1, .alignment = 64, .discrete = true},
                       .hardware = h};
-    assert_int_equal(plan_compile(apart, &r), OK);
-    r.overlap_update = OVERLAP_AUTO;
-    assert_int_equal(plan_compile(beside, &r), OK);
+    assert_int_equal(plan_build(apart, &r), OK);
+    r.choice.overlap_update = OVERLAP_AUTO;
+    assert_int_equal(plan_build(beside, &r), OK);
 }
 
 static void the_forward_is_hidden_behind_the_update(void **state) {
@@ -315,13 +316,13 @@ static void nothing_moves_for_its_sake(void **state) {
         train_request r;
         plan p;
         training_must(training_request(&(training){.preset = "test-llama", .seq_len = 32}, &c, &r));
-        r.plan.overlap_update = OVERLAP_AUTO;
+        r.plan.choice.overlap_update = OVERLAP_AUTO;
         r.plan.target.discrete = true;
         r.plan.hardware = &h;
         r.plan.compare = compare;
-        training_must(plan_compile(&p, &r.plan));
-        assert_false(offload_any(&p.passes.offload));
-        assert_true(p.passes.turn_scalars == NO_VALUE);
+        training_must(plan_choose(&p, &r.plan));
+        assert_false(offload_any(&p.request.choice.offload));
+        assert_true(p.step.turn_scalars == NO_VALUE);
         bool any = false; /* that looks faster: else this proves nothing */
         for (size_t i = 1; i < p.n_candidates; i++) any |= p.candidates[i].step_s < 0.99 * p.cost.step_s;
         assert_true(any == (compare == 1));

@@ -61,7 +61,7 @@ static double ms_of(program *p, const hardware *h, double *busy) {
     double none[STREAM_COUNT] = {0};
     const char *missing = NULL;
     give_addresses(p);
-    assert_int_equal(pass_waits(p, NULL), OK);
+    assert_int_equal(pass_waits(p, NULL, NULL), OK);
     double s = cost_section(p, SECTION_MICRO, h, NULL, busy ? busy : none, &missing);
     assert_null(missing);
     return s * 1e3;
@@ -281,7 +281,7 @@ static void a_rate_that_is_not_there_is_named(void **state) {
     emit_copy(&p, disk, near, STREAM_READ);
     assert_float_equal(ms_of(&p, &h, NULL), 2, 1e-9); /* 0.5 GB/s */
     emit_copy(&p, near, disk, STREAM_WRITE);
-    assert_int_equal(pass_waits(&p, NULL), OK);
+    assert_int_equal(pass_waits(&p, NULL, NULL), OK);
     cost c;
     cost_program(&c, &p, &h, NULL, 1);
     assert_true(isinf(c.step_s));
@@ -497,7 +497,7 @@ static void noise_on_the_host_takes_time(void **state) {
 static cost plan_cost(plan_request r, const hardware *h) {
     plan p;
     r.hardware = h;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_choose(&p, &r), OK);
     cost c = p.cost;
     plan_close(&p);
     return c;
@@ -508,10 +508,10 @@ static void a_plan_knows_its_time(void **state) {
     hardware h;
     assert_int_equal(hardware_load(&h, "h200"), OK);
     plan_request r = {.model = *model_preset_find("qwen2.5-1.5b"),
-                      .micro_batch = 8,
-                      .accumulation = 2,
+                      .choice.micro_batch = 8,
+                      .choice.accumulation = 2,
                       .seq_len = 1024,
-                      .precision = PRECISION_BF16,
+                      .choice.precision = PRECISION_BF16,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = {.name = "test", .n_threads = 1, .alignment = 64}};
     cost base = plan_cost(r, &h);
@@ -525,17 +525,17 @@ static void a_plan_knows_its_time(void **state) {
     double flops = 6.0 * (double)model_param_count(&r.model) * 8 * 2 * 1024;
     assert_true(base.step_s > flops / 790e12 && base.step_s < 4 * flops / 790e12);
     plan_request more = r;
-    more.accumulation = 4;
+    more.choice.accumulation = 4;
     assert_true(plan_cost(more, &h).step_s > 1.7 * base.step_s);
     plan_request fp32 = r;
-    fp32.precision = PRECISION_FP32;
+    fp32.choice.precision = PRECISION_FP32;
     assert_true(plan_cost(fp32, &h).step_s > 5 * base.step_s);
     hardware slow;
     assert_int_equal(hardware_load(&slow, "rtx-3090"), OK);
     assert_true(plan_cost(r, &slow).step_s > 4 * base.step_s);
     r.hardware = NULL;
     plan p;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_choose(&p, &r), OK);
     assert_true(p.cost.step_s == 0);
     plan_close(&p);
 }
@@ -546,10 +546,10 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
     hardware h;
     assert_int_equal(hardware_load(&h, "a100-80"), OK);
     plan_request r = {.model = *model_preset_find("gpt2"),
-                      .micro_batch = 4,
-                      .accumulation = 1,
+                      .choice.micro_batch = 4,
+                      .choice.accumulation = 1,
                       .seq_len = 512,
-                      .precision = PRECISION_BF16,
+                      .choice.precision = PRECISION_BF16,
                       .target = {.name = "test", .n_threads = 1, .alignment = 64}};
     double last = 0;
     for (int64_t mib = 1024; mib >= 1; mib /= 8) {
@@ -558,7 +558,7 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
         assert_true(s > last);
         last = s;
     }
-    r.precision = PRECISION_BF16_SR; /* its 16-bit gradient needs a second walk */
+    r.choice.precision = PRECISION_BF16_SR; /* its 16-bit gradient needs a second walk */
     r.logits_chunk_bytes = 64 << 20;
     double twice = plan_cost(r, &h).kinds[OP_UNEMBED_LOSS_GRAD].seconds;
     r.logits_chunk_bytes = 1 << 30;
@@ -612,10 +612,10 @@ static void a_shared_loss_costs_its_share_and_its_logits_again(void **state) {
     assert_int_equal(hardware_load(&h, "h100"), OK);
     for (size_t i = 0; i < ARRAY_LENGTH(h.half); i++) h.half[i] = 0; /* products of any size at the same rate */
     plan_request r = {.model = *model_preset_find("llama3-8b"),
-                      .micro_batch = 1,
-                      .accumulation = 4,
+                      .choice.micro_batch = 1,
+                      .choice.accumulation = 4,
                       .seq_len = 4096,
-                      .precision = PRECISION_BF16,
+                      .choice.precision = PRECISION_BF16,
                       .logits_chunk_bytes = 1 << 30,
                       .target = {.name = "test", .n_threads = 1, .alignment = 64}};
     r.model.n_layers = 4;

@@ -16,8 +16,8 @@
 
 static plan_request request(const char *preset) {
     return (plan_request){.model = *model_preset_find(preset),
-                          .micro_batch = 2,
-                          .accumulation = 1,
+                          .choice.micro_batch = 2,
+                          .choice.accumulation = 1,
                           .seq_len = 24,
                           .with_eval = true,
                           .verify = true,
@@ -25,10 +25,13 @@ static plan_request request(const char *preset) {
                           .target = {"ragged", 3, 64, ragged_work}};
 }
 
-static const offload_options offloads[] = {
+static const struct offload_case {
+    offload_homes homes;
+    int prefetch;
+} offloads[] = {
     {.prefetch = 1},
-    {.grads = TIER_HOST, .states = TIER_HOST, .prefetch = 1},
-    {.params = TIER_HOST, .grads = TIER_HOST, .states = TIER_NVME, .activations = TIER_HOST, .prefetch = 2},
+    {{.grads = TIER_HOST, .states = TIER_HOST}, .prefetch = 1},
+    {{.params = TIER_HOST, .grads = TIER_HOST, .states = TIER_NVME, .activations = TIER_HOST}, .prefetch = 2},
 };
 static const recompute_kind recomputes[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
 
@@ -116,11 +119,12 @@ static void every_column_is_what_is_alive_at_its_op(void **state) {
                 for (precision q = PRECISION_FP32; q <= PRECISION_BF16; q++) {
                     plan_request r = request(names[i]);
                     plan p;
-                    r.precision = q;
-                    r.accumulation = 1 + (int64_t)q;
-                    r.recompute.kind = recomputes[k];
-                    r.offload = offloads[o];
-                    training_must(plan_compile(&p, &r));
+                    r.choice.precision = q;
+                    r.choice.accumulation = 1 + (int64_t)q;
+                    r.choice.recompute.kind = recomputes[k];
+                    r.choice.offload = offloads[o].homes;
+                    r.choice.prefetch = offloads[o].prefetch;
+                    training_must(plan_build(&p, &r));
                     check_columns(&p);
                     check_parts(&p);
                     plan_close(&p);
@@ -132,7 +136,7 @@ static void what_stays_is_the_same_in_every_column(void **state) {
     plan_request r = request("test-gpt2");
     plan p;
     plan_timeline t;
-    training_must(plan_compile(&p, &r));
+    training_must(plan_build(&p, &r));
     plan_timeline_init(&t, &p);
     uint64_t n = 4 * model_param_count(&r.model);
     for (size_t i = 0; i < t.n_columns; i++) {
@@ -155,7 +159,7 @@ static void evaluation_is_shown_where_the_peak_is_its(void **state) {
     plan p;
     plan_timeline t;
     r.no_training = true;
-    training_must(plan_compile(&p, &r));
+    training_must(plan_build(&p, &r));
     plan_timeline_init(&t, &p);
     assert_string_equal(t.parts[t.n_parts - 1].name, "evaluation");
     plan_timeline_fini(&t);
@@ -338,24 +342,26 @@ static void what_is_drawn_is_the_columns(void **state) {
         for (size_t o = 0; o < ARRAY_LENGTH(offloads); o++) {
             plan_request r = request(k % 2 ? "test-qwen3" : "test-gpt2");
             plan p;
-            r.recompute.kind = recomputes[k];
-            r.offload = offloads[o];
-            training_must(plan_compile(&p, &r));
+            r.choice.recompute.kind = recomputes[k];
+            r.choice.offload = offloads[o].homes;
+            r.choice.prefetch = offloads[o].prefetch;
+            training_must(plan_build(&p, &r));
             check_picture(&p);
             plan_close(&p);
         }
 }
 
-static void check_long(int64_t n_layers, const offload_options *o, size_t n_ops) {
+static void check_long(int64_t n_layers, const struct offload_case *o, size_t n_ops) {
     plan_request r = request("test-qwen3");
     plan p;
     plan_timeline t;
     size_t n_at_peak = 0;
     r.model.n_layers = n_layers;
-    r.recompute.kind = RECOMPUTE_FULL;
-    r.offload = *o;
+    r.choice.recompute.kind = RECOMPUTE_FULL;
+    r.choice.offload = o->homes;
+    r.choice.prefetch = o->prefetch;
     r.verify = false;
-    training_must(plan_compile(&p, &r));
+    training_must(plan_build(&p, &r));
     assert_true(p.program.n_ops > n_ops);
     check_parts(&p);
     check_picture(&p);
@@ -389,7 +395,7 @@ static void a_limit_near_the_plan_is_a_line(void **state) {
     (void)state;
     plan_request r = request("test-gpt2");
     plan p;
-    training_must(plan_compile(&p, &r));
+    training_must(plan_build(&p, &r));
     const struct {
         uint64_t limit;
         size_t n_lines;
@@ -418,7 +424,7 @@ static void hostile_names_stay_text(void **state) {
     for (size_t i = 0; i <= ARRAY_LENGTH(names); i++) {
         plan_request r = request("test-gpt2");
         plan p;
-        training_must(plan_compile(&p, &r));
+        training_must(plan_build(&p, &r));
         p.request.model.name = i < ARRAY_LENGTH(names) ? names[i] : endless;
         char *picture = drawn(&p);
         assert_null(strstr(picture, "<script"));
@@ -438,7 +444,7 @@ static void a_file_is_whole_or_not_there(void **state) {
     plan p;
     char *dir = training_dir(), path[512], *text;
     size_t n;
-    training_must(plan_compile(&p, &r));
+    training_must(plan_build(&p, &r));
     char *picture = drawn(&p);
     snprintf(path, sizeof path, "%s/a.svg", dir);
     for (int twice = 0; twice < 2; twice++) {

@@ -21,12 +21,12 @@ static uint64_t filled_7b(uint64_t n) { return 32 * filled(LAYER, n) + filled(EM
 static plan_request request(const char *preset, precision precision, int64_t batch, int64_t accumulation,
                             int64_t seq_len) {
     return (plan_request){.model = *model_preset_find(preset),
-                          .micro_batch = batch,
-                          .accumulation = accumulation,
+                          .choice.micro_batch = batch,
+                          .choice.accumulation = accumulation,
                           .seq_len = seq_len,
-                          .precision = precision,
+                          .choice.precision = precision,
                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
-                          .shard = {.overlap = true, .prefetch = 1},
+                          .choice.shard = {.overlap = true, .prefetch = 1},
                           .target = {.name = "test", .n_threads = 1, .alignment = 64}};
 }
 
@@ -109,7 +109,7 @@ static void other_precisions_have_their_own_bytes(void **state) {
     plan_world w = compiled(r, 2);
     assert_int_equal(w.stages[0].bytes.params + w.stages[0].bytes.states, 6 * n);
     assert_int_equal(w.stages[0].textbook, 0); /* no master to forget */
-    r.precision = PRECISION_FP32;
+    r.choice.precision = PRECISION_FP32;
     w = compiled(r, 2);
     assert_int_equal(w.stages[0].bytes.params + w.stages[0].bytes.states, 12 * n);
 }
@@ -188,7 +188,7 @@ static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
         for (int stage = 0; stage < 2; stage++) {
             plan p;
             r.mesh = (mesh){.size = {1, 2, 2, 1}, .index = {[AXIS_PIPELINE] = stage}};
-            assert_int_equal(plan_compile(&p, &r), OK);
+            assert_int_equal(plan_choose(&p, &r), OK);
             fullest = MAX(fullest, p.planned[TIER_DEVICE]);
             slowest = fmax(slowest, p.cost.step_s);
             plan_close(&p);
@@ -251,14 +251,14 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     plan_world w = compiled(r, 8);
     plan p;
     plan_request base = r;
-    base.precision = PRECISION_FP32;
-    assert_int_equal(plan_compile(&p, &base), OK);
+    base.choice.precision = PRECISION_FP32;
+    assert_int_equal(plan_choose(&p, &base), OK);
     assert_int_equal(w.rungs[0].bytes, p.planned[TIER_DEVICE]);
     plan_close(&p);
     for (int i = 1; i < WORLD_RUNGS; i++) assert_true(w.rungs[i].bytes < w.rungs[i - 1].bytes);
-    r.micro_batch = 1, r.accumulation = 4;
-    r.recompute = (recompute_policy){.kind = RECOMPUTE_FULL};
-    assert_int_equal(plan_compile(&p, &r), OK);
+    r.choice.micro_batch = 1, r.choice.accumulation = 4;
+    r.choice.recompute = (recompute_policy){.kind = RECOMPUTE_FULL};
+    assert_int_equal(plan_choose(&p, &r), OK);
     assert_int_equal(w.rungs[3].bytes, p.planned[TIER_DEVICE]);
     plan_close(&p);
     assert_true(w.rungs[1].step_s < w.rungs[0].step_s / 5); /* matrix units */
@@ -286,15 +286,15 @@ static void a_pipeline_is_judged_by_every_stage(void **state) {
     plan_request r = request("test-llama", PRECISION_FP32, 1, 4, 64);
     r.model.vocab = 50000; /* the embedding at one end, the head at the other: little is left to choose */
     r.mesh.size[AXIS_PIPELINE] = 2;
-    r.recompute.kind = RECOMPUTE_AUTO;
+    r.choice.recompute.kind = RECOMPUTE_AUTO;
     plan p;
     plan_stage *list;
     uint64_t bytes[2];
     for (int i = 0; i < 2; i++) {
         plan_request full = r;
         full.mesh.index[AXIS_PIPELINE] = i;
-        full.recompute.kind = RECOMPUTE_FULL;
-        assert_int_equal(plan_compile(&p, &full), OK);
+        full.choice.recompute.kind = RECOMPUTE_FULL;
+        assert_int_equal(plan_choose(&p, &full), OK);
         bytes[i] = p.planned[TIER_DEVICE];
         plan_close(&p);
     }
@@ -302,7 +302,7 @@ static void a_pipeline_is_judged_by_every_stage(void **state) {
     int emptier = bytes[0] < bytes[1] ? 0 : 1;
     r.mesh.index[AXIS_PIPELINE] = emptier;
     r.device_limit = bytes[emptier];
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_choose(&p, &r), OK);
     assert_true(plan_fits(&p)); /* the stage that was asked for */
     assert_int_equal(plan_stages(&p, &list), OK);
     assert_int_equal(plan_stage_without_room(&p, list), 1 - emptier);
@@ -311,7 +311,7 @@ static void a_pipeline_is_judged_by_every_stage(void **state) {
     free(list);
     plan_close(&p);
     r.device_limit = 0;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_choose(&p, &r), OK);
     assert_int_equal(plan_stages(&p, &list), OK);
     assert_int_equal(plan_stage_without_room(&p, list), -1);
     free(list);
@@ -322,7 +322,7 @@ static void a_pipeline_is_judged_by_every_stage(void **state) {
 
 static plan chosen(const plan_request *r) {
     plan p;
-    assert_int_equal(plan_compile(&p, r), OK);
+    assert_int_equal(plan_choose(&p, r), OK);
     return p;
 }
 
@@ -346,7 +346,7 @@ static void with_room_only_the_stage_is_chosen(void **state) {
     for (size_t i = 0; i < 4; i++) {
         plan_request one = r;
         one.open = (plan_open){0};
-        one.shard.zero = p.candidates[i].zero;
+        one.choice.shard.zero = p.candidates[i].choice.shard.zero;
         plan q = chosen(&one);
         assert_true(q.cost.step_s >= p.cost.step_s);
         assert_int_equal(q.planned[TIER_DEVICE], p.candidates[i].planned[TIER_DEVICE]);
@@ -355,7 +355,7 @@ static void with_room_only_the_stage_is_chosen(void **state) {
     plan_close(&p);
     r.hardware = NULL; /* no times: the least that is done to the step */
     p = chosen(&r);
-    assert_int_equal(p.request.shard.zero, 0);
+    assert_int_equal(p.request.choice.shard.zero, 0);
     plan_close(&p);
     r.mesh.size[AXIS_PIPELINE] = 2; /* stages would have to agree */
     assert_false(plan_is_open(&r));
@@ -375,21 +375,22 @@ static void without_room_ranks_share_rows(void **state) {
     assert_true(plan_fits(&p));
     assert_int_equal(mesh_size(&q->mesh, AXIS_SEQUENCE), 2); /* of 2 kv heads */
     assert_int_equal(mesh_size(&q->mesh, AXIS_DATA), 4);
-    assert_int_equal(q->accumulation, 4);
+    assert_int_equal(q->choice.accumulation, 4);
     assert_int_equal(plan_tokens_per_step(&p), plan_tokens_per_step(&whole));
-    for (size_t i = 0; i < p.n_candidates; i++) assert_true(p.candidates[i].sequence <= 2);
+    for (size_t i = 0; i < p.n_candidates; i++) assert_true(p.candidates[i].choice.sequence <= 2);
     for (int rank = 0; rank < 8; rank++) {
         mesh_seat(&r.mesh, rank);
         plan other = chosen(&r);
         assert_int_equal(mesh_rank(&other.request.mesh), rank);
-        assert_int_equal(other.request.shard.zero, q->shard.zero);
+        assert_int_equal(other.request.choice.shard.zero, q->choice.shard.zero);
         assert_int_equal(other.request.mesh.size[AXIS_SEQUENCE], q->mesh.size[AXIS_SEQUENCE]);
         plan_close(&other);
     }
     /* A plan's own request is asked again where something does not fit: it leads to the same plan. */
-    plan again = chosen(q);
+    plan_request question = plan_question(&p);
+    plan again = chosen(&question);
     assert_int_equal(again.planned[TIER_DEVICE], p.planned[TIER_DEVICE]);
-    assert_int_equal(again.request.accumulation, q->accumulation);
+    assert_int_equal(again.request.choice.accumulation, q->choice.accumulation);
     plan_close(&again);
     plan_close(&p);
     plan_close(&whole);
@@ -400,7 +401,7 @@ static void without_room_ranks_share_rows(void **state) {
     assert_false(plan_fits(&p));
     plan_close(&p);
     r.seq_len = 1 << 30; /* wrong in any way */
-    assert_int_equal(plan_compile(&p, &r), ERR_INPUT);
+    assert_int_equal(plan_choose(&p, &r), ERR_INPUT);
 }
 
 static void text_and_json_have_every_row(void **state) {

@@ -106,10 +106,10 @@ static void value_of_another_section_is_refused(void **state) {
 
 static plan_request small_request(const char *preset) {
     return (plan_request){.model = *model_preset_find(preset),
-                          .micro_batch = 2,
-                          .accumulation = 2,
+                          .choice.micro_batch = 2,
+                          .choice.accumulation = 2,
                           .seq_len = 16,
-                          .precision = PRECISION_BF16,
+                          .choice.precision = PRECISION_BF16,
                           .with_eval = true,
                           .verify = true,
                           .logits_chunk_bytes = 1 << 16,
@@ -120,12 +120,12 @@ static void lost_gradient_is_refused(void **state) {
     (void)state;
     plan_request r = small_request("test-qwen3");
     plan p;
-    assert_int_equal(plan_compile(&p, &r), OK);
+    assert_int_equal(plan_build(&p, &r), OK);
     size_t n = 0;
     for (size_t i = 0; i < p.program.n_ops; i++) { /* drop the readers of one gradient in the update */
         const op *o = &p.program.ops[i];
-        bool reads = (o->kind == OP_ADAMW && o->in[ADAMW_G] == p.passes.grads[3]) ||
-                     (o->kind == OP_GRAD_SUMSQ && o->in[GRAD_SUMSQ_G] == p.passes.grads[3]);
+        bool reads = (o->kind == OP_ADAMW && o->in[ADAMW_G] == p.step.grads[3]) ||
+                     (o->kind == OP_GRAD_SUMSQ && o->in[GRAD_SUMSQ_G] == p.step.grads[3]);
         if (!reads) p.program.ops[n++] = *o;
     }
     p.program.n_ops = n;
@@ -138,10 +138,10 @@ static void equal_programs_hash_equal_and_others_differ(void **state) {
     (void)state;
     plan_request r = small_request("test-llama");
     plan a, b, c;
-    assert_int_equal(plan_compile(&a, &r), OK);
-    assert_int_equal(plan_compile(&b, &r), OK);
-    r.micro_batch = 3;
-    assert_int_equal(plan_compile(&c, &r), OK);
+    assert_int_equal(plan_build(&a, &r), OK);
+    assert_int_equal(plan_build(&b, &r), OK);
+    r.choice.micro_batch = 3;
+    assert_int_equal(plan_build(&c, &r), OK);
     assert_true(program_hash(&a.program) == program_hash(&b.program));
     assert_true(program_hash(&a.program) != program_hash(&c.program));
     plan_close(&a), plan_close(&b), plan_close(&c);

@@ -34,7 +34,7 @@ static void check_bytes(const char *preset, const char *tensor) {
     plan p;
     uint64_t by_role[ROLE_COUNT] = {0};
     must(training_request(&t, &c, &r));
-    must(plan_compile(&p, &r.plan));
+    must(plan_choose(&p, &r.plan));
     for (value_id v = 1; v < p.program.n_values; v++)
         if (p.program.values[v].persistent && !p.program.values[v].view_of)
             by_role[p.program.values[v].role] += value_bytes(&p.program.values[v]);

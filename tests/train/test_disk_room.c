@@ -58,8 +58,8 @@ static void compile(compiled *k, const training *t, const mesh *m, int zero) {
     training_must(training_request(t, &k->c, &k->r));
     k->r.plan.open = (plan_open){0};
     if (m) k->r.plan.mesh = *m;
-    k->r.plan.shard.zero = zero;
-    training_must(plan_compile(&k->p, &k->r.plan));
+    k->r.plan.choice.shard.zero = zero;
+    training_must(plan_choose(&k->p, &k->r.plan));
 }
 
 static uint64_t saved_bytes(const plan *p) {

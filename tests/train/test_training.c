@@ -88,7 +88,7 @@ static void machine_open(machine *m, const char *preset, precision q, int64_t mi
         .preset = preset, .precision = q, .seq_len = LENGTH, .micro_batch = micro_batch, .accumulation = accumulation};
     train_request r;
     training_must(training_request(&t, &m->c, &r));
-    training_must(plan_compile(&m->p, &r.plan));
+    training_must(plan_choose(&m->p, &r.plan));
     training_must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = r.backend, .n_threads = r.n_threads}));
     params_initialize(m->e, &m->p, 3);
 }
@@ -102,8 +102,8 @@ static void machine_close(machine *m) {
 /* All micro-batches of one step and its update. */
 static void machine_step(machine *m, const rows *r) {
     const model *a = &m->p.model;
-    size_t n = (size_t)(m->p.request.micro_batch * LENGTH);
-    for (int64_t micro = 0; micro < m->p.request.accumulation; micro++) {
+    size_t n = (size_t)(m->p.request.choice.micro_batch * LENGTH);
+    for (int64_t micro = 0; micro < m->p.request.choice.accumulation; micro++) {
         step_scalars s = {.lr = 1e-3f,
                           .seed = 1,
                           .grad_unscale = 1,
@@ -134,7 +134,7 @@ static double gradient_distance(machine *a, machine *b, const char **worst_name)
     double worst = 0;
     for (size_t i = 0; i < a->p.model.n_params; i++) {
         size_t n, n_b;
-        float *x = read_f32(a, a->p.passes.grads[i], &n), *y = read_f32(b, b->p.passes.grads[i], &n_b);
+        float *x = read_f32(a, a->p.step.grads[i], &n), *y = read_f32(b, b->p.step.grads[i], &n_b);
         double distance = 0, norm = 0;
         assert_int_equal(n, n_b);
         for (size_t k = 0; k < n; k++) {
@@ -169,8 +169,8 @@ static void eight_micro_batches_equal_one_of_eight(void **state) {
         for (int k = 0; k < 3; k++) {
             machine_open(&m[k], training_presets[i], PRECISION_FP32, batches[k], ROWS / batches[k]);
             machine_step(&m[k], &r);
-            exec_read(m[k].e, m[k].p.passes.clip, 0, clip[k], sizeof clip[k]);
-            exec_read(m[k].e, m[k].p.passes.loss_sums, 0, sums[k], sizeof sums[k]);
+            exec_read(m[k].e, m[k].p.step.clip, 0, clip[k], sizeof clip[k]);
+            exec_read(m[k].e, m[k].p.step.loss_sums, 0, sums[k], sizeof sums[k]);
             assert_true(sums[k][SUM_VALID] == r.n_valid);
         }
         for (int k = 1; k < 3; k++) {

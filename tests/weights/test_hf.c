@@ -70,7 +70,7 @@ static void masters_keep_what_the_parameters_round(void **state) {
         size_t n = (size_t)shape_count(&program_get(&b.plan.program, b.plan.model.params[i].value)->shape);
         float *wide = mem_alloc(n * sizeof *wide);
         uint16_t *narrow = mem_alloc(n * sizeof *narrow);
-        exec_read(b.e, b.plan.passes.masters[i], 0, wide, n * sizeof *wide);
+        exec_read(b.e, b.plan.step.masters[i], 0, wide, n * sizeof *wide);
         exec_read(b.e, b.plan.model.params[i].value, 0, narrow, n * sizeof *narrow);
         for (size_t k = 0; k < n; k++) assert_int_equal(narrow[k], f32_to_bf16(wide[k]));
         free(wide);
@@ -546,7 +546,7 @@ static status write_gradients(const char *dir, const char *out, const int32_t *t
             size_t row_bytes = (size_t)(shape_count(whole) / whole->dim[0]) * sizeof(float);
             size_t n_bytes = (size_t)shape_count(&entries[n].shape) * sizeof(float);
             void *bytes = mem_alloc(n_bytes);
-            exec_read(m.e, m.plan.passes.grads[i], (size_t)built->params[i].parts[k].first_row * row_bytes, bytes,
+            exec_read(m.e, m.plan.step.grads[i], (size_t)built->params[i].parts[k].first_row * row_bytes, bytes,
                       n_bytes);
             TRY(safetensors_writer_put(&w, n, 0, bytes, n_bytes));
             free(bytes);

@@ -1,0 +1,135 @@
+#pragma once
+/* choice.h - how a step is held: everything about a step that may be chosen, in one struct.
+ *
+ * A request carries a step_choice, a candidate of the search is one with its numbers, and the passes read it. Its fields are
+ * the rows of choice.def, from which the struct, the comparison, the text and the JSON below are made. It is copied by
+ * assignment.
+ *
+ *     step_choice a = {.precision = PRECISION_BF16, .micro_batch = 4, .accumulation = 2}, b = a;
+ *     b.recompute.kind = RECOMPUTE_FULL;
+ *     step_choice_equal(&a, &b, CHOICE_RECOMPUTE);   // true: they differ in nothing else
+ *     step_choice_print(&b, CHOICE_ALL, &text);      // "bf16, micro-batch 4 x 2, zero 0, recompute full, nothing offloaded"
+ */
+#include "format/format.h"
+#include "program/program.h"
+
+typedef enum precision {
+    PRECISION_FP32,
+    PRECISION_BF16,
+    PRECISION_BF16_SR,
+    PRECISION_FP16,
+    PRECISION_FP8,    /* as bf16, with products of 8 bits inside the layers */
+    PRECISION_FP8_SR, /* as bf16_sr, likewise */
+    PRECISION_COUNT
+} precision;
+const char *precision_name(precision p);
+dtype precision_compute(precision p); /* params and activations */
+dtype precision_grad(precision p);
+bool precision_master(precision p); /* fp32 copy of the parameters beside them */
+bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits */
+
+/* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
+typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
+const char *state_format_name(state_format f);
+state_format state_format_of(precision p, state_format asked); /* never auto */
+
+/* What the forward leaves for the backward; the rest is computed a second time when the backward needs it. The values that
+ * one layer hands to the next and all that lies outside the layers are kept, but for `every`.
+ *   none       everything
+ *   norms      all but what a few operations per element bring back from values that are there anyway: norms, rotations,
+ *              activation functions
+ *   selective  as norms, and the product before the activation function again: attention and residuals are kept
+ *   full       only the input of each layer
+ *   ratio r    full in the last int(r L) layers, none in the others
+ *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
+ *   nested n   as every n, and inside the n layers as full: first only the input of each is computed again, then, before its
+ *              backward, the layer. Two forwards more, but for every n-th layer, and never more than one layer's values
+ *   keep names the input of each layer and the values of these names in every layer
+ *   mix a,n,b  one rung (full, selective, norms) in the first n layers and a lighter one in the others. The first, because
+ *              their backward comes last: what they compute again is alive when what the others kept has gone */
+typedef enum recompute_kind {
+    RECOMPUTE_NONE,
+    RECOMPUTE_NORMS,
+    RECOMPUTE_SELECTIVE,
+    RECOMPUTE_FULL,
+    RECOMPUTE_RATIO,
+    RECOMPUTE_EVERY,
+    RECOMPUTE_NESTED,
+    RECOMPUTE_KEEP,
+    RECOMPUTE_MIX,
+    RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
+    RECOMPUTE_COUNT
+} recompute_kind;
+typedef struct recompute_policy {
+    recompute_kind kind;
+    double ratio;
+    int64_t every;               /* also of nested */
+    const char *keep;            /* "attn.y,mlp.up": names without the layer, separated by commas; borrowed */
+    recompute_kind heavy, light; /* of mix: in the first n_heavy layers, and in the others */
+    int64_t n_heavy;
+} recompute_policy;
+const char *recompute_name(recompute_kind k);
+/* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up", "mix:full,12,selective". keep points into text. */
+status recompute_parse(recompute_policy *out, const char *text);
+void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
+/* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
+typedef struct offload_homes {
+    tier params, grads, states, activations;
+} offload_homes;
+bool offload_any(const offload_homes *o);
+bool offload_on_nvme(const offload_homes *o);
+int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
+
+/* Data parallelism: every rank of the data axis has rows of its own, and a share of everything else. What is cut, is cut
+ * into equal runs of blocks of NORM_BLOCK elements (buckets.h).
+ *   0  parameters, gradients and states whole on every rank; gradients are summed once per step
+ *   1  states are cut: each rank updates its share of the parameters and hands it to the others
+ *   2  gradients too: each micro-batch's are added to the owner's share as soon as a block's backward is done
+ *   3  parameters too: a block's are gathered before it runs, forward and backward, and dropped behind it
+ * With one micro-batch per rank all four give the bits of one rank that takes the same micro-batches in turn; 2 and 3 also
+ * with more, because they add in that very order. */
+typedef struct shard_options {
+    int zero;
+    int64_t reduce_bucket; /* bytes of gradients that one message reduces, and ... */
+    int64_t
+        allgather_bucket; /* ... of parameters that one gathers, at most; larger blocks are cut between parameters. 0: a
+                                 block, whatever its size */
+    bool overlap;         /* gradients are summed beside the next bucket's backward, not before it */
+    int prefetch;         /* 3: buckets ahead of its use that one is gathered */
+    int64_t persist_below; /* 3: parameters of fewer elements stay whole */
+} shard_options;
+
+/* The update beside the next step's first micro-batch: never, always, or where the host updates for a device. */
+typedef enum overlap_wish { OVERLAP_AUTO = -1, OVERLAP_FALSE, OVERLAP_TRUE } overlap_wish;
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+typedef struct step_choice {
+#define CHOICE(NAME, type, field, ...) type field;
+#include "pass/choice.def"
+#undef CHOICE
+} step_choice;
+
+/* Sets of fields: CHOICE_PRECISION | CHOICE_SHARD ... */
+typedef enum choice_field {
+#define CHOICE(NAME, ...) CHOICE_FIELD_##NAME,
+#include "pass/choice.def"
+#undef CHOICE
+    CHOICE_FIELD_COUNT
+} choice_field;
+typedef enum choice_set {
+    CHOICE_NONE = 0,
+#define CHOICE(NAME, ...) CHOICE_##NAME = 1 << CHOICE_FIELD_##NAME,
+#include "pass/choice.def"
+#undef CHOICE
+    CHOICE_ALL = (1 << CHOICE_FIELD_COUNT) - 1
+} choice_set;
+
+/* Are they the same, but for these fields? */
+bool step_choice_equal(const step_choice *a, const step_choice *b, unsigned but);
+/* Copies the fields that say how the step is held in memory, and leaves those that say which step it is. */
+void step_choice_copy_memory(step_choice *to, const step_choice *from);
+/* These fields as a line of text, in the order of the table. */
+void step_choice_print(const step_choice *c, unsigned fields, strbuf *out);
+/* ... and as members of a JSON object. */
+void step_choice_json(const step_choice *c, unsigned fields, json_t *out);
