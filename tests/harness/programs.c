@@ -1,10 +1,19 @@
 /* programs.c - see programs.h. */
 #include "programs.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
 #include <stdlib.h>
 
 size_t ragged_work(const program *p, const op *o, int n_threads) {
     return (size_t)n_threads * (64 + 37 * (size_t)o->kind) + (size_t)(op_flops(p, o) > 1e5 ? 5000 : 0);
+}
+
+void plan_must(plan *p, const plan_request *r) {
+    if (plan_build(p, r) != OK) fail_msg("%s", error_message());
 }
 
 float *value_read_f32(exec *e, const program *p, value_id v) {

@@ -70,6 +70,21 @@ status training_request(const training *t, config *c, train_request *out) {
     return OK;
 }
 
+void compiled_request(compiled *k, const training *t) {
+    k->p = (plan){0};
+    training_must(training_request(t, &k->c, &k->r));
+}
+
+void compiled_plan(compiled *k) {
+    training_must(plan_choose(&k->p, &k->r.plan));
+    training_must(program_verify(&k->p.program));
+}
+
+void compiled_open(compiled *k, const training *t) {
+    compiled_request(k, t);
+    compiled_plan(k);
+}
+
 void compiled_close(compiled *k) {
     plan_close(&k->p);
     config_fini(&k->c);

@@ -43,6 +43,9 @@ typedef struct compiled {
     train_request r;
     plan p;
 } compiled;
+void compiled_request(compiled *k, const training *t); /* a test may change k->r.plan before ... */
+void compiled_plan(compiled *k);                       /* ... its plan, verified once more at the end */
+void compiled_open(compiled *k, const training *t);    /* both */
 void compiled_close(compiled *k);
 /* out->host_planned and out->memory.planned are the plan's. */
 status training_run(const training *t, train_result *out);

@@ -116,9 +116,7 @@ static void an_uneven_last_chunk_counts_once(void **state) {
 
 static void compile(compiled *k, training t, const char *const *more) {
     t.more = more;
-    training_must(training_request(&t, &k->c, &k->r));
-    k->r.plan.verify = true;
-    training_must(plan_choose(&k->p, &k->r.plan));
+    compiled_open(k, &t);
 }
 
 static int64_t widest_rows(const program *p, int64_t width, section s) {

@@ -13,11 +13,9 @@
 /* ---- programs ------------------------------------------------------------------------------------------------------- */
 
 static void compile(compiled *k, const training *t) {
-    k->p = (plan){0};
-    training_must(training_request(t, &k->c, &k->r));
+    compiled_request(k, t);
     k->r.plan.open = (plan_open){0}; /* nothing is to be moved */
-    training_must(plan_choose(&k->p, &k->r.plan));
-    training_must(program_verify(&k->p.program));
+    compiled_plan(k);
 }
 
 static size_t count(const program *p, section s, op_kind k) {

@@ -11,12 +11,10 @@
 #include <stdlib.h>
 
 static void compile(compiled *k, const training *t, overlap_wish wish) {
-    k->p = (plan){0};
-    training_must(training_request(t, &k->c, &k->r));
+    compiled_request(k, t);
     k->r.plan.open = (plan_open){0};
     k->r.plan.choice.overlap_update = wish;
-    training_must(plan_choose(&k->p, &k->r.plan));
-    training_must(program_verify(&k->p.program));
+    compiled_plan(k);
 }
 
 static size_t section_ops(const program *p, section s, const op **ops) {
