@@ -6,6 +6,7 @@
  * another order: 64 * 2^-24 of the norm in fp32, one rounding of each side in 16 bits. */
 #include "op_check.h"
 #include "plan/plan.h"
+#include "programs.h"
 
 #include <stdlib.h>
 
@@ -288,7 +289,7 @@ static void no_rank_has_the_keys_of_a_whole_row(void **state) {
         plan_request r = request_of("test-qwen3", 5, ATTENTION_RING);
         r.choice.recompute.kind = kinds[k];
         plan p;
-        if (plan_build(&p, &r) != OK) fail_msg("%s", error_message());
+        plan_must(&p, &r);
         lifetime *life = mem_alloc(p.program.n_values * sizeof *life);
         layout_lifetimes(&p.program, life);
         for (size_t i = 0; i < p.program.n_ops; i++) {
@@ -315,7 +316,7 @@ static void a_ring_sends_what_the_choice_says(void **state) {
             plan_request r = request_of("test-gpt2", n_ranks, way);
             r.choice.precision = PRECISION_BF16;
             plan p;
-            if (plan_build(&p, &r) != OK) fail_msg("%s", error_message());
+            plan_must(&p, &r);
             double sent = 0;
             for (size_t i = 0; i < p.program.n_ops; i++) {
                 const op *o = &p.program.ops[i];

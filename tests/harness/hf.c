@@ -1,6 +1,7 @@
 /* hf.c - open a Hugging Face directory as training would, and look at what it computes. */
 #include "hf.h"
 #include "backend_choice.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +14,14 @@ const char *hf_fixture_dir(const char *name) {
     static char path[512];
     snprintf(path, sizeof path, "%s/hf/%s", TEST_FIXTURES, name);
     return path;
+}
+
+json_t *hf_fixture_config(const char *name) {
+    json_t *root;
+    char path[600];
+    snprintf(path, sizeof path, "%s/config.json", hf_fixture_dir(name));
+    if (json_read_file(path, 1 << 20, &root) != OK) fail_msg("%s", error_message());
+    return root;
 }
 
 void hf_same_config(const model_config *a, const model_config *b) {
@@ -63,15 +72,7 @@ void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets) { ru
 void hf_backward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_MICRO, tokens, targets); }
 
 static float *read_f32(hf_model *m, const char *name) {
-    value_id v = program_find(&m->plan.program, name);
-    const value *a = program_get(&m->plan.program, v);
-    size_t n = (size_t)shape_count(&a->shape), width = dtype_bytes(a->type);
-    void *raw = mem_alloc(n * width);
-    float *out = mem_alloc(n * sizeof *out);
-    exec_read(m->e, v, 0, raw, n * width);
-    tensor_convert(out, DTYPE_F32, raw, a->type, n);
-    free(raw);
-    return out;
+    return value_read_f32(m->e, &m->plan.program, program_find(&m->plan.program, name));
 }
 
 float *hf_logits(hf_model *m) {

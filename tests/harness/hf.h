@@ -12,6 +12,7 @@ typedef struct hf_model {
 } hf_model;
 
 const char *hf_fixture_dir(const char *name); /* of fixtures/hf; one at a time */
+json_t *hf_fixture_config(const char *name);  /* its config.json; the caller releases it */
 void hf_same_config(const model_config *a, const model_config *b);
 
 /* config.json, plan and arenas; the weights are still to be loaded. */

@@ -6,16 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { SETTINGS_MOST = 24 };
-
-static void join_settings(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b) {
-    int n = 0;
-    for (; a && *a; a++) out[n++] = *a;
-    for (; b && *b; b++) out[n++] = *b;
-    ASSERT(n < SETTINGS_MOST);
-    out[n] = NULL;
-}
-
 /* ---- gradients of one micro-batch -------------------------------------------------------------------------------- */
 
 typedef struct micro {
@@ -106,7 +96,7 @@ void gradients_shared(const training *t, const char *const *more) {
     const char *settings[SETTINGS_MOST];
     training all = *t;
     micro alone, shared;
-    join_settings(settings, t->more, more);
+    settings_join(settings, t->more, more);
     all.comm = ranks;
     all.more = settings;
     micro_open(&alone, t);
@@ -132,6 +122,30 @@ static void on_step(void *context, const train_step_report *r) {
     c->norm[r->step - 1] = r->grad_norm;
 }
 
+void run_alone(training t, train_result *out) {
+    t.comm = NULL;
+    if (comm_rank(ranks) == 0) must(training_run(&t, out));
+    must(comm_broadcast(ranks, out, sizeof *out, 0));
+}
+
+uint64_t run_in_turn(training t, bool alone) {
+    train_result r = {0};
+    t.comm = ranks;
+    must(comm_barrier(ranks));
+    if (alone) {
+        run_alone(t, &r);
+        return r.param_hash;
+    }
+    must(training_run(&t, &r));
+    must(comm_broadcast(ranks, &r, sizeof r, 0));
+    return r.param_hash;
+}
+
+void check_as_planned(const train_result *r, const char *name) {
+    const char *problem = ledger_problem(&r->memory);
+    if (problem) FAIL("%s: %s", name, problem);
+}
+
 static train_result run_curve(training t, curve *out) {
     train_result r;
     train_observer o = {.context = out, .on_step = on_step};
@@ -153,7 +167,7 @@ void curve_shared(const training *t, const char *const *more, const curve *alone
     const char *settings[SETTINGS_MOST];
     training all = *t;
     char name[512];
-    join_settings(settings, t->more, more);
+    settings_join(settings, t->more, more);
     all.more = settings;
     all.comm = ranks;
     size_t at = (size_t)snprintf(name, sizeof name, "%s %s", t->preset, precision_name(t->precision));
@@ -168,11 +182,7 @@ void curve_shared(const training *t, const char *const *more, const curve *alone
         }
     if (isfinite(alone->eval) && !(fabs(c.eval - alone->eval) <= bound))
         FAIL("%s: held-out loss %.7f, alone %.7f", name, c.eval, alone->eval);
-    for (tier k = 0; k < TIER_COUNT; k++)
-        if (r.memory.planned[k] != r.memory.peak[k])
-            FAIL("%s: %s planned %llu, used %llu", name, tier_name(k), (unsigned long long)r.memory.planned[k],
-                 (unsigned long long)r.memory.peak[k]);
-    if (r.memory.n_allocations) FAIL("%s: allocations in steps", name);
+    check_as_planned(&r, name);
 }
 
 char *shared_dir(void) {
@@ -184,4 +194,10 @@ char *shared_dir(void) {
     }
     must(comm_broadcast(ranks, dir, 512, 0));
     return dir;
+}
+
+void shared_dir_remove(char *dir) {
+    must(comm_barrier(ranks));
+    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
+    free(dir);
 }

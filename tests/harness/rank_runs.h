@@ -32,4 +32,12 @@ void curve_shared(const training *t, const char *const *more, const curve *alone
  * 0.99999 with the same elements of one rank's. */
 void gradients_shared(const training *t, const char *const *more);
 
-char *shared_dir(void); /* a new one, the same on every rank; the caller frees the name */
+/* The same run by the first rank alone, whatever its comm says; told to the others. */
+void run_alone(training t, train_result *out);
+/* By all ranks, or by the first alone, once all have come here; the hash of its parameters. */
+uint64_t run_in_turn(training t, bool alone);
+/* Counts a failure where a rank did not use exactly the bytes that were planned for it, or a step allocated. */
+void check_as_planned(const train_result *r, const char *name);
+
+char *shared_dir(void);            /* a new one, the same on every rank */
+void shared_dir_remove(char *dir); /* when all ranks are done with it; frees the name */

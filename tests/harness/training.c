@@ -16,6 +16,14 @@ void training_must(status rc) {
     if (rc != OK) fail_msg("%s", error_message());
 }
 
+void settings_join(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b) {
+    int n = 0;
+    for (; a && *a; a++) out[n++] = *a;
+    for (; b && *b; b++) out[n++] = *b;
+    ASSERT(n < SETTINGS_MOST);
+    out[n] = NULL;
+}
+
 static int64_t or_default(int64_t given, int64_t otherwise) { return given ? given : otherwise; }
 
 static status set_all(config *c, const training *t) {
@@ -62,6 +70,21 @@ status training_request(const training *t, config *c, train_request *out) {
     return OK;
 }
 
+void compiled_request(compiled *k, const training *t) {
+    k->p = (plan){0};
+    training_must(training_request(t, &k->c, &k->r));
+}
+
+void compiled_plan(compiled *k) {
+    training_must(plan_choose(&k->p, &k->r.plan));
+    training_must(program_verify(&k->p.program));
+}
+
+void compiled_open(compiled *k, const training *t) {
+    compiled_request(k, t);
+    compiled_plan(k);
+}
+
 void compiled_close(compiled *k) {
     plan_close(&k->p);
     config_fini(&k->c);
@@ -84,6 +107,24 @@ done:
     plan_close(&p);
     config_fini(&c);
     return rc;
+}
+
+const char *ledger_problem(const ledger *l) {
+    static char text[128];
+    for (tier k = 0; k < TIER_COUNT; k++)
+        if (l->planned[k] != l->peak[k]) {
+            snprintf(text, sizeof text, "%s planned %llu, used %llu", tier_name(k), (unsigned long long)l->planned[k],
+                     (unsigned long long)l->peak[k]);
+            return text;
+        }
+    if (l->n_allocations == 0) return NULL;
+    snprintf(text, sizeof text, "%llu allocations in steps", (unsigned long long)l->n_allocations);
+    return text;
+}
+
+void training_as_planned(const train_result *r, const char *name) {
+    const char *problem = ledger_problem(&r->memory);
+    if (problem) fail_msg("%s: %s", name, problem);
 }
 
 char *training_dir(void) {

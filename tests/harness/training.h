@@ -29,6 +29,9 @@ typedef struct training {
 #define SANITIZED false
 #endif
 #define SETTINGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+/* One list of settings behind the other; either may be NULL. */
+enum { SETTINGS_MOST = 24 };
+void settings_join(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b);
 
 extern const char *const training_presets[4]; /* one tiny model per family */
 
@@ -40,9 +43,15 @@ typedef struct compiled {
     train_request r;
     plan p;
 } compiled;
+void compiled_request(compiled *k, const training *t); /* a test may change k->r.plan before ... */
+void compiled_plan(compiled *k);                       /* ... its plan, verified once more at the end */
+void compiled_open(compiled *k, const training *t);    /* both */
 void compiled_close(compiled *k);
 /* out->host_planned and out->memory.planned are the plan's. */
 status training_run(const training *t, train_result *out);
+/* Every tier used exactly the bytes that were planned for it, and no step allocated. */
+const char *ledger_problem(const ledger *l);                       /* NULL: so it is; good until the next call */
+void training_as_planned(const train_result *r, const char *name); /* fails the test where it is not so */
 
 char *training_dir(void);            /* a fresh temporary directory */
 void training_dir_remove(char *dir); /* with all that is in it; frees the name */

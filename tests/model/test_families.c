@@ -6,6 +6,7 @@
 #include "weights/load.h"
 #include "backend_choice.h"
 #include "must.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -110,16 +111,7 @@ static void family_close(family *f) {
     safetensors_close(&f->file);
 }
 
-static float *read_f32(const family *f, value_id v) {
-    const value *a = program_get(&f->plan.program, v);
-    size_t n = (size_t)shape_count(&a->shape);
-    char *raw = malloc(n * dtype_bytes(a->type));
-    float *out = malloc(n * sizeof *out);
-    exec_read(f->e, v, 0, raw, n * dtype_bytes(a->type));
-    tensor_convert(out, DTYPE_F32, raw, a->type, n);
-    free(raw);
-    return out;
-}
+static float *read_f32(const family *f, value_id v) { return value_read_f32(f->e, &f->plan.program, v); }
 
 static void write_scalars(const family *f, int step) {
     step_scalars s = {.lr = LR,

@@ -23,12 +23,6 @@ static setting_text keep(int64_t n) {
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
-static void compile(compiled *k, const training *t) {
-    k->p = (plan){0};
-    training_must(training_request(t, &k->c, &k->r));
-    training_must(plan_choose(&k->p, &k->r.plan));
-}
-
 /* Every AdamW, and all that it keeps, is where its layer says; how many run on the device. */
 static int check_places(const plan *p, int64_t kept, tier home) {
     const program *g = &p->program;
@@ -57,10 +51,10 @@ static void the_first_layers_are_updated_on_the_device(void **state) {
             for (int64_t n = 0; n <= LAYERS + 1; n++) {
                 compiled k;
                 setting_text kept = keep(n);
-                compile(&k, &(training){.preset = "test-qwen3",
-                                        .precision = PRECISION_BF16,
-                                        .more = SETTINGS("model.layers=4", "memory.strategy=manual", homes[h],
-                                                         formats[f], kept.text, "memory.nvme_path=.")});
+                compiled_open(&k, &(training){.preset = "test-qwen3",
+                                              .precision = PRECISION_BF16,
+                                              .more = SETTINGS("model.layers=4", "memory.strategy=manual", homes[h],
+                                                               formats[f], kept.text, "memory.nvme_path=.")});
                 int on_device = check_places(&k.p, n, h ? TIER_NVME : TIER_HOST);
                 assert_true(on_device >= MIN(n, LAYERS) * 4 && (on_device == 0) == (n == 0));
                 compiled_close(&k);
@@ -72,16 +66,16 @@ static void parts_of_ranks_follow_their_layer(void **state) {
     (void)state;
     for (int zero = 0; zero <= 3; zero++)
         for (int rank = 0; rank < 2; rank++) {
-            compiled k = {0};
+            compiled k;
             training t = {.preset = "test-llama",
                           .precision = PRECISION_BF16,
                           .more = SETTINGS("model.layers=4", "memory.strategy=manual", "memory.offload.states=host",
                                            "memory.offload.keep_states=2", "parallel.reduce_bucket=64K")};
-            training_must(training_request(&t, &k.c, &k.r));
+            compiled_request(&k, &t);
             k.r.plan.choice.shard.zero = zero;
             k.r.plan.mesh.size[AXIS_DATA] = 2;
             mesh_seat(&k.r.plan.mesh, rank);
-            training_must(plan_choose(&k.p, &k.r.plan));
+            compiled_plan(&k);
             assert_true(check_places(&k.p, 2, TIER_HOST) > 0);
             compiled_close(&k);
         }
@@ -94,9 +88,9 @@ static void a_kept_layer_moves_its_bytes_to_the_device(void **state) {
     for (int64_t n = 0; n <= LAYERS + 1; n++) {
         compiled k;
         setting_text kept = keep(n);
-        compile(&k, &(training){.precision = PRECISION_BF16,
-                                .more = SETTINGS("model.layers=4", "memory.strategy=manual",
-                                                 "memory.offload.states=host", kept.text)});
+        compiled_open(&k, &(training){.precision = PRECISION_BF16,
+                                      .more = SETTINGS("model.layers=4", "memory.strategy=manual",
+                                                       "memory.offload.states=host", kept.text)});
         states[n] = k.p.by_role[ROLE_STATE];
         host[n] = k.p.planned[TIER_HOST];
         device[n] = k.p.planned[TIER_DEVICE];
@@ -135,15 +129,13 @@ static const struct {
 
 static void run(training t, const char *const *more, const char *format, int64_t kept, const char *path,
                 train_result *out) {
-    const char *settings[12] = {"model.layers=4", "memory.strategy=manual", format, path};
+    const char *settings[SETTINGS_MOST];
     setting_text k = keep(kept);
-    size_t n = 4;
-    if (more) settings[n++] = k.text;
-    for (; more && *more; more++) settings[n++] = *more;
+    settings_join(settings, SETTINGS("model.layers=4", "memory.strategy=manual", format, path, more ? k.text : NULL),
+                  more);
     t.more = settings;
     training_must(training_run(&t, out));
-    for (tier i = 0; i < TIER_COUNT; i++) assert_int_equal(out->memory.planned[i], out->memory.peak[i]);
-    assert_int_equal(out->memory.n_allocations, 0);
+    training_as_planned(out, k.text);
 }
 
 static void whatever_stays_the_bits_are_the_same(void **state) {

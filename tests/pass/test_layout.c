@@ -1,6 +1,7 @@
 /* test_layout.c - addresses: no two values alive at once share bytes, the arena is as large as its highest byte, and the
  * known sizes of public models come out exactly. */
 #include "plan/plan.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,11 +10,6 @@
 #include <cmocka.h>
 #include <limits.h>
 #include <stdlib.h>
-
-/* A target whose scratch varies from op to op, to make packing hard. */
-static size_t ragged_work(const program *p, const op *o, int n_threads) {
-    return (size_t)n_threads * (64 + 37 * (size_t)o->kind) + (size_t)(op_flops(p, o) > 1e5 ? 5000 : 0);
-}
 
 static plan_request request(const char *preset, precision precision, int64_t accumulation) {
     return (plan_request){.model = *model_preset_find(preset),

@@ -3,6 +3,7 @@
 #include "comm/comm.h"
 #include "pass/pipeline.h"
 #include "plan/plan.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -147,10 +148,6 @@ static plan_request request(const char *preset, int n_stages, int stage, int vir
     return r;
 }
 
-static void compile(plan *p, const plan_request *r) {
-    if (plan_build(p, r) != OK) fail_msg("%s", error_message());
-}
-
 /* Every parameter is trained at one stage, gets its bytes there, and a tied table is copied once. */
 static void stages_make_up_the_model(void **state) {
     (void)state;
@@ -162,7 +159,7 @@ static void stages_make_up_the_model(void **state) {
             for (int i = 0; i < 4; i++) {
                 plan p;
                 r.mesh.index[AXIS_PIPELINE] = i;
-                compile(&p, &r);
+                plan_must(&p, &r);
                 assert_int_equal(plan_micro_runs(&p), 1);
                 for (size_t j = 0; j < p.model.n_params; j++) {
                     held += (uint64_t)p.step.held[j].n;
@@ -178,7 +175,7 @@ static void stages_make_up_the_model(void **state) {
 
 static uint64_t forward_values_at_peak(const plan_request *r, const char *name) {
     plan p;
-    compile(&p, r);
+    plan_must(&p, r);
     uint64_t n = 0;
     for (size_t i = 0; i < p.n_at_peak; i++) {
         const char *own = p.program.values[p.at_peak[i]].name;
@@ -227,7 +224,7 @@ static void what_is_sent_is_received(void **state) {
             r.mesh.size[AXIS_DATA] = 2;
             r.choice.shard.zero = zero;
             r.choice.recompute.kind = RECOMPUTE_FULL;
-            compile(&p, &r);
+            plan_must(&p, &r);
             for (size_t k = 0; k < p.program.n_ops; k++) {
                 const op *o = &p.program.ops[k];
                 if (o->kind == OP_SEND) sent[i] += (int64_t)value_bytes(program_get(&p.program, o->in[SEND_X]));

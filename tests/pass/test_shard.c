@@ -2,6 +2,7 @@
  * 2P and 3P, parts that make up the whole, the same messages on every rank, and what each setting costs. */
 #include "comm/comm.h"
 #include "plan/plan.h"
+#include "programs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,10 +26,6 @@ static plan_request request(const char *preset, precision q, int n_ranks, int ra
                           .mesh = {.size[AXIS_DATA] = n_ranks, .index[AXIS_DATA] = rank},
                           .choice.shard = {.zero = zero, .overlap = true, .prefetch = 1},
                           .target = {.name = "test", .n_threads = 1, .alignment = 64, .comm_bytes = comm_work_bytes}};
-}
-
-static void compile(plan *p, const plan_request *r) {
-    if (plan_build(p, r) != OK) fail_msg("%s", error_message());
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
@@ -81,7 +78,7 @@ static void bytes_by_role_are_those_of_the_formulas(void **state) {
                 for (int rank = 0; rank < n; rank++) {
                     plan p;
                     plan_request r = request(presets[m], PRECISION_BF16, n, rank, zero);
-                    compile(&p, &r);
+                    plan_must(&p, &r);
                     counts c = count(&p, n);
                     const uint64_t params[] = {2 * (uint64_t)c.params, 2 * (uint64_t)c.whole, 2 * (uint64_t)c.whole,
                                                2 * (uint64_t)c.part};
@@ -112,7 +109,7 @@ static void what_is_sent_is_2p_2p_2p_3p(void **state) {
                 int n = sizes[k];
                 plan p;
                 plan_request r = request(presets[m], PRECISION_FP32, n, 0, zero);
-                compile(&p, &r);
+                plan_must(&p, &r);
                 double sent = 0, small = 0, expected = 0;
                 for (size_t i = 0; i < p.program.n_ops; i++) {
                     const op *o = &p.program.ops[i];
@@ -146,7 +143,7 @@ static void every_rank_says_the_same(void **state) {
         for (int rank = 0; rank < 3; rank++) {
             plan p;
             plan_request r = request("test-qwen3", PRECISION_BF16, 3, rank, zero);
-            compile(&p, &r);
+            plan_must(&p, &r);
             if (rank == 0) first = program_comm_hash(&p.program);
             assert_int_equal(program_comm_hash(&p.program), first);
             plan_close(&p);
@@ -154,7 +151,7 @@ static void every_rank_says_the_same(void **state) {
         plan p;
         plan_request r = request("test-qwen3", PRECISION_BF16, 3, 0, zero);
         r.choice.shard.reduce_bucket = 32 << 10;
-        compile(&p, &r);
+        plan_must(&p, &r);
         other = program_comm_hash(&p.program);
         plan_close(&p);
         assert_true(other != first); /* other buckets, other messages */
@@ -172,7 +169,7 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
             for (int rank = 0; rank < n; rank++) {
                 plan_request r = request("test-gpt2", PRECISION_BF16, n, rank, zero);
                 r.choice.shard.persist_below = 100;
-                compile(&plans[rank], &r);
+                plan_must(&plans[rank], &r);
             }
             for (size_t i = 0; i < plans[0].model.n_params; i++) {
                 int64_t total = shape_count(&plans[0].model.params[i].shape), updated = 0, saved = 0;
@@ -208,7 +205,7 @@ static uint64_t device_with(int zero, int64_t reduce, int64_t gather, bool overl
     r.seq_len = 4; /* so that parameters and not activations are what is large */
     r.choice.shard = (shard_options){zero, reduce, gather, overlap, prefetch, persist};
     r.choice.recompute.kind = again;
-    compile(&p, &r);
+    plan_must(&p, &r);
     uint64_t planned = p.planned[TIER_DEVICE];
     plan_close(&p);
     return planned;
@@ -236,7 +233,7 @@ static size_t gathers_of(recompute_kind again, int64_t every) {
     r.model.n_layers = 4;
     r.with_eval = false;
     r.choice.recompute = (recompute_policy){.kind = again, .every = every};
-    compile(&p, &r);
+    plan_must(&p, &r);
     size_t n = 0;
     for (size_t i = 0; i < p.program.n_ops; i++)
         n += p.program.ops[i].kind == OP_ALL_GATHER && p.program.ops[i].section == SECTION_MICRO;
@@ -265,7 +262,7 @@ static void messages_through_the_host_get_their_copies(void **state) {
             r.choice.accumulation = 2;
             r.choice.prefetch = 1;
             if (homes) r.choice.offload.grads = r.choice.offload.states = TIER_HOST;
-            compile(&p, &r);
+            plan_must(&p, &r);
             for (size_t i = 0; i < p.program.n_ops; i++)
                 if (op_is_comm(p.program.ops[i].kind)) assert_int_equal(p.program.ops[i].at, TIER_HOST);
             plan_close(&p);
@@ -293,7 +290,7 @@ static void a_part_that_is_one_parameter_travels(void **state) {
         r.choice.prefetch = 1;
         r.choice.bucket_bytes = 256 << 10;
         plan p;
-        compile(&p, &r);
+        plan_must(&p, &r);
         plan_close(&p);
     }
 }

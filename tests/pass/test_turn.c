@@ -11,12 +11,10 @@
 #include <stdlib.h>
 
 static void compile(compiled *k, const training *t, overlap_wish wish) {
-    k->p = (plan){0};
-    training_must(training_request(t, &k->c, &k->r));
+    compiled_request(k, t);
     k->r.plan.open = (plan_open){0};
     k->r.plan.choice.overlap_update = wish;
-    training_must(plan_choose(&k->p, &k->r.plan));
-    training_must(program_verify(&k->p.program));
+    compiled_plan(k);
 }
 
 static size_t section_ops(const program *p, section s, const op **ops) {
@@ -347,8 +345,8 @@ static void note_step(void *context, const train_step_report *r) {
 static void note_eval(void *context, const train_eval_report *r) { ((notes *)context)->eval_loss[r->step] = r->loss; }
 
 static status run(const training *like, const char *overlap, const char *const *more, notes *n, train_result *out) {
-    const char *settings[16] = {overlap};
-    for (size_t i = 1; *more; i++) settings[i] = *more++;
+    const char *settings[SETTINGS_MOST];
+    settings_join(settings, SETTINGS(overlap), more);
     train_observer o = {.context = n, .on_step = note_step, .on_eval = note_eval};
     training t = *like;
     t.more = settings;

@@ -2,6 +2,7 @@
  * the planned peak, and the file is well-formed whatever a model is called. */
 #include "plan/timeline.h"
 #include "files.h"
+#include "programs.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -12,10 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static size_t ragged_work(const program *p, const op *o, int n_threads) {
-    return (size_t)n_threads * (64 + 37 * (size_t)o->kind) + (size_t)(op_flops(p, o) > 1e5 ? 5000 : 0);
-}
 
 static plan_request request(const char *preset) {
     return (plan_request){.model = *model_preset_find(preset),

@@ -6,18 +6,12 @@
  * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends; with
  * `die` rank 1 dies while all are in that message. */
 #include "queued_backend.h"
-#include "rank_check.h"
-#include "training.h"
+#include "rank_runs.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { STEPS = 3, STALL_AT = 5, EXIT_STALLED = 3 };
-
-static void fail(const char *name, const char *what) {
-    fprintf(stderr, "rank %d: %s: %s\n", comm_rank(ranks), name, what);
-    n_failed++;
-}
 
 static training training_of(const char *preset, precision q, int accumulation) {
     return (training){.preset = preset, .precision = q, .accumulation = accumulation, .steps = STEPS, .threads = 1};
@@ -25,10 +19,11 @@ static training training_of(const char *preset, precision q, int accumulation) {
 
 static void check_same(const char *preset, precision q, int zero, bool links, bool overlap, const char *const *extra,
                        const train_result *alone) {
-    char name[160], what[160], setting[32];
-    const char *more[8] = {setting, overlap ? "memory.overlap_update=true" : "memory.overlap_update=false"};
+    char name[160], setting[32];
+    const char *more[SETTINGS_MOST];
     snprintf(setting, sizeof setting, "parallel.zero=%d", zero);
-    for (int i = 0; extra && extra[i]; i++) more[2 + i] = extra[i];
+    settings_join(more, SETTINGS(setting, overlap ? "memory.overlap_update=true" : "memory.overlap_update=false"),
+                  extra);
     snprintf(name, sizeof name, "%s %s zero %d%s%s %s", preset, precision_name(q), zero, links ? " links" : "",
              overlap ? " overlap" : "", extra ? extra[0] : "");
     training t = training_of(preset, q, 1);
@@ -38,13 +33,11 @@ static void check_same(const char *preset, precision q, int zero, bool links, bo
     train_result r;
     backend_queued_ranks(ranks, links, 0);
     must(training_run(&t, &r));
-    snprintf(what, sizeof what, "param_hash %016llx, alone %016llx", (unsigned long long)r.param_hash,
+    if (r.param_hash != alone->param_hash)
+        FAIL("%s: param_hash %016llx, alone %016llx", name, (unsigned long long)r.param_hash,
              (unsigned long long)alone->param_hash);
-    if (r.param_hash != alone->param_hash) fail(name, what);
-    for (tier i = 0; i < TIER_COUNT; i++)
-        if (r.memory.planned[i] != r.memory.peak[i]) fail(name, "used is not planned");
-    if (r.memory.n_allocations) fail(name, "allocations in steps");
-    if ((backend_queued_messages() > 0) != links) fail(name, "messages went the other way");
+    check_as_planned(&r, name);
+    if ((backend_queued_messages() > 0) != links) FAIL("%s: messages went the other way", name);
 }
 
 /* On top of a stage; the first is nothing. */
@@ -59,8 +52,7 @@ static int check_precision(const char *preset, precision q) {
     train_result alone = {0};
     training t = training_of(preset, q, comm_size(ranks));
     int n = 0;
-    if (comm_rank(ranks) == 0) must(training_run(&t, &alone));
-    must(comm_broadcast(ranks, &alone, sizeof alone, 0));
+    run_alone(t, &alone);
     for (int way = 0; way < 4; way++)
         for (int zero = 0; zero <= 3; zero++, n++)
             check_same(preset, q, zero, way % 2, way / 2, extras[(size_t)(zero + way) % ARRAY_LENGTH(extras)], &alone);
@@ -86,7 +78,7 @@ static int check_axis(const char *setting) {
         t.backend = backend_queued();
         backend_queued_ranks(ranks, links, 0);
         must(training_run(&t, &r));
-        if (r.param_hash != on_cpu.param_hash) fail(setting, links ? "links: other bits than the CPU's" : "other bits");
+        if (r.param_hash != on_cpu.param_hash) FAIL("%s: %sother bits than the CPU's", setting, links ? "links: " : "");
     }
     comm_close(ranks);
     ranks = world;

@@ -20,35 +20,33 @@ typedef struct cell {
     const char *const *more;
 } cell;
 
-#define FAIL_CELL(c, ...)                                                                                \
-    do {                                                                                                 \
-        fprintf(stderr, "rank %d: %s %s %s accumulation %d", comm_rank(ranks), (c)->preset, (c)->layers, \
-                precision_name((c)->precision), (c)->accumulation);                                      \
-        for (const char *const *s = (c)->more; s && *s; s++) fprintf(stderr, " %s", *s);                 \
-        fprintf(stderr, ": "), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr);                        \
-        n_failed++;                                                                                      \
-    } while (0)
+static void describe(const cell *c, char *out, size_t n) {
+    size_t at = (size_t)snprintf(out, n, "%s %s %s accumulation %d", c->preset, c->layers, precision_name(c->precision),
+                                 c->accumulation);
+    for (const char *const *s = c->more; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
+}
 
 static int size_of(axis a) { return mesh_size(comm_mesh(ranks), a); }
 
 /* What one rank gets that has all layers and takes every micro-batch itself. */
-static void run_alone(const cell *c, const char *const *more, train_result *out) {
-    const char *settings[8] = {c->layers};
-    for (int i = 0; more && more[i]; i++) settings[1 + i] = more[i];
+static void cell_alone(const cell *c, const char *const *more, train_result *out) {
+    const char *settings[SETTINGS_MOST];
+    settings_join(settings, SETTINGS(c->layers), more);
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation * size_of(AXIS_DATA),
                   .steps = STEPS,
                   .threads = 1,
                   .more = settings};
-    if (comm_rank(ranks) == 0) must(training_run(&t, out));
-    must(comm_broadcast(ranks, out, sizeof *out, 0));
+    run_alone(t, out);
 }
 
 /* bound 0: the same bits. */
 static void check_cell(const cell *c, const train_result *alone, double bound) {
-    const char *more[16] = {c->layers};
-    for (int i = 0; c->more && c->more[i]; i++) more[1 + i] = c->more[i];
+    const char *more[SETTINGS_MOST];
+    char name[512];
+    settings_join(more, SETTINGS(c->layers), c->more);
+    describe(c, name, sizeof name);
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation,
@@ -59,17 +57,13 @@ static void check_cell(const cell *c, const train_result *alone, double bound) {
     train_result r;
     must(training_run(&t, &r));
     if (bound == 0 && r.param_hash != alone->param_hash)
-        FAIL_CELL(c, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g", (unsigned long long)r.param_hash,
-                  (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
+        FAIL("%s: param_hash %016llx, alone %016llx, loss %.9g, alone %.9g", name, (unsigned long long)r.param_hash,
+             (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
     if (!(fabs(r.last_loss - alone->last_loss) <= bound) || !(fabs(r.first_loss - alone->first_loss) <= bound))
-        FAIL_CELL(c, "loss %.9g, alone %.9g", r.last_loss, alone->last_loss);
+        FAIL("%s: loss %.9g, alone %.9g", name, r.last_loss, alone->last_loss);
     if (isfinite(alone->eval.loss) && !(fabs(r.eval.loss - alone->eval.loss) <= bound))
-        FAIL_CELL(c, "held out %.9g, alone %.9g", r.eval.loss, alone->eval.loss);
-    for (tier i = 0; i < TIER_COUNT; i++)
-        if (r.memory.planned[i] != r.memory.peak[i])
-            FAIL_CELL(c, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
-                      (unsigned long long)r.memory.peak[i]);
-    if (r.memory.n_allocations) FAIL_CELL(c, "allocations in steps");
+        FAIL("%s: held out %.9g, alone %.9g", name, r.eval.loss, alone->eval.loss);
+    check_as_planned(&r, name);
     n_cells++;
 }
 
@@ -89,12 +83,10 @@ static const char *const *const extras[] = {
 /* Every extra with one model, precision and accumulation. */
 static void check_extras(cell c, const char *const *schedule) {
     train_result alone;
-    run_alone(&c, evaluated, &alone);
+    cell_alone(&c, evaluated, &alone);
     for (size_t i = 0; i < ARRAY_LENGTH(extras); i++) {
-        const char *more[8] = {NULL};
-        int n = 0;
-        for (int k = 0; schedule && schedule[k]; k++) more[n++] = schedule[k];
-        for (int k = 0; extras[i][k]; k++) more[n++] = extras[i][k];
+        const char *more[SETTINGS_MOST];
+        settings_join(more, schedule, extras[i]);
         c.more = more;
         if (i > 0) alone.eval.loss = NAN; /* only the first looks */
         check_cell(&c, &alone, 0);
@@ -103,7 +95,7 @@ static void check_extras(cell c, const char *const *schedule) {
 
 static void check_one(cell c, double bound) {
     train_result alone;
-    run_alone(&c, NULL, &alone);
+    cell_alone(&c, NULL, &alone);
     check_cell(&c, &alone, bound);
 }
 
@@ -111,7 +103,7 @@ static void check_one(cell c, double bound) {
 static void check_head(void) {
     train_result alone;
     cell c = {"test-qwen2", "model.layers=4", PRECISION_FP32, 2, SETTINGS("model.vocab=4096")};
-    run_alone(&c, c.more, &alone);
+    cell_alone(&c, c.more, &alone);
     check_cell(&c, &alone, 0);
 }
 
@@ -185,13 +177,8 @@ static uint64_t run_in(const char *dir, int steps, bool alone) {
                   .threads = 1,
                   .dir = dir,
                   .resume = dir ? "auto" : NULL,
-                  .more = SETTINGS("model.layers=4", "parallel.zero=2", "train.schedule=constant"),
-                  .comm = alone ? NULL : ranks};
-    train_result r = {0};
-    must(comm_barrier(ranks));
-    if (!alone || comm_rank(ranks) == 0) must(training_run(&t, &r));
-    must(comm_broadcast(ranks, &r, sizeof r, 0));
-    return r.param_hash;
+                  .more = SETTINGS("model.layers=4", "parallel.zero=2", "train.schedule=constant")};
+    return run_in_turn(t, alone);
 }
 
 /* From stages to one rank and back: the bits of a run that was never stopped. */
@@ -201,13 +188,10 @@ static void check_files(void) {
     run_in(dir, 2, false);
     run_in(dir, 4, true);
     uint64_t moved = run_in(dir, 6, false);
-    cell c = {"test-gpt2", "model.layers=4", PRECISION_BF16, 4, NULL};
     if (moved != whole)
-        FAIL_CELL(&c, "from %d ranks to one and back: param_hash %016llx, never stopped %016llx", comm_size(ranks),
-                  (unsigned long long)moved, (unsigned long long)whole);
-    must(comm_barrier(ranks));
-    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
-    free(dir);
+        FAIL("from %d ranks to one and back: param_hash %016llx, never stopped %016llx", comm_size(ranks),
+             (unsigned long long)moved, (unsigned long long)whole);
+    shared_dir_remove(dir);
     n_cells++;
 }
 

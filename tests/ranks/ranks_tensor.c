@@ -60,7 +60,7 @@ static training run_of(const char *preset, precision p, int accumulation) {
 }
 
 /* Micro-batches of the data ranks, one after the other, on one. */
-static void run_alone(const char *preset, precision p, int accumulation, curve *out) {
+static void curve_of_one(const char *preset, precision p, int accumulation, curve *out) {
     training t = run_of(preset, p, accumulation);
     curve_alone(&t, out);
 }
@@ -78,12 +78,6 @@ static void check_gradients(const char *preset, const char *const *more) {
 
 /* ---- out of the program and back ------------------------------------------------------------------------------------ */
 
-static void remove_dir(char *dir) {
-    must(comm_barrier(ranks));
-    if (comm_rank(ranks) == 0) must(dir_remove_all(dir));
-    free(dir);
-}
-
 static uint64_t run_in(const char *preset, const char *dir, int steps, const char *const *more, bool alone) {
     training t = {.preset = preset,
                   .precision = PRECISION_BF16,
@@ -92,13 +86,8 @@ static uint64_t run_in(const char *preset, const char *dir, int steps, const cha
                   .threads = 1,
                   .dir = dir,
                   .resume = "auto",
-                  .more = more,
-                  .comm = alone ? NULL : ranks};
-    train_result r = {0};
-    must(comm_barrier(ranks));
-    if (!alone || comm_rank(ranks) == 0) must(training_run(&t, &r));
-    must(comm_broadcast(ranks, &r, sizeof r, 0));
-    return r.param_hash;
+                  .more = more};
+    return run_in_turn(t, alone);
 }
 
 /* Saved by all and loaded by one: the same bits; trained on by one and loaded by all: likewise; and what one exports from
@@ -129,8 +118,8 @@ static void check_files(const char *preset, const char *setting, int zero) {
     if (loaded != saved || alone != saved)
         FAIL("%s: weights with hash %016llx were loaded by all ranks as %016llx, by one as %016llx", preset,
              (unsigned long long)saved, (unsigned long long)loaded, (unsigned long long)alone);
-    remove_dir(exported);
-    remove_dir(dir);
+    shared_dir_remove(exported);
+    shared_dir_remove(dir);
 }
 
 static void open_mesh(int tensor, int sequence) {
@@ -149,7 +138,7 @@ static void check_families(int tensor) {
         curve alone;
         check_gradients(training_presets[i], SETTINGS(setting));
         check_bytes(training_presets[i], setting);
-        run_alone(training_presets[i], PRECISION_FP32, 1, &alone);
+        curve_of_one(training_presets[i], PRECISION_FP32, 1, &alone);
         run_shared(training_presets[i], PRECISION_FP32, 1, SETTINGS(setting), &alone, 1e-4);
     }
 }
@@ -163,7 +152,7 @@ static void check_techniques(int tensor, int data) {
     char setting[32], zero[32];
     snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
     curve alone;
-    run_alone("test-qwen3", PRECISION_FP32, 2 * data, &alone);
+    curve_of_one("test-qwen3", PRECISION_FP32, 2 * data, &alone);
     for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
         snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
         run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS(setting, zero), &alone, 1e-4);
@@ -171,7 +160,7 @@ static void check_techniques(int tensor, int data) {
     for (size_t i = 0; i < ARRAY_LENGTH(extra); i++)
         run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS(setting, zero, extra[i][0], extra[i][1]), &alone, 1e-4);
     /* 16-bit parts of a sum are rounded before they are added: 2^-8 of a logit, averaged over the tokens. */
-    run_alone("test-gpt2", PRECISION_BF16, data, &alone);
+    curve_of_one("test-gpt2", PRECISION_BF16, data, &alone);
     run_shared("test-gpt2", PRECISION_BF16, 1, SETTINGS(setting, zero), &alone, 2e-2);
     check_files("test-gpt2", setting, data > 1 ? 3 : 0);
     check_files("test-qwen2", setting, data > 1 ? 2 : 0);
@@ -186,7 +175,7 @@ static void check_sequence(int sequence) {
     curve alone;
     snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
     check_gradients("test-gpt2", SETTINGS(setting, HEADS));
-    run_alone("test-gpt2", PRECISION_FP32, 1, &alone);
+    curve_of_one("test-gpt2", PRECISION_FP32, 1, &alone);
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.recompute=full"), &alone, 1e-4);
     run_shared("test-gpt2", PRECISION_FP32, 1, SETTINGS(setting, HEADS, "memory.offload.activations=host"), &alone,
@@ -194,7 +183,7 @@ static void check_sequence(int sequence) {
     check_files("test-gpt2", setting, 0);
     if (sequence > 2) return;
     check_gradients("test-qwen3", SETTINGS(setting, HEADS));
-    run_alone("test-qwen3", PRECISION_FP32, 1, &alone);
+    curve_of_one("test-qwen3", PRECISION_FP32, 1, &alone);
     run_shared("test-qwen3", PRECISION_FP32, 1, SETTINGS(setting, HEADS), &alone, 1e-4);
 }
 
@@ -210,12 +199,12 @@ static void check_ring(int sequence) {
     snprintf(setting, sizeof setting, "parallel.sequence=%d", sequence);
     for (size_t i = 0; i < ARRAY_LENGTH(presets); i++) {
         check_gradients(presets[i], SETTINGS(setting, RING));
-        run_alone(presets[i], PRECISION_FP32, 1, &alone);
+        curve_of_one(presets[i], PRECISION_FP32, 1, &alone);
         run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING), &alone, 1e-4);
         for (size_t k = 0; k < ARRAY_LENGTH(extra) && i > 0; k++)
             run_shared(presets[i], PRECISION_FP32, 1, SETTINGS(setting, RING, extra[k][0], extra[k][1]), &alone, 1e-4);
     }
-    run_alone("test-qwen3", PRECISION_BF16, 1, &alone);
+    curve_of_one("test-qwen3", PRECISION_BF16, 1, &alone);
     run_shared("test-qwen3", PRECISION_BF16, 1, SETTINGS(setting, RING), &alone, 2e-2);
     check_files("test-llama", setting, 0); /* 2 kv heads: by itself only 2 ranks can share them */
 }
@@ -226,7 +215,7 @@ static void check_ring_with(int tensor, int data) {
     char setting[32], zero[32];
     snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
     snprintf(zero, sizeof zero, "parallel.zero=%d", data > 1 ? 3 : 0);
-    run_alone("test-qwen3", PRECISION_FP32, 2 * data, &alone);
+    curve_of_one("test-qwen3", PRECISION_FP32, 2 * data, &alone);
     run_shared("test-qwen3", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", RING, setting, zero), &alone, 1e-4);
 }
 
@@ -235,7 +224,7 @@ static void check_sequence_with(int tensor, int data) {
     curve alone;
     char setting[32], zero[32];
     snprintf(setting, sizeof setting, "parallel.tensor=%d", tensor);
-    run_alone("test-gpt2", PRECISION_FP32, 2 * data, &alone);
+    curve_of_one("test-gpt2", PRECISION_FP32, 2 * data, &alone);
     for (int stage = 0; stage <= (data > 1 ? 3 : 0); stage++) {
         snprintf(zero, sizeof zero, "parallel.zero=%d", stage);
         run_shared("test-gpt2", PRECISION_FP32, 2, SETTINGS("parallel.sequence=2", HEADS, setting, zero), &alone, 1e-4);

@@ -3,8 +3,7 @@
  * The first rank trains alone, with as many micro-batches per step as all ranks take together; then all of them train, in
  * every stage of ZeRO, with techniques of memory on top. Parameters end with the same bits, and every rank uses exactly the
  * bytes that were planned for it. */
-#include "rank_check.h"
-#include "training.h"
+#include "rank_runs.h"
 
 #include <stdlib.h>
 
@@ -24,13 +23,6 @@ static void describe(const cell *c, char *out, size_t n) {
     for (const char *const *s = c->more; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
 }
 
-static void fail(const cell *c, const char *what) {
-    char name[512];
-    describe(c, name, sizeof name);
-    fprintf(stderr, "rank %d: %s: %s\n", comm_rank(ranks), name, what);
-    n_failed++;
-}
-
 static bool same_numbers(const char *const *more) {
     for (const char *const *s = more; s && *s; s++)
         if (strcmp(*s, "memory.states=int8") == 0) return false;
@@ -38,22 +30,22 @@ static bool same_numbers(const char *const *more) {
 }
 
 /* What one rank gets that takes every micro-batch itself. */
-static void run_alone(const cell *c, train_result *out) {
+static void cell_alone(const cell *c, train_result *out) {
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation * comm_size(ranks),
                   .steps = STEPS,
                   .threads = 1,
                   .more = same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8")};
-    if (comm_rank(ranks) == 0) must(training_run(&t, out));
-    must(comm_broadcast(ranks, out, sizeof *out, 0));
+    run_alone(t, out);
 }
 
 static void check_cell(const cell *c, const train_result *alone) {
-    char zero[32], what[256];
-    const char *more[16] = {zero};
+    char zero[32], name[512];
+    const char *more[SETTINGS_MOST];
     snprintf(zero, sizeof zero, "parallel.zero=%d", c->zero);
-    for (int i = 0; c->more && c->more[i]; i++) more[1 + i] = c->more[i];
+    settings_join(more, SETTINGS(zero), c->more);
+    describe(c, name, sizeof name);
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation,
@@ -65,15 +57,10 @@ static void check_cell(const cell *c, const train_result *alone) {
     must(training_run(&t, &r));
     /* Where gradients are added up on each rank first, more than one micro-batch is another order of the same sum. */
     bool same_order = c->accumulation == 1 || c->zero >= 2;
-    snprintf(what, sizeof what, "param_hash %016llx, alone %016llx, loss %.9g, alone %.9g",
-             (unsigned long long)r.param_hash, (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
-    if (same_order && r.param_hash != alone->param_hash) fail(c, what);
-    for (tier i = 0; i < TIER_COUNT; i++) {
-        snprintf(what, sizeof what, "%s planned %llu, used %llu", tier_name(i), (unsigned long long)r.memory.planned[i],
-                 (unsigned long long)r.memory.peak[i]);
-        if (r.memory.planned[i] != r.memory.peak[i]) fail(c, what);
-    }
-    if (r.memory.n_allocations) fail(c, "allocations in steps");
+    if (same_order && r.param_hash != alone->param_hash)
+        FAIL("%s: param_hash %016llx, alone %016llx, loss %.9g, alone %.9g", name, (unsigned long long)r.param_hash,
+             (unsigned long long)alone->param_hash, r.last_loss, alone->last_loss);
+    check_as_planned(&r, name);
 }
 
 /* On top of each stage, one technique or several; the first is none. */
@@ -102,10 +89,10 @@ static int check_group(cell c, size_t first, size_t stride) {
     int n = 0;
     train_result plain = {0}, other = {0};
     c.zero = 0;
-    run_alone(&c, &plain);
+    cell_alone(&c, &plain);
     for (size_t i = first % stride; i < ARRAY_LENGTH(extras); i += stride) {
         c.more = extras[i];
-        if (!same_numbers(c.more)) run_alone(&c, &other);
+        if (!same_numbers(c.more)) cell_alone(&c, &other);
         for (c.zero = 0; c.zero <= 3; c.zero++, n++) check_cell(&c, same_numbers(c.more) ? &plain : &other);
     }
     return n;

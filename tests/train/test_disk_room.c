@@ -54,12 +54,11 @@ static void run_keep_and_one_more_lie_there_at_once(void **state) {
 /* ---- how large ---------------------------------------------------------------------------------------------------- */
 
 static void compile(compiled *k, const training *t, const mesh *m, int zero) {
-    k->p = (plan){0};
-    training_must(training_request(t, &k->c, &k->r));
+    compiled_request(k, t);
     k->r.plan.open = (plan_open){0};
     if (m) k->r.plan.mesh = *m;
     k->r.plan.choice.shard.zero = zero;
-    training_must(plan_choose(&k->p, &k->r.plan));
+    compiled_plan(k);
 }
 
 static uint64_t saved_bytes(const plan *p) {

@@ -20,16 +20,11 @@ static void check_cell(const training *t, train_result *r) {
     snprintf(cell, sizeof cell, "%s %s seq_len %lld micro_batch %lld accumulation %lld", t->preset,
              precision_name(t->precision), (long long)t->seq_len, (long long)t->micro_batch,
              (long long)t->accumulation);
-    for (tier i = 0; i < TIER_COUNT; i++)
-        if (r->memory.planned[i] != r->memory.peak[i])
-            fail_msg("%s: %s arena planned %llu, used %llu", cell, tier_name(i),
-                     (unsigned long long)r->memory.planned[i], (unsigned long long)r->memory.peak[i]);
+    training_as_planned(r, cell);
     if (r->memory.planned[TIER_DEVICE] == 0) fail_msg("%s: nothing planned", cell);
     if (r->host_planned != r->host_peak || r->host_planned == 0)
         fail_msg("%s: host planned %llu, held %llu", cell, (unsigned long long)r->host_planned,
                  (unsigned long long)r->host_peak);
-    if (r->memory.n_allocations != 0)
-        fail_msg("%s: %llu allocations while sections ran", cell, (unsigned long long)r->memory.n_allocations);
     assert_int_equal(r->steps, t->steps);
     assert_true(r->memory.n_runs > (uint64_t)(t->steps * (t->accumulation + 1))); /* start, steps, evaluation */
 }

@@ -1,10 +1,7 @@
-/* test_hf_refused.c - Hugging Face directories that are refused by name: a config.json, weights, an index, settings; and what
- * changes nothing is taken. The fixtures are made by tools/make_hf_fixtures.py. */
+/* test_hf_config.c - a config.json: what is not computed is refused by name, what changes nothing is taken, and what is not said
+ * is what transformers takes. The fixtures are made by tools/make_hf_fixtures.py. */
 #include "hf.h"
 #include "must.h"
-#include "training.h"
-
-#include <stdlib.h>
 
 /* ---- config.json that is refused --------------------------------------------------------------------------------- */
 
@@ -98,18 +95,10 @@ static const bad_config bad_configs[] = {
     {"gpt2_tied", "{\"n_inner\": 0}", NULL, {"'n_inner'", "found 0"}},
 };
 
-static json_t *fixture_config(const char *name) {
-    json_t *root;
-    char path[600];
-    snprintf(path, sizeof path, "%s/config.json", hf_fixture_dir(name));
-    must(json_read_file(path, 1 << 20, &root));
-    return root;
-}
-
 static void what_is_not_computed_is_refused_by_name(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(bad_configs); i++) {
         const bad_config *b = &bad_configs[i];
-        json_t *root = fixture_config(b->fixture), *patch = json_loads(b->patch, 0, NULL);
+        json_t *root = hf_fixture_config(b->fixture), *patch = json_loads(b->patch, 0, NULL);
         model_config c;
         assert_non_null(patch);
         must(model_config_from_json(&c, root, "m", "dir/config.json"));
@@ -142,7 +131,7 @@ static void what_changes_nothing_is_taken(void **state) {
         {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\", \"full_attention\"]}"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(good); i++) {
-        json_t *root = fixture_config(good[i].fixture), *patch = json_loads(good[i].patch, 0, NULL);
+        json_t *root = hf_fixture_config(good[i].fixture), *patch = json_loads(good[i].patch, 0, NULL);
         model_config before, after;
         must(model_config_from_json(&before, root, "m", "config.json"));
         json_object_update(root, patch);
@@ -156,7 +145,7 @@ static void what_changes_nothing_is_taken(void **state) {
 /* As in transformers 5: what stands beside the rotary parameters wins over what stands in them, GPT-2's long names over its
  * short ones. */
 static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
-    json_t *root = fixture_config("llama_sharded"),
+    json_t *root = hf_fixture_config("llama_sharded"),
            *patch = json_loads("{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
                                "\"high_freq_factor\": 4}, \"original_max_position_embeddings\": 16}",
                                0, NULL);
@@ -172,7 +161,7 @@ static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
     assert_int_equal(c.rope.original_max_positions, 32);
     json_decref(patch);
     json_decref(root);
-    root = fixture_config("gpt2_tied");
+    root = hf_fixture_config("gpt2_tied");
     json_object_set_new(root, "num_attention_heads", json_integer(1));
     must(model_config_from_json(&c, root, "m", "config.json"));
     assert_int_equal(c.n_heads, 1);
@@ -193,7 +182,7 @@ static void defaults_are_those_of_transformers(void **state) {
                 {"qwen2_old", false, 1e-6, 4},
                 {"qwen3_tied_with_head", false, 1e-6, 128}};
     for (size_t i = 0; i < ARRAY_LENGTH(want); i++) {
-        json_t *root = fixture_config(want[i].fixture);
+        json_t *root = hf_fixture_config(want[i].fixture);
         for (size_t k = 0; k < ARRAY_LENGTH(optional); k++) json_object_del(root, optional[k]);
         model_config c;
         must(model_config_from_json(&c, root, "m", "config.json"));
@@ -205,206 +194,12 @@ static void defaults_are_those_of_transformers(void **state) {
     }
 }
 
-/* ---- weights that are refused ------------------------------------------------------------------------------------ */
-
-typedef struct change {
-    const char *rename, *new_name; /* a tensor under another name */
-    const char *drop_like;         /* tensors whose name holds this are left out */
-    const char *add;               /* a tensor of this name and of shape (3) is added */
-    const char *reshape;           /* this tensor gets shape (1, n) */
-    const char *retype;            /* this tensor says it is int32 */
-} change;
-
-/* A copy of a one-file fixture with something changed. */
-static void write_changed(const char *dir, const char *fixture, const change *c) {
-    char path[700];
-    safetensors st;
-    safetensors_writer w;
-    json_t *config = fixture_config(fixture);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    must(json_write_file(path, config));
-    json_decref(config);
-    snprintf(path, sizeof path, "%s/model.safetensors", hf_fixture_dir(fixture));
-    must(safetensors_open(&st, path));
-    safetensors_entry *entries = mem_alloc((st.n_tensors + 1) * sizeof *entries);
-    const void **data = mem_alloc((st.n_tensors + 1) * sizeof *data);
-    static const float three[3] = {1, 2, 3};
-    size_t n = 0;
-    for (size_t i = 0; i < st.n_tensors; i++) {
-        const safetensor *t = &st.tensors[i];
-        if (c->drop_like && strstr(t->name, c->drop_like)) continue;
-        data[n] = t->data;
-        entries[n] = (safetensors_entry){t->name, t->type, t->shape};
-        if (c->reshape && strcmp(t->name, c->reshape) == 0) entries[n].shape = SHAPE(1, shape_count(&t->shape));
-        if (c->retype && strcmp(t->name, c->retype) == 0) entries[n].type = DTYPE_I32;
-        if (c->rename && strcmp(t->name, c->rename) == 0) entries[n].name = c->new_name;
-        n++;
-    }
-    if (c->add) entries[n] = (safetensors_entry){c->add, DTYPE_F32, SHAPE(3)}, data[n++] = three;
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    must(safetensors_writer_open(&w, path, entries, n, NULL));
-    for (size_t i = 0; i < n; i++)
-        must(safetensors_writer_put(&w, i, 0, data[i], shape_bytes(&entries[i].shape, entries[i].type)));
-    must(safetensors_writer_close(&w));
-    free(entries);
-    free(data);
-    safetensors_close(&st);
-}
-
-static status load_changed(const char *fixture, const change *c) {
-    char *dir = training_dir();
-    hf_model m;
-    write_changed(dir, fixture, c);
-    must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
-    params_initialize(m.e, &m.plan, 1);
-    uint64_t before = params_hash(m.e, &m.plan, NULL);
-    status rc = weights_load_dir(m.e, &m.plan, dir);
-    if (rc != OK) assert_int_equal(before, params_hash(m.e, &m.plan, NULL)); /* refused before anything was loaded */
-    hf_close(&m);
-    error_record why;
-    error_take(&why);
-    training_dir_remove(dir);
-    return rc == OK ? OK : error_give(&why);
-}
-
-static void wrong_tensors_are_named(void **state) {
-    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "layers.1.mlp.up_proj"}),
-                WORDS("model.safetensors", "model.layers.1.mlp.up_proj.weight is missing"));
-    must_refuse(load_changed("qwen2_old", &(change){.add = "model.layers.2.self_attn.q_proj.weight"}),
-                WORDS("model.layers.2.self_attn.q_proj.weight is not part of this model"));
-    must_refuse(load_changed("qwen2_old", &(change){.reshape = "model.norm.weight"}),
-                WORDS("model.norm.weight has shape (1, 16), expected (16)"));
-    must_refuse(load_changed("qwen2_old", &(change){.retype = "model.norm.weight"}),
-                WORDS("model.norm.weight is int32", "fp32, bf16 or fp16"));
-    must_refuse(load_changed("qwen2_old", &(change){.add = "lm_head.weight"}),
-                WORDS("lm_head.weight", "tie_word_embeddings"));
-    must_refuse(load_changed("gpt2_tied", &(change){.reshape = "transformer.h.0.mlp.c_fc.weight"}),
-                WORDS("transformer.h.0.mlp.c_fc.weight has shape (1, 1024), expected (16, 64)"));
-    /* Two layers of seven weights and three biases are gone with the norms left: ten are named, the rest counted. */
-    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "proj"}),
-                WORDS("q_proj.weight is missing", "and 10 more"));
-    must(load_changed("qwen2_old", &(change){0}));
-    must(load_changed("qwen2_old", &(change){.add = "model.rotary_emb.inv_freq"}));
-    must(load_changed("qwen2_old", &(change){.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}));
-}
-
-/* transformers ties what the file has to what it lacks. */
-static void a_tied_model_may_have_its_matrix_under_the_name_of_the_head(void **state) {
-    static const struct {
-        const char *fixture, *embedding;
-    } models[] = {{"qwen2_old", "model.embed_tokens.weight"}, {"gpt2_tied", "transformer.wte.weight"}};
-    for (size_t i = 0; i < ARRAY_LENGTH(models); i++) {
-        uint64_t hash[2];
-        for (int k = 0; k < 2; k++) {
-            char *dir = training_dir();
-            hf_model m;
-            write_changed(dir, models[i].fixture,
-                          &(change){.rename = k ? models[i].embedding : NULL, .new_name = "lm_head.weight"});
-            must(hf_open(&m, dir, PRECISION_FP32, 1, 8));
-            must(weights_load_dir(m.e, &m.plan, dir));
-            hash[k] = params_hash(m.e, &m.plan, NULL);
-            hf_close(&m);
-            training_dir_remove(dir);
-        }
-        assert_true(hash[0] == hash[1]);
-    }
-    must_refuse(load_changed("qwen2_old", &(change){.drop_like = "embed_tokens"}),
-                WORDS("model.embed_tokens.weight is missing"));
-}
-
-static status load_with_index(const char *index, bool pickled) {
-    char *dir = training_dir(), path[700];
-    weight_files w;
-    snprintf(path, sizeof path,
-             index     ? "%s/model.safetensors.index.json"
-             : pickled ? "%s/pytorch_model.bin"
-                       : "%s/README",
-             dir);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(index ? index : "", f);
-    fclose(f);
-    status rc = weight_files_open(&w, dir);
-    if (rc == OK) weight_files_close(&w);
-    error_record why;
-    error_take(&why);
-    training_dir_remove(dir);
-    return rc == OK ? OK : error_give(&why);
-}
-
-static void an_index_stays_inside_its_directory(void **state) {
-    static const char *const names[] = {
-        "../model.safetensors", "/etc/passwd", "a/../../b.safetensors", "..", "", ".hidden"};
-    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
-        char index[256];
-        snprintf(index, sizeof index, "{\"weight_map\": {\"a.weight\": \"%s\"}}", names[i]);
-        must_refuse(load_with_index(index, false), WORDS("weight_map", "a.weight", "plain name"));
-    }
-    must_refuse(load_with_index("{\"weight_map\": {\"a.weight\": 3}}", false), WORDS("a.weight", "no string"));
-    must_refuse(load_with_index("{\"weight_map\": []}", false), WORDS("weight_map"));
-    must_refuse(load_with_index("{}", false), WORDS("weight_map", "nothing"));
-    must_refuse(load_with_index("{", false), WORDS("index.json:1"));
-    must_refuse(load_with_index("{\"weight_map\": {\"a.weight\": \"gone.safetensors\"}}", false),
-                WORDS("gone.safetensors"));
-    must_refuse(load_with_index(NULL, true), WORDS("no model.safetensors", "pytorch_model.bin"));
-    must_refuse(load_with_index(NULL, false), WORDS("no model.safetensors", "model.init=random"));
-}
-
-static void an_index_that_lies_is_refused(void **state) {
-    char *dir = training_dir(), path[700];
-    weight_files w;
-    write_changed(dir, "qwen2_old", &(change){0});
-    snprintf(path, sizeof path, "%s/one.safetensors", dir);
-    char from[700];
-    snprintf(from, sizeof from, "%s/model.safetensors", dir);
-    assert_int_equal(rename(from, path), 0);
-    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    json_t *index = json_pack("{s:{s:s, s:s}}", "weight_map", "model.norm.weight", "one.safetensors", "model.other",
-                              "one.safetensors");
-    must(json_write_file(path, index));
-    json_decref(index);
-    must_refuse(weight_files_open(&w, dir), WORDS("one.safetensors", "model.other", "is missing"));
-    training_dir_remove(dir);
-}
-
-/* ---- settings ---------------------------------------------------------------------------------------------------- */
-
-static status check_settings(const char *const *settings) {
-    config c;
-    config_init(&c);
-    status rc = OK;
-    for (; *settings && rc == OK; settings++) rc = config_set(&c, *settings, "test");
-    if (rc == OK) rc = config_check(&c);
-    config_fini(&c);
-    return rc;
-}
-
-static void a_path_says_all_about_its_model(void **state) {
-    must(check_settings(WORDS("model.path=m")));
-    must(check_settings(WORDS("model.path=m", "model.init=random", "model.preset=auto", "model.layers=auto")));
-    must_refuse(check_settings(WORDS("model.path=m", "model.preset=gpt2")),
-                WORDS("model.path (m)", "model.preset (gpt2)"));
-    must_refuse(check_settings(WORDS("model.init=pretrained")), WORDS("model.init", "model.path is not given"));
-    static const char *const sizes[] = {"layers=2",   "hidden=2", "heads=2", "kv_heads=2",
-                                        "head_dim=2", "ffn=2",    "vocab=2", "tied=false"};
-    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++) {
-        char setting[64];
-        snprintf(setting, sizeof setting, "model.%s", sizes[i]);
-        must_refuse(check_settings(WORDS("model.path=m", setting)), WORDS("m/config.json", "leave model."));
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
         cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
         cmocka_unit_test(defaults_are_those_of_transformers),
-        cmocka_unit_test(wrong_tensors_are_named),
-        cmocka_unit_test(a_tied_model_may_have_its_matrix_under_the_name_of_the_head),
-        cmocka_unit_test(an_index_stays_inside_its_directory),
-        cmocka_unit_test(an_index_that_lies_is_refused),
-        cmocka_unit_test(a_path_says_all_about_its_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
