@@ -53,7 +53,7 @@ grep -q 'does not fit' err && grep -q ' fits' err || fail "the tables do not say
 "$RALO" train "${tiny[@]}" --set train.steps=2 --set train.problems=0 --set train.eval_rows=0 --set run.dir=run --hardware cpu-2 --json >out 2>err ||
     fail "train: $(tail -n 1 err)"
 holds 'r["predicted_step_ms"] > 0 and r["step_ms"] > 0'
-grep -q 'measured, .* predicted .* for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
+grep -q '^time      a step took .* predicted (.* ms) for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
 
 # 8 bits are emulated on a processor: said once by the plan and once by the run.
 fp8=(--preset test-qwen3 --set run.device=cpu --set precision=fp8)
