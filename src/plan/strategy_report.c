@@ -1,11 +1,11 @@
-/* strategy_report.c - the ways that were compared, in words for people and as JSON for programs. */
+/* strategy_report.c - the candidates that were compared, as text and as JSON. */
 #include "plan/report.h"
 
 #include <math.h>
 
 enum { RUNNERS_UP = 2 };
 
-/* What a line says: what was open, and what is not as asked. */
+/* Fields shown in the line of a candidate: what was open, and what differs from the request. */
 static unsigned shown(const plan *p, const plan_candidate *c) {
     const plan_open *open = &p->request.open;
     unsigned set = CHOICE_ALL;

@@ -42,7 +42,7 @@ static void print_stages(const plan_world *w, FILE *out) {
     fputs("  window: gathered parameters, gradients on their way and scratch of messages, at the peak\n", out);
 }
 
-/* Of a step of all ranks. */
+/* Tokens of a step on all ranks. */
 static double layout_tokens(const plan_world *w, const plan_world_layout *l) {
     return (double)(l->micro_batch * l->accumulation * w->request.seq_len * l->data);
 }
@@ -77,14 +77,14 @@ static void print_ladder(const plan_world *w, FILE *out) {
     double tokens = (double)(r->choice.micro_batch * r->choice.accumulation * r->seq_len);
     char t[24], n[32];
     fputs("ladder, GB on one rank\n", out);
-    for (int i = 0; i < WORLD_RUNGS; i++) {
-        const plan_world_rung *g = &w->rungs[i];
+    for (int i = 0; i < WORLD_LADDER_ROWS; i++) {
+        const plan_world_ladder_row *g = &w->ladder[i];
         fprintf(out, "  %-34s %8s", g->name, gb(t, g->bytes));
         if (isfinite(g->step_s))
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
         fprintf(out, "%s\n", verdict(w, g->fits));
     }
-    fputs("  the last one sends: that is in its time\n", out);
+    fputs("  the last one sends messages: its time includes them\n", out);
 }
 
 void plan_world_print(const plan_world *w, FILE *out) {
@@ -112,7 +112,7 @@ static json_t *share_json(const plan_world_share *b) {
 }
 
 json_t *plan_world_json(const plan_world *w) {
-    json_t *root = json_object(), *stages = json_array(), *layouts = json_array(), *rungs = json_array();
+    json_t *root = json_object(), *stages = json_array(), *layouts = json_array(), *ladder = json_array();
     json_object_set_new(root, "ranks", json_integer(w->n_ranks));
     json_object_set_new(root, "parameters", json_integer((json_int_t)w->n_params));
     json_object_set_new(root, "activation_bytes_per_layer_token", json_real(w->kept_per_layer_token));
@@ -141,13 +141,13 @@ json_t *plan_world_json(const plan_world *w) {
         }
         json_array_append_new(layouts, one);
     }
-    for (int i = 0; i < WORLD_RUNGS; i++) {
-        const plan_world_rung *g = &w->rungs[i];
-        json_array_append_new(rungs, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
-                                               "step_ms", json_real_or_null(1e3 * g->step_s)));
+    for (int i = 0; i < WORLD_LADDER_ROWS; i++) {
+        const plan_world_ladder_row *g = &w->ladder[i];
+        json_array_append_new(ladder, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
+                                                "step_ms", json_real_or_null(1e3 * g->step_s)));
     }
     json_object_set_new(root, "sharding", stages);
     json_object_set_new(root, "layouts", layouts);
-    json_object_set_new(root, "ladder", rungs);
+    json_object_set_new(root, "ladder", ladder);
     return root;
 }
