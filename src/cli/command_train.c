@@ -13,7 +13,7 @@
 #include <time.h>
 
 static void on_signal(int number) {
-    (void)number;
+    if (number != SIGUSR1) ranks_announce_stop(); /* a rank is asked by SIGUSR1, and its launcher has said so */
     train_interrupt();
 }
 

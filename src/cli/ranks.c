@@ -63,7 +63,18 @@ static void ask_for_stop(int number) {
     if (mpirun_pid > 0 && n_asked++ >= PATIENCE) ask_ranks_to_stop();
     alarm(1);
 }
+void ranks_announce_stop(void) {
+    static const char line[] = "stopping after this step; press Ctrl-C again to stop at once, without saving\n";
+    int before = errno;
+    bool is_terminal = isatty(STDERR_FILENO); /* where the progress line has no end yet */
+    ssize_t n = is_terminal ? write(STDERR_FILENO, "\n", 1) : 0;
+    n += write(STDERR_FILENO, line, sizeof line - 1);
+    (void)n;
+    errno = before;
+}
+
 static void on_interrupt(int number) {
+    if (n_interrupts == 0) ranks_announce_stop();
     if (n_interrupts++ == 0) ask_for_stop(number);
     else if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGTERM);
 }

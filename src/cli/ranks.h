@@ -11,6 +11,8 @@ status ranks_launch(const command_line *l);
 /* Handles the signals that ask a run, or the process that started its ranks, to stop: Ctrl-C, SIGTERM, and a closed
  * terminal, unless nohup ignores that. */
 void ranks_catch_stop(const struct sigaction *action);
+/* Called by the handler of a first signal: says on stderr that the run ends with the step under way. A step may take minutes. */
+void ranks_announce_stop(void);
 /* Handles what a launcher does to its ranks: SIGTERM when one of them has died, a closed stderr when it dies itself.
  * Call it first. */
 void ranks_catch_launcher(void);

@@ -1,8 +1,8 @@
 /* hardware.c - read, check and write the description of a machine.
  *
- * hardware.def is the one list of keys: what it allows is what files may say and what is written. A file is refused as a
- * whole, with line, key, what was found and what is expected; nothing of it is taken then. Maps may be nested or dotted.
- * `base: NAME` starts from a built-in machine, and then only what differs needs to be said. */
+ * hardware.def is the one list of keys: files may use exactly these, and exactly these are written. An invalid file is
+ * refused as a whole, with line, key, what was found and what is expected. Maps may be nested or dotted. `base: NAME` starts
+ * from a built-in machine; the file then only needs what differs. */
 #include "machine/hardware.h"
 #include "format/format.h"
 
@@ -166,7 +166,7 @@ static status unknown_name(const char *where, const char *name) {
     return rc;
 }
 
-/* Where `base` stands does not matter: it is taken first. */
+/* `base` is read first, wherever it is in the file. */
 static status take_base(reader *r, const yaml_node *root, bool *has_base) {
     for (const yaml_node *n = root->first_child; n; n = n->next) {
         if (strcmp(n->key, "base") != 0) continue;
@@ -187,13 +187,13 @@ static status check_complete(const reader *r) {
             strbuf_printf(&missing, "%s%s", missing.length ? ", " : "", fields[i].key);
     status rc = OK;
     if (missing.length)
-        rc = ERR(ERR_INPUT, "%s: missing: %s; add them, or begin with `base: NAME` of a built-in machine", r->path,
+        rc = ERR(ERR_INPUT, "%s: missing keys: %s; add them, or begin with `base: NAME` of a built-in machine", r->path,
                  missing.text);
     strbuf_fini(&missing);
     return rc;
 }
 
-static status check_together(const reader *r) {
+static status check_combined(const reader *r) {
     const hardware *h = &r->h;
     double most = h->copy_to_device + h->copy_to_host;
     if (h->copy_both > most * (1 + 1e-9))
@@ -219,7 +219,7 @@ status hardware_read_file(hardware *out, const char *path) {
     TRY_GOTO(rc, take_base(r, root, &has_base), done);
     TRY_GOTO(rc, walk(r, root, ""), done);
     if (!has_base) TRY_GOTO(rc, check_complete(r), done);
-    TRY_GOTO(rc, check_together(r), done);
+    TRY_GOTO(rc, check_combined(r), done);
     *out = r->h;
 done:
     arena_fini(&r->memory);

@@ -39,7 +39,7 @@ status hardware_write_file(const hardware *h, const char *path); /* whole or not
 void hardware_write(const hardware *h, FILE *out);               /* the same text */
 void hardware_round(hardware *h, int digits);                    /* every rate and time, in the unit it is written in */
 
-/* This machine, when nothing was measured: cores times what a core of its kind usually reaches. A guess. */
+/* An estimate of this machine when nothing was measured: cores times the usual rate of such a core. */
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads);
 /* "Arm Neoverse-N1, 2 threads": a measurement belongs to the machine and threads it was made with. */
 void hardware_machine_name(char out[64], const sys_info *machine, int n_threads);

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* An op on this rank's part of the vocabulary; nothing is said where that is all of it. */
+/* An op on this rank's part of the vocabulary; attributes are set only where that is not all of it. */
 static op *emit_on_vocabulary(builder *b, op_kind k) {
     op *o = builder_emit(b, k);
     if (b->n_ranks == 1) return o;
@@ -20,8 +20,8 @@ static op *emit_on_vocabulary(builder *b, op_kind k) {
     return o;
 }
 
-/* Each rank has the rows of its own ids, and zeros; positions are added by the rank that keeps the token, so that no sum
- * has more than two numbers that are not zero, in any order the same bits. */
+/* Each rank has the rows of its own ids, and zeros; the rank that keeps a token adds its position. So no sum has more than
+ * two nonzero numbers, and every order gives the same bits. */
 static value_id write_embed(builder *b, const outer_params *w) {
     value_id x = builder_value(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit_on_vocabulary(b, OP_EMBED);
@@ -66,7 +66,7 @@ static value_id write_hidden(builder *b, const outer_params *w) {
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
 }
 
-/* Ranks that share the vocabulary tell each other a few numbers per token, never a logit. */
+/* Ranks that share the vocabulary exchange a few numbers per token, never logits. */
 static void write_shared_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
     int64_t N = n_tokens(b), n = argmax ? STAT_ARGMAX + 1 : STAT_TARGET + 1;
     value_id own = builder_value(b, "stats", DTYPE_F64, SHAPE(N, n));
@@ -165,7 +165,9 @@ uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype c
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
     int ranks = mesh_size(m, AXIS_TENSOR) * mesh_size(m, AXIS_SEQUENCE) * mesh_size(m, AXIS_PIPELINE);
-    if (ranks > 1) return ERR(ERR_INPUT, "model %s: generation by %d ranks that share it, expected 1", c->name, ranks);
+    if (ranks > 1)
+        return ERR(ERR_INPUT, "model %s: found generation on %d ranks that share the model, expected 1", c->name,
+                   ranks);
     const struct {
         const char *name;
         int64_t found, most;
@@ -258,7 +260,7 @@ static void build_training(builder *b, const outer_params *w) {
     if (b->o->with_eval) write_evaluation(b, w);
 }
 
-/* Advice is a value that is accepted, not only a rule: ", such as key=value", or nothing where there is none. */
+/* Advice names a valid value: ", such as key=value", or nothing where there is none. */
 static const char *such_as(char out[64], const char *key, int64_t value) {
     out[0] = 0;
     if (value > 0) snprintf(out, 64, ", such as %s=%lld", key, (long long)value);

@@ -1,4 +1,4 @@
-/* build_blocks.c - the ops of a block: norms, attention in its ways, MLP, and what tensor and sequence ranks exchange. */
+/* build_blocks.c - the ops of a block: norms, the kinds of attention, MLP, and the messages of tensor and sequence ranks. */
 #include "model/builder.h"
 
 value_id builder_value(builder *b, const char *name, dtype t, shape s) {
@@ -95,7 +95,7 @@ static value_id write_add(builder *b, const char *name, value_id x, value_id y) 
     return s;
 }
 
-/* Keys and values of all tokens are stored before any of them looks back: a token sees those of its own run too. */
+/* Keys and values of all tokens are stored before attention reads them: a token also attends to tokens of its own run. */
 static void write_paged_attention(builder *b, value_id qkv, value_id y, float scale) {
     value_id cache = b->caches[b->p->current_layer];
     op *o = builder_emit(b, OP_KV_STORE);
@@ -140,7 +140,8 @@ static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t
 
 static float attention_scale(const model_config *c) { return 1.0f / __builtin_sqrtf((float)c->head_dim); }
 
-/* Keys and values of every rank in turn, this one's own first. The next are on their way while these are looked at. */
+/* Attention to the keys and values of every rank, one after the other, this rank's own first. The next ones are in flight
+ * meanwhile. */
 static value_id write_ring(builder *b, value_id qkv) {
     int S = b->n_sequence, index = b->o->mesh.index[AXIS_SEQUENCE];
     int64_t N = n_tokens(b), D = b->c->head_dim;

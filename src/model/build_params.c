@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* A parameter that every tensor rank has whole. Its rows or tokens are shared, so each rank sees a part of the gradient. */
+/* A parameter that every tensor rank holds whole. The ranks share its tokens, so each computes a part of the gradient. */
 static model_param *add_param(builder *b, const char *name, shape s) {
     model *m = b->m;
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
@@ -177,7 +177,7 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     return p;
 }
 
-/* What a rank has first, in reading order both. */
+/* Puts the parameters of this rank first, both groups in reading order. */
 static void put_own_first(model *m) {
     model_param *all = mem_alloc(m->n_params * sizeof *all);
     size_t n = 0;
@@ -223,7 +223,7 @@ void builder_add_params(builder *b, outer_params *w) {
     put_own_first(b->m);
 }
 
-/* The parameters of a stage that is none, so that no program is needed; layers are alike, one of them is enough. */
+/* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. */
 uint64_t model_param_count(const model_config *c) {
     model_config one = *c;
     one.n_layers = 1;

@@ -1,11 +1,11 @@
-/* cut.c - what a tensor rank has of a parameter, and where it belongs in the model's.
+/* cut.c - which part of a parameter a tensor rank has, and its place in the whole.
  *
- * Whatever reads or writes parameters outside the program (first values, weight files, checkpoints, hashes) works on the
- * whole tensor and asks here which runs of it a rank has. Initial values are drawn by the place in the whole, so a model
+ * Code outside the program that reads or writes parameters (initial values, weight files, checkpoints, hashes) works on the
+ * whole tensor and asks here which ranges of it a rank has. Initial values depend on the place in the whole, so a model
  * starts with the same numbers however many ranks share it. */
 #include "model/model.h"
 
-/* NULL: n tensor ranks can share the model. Else of what it has too few, and how many of these there are. */
+/* NULL: n tensor ranks can share the model. Else the part that cannot be divided, and its count. */
 static const char *uncut_part(const model_config *c, int64_t n, int64_t *count) {
     if (c->n_heads % n) return *count = c->n_heads, "heads";
     if (c->n_kv_heads % n && n % c->n_kv_heads) return *count = c->n_kv_heads, "kv heads";

@@ -101,9 +101,8 @@ typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
     int64_t first_row, n_rows; /* rows of the packed parameter it fills, in the model */
 } param_part;
-/* What a tensor rank has of a parameter: slices of the model's along one dimension, one behind the other, and behind the
- * last of them perhaps rows of padding, which are zero for ever. Rows (columns) [at, at + n) are [from, from + n) of the
- * whole. */
+/* The part of a parameter on a tensor rank: slices along one dimension, one after the other, possibly followed by rows of
+ * padding, which stay zero. Rows (columns) [at, at + n) are [from, from + n) of the whole. */
 typedef struct param_slice {
     int64_t at, from, n;
 } param_slice;
@@ -117,8 +116,8 @@ typedef struct model_param {
     value_id value;
     shape shape; /* cut.here, whatever a data rank holds of it in `value` */
     param_cut cut;
-    /* Elements from shared_from on (of those the rank has) are held by n_holders tensor ranks, each of which sees a part of
-     * their gradient: the sum is everyone's. The first holder counts for them where each element counts once. */
+    /* Elements from shared_from on (of those on this rank) are held by n_holders tensor ranks, each of which computes a part
+     * of their gradient; the sum belongs to all. The first holder counts them where each element counts once. */
     int64_t shared_from;
     int first_holder, n_holders;
     int unit;      /* 0: of the embedding, 1 + l: of layer l, then the head */
@@ -152,12 +151,12 @@ typedef struct model_build_options {
     bool token_weights; /* per-token loss weights as an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
-    bool ring;                   /* sequence ranks: keys and values go round, instead of an exchange of heads */
-    bool may_ring;               /* the device has kernels for that: it may be advised */
+    bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
+    bool may_ring;               /* the device has kernels for a ring: errors may advise it */
     generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
 
-/* What a run of PREFILL or DECODE is told, and what it gives. Token i is (slots[i], position -doc[i]). */
+/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc[i]). */
 typedef struct generation_section {
     value_id tokens, doc, slots; /* int32 (N) */
     value_id n_tokens;           /* int32 (1): how many of them there are */
@@ -169,7 +168,7 @@ typedef struct generation_section {
 typedef struct model {
     model_config config;
     model_param
-        *params; /* those that this stage has; behind them, up to n_all_params, those of others, without a value */
+        *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */
     size_t n_params, n_all_params;
     int n_chunks;                                    /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
@@ -189,11 +188,11 @@ void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int
 
 /* ---- stages.c: layers as chunks of a pipeline ------------------------------------------------------------------------ */
 
-/* Can a model be cut so? ERR_INPUT says why not. */
+/* Can the layers be split into these stages? ERR_INPUT says why not. */
 status model_stages_check(const model_config *c, int n_stages, int n_virtual);
 /* Chunk k has layers first[k] to first[k + 1]; n_chunks + 1 numbers. */
 void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first);
-/* How many times as much arithmetic as this stage the stage has that has most. */
+/* Arithmetic of the slowest stage divided by that of this stage. */
 double model_stages_slowest(const model_config *c, int64_t seq_len, int n_stages, int n_chunks, int stage);
 
 /* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */

@@ -10,8 +10,8 @@
 status model_stages_check(const model_config *c, int n_stages, int n_virtual) {
     if (n_virtual > 1 && n_stages == 1)
         return ERR(ERR_INPUT,
-                   "parallel.virtual_stages: found %d with parallel.pipeline 1, expected 1: one stage has no one "
-                   "to take turns with",
+                   "parallel.virtual_stages: found %d with parallel.pipeline 1, expected 1: one stage cannot "
+                   "interleave",
                    n_virtual);
     bool is_deep = n_virtual > 1 && c->n_layers >= n_stages; /* enough for fewer chunks */
     if ((int64_t)n_stages * n_virtual > c->n_layers)

@@ -5,17 +5,17 @@
  *   - accumulation 1: straight into the persistent gradient;
  *   - accumulation A: into a temporary, finished over the micro-batch, then added by ACCUMULATE. A finished product is
  *     added as one number, so N micro-batches on one rank and one on each of N ranks are the same sum.
- * A tied embedding is written by the loss and completed by the embedding's backward, so with accumulation its temporary
- * (V, C) lives through the whole backward: the price of that equality, shown in the plan.
+ * A tied embedding is written by the loss and completed by the embedding's backward, so with accumulation its temporary (V,
+ * C) lives through the whole backward: the price of that equality, shown in the plan.
  *
- * What tensor ranks share (norms, biases behind a sum, kv heads) gets a part of its gradient on each: the parts are summed in
- * rank order before anything else happens to them, so that all later passes see a gradient like any other. The backward of
- * a gather is the scatter of a sum, and the other way round.
+ * Parameters that several tensor ranks hold (norms, biases behind a sum, kv heads) get a part of their gradient on each rank.
+ * The parts are summed in rank order first, so that all later passes see an ordinary gradient. The backward of an all-gather
+ * is a reduce-scatter, and the other way round.
  *
- * Of a pipeline's stage the backward begins where the forward sent something away, with its gradient coming back, and ends
- * where it received something. The gradient of a tied table is that of one rank: the last stage writes the loss's part, keeps
- * it, and adds the embedding's when the first stage has sent the rows of it. Sending those is cheap, (N, C); what is kept for
- * so long is not, (V, C) for every micro-batch between the two stages: the price of that equality again.
+ * The backward of a pipeline stage begins with the gradient received for what the forward sent, and ends by sending the
+ * gradient of what the forward received. The gradient of a tied table is summed as on one rank: the last stage writes the
+ * part of the loss, keeps it, and adds the embedding's part when the first stage has sent its rows. These messages are cheap,
+ * (N, C); keeping the gradient is not, (V, C) for every micro-batch between the two stages: the price of that equality again.
  *
  * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
 #include "pass/buckets.h"
@@ -29,7 +29,7 @@ typedef struct differ {
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
     size_t *param;      /* of each forward value: which parameter it is; SIZE_MAX: none */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
-    value_id *parts;    /* ... and what this rank sees of it, where several share it */
+    value_id *parts;    /* ... and this rank's part of its gradient, where several ranks hold it */
     flat_place *places; /* of each parameter */
 } differ;
 
@@ -49,15 +49,15 @@ static op *emit(differ *d, op_kind k, const op *forward) {
     return o;
 }
 
-/* The gradient that has arrived at v so far; the caller takes it over. */
+/* The gradient collected at v so far; the caller takes it over. */
 static value_id take_gradient(differ *d, value_id v) {
     value_id g = d->gradient[v];
     d->gradient[v] = NO_VALUE;
     return g;
 }
 
-/* One more gradient arrives at v; several are summed in the order the backward meets them. */
-static void give_gradient(differ *d, value_id v, value_id g, const op *forward) {
+/* Adds one more gradient of v; several are summed in the order of the backward. */
+static void add_gradient(differ *d, value_id v, value_id g, const op *forward) {
     if (d->gradient[v] == NO_VALUE) {
         d->gradient[v] = g;
         return;
@@ -92,7 +92,7 @@ static value_id whole_target(differ *d, size_t i) {
 
 static bool is_shared(const model_param *p) { return p->shared_from < shape_count(&p->shape); }
 
-/* Where an op is to write what it finds of the gradient of parameter v. */
+/* Where an op writes its part of the gradient of parameter v. */
 static value_id param_target(differ *d, value_id v) {
     size_t i = d->param[v];
     ASSERT(i != SIZE_MAX);
@@ -117,8 +117,8 @@ static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer
     return o;
 }
 
-/* The sum over those that hold it. A group is all ranks of an axis: where fewer hold the end of a parameter, all ends are
- * gathered and each rank adds its own. */
+/* Sums the gradient over the ranks that hold the parameter. A group is all ranks of an axis: where fewer ranks hold the end
+ * of a parameter, all ends are gathered and each rank adds its own. */
 static void sum_parts(differ *d, size_t i, const op *forward) {
     const model_param *q = &d->options->model->params[i];
     value_id part = d->parts[i], whole = whole_target(d, i);
@@ -146,7 +146,7 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
     op_out(o, SUM_PARTS_Y, whole);
 }
 
-/* The gradient of v is finished for this micro-batch: sum what others have of it, add it to the accumulator. */
+/* The gradient of v is finished for this micro-batch: sums the parts of all ranks, and adds the result to the accumulator. */
 static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = d->param[v];
     if (d->parts[i]) sum_parts(d, i, forward);
@@ -174,7 +174,7 @@ static void backward_linear(differ *d, const op *f, value_id dy) {
     o = emit(d, OP_LINEAR_DX, f);
     op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w);
     op_out(o, LINEAR_DX_DX, dx);
-    give_gradient(d, x, dx, f);
+    add_gradient(d, x, dx, f);
 }
 
 static void backward_add_bias(differ *d, const op *f, value_id dy) {
@@ -183,16 +183,16 @@ static void backward_add_bias(differ *d, const op *f, value_id dy) {
     op_in(o, BIAS_GRAD_DY, dy);
     op_out(o, BIAS_GRAD_DB, db);
     param_finish(d, f->in[ADD_BIAS_B], f);
-    give_gradient(d, f->in[ADD_BIAS_X], dy, f);
+    add_gradient(d, f->in[ADD_BIAS_X], dy, f);
 }
 
 /* The same gradient flows both ways; nothing to compute. */
 static void backward_add(differ *d, const op *f, value_id dy) {
-    give_gradient(d, f->in[ADD_A], dy, f);
-    give_gradient(d, f->in[ADD_B], dy, f);
+    add_gradient(d, f->in[ADD_A], dy, f);
+    add_gradient(d, f->in[ADD_B], dy, f);
 }
 
-/* The residual gradient that already waits at x is added inside the kernel: one pass over the rows less. */
+/* The kernel adds the residual gradient that was collected at x: one pass over the rows less. */
 static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
     value_id x = f->in[RMSNORM_X], gamma = f->in[RMSNORM_GAMMA];
     value_id residual = take_gradient(d, x), dx = grad_value(d, x), dgamma = param_target(d, gamma);
@@ -227,17 +227,17 @@ static void backward_qk_norm(differ *d, const op *f, value_id dy) {
     op_out(o, QK_NORM_BWD_DQKV, dqkv), op_out(o, QK_NORM_BWD_DGQ, dgq), op_out(o, QK_NORM_BWD_DGK, dgk);
     param_finish(d, gq, f);
     param_finish(d, gk, f);
-    give_gradient(d, qkv, dqkv, f);
+    add_gradient(d, qkv, dqkv, f);
 }
 
-/* A rotation's backward is the rotation back. */
+/* The backward of a rotation is the inverse rotation. */
 static void backward_rope(differ *d, const op *f, value_id dy) {
     value_id dx = grad_value(d, f->in[ROPE_QKV]);
     op *o = emit(d, OP_ROPE, f);
     o->attr.inverse = !f->attr.inverse;
     op_in(o, ROPE_QKV, dy), op_in(o, ROPE_TABLE, f->in[ROPE_TABLE]), op_in(o, ROPE_DOC, f->in[ROPE_DOC]);
     op_out(o, ROPE_Y, dx);
-    give_gradient(d, f->in[ROPE_QKV], dx, f);
+    add_gradient(d, f->in[ROPE_QKV], dx, f);
 }
 
 static void backward_attention(differ *d, const op *f, value_id dy) {
@@ -247,7 +247,7 @@ static void backward_attention(differ *d, const op *f, value_id dy) {
     op_in(o, ATTENTION_BWD_Y, f->out[ATTENTION_Y]), op_in(o, ATTENTION_BWD_LSE, f->out[ATTENTION_LSE]);
     op_in(o, ATTENTION_BWD_DY, dy);
     op_out(o, ATTENTION_BWD_DQKV, dqkv);
-    give_gradient(d, qkv, dqkv, f);
+    add_gradient(d, qkv, dqkv, f);
 }
 
 static value_id add_ring_value(differ *d, const char *name, int step, value_id like, dtype t, int64_t width) {
@@ -257,8 +257,8 @@ static value_id add_ring_value(differ *d, const char *name, int step, value_id l
     return program_value(d->p, buf, t, SHAPE(v->shape.dim[0], width), ROLE_ACTIVATION, SECTION_MICRO);
 }
 
-/* One rank on. The tag says that it is backward: of keys and values the data flow does not show it. */
-static value_id shift_on(differ *d, const op *f, const char *name, int step, value_id x) {
+/* Sends x to the next rank of the ring. The tag marks it as backward, which the data flow of keys and values does not show. */
+static value_id emit_shift(differ *d, const op *f, const char *name, int step, value_id x) {
     const value v = *program_get(d->p, x);
     value_id y = add_ring_value(d, name, step, f->in[ATTENTION_RING_QKV], v.type, v.shape.dim[1]);
     op *o = emit(d, OP_SHIFT, f);
@@ -269,9 +269,9 @@ static value_id shift_on(differ *d, const op *f, const char *name, int step, val
     return y;
 }
 
-/* The backward of all steps of a ring, written where the last of them is met. Keys and values go round once more, so that
- * none but the rank's own are kept, and their gradient goes with them: every rank adds its part, in the order of the ring
- * from the owner on, and one step more brings it home. */
+/* The backward of all steps of a ring, written at the last of them. Keys and values go round once more, so that a rank keeps
+ * only its own, together with their gradient: every rank adds its part, in ring order from the owner on, and one more step
+ * returns it to the owner. */
 static void backward_ring(differ *d, const op *f, value_id dy) {
     const op_attr *a = &f->attr;
     int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = 2 * (int64_t)a->n_kv_heads * a->head_dim;
@@ -284,7 +284,7 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
     op_in(o, KV_PART_QKV, qkv);
     op_out(o, KV_PART_KV, kv);
     for (int step = 0; step < a->group_size; step++) {
-        value_id next = step + 1 < a->group_size ? shift_on(d, f, "kv", step + 1, kv) : NO_VALUE;
+        value_id next = step + 1 < a->group_size ? emit_shift(d, f, "kv", step + 1, kv) : NO_VALUE;
         o = emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
         op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
@@ -292,17 +292,17 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
         op_in(o, ATTENTION_RING_BWD_Y, f->out[ATTENTION_RING_Y]);
         op_in(o, ATTENTION_RING_BWD_LSE, f->out[ATTENTION_RING_LSE]);
         op_out(o, ATTENTION_RING_BWD_DQ, dq), op_out(o, ATTENTION_RING_BWD_DKV, dkv);
-        dkv = shift_on(d, f, "dkv", step + 1, dkv);
+        dkv = emit_shift(d, f, "dkv", step + 1, dkv);
         kv = next;
     }
     value_id dx = grad_value(d, qkv);
     o = emit(d, OP_QKV_JOIN, f);
     op_in(o, QKV_JOIN_Q, dq), op_in(o, QKV_JOIN_KV, dkv);
     op_out(o, QKV_JOIN_QKV, dx);
-    give_gradient(d, qkv, dx, f);
+    add_gradient(d, qkv, dx, f);
 }
 
-/* The last step of a ring has the backward of all steps, and of what cuts keys and values out and hands them on. */
+/* The last step of a ring writes the backward of all its steps, and of the ops that extract and send keys and values. */
 static bool ends_ring(const op *f) { return f->attr.peer == (f->attr.index + 1) % f->attr.group_size; }
 
 static void backward_gelu(differ *d, const op *f, value_id dy) {
@@ -310,7 +310,7 @@ static void backward_gelu(differ *d, const op *f, value_id dy) {
     op *o = emit(d, OP_GELU_BWD, f);
     op_in(o, GELU_BWD_X, x), op_in(o, GELU_BWD_DY, dy);
     op_out(o, GELU_BWD_DX, dx);
-    give_gradient(d, x, dx, f);
+    add_gradient(d, x, dx, f);
 }
 
 static void backward_swiglu(differ *d, const op *f, value_id dy) {
@@ -318,7 +318,7 @@ static void backward_swiglu(differ *d, const op *f, value_id dy) {
     op *o = emit(d, OP_SWIGLU_BWD, f);
     op_in(o, SWIGLU_BWD_GU, gu), op_in(o, SWIGLU_BWD_DY, dy);
     op_out(o, SWIGLU_BWD_DGU, dgu);
-    give_gradient(d, gu, dgu, f);
+    add_gradient(d, gu, dgu, f);
 }
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
@@ -367,12 +367,12 @@ static void receive_embed_gradient(differ *d, const op *loss) {
     backward_table(d, loss, loss->in[LOGITS_W], m->tokens, dy);
 }
 
-/* Another stage goes on from x, and sends back the gradient that it has. */
+/* Another stage continues from x, and sends the gradient of x back. */
 static void backward_send(differ *d, const op *f) {
     value_id dx = grad_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
     op_out(o, RECV_Y, dx);
-    give_gradient(d, f->in[SEND_X], dx, f);
+    add_gradient(d, f->in[SEND_X], dx, f);
 }
 
 static void backward_receive(differ *d, const op *f, value_id dy) {
@@ -380,14 +380,14 @@ static void backward_receive(differ *d, const op *f, value_id dy) {
     op_in(o, SEND_X, dy);
 }
 
-/* Of a gather the sum's scatter, of that a gather; what was sent to others comes back from them. */
+/* The backward of an all-gather is a reduce-scatter and the other way round; an all-to-all is reversed. */
 static void backward_message(differ *d, const op *f, value_id dy) {
     value_id dx = grad_value(d, f->in[MESSAGE_SENT]);
     op_kind k = f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : f->kind == OP_REDUCE_SCATTER ? OP_ALL_GATHER : f->kind;
     op *o = emit(d, k, f);
     op_in(o, MESSAGE_SENT, dy);
     op_out(o, MESSAGE_RECEIVED, dx);
-    give_gradient(d, f->in[MESSAGE_SENT], dx, f);
+    add_gradient(d, f->in[MESSAGE_SENT], dx, f);
 }
 
 static void backward_parts(differ *d, const op *f, value_id dy) {
@@ -398,7 +398,7 @@ static void backward_parts(differ *d, const op *f, value_id dy) {
     o->attr.inverse = !f->attr.inverse;
     op_in(o, HEAD_PARTS_X, dy);
     op_out(o, HEAD_PARTS_Y, dx);
-    give_gradient(d, f->in[HEAD_PARTS_X], dx, f);
+    add_gradient(d, f->in[HEAD_PARTS_X], dx, f);
 }
 
 static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
@@ -424,7 +424,8 @@ static void loss_with_gradient(differ *d, const op *f) {
     reduce_loss(d, f, losses, targets);
 }
 
-/* Where ranks share the vocabulary the forward ends with the numbers of all of them; the gradient begins with these. */
+/* Where ranks share the vocabulary, the forward ends with the combined statistics of all ranks, and the gradient begins with
+ * them. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) {
     const model *m = d->options->model;
     value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W];
@@ -439,10 +440,10 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) 
     if (!m->config.tied) param_finish(d, w, stats);
 }
 
-/* ---- which op has which ------------------------------------------------------------------------------------------- */
+/* ---- the backward of each op ------------------------------------------------------------------------------------------ */
 
-/* The gradient of output `result` has arrived, as every reader of it stands behind f. */
-static status go_back(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
+/* Writes the backward of f. The gradient of output `result` is complete: all its readers come after f. */
+static status write_backward(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
     value_id dy = take_gradient(d, f->out[result]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
     write(d, f, dy);
@@ -463,28 +464,28 @@ static status go_back(differ *d, const op *f, int result, void (*write)(differ *
 #define NONE(id) case OP_##id:
 /* clang-format on */
 
-/* Every op stands here, with its backward or as one that has none: an op that is forgotten does not compile. */
+/* Every op is listed, with its backward or as one without: a missing op does not compile. */
 static status backward(differ *d, const op *f) {
     switch (f->kind) {
-    case OP_LINEAR: return go_back(d, f, LINEAR_Y, backward_linear);
-    case OP_ADD_BIAS: return go_back(d, f, ADD_BIAS_Y, backward_add_bias);
-    case OP_ADD: return go_back(d, f, ADD_Y, backward_add);
-    case OP_RMSNORM: return go_back(d, f, RMSNORM_Y, backward_rmsnorm);
-    case OP_LAYERNORM: return go_back(d, f, LAYERNORM_Y, backward_layernorm);
-    case OP_QK_NORM: return go_back(d, f, QK_NORM_Y, backward_qk_norm);
-    case OP_ROPE: return go_back(d, f, ROPE_Y, backward_rope);
-    case OP_ATTENTION: return go_back(d, f, ATTENTION_Y, backward_attention);
-    case OP_GELU: return go_back(d, f, GELU_Y, backward_gelu);
-    case OP_SWIGLU: return go_back(d, f, SWIGLU_Y, backward_swiglu);
-    case OP_EMBED: return go_back(d, f, EMBED_X, backward_embed);
-    case OP_HEAD_PARTS: return go_back(d, f, HEAD_PARTS_Y, backward_parts);
-    case OP_TOKEN_PARTS: return go_back(d, f, TOKEN_PARTS_Y, backward_parts);
-    case OP_ALL_GATHER: return go_back(d, f, ALL_GATHER_Y, backward_message);
-    case OP_ALL_TO_ALL: return go_back(d, f, ALL_TO_ALL_Y, backward_message);
-    case OP_REDUCE_SCATTER: return go_back(d, f, REDUCE_SCATTER_ACC, backward_message);
-    case OP_RECV: return go_back(d, f, RECV_Y, backward_receive);
+    case OP_LINEAR: return write_backward(d, f, LINEAR_Y, backward_linear);
+    case OP_ADD_BIAS: return write_backward(d, f, ADD_BIAS_Y, backward_add_bias);
+    case OP_ADD: return write_backward(d, f, ADD_Y, backward_add);
+    case OP_RMSNORM: return write_backward(d, f, RMSNORM_Y, backward_rmsnorm);
+    case OP_LAYERNORM: return write_backward(d, f, LAYERNORM_Y, backward_layernorm);
+    case OP_QK_NORM: return write_backward(d, f, QK_NORM_Y, backward_qk_norm);
+    case OP_ROPE: return write_backward(d, f, ROPE_Y, backward_rope);
+    case OP_ATTENTION: return write_backward(d, f, ATTENTION_Y, backward_attention);
+    case OP_GELU: return write_backward(d, f, GELU_Y, backward_gelu);
+    case OP_SWIGLU: return write_backward(d, f, SWIGLU_Y, backward_swiglu);
+    case OP_EMBED: return write_backward(d, f, EMBED_X, backward_embed);
+    case OP_HEAD_PARTS: return write_backward(d, f, HEAD_PARTS_Y, backward_parts);
+    case OP_TOKEN_PARTS: return write_backward(d, f, TOKEN_PARTS_Y, backward_parts);
+    case OP_ALL_GATHER: return write_backward(d, f, ALL_GATHER_Y, backward_message);
+    case OP_ALL_TO_ALL: return write_backward(d, f, ALL_TO_ALL_Y, backward_message);
+    case OP_REDUCE_SCATTER: return write_backward(d, f, REDUCE_SCATTER_ACC, backward_message);
+    case OP_RECV: return write_backward(d, f, RECV_Y, backward_receive);
     case OP_SEND: backward_send(d, f); return OK;
-    case OP_ATTENTION_RING: return ends_ring(f) ? go_back(d, f, ATTENTION_RING_Y, backward_ring) : OK;
+    case OP_ATTENTION_RING: return ends_ring(f) ? write_backward(d, f, ATTENTION_RING_Y, backward_ring) : OK;
     case OP_KV_PART:
     case OP_SHIFT: return OK; /* of a ring: ends_ring */
     case OP_COUNT:
@@ -496,7 +497,7 @@ static status backward(differ *d, const op *f) {
     return ERR(ERR_BUG, "autodiff: op %s has no backward", op_name(f->kind));
 }
 
-/* A gradient that no op has taken over would be missing in what it came from. */
+/* A gradient that no op has used would be missing from its source. */
 static status check_taken(const differ *d, size_t n_values) {
     for (size_t v = 0; v < n_values; v++)
         if (d->gradient[v] != NO_VALUE)

@@ -50,7 +50,7 @@ uint64_t bucket_noise_key(int unit) {
     return rng_key(1, name);
 }
 
-/* Most elements of a bucket by the two settings, each in the bytes of what it sends; INT64_MAX: a whole unit. */
+/* The most elements of a bucket by the two settings, each in bytes of its messages; INT64_MAX: a whole unit. */
 static int64_t largest_bucket(const pass_options *options) {
     const shard_options *o = &options->choice.shard;
     int64_t most = INT64_MAX;
@@ -61,8 +61,8 @@ static int64_t largest_bucket(const pass_options *options) {
     return most;
 }
 
-/* Micro-batches read the 8-bit weights of a layer and, of its parameters, the gains and biases alone: gathered with the
- * weights, these would bring them along. */
+/* Micro-batches read the 8-bit weights of a layer and, of its parameters, only gains and biases. In a bucket with the
+ * weights, gathering these would gather the weights too. */
 static bool is_read_beside_fp8(const pass_options *options, size_t param) {
     return precision_fp8(options->choice.precision) && options->model->params[param].shape.rank == 1;
 }
@@ -80,7 +80,7 @@ void buckets_init(buckets *b, const pass_options *options) {
                    .list = mem_alloc(n * sizeof *b->list)};
     for (size_t i = 0; i < n; i++) {
         const placed *q = &list[i];
-        if (m->params[q->param].is_copy) continue; /* its owners hand it out */
+        if (m->params[q->param].is_copy) continue; /* the stage that trains it sends it */
         bucket *last = b->n ? &b->list[b->n - 1] : NULL;
         bool small = options->choice.shard.zero == 3 &&
                      (q->count < options->choice.shard.persist_below || is_read_beside_fp8(options, q->param));

@@ -1,11 +1,11 @@
 #pragma once
-/* buckets.h - private to pass: parameters laid one behind the other, so that one message carries many and every rank of a
- * group owns as much as any other.
+/* buckets.h - private to pass: parameters in flat buckets, so that one message carries many and every rank of a group owns
+ * equally much.
  *
- * A unit is the embedding, a block of the model, or the head. Inside a unit the larger parameters come first, so that
- * those below any size are its end: that order is the order of the global norm too, on one rank as on many, and it does
- * not depend on how units are cut. A bucket is a unit or a part of one. In it each parameter begins at a multiple of
- * NORM_BLOCK elements, and behind the last one it is filled up to as many whole blocks for each rank. */
+ * A unit is the embedding, a block of the model, or the head. Inside a unit the larger parameters come first, so that all
+ * parameters below a size are at its end. That order is also the order of the global norm, on one rank as on many, and does
+ * not depend on how units are cut. A bucket is a unit or a part of one. Each parameter in it begins at a multiple of
+ * NORM_BLOCK elements, and padding at the end gives each rank the same number of whole blocks. */
 #include "pass/pass.h"
 
 typedef struct bucket {
@@ -30,8 +30,8 @@ typedef struct buckets {
 } buckets;
 
 int64_t norm_blocks(int64_t n_elements);
-/* Where each parameter lies, whatever the cut and whatever of the model is on this rank: in its unit, which rounding noise of
- * gradients goes by, so that a bucket is rounded as its parameters are; and in the order of the norm. One for each of
+/* The place of each parameter, whatever the buckets and whatever this rank has of the model: in its unit, which keys the
+ * rounding noise of gradients, so that a bucket is rounded like its parameters; and in the order of the norm. One for each of
  * n_all_params; the caller frees. */
 typedef struct flat_place {
     int unit;
@@ -45,5 +45,5 @@ void buckets_fini(buckets *b);
 /* "layers.3", "embed.1": into buf, which it returns. */
 enum { BUCKET_NAME_BYTES = 48 };
 const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers);
-/* Of a parameter that several tensor ranks hold, one counts in the global norm. */
+/* Counts a parameter that several tensor ranks hold once in the global norm. */
 void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m);

@@ -1,5 +1,4 @@
-/* choice.c - a step's choice compared, copied, printed and written as JSON, by the table in choice.def; and what each precision
- * means in bytes. */
+/* choice.c - compare, copy and print a step's choice, by the table in choice.def; and the dtypes of each precision. */
 #include "pass/choice.h"
 
 /* One row per precision. Gradients are fp32 wherever there is a master copy: they are sums. */
@@ -42,7 +41,7 @@ static bool same_recompute(const recompute_policy *a, const recompute_policy *b)
            a->light == b->light && a->n_heavy == b->n_heavy;
 }
 
-static bool same_homes(const offload_homes *a, const offload_homes *b) {
+static bool same_offload(const offload_tiers *a, const offload_tiers *b) {
     return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
 }
 
@@ -70,7 +69,7 @@ void step_choice_copy_memory(step_choice *to, const step_choice *from) {
 
 /* ---- as text ------------------------------------------------------------------------------------------------------ */
 
-/* For one more part of the line. */
+/* Adds the comma before the next part of the line. */
 static strbuf *next_part(strbuf *out) {
     if (out->length) strbuf_add(out, ", ");
     return out;
@@ -85,14 +84,14 @@ static void print_recompute(const step_choice *c, strbuf *out) {
     recompute_write(&c->recompute, out);
 }
 
-static void print_homes(const step_choice *c, strbuf *out) {
+static void print_offload(const step_choice *c, strbuf *out) {
     static const char *const names[] = {"params", "grads", "states", "activations"};
-    const tier homes[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
+    const tier tiers[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
     if (!offload_any(&c->offload)) strbuf_add(next_part(out), "nothing offloaded");
     for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
         bool first = true;
         for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
-            if (homes[i] != t) continue;
+            if (tiers[i] != t) continue;
             strbuf_printf(first ? next_part(out) : out, "%s%s", first ? "" : " + ", names[i]);
             first = false;
         }
@@ -135,7 +134,7 @@ static json_t *json_recompute(const recompute_policy *r) {
     return out;
 }
 
-static json_t *json_homes(const offload_homes *o) {
+static json_t *json_offload(const offload_tiers *o) {
     return json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads), "states",
                      tier_name(o->states), "activations", tier_name(o->activations));
 }

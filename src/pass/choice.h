@@ -1,8 +1,8 @@
 #pragma once
-/* choice.h - how a step is held: everything about a step that may be chosen, in one struct.
+/* choice.h - everything about a step that may be chosen, in one struct.
  *
- * A request carries a step_choice, a candidate of the search is one with its numbers, and the passes read it. Its fields are
- * the rows of choice.def, from which the struct, the comparison, the text and the JSON below are made. It is copied by
+ * A request has a step_choice, a candidate of the search is one with its numbers, and the passes read it. Its fields are the
+ * rows of choice.def, from which the struct, the comparison, the text and the JSON below are made. It is copied by
  * assignment.
  *
  *     step_choice a = {.precision = PRECISION_BF16, .micro_batch = 4, .accumulation = 2}, b = a;
@@ -28,25 +28,25 @@ dtype precision_grad(precision p);
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
 bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits */
 
-/* What m and v are kept in. auto: as the precision says; each of the others goes with every precision. */
+/* Dtype of m and v. auto: from the precision; each of the others works with every precision. */
 typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;
 const char *state_format_name(state_format f);
 state_format state_format_of(precision p, state_format asked); /* never auto */
 
-/* What the forward leaves for the backward; the rest is computed a second time when the backward needs it. The values that
- * one layer hands to the next and all that lies outside the layers are kept, but for `every`.
+/* What the forward keeps for the backward; the rest is computed again when the backward needs it. The values that one layer
+ * passes to the next and everything outside the layers are always kept, except with `every` and `nested`.
  *   none       everything
- *   norms      all but what a few operations per element bring back from values that are there anyway: norms, rotations,
- *              activation functions
- *   selective  as norms, and the product before the activation function again: attention and residuals are kept
+ *   norms      everything except norms, rotations and activation functions: a few operations per element restore them from
+ *              values that are kept anyway
+ *   selective  as norms, and the product before the activation function is computed again: attention and residuals are kept
  *   full       only the input of each layer
  *   ratio r    full in the last int(r L) layers, none in the others
- *   every n    only the input of each n-th layer: n layers are computed again in one go, before the last one's backward
- *   nested n   as every n, and inside the n layers as full: first only the input of each is computed again, then, before its
- *              backward, the layer. Two forwards more, but for every n-th layer, and never more than one layer's values
+ *   every n    only the input of each n-th layer: n layers are computed again together, before the backward of the last one
+ *   nested n   as every n, and full inside the n layers: first only the input of each is computed again, then, before its
+ *              backward, the layer. Two more forwards (one for every n-th layer), and never more than one layer's values
  *   keep names the input of each layer and the values of these names in every layer
  *   mix a,n,b  one rung (full, selective, norms) in the first n layers and a lighter one in the others. The first, because
- *              their backward comes last: what they compute again is alive when what the others kept has gone */
+ *              their backward comes last: when they compute again, the values that the others kept are already freed */
 typedef enum recompute_kind {
     RECOMPUTE_NONE,
     RECOMPUTE_NORMS,
@@ -57,7 +57,7 @@ typedef enum recompute_kind {
     RECOMPUTE_NESTED,
     RECOMPUTE_KEEP,
     RECOMPUTE_MIX,
-    RECOMPUTE_AUTO, /* the planner's choice; no program can be made with it */
+    RECOMPUTE_AUTO, /* the plan chooses; passes never see it */
     RECOMPUTE_COUNT
 } recompute_kind;
 typedef struct recompute_policy {
@@ -72,34 +72,33 @@ const char *recompute_name(recompute_kind k);
 /* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up", "mix:full,12,selective". keep points into text. */
 status recompute_parse(recompute_policy *out, const char *text);
 void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
-/* Where each kind of value lives between its uses: TIER_DEVICE (it stays), TIER_HOST or TIER_NVME. */
-typedef struct offload_homes {
+/* Offload target of each kind of value: TIER_DEVICE (not offloaded), TIER_HOST or TIER_NVME. */
+typedef struct offload_tiers {
     tier params, grads, states, activations;
-} offload_homes;
-bool offload_any(const offload_homes *o);
-bool offload_on_nvme(const offload_homes *o);
+} offload_tiers;
+bool offload_any(const offload_tiers *o);
+bool offload_on_nvme(const offload_tiers *o);
 int64_t offload_bucket(uint64_t n_params); /* for a model of that size */
 
-/* Data parallelism: every rank of the data axis has rows of its own, and a share of everything else. What is cut, is cut
- * into equal runs of blocks of NORM_BLOCK elements (buckets.h).
+/* Data parallelism: every rank of the data axis has its own rows, and a share of what is sharded, in equal runs of blocks of
+ * NORM_BLOCK elements (buckets.h).
  *   0  parameters, gradients and states whole on every rank; gradients are summed once per step
- *   1  states are cut: each rank updates its share of the parameters and hands it to the others
- *   2  gradients too: each micro-batch's are added to the owner's share as soon as a block's backward is done
- *   3  parameters too: a block's are gathered before it runs, forward and backward, and dropped behind it
- * With one micro-batch per rank all four give the bits of one rank that takes the same micro-batches in turn; 2 and 3 also
- * with more, because they add in that very order. */
+ *   1  states are sharded: each rank updates its share of the parameters and sends it to the others
+ *   2  gradients too: those of each micro-batch are added to the owner's share as soon as a block's backward is done
+ *   3  parameters too: a block's are gathered before it runs, forward and backward, and dropped after it
+ * With one micro-batch per rank all four give the bits of one rank that runs the same micro-batches in sequence; 2 and 3 also
+ * with more, because they add in that order. */
 typedef struct shard_options {
     int zero;
-    int64_t reduce_bucket; /* bytes of gradients that one message reduces, and ... */
-    int64_t
-        allgather_bucket; /* ... of parameters that one gathers, at most; larger blocks are cut between parameters. 0: a
-                                 block, whatever its size */
-    bool overlap;         /* gradients are summed beside the next bucket's backward, not before it */
-    int prefetch;         /* 3: buckets ahead of its use that one is gathered */
-    int64_t persist_below; /* 3: parameters of fewer elements stay whole */
+    int64_t reduce_bucket;    /* largest bytes of gradients that one message reduces, and ... */
+    int64_t allgather_bucket; /* ... of parameters that one message gathers; larger blocks are cut. 0: a whole block */
+    bool overlap;             /* reduce gradients while the next bucket's backward runs, not before it */
+    int prefetch;             /* 3: how many buckets before its use one is gathered */
+    int64_t persist_below;    /* 3: parameters of fewer elements stay whole */
 } shard_options;
 
-/* The update beside the next step's first micro-batch: never, always, or where the host updates for a device. */
+/* Overlap of the update with the first micro-batch of the next step: never, always, or (auto) where the host updates for a
+ * device. */
 typedef enum overlap_wish { OVERLAP_AUTO = -1, OVERLAP_FALSE, OVERLAP_TRUE } overlap_wish;
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
@@ -125,9 +124,9 @@ typedef enum choice_set {
     CHOICE_ALL = (1 << CHOICE_FIELD_COUNT) - 1
 } choice_set;
 
-/* Are they the same, but for these fields? */
+/* Equal in all fields except these? */
 bool step_choice_equal(const step_choice *a, const step_choice *b, unsigned but);
-/* Copies the fields that say how the step is held in memory, and leaves those that say which step it is. */
+/* Copies the fields of group MEMORY, and leaves those of group STEP. */
 void step_choice_copy_memory(step_choice *to, const step_choice *from);
 /* These fields as a line of text, in the order of the table. */
 void step_choice_print(const step_choice *c, unsigned fields, strbuf *out);

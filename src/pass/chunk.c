@@ -1,18 +1,17 @@
-/* chunk.c - the MLP of a block over a few tokens at a time, so that its wide values exist for those alone.
+/* chunk.c - run the MLP of a block over a few tokens at a time, so that its wide values exist only for these.
  *
  * In: a section after recompute. Out: the same, where every run of ops around an activation function - product, function,
- * product, and what their backward is - stands once for each chunk of rows. Wide values (N, ffn) that only such a run uses
- * become one value per chunk, whose bytes the next chunk takes over; what others read too is written and read in rows of
- * the whole. Evaluation is cut as training is.
+ * product, and their backward - is repeated for each chunk of rows. Wide values (N, ffn) that only such a run uses become one
+ * value per chunk, and the next chunk reuses its bytes; values that other ops use too are read and written as row slices of
+ * the whole. Evaluation is chunked like training.
  *
- * A row's way through the products does not depend on its neighbours, but a weight gradient is a sum over all of them. It is
- * summed chunk by chunk, in order, in fp32, and rounded once: another order than that of one product over all tokens, so
- * other last bits. This is the one technique of memory that changes any, which is why it is never taken where something
- * else fits. The chunks follow from the tokens alone, so runs with the same chunks have the same bits whatever else is
- * recomputed or offloaded.
+ * Rows do not depend on each other in the products, but a weight gradient is a sum over all rows. It is summed chunk by
+ * chunk, in order, in fp32, and rounded once: a different order than one product over all tokens, so the last bits differ.
+ * This is the only memory technique that changes bits, so it is used only where nothing else fits. The chunks depend on the
+ * tokens alone, so runs with the same chunks have the same bits whatever else is recomputed or offloaded.
  *
- * Between the ops of a run stand others: what others need of it (sums over micro-batches, messages) goes behind it, what it
- * needs of others (a norm that is computed again) before it. */
+ * Other ops stand between the ops of a run: those that need its results (sums over micro-batches, messages) move after it,
+ * those that it needs (a recomputed norm) before it. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -30,19 +29,19 @@ typedef struct chunker {
     size_t n_values;     /* before this pass */
     bool *is_wide;       /* per value: goes into or comes out of an activation function */
     unsigned *n_uses;    /* per root: by all ops */
-    unsigned *n_in_run;  /* ... by the ops inside the run at hand */
-    bool *is_made;       /* per root: by the run at hand ... */
-    bool *is_made_later; /* ... or by what has to stand behind it */
-    value_id *own;       /* per value: what stands for it in the chunk at hand */
+    unsigned *n_in_run;  /* ... by the ops of the current run */
+    bool *is_made;       /* per root: by the current run ... */
+    bool *is_made_later; /* ... or by ops that must come after it */
+    value_id *own;       /* per value: its value in the current chunk */
     value_id *sums;      /* per gradient that the run writes: where its chunks are summed */
-    place *places;       /* of the ops of the run at hand */
+    place *places;       /* of the ops of the current run */
 } chunker;
 
 int64_t chunk_rows(int64_t asked) { return round_up(asked, CHUNK_UNIT); }
 
 static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
 
-/* The input and the output of all ops inside a run that have a row per token; a sum over rows has only the input. */
+/* The input and output with one row per token, in all ops of a run; a sum over rows has only the input. */
 enum { TOKENS_IN = LINEAR_X, TOKENS_OUT = LINEAR_Y };
 SAME_PLACE(TOKENS_IN, LINEAR_DX_DY);
 SAME_PLACE(TOKENS_IN, LINEAR_DW_DY);
@@ -68,7 +67,7 @@ static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].sh
 
 /* ---- which ops belong together --------------------------------------------------------------------------------------- */
 
-/* Generation says with op.rows how much of a step is there; its steps are short. */
+/* Not generation: op.rows limits its steps, which are short. */
 static bool is_cut(const op *o) { return (o->section == SECTION_MICRO || o->section == SECTION_EVAL) && !o->rows; }
 
 static void find_wide(chunker *w) {
@@ -106,8 +105,8 @@ static void note_outputs(const chunker *w, const op *o, bool *of_root, bool is) 
         if (o->out[k]) of_root[program_root(w->p, o->out[k], NULL)] = is;
 }
 
-/* The run that begins with op `first`: returns its end and gives each of its ops a place. A chunk of rows must not need what
- * only the whole run can give: before such an op the run ends. */
+/* The run that begins with op `first`: returns its end and gives each of its ops a place. The run ends before an op that
+ * needs a result of the whole run. */
 static size_t find_run(chunker *w, size_t first) {
     size_t end = first, i = first;
     for (; i < w->n_ops; i++) {
@@ -143,7 +142,7 @@ static const char *chunk_name(const chunker *w, char out[256], const char *what,
     return out;
 }
 
-/* Used by this run alone, and not only read by it. */
+/* Used only by this run, and written by it. */
 static bool is_own(const chunker *w, value_id v) {
     const value *a = &w->p->values[v];
     return w->is_wide[v] && !a->persistent && !a->view_of && w->n_in_run[v] == w->n_uses[v];
@@ -162,7 +161,8 @@ static value_id in_rows(chunker *w, value_id v, rows r) {
     return w->own[v];
 }
 
-/* Where the chunks of a gradient meet. Straight in it where it is fp32 and nobody carries it away after each. */
+/* Where the chunks of a gradient are summed: in the gradient itself where it is fp32 and nothing moves it after each
+ * micro-batch. */
 static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
     value_id dw = o->out[ROW_SUM];
     const value a = w->p->values[dw];
@@ -186,7 +186,7 @@ static void append_row_sum(chunker *w, const op *o, rows r, int64_t chunk, int64
         part.in[LINEAR_DW_X] = in_rows(w, o->in[LINEAR_DW_X], r);
         part.out[LINEAR_DW_DW] = sum;
         if (chunk > 0) part.kind = OP_LINEAR_DW_ADD;
-    } else { /* a line of sums per chunk, and their sum at the end */
+    } else { /* one row of sums per chunk, summed at the end */
         int64_t n = w->p->values[o->out[BIAS_GRAD_DB]].shape.dim[0];
         size_t line = (size_t)n * sizeof(float);
         value_id own = program_view(w->p, chunk_name(w, name, "line", sum), sum, (size_t)chunk * line, SHAPE(n));
@@ -258,8 +258,8 @@ static void append_run(chunker *w, size_t first, size_t end) {
         if (w->places[i] == PLACE_BEHIND) program_append(w->p, &w->ops[i]);
 }
 
-/* Wide values of a 256th are small beside what a block keeps of every token; smaller chunks would only be more ops, and a
- * program of millions of them is not placed in any time that one waits. */
+/* With 256 chunks the wide values are small beside what a block keeps of every token; smaller chunks only add ops, and the
+ * layout of a program of millions of ops would take too long. */
 static status check_count(const program *p, int64_t step) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];

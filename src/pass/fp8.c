@@ -1,26 +1,27 @@
-/* fp8.c - the linear layers of the blocks in products of 8-bit numbers.
+/* fp8.c - the linear layers of the blocks as products of 8-bit numbers.
  *
  * In: a training section with forward, backward and fused biases. Out: every LINEAR of a layer, and both its gradients, as
- * LINEAR8 over e4m3 numbers. Hardware wants both operands of such a product contiguous along the sum, so
+ * LINEAR8 over e4m3 numbers. Hardware needs both operands contiguous along the summed dimension, so
  *
- *     y  = x  w^T     x, w       both as they lie
+ *     y  = x  w^T     x, w       both as stored
  *     dx = dy w       dy, w^T    w^T made with w
- *     dw = dy^T x     dy^T, x^T  each made in the pass over the tensor that makes it
+ *     dw = dy^T x     dy^T, x^T  each made in the pass over the tensor that quantizes it
  *
- * A tensor has one scale, from its own largest number: no history, so a step depends on nothing but parameters and data,
- * and stopping, resuming and running it again give the same bits. What the backward keeps of x is x^T in 8 bits, half of
- * what it kept. Weights are made once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read
- * them, and with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
+ * A tensor has one scale, from its own largest number: no history, so a step depends only on parameters and data, and
+ * stopping, resuming and running it again give the same bits. The backward keeps x^T in 8 bits instead of x, half the bytes.
+ * Weights are quantized once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read them, and
+ * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
  *
- * Evaluation stays in 16 bits: it judges the parameters that are exported. So does a linear with a side, tokens included,
- * that is no multiple of SIDE, which the hardware does not take: decided here, so that every device runs one program. */
+ * Evaluation stays in 16 bits: it measures the parameters that are exported. So does a linear with a dimension, tokens
+ * included, that is not a multiple of SIDE, which the hardware does not support: decided here, so that every device runs the
+ * same program. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
 
 enum { SIDE = 16 };
 
-/* An 8-bit tensor: as it lies, turned, and what a 1 in it stands for. */
+/* An 8-bit tensor: as stored, transposed, and its scale. */
 typedef struct quantized {
     value_id q, t, scale;
 } quantized;
@@ -55,15 +56,15 @@ static value_id add_like(program *p, const value *x, const char *suffix, dtype t
     return program_value(p, name, type, s, ROLE_ACTIVATION, where);
 }
 
-/* The output with the largest number of output `of`, in ops that have one; -1 elsewhere. */
+/* The output that holds the amax of output `of`, in ops that have one; -1 in others. */
 static int amax_output(op_kind k, int of) {
     SAME_PLACE(ADD_RMSNORM_Y, ADD_LAYERNORM_Y);
     int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? ADD_RMSNORM_Y : 0, last = op_output_count(k) - 1;
     return of == first && strcmp(op_output_name(k, last), "amax") == 0 ? last : -1;
 }
 
-/* Whoever wrote v hands out its largest number too, where it can: another pass over v less. */
-static bool ask_writer(const rewriter *w, value_id v, value_id amax) {
+/* Lets the op that wrote v also write its amax, where it can: saves a pass over v. */
+static bool request_amax(const rewriter *w, value_id v, value_id amax) {
     if (!w->writer[v]) return false;
     op *o = &w->p->ops[w->writer[v] - 1];
     for (int k = 0; k < op_output_count(o->kind); k++) {
@@ -75,7 +76,7 @@ static bool ask_writer(const rewriter *w, value_id v, value_id amax) {
     return false;
 }
 
-/* Appends what makes the 8-bit tensor of v. Those of a weight live from step to step. */
+/* Appends the ops that quantize v. Quantized weights are persistent. */
 static quantized quantize(const rewriter *w, value_id v, section where, int layer) {
     program *p = w->p;
     const value x = *program_get(p, v);
@@ -88,7 +89,7 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(x.shape.dim[1], x.shape.dim[0]), where),
                    .scale = add_like(p, &x, "scale", DTYPE_F32, SHAPE(1), where)};
     op *o;
-    if (!ask_writer(w, v, amax)) {
+    if (!request_amax(w, v, amax)) {
         o = program_emit(p, OP_ABSMAX, where);
         op_in(o, ABSMAX_X, v);
         op_out(o, ABSMAX_AMAX, amax);
@@ -150,7 +151,7 @@ static void rewrite(rewriter *w, const op *o) {
     }
 }
 
-/* The weights of a step, in the order in which the forward reads them. */
+/* Quantizes the weights of a step, in the order in which the forward reads them. */
 static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
     for (size_t i = 0; i < n_ops; i++)
         if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i])) {

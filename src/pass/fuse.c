@@ -1,9 +1,9 @@
-/* fuse.c - join neighbours that one kernel serves better: bias into linear, residual add into the norm that reads it, the
- * norm of q and k heads with the rotation behind it, and the backward of both.
+/* fuse.c - join neighbouring ops into one kernel: bias into linear, residual add into the norm that reads it, the norm of q
+ * and k heads with the rotation after it, and the backward of both.
  *
- * An op may be joined to the next only when the value between them has no other reader; the sum of an add keeps its
- * name and its readers, because the fused kernel still writes it. The sum is rounded before the norm sees it, as in the
- * separate ops; what lies between a product and its bias, or a norm of heads and its rotation, is not. */
+ * An op may be joined to the next only when the value between them has no other reader; the sum of an add keeps its name and
+ * its readers, because the fused kernel still writes it. The sum is rounded before the norm reads it, as in the separate ops;
+ * the value between a product and its bias, or a norm of heads and its rotation, is not. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static bool fuse_norm(const op *a, const op *b, op *out) {
     return true;
 }
 
-/* What an op has of its pair keeps its place: only the rest is moved. */
+/* Operands that both have keep their index: only the others are moved. */
 SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV);
 SAME_PLACE(QK_NORM_GQ, QK_NORM_ROPE_GQ);
 SAME_PLACE(QK_NORM_GK, QK_NORM_ROPE_GK);
@@ -65,8 +65,7 @@ SAME_PLACE(QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
 SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
 SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
-/* qk_norm, rope -> qk_norm_rope. The backward of the norm reads the norm's input, so nothing else asks for the value
- * between them. */
+/* qk_norm, rope -> qk_norm_rope. The backward of the norm reads its input, so nothing else needs the value between them. */
 static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op *out) {
     if (a->kind != OP_QK_NORM || b->kind != OP_ROPE || b->attr.inverse) return false;
     if (b->in[ROPE_QKV] != a->out[QK_NORM_Y] || readers[a->out[QK_NORM_Y]] != 1 || a->section != b->section)

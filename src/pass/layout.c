@@ -35,11 +35,11 @@ void layout_lifetimes(const program *p, lifetime *out) {
             out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
 }
 
-/* A block is one run of bytes: a value, or several that follow each other in place. */
+/* A block is one range of bytes: a value, or several computed in place one after the other. */
 typedef struct block {
     value_id owner;
     size_t n_bytes, first, last, offset, alignment;
-    size_t from, to; /* first and last in moments of the blocks that it is packed with */
+    size_t from, to; /* first and last, counted in moments of the packing */
     size_t best;     /* offset in the lowest packing so far */
     section section;
     tier tier;
@@ -66,7 +66,7 @@ static bool can_share(const packer *k, const op *o, size_t i, value_id out, valu
     const program *p = k->p;
     const value *a = &p->values[in], *b = &p->values[out];
     if (a->persistent || b->persistent || a->view_of || b->view_of || a->tier != b->tier) return false;
-    if (a->type != b->type) return false; /* an element would lie where others are still read */
+    if (a->type != b->type) return false; /* elements would overwrite others that are still read */
     if (k->life[in].last != i || k->life[out].first != i) return false;
     if (value_bytes(b) > value_bytes(&p->values[owner_of(k, in)])) return false;
     int readers = 0; /* the same value twice among the inputs would be overwritten while still read */
@@ -123,7 +123,7 @@ static void make_blocks(packer *k) {
     free(index);
 }
 
-/* ---- bytes of the host rest before they serve again ------------------------------------------------------------------ */
+/* ---- longer lifetimes on the host ---------------------------------------------------------------------------------- */
 
 /* Per op: the last op of its section within `distance` blocks (moves.h) behind it. */
 static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
@@ -144,11 +144,11 @@ static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
     free(begins);
 }
 
-/* Copies run ahead of the list and behind it. Bytes that one copy has just read and another writes tie the two together,
- * and through them streams that have nothing to do with each other: gradients could not leave before an activation three
- * layers on had come. So what lies on the host keeps its bytes for as long as copies may run ahead. Bytes of a device are
- * too dear for that. */
-static void rest_on_host(packer *k, int prefetch) {
+/* Copies run ahead of the list and behind it. If one copy writes bytes that another has just read, the two must wait for each
+ * other, and with them streams that are otherwise independent: gradients could not leave before an activation three layers
+ * later had arrived. So host values keep their bytes for as long as copies may run ahead. Device memory is too scarce for
+ * that. */
+static void extend_host_lifetimes(packer *k, int prefetch) {
     bool any = false;
     for (size_t i = 0; i < k->n_blocks; i++) any |= k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent;
     if (!any || prefetch == 0) return;
@@ -161,13 +161,13 @@ static void rest_on_host(packer *k, int prefetch) {
 
 /* ---- greedy packing ------------------------------------------------------------------------------------------------ */
 
-/* What blocks are sorted by, the smallest first. Where two are alike the one that begins first is first. */
+/* The sort key of blocks, smallest first; of equals the one that begins first. */
 typedef uint64_t (*block_key)(const block *b);
 
 static uint64_t by_first(const block *b) { return b->first; }
 static uint64_t by_size(const block *b) { return ~(uint64_t)b->n_bytes; }
 static uint64_t by_length(const block *b) { return ~(uint64_t)(b->last - b->first); }
-/* Long and large first: what lives through the whole backward settles at the bottom. */
+/* Long and large first: what lives through the whole backward goes to the bottom. */
 static uint64_t by_area(const block *b) {
     double area = (double)b->n_bytes * (double)(b->last - b->first + 1);
     uint64_t bits; /* of numbers that are not negative: in their order */
@@ -186,12 +186,12 @@ static void sort_blocks(packer *k) {
     sort_rows(k->in_order, k->n_blocks);
 }
 
-/* Moments of a list are its ops at which a block begins, one for several where no block ends in between: whoever is there at
- * the first of them still is at the last. Two blocks are alive together at some moment or never. The list is in the order of
- * first ops. Returns how many there are. */
+/* Moments are the ops of a list at which a block begins; several count as one where no block ends in between, because then
+ * the same blocks are alive. Two blocks are alive together at some moment or never. The list is in the order of first ops.
+ * Returns how many moments there are. */
 static size_t number_moments(block *const *list, size_t n, size_t n_ops) {
     bool *ends = mem_alloc(n_ops * sizeof *ends);
-    size_t *moment = mem_alloc(n_ops * sizeof *moment); /* of each op: the last one that is not behind it */
+    size_t *moment = mem_alloc(n_ops * sizeof *moment); /* of each op: the last moment up to it */
     size_t now = 0, at = 0;
     for (size_t i = 0; i < n; i++) ends[list[i]->last] = true;
     for (size_t i = 0; i < n; i++) {
@@ -210,8 +210,8 @@ static size_t number_moments(block *const *list, size_t n, size_t n_ops) {
     return now + 1;
 }
 
-/* Puts every block at the lowest offset where nothing alive at the same time lies, in the order of rows. Returns the highest
- * end, or as soon as it is known to be no lower than `enough` some such number. */
+/* Puts every block at the lowest offset that is free during its lifetime, in the order of rows. Returns the highest end, or
+ * stops early with a number of at least `enough` once that is certain. */
 static size_t pack(block *const *list, const sort_row *rows, size_t n, size_t base, size_t enough, occupancy *taken) {
     size_t top = base;
     occupancy_clear(taken);
@@ -238,7 +238,7 @@ static size_t lower_bound(block *const *list, size_t n, size_t n_ops) {
     return most;
 }
 
-/* The blocks of one section in one tier, in the order of their first ops, from base on. Returns their highest end. */
+/* Packs the blocks of one section in one tier above base, in the order of their first ops. Returns their highest end. */
 static size_t pack_section(const packer *k, block *const *list, size_t n, size_t base) {
     static const struct {
         block_key key, then;
@@ -263,7 +263,7 @@ static size_t pack_section(const packer *k, block *const *list, size_t n, size_t
     return best;
 }
 
-/* The highest end of any section of a tier; they lie on top of each other. */
+/* The highest end of any section of a tier; sections share the same bytes. */
 static size_t pack_tier(const packer *k, tier t, size_t base) {
     size_t n[SECTION_COUNT] = {0}, top = base;
     block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
@@ -298,7 +298,7 @@ status pass_layout(program *p, const pass_options *options, step_interface *step
     layout_lifetimes(p, k.life);
     share_in_place(&k);
     make_blocks(&k);
-    rest_on_host(&k, options->choice.prefetch);
+    extend_host_lifetimes(&k, options->choice.prefetch);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);

@@ -1,37 +1,37 @@
 /* localize.c - bring every operand to where its op runs.
  *
- * Place and offload only say where values live (value.tier) and where ops run (op.at). This pass makes it so: an operand
- * that lives elsewhere is fetched into a window of the op's tier before its block, a result is written into a window and
- * stored home behind it. One window serves all readers of a block. Parameters, gradients and states are fetched again by
- * every block that needs them, because giving their bytes back is the point; anything else that crosses tiers (tokens,
- * the residual stream between two devices) is fetched once.
+ * Place and offload only set where values are stored (value.tier) and where ops run (op.at). This pass inserts the copies: an
+ * operand in another tier is fetched into a window of the op's tier before its block; a result is written into a window and
+ * stored after its block. One window serves all readers of a block. Parameters, gradients and states are fetched again by
+ * every block that needs them, because freeing their bytes is the purpose; any other value that crosses tiers (tokens, the
+ * residual stream between two devices) is fetched once.
  *
- * What may be reordered is decided by byte ranges of the value that owns the bytes: two slices of one tensor are
- * independent, a fetch never stands before the last store of its bytes. */
+ * Byte ranges of the value that owns the bytes decide what may be reordered: two slices of one tensor are independent, and a
+ * fetch never comes before the last store of its bytes. */
 #include "pass/moves.h"
 
 #include <stdlib.h>
 
 enum { NO_STORE = -1 };
 
-/* What has happened so far in this section to a range of a value's bytes. */
+/* A write or a window of a range of a value's bytes, in this section. */
 typedef struct event {
     size_t begin, end;
     bool is_write;
     size_t op;       /* writes: which */
-    int64_t store;   /* writes: handle of the store that brings it home; NO_STORE: written in place */
+    int64_t store;   /* writes: handle of the store to its tier; NO_STORE: written in place */
     tier at;         /* windows: where ... */
     value_id window; /* ... which value; NO_VALUE: stale */
     size_t block;
     size_t next[2]; /* by link; 0: the last */
 } event;
 
-/* Events are chained twice, the newest first: all of a root, and those of the root as a whole or of one of its cells. */
+/* Events are in two linked lists, the newest first: all of a root, and those of the root as a whole or of one of its cells. */
 enum { LINK_ROOT, LINK_NEAR };
 
-/* A root that ops take slices of is divided into cells no smaller than any slice. An event lies in the cell that its slice
- * begins in, so those that overlap a slice are in three cells: with one chain per root, a tensor with a slice for every
- * layer (the partial sums of the norm) would cost the square of the layers. */
+/* A root of which ops use slices is divided into cells no smaller than any slice. An event is in the cell in which its slice
+ * begins, so those that overlap a slice are in three cells: with one list per root, a tensor with a slice for every layer
+ * (the partial sums of the norm) would take time quadratic in the layers. */
 typedef struct root_chains {
     size_t all, whole;   /* heads */
     size_t n_slices;     /* that ops take of it; 0: it has no cells */
@@ -97,8 +97,8 @@ static int find_chains(localizer *l, const range *r, size_t heads[CHAINS_MOST], 
     return n;
 }
 
-/* The key behind the last write of these bytes; every store of them is pulled to `latest` or earlier. */
-static size_t settle(localizer *l, const range *r, size_t latest) {
+/* Returns the key after the last write of these bytes; moves every store of them to `latest` or earlier. */
+static size_t order_after_writes(localizer *l, const range *r, size_t latest) {
     size_t earliest = 0, heads[CHAINS_MOST];
     int link, n = find_chains(l, r, heads, &link);
     for (int k = 0; k < n; k++)
@@ -107,7 +107,7 @@ static size_t settle(localizer *l, const range *r, size_t latest) {
             if (!e->is_write || !overlaps(e, r)) continue;
             size_t behind = 2 * e->op + 1;
             earliest = MAX(earliest, behind);
-            if (e->store != NO_STORE) moves_hurry(&l->m, (size_t)e->store, MAX(behind, latest));
+            if (e->store != NO_STORE) moves_limit_store(&l->m, (size_t)e->store, MAX(behind, latest));
         }
     return earliest;
 }
@@ -135,13 +135,13 @@ static bool is_fetched_again(const value *v) {
     return v->persistent && (v->role == ROLE_PARAM || v->role == ROLE_GRAD || v->role == ROLE_STATE);
 }
 
-/* The value to read in the place of v by op i. */
+/* The value that op i reads instead of v. */
 static value_id local_input(localizer *l, size_t i, value_id v) {
     tier at = l->ops[i].at;
     range r = range_of(l->p, v);
     size_t block = l->m.block[i];
     if (l->p->values[r.root].tier == at) {
-        settle(l, &r, i ? 2 * i - 1 : 0);
+        order_after_writes(l, &r, i ? 2 * i - 1 : 0);
         return v;
     }
     bool again = is_fetched_again(&l->p->values[r.root]);
@@ -151,26 +151,26 @@ static value_id local_input(localizer *l, size_t i, value_id v) {
         if (e->is_write || !e->window || e->at != at || e->begin != r.begin || e->end != r.end) continue;
         if (!again || e->block == block) return e->window;
     }
-    /* Behind the last write, wherever that leaves the fetch; its stores stand at the same key, but were asked for before. */
-    size_t earliest = settle(l, &r, 0);
+    /* After the last write, even if the fetch is then late; its stores have the same key, but were added before. */
+    size_t earliest = order_after_writes(l, &r, 0);
     value_id window = moves_fetch(&l->m, v, at, block, earliest);
     note_window(l, &r, at, window, block);
     return window;
 }
 
-/* The value to write in the place of v by op i, beside `at`; `reads`: what it held before is needed. */
+/* The value in tier `at` that op i writes instead of v; `reads`: its old content is needed. */
 static value_id local_output(localizer *l, size_t i, value_id v, tier at, bool reads) {
     range r = range_of(l->p, v);
     size_t block = l->m.block[i];
     if (l->p->values[r.root].tier == at) {
-        settle(l, &r, i ? 2 * i - 1 : 0);
+        order_after_writes(l, &r, i ? 2 * i - 1 : 0);
         note_write(l, &r, i, NO_STORE);
         return v;
     }
     value_id window;
     if (reads) window = local_input(l, i, v);
     else {
-        settle(l, &r, i ? 2 * i - 1 : 0); /* two stores of one place keep their order */
+        order_after_writes(l, &r, i ? 2 * i - 1 : 0); /* two stores to the same bytes keep their order */
         window = moves_window(&l->m, v, at);
     }
     note_write(l, &r, i, (int64_t)moves_store(&l->m, window, v, block));
@@ -213,15 +213,15 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
     moves_open(&l->m, l->p, s, ops, n_ops, prefetch);
     for (size_t i = 0; i < n_ops; i++) {
         op *o = &ops[i];
-        if (o->kind == OP_COPY) { /* placed by hand: it knows both its tiers */
+        if (o->kind == OP_COPY) { /* written by another pass: it names both tiers */
             range from = range_of(l->p, o->in[COPY_X]), to = range_of(l->p, o->out[COPY_Y]);
-            settle(l, &from, i ? 2 * i - 1 : 0);
-            /* nvme speaks to host memory only. */
+            order_after_writes(l, &from, i ? 2 * i - 1 : 0);
+            /* nvme exchanges data with host memory only. */
             if (l->p->values[to.root].tier == TIER_NVME && l->p->values[from.root].tier != TIER_HOST) {
                 o->out[COPY_Y] = local_output(l, i, o->out[COPY_Y], TIER_HOST, false);
                 continue;
             }
-            settle(l, &to, i ? 2 * i - 1 : 0);
+            order_after_writes(l, &to, i ? 2 * i - 1 : 0);
             note_write(l, &to, i, NO_STORE);
             continue;
         }

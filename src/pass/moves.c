@@ -1,15 +1,15 @@
 /* moves.c - write the copies between tiers.
  *
- * nvme speaks to host memory only, in whole sectors: such a copy goes through a staging value of the host tier that is
- * aligned and as long as the sectors it takes. The way between device and staging and the way between staging and file
- * are two copies on two streams, so that the disk works on one block while the bus carries the next. */
+ * nvme exchanges data with host memory only, in whole sectors: such a copy goes through a staging value on the host that is
+ * aligned and padded to sectors. The copies between device and staging and between staging and file are on two streams, so
+ * that the drive works on one block while the bus carries the next. */
 #include "pass/moves.h"
 
 #include <stdlib.h>
 
 struct pending_copy {
     size_t key, sequence;
-    bool second; /* half of a store through staging */
+    bool second; /* second copy of a store through staging */
     op op;
 };
 
@@ -77,7 +77,7 @@ static value_id add_like(moves *m, const char *why, value_id like, tier where) {
     return id;
 }
 
-/* Host bytes that a file can be read into. */
+/* A host value that a file can be read into. */
 static value_id add_staging(moves *m, value_id like) {
     program *p = m->p;
     value v = p->values[like];
@@ -94,8 +94,8 @@ static value_id add_staging(moves *m, value_id like) {
     return id;
 }
 
-/* What the host fetches from a device was made just before, and the device's next kernels would soon want its bytes: half
- * of the distance, and of one block all of it, is left for the copy to be late. */
+/* The host fetches values that the device has just written, and the next kernels of the device soon need their bytes: half of
+ * the distance, or all of a distance of one, is left for the copy to be late. */
 static int fetch_distance(const moves *m, value_id from, tier to) {
     bool leaves_device = to == TIER_HOST && tier_is_device(program_tier(m->p, from));
     return leaves_device ? m->prefetch / 2 : m->prefetch;
@@ -119,32 +119,32 @@ value_id moves_fetch(moves *m, value_id from, tier to, size_t block, size_t earl
     return window;
 }
 
-value_id moves_window(moves *m, value_id home, tier at) {
-    bool to_file = program_tier(m->p, home) == TIER_NVME && at == TIER_HOST;
-    return to_file ? add_staging(m, home) : add_like(m, "made", home, at);
+value_id moves_window(moves *m, value_id offloaded, tier at) {
+    bool to_file = program_tier(m->p, offloaded) == TIER_NVME && at == TIER_HOST;
+    return to_file ? add_staging(m, offloaded) : add_like(m, "made", offloaded, at);
 }
 
-size_t moves_store(moves *m, value_id window, value_id home, size_t block) {
+size_t moves_store(moves *m, value_id window, value_id offloaded, size_t block) {
     size_t handle = m->n_copies, key = moves_store_key(m, block, m->prefetch);
-    if (program_tier(m->p, home) == TIER_NVME && program_tier(m->p, window) != TIER_HOST) {
-        value_id staged = add_staging(m, home);
+    if (program_tier(m->p, offloaded) == TIER_NVME && program_tier(m->p, window) != TIER_HOST) {
+        value_id staged = add_staging(m, offloaded);
         add_copy(m, key, window, staged);
-        add_copy(m, moves_store_key(m, block, 2 * m->prefetch), staged, home);
+        add_copy(m, moves_store_key(m, block, 2 * m->prefetch), staged, offloaded);
         m->copies[m->n_copies - 1].second = true;
     } else {
-        add_copy(m, key, window, home);
+        add_copy(m, key, window, offloaded);
     }
     return handle;
 }
 
-void moves_hurry(moves *m, size_t handle, size_t latest) {
+void moves_limit_store(moves *m, size_t handle, size_t latest) {
     m->copies[handle].key = MIN(m->copies[handle].key, latest);
     if (handle + 1 < m->n_copies && m->copies[handle + 1].second)
         m->copies[handle + 1].key = MIN(m->copies[handle + 1].key, latest);
 }
 
 value_id moves_spill(moves *m, value_id value, tier to, size_t last_use, size_t next_use) {
-    value_id home = add_like(m, "spilled", value, to);
-    moves_store(m, value, home, m->block[last_use]);
-    return moves_fetch(m, home, program_tier(m->p, value), m->block[next_use], 0);
+    value_id offloaded = add_like(m, "spilled", value, to);
+    moves_store(m, value, offloaded, m->block[last_use]);
+    return moves_fetch(m, offloaded, program_tier(m->p, value), m->block[next_use], 0);
 }

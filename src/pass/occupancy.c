@@ -1,12 +1,12 @@
-/* occupancy.c - bytes by moments, as a segment tree over the moments.
+/* occupancy.c - which bytes are taken when, as a segment tree over time.
  *
- * A life is cut into the O(log n) largest stretches of the tree that make it up; a block is kept at these. A node has two sets
- * of bytes: `throughout`, of the blocks that are kept at it, and `within`, of those that are kept at it or below. Who looks for
- * a place for a life asks for `within` at its stretches and for `throughout` at all nodes above them: there is everybody who
- * lives at one of its moments. Most nodes high up are nobody's stretch and have no `within`.
+ * A lifetime is split into the O(log n) largest tree nodes that cover it, its stretches; its block is stored at these. A node
+ * has two sets of bytes: `throughout`, of the blocks stored at it, and `within`, of those stored at it or below. To place a
+ * lifetime, search `within` at its stretches and `throughout` at all nodes above them: together these are all blocks alive at
+ * one of its moments. Most high nodes are no lifetime's stretch and have no `within`.
  *
- * A set is a sorted list of runs. Blocks that lie against each other are one run, so that lists stay short where packing is
- * good. Ends are rounded up to the grain: no block can begin in between. */
+ * A set is a sorted list of byte ranges. Adjacent blocks form one range, so lists stay short where packing is good. Ends are
+ * rounded up to the grain: no block can begin in between. */
 #include "pass/occupancy.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ typedef struct run_set {
 
 enum { LEVELS_MOST = 64, FIRST_CAPACITY = 4 };
 
-/* Where a life is found in the tree: its stretches, and the nodes above them. */
+/* The nodes of a lifetime: its stretches, and the nodes above them. */
 typedef struct life_nodes {
     size_t stretches[2 * LEVELS_MOST], above[2 * LEVELS_MOST];
     int n_stretches, n_above;
@@ -31,12 +31,12 @@ typedef struct life_nodes {
 
 struct occupancy {
     size_t grain, n_leaves;       /* a power of two; the children of node i are 2 i and 2 i + 1, the root is 1 */
-    run_set *throughout, *within; /* of each node; within.capacity 0: nobody's stretch */
-    arena memory;                 /* runs of all sets: they only grow, and end together */
-    life_nodes at;                /* of the life at hand */
-    const run_set *met[4 * LEVELS_MOST];
-    uint32_t seen[4 * LEVELS_MOST]; /* runs of each that are behind the search */
-    int n_met;
+    run_set *throughout, *within; /* of each node; within.capacity 0: no stretch of any lifetime */
+    arena memory;                 /* runs of all sets: they only grow, and are freed together */
+    life_nodes at;                /* of the current lifetime */
+    const run_set *searched[4 * LEVELS_MOST];
+    uint32_t seen[4 * LEVELS_MOST]; /* runs of each that the search has passed */
+    int n_searched;
 };
 
 occupancy *occupancy_open(size_t n_moments, size_t grain) {
@@ -93,9 +93,9 @@ static void add_run(occupancy *o, run_set *s, run r) {
     s->runs[low] = r;
 }
 
-/* ---- lives ----------------------------------------------------------------------------------------------------------- */
+/* ---- lifetimes ------------------------------------------------------------------------------------------------------- */
 
-/* Nodes above the stretches are those above the leaf `moment`, from the first on that has moments outside the life. */
+/* Adds the ancestors of leaf `moment` that are not fully inside the lifetime, up to `stop`. */
 static void find_above(occupancy *o, size_t moment, size_t first, size_t last, size_t stop) {
     size_t i = (moment + o->n_leaves) / 2, length = 2;
     for (; i != stop && i; i /= 2, length *= 2) {
@@ -114,7 +114,7 @@ static void find_nodes(occupancy *o, size_t first, size_t last) {
         if (end % 2) at->stretches[at->n_stretches++] = --end;
     }
     find_above(o, first, first, last, 0);
-    if (first < last) find_above(o, last, first, last, meeting); /* from there on the same */
+    if (first < last) find_above(o, last, first, last, meeting); /* the ancestors above are the same */
 }
 
 void occupancy_expect(occupancy *o, size_t first, size_t last) {
@@ -125,7 +125,7 @@ void occupancy_expect(occupancy *o, size_t first, size_t last) {
     }
 }
 
-static void take(occupancy *o, run r) {
+static void mark_taken(occupancy *o, run r) {
     for (int i = 0; i < o->at.n_stretches; i++) {
         add_run(o, &o->within[o->at.stretches[i]], r);
         if (o->at.stretches[i] < o->n_leaves)
@@ -135,15 +135,15 @@ static void take(occupancy *o, run r) {
         if (o->within[o->at.above[i]].capacity) add_run(o, &o->within[o->at.above[i]], r);
 }
 
-static void meet(occupancy *o, const run_set *s) {
+static void add_searched(occupancy *o, const run_set *s) {
     if (s->n == 0) return;
-    o->met[o->n_met] = s;
-    o->seen[o->n_met++] = 0;
+    o->searched[o->n_searched] = s;
+    o->seen[o->n_searched++] = 0;
 }
 
-/* Behind every run of set k that is in the way of n_bytes at `at`. */
-static size_t pass_runs(occupancy *o, int k, size_t at, size_t n_bytes, size_t alignment) {
-    const run_set *s = o->met[k];
+/* The first address from `at` on where n_bytes overlap no run of set k. */
+static size_t skip_runs(occupancy *o, int k, size_t at, size_t n_bytes, size_t alignment) {
+    const run_set *s = o->searched[k];
     uint32_t i = o->seen[k];
     for (; i < s->n && s->runs[i].begin < at + n_bytes; i++)
         if (s->runs[i].end > at) at = align_up(s->runs[i].end, alignment);
@@ -153,14 +153,14 @@ static size_t pass_runs(occupancy *o, int k, size_t at, size_t n_bytes, size_t a
 
 size_t occupancy_place(occupancy *o, size_t first, size_t last, size_t base, size_t n_bytes, size_t alignment) {
     size_t at = align_up(base, alignment), before;
-    o->n_met = 0;
+    o->n_searched = 0;
     find_nodes(o, first, last);
-    for (int i = o->at.n_above; i-- > 0;) meet(o, &o->throughout[o->at.above[i]]);
-    for (int i = o->at.n_stretches; i-- > 0;) meet(o, &o->within[o->at.stretches[i]]);
+    for (int i = o->at.n_above; i-- > 0;) add_searched(o, &o->throughout[o->at.above[i]]);
+    for (int i = o->at.n_stretches; i-- > 0;) add_searched(o, &o->within[o->at.stretches[i]]);
     do {
         before = at;
-        for (int k = 0; k < o->n_met; k++) at = pass_runs(o, k, at, n_bytes, alignment);
+        for (int k = 0; k < o->n_searched; k++) at = skip_runs(o, k, at, n_bytes, alignment);
     } while (at != before);
-    take(o, (run){at, align_up(at + n_bytes, o->grain)});
+    mark_taken(o, (run){at, align_up(at + n_bytes, o->grain)});
     return at;
 }

@@ -1,13 +1,12 @@
 #pragma once
 /* occupancy.h - private to pass: which bytes of an arena are taken at which moments.
  *
- * A block takes a run of bytes for a run of moments. Each goes to the lowest place that is free at all of its moments, which
- * is the same place whether blocks are compared one by one or, as here, found in a tree over the moments: a place and what it
- * pushes aside cost O(log moments) lists of the few runs that taken bytes form. A pipeline has thousands of blocks alive
- * beside each other.
+ * A block takes a range of bytes for a range of moments. Each gets the lowest address that is free at all of its moments. A
+ * tree over the moments finds the same address as comparing all blocks, but searches only O(log moments) lists of the few
+ * ranges that taken bytes form. A pipeline has thousands of blocks alive at once.
  *
  *     occupancy *o = occupancy_open(n_moments, 64);
- *     occupancy_expect(o, 3, 17);  // and so on for every block, so that nothing is kept that none of them asks for
+ *     occupancy_expect(o, 3, 17);  // for every block first, so that only lists that are searched are kept
  *     size_t at = occupancy_place(o, 3, 17, base, n_bytes, 256);
  *     occupancy_clear(o);          // nothing is taken, as after open
  *     occupancy_close(o);
@@ -22,6 +21,6 @@ void occupancy_close(occupancy *o);
 void occupancy_clear(occupancy *o);
 /* A block will live from moment `first` to moment `last`, both included. */
 void occupancy_expect(occupancy *o, size_t first, size_t last);
-/* The lowest multiple of alignment from base on where n_bytes are free from moment `first` to moment `last`, as some block
- * was expected to live; they are taken then. */
+/* Takes n_bytes at the lowest free multiple of alignment from base on, from moment `first` to `last`; a block with these
+ * moments was expected. */
 size_t occupancy_place(occupancy *o, size_t first, size_t last, size_t base, size_t n_bytes, size_t alignment);

@@ -1,54 +1,54 @@
-/* offload.c - parameters, gradients, optimizer states and activations that live on host or nvme.
+/* offload.c - offload parameters, gradients, optimizer states and activations to host or nvme.
  *
- * Here is only decided where things live and where work on them runs; localize writes the copies.
+ * This pass only decides where values are stored and where ops on them run; localize writes the copies.
  *   params       fetched block by block, in forward and again in backward
- *   grads        written into a window, leave behind their block; with accumulation the finished product travels and is
- *                added where the accumulator lives, some blocks later, so that nothing waits for the copy
- *   states       AdamW runs on the host over host memory; what it needs of the device comes, the parameter goes back. The
- *                first keep_states layers keep theirs and are updated on the device: the next forward begins with them,
- *                and the host has the time until it reaches the others
- *   activations  leave behind their last forward use and come back before the first backward use
- * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices
- * are cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
+ *   grads        written into a window and stored after their block; with accumulation the finished product is copied and
+ *                added where the accumulator is stored, some blocks later, so that nothing waits for the copy
+ *   states       AdamW runs on the host; gradients are copied to it and parameters back. The first keep_states layers keep
+ *                their states and update on the device: the next forward begins with them, so the host has more time for
+ *                the others
+ *   activations  stored after their last forward use and fetched before the first backward use
+ * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices are
+ * cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
  *
- * A value that would come back before it has left stays: the last layers before the loss keep their activations, and so do
- * as many as keep_layers says: of a long row host and device hold a part each. */
+ * A value whose fetch would come before its store stays on the device: the last layers before the loss keep their
+ * activations, and so do keep_layers layers, with which a long row is split between host and device. */
 #include "pass/moves.h"
 
 #include <stdlib.h>
 
-/* Small enough to be nothing beside a layer, large enough that a step of a large model is not made of slices alone. */
+/* Small beside a layer, and large enough that a large model does not have too many slices. */
 #define BUCKET_LEAST (16ll << 20)
 #define SLICES_MOST 1024
-enum { SLICE = 65536 }; /* elements; every slice but the last is so many, or a multiple */
+enum { SLICE = 65536 }; /* elements; every slice except the last is this long, or a multiple */
 _Static_assert(SLICE % NORM_BLOCK == 0, "a slice is whole blocks of the norm");
 
 int64_t offload_bucket(uint64_t n_params) {
     return MAX(BUCKET_LEAST, (int64_t)(n_params * sizeof(float) / SLICES_MOST));
 }
 
-bool offload_any(const offload_homes *o) {
+bool offload_any(const offload_tiers *o) {
     return o->params != TIER_DEVICE || o->grads != TIER_DEVICE || o->states != TIER_DEVICE ||
            o->activations != TIER_DEVICE;
 }
 
-bool offload_on_nvme(const offload_homes *o) {
+bool offload_on_nvme(const offload_tiers *o) {
     return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
 }
 
-/* Kernels run beside device or host memory; what lives on nvme is worked on in host memory. */
-static tier work_tier(tier home) { return home == TIER_NVME ? TIER_HOST : home; }
+/* Kernels use device or host memory; ops on values of nvme run on the host. */
+static tier work_tier(tier stored) { return stored == TIER_NVME ? TIER_HOST : stored; }
 
-/* The scale of 8-bit numbers stays: copying four bytes takes longer than the kernel that reads them. */
+/* The scale of an 8-bit tensor stays on the device: copying four bytes takes longer than the kernel that reads them. */
 static bool is_scale(const value *a) { return a->type == DTYPE_F32 && shape_count(&a->shape) == 1; }
 
-/* What belongs to no layer, the embedding and the head, is not of the first ones. */
+/* The embedding and the head belong to no layer and never count as one of the first. */
 static bool keeps_state(const value *a, int64_t keep_states) {
     return a->role == ROLE_STATE && a->layer >= 0 && a->layer < keep_states;
 }
 
-static void assign_homes(program *p, const step_choice *c) {
-    const offload_homes *o = &c->offload;
+static void assign_tiers(program *p, const step_choice *c) {
+    const offload_tiers *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
@@ -88,9 +88,9 @@ static bool has_foreign_operand(const program *p, const op *o) {
     return false;
 }
 
-/* What belongs to elements [first, first + n) of a parameter in a value that has one entry per element, per block of the
- * norm or per block of a quantized state. Blocks are powers of two and the last may be short, which is how their size is
- * known from the two counts. */
+/* The slice of v that belongs to elements [first, first + n) of a parameter. v has one entry per element, per block of the
+ * norm or per block of a quantized state. Blocks are powers of two and the last may be short, so the two counts give their
+ * size. */
 static value_id slice_of(program *p, value_id v, int64_t total, int64_t first, int64_t n) {
     if (v == NO_VALUE) return v;
     value a = p->values[v]; /* the table may move */
@@ -113,7 +113,7 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
         int64_t n = MIN(slice, total - first);
         op part = *o;
         part.attr.first_element += first;
-        /* Other inputs belong to the step and not to the parameter: the scalars, the clip factor. */
+        /* The other inputs belong to the step, not to the parameter: scalars, clip factor. */
         part.in[ELEMENTS] = slice_of(p, o->in[ELEMENTS], total, first, n);
         for (int k = 0; k < op_output_count(o->kind); k++) part.out[k] = slice_of(p, o->out[k], total, first, n);
         program_append(p, &part);
@@ -141,22 +141,21 @@ static void slice_updates(program *p, int64_t bucket_bytes) {
     free(ops);
 }
 
-/* ---- activations, and gradients that wait for their second half --------------------------------------------------- */
+/* ---- activations, and unfinished gradients -------------------------------------------------------------------------- */
 
 static bool may_leave(const program *p, const pass_options *options, value_id v, tier *to) {
     const value *a = &p->values[v];
-    const offload_homes *o = &options->choice.offload;
+    const offload_tiers *o = &options->choice.offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
     if (is_scale(a)) return false;
     if (a->role == ROLE_ACTIVATION && a->layer >= options->model->config.n_layers - options->choice.keep_layers)
         return false;
-    /* ROLE_WORK that lives longer than a block: a tied embedding's gradient between the loss and the embedding. */
+    /* ROLE_WORK that outlives a block: the gradient of a tied embedding between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;
     return *to != TIER_DEVICE;
 }
 
-/* The operands of a section by the value whose bytes they are, in the order of the ops: what leaves is looked for among its
- * own uses, not in the whole list. */
+/* The uses of each value in a section, in the order of the ops: avoids a search of the whole list for every value. */
 typedef struct use {
     size_t op;
     value_id *operand;
@@ -211,7 +210,7 @@ static use_gap widest_gap(const use_list *l, const moves *m, value_id v) {
     return g;
 }
 
-/* What stands for v, which is `from` or a part of it, where `to` stands for `from`. */
+/* The replacement of v, which is `from` or a part of it, where `to` replaces `from`. */
 static value_id redirected(program *p, value_id v, value_id from, value_id to) {
     size_t inside;
     if (v == from) return to;
@@ -250,15 +249,15 @@ static void spill_section(program *p, const pass_options *options, op *ops, size
     moves_close(&m);
 }
 
-/* Messages through host memory stay where they are: their results are for the device. */
+/* Messages through host memory are not deferred: the device needs their results. */
 static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
 
-/* Work on the host waits for its copy; behind the following blocks it no longer has to. */
+/* Ops on the host wait for their copies: moves them some blocks later, so that they need not wait. */
 static void defer_host_work(program *p, const pass_options *options, op *ops, size_t n_ops) {
     size_t prefetch = (size_t)options->choice.prefetch;
     moves m; /* for its blocks */
     moves_open(&m, p, SECTION_MICRO, ops, n_ops, 0);
-    size_t next = 0; /* host work so far is appended up to here */
+    size_t next = 0; /* host ops up to here are appended */
     for (size_t i = 0; i < n_ops; i++) {
         if (!may_wait(&ops[i])) program_append(p, &ops[i]);
         bool ends = i + 1 == n_ops || m.block[i + 1] != m.block[i];
@@ -281,9 +280,9 @@ static void rewrite_micro(program *p, const pass_options *options,
 }
 
 status pass_offload(program *p, const pass_options *options, step_interface *step) {
-    const offload_homes *o = &options->choice.offload;
+    const offload_tiers *o = &options->choice.offload;
     if (!offload_any(o)) return OK;
-    assign_homes(p, &options->choice);
+    assign_tiers(p, &options->choice);
     choose_places(p, options, step);
     slice_updates(p, options->choice.bucket_bytes);
     if (o->grads != TIER_DEVICE) rewrite_micro(p, options, defer_host_work);

@@ -1,11 +1,11 @@
 /* optimizer.c - write the update section: global norm, clip, AdamW for every parameter.
  *
- * The norm is a sum of fp64 partial sums over fixed blocks, each parameter writing its own part of one value; the clip
- * factor, the division by the token count and the decision to skip a step that is not finite stay inside the program,
- * so nothing waits for the host between backward and update.
+ * The norm is a sum of fp64 partial sums over fixed blocks; each parameter writes its own part of one value. The clip factor,
+ * the division by the token count and the decision to skip a step that is not finite stay inside the program, so nothing
+ * waits for the host between backward and update.
  *
- * 8-bit states are for what is large. Norms and biases are a thousandth of a model, act on every token and have few
- * elements to average a rounding error over: under SMALL elements they keep fp32. */
+ * 8-bit states are for large tensors. Norms and biases are a thousandth of a model, act on every token and have few elements
+ * to average a rounding error over: tensors under SMALL elements keep fp32. */
 #include "pass/buckets.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
     sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
 }
 
-/* Sequence ranks have seen other tokens of the same rows: gradients and losses are sums over them, once per step. */
+/* Sequence ranks have other tokens of the same rows: gradients and losses are summed over them, once per step. */
 static void sum_over_sequence(program *p, const pass_options *options, step_interface *step) {
     value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
     for (size_t i = 0; i <= options->model->n_params; i++) {
@@ -66,7 +66,8 @@ static op *emit_message(program *p, const pass_options *options, op_kind k, axis
     return o;
 }
 
-/* What every stage has of a value, each in places of its own and zero in the others': a sum that rounds nothing. */
+/* Combines the parts of a value from all stages. Each stage has zeros in the places of the others, so the sum rounds
+ * nothing. */
 static value_id join_stages(program *p, const pass_options *options, const char *name, value_id own) {
     if (mesh_size(&options->mesh, AXIS_PIPELINE) == 1) return own;
     const value v = *program_get(p, own);
@@ -77,7 +78,7 @@ static value_id join_stages(program *p, const pass_options *options, const char 
     return all;
 }
 
-/* What CLIP adds up: the partial sums of all stages, or one sum of each tensor rank. */
+/* The input of CLIP: the partial sums of all stages, or one sum per tensor rank. */
 static value_id sum_over_ranks(program *p, const pass_options *options, const step_interface *step) {
     value_id partials = join_stages(p, options, "norm.stages", step->norm_partials);
     int n = mesh_size(&options->mesh, AXIS_TENSOR);
@@ -93,8 +94,8 @@ static value_id sum_over_ranks(program *p, const pass_options *options, const st
     return all;
 }
 
-/* A tied table goes from the stage that has updated it to the one that looks its rows up. */
-static void hand_out_table(program *p, const pass_options *options) {
+/* Sends a tied table from the stage that updated it to the stage with the embedding. */
+static void send_table(program *p, const pass_options *options) {
     const model *m = options->model;
     int last = mesh_size(&options->mesh, AXIS_PIPELINE) - 1, stage = options->mesh.index[AXIS_PIPELINE];
     if (!m->config.tied || last == 0 || (stage != 0 && stage != last)) return;
@@ -161,6 +162,6 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
         op_out(o, ADAMW_M, step->moments[i]), op_out(o, ADAMW_V, step->variances[i]);
         op_out(o, ADAMW_M_SCALE, step->moment_scales[i]), op_out(o, ADAMW_V_SCALE, step->variance_scales[i]);
     }
-    hand_out_table(p, options);
+    send_table(p, options);
     return OK;
 }

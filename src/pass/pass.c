@@ -12,7 +12,7 @@ static const pass_row pipeline[] = {
     {"shard", pass_shard, .leaves_copies_open = true, .what = "ZeRO: what each rank of the data axis keeps"},
     {"pipeline", pass_pipeline, .leaves_copies_open = true, .what = "all micro-batches of a stage in one section"},
     {"place", pass_place, .leaves_copies_open = true, .what = "chosen layers on chosen devices"},
-    {"offload", pass_offload, .leaves_copies_open = true, .what = "homes on host or nvme"},
+    {"offload", pass_offload, .leaves_copies_open = true, .what = "offload targets on host or nvme"},
     {"localize", pass_localize, .what = "copies to where an op runs"},
     {"schedule", pass_schedule, .what = "a stream for every op"},
     {"workspace", pass_workspace, .what = "scratch becomes part of the plan"},

@@ -2,9 +2,8 @@
 /* pass.h - rewrites of the program. One technique, one pass, one file.
  *
  * Promises
- *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, by precision alone,
- *     where there is no second program of that precision to be equal to; chunk, whose weight gradients are sums in another
- *     order.
+ *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, which belong to a
+ *     precision and have no other program to be equal to; chunk, whose weight gradients are summed in another order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *
@@ -31,43 +30,44 @@ typedef struct place_options {
     uint8_t layers[PLACE_LAYERS_MAX];
 } place_options;
 
-/* What a pass is told, and may not change. */
+/* Input of all passes, read-only. */
 typedef struct pass_options {
     const target *target;
     const model *model;
     step_choice choice;
-    int64_t n_micros; /* that the program has: all micro-batches of a step, or a few where a pipeline is shortened */
+    int64_t n_micros; /* micro-batches in the program: all of a step, or a few where a pipeline is shortened */
     optimizer_options optimizer;
     place_options place;
     mesh mesh;
     bool verify; /* after every pass */
 } pass_options;
 
-/* Rewrites the program, and keeps in `step` what of it is read and left by whoever runs it. */
+/* Rewrites the program, and records in `step` the values that the executor reads and writes. */
 typedef status pass_function(program *p, const pass_options *options, step_interface *step);
-pass_function pass_autodiff;       /* backward of SECTION_MICRO, gradients finished into accumulators */
+pass_function pass_autodiff;       /* backward of SECTION_MICRO, gradients added to accumulators */
 pass_function pass_optimizer;      /* SECTION_UPDATE: norm, clip, AdamW */
 pass_function pass_fuse;           /* add + norm, bias into linear, qk_norm + rope */
 pass_function pass_fp8;            /* linears of the layers in 8 bits, weights once per step */
-pass_function pass_recompute;      /* what the policy drops is computed again before its backward */
-pass_function pass_chunk;          /* wide values of an MLP for a few tokens at a time */
-int64_t chunk_rows(int64_t asked); /* what pass_chunk takes for so many tokens */
-enum { MLP_CHUNKS_MOST = 256 };    /* of one MLP: each is a few ops of the program */
+pass_function pass_recompute;      /* values that the policy drops are computed again before their backward */
+pass_function pass_chunk;          /* MLP over a few tokens at a time */
+int64_t chunk_rows(int64_t asked); /* rounds a number of tokens to one that pass_chunk accepts */
+enum { MLP_CHUNKS_MOST = 256 };    /* per MLP: each adds a few ops to the program */
 pass_function pass_shard;          /* ZeRO 0 to 3 over the data axis */
 pass_function pass_pipeline;       /* all micro-batches of a stage, in the order of 1F1B */
 pass_function pass_place;          /* chosen layers on chosen devices */
-pass_function pass_offload;        /* homes on host or nvme; large updates sliced */
+pass_function pass_offload;        /* offload targets on host or nvme; large updates in slices */
 pass_function pass_localize;       /* copies, so that every op finds its operands where it runs */
 pass_function pass_workspace;      /* scratch of every op becomes a value of the plan */
 pass_function pass_schedule;       /* streams; gradients consumed where they are made */
-pass_function pass_turn;           /* an update and the next micro-batch as one section */
+pass_function pass_turn;           /* the update and the next micro-batch as one section */
 pass_function pass_layout;         /* an offset for every value, the peak of every tier */
 pass_function pass_waits;          /* what each stream must wait for, from the bytes ops touch */
 
 typedef struct pass_row {
     const char *name;
     pass_function *run;
-    bool leaves_copies_open; /* values have homes and ops run elsewhere: the program verifies again behind localize */
+    bool
+        leaves_copies_open; /* values are offloaded and copies still missing: the program verifies again after localize */
     const char *what;
 } pass_row;
 status pass_run(program *p, const pass_options *options, step_interface *step);

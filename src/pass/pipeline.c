@@ -1,12 +1,13 @@
-/* pipeline.c - the step of a pipeline's stage: all its micro-batches in one section.
+/* pipeline.c - the step of one pipeline stage: all its micro-batches in one section.
  *
- * In: the section of one micro-batch at this stage, forward and backward, with its messages to other stages. Out: the same ops
- * for every micro-batch, in the order of pipeline_order.c, so that SECTION_MICRO runs once per step. Every micro-batch has
- * activations of its own, and their lives in the list say how many of them are there at once: layout packs them like any
- * others, and no other pass, nor exec, needs to know of micro-batches in flight. Gradients are added in the order of the
- * micro-batches, as on one rank. What a step is told (tokens, targets, scalars ...) is there for all of them from the start.
+ * In: the section of one micro-batch at this stage, forward and backward, with its messages to other stages. Out: the same
+ * ops for every micro-batch, in the order of pipeline_order.c, so that SECTION_MICRO runs once per step. Every micro-batch
+ * has its own activations, and their lifetimes in the list decide how many are alive at once: layout packs them like any
+ * other values, and no other pass, nor exec, handles micro-batches in flight. Gradients are added in the order of the
+ * micro-batches, as on one rank. Inputs of a step (tokens, targets, scalars ...) are there for all micro-batches from the
+ * start.
  *
- * It comes behind shard: what data ranks say to each other belongs to a job as kernels do. */
+ * It comes after shard: messages between data ranks are part of a job, like kernels. */
 #include "pass/pipeline.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static value_id micro_view(unroller *u, value_id all, value_id of, int64_t micro
 
 static value_id make_copy(unroller *u, value_id v, int64_t micro);
 
-/* What micro-batch m has in the place of v. */
+/* The copy of v for one micro-batch. */
 static value_id copy_of(unroller *u, value_id v, int64_t micro) {
     if (v == NO_VALUE) return v;
     value_id *copy = &u->copies[(size_t)micro * u->n_old + v];
@@ -64,7 +65,7 @@ static value_id make_copy(unroller *u, value_id v, int64_t micro) {
     return copy;
 }
 
-/* The value of one micro-batch becomes the first of as many as there are. */
+/* Widens an input of one micro-batch to hold those of all micro-batches. */
 static void widen_input(unroller *u, value_id v) {
     if (v == NO_VALUE) return;
     char name[64];
@@ -88,7 +89,7 @@ static void widen_inputs(unroller *u) {
                            copy_of(u, one.doc_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
 }
 
-/* Last, when nobody asks for roots of one micro-batch any more. */
+/* Last, when no op uses the values of one micro-batch any more. */
 static void narrow_inputs(unroller *u) {
     for (value_id v = 1; v < u->n_old; v++)
         if (u->inputs[v]) u->p->values[v].view_of = u->inputs[v];
@@ -96,7 +97,7 @@ static void narrow_inputs(unroller *u) {
 
 /* ---- ops -------------------------------------------------------------------------------------------------------------- */
 
-/* A job begins with its message, the first with the section. */
+/* A job begins with its message; the first job begins with the section. */
 static status find_jobs(unroller *u) {
     int n = 0;
     u->n_jobs = pipeline_jobs(&u->shape, u->options->mesh.index[AXIS_PIPELINE], u->jobs);
@@ -152,7 +153,7 @@ static status check(const pass_options *options, const pipeline_shape *s) {
     if (s->n_chunks > s->n_stages && s->n_micros % s->n_stages)
         return ERR(ERR_INPUT,
                    "parallel.virtual_stages: found %d with %lld micro-batches per step, expected a multiple of the %d "
-                   "stages, which take turns by so many; change train.accumulation or set parallel.virtual_stages=1",
+                   "stages, as interleaving needs; change train.accumulation or set parallel.virtual_stages=1",
                    s->n_chunks / s->n_stages, (long long)options->n_micros, s->n_stages);
     return OK;
 }

@@ -1,20 +1,20 @@
-/* pipeline_order.c - one order of all jobs and messages of all stages, and what of it is one stage's.
+/* pipeline_order.c - one global order of all jobs and messages of all stages, and the part of one stage.
  *
- * A SEND ends when its bytes were taken, and a rank's messages go out one after the other. So it matters where they stand in
- * the lists of two stages: one that sends to a neighbour who is sending too waits forever. Here all stages are played through
- * together, with a backward twice as long as a forward, which gives every job a beginning and every message a moment, that of
- * its sender's end. A stage's list is its part of that one order. Then nobody waits in a circle, whatever takes how long in
- * reality: of all that is left to do, the first in the order can always go on. */
+ * A SEND ends when its bytes were received, and a rank sends one message after the other. So the order of messages matters:
+ * two neighbours that both send to each other first wait forever. All stages are simulated together, with a backward twice as
+ * long as a forward, which gives every job a start time and every message a time, the end of its sender's job. A stage's list
+ * is its part of that one order. No deadlock is possible, however long jobs really take: of all that remains, the first in
+ * the order can always run. */
 #include "pass/pipeline.h"
 
 #include <stdlib.h>
 
 enum { FORWARD_TIME = 1, BACKWARD_TIME = 2, UNKNOWN = -1 };
 
-typedef struct play {
+typedef struct simulation {
     const pipeline_shape *s;
     int64_t *forward_end, *backward_end; /* of chunk k, micro-batch m: [k * n_micros + m] */
-} play;
+} simulation;
 
 static int n_virtual(const pipeline_shape *s) { return s->n_chunks / s->n_stages; }
 static bool is_last(const pipeline_shape *s, int chunk) { return chunk == s->n_chunks - 1; }
@@ -30,10 +30,10 @@ int pipeline_jobs(const pipeline_shape *s, int stage, pipeline_job *out) {
     return n;
 }
 
-/* ---- a stage by itself: which job after which ----------------------------------------------------------------------- */
+/* ---- the jobs of one stage, in order --------------------------------------------------------------------------------- */
 
-/* The i-th forward or backward of a stage: chunks take turns, each for as many micro-batches as there are stages. */
-static pipeline_entry turn(const pipeline_shape *s, int stage, bool forward, int64_t i) {
+/* The i-th forward or backward of a stage: each chunk runs as many micro-batches as there are stages, then the next chunk. */
+static pipeline_entry nth_job(const pipeline_shape *s, int stage, bool forward, int64_t i) {
     int64_t round = (int64_t)s->n_chunks, at = i % round, v = at / s->n_stages;
     if (!forward) v = n_virtual(s) - 1 - v;
     int chunk = (int)v * s->n_stages + stage;
@@ -48,18 +48,18 @@ static size_t list_jobs(const pipeline_shape *s, int stage, pipeline_entry *out)
     int64_t total = s->n_micros * v, ahead = v == 1 ? behind : 2 * behind + (v - 1) * s->n_stages;
     ahead = MIN(ahead, total);
     for (int64_t i = 0; i < total + ahead; i++) {
-        if (i < total) out[n++] = turn(s, stage, true, i);
+        if (i < total) out[n++] = nth_job(s, stage, true, i);
         if (i < ahead) continue;
-        pipeline_entry back = turn(s, stage, false, i - ahead);
+        pipeline_entry back = nth_job(s, stage, false, i - ahead);
         if (back.job.kind == JOB_BACKWARD) out[n++] = back;
     }
     return n;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------------------------------- */
+/* ---- all stages ------------------------------------------------------------------------------------------------------ */
 
-/* When what a job begins with is there; UNKNOWN as long as its sender was not played. */
-static int64_t arrival(const play *p, const pipeline_job *j, int64_t micro) {
+/* When the input of a job arrives; UNKNOWN while its sender was not simulated. */
+static int64_t arrival(const simulation *p, const pipeline_job *j, int64_t micro) {
     int64_t M = p->s->n_micros;
     if (j->kind == JOB_EMBED) return p->backward_end[micro];
     if (j->kind == JOB_BACKWARD) return p->backward_end[(j->chunk + 1) * M + micro];
@@ -72,8 +72,8 @@ static int64_t end_of(const pipeline_entry *e) {
     return e->time + forward + backward;
 }
 
-/* Plays a job if it can begin. */
-static bool play_job(play *p, pipeline_entry *e, int64_t *free_from) {
+/* Simulates a job if it can begin. */
+static bool simulate_job(simulation *p, pipeline_entry *e, int64_t *free_from) {
     int64_t there = arrival(p, &e->job, e->micro), at = e->job.chunk * p->s->n_micros + e->micro;
     if (there == UNKNOWN) return false;
     e->time = MAX(there, *free_from);
@@ -83,12 +83,12 @@ static bool play_job(play *p, pipeline_entry *e, int64_t *free_from) {
     return true;
 }
 
-/* Which message: the same number for who sends it and who receives it. */
+/* The number of a message, the same for sender and receiver. */
 static int64_t message_id(const pipeline_shape *s, int direction, int sender_chunk, int64_t micro) {
     return ((int64_t)direction * s->n_chunks + sender_chunk) * s->n_micros + micro;
 }
 
-static void add_messages(const play *p, const pipeline_entry *run, pipeline_entry *out, size_t *n) {
+static void add_messages(const simulation *p, const pipeline_entry *run, pipeline_entry *out, size_t *n) {
     const pipeline_shape *s = p->s;
     const pipeline_job *j = &run->job;
     pipeline_entry e = *run;
@@ -108,7 +108,7 @@ static void add_messages(const play *p, const pipeline_entry *run, pipeline_entr
     out[(*n)++] = e;
 }
 
-/* At one moment: messages, in the order of their numbers, then jobs. */
+/* By time; at the same time messages first, by their numbers, then jobs. */
 static int by_time(const void *a, const void *b) {
     const pipeline_entry *x = a, *y = b;
     if (x->time != y->time) return x->time < y->time ? -1 : 1;
@@ -117,14 +117,14 @@ static int by_time(const void *a, const void *b) {
 }
 
 /* The jobs of every stage with their times. */
-static void play_all(play *p, pipeline_entry *jobs, const size_t *n_jobs, size_t room) {
+static void simulate_all(simulation *p, pipeline_entry *jobs, const size_t *n_jobs, size_t room) {
     const pipeline_shape *s = p->s;
     size_t *next = mem_alloc((size_t)s->n_stages * sizeof *next);
     int64_t *free_from = mem_alloc((size_t)s->n_stages * sizeof *free_from);
     for (bool any = true; any;) {
         any = false;
         for (int i = 0; i < s->n_stages; i++)
-            while (next[i] < n_jobs[i] && play_job(p, &jobs[(size_t)i * room + next[i]], &free_from[i]))
+            while (next[i] < n_jobs[i] && simulate_job(p, &jobs[(size_t)i * room + next[i]], &free_from[i]))
                 next[i]++, any = true;
     }
     for (int i = 0; i < s->n_stages; i++) ASSERT(next[i] == n_jobs[i]); /* every job's sender comes before it */
@@ -135,12 +135,12 @@ static void play_all(play *p, pipeline_entry *jobs, const size_t *n_jobs, size_t
 pipeline_entry *pipeline_order(const pipeline_shape *s, int stage, size_t *n) {
     size_t cells = (size_t)s->n_chunks * (size_t)s->n_micros;
     size_t room = 2 * (size_t)n_virtual(s) * (size_t)s->n_micros; /* for the jobs of a stage */
-    play p = {s, mem_alloc(cells * sizeof(int64_t)), mem_alloc(cells * sizeof(int64_t))};
+    simulation p = {s, mem_alloc(cells * sizeof(int64_t)), mem_alloc(cells * sizeof(int64_t))};
     pipeline_entry *jobs = mem_alloc((size_t)s->n_stages * room * sizeof *jobs);
     size_t *n_jobs = mem_alloc((size_t)s->n_stages * sizeof *n_jobs);
     for (size_t i = 0; i < cells; i++) p.forward_end[i] = p.backward_end[i] = UNKNOWN;
     for (int i = 0; i < s->n_stages; i++) n_jobs[i] = list_jobs(s, i, jobs + (size_t)i * room);
-    play_all(&p, jobs, n_jobs, room);
+    simulate_all(&p, jobs, n_jobs, room);
 
     pipeline_entry *out = mem_alloc(3 * (room + (size_t)s->n_micros) * sizeof *out);
     *n = 0;

@@ -1,9 +1,9 @@
-/* place.c - chosen layers on chosen devices of one process.
+/* place.c - put chosen layers on chosen devices of one process.
  *
- * An op runs on the device of its layer; the embedding and the head (last norm, unembedding, loss) are places of their
- * own. A value lives where it is made; a parameter, its gradient and its states live where the parameter is first used
- * (a tied embedding: with the embedding). What the host writes (tokens, scalars) and reads (sums, clip factor) stays on
- * the first device. localize writes the copies at the borders. */
+ * An op runs on the device of its layer; the embedding and the head (last norm, unembedding, loss) have devices of their own.
+ * A value is stored where it is written; a parameter, its gradient and its states where the parameter is first used (a tied
+ * embedding: with the embedding). Values that the host writes (tokens, scalars) and reads (sums, clip factor) stay on the
+ * first device. localize writes the copies between devices. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static tier op_place(const op *o, const place_options *l) {
     return tier_of_device(is_embedding_op(o->kind) ? l->embed : l->head);
 }
 
-static void settle_values(program *p, const op *o) {
+static void place_outputs(program *p, const op *o) {
     for (int k = 0; k < op_output_count(o->kind); k++) {
         if (!o->out[k]) continue;
         value *v = &p->values[program_root(p, o->out[k], NULL)];
@@ -27,7 +27,7 @@ static void settle_values(program *p, const op *o) {
 }
 
 /* The device of each parameter: that of the first op that reads it. */
-static void settle_params(program *p, const pass_options *options, const step_interface *step) {
+static void place_params(program *p, const pass_options *options, const step_interface *step) {
     const model *m = options->model;
     bool *known = mem_alloc(p->n_values * sizeof *known);
     for (size_t i = 0; i < p->n_ops; i++)
@@ -57,19 +57,19 @@ status pass_place(program *p, const pass_options *options, step_interface *step)
                    (long long)options->model->config.n_layers, PLACE_LAYERS_MAX);
     for (size_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], l);
-    settle_params(p, options, step);
+    place_params(p, options, step);
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
         if (o->kind == OP_GRAD_SUMSQ) {
             o->at = program_tier(p, o->in[GRAD_SUMSQ_G]);
-            continue; /* the sums of all devices meet where CLIP is */
+            continue; /* the sums of all devices are added where CLIP runs */
         }
         if (o->kind == OP_ADAMW) {
             o->at = program_tier(p, o->in[ADAMW_G]);
             for (int k = ADAMW_MASTER; k < op_output_count(o->kind); k++)
                 if (o->out[k]) p->values[o->out[k]].tier = o->at;
         }
-        settle_values(p, o);
+        place_outputs(p, o);
     }
     return OK;
 }

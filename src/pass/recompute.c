@@ -1,19 +1,19 @@
 /* recompute.c - drop activations after the forward and compute them again where the backward reads them.
  *
- * In: a training section with forward, backward and fused ops. Out: the same, where every activation that the policy does
- * not keep is made a second time by copies of the ops that made it: same kinds, same shapes, same constants, so the same
- * kernels and the same bits. The readers in the backward are turned to the copy ("again.layers.3.mlp.up"), and the life
- * of the original ends with the forward.
+ * In: a training section with forward, backward and fused ops. Out: the same, where copies of the forward ops compute every
+ * activation that the policy does not keep a second time: same kinds, same shapes, same constants, so the same kernels and
+ * the same bits. The readers in the backward read the copy ("again.layers.3.mlp.up"), and the lifetime of the original ends
+ * with the forward.
  *
- * Copies are made on demand: before the backward op that reads the first of them, and only what it needs and nothing
- * has made yet. That is as late as possible, so that lives are short, and what no backward op reads (the last product and
- * sum of a layer) is not run again. Evaluation has no backward and is left alone.
+ * Copies are inserted on demand: before the backward op that reads the first of them, and only those it needs that do not
+ * exist yet. That is as late as possible, so that lifetimes are short, and values that no backward op reads (the last product
+ * and sum of a layer) are not computed again. Evaluation has no backward and is left alone.
  *
- * What tensor ranks gather before a product is dropped under every policy, none included: the shares it was made from are
- * there, and the whole on every rank is what sharing the tokens is to save.
+ * Tokens that tensor ranks gather before a product are dropped under every policy, none included: their shares are kept, and
+ * not holding the whole on every rank is the purpose of sharing the tokens.
  *
- * What is backward is read from the data flow: an op that reads something the loss has written, or that the stage with the
- * loss has sent. */
+ * The data flow shows what is backward: an op that reads a value that the loss has written, or that the stage with the loss
+ * has sent. */
 #include "pass/pass.h"
 
 #include <ctype.h>
@@ -112,7 +112,7 @@ typedef struct rewriter {
 } rewriter;
 
 static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
-/* Inputs of such an op before GAMMA belong to the sum and those from it on to the norm, outputs before Y and from it on. */
+/* In a fused add and norm, inputs before GAMMA belong to the sum and the others to the norm; outputs before Y likewise. */
 SAME_PLACE(ADD_RMSNORM_A, ADD_LAYERNORM_A);
 SAME_PLACE(ADD_RMSNORM_B, ADD_LAYERNORM_B);
 SAME_PLACE(ADD_RMSNORM_GAMMA, ADD_LAYERNORM_GAMMA);
@@ -122,8 +122,8 @@ SAME_PLACE(RMSNORM_X, LAYERNORM_X);
 SAME_PLACE(RMSNORM_GAMMA, LAYERNORM_GAMMA);
 SAME_PLACE(RMSNORM_Y, LAYERNORM_Y);
 
-/* What output `out` of a forward op is made from; returns how many. A fused add and norm is two ops in one: the sum comes
- * from a and b, the norm and its statistics come from the sum. */
+/* The inputs that output `out` of a forward op depends on; returns how many. A fused add and norm is two ops in one: the sum
+ * comes from a and b, the norm and its statistics come from the sum. */
 static int sources(const op *o, int out, value_id from[OP_MAX_IN]) {
     int n = 0, first = 0, end = op_input_count(o->kind);
     if (is_fused(o->kind) && out == ADD_RMSNORM_S) end = ADD_RMSNORM_GAMMA;
@@ -157,7 +157,7 @@ static bool can_drop(const program *p, value_id v) {
            !is_number(a);
 }
 
-/* Only ops that write nothing but such values can be run twice without being noticed. */
+/* Only ops whose outputs are all such values can be repeated without side effects. */
 static bool can_repeat(const program *p, const op *o) {
     for (int k = 0; k < op_output_count(o->kind); k++) {
         const value *a = &p->values[o->out[k]];
@@ -181,7 +181,7 @@ static void find_activations(rewriter *w) {
             if (p->values[o->in[k]].layer != o->layer) w->is_handed_over[o->in[k]] = true;
         }
     }
-    for (value_id v = 1; v < p->n_values; v++) /* whoever reads a part of a value would have to be found by its views */
+    for (value_id v = 1; v < p->n_values; v++) /* readers of a part would have to be found through views */
         if (p->values[v].view_of) w->is_activation[program_root(p, v, NULL)] = false;
 }
 
@@ -205,7 +205,7 @@ static bool is_cheap(op_kind k) {
     }
 }
 
-/* What the policy says of one layer: itself, but for those that treat layers differently. */
+/* The policy of one layer: the policy itself, or for mix and ratio the one of that layer. */
 static recompute_kind kind_in(const rewriter *w, int64_t layer) {
     const recompute_policy *r = w->policy;
     if (r->kind == RECOMPUTE_MIX) return layer < r->n_heavy ? r->heavy : r->light;
@@ -215,38 +215,38 @@ static recompute_kind kind_in(const rewriter *w, int64_t layer) {
 
 static bool is_by_cost(recompute_kind k) { return k == RECOMPUTE_NORMS || k == RECOMPUTE_SELECTIVE; }
 
-/* norms and selective: dropped is what those ops bring back from values that the backward reads anyway. What would have to
- * hold another value in its place (a rotation whose input nobody else reads) saves nothing and is kept. */
+/* norms and selective: drops the outputs of cheap ops whose inputs the backward reads anyway. Where another value would have
+ * to be kept instead (a rotation whose input has no other reader), dropping saves nothing. */
 static void keep_by_cost(rewriter *w) {
     const program *p = w->p;
     bool *is_there = mem_alloc(p->n_values * sizeof *is_there);
-    bool *is_bent = mem_alloc(p->n_values * sizeof *is_bent); /* read by an activation function */
+    bool *feeds_activation = mem_alloc(p->n_values * sizeof *feeds_activation); /* read by an activation function */
     for (value_id v = 1; v < p->n_values; v++)
         is_there[v] = p->values[v].persistent || w->is_read_back[v] || is_number(&p->values[v]);
     for (size_t i = w->first; i < w->end; i++) {
-        if (w->ops[i].kind == OP_GELU) is_bent[w->ops[i].in[GELU_X]] = true;
-        if (w->ops[i].kind == OP_SWIGLU) is_bent[w->ops[i].in[SWIGLU_GU]] = true;
+        if (w->ops[i].kind == OP_GELU) feeds_activation[w->ops[i].in[GELU_X]] = true;
+        if (w->ops[i].kind == OP_SWIGLU) feeds_activation[w->ops[i].in[SWIGLU_GU]] = true;
     }
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
         SAME_PLACE(LINEAR_Y, LINEAR8_Y);
-        bool bent = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && is_bent[o->out[LINEAR_Y]];
-        for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || bent); k++) {
+        bool before_activation = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && feeds_activation[o->out[LINEAR_Y]];
+        for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || before_activation); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
             recompute_kind here = kind_in(w, p->values[v].layer);
-            if (!is_by_cost(here) || (bent && here != RECOMPUTE_SELECTIVE)) continue;
+            if (!is_by_cost(here) || (before_activation && here != RECOMPUTE_SELECTIVE)) continue;
             bool possible = true;
             for (int n = sources(o, k, from); n-- > 0;) possible &= is_there[from[n]];
             if (possible) is_there[v] = true, w->is_kept[v] = false;
         }
     }
-    free(is_bent);
+    free(feeds_activation);
     free(is_there);
 }
 
-/* "layers.3.attn.qkv.biased" -> "attn.qkv", in its length: the fused bias is no business of the user's. */
+/* "layers.3.attn.qkv.biased" -> "attn.qkv", by its length: users do not see the fused bias. */
 static const char *local_name(const value *v, size_t *length) {
     char prefix[32];
     snprintf(prefix, sizeof prefix, "layers.%d.", v->layer);
@@ -261,7 +261,7 @@ static bool has_name(const value *v, const char *name, size_t n) {
     return length == n && memcmp(own, name, n) == 0;
 }
 
-/* The first layer that is here; -1: none, as in a last stage that has the head alone. */
+/* The first layer on this rank; -1: none, as in a last stage that has only the head. */
 static int first_layer(const rewriter *w) {
     int first = -1;
     for (value_id v = 1; v < w->p->n_values; v++) {
@@ -287,7 +287,7 @@ static status unknown_name(const rewriter *w, const char *name, size_t n) {
     return rc;
 }
 
-/* A kept result brings the row statistics of its op along (rstd, mean, lse): without them the op would run again. */
+/* A kept output keeps the row statistics of its op too (rstd, mean, lse): without them the op would run again. */
 static void keep_statistics(rewriter *w) {
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
@@ -313,7 +313,7 @@ static status keep_by_name(rewriter *w) {
     return OK;
 }
 
-/* The last layer that a run over several makes: its values are there when its backward begins. */
+/* The last layer of a group that is computed again together: its values are still there when its backward begins. */
 static bool ends_group(const rewriter *w, int64_t layer) {
     return layer == w->n_layers - 1 || (layer + 1) % w->policy->every == 0;
 }
@@ -380,33 +380,35 @@ static op wanted_part(const rewriter *w, const op *o) {
     return half;
 }
 
-/* What a reader in the backward, or a copy, reads in place of v. */
-static value_id reading(const rewriter *w, value_id v) { return v == NO_VALUE || w->is_kept[v] ? v : w->again[v]; }
+/* What the backward, or a copy, reads instead of v. */
+static value_id kept_or_again(const rewriter *w, value_id v) {
+    return v == NO_VALUE || w->is_kept[v] ? v : w->again[v];
+}
 
 static const lifetime NOTHING_WANTED = {SIZE_MAX, 0};
 
-static void want(rewriter *w, value_id v) {
+static void mark_wanted(rewriter *w, value_id v) {
     if (!v || w->is_kept[v] || w->again[v] != NO_VALUE) return;
     w->is_wanted[v] = true;
     w->wanted.first = MIN(w->wanted.first, w->makers[v].first);
     w->wanted.last = MAX(w->wanted.last, w->makers[v].last);
 }
 
-/* Makes every wanted value, and what it needs, in the order of the forward. Only the ops that can make it are looked at,
- * which are those of a layer or a few: the whole forward each time would make the pass quadratic in the layers. */
+/* Computes every wanted value, and its inputs, in the order of the forward. Only the ops between the first and last maker are
+ * visited, which are those of a layer or a few: visiting the whole forward would make the pass quadratic in the layers. */
 static void repeat_wanted(rewriter *w) {
     value_id from[OP_MAX_IN];
     size_t end = w->wanted.last + 1;
     for (size_t i = end; i-- > w->wanted.first;)
         for (int k = op_output_count(w->ops[i].kind); k-- > 0 && !w->is_backward[i];) {
             if (!w->is_wanted[w->ops[i].out[k]]) continue; /* last to first: a fused norm asks for its sum */
-            for (int n = sources(&w->ops[i], k, from); n-- > 0;) want(w, from[n]);
+            for (int n = sources(&w->ops[i], k, from); n-- > 0;) mark_wanted(w, from[n]);
         }
     for (size_t i = w->wanted.first; i < end; i++) {
         if (w->is_backward[i] || !wants_output(w, &w->ops[i], 0)) continue;
         op copy = wanted_part(w, &w->ops[i]);
         copy.again = true;
-        for (int k = 0; k < op_input_count(copy.kind); k++) copy.in[k] = reading(w, copy.in[k]);
+        for (int k = 0; k < op_input_count(copy.kind); k++) copy.in[k] = kept_or_again(w, copy.in[k]);
         for (int k = 0; k < op_output_count(copy.kind); k++) {
             if (!copy.out[k]) continue;
             bool wanted = w->is_wanted[copy.out[k]];
@@ -423,11 +425,11 @@ static void rewrite(rewriter *w, size_t n_ops) {
         op o = w->ops[i];
         bool any = false;
         for (int k = 0; k < op_input_count(o.kind) && w->is_backward[i]; k++) {
-            want(w, o.in[k]);
+            mark_wanted(w, o.in[k]);
             any |= o.in[k] && w->is_wanted[o.in[k]];
         }
         if (any) repeat_wanted(w);
-        for (int k = 0; k < op_input_count(o.kind) && w->is_backward[i]; k++) o.in[k] = reading(w, o.in[k]);
+        for (int k = 0; k < op_input_count(o.kind) && w->is_backward[i]; k++) o.in[k] = kept_or_again(w, o.in[k]);
         program_append(w->p, &o);
     }
 }
@@ -460,8 +462,9 @@ status pass_recompute(program *p, const pass_options *options, step_interface *s
     const recompute_policy *r = &options->choice.recompute;
     if (r->kind == RECOMPUTE_NONE && mesh_size(&options->mesh, AXIS_TENSOR) == 1) return OK;
     if (r->kind >= RECOMPUTE_AUTO)
-        return ERR(ERR_BUG, "recompute: policy %d is no rung; the planner has to choose one first", (int)r->kind);
-    /* What the first rewrite has made again is to the second a forward like any other. */
+        return ERR(ERR_BUG, "recompute: policy %d is not a recompute level; the plan has to choose one first",
+                   (int)r->kind);
+    /* The second rewrite treats the copies of the first one as a forward. */
     if (r->kind == RECOMPUTE_NESTED)
         TRY(recompute_once(p, options, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}));
     return recompute_once(p, options, r);

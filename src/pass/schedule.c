@@ -20,8 +20,8 @@ status pass_schedule(program *p, const pass_options *options, step_interface *st
     return OK;
 }
 
-/* What a kernel needs beside its operands depends on the machine (threads, tiles), so the target says it and the plan
- * counts it like any other value. */
+/* The scratch memory of a kernel depends on the machine (threads, tiles), so the target gives its size and the plan counts it
+ * like any other value. */
 status pass_workspace(program *p, const pass_options *options, step_interface *step) {
     const target *t = options->target;
     for (size_t i = 0; i < p->n_ops; i++) {

@@ -1,19 +1,19 @@
-/* shard.c - ZeRO: what each rank of the data axis keeps, and the messages that make up for the rest.
+/* shard.c - ZeRO: what each rank of the data axis keeps, and the collectives for the rest.
  *
- * In: the program of one rank, forward, backward and update. Out: the program of this rank among n, with the same
- * arithmetic on every element. Parameters and gradients become runs of flat buckets (buckets.h):
+ * In: the program of one rank, forward, backward and update. Out: the program of this rank among n, with the same arithmetic
+ * on every element. Parameters and gradients become ranges of flat buckets (buckets.h):
  *
  *              parameters    gradients                         states and update
  *     ZeRO 0   as they were  whole; REDUCE_SCATTER and then    whole, on every rank
  *                            ALL_GATHER, both in place
  *     ZeRO 1   whole         whole; REDUCE_SCATTER in place    own part, then ALL_GATHER of the parameters
  *     ZeRO 2   whole         own part; REDUCE_SCATTER per      own part, then ALL_GATHER of the parameters
- *                            micro-batch from a passing bucket
+ *                            micro-batch from a temporary bucket
  *     ZeRO 3   own part      as 2                              own part; ALL_GATHER before each use instead
  *
- * The norm: every rank sums the squares of its own blocks and gathers those of the others to the places that they have on
- * one rank, so that CLIP sees the same numbers in the same order. Messages run on a stream of their own. Where they stand
- * in the list says how long their bytes are taken, and with that what they can run beside (moves.h). */
+ * The norm: every rank sums the squares of its own blocks and gathers those of the others to the places that they have on one
+ * rank, so that CLIP reads the same numbers in the same order. Messages run on a stream of their own. Their place in the list
+ * decides how long their bytes are reserved, and so what they can overlap with (moves.h). */
 #include "pass/buckets.h"
 #include "pass/moves.h"
 
@@ -33,7 +33,7 @@ typedef struct sharder {
     size_t n_old;          /* values of that table */
 } sharder;
 
-/* A gathered bucket in use. A run ends where another unit's parameters are read: what comes after is gathered again. */
+/* A gathered bucket in use. It ends where parameters of another unit are read; later readers gather again. */
 typedef struct gather_run {
     size_t bucket, first_op;
     value_id value;
@@ -90,28 +90,28 @@ static value_id own_part(sharder *s, value_id whole, size_t b) {
     return add_view(s, name, whole, s->rank * per, SHAPE(per));
 }
 
-/* The value stays in the table under its name, without bytes: nothing of it is here. */
-static void vanish(value *v) {
+/* The value keeps its name in the table but has no bytes on this rank. */
+static void drop_storage(value *v) {
     v->persistent = false;
     v->role = ROLE_WORK;
     v->gradient = NO_VALUE;
 }
 
-static void become_view(sharder *s, value_id v, value_id of, int64_t first) {
+static void set_view(sharder *s, value_id v, value_id of, int64_t first) {
     value *a = &s->p->values[v];
     a->view_of = of;
     a->view_offset = (size_t)first * dtype_bytes(a->type);
 }
 
-/* From here on the value is elements [first, first + n) of its tensor, and its name says so. */
-static void become_share(sharder *s, value_id v, param_share share, int64_t per_entry) {
+/* Makes the value elements [first, first + n) of its tensor, and puts the range into its name. */
+static void set_share(sharder *s, value_id v, param_share share, int64_t per_entry) {
     value *a = &s->p->values[v];
     a->name = arena_format(&s->p->memory, "%s[%lld:%lld]", a->name, (long long)share.first,
                            (long long)(share.first + share.n));
     a->shape = SHAPE(divide_up(share.n, per_entry));
 }
 
-/* The elements of parameter i that this rank updates, in a bucket or, where only that is here, in its own part. */
+/* The elements of parameter i that this rank updates, inside a whole bucket or inside this rank's part. */
 static value_id share_in(sharder *s, size_t i, const char *kind, value_id bucket_value, bool own) {
     param_share share = s->step->updated[i];
     char name[200];
@@ -132,16 +132,16 @@ static void lay_params(sharder *s, size_t b) {
         value_id v = s->options->model->params[i].value;
         param_share share = s->step->updated[i];
         if (!cut) {
-            become_view(s, v, s->params[b], s->b.offset[i]);
+            set_view(s, v, s->params[b], s->b.offset[i]);
             continue;
         }
         s->step->held[i] = share;
         if (share.n == 0) {
-            vanish(&s->p->values[v]);
+            drop_storage(&s->p->values[v]);
             continue;
         }
-        become_view(s, v, s->params[b], s->b.offset[i] + share.first - s->rank * k->per_rank);
-        become_share(s, v, share, 1);
+        set_view(s, v, s->params[b], s->b.offset[i] + share.first - s->rank * k->per_rank);
+        set_share(s, v, share, 1);
     }
 }
 
@@ -155,11 +155,11 @@ static void lay_grads(sharder *s, size_t b) {
         size_t i = s->b.order[k->first + j];
         value_id g = s->step->grads[i];
         any |= s->step->updated[i].n > 0;
-        if (own) vanish(&s->p->values[g]); /* written into a passing bucket, added to the part */
-        else become_view(s, g, s->grads[b], s->b.offset[i]);
+        if (own) drop_storage(&s->p->values[g]); /* written into a temporary bucket, added to the part */
+        else set_view(s, g, s->grads[b], s->b.offset[i]);
     }
     s->own_grads[b] = own ? s->grads[b] : own_part(s, s->grads[b], b);
-    if (!any) s->p->values[s->grads[b]].role = ROLE_COMM; /* padding, which nobody reads */
+    if (!any) s->p->values[s->grads[b]].role = ROLE_COMM; /* only padding, which nothing reads */
 }
 
 static void cut_states(sharder *s, size_t i) {
@@ -175,9 +175,9 @@ static void cut_states(sharder *s, size_t i) {
         value_id *v = &groups[k].ids[i];
         if (*v == NO_VALUE) continue;
         if (s->step->updated[i].n) {
-            become_share(s, *v, s->step->updated[i], groups[k].per_entry);
+            set_share(s, *v, s->step->updated[i], groups[k].per_entry);
         } else {
-            vanish(&s->p->values[*v]);
+            drop_storage(&s->p->values[*v]);
             *v = NO_VALUE;
         }
     }
@@ -208,8 +208,8 @@ static op message(const sharder *s, op_kind k, section where, int layer) {
     return o;
 }
 
-/* Gradients of a micro-batch are added to what this rank has of the step, and rounded as ACCUMULATE rounds them; the sum of
- * several is a number of its own. */
+/* Adds gradients of one micro-batch to this rank's gradients of the step, rounded as ACCUMULATE rounds. The sum of several
+ * micro-batches is already complete: without scalars it is written, not added. */
 static op reduction(const sharder *s, section where, size_t b, value_id from) {
     const bucket *k = &s->b.list[b];
     op o = message(s, OP_REDUCE_SCATTER, where, layer_of(s, b));
@@ -221,7 +221,7 @@ static op reduction(const sharder *s, section where, size_t b, value_id from) {
     return o;
 }
 
-/* A bucket takes what every rank has of it. */
+/* Gathers a bucket from the parts of all ranks. */
 static op gathering(const sharder *s, section where, int layer, value_id own, value_id whole) {
     op o = message(s, OP_ALL_GATHER, where, layer);
     o.in[ALL_GATHER_X] = own;
@@ -229,16 +229,16 @@ static op gathering(const sharder *s, section where, int layer, value_id own, va
     return o;
 }
 
-/* Each micro-batch by itself, or the only one, whose gradients are the step's. */
+/* True where each micro-batch is reduced, or there is only one, whose gradients are those of the step. */
 static bool reduces_in_backward(const sharder *s) {
     return zero(s) >= 2 || (s->options->n_micros == 1 && s->options->choice.shard.overlap);
 }
 
 /* ---- forward and backward ------------------------------------------------------------------------------------------ */
 
-/* Passing buckets for the gradients of a micro-batch: the backward writes into them and not into the gradients, or what
- * was to be added to these. Returns them per bucket; the caller frees. Ops that added are gone: *n_ops is what is left. */
-static value_id *pass_gradients(sharder *s, op *ops, size_t *n_ops) {
+/* Temporary buckets for the gradients of a micro-batch: the backward writes into them instead of the gradients, and ops that
+ * accumulate are removed: *n_ops is what is left. Returns the buckets; the caller frees. */
+static value_id *redirect_gradients(sharder *s, op *ops, size_t *n_ops) {
     const model *m = s->options->model;
     size_t n_values = s->p->n_values, n = 0;
     value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
@@ -300,11 +300,10 @@ static finished *find_finished(const sharder *s, const value_id *roots, const op
     return list;
 }
 
-/* The pipeline will take a stage's micro-batch apart where messages from other stages come in: what moves along the list
- * stays between two of them. */
+/* The pipeline pass splits a micro-batch at messages from other stages: ops must not move across one. */
 static bool begins_job(const op *o) { return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE; }
 
-/* A walk along the list that asks for ops in their order, so that all questions together take one walk. */
+/* Finds jobs for ops in ascending order, with one walk over the list in all. */
 typedef struct job_walk {
     const op *ops;
     size_t n_ops, at; /* looked at so far */
@@ -325,8 +324,8 @@ static size_t job_end(job_walk *w, size_t i) {
     return w->at;
 }
 
-/* A passing bucket that leaves behind the next one's last gradient is summed while that one fills; without overlap they
- * may take the same bytes, and the next waits. */
+/* With overlap a temporary bucket is reduced while the next one fills, after that one's last gradient; without, they may
+ * share bytes and the next one waits. */
 static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     const value_id *roots = fresh ? fresh : s->grads;
     finished *list = find_finished(s, roots, m->ops, m->n_ops);
@@ -346,7 +345,7 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     free(list);
 }
 
-/* The walk over a section: which buckets are gathered, for which of their readers. */
+/* The state of gathering over a section: which buckets are gathered, and for which readers. */
 typedef struct gatherer {
     section where;
     gather_run *runs;
@@ -373,7 +372,7 @@ static void begin_run(sharder *s, gatherer *g, size_t b, size_t op_index) {
     for (size_t j = 0; j < k->n; j++) g->readable[s->b.order[k->first + j]] = NO_VALUE;
 }
 
-/* What op `op_index` reads in the place of parameter i. */
+/* What op `op_index` reads instead of parameter i. */
 static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
     size_t b = s->b.bucket[i];
     if (s->b.list[b].unit != g->unit) g->unit = s->b.list[b].unit, g->visit++;
@@ -385,7 +384,7 @@ static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
     return g->readable[i] = add_view(s, name, g->runs[g->run_of[b] - 1].value, s->b.offset[i], q->shape);
 }
 
-/* Turns every reader of a cut parameter to a gathered bucket, and writes the gathering some buckets ahead. */
+/* Lets every reader of a sharded parameter read a gathered bucket, and writes the all-gather some buckets earlier. */
 static void add_gathers(sharder *s, moves *m, section where, op *ops) {
     size_t ahead = (size_t)s->options->choice.shard.prefetch;
     gatherer g = {.where = where, .unit = -1};
@@ -414,8 +413,8 @@ static void add_gathers(sharder *s, moves *m, section where, op *ops) {
 
 static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
     bool trains = where == SECTION_MICRO;
-    value_id *fresh = trains && zero(s) >= 2 ? pass_gradients(s, ops, &n_ops) : NULL;
-    moves m; /* for its keys: nothing here counts in its blocks */
+    value_id *fresh = trains && zero(s) >= 2 ? redirect_gradients(s, ops, &n_ops) : NULL;
+    moves m; /* only for its keys, not its blocks */
     moves_open(&m, s->p, where, ops, n_ops, 0);
     if (trains && reduces_in_backward(s)) add_reductions(s, &m, fresh);
     if (zero(s) == 3) add_gathers(s, &m, where, ops);
@@ -425,9 +424,8 @@ static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
 
 /* ---- update --------------------------------------------------------------------------------------------------------- */
 
-/* Squares of this rank's blocks, to where the others can gather them. The places of the padding at the end of a bucket are
- * those of the next one's first blocks, which are gathered after it. Returns
- * the blocks as one rank has them. */
+/* Squares of this rank's blocks, gathered with those of the others. Padding at the end of a bucket overlaps the first blocks
+ * of the next one, which are gathered after it. Returns the blocks as one rank has them. */
 static value_id write_norm(sharder *s) {
     program *p = s->p;
     int64_t total = s->b.n_norm_blocks, room = total;
@@ -499,7 +497,7 @@ static void write_adamw(sharder *s, const op *const *update, size_t b) {
     program_append(s->p, &o);
 }
 
-/* What goes to another stage is gathered first where this rank has a part of it. */
+/* A table for another stage is gathered first where this rank has a part of it. */
 static void write_table(sharder *s, op o) {
     moves m;
     moves_open(&m, s->p, SECTION_UPDATE, &o, 1, 0);
@@ -509,7 +507,7 @@ static void write_table(sharder *s, op o) {
 
 static bool is_over_sequence(const op *o) { return o->kind == OP_ALL_REDUCE && o->attr.axis == AXIS_SEQUENCE; }
 
-/* Of the loss and of every gradient; where each rank keeps its part of these, of that. */
+/* Sums the loss and every gradient over sequence ranks; where a rank keeps a part of the gradients, only that. */
 static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
     const op *last = NULL;
     for (size_t i = 0; i < n_ops; i++) {
@@ -539,7 +537,7 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     }
     sum_over_sequence(s, ops, n_ops);
     value_id total = write_loss(s), blocks = zero(s) >= 1 ? write_norm(s) : s->step->norm_partials;
-    size_t end = n_ops; /* behind what is to be rewritten: a table that goes to another stage goes last */
+    size_t end = n_ops; /* after the rewritten ops: a table for another stage is sent last */
     if (end && op_is_comm(ops[end - 1].kind) && ops[end - 1].attr.tag == TAG_TABLE) end--;
     for (size_t i = 0; i < end; i++) {
         op o = ops[i];

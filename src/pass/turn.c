@@ -1,19 +1,18 @@
-/* turn.c - the update of a step and, behind it, the first micro-batch of the next: SECTION_TURN.
+/* turn.c - the update of a step followed by the first micro-batch of the next, as one section: SECTION_TURN.
  *
- * Where optimizer states live on the host AdamW runs on its cores, layer after layer from the first, and the device has
- * nothing to do. The next forward needs these layers in the same order. As one section the two overlap by themselves: waits
- * come from the bytes that ops touch, so a layer's forward waits for its own parameters and not for the last ones.
+ * With optimizer states on the host, AdamW runs on its cores, layer after layer from the first, while the device is idle. The
+ * next forward needs the layers in the same order. In one section the two overlap: waits come from the bytes that ops touch,
+ * so a layer's forward waits only for its own parameters.
  *
- * A turn repeats UPDATE, PREPARE and MICRO in that order, over their own values at their own places: what each of them left
- * behind the others find, what it no longer needs the others may take. So it comes behind all that add values, layout
- * has nothing to place for it, and the only bytes it costs are the scalars of a second step: the update is told of one, the
- * micro-batch of the next.
+ * A turn repeats UPDATE, PREPARE and MICRO in that order, over the same values at the same addresses, so they read each
+ * other's results and reuse each other's free bytes. So it comes after all passes that add values, layout places nothing for
+ * it, and it costs only the scalars of a second step: the update needs those of one step, the micro-batch those of the next.
  *
- * All but one thing: the micro-batch is a step's first, whose gradients are not added to others. Where the accumulators live on
- * the host and the gradients are copied there to be added, they are copied into the accumulators, and the host has nothing
+ * One thing differs: the micro-batch is the first of a step, so its gradients are not added. Where accumulators are on the
+ * host and gradients are copied there to be added, they are copied straight into the accumulators, and the host has nothing
  * to do.
  *
- * Not with fp16, where the update decides on the next loss scale, nor in a pipeline, whose MICRO is a whole step. */
+ * Not with fp16, where the update decides the next loss scale, nor in a pipeline, whose MICRO is a whole step. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static status check(const pass_options *options) {
     if (options->choice.precision == PRECISION_FP16)
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with precision fp16, whose loss scale for the next step is known "
-                   "only behind the update; set memory.overlap_update to auto or false, or precision to bf16");
+                   "only after the update; set memory.overlap_update to auto or false, or precision to bf16");
     if (is_pipeline(options))
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with parallel.pipeline %d, expected 1: stages run all "
@@ -39,19 +38,19 @@ static bool updates_on_host(const program *p) {
     return false;
 }
 
-/* On a CPU update and forward would share the cores. */
-static bool helps(const program *p, const pass_options *options) {
+/* On a CPU the update and the forward would share the cores, so overlap saves nothing. */
+static bool is_faster(const program *p, const pass_options *options) {
     return options->target->discrete && options->choice.precision != PRECISION_FP16 && !is_pipeline(options) &&
            updates_on_host(p);
 }
 
-static bool adds_to_the_step(const program *p, const op *o) {
+static bool is_accumulation(const program *p, const op *o) {
     return o->kind == OP_ACCUMULATE &&
            program_get(p, o->in[ACCUMULATE_X])->type == program_get(p, o->out[ACCUMULATE_ACC])->type &&
            program_get(p, program_root(p, o->out[ACCUMULATE_ACC], NULL))->persistent;
 }
 
-/* How often ops have this value as an operand, up to MANY; a part of it counts as many. */
+/* Counts the uses of a value by ops, up to MANY; a use of a part counts as MANY. */
 enum { COPIED_AND_ADDED = 2, MANY };
 static void count_uses(const program *p, value_id v, uint8_t *n_uses) {
     if (v == NO_VALUE) return;
@@ -59,7 +58,7 @@ static void count_uses(const program *p, value_id v, uint8_t *n_uses) {
     for (value_id of = program_get(p, v)->view_of; of; of = program_get(p, of)->view_of) n_uses[of] = MANY;
 }
 
-/* Of each value that MICRO copies from elsewhere only to add it to an accumulator: that accumulator. Else NO_VALUE. */
+/* For each value that MICRO copies only to add it to an accumulator: that accumulator; else NO_VALUE. */
 static value_id *find_sums(const program *p, const op *ops, size_t n_ops) {
     value_id *sum = mem_alloc(p->n_values * sizeof *sum);
     uint8_t *n_uses = mem_alloc(p->n_values);
@@ -70,7 +69,7 @@ static value_id *find_sums(const program *p, const op *ops, size_t n_ops) {
         for (int k = 0; k < op_input_count(o->kind); k++) count_uses(p, o->in[k], n_uses);
         for (int k = 0; k < op_output_count(o->kind); k++) count_uses(p, o->out[k], n_uses);
         if (o->kind == OP_COPY) copied[o->out[COPY_Y]] = true;
-        if (adds_to_the_step(p, o)) sum[o->in[ACCUMULATE_X]] = o->out[ACCUMULATE_ACC];
+        if (is_accumulation(p, o)) sum[o->in[ACCUMULATE_X]] = o->out[ACCUMULATE_ACC];
     }
     for (value_id v = 0; v < p->n_values; v++)
         if (!copied[v] || n_uses[v] != COPIED_AND_ADDED) sum[v] = NO_VALUE;
@@ -97,7 +96,7 @@ status pass_turn(program *p, const pass_options *options, step_interface *step) 
     bool trains = step->grads; /* evaluation and generation have no step */
     if (trains && options->choice.overlap_update == OVERLAP_TRUE) TRY(check(options));
     if (!trains || options->choice.overlap_update == OVERLAP_FALSE) return OK;
-    if (options->choice.overlap_update == OVERLAP_AUTO && !helps(p, options)) return OK;
+    if (options->choice.overlap_update == OVERLAP_AUTO && !is_faster(p, options)) return OK;
     value_id one = options->model->scalars;
     step->turn_scalars = program_persistent(p, "turn.scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
     p->values[step->turn_scalars].tier = p->values[one].tier;

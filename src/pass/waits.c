@@ -1,31 +1,30 @@
 /* waits.c - what every op must wait for on the other streams.
  *
- * Ops of one stream run in list order. Across streams an op waits for the last earlier op of each stream that writes
- * bytes it touches or touches bytes it writes. Bytes, not values: two values that never live at the same moment may share
- * them, and then the second must wait for the first. The list order satisfies every such pair, so no two streams can
- * wait for each other.
+ * Ops of one stream run in list order. Across streams an op waits for the last earlier op of each stream that writes bytes it
+ * touches or touches bytes it writes. Bytes, not values: two values with disjoint lifetimes may share them, and then the
+ * second must wait for the first. The list order satisfies every such pair, so no two streams can wait for each other.
  *
- * op.wait counts ops of a stream within the section: 3 means its third op must be done. What an earlier op of the same
- * stream has waited for already is not waited for again.
+ * op.wait counts ops of a stream within the section: 3 means its third op must be done. An op does not wait again for what an
+ * earlier op of its stream has waited for.
  *
- * Each stream has a tree over the bytes, cut where any value begins or ends, in which its ops leave their numbers. Numbers
- * only grow, so the last one that was left is the largest, and an op looks for none that it has waited for already. */
+ * Each stream has a tree over the bytes, cut where any value begins or ends, which records the numbers of its ops. Numbers
+ * only grow, so the last recorded one is the largest, and the search skips nodes that the op has already waited for. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
 
-/* Pieces of memory, by number. */
+/* A range of pieces of memory, by their numbers. */
 typedef struct pieces {
     size_t begin, end;
 } pieces;
 
 /* ---- a tree over the pieces ---------------------------------------------------------------------------------------------- */
 
-enum { TOUCHED, WRITTEN, DEEDS };
+enum { TOUCHED, WRITTEN, ACCESS_KINDS };
 
-/* Of the pieces below a node: the last op that has touched or written one of them, and the last of those that have all. */
+/* Of the pieces below a node: the last op that touched or wrote any of them, and the last that did so to all of them. */
 typedef struct mark {
-    uint32_t any[DEEDS], all[DEEDS];
+    uint32_t any[ACCESS_KINDS], all[ACCESS_KINDS];
 } mark;
 
 /* Ops of one stream in one section, in order. */
@@ -35,25 +34,25 @@ typedef struct lane {
     mark *marks;                   /* of the tree: the children of node i are 2 i and 2 i + 1, the root is 1 */
 } lane;
 
-static void leave_mark(lane *l, size_t n_leaves, pieces at, int deed) {
+static void mark_access(lane *l, size_t n_leaves, pieces at, int access) {
     mark *marks = l->marks;
     for (size_t i = at.begin + n_leaves, end = at.end + n_leaves; i < end; i /= 2, end /= 2) {
-        if (i % 2) marks[i].any[deed] = marks[i].all[deed] = l->n, i++;
-        if (end % 2) end--, marks[end].any[deed] = marks[end].all[deed] = l->n;
+        if (i % 2) marks[i].any[access] = marks[i].all[access] = l->n, i++;
+        if (end % 2) end--, marks[end].any[access] = marks[end].all[access] = l->n;
     }
-    for (size_t i = (at.begin + n_leaves) / 2; i; i /= 2) marks[i].any[deed] = l->n;
-    for (size_t i = (at.end - 1 + n_leaves) / 2; i; i /= 2) marks[i].any[deed] = l->n;
+    for (size_t i = (at.begin + n_leaves) / 2; i; i /= 2) marks[i].any[access] = l->n;
+    for (size_t i = (at.end - 1 + n_leaves) / 2; i; i /= 2) marks[i].any[access] = l->n;
 }
 
-/* The last op that has done so with one of these pieces, if it is behind `known`; else known. Node i stands for the pieces
- * `here`, some of which are asked for. */
-static uint32_t last_mark(const mark *marks, size_t i, pieces here, pieces at, int deed, uint32_t known) {
-    if (marks[i].any[deed] <= known) return known;
-    if (at.begin <= here.begin && here.end <= at.end) return marks[i].any[deed];
-    known = MAX(known, marks[i].all[deed]);
+/* The last op with this access to one of these pieces, if it is later than `known`; else known. Node i covers the pieces
+ * `here`. */
+static uint32_t last_access(const mark *marks, size_t i, pieces here, pieces at, int access, uint32_t known) {
+    if (marks[i].any[access] <= known) return known;
+    if (at.begin <= here.begin && here.end <= at.end) return marks[i].any[access];
+    known = MAX(known, marks[i].all[access]);
     size_t middle = here.begin + (here.end - here.begin) / 2;
-    if (at.begin < middle) known = last_mark(marks, 2 * i, (pieces){here.begin, middle}, at, deed, known);
-    if (at.end > middle) known = last_mark(marks, 2 * i + 1, (pieces){middle, here.end}, at, deed, known);
+    if (at.begin < middle) known = last_access(marks, 2 * i, (pieces){here.begin, middle}, at, access, known);
+    if (at.end > middle) known = last_access(marks, 2 * i + 1, (pieces){middle, here.end}, at, access, known);
     return known;
 }
 
@@ -62,8 +61,8 @@ static uint32_t last_mark(const mark *marks, size_t i, pieces here, pieces at, i
 typedef struct waiter {
     program *p;
     size_t first, end;        /* ops of the section */
-    size_t begin[TIER_COUNT]; /* of each tier, as if they lay one behind the other */
-    sort_row *points; /* so counted, where bytes begin or end: sorted, each once; from each to the next goes a piece */
+    size_t begin[TIER_COUNT]; /* start of each tier, as if the tiers were one address range */
+    sort_row *points; /* addresses where values begin or end, sorted and unique; a piece reaches from one to the next */
     size_t n_points, capacity;
     pieces *of_value; /* per value that the section uses */
     size_t *seen;     /* per value: the section's first op and one; smaller: not seen there */
@@ -90,8 +89,9 @@ static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
 /* A file is read and written in whole sectors. */
 static bool moves_sectors(const op *o) { return o->stream == STREAM_READ || o->stream == STREAM_WRITE; }
 
-/* Each tier begins behind all that an op may touch of the one before it: a value's last sector may reach beyond its end. */
-static void line_up_tiers(waiter *w) {
+/* Each tier begins after all bytes that an op may touch of the tier before it: the last sector of a value may reach past its
+ * end. */
+static void assign_tier_ranges(waiter *w) {
     size_t n_bytes[TIER_COUNT] = {0};
     for (value_id v = 1; v < w->p->n_values; v++) {
         const value *a = &w->p->values[v];
@@ -113,7 +113,7 @@ static bytes find_bytes(const waiter *w, value_id v, bool in_sectors) {
     return (bytes){begin, begin + (in_sectors ? sectors_up(n_bytes) : n_bytes)};
 }
 
-/* The ends of a value are remembered as 2 v and 2 v + 1; those of sectors are looked up when they are needed. */
+/* Both ends of a value are numbered 2 v and 2 v + 1; ends of sectors are looked up when needed. */
 static void add_points(waiter *w, value_id v, bool in_sectors) {
     bytes b = find_bytes(w, v, in_sectors);
     w->points = array_grow(w->points, &w->capacity, w->n_points + 2, sizeof *w->points);
@@ -144,7 +144,7 @@ static void number_points(waiter *w) {
     for (size_t i = 0; i < w->n_points; i++) {
         sort_row x = w->points[i];
         if (n == 0 || x.key != w->points[n - 1].key) w->points[n++] = x;
-        pieces *of = &w->of_value[x.item / 2]; /* of no value where it is a sector's */
+        pieces *of = &w->of_value[x.item / 2]; /* not set for the end of a sector */
         *(x.item % 2 ? &of->end : &of->begin) = n - 1;
     }
     w->n_points = n;
@@ -168,7 +168,7 @@ static pieces find_sectors(const waiter *w, value_id v) {
 
 /* ---- the waits --------------------------------------------------------------------------------------------------------- */
 
-/* Makes the trees of streams that have ops; a stream alone needs none. */
+/* Allocates the trees of streams that have ops; a single stream needs none. */
 static bool open_section(waiter *w) {
     bool used[STREAM_COUNT] = {false};
     int n_used = 0;
@@ -198,14 +198,14 @@ static void find_op_waits(waiter *w, op *o) {
         uint32_t last = mine->waited[s];
         for (int k = 0; k < n; k++)
             if (at[k].begin < at[k].end)
-                last = last_mark(w->lanes[s].marks, 1, root, at[k], list[k].written ? TOUCHED : WRITTEN, last);
+                last = last_access(w->lanes[s].marks, 1, root, at[k], list[k].written ? TOUCHED : WRITTEN, last);
         if (last > mine->waited[s]) o->wait[s] = mine->waited[s] = last;
     }
     mine->n++;
     for (int k = 0; k < n; k++) {
         if (at[k].begin == at[k].end) continue;
-        leave_mark(mine, w->n_leaves, at[k], TOUCHED);
-        if (list[k].written) leave_mark(mine, w->n_leaves, at[k], WRITTEN);
+        mark_access(mine, w->n_leaves, at[k], TOUCHED);
+        if (list[k].written) mark_access(mine, w->n_leaves, at[k], WRITTEN);
     }
 }
 
@@ -220,7 +220,7 @@ status pass_waits(program *p, const pass_options *options, step_interface *step)
     waiter w = {.p = p};
     w.of_value = mem_alloc(p->n_values * sizeof *w.of_value);
     w.seen = mem_alloc(p->n_values * sizeof *w.seen);
-    line_up_tiers(&w);
+    assign_tier_ranges(&w);
     for (w.first = 0; w.first < p->n_ops; w.first = w.end) {
         for (w.end = w.first; w.end < p->n_ops && p->ops[w.end].section == p->ops[w.first].section;) w.end++;
         find_section_waits(&w);

@@ -1,19 +1,19 @@
-/* attention.c - how ranks that share rows attend to all of them: by an exchange of heads, or by a ring of keys and values.
+/* attention.c - attention of sequence-parallel ranks: an exchange of heads (all-to-all), or a ring of keys and values.
  *
- * An exchange sends q, k, v and y once each way, forward and backward, and everything waits for it; it needs heads that the
- * ranks can share. A ring sends k and v once round forward and backward, and their gradient in fp32 as well; most of it hides
- * behind the attention to what has come before, where messages run beside kernels. It goes with any number of heads, and no
- * rank has the keys of a whole row.
+ * Heads: all-to-all of q, k, v and y, forward and backward. Compute waits for each of them, and the number of ranks must
+ * divide the heads. Ring: k and v go round once in forward and once in backward, with their gradient in fp32. Where messages
+ * overlap with kernels, most of that time hides behind the attention to the keys that already arrived. It works with any
+ * number of heads, and no rank holds the keys of a whole row.
  *
- * With few kv heads a ring sends less, with many ranks an exchange: its bytes do not grow with their number. Times here are of
- * what the two do differently, from the same numbers as the cost of a step. */
+ * A ring sends less with few kv heads, an exchange with many ranks: its bytes do not grow with their number. The times here
+ * count only what differs between the two, with the rates of the cost model. */
 #include "plan/report.h"
 
 #include <math.h>
 
 typedef struct sizes {
-    double own;        /* tokens of a row that one rank has */
-    double N, q, kv;   /* tokens of a rank; elements of q, and of k and v, of a row of them */
+    double own;        /* tokens of a row on one rank */
+    double N, q, kv;   /* tokens of a rank; elements per token of q, and of k and v together */
     double width;      /* bytes of an element */
     double step_flops; /* of the attention to one rank's keys, forward */
     int S;
@@ -38,14 +38,14 @@ static double message_seconds(const sizes *z, double n_bytes, const hardware *h,
     return cost_message_seconds(n_bytes, z->S, AXIS_SEQUENCE, true, h, z->mesh, missing);
 }
 
-/* Four exchanges, two of q, k and v and two of y; before and after each the rows are sorted, read and written. */
+/* Four all-to-alls, two of q, k, v and two of y. Rows are reordered before and after each: one read and one write. */
 static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, const char **missing) {
     double rows = 2 * (2 * z->q + z->kv) * z->N * z->width;
     return 4 * message_seconds(z, n_bytes / 4, h, missing) + 4 * rows / h->device_bandwidth + 12 * h->launch_s;
 }
 
-/* Beside kernels a step's message takes what is longer than the attention of the step. Partial results in fp32 are read and
- * written at every step: y forward, dq and dkv backward. */
+/* With overlap a step of the ring costs only the part of its message that is longer than its attention. Partial results in
+ * fp32 are read and written at every step: y in forward, dq and dkv in backward. */
 static double ring_seconds(const sizes *z, const hardware *h, dtype t, const char **missing) {
     double there = message_seconds(z, z->kv * z->N * z->width, h, missing);
     double back = message_seconds(z, z->kv * z->N * sizeof(float), h, missing);
@@ -59,7 +59,7 @@ static double ring_seconds(const sizes *z, const hardware *h, dtype t, const cha
 attention_choice plan_attention(const plan_request *r) {
     sizes z = sizes_of(r);
     double steps = z.S;
-    attention_choice a = {.way = r->attention, .why = "as set", .heads_s = NAN, .ring_s = NAN};
+    attention_choice a = {.kind = r->attention, .why = "as set", .heads_s = NAN, .ring_s = NAN};
     a.heads_bytes = 2 * (2 * z.q + z.kv) * z.N * z.width * (steps - 1) / steps;
     a.ring_bytes = (2 * (steps - 1) * z.width + steps * sizeof(float)) * z.kv * z.N;
     const char *missing = NULL;
@@ -67,13 +67,13 @@ attention_choice plan_attention(const plan_request *r) {
         a.heads_s = heads_seconds(&z, a.heads_bytes, r->hardware, &missing);
         a.ring_s = ring_seconds(&z, r->hardware, precision_compute(r->choice.precision), &missing);
     }
-    if (a.way != ATTENTION_AUTO) return a;
+    if (a.kind != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;
-    if (!r->target.has_ring) a.way = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
+    if (!r->target.has_ring) a.kind = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
     else if (!model_heads_divide(&r->model, &r->mesh))
-        a.way = ATTENTION_RING, a.why = "the ranks cannot share the heads";
-    else if (timed) a.way = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
-    else a.way = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
+        a.kind = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    else if (timed) a.kind = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
+    else a.kind = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
     return a;
 }
 
@@ -82,7 +82,7 @@ void plan_print_attention(const plan *p, FILE *out) {
     char a[32], b[32];
     fprintf(out, "rows      %d ranks share each; attention by %s, %s: per layer %s sent by heads, %s by a ring",
             mesh_size(&p->request.mesh, AXIS_SEQUENCE),
-            c->way == ATTENTION_RING ? "a ring of keys and values" : "heads", c->why,
+            c->kind == ATTENTION_RING ? "a ring of keys and values" : "heads", c->why,
             str_format_bytes(a, (uint64_t)c->heads_bytes), str_format_bytes(b, (uint64_t)c->ring_bytes));
     if (isfinite(c->heads_s) && isfinite(c->ring_s))
         fprintf(out, "; %.3g and %.3g ms", 1e3 * c->heads_s, 1e3 * c->ring_s);

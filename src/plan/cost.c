@@ -1,13 +1,13 @@
 /* cost.c - the time of a step, from shapes and the description of a machine.
  *
- * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. Rates are of three kinds: matrix
- * products (less for small ones), attention, and arithmetic on single elements; sums over rows have a time of their own
- * beside it, and so has the noise of stochastic rounding where it was measured. On the host AdamW's rate stands for
- * arithmetic. A copy between tiers takes its bytes over the slowest thing on its way; while copies run both ways, both are
- * slower, and so is a drive that reads and writes.
+ * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. There are three kinds of rate: matrix
+ * products (slower for small ones), attention, and elementwise arithmetic. Sums over rows take an extra time, and so does the
+ * noise of stochastic rounding where it was measured. On the host the rate of AdamW stands for all arithmetic. A copy between
+ * tiers takes its bytes divided by the slowest bandwidth on its path. Copies in both directions slow each other down, and so
+ * do reads and writes of a drive.
  *
  * Not modelled: caches (a small tensor may never reach memory), kernels and copies that compete for one memory, documents
- * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The walk itself is
+ * inside rows (attention is counted as if each row were one), how well a kernel's tiles fit a shape. The simulation itself is
  * exact: order inside a stream, the program's own waits between streams, overlap. */
 #include "plan/cost.h"
 
@@ -33,11 +33,11 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
     return fmax(2 * m * n * k / hardware_product_rate(h, t, m, n, k), bytes / h->device_bandwidth);
 }
 
-/* Per logit and walk over it. The first takes maximum, exp and sum; the gradient's the same exp again and the difference. */
+/* Per logit and pass over it. The first pass takes maximum, exp and sum; the gradient pass takes exp again and a difference. */
 #define SOFTMAX_FLOPS 12.0
 
-/* A chunk's walks over its logits, which are fp32: the first reads them, the gradient's reads them and writes what it makes in
- * the type of the products. Kernels of a GPU that have both keep the row between them and read it once. */
+/* Passes over the fp32 logits of a chunk: the first reads them; the gradient pass reads them and writes the gradient in the
+ * dtype of the products. A GPU kernel that does both keeps the row and reads it once. */
 static double softmax_seconds(const op *o, const hardware *h, double logits, size_t e) {
     double read = logits * sizeof(float), written = logits * (double)e, flops = SOFTMAX_FLOPS * logits;
     bool first = o->kind != OP_UNEMBED_GRAD, gradient = op_is_loss_gradient(o->kind);
@@ -46,9 +46,9 @@ static double softmax_seconds(const op *o, const hardware *h, double logits, siz
                 (passes * read + (gradient ? written : 0)) / h->device_bandwidth);
 }
 
-/* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit
- * dw that cannot hold sums is finished in a second walk over the vocabulary: logits again, dw once. Where ranks share the
- * vocabulary the first walk over the logits is STATS', and the gradient has the second alone. */
+/* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit dw
+ * cannot hold sums, so a second loop over the vocabulary finishes it: logits again, dw once. Where ranks share the
+ * vocabulary, STATS makes the first pass over the logits and the gradient only the second. */
 static double unembed_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     const value *hidden = program_get(p, o->in[LOGITS_H]), *w = program_get(p, o->in[LOGITS_W]);
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
@@ -68,7 +68,7 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     return n_chunks * (chunk + product_seconds(h, t, V, C, rows, h_bytes + logits + dw_bytes * (n_chunks > 1 ? 2 : 1)));
 }
 
-static double over(double bytes, double bandwidth, const char *key, const char **missing) {
+static double transfer_seconds(double bytes, double bandwidth, const char *key, const char **missing) {
     if (bandwidth > 0) return bytes / bandwidth;
     *missing = key;
     return INFINITY;
@@ -85,17 +85,17 @@ static double copy_seconds(const program *p, const op *o, const hardware *h, con
     if (from == to) return 2 * n / (from == TIER_HOST ? h->host_bandwidth : h->device_bandwidth);
     if (tier_is_device(from) && tier_is_device(to)) return n / device_link(h);
     double s = 0; /* pipelined: the slowest part counts */
-    if (from == TIER_NVME) s = fmax(s, over(n, h->disk_read, "disk.read_gb_per_s", missing));
-    if (to == TIER_NVME) s = fmax(s, over(n, h->disk_write, "disk.write_gb_per_s", missing));
+    if (from == TIER_NVME) s = fmax(s, transfer_seconds(n, h->disk_read, "disk.read_gb_per_s", missing));
+    if (to == TIER_NVME) s = fmax(s, transfer_seconds(n, h->disk_write, "disk.write_gb_per_s", missing));
     if (tier_is_device(to)) s = fmax(s, n / h->copy_to_device);
     if (tier_is_device(from)) s = fmax(s, n / h->copy_to_host);
     return s;
 }
 
-/* Between the ranks of a group: over the links of a node while all of them are there. A ring over several nodes enters
- * and leaves each of them once, and its parts take all ways out that its ranks there have: the network of each, up to what
- * the links inside can carry. Ranks that speak in pairs have their own way out alone. A latency is added for each
- * doubling of the group. Ranks on a CPU whose links nobody described are processes that read each other's memory. */
+/* A group inside one node uses the links of the node. A ring over several nodes enters and leaves each node once, and uses
+ * the network of all its ranks there, up to the bandwidth of the links inside. Pairwise messages use only the network of
+ * their own rank. Each doubling of the group adds a latency. On a CPU without described links, ranks are processes that read
+ * each other's memory. */
 double cost_message_seconds(double n_bytes, int group_size, axis a, bool in_pairs, const hardware *h, const mesh *m,
                             const char **missing) {
     int64_t stride = m ? mesh_stride(m, a) : 1, here = MAX(h->devices_per_node / stride, (int64_t)1);
@@ -106,11 +106,11 @@ double cost_message_seconds(double n_bytes, int group_size, axis a, bool in_pair
         bandwidth = fmin(bandwidth * (double)here, h->link_bandwidth);
     if (bandwidth <= 0 && !h->overlap) bandwidth = h->host_bandwidth / 2; /* read here, written there */
     const char *key = near ? "link.device_gb_per_s" : "link.network_gb_per_s";
-    return over(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
+    return transfer_seconds(n_bytes, bandwidth, key, missing) + latency * ceil(log2(group_size));
 }
 
-/* Parts that meet in a second step: on a GPU it takes its time even where there is little to add, and beside one the host's
- * threads have to be woken for both. */
+/* Sums of partial results in a second kernel. On a GPU that kernel costs a fixed time even for few numbers; on the host its
+ * threads must be woken for both. */
 static bool is_sum(op_kind k) {
     switch (k) {
     case OP_BIAS_GRAD:
@@ -135,7 +135,7 @@ static double element_seconds(const program *p, const op *o, const hardware *h, 
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
-/* By the host's cores: its memory, arithmetic or noise, whichever takes longest. What was not measured takes no time. */
+/* On the host's cores: memory, arithmetic or noise, whichever takes longest. A rate that was not measured counts as no time. */
 static double host_seconds(const program *p, const op *o, const hardware *h) {
     double noise = op_noise(p, o), s = op_bytes(p, o) / h->host_bandwidth;
     if (h->host_adamw > 0) s = fmax(s, (op_flops(p, o) - NOISE_FLOPS * noise) / (HARDWARE_ADAMW_FLOPS * h->host_adamw));
@@ -148,7 +148,7 @@ static double message_seconds(const program *p, const op *o, const hardware *h, 
     return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing);
 }
 
-/* A product that gives (m, n) as sums over k. */
+/* A product with result (m, n) and inner dimension k. */
 static double linear_seconds(const program *p, const op *o, const hardware *h, dtype t, int64_t m, int64_t n,
                              int64_t k) {
     double rate = hardware_product_rate(h, t, (double)m, (double)n, (double)k);
@@ -199,7 +199,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
-#define LEAST_REST 0.2 /* of a host's memory for its cores, however many bytes are copied */
+#define LEAST_REST 0.2 /* share of the host memory bandwidth that its cores always get, however many bytes are copied */
 
 typedef struct walker {
     const program *p;
@@ -236,15 +236,15 @@ static bool on_host_wire(const walker *w, const lane *l) {
 
 static bool is_disk(stream s) { return s == STREAM_READ || s == STREAM_WRITE; }
 
-/* How fast copies go that meet on the way. */
+/* The speed of copies in both directions at once. */
 static double wire_speed(const walker *w, const lane *lanes) {
     const hardware *h = w->h;
     bool meet = on_host_wire(w, &lanes[STREAM_H2D]) && on_host_wire(w, &lanes[STREAM_D2H]);
     return meet ? fmin(1, h->copy_both / (h->copy_to_device + h->copy_to_host)) : 1;
 }
 
-/* How fast the host's cores go beside copies, which are served first: with the rest of its memory's bandwidth, of which a few
- * cores do not take all themselves. An op that computes longer than it reads has some to spare. */
+/* The speed of the host's cores beside copies. Copies come first; the cores get the rest of the memory bandwidth, of which a
+ * few cores do not use all. An op that is bound by arithmetic has bandwidth to spare. */
 static double host_speed(const walker *w, const lane *lanes) {
     const hardware *h = w->h;
     double copied = 0;
@@ -258,9 +258,9 @@ static double host_speed(const walker *w, const lane *lanes) {
     return fmin(1, rest / needed);
 }
 
-/* How fast the running op of a stream goes. A drive that reads and writes at once does half of each, and needs no cores.
- * Where nothing overlaps, kernels and copies share the cores: beside each other takes as long as one after the other.
- * Elsewhere copies that meet on the way are slower, and the host beside them. */
+/* The speed of the op that runs on a stream. A drive that reads and writes at once does half of each, and needs no cores.
+ * Without overlap kernels and copies share the cores: running both takes as long as one after the other. With overlap, copies
+ * in both directions slow each other down, and slow down the host. */
 static double speed_of(const walker *w, const lane *lanes, stream s) {
     const hardware *h = w->h;
     if (is_disk(s)) return lanes[STREAM_READ].running && lanes[STREAM_WRITE].running ? 0.5 : 1;
@@ -296,7 +296,7 @@ static double run(const walker *w, double *busy_s) {
             for (stream s = 0; s < STREAM_COUNT; s++) ASSERT(lanes[s].next == w->n); /* waits only point back */
             return now;
         }
-        if (!isfinite(soonest)) return INFINITY; /* a rate that is not there */
+        if (!isfinite(soonest)) return INFINITY; /* a rate is missing */
         for (stream s = 0; s < STREAM_COUNT; s++) {
             lane *l = &lanes[s];
             if (!l->running) continue;
@@ -326,7 +326,8 @@ double cost_section(const program *p, section s, const hardware *h, const mesh *
     return seconds;
 }
 
-/* How often a section runs in a step. The last step and those before a pause do not turn; they are few. */
+/* How often a section runs in a step. The last step, and those before a pause, run UPDATE and MICRO instead of TURN; they are
+ * few. */
 static double runs_in_step(section s, bool turns, double micro_runs) {
     if (s == SECTION_MICRO) return turns ? micro_runs - 1 : micro_runs;
     if (s == SECTION_TURN) return 1;

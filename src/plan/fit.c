@@ -1,9 +1,10 @@
-/* fit.c - when it does not fit: say by how much, because of what, and which smallest change would.
+/* fit.c - the error of a plan that does not fit: how much is missing, what takes the memory, and the smallest change that
+ * fits.
  *
- * Changes are tried from the one that costs least to the one that changes most: fewer logits at once, more of the forward
- * computed again (same bits), a smaller micro-batch with more accumulation (same step, same result up to summation order),
- * then fewer bytes per parameter, then both, then a shorter sequence. Where memory.recompute is auto every try takes the
- * rung that fits by itself. Each try is a full compile, so the numbers in the message are as exact as any plan. */
+ * Changes are tried from the cheapest to the one that changes most: fewer logits at once, more recompute (same bits), a
+ * smaller micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter,
+ * then both, then a shorter sequence. Where memory.recompute is auto, every try also chooses the recompute. Each try is a
+ * full compile, so the numbers in the message are as exact as any plan. */
 #include "plan/search.h"
 
 #define NAMED 5
@@ -13,8 +14,8 @@
 bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     plan_request q = *r;
-    q.compare = false;                         /* whether it fits is the question, not which is best */
-    q.open.chunk = q.open.keep_layers = false; /* nor what the last resort would take, which is slow to find out */
+    q.compare = false;                         /* the question is whether it fits, not which candidate is best */
+    q.open.chunk = q.open.keep_layers = false; /* the candidates of tight.c take long to search */
     if (plan_choose(&p, &q) != OK) {
         error_clear();
         return false;
@@ -38,7 +39,7 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
     return false;
 }
 
-/* What a change is called on the line: by settings, or by the options of `ralo eval`. */
+/* How a change is written in the message: as settings, or as options of `ralo eval`. */
 typedef struct change_names {
     const char *precision, *seq_len, *chunk, *batch;
 } change_names;
@@ -64,20 +65,20 @@ static void describe(strbuf *b, const plan_request *from, const plan_request *to
     strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
-/* Stochastic rounding is a way to train. */
+/* Stochastic rounding only exists in training. */
 static bool allowed(const plan_request *r, precision q) {
     return q != r->choice.precision && !(r->no_training && q == PRECISION_BF16_SR);
 }
 
-/* Writes the smallest change that fits; false when none of the ladder does. `least` is the smallest plan seen. */
+/* Writes the smallest change that fits; false when none of them does. `least` is the smallest plan seen. */
 static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
     plan_request t = *r, chosen = *r;
     if (r->manual) chosen.open = r->left_open; /* memory.strategy=auto */
     if (!r->manual || r->left_open_recompute) chosen.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
-    const plan_request *bases[] = {r, &chosen}; /* as asked first: nothing is changed that need not be */
-    /* Nothing is kept for a backward where there is none. */
+    const plan_request *bases[] = {r, &chosen}; /* as asked first: change nothing that may stay */
+    /* Without a backward there is nothing to recompute. */
     bool is_chosen = !r->manual && r->choice.recompute.kind == RECOMPUTE_AUTO;
     size_t n_bases = is_chosen || r->no_training ? 1 : 2;
     t.logits_chunk_bytes = SMALL_CHUNK;
@@ -114,7 +115,7 @@ found:
     return true;
 }
 
-/* Writes how a drive helps; false: it does not. By itself it does only where the plan may choose what goes there. */
+/* Advises an nvme directory; false: a drive does not help. Alone it helps only where the plan may choose what to offload. */
 static bool advise_nvme(const plan_request *r, strbuf *b) {
     uint64_t planned;
     plan_request t = *r;
@@ -127,8 +128,8 @@ static bool advise_nvme(const plan_request *r, strbuf *b) {
     return true;
 }
 
-/* What no change on the ladder gets rid of: a parameter and its gradient in 16 bits each, and two moments as memory.states
- * has them. Says so where all memory together has no room for that, which spares compiling every change. */
+/* The bytes that no change removes: a parameter and its gradient in 16 bits each, and two moments in memory.states. Says so
+ * where device and host together are smaller, which saves compiling every change. */
 static bool has_no_room(const plan_request *r, strbuf *b) {
     static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
@@ -149,7 +150,7 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     return true;
 }
 
-/* What gives a parameter fewer bytes, from what changes least to what changes most. */
+/* Settings with fewer bytes per parameter, from the smallest change to the largest. */
 static const struct {
     const char *settings;
     bool sr, int8;
@@ -157,7 +158,7 @@ static const struct {
                    {"--set precision=bf16_sr", true, false},
                    {"--set precision=bf16_sr --set memory.states=int8", true, true}};
 
-/* The first of these that fits; NULL: none does. Advice that does not help is none. */
+/* The first of these that fits; NULL: none does, so none is advised. */
 static const char *find_fewer_bytes(const plan_request *r) {
     uint64_t planned;
     for (size_t i = 0; i < ARRAY_LENGTH(fewer_bytes); i++) {
@@ -165,14 +166,14 @@ static const char *find_fewer_bytes(const plan_request *r) {
         if (fewer_bytes[i].sr) t.choice.precision = PRECISION_BF16_SR;
         if (fewer_bytes[i].int8) t.choice.states = STATES_INT8;
         bool is_new = t.choice.precision != r->choice.precision || t.choice.states != r->choice.states;
-        bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states are not */
+        bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states cannot be cut */
         bool possible = is_new && !(fewer_bytes[i].int8 && is_cut);
         if (possible && plan_variant_fits(&t, &planned)) return fewer_bytes[i].settings;
     }
     return NULL;
 }
 
-/* The plan itself is the way that needs least of the device. */
+/* The plan itself is the candidate that needs the least device memory. */
 static uint64_t least_host(const plan *p) {
     uint64_t least = p->planned[TIER_HOST], limit = p->request.device_limit;
     for (size_t i = 0; i < p->n_candidates; i++) {
@@ -196,7 +197,7 @@ static status host_is_too_small(const plan *p, const plan_request *r) {
     return rc;
 }
 
-/* Whose number the limit is: a setting's, or what there is. */
+/* Where the limit comes from: a setting, or the memory of this machine. */
 static const char *limit_name(const plan_request *r, bool together) {
     if (together) return "which are one memory here, of";
     if (r->together_limit && (!r->device_asked || r->device_asked > r->device_limit)) return "this machine has";
@@ -204,7 +205,7 @@ static const char *limit_name(const plan_request *r, bool together) {
 }
 
 status plan_check_fit(const plan *p) {
-    const plan_request question = plan_question(p), *r = &question;
+    const plan_request reopened = plan_request_reopen(p), *r = &reopened;
     char a[32], b[32];
     if (plan_fits(p)) return OK;
     bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;

@@ -1,4 +1,4 @@
-/* fit_generation.c - when a plan of generation does not fit: the smallest change of `ralo generate` that would.
+/* fit_generation.c - the smallest change of `ralo generate` with which a plan of generation fits.
  *
  * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then both; then
  * shorter sequences. The cache shrinks with them. */
@@ -11,7 +11,7 @@ static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
     g->pages = MIN(g->pages, slots * generation_pages_per_slot(g));
 }
 
-/* The most sequences that fit, by halves. */
+/* The most sequences that fit, found by halving. */
 static bool fewer_sequences(plan_request *r, uint64_t *planned) {
     for (int64_t slots = r->generation.slots; slots >= 1; slots /= 2) {
         cut_sequences(r, slots, r->generation.context);

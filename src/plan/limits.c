@@ -1,10 +1,10 @@
-/* limits.c - how much memory a rank may plan with: of its device, of the host, and of both together.
+/* limits.c - the memory that a rank may plan with: of its device, of the host, and of both together.
  *
- * A GPU has memory of its own: its ranks share the GPU and the node's host memory, each divided by itself. On a CPU the device
- * and the host are one memory: what a limit of the device leaves is the host's, the ranks of a node divide it, and both
- * together never exceed a rank's part, whatever the settings say. A setting above it lowers nothing; plan_note says so.
+ * A GPU has its own memory: its ranks share the GPU and the node's host memory, each divided separately. On a CPU device and
+ * host are one memory: the host gets what the limit of the device leaves, the ranks of a node divide it, and both together
+ * never exceed a rank's part, whatever the settings say. A setting above that has no effect; plan_note says so.
  *
- * Settings that name both amounts for a plan that is not run here describe another machine, and are taken as they are. */
+ * Settings of both amounts for a plan that does not run here describe another machine, and are used unchanged. */
 #include "plan/plan.h"
 
 plan_limits plan_limits_find(const plan_memory *m, uint64_t device, uint64_t host) {
@@ -18,20 +18,20 @@ plan_limits plan_limits_find(const plan_memory *m, uint64_t device, uint64_t hos
     return out;
 }
 
-static uint64_t sum_together(const uint64_t planned[TIER_COUNT]) {
+static uint64_t sum_device_and_host(const uint64_t planned[TIER_COUNT]) {
     uint64_t n = planned[TIER_HOST];
     for (tier t = 0; t < TIER_COUNT; t++)
         if (tier_is_device(t)) n += planned[t];
     return n;
 }
 
-uint64_t plan_joint_bytes(const plan *p) { return sum_together(p->planned); }
+uint64_t plan_joint_bytes(const plan *p) { return sum_device_and_host(p->planned); }
 
 bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]) {
     for (tier t = 0; t < TIER_COUNT; t++)
         if (tier_is_device(t) && limits->device && planned[t] > limits->device) return false;
     if (limits->host && planned[TIER_HOST] > limits->host) return false;
-    return !limits->together || sum_together(planned) <= limits->together;
+    return !limits->together || sum_device_and_host(planned) <= limits->together;
 }
 
 plan_limits plan_limits_of(const plan_request *r) {

@@ -1,14 +1,14 @@
-/* mix.c - between two ways of which one fits with room to spare and the other does not: some layers as in the one, the others
- * as in the other.
+/* mix.c - candidates between two others, one of which fits with room to spare and one of which does not: some layers as in
+ * the first, the others as in the second.
  *
- * Two rungs of recompute, the heavier one in as many layers as it takes to fit; and states on the host or on the device, where
- * as many layers keep theirs as there is room for. Bytes and time of a mixture lie on a straight line between the two ways,
- * nearly: it says which to mix and in how many layers. What comes out of it is a guess, which strategy.c compiles and mends. */
+ * Either two rungs of recompute, the heavier one in as many layers as needed to fit; or states on host and device, with as
+ * many layers on the device as fit. Bytes and time of a mix are close to a straight line between the two candidates. The line
+ * decides which candidates to mix and in how many layers; strategy.c compiles the result and corrects it. */
 #include "plan/search.h"
 
 #include <math.h>
 
-/* The share of layers that have to be heavy for a tier to hold its limit. */
+/* The share of layers that need the heavier rung to keep a tier within its limit. */
 static double share_of(uint64_t limit, double light, double heavy) {
     if (limit == 0 || light <= (double)limit) return 0;
     return heavy < light ? (light - (double)limit) / (light - heavy) : 1;
@@ -16,7 +16,7 @@ static double share_of(uint64_t limit, double light, double heavy) {
 
 static bool is_rung(const plan_candidate *c) { return c->choice.recompute.kind <= RECOMPUTE_FULL; }
 
-/* `like` with this rung, and with copies that run as far ahead and states that stay as was asked; NULL: not on the list. */
+/* The candidate like `like` with this rung, and with prefetch and keep_states as asked; NULL: not on the list. */
 static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const step_choice *like,
                                        const step_choice *asked, recompute_kind rung) {
     step_choice wanted = *like;
@@ -29,11 +29,10 @@ static const plan_candidate *with_rung(const plan_candidate *list, size_t n, con
     return NULL;
 }
 
-/* heavy with `light` in the other layers, its time by the straight line. What copies further ahead cost, and what states that
- * stay do, was only found out for what fits: for the light rung it is taken to be the same. False: no layer could be light, or
- * all of them. */
-static bool mixture(const plan_request *r, const plan_candidate *heavy, const plan_candidate *heavy_near,
-                    const plan_candidate *light_near, plan_candidate *out) {
+/* `heavy` with `light` in the other layers, its time by interpolation. The cost of longer prefetch and of kept states is only
+ * known for candidates that fit; the light rung is assumed to have the same. False: all layers would be of one kind. */
+static bool mix_recompute(const plan_request *r, const plan_candidate *heavy, const plan_candidate *heavy_near,
+                          const plan_candidate *light_near, plan_candidate *out) {
     const tier limited[] = {TIER_DEVICE, TIER_HOST};
     const uint64_t limits[] = {r->device_limit, r->host_limit};
     double share = 0, L = (double)r->model.n_layers;
@@ -53,10 +52,10 @@ static bool mixture(const plan_request *r, const plan_candidate *heavy, const pl
     return true;
 }
 
-/* Times of ways that were not compiled themselves are this far off. */
-static const double DOUBT = 1.05;
+/* Interpolated times may be wrong by this factor. */
+static const double ESTIMATE_ERROR = 1.05;
 
-/* c takes its place among the n best; what falls off the end is forgotten. */
+/* Inserts c into the sorted n best; drops the last one when the list is full. */
 static size_t insert(plan_candidate best[PLAN_MIXES], size_t n, const plan_candidate *c) {
     size_t at = n;
     while (at > 0 && c->step_s < best[at - 1].step_s) at--;
@@ -67,7 +66,8 @@ static size_t insert(plan_candidate best[PLAN_MIXES], size_t n, const plan_candi
     return n;
 }
 
-size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
+size_t plan_mix_recompute(const plan_request *r, const plan_candidate *list, size_t n,
+                          plan_candidate best[PLAN_MIXES]) {
     size_t n_best = 0;
     for (size_t i = 0; i < n; i++) {
         const plan_candidate *heavy = &list[i];
@@ -76,7 +76,7 @@ size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, pla
         for (recompute_kind k = RECOMPUTE_NONE; k < heavy->choice.recompute.kind && heavy_near; k++) {
             const plan_candidate *light = with_rung(list, n, &heavy->choice, &r->choice, k);
             plan_candidate c;
-            if (light && mixture(r, heavy, heavy_near, light, &c) && c.step_s < DOUBT * list[0].step_s)
+            if (light && mix_recompute(r, heavy, heavy_near, light, &c) && c.step_s < ESTIMATE_ERROR * list[0].step_s)
                 n_best = insert(best, n_best, &c);
         }
     }
@@ -85,21 +85,21 @@ size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, pla
 
 /* ---- states that stay ------------------------------------------------------------------------------------------- */
 
-/* Of a list on which nothing is kept yet. */
+/* For a list on which no candidate has keep_states yet. */
 static bool same_but_prefetch(const plan_candidate *a, const plan_candidate *b) {
     return step_choice_equal(&a->choice, &b->choice, CHOICE_PREFETCH | CHOICE_KEEP_STATES);
 }
 
-/* The way with all states on the device; NULL: not on the list. */
+/* The same candidate with all states on the device; NULL: not on the list. */
 static const plan_candidate *with_states(const plan_candidate *list, size_t n, const plan_candidate *like) {
-    plan_candidate there = *like;
-    there.choice.offload.states = TIER_DEVICE;
+    plan_candidate on_device = *like;
+    on_device.choice.offload.states = TIER_DEVICE;
     for (size_t i = 0; i < n; i++)
-        if (same_but_prefetch(&list[i], &there)) return &list[i];
+        if (same_but_prefetch(&list[i], &on_device)) return &list[i];
     return NULL;
 }
 
-/* Of all parameters, and so of all states, those of one layer. */
+/* The share of one layer in all parameters, and so in all states. */
 static double layer_share(const model_config *model) {
     model_config one = *model, two = *model;
     one.n_layers = 1;
@@ -107,35 +107,37 @@ static double layer_share(const model_config *model) {
     return (double)(model_param_count(&two) - model_param_count(&one)) / (double)model_param_count(model);
 }
 
-/* `away` with the states of as many layers as there is room for on the device, its time by the straight line to `there`.
- * States lie where they lie for the whole of a step: what they add to a peak is their size. False: there is room for none, or
- * the host has none for the others. */
-static bool kept(const plan_request *r, const plan_candidate *away, const plan_candidate *there, plan_candidate *out) {
+/* `offloaded` with the states of as many layers on the device as fit there, its time interpolated towards `on_device`. States
+ * are persistent, so they add their size to any peak. False: not one layer fits, or the host cannot hold the others. */
+static bool mix_states(const plan_request *r, const plan_candidate *offloaded, const plan_candidate *on_device,
+                       plan_candidate *out) {
     double share = layer_share(&r->model);
-    double layer = share * ((double)there->by_role[ROLE_STATE] - (double)away->by_role[ROLE_STATE]);
-    double room = (double)r->device_limit - (double)away->planned[TIER_DEVICE];
+    double layer = share * ((double)on_device->by_role[ROLE_STATE] - (double)offloaded->by_role[ROLE_STATE]);
+    double room = (double)r->device_limit - (double)offloaded->planned[TIER_DEVICE];
     if (layer <= 0 || room < layer) return false;
     double n = fmin(floor(room / layer), (double)r->model.n_layers);
-    double host = (double)away->planned[TIER_HOST] - (away->choice.offload.states == TIER_HOST ? n * layer : 0);
+    double host =
+        (double)offloaded->planned[TIER_HOST] - (offloaded->choice.offload.states == TIER_HOST ? n * layer : 0);
     if (r->host_limit && host > (double)r->host_limit) return false;
-    *out = *away;
+    *out = *offloaded;
     out->choice.keep_states = (int64_t)n;
-    out->step_s -= (away->step_s - there->step_s) * share * n;
+    out->step_s -= (offloaded->step_s - on_device->step_s) * share * n;
     return true;
 }
 
-size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
+size_t plan_keep_states(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]) {
     size_t n_best = 0;
     for (size_t i = 0; i < n; i++) {
-        const plan_candidate *away = &list[i];
-        bool seen = false; /* with copies that run otherwise ahead, and faster */
-        for (size_t k = 0; k < i && !seen; k++) seen = same_but_prefetch(&list[k], away);
-        /* An update on the device would bring gradients back that live on the host. */
-        if (seen || away->choice.offload.states == TIER_DEVICE || away->choice.offload.grads != TIER_DEVICE) continue;
-        const plan_candidate *there = with_states(list, n, away);
+        const plan_candidate *offloaded = &list[i];
+        bool seen = false; /* the same with another prefetch, and faster */
+        for (size_t k = 0; k < i && !seen; k++) seen = same_but_prefetch(&list[k], offloaded);
+        /* An update on the device would have to fetch offloaded gradients. */
+        if (seen || offloaded->choice.offload.states == TIER_DEVICE || offloaded->choice.offload.grads != TIER_DEVICE)
+            continue;
+        const plan_candidate *on_device = with_states(list, n, offloaded);
         plan_candidate c;
-        if (!there || there->fits || !kept(r, away, there, &c)) continue;
-        if (!list[0].fits || c.step_s < DOUBT * list[0].step_s) n_best = insert(best, n_best, &c);
+        if (!on_device || on_device->fits || !mix_states(r, offloaded, on_device, &c)) continue;
+        if (!list[0].fits || c.step_s < ESTIMATE_ERROR * list[0].step_s) n_best = insert(best, n_best, &c);
     }
     return n_best;
 }

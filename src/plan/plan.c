@@ -1,7 +1,7 @@
 /* plan.c - compile a request and find out where its bytes are.
  *
- * The peak of a tier is exact: it is the size of the arena that layout filled. What stands at the peak is read from
- * lifetimes: the op at which the most bytes are alive, and the values alive there. */
+ * The peak of a tier is exact: it is the size of the arena that layout filled. Lifetimes show what is in use at the peak: the
+ * op at which the most bytes are alive, and the values alive there. */
 #include "plan/search.h"
 #include "plan/timeline.h"
 
@@ -60,7 +60,7 @@ static void count_work(plan *p) {
     }
 }
 
-/* Of parameters and states, as much as this rank writes to a checkpoint. */
+/* Bytes of parameters and states that this rank writes to a checkpoint. */
 static uint64_t state_bytes(const plan *p) {
     const step_interface *s = &p->step;
     const value_id *states[] = {s->masters, s->moments, s->variances, s->moment_scales, s->variance_scales};
@@ -88,9 +88,9 @@ uint64_t plan_checkpoint_bytes(const plan *p) {
     return n * per_param + 2 * scales * dtype_bytes(DTYPE_F32);
 }
 
-/* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP.
- * 384 rows keep that under an eighth of the time on the fastest CPU measured; a device names its own number. Less than
- * 4 MiB saves nothing. Never from the memory there is: the chunks are part of the order of a sum. */
+/* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP. 384
+ * rows keep that under an eighth of the time on the fastest CPU measured; a device has its own number. Chunks below 4 MiB
+ * save nothing. The size never depends on free memory: the chunks decide the order of a sum. */
 #define CHUNK_ROWS 384
 #define CHUNK_MIN (4ll << 20)
 
@@ -100,7 +100,7 @@ static int64_t logits_chunk(const plan_request *r) {
     return r->logits_chunk_bytes ? r->logits_chunk_bytes : MAX(rows * ids * (int64_t)sizeof(float), CHUNK_MIN);
 }
 
-/* Micro-batches that were not compiled have inputs all the same: they wait on the device from the start of the step. */
+/* Micro-batches that were not compiled still have inputs on the device, from the start of the step. */
 static void add_inputs_left_out(plan *p) {
     const micro_inputs *one = &p->step.inputs[0];
     const value_id inputs[] = {one->tokens, one->targets, one->doc, one->doc_all, one->weights, one->scalars};
@@ -127,7 +127,7 @@ static status build_program(plan *p) {
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
-                             .ring = p->attention.way == ATTENTION_RING,
+                             .ring = p->attention.kind == ATTENTION_RING,
                              .may_ring = r->target.has_ring,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
@@ -146,7 +146,7 @@ static status build_program(plan *p) {
 
 status plan_build(plan *p, const plan_request *asked) {
     ASSERT(!plan_is_open(asked));
-    *p = (plan){.request = plan_settled(asked), .asked = asked->choice};
+    *p = (plan){.request = plan_request_complete(asked), .asked = asked->choice};
     plan_request *r = &p->request;
     p->attention = plan_attention(r);
     r->logits_chunk_bytes = logits_chunk(r);
@@ -185,8 +185,8 @@ bool plan_fits(const plan *p) {
     return plan_limits_hold(&limits, p->planned);
 }
 
-/* Each message of a step between data ranks in elements, not bytes: gradients may be wider than parameters. Those of the norm
- * and the loss are too small to count. */
+/* Messages between data ranks in elements, not bytes: gradients may be wider than parameters. Those of the norm and the loss
+ * are too small to count. */
 double plan_volume(const plan *p) {
     const program *g = &p->program;
     double n = 0;

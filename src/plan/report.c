@@ -20,7 +20,7 @@ static void print_recompute(const plan *p, FILE *out) {
 
 #define NAMED_KINDS 5
 
-/* What takes the time: kinds of ops, longest first, as shares of what all ops take one after the other. */
+/* Kinds of ops, longest first, as shares of the sum of all ops. */
 static void print_kinds(const cost *c, FILE *out) {
     bool shown[OP_COUNT] = {false};
     double total = 0;
@@ -44,7 +44,7 @@ static void print_prediction(const plan *p, FILE *out) {
     char a[32], b[32];
     int n_streams = 0;
     if (c->missing) {
-        fprintf(out, "predicted nothing: %s does not say %s\n", h->name, c->missing);
+        fprintf(out, "predicted nothing: the description of %s has no %s\n", h->name, c->missing);
         return;
     }
     fprintf(out, "predicted %s per step, %s tokens/s on %s\n", str_format_seconds(b, c->step_s),
@@ -184,7 +184,7 @@ json_t *plan_strategy_json(const plan *p) {
     json_object_set_new(s, "seq_len", json_integer(r->seq_len));
     json_object_set_new(s, "logits_chunk", json_integer(r->logits_chunk_bytes));
     step_choice_json(&r->choice, CHOICE_RECOMPUTE | CHOICE_OFFLOAD | CHOICE_KEEP_LAYERS | CHOICE_KEEP_STATES, s);
-    step_choice_json(&r->choice, CHOICE_CHUNK_TOKENS, s); /* prefetch stands behind it here */
+    step_choice_json(&r->choice, CHOICE_CHUNK_TOKENS, s); /* prefetch comes after it here */
     step_choice_json(&r->choice, CHOICE_PREFETCH, s);
     json_object_set_new(s, "overlap_update", json_boolean(p->step.turn_scalars));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
@@ -195,7 +195,7 @@ json_t *plan_strategy_json(const plan *p) {
         step_choice_json(&r->choice, CHOICE_SEQUENCE, s);
     }
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1)
-        json_object_set_new(s, "attention", json_string(p->attention.way == ATTENTION_RING ? "ring" : "heads"));
+        json_object_set_new(s, "attention", json_string(p->attention.kind == ATTENTION_RING ? "ring" : "heads"));
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) {
         json_object_set_new(s, "stages", json_integer(mesh_size(&r->mesh, AXIS_PIPELINE)));
         json_object_set_new(s, "virtual_stages", json_integer(MAX(r->virtual_stages, 1)));

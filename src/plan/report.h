@@ -1,5 +1,5 @@
 #pragma once
-/* report.h - private to plan: parts of what a plan says that other files write. */
+/* report.h - private to plan: parts of the report that other files write. */
 #include "plan/plan.h"
 
 json_t *plan_candidates_json(const plan *p);                               /* "candidates": [...] */

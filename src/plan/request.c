@@ -1,4 +1,4 @@
-/* request.c - what a request leaves open, and a request with one of the choices that it allows. */
+/* request.c - which choices a request leaves open, and a request with one of the allowed choices. */
 #include "plan/search.h"
 
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
@@ -7,7 +7,7 @@ int plan_row_ranks(const plan_request *r) {
     return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
 }
 
-/* Which ranks there are is not open in a pipeline: each stage plans for itself, and all must mean the same mesh. */
+/* The mesh is never open in a pipeline: each stage plans on its own, and all must use the same mesh. */
 bool plan_ranks_open(const plan_request *r) {
     return (r->open.zero || r->open.sequence) && plan_row_ranks(r) > 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
@@ -18,14 +18,14 @@ bool plan_is_open(const plan_request *r) {
            o->keep_layers || o->chunk || o->precision || o->micro_batch || plan_ranks_open(r);
 }
 
-plan_request plan_settled(const plan_request *r) {
+plan_request plan_request_complete(const plan_request *r) {
     plan_request q = *r;
     int n = r->choice.sequence;
     if (n && n != mesh_size(&r->mesh, AXIS_SEQUENCE)) {
         int rank = mesh_rank(&r->mesh);
         q.mesh.size[AXIS_DATA] = plan_row_ranks(r) / n;
         q.mesh.size[AXIS_SEQUENCE] = n;
-        mesh_seat(&q.mesh, rank);
+        mesh_set_rank(&q.mesh, rank);
     }
     q.choice.sequence = mesh_size(&q.mesh, AXIS_SEQUENCE);
     if (!q.choice.bucket_bytes) q.choice.bucket_bytes = offload_bucket(model_param_count(&r->model));
@@ -36,17 +36,17 @@ plan_request plan_request_of(const plan_request *r, const step_choice *c) {
     plan_request q = *r;
     q.open = (plan_open){0};
     q.choice = *c;
-    return plan_settled(&q);
+    return plan_request_complete(&q);
 }
 
-plan_request plan_question(const plan *p) {
+plan_request plan_request_reopen(const plan *p) {
     plan_request q = p->request;
     step_choice_copy_memory(&q.choice, &p->asked);
     return q;
 }
 
-offload_homes plan_homes(const plan_request *r, const offload_homes *wanted) {
-    offload_homes o = r->choice.offload;
+offload_tiers plan_offload_tiers(const plan_request *r, const offload_tiers *wanted) {
+    offload_tiers o = r->choice.offload;
     if (r->open.params) o.params = wanted->params;
     if (r->open.grads) o.grads = wanted->grads;
     if (r->open.states) o.states = wanted->states;

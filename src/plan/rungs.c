@@ -1,4 +1,4 @@
-/* rungs.c - what each step of recompute would save and cost, with everything else as it is. */
+/* rungs.c - what each level of recompute would save and cost, with everything else unchanged. */
 #include "plan/report.h"
 #include "plan/search.h"
 
@@ -22,13 +22,13 @@ status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
         plan_candidate c;
         r.open = (plan_open){0};
         r.choice.recompute = (recompute_policy){.kind = rungs[i]};
-        TRY(plan_weigh(&r, &c));
+        TRY(plan_evaluate(&r, &c));
         out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};
     }
     return OK;
 }
 
-/* The rungs, and behind them the plan itself where it is none of them. */
+/* The rungs, followed by the plan itself where it is none of them. */
 static size_t rows_of(const plan *p, const plan_rung list[PLAN_RUNGS], plan_rung out[PLAN_RUNGS + 1]) {
     memcpy(out, list, PLAN_RUNGS * sizeof *list);
     out[PLAN_RUNGS] = rung_of(p);
@@ -37,7 +37,7 @@ static size_t rows_of(const plan *p, const plan_rung list[PLAN_RUNGS], plan_rung
     return PLAN_RUNGS + 1;
 }
 
-/* As it is set: with its argument, where this is the plan's own. */
+/* As the setting is written: with its argument, for the plan's own. */
 static const char *rung_name(const plan *p, const plan_rung *row, strbuf *memory) {
     memory->length = 0;
     if (row->kind == p->request.choice.recompute.kind) recompute_write(&p->request.choice.recompute, memory);

@@ -1,51 +1,50 @@
 #pragma once
-/* search.h - private to plan: the ways to run a step that are tried, and what each of them needs. */
+/* search.h - private to plan: the search over candidates, and the numbers of each. */
 #include "plan/plan.h"
 
 /* ---- request.c ---------------------------------------------------------------------------------------------------- */
 
-/* That have rows of their own, or share them: what one axis gives up the other has. */
+/* Data ranks times sequence ranks: a larger sequence axis makes the data axis smaller. */
 int plan_row_ranks(const plan_request *r);
-bool plan_ranks_open(const plan_request *r); /* what these ranks keep a part of, or how many share a row */
-/* With what follows from the rest filled in: slices by the size of the whole model, so that a part of it is cut as the whole
- * is; and as many ranks that share a row as the choice says, or the choice as the mesh has them. */
-plan_request plan_settled(const plan_request *r);
-/* Where things live as asked, but for those that are open: these go where `wanted` has them. */
-offload_homes plan_homes(const plan_request *r, const offload_homes *wanted);
+bool plan_ranks_open(const plan_request *r); /* may the ZeRO stage or the sequence axis be chosen? */
+/* Fills in derived fields: bucket sizes from the size of the whole model, so that a part of it is sliced in the same way; the
+ * mesh from choice.sequence, or choice.sequence from the mesh. */
+plan_request plan_request_complete(const plan_request *r);
+/* The offload targets as asked, with those of `wanted` where they are open. */
+offload_tiers plan_offload_tiers(const plan_request *r, const offload_tiers *wanted);
 
 /* ---- strategy.c ------------------------------------------------------------------------------------------------- */
 
-plan_candidate plan_as_asked(const plan_request *r); /* the one way that a request names, without numbers */
-/* A candidate compiled, and its numbers. */
-status plan_measure(const plan_request *r, plan_candidate *c, plan *out);
-/* Of the candidates that were compiled as they would run the best so far, known by its order: it need not be compiled again
- * when it is taken. */
-typedef struct plan_kept {
+plan_candidate plan_as_asked(const plan_request *r); /* the one candidate that a request names, without numbers */
+/* Compiles a candidate and fills in its numbers. */
+status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out);
+/* The best candidate so far that was compiled as it would run, so that it need not be compiled again. */
+typedef struct plan_best {
     bool any;
-    plan_candidate way;
+    plan_candidate candidate;
     plan plan;
-} plan_kept;
-void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p); /* p holds nothing then */
-/* The numbers of one way with nothing open: compiled, or where the model is deep estimated from a few of its layers. */
-void plan_numbers(plan_candidate *c, const plan *p); /* those of a plan that was compiled for c */
-status plan_weigh(const plan_request *r, plan_candidate *out);
-void plan_move(plan *to, plan *from); /* plan.c; from holds nothing then */
+} plan_best;
+void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p); /* takes over p */
+/* The numbers of one candidate with nothing open: compiled, or for a deep model estimated from a few of its layers. */
+void plan_candidate_set_numbers(plan_candidate *c, const plan *p); /* from a plan that was compiled for c */
+status plan_evaluate(const plan_request *r, plan_candidate *out);
+void plan_move(plan *to, plan *from); /* plan.c; from is empty afterwards */
 
-/* ---- mix.c: some layers as in one way, the others as in another ---------------------------------------------------- */
+/* ---- mix.c: some layers as in one candidate, the others as in another -------------------------------------------- */
 
 enum { PLAN_MIXES = 4 };
-/* Of the weighed ways on the list, the fastest first: at most PLAN_MIXES more, each with one rung in some layers and a lighter
- * one in the others, the fastest first. How many there are; that they fit, and their time, is by a straight line only. */
-size_t plan_mix(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
-/* Likewise, each with the states of some layers on the device and those of the others where the way has them. */
-size_t plan_keep(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
+/* From evaluated candidates, the fastest first: at most PLAN_MIXES new ones, each with one rung in some layers and a lighter
+ * one in the others, the fastest first. Returns how many. Their bytes and times are interpolated. */
+size_t plan_mix_recompute(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
+/* The same with the states of some layers on the device, and those of the others on their offload target. */
+size_t plan_keep_states(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
 
-/* ---- tight.c: where nothing of the ladder fits ------------------------------------------------------------------- */
+/* ---- tight.c: candidates with the least memory ------------------------------------------------------------------ */
 
-/* Ways that need less memory than any of the ladder, like `like` in all that is no matter of memory, in the order in which
- * they were tried, which *n_tried goes on counting; the caller frees. The last of them fit where any does. */
-status plan_tighten(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_kept *kept,
-                    plan_candidate **list, size_t *n);
+/* Candidates that need less memory than those of strategy.c, with the precision, batch and ranks of `like`, in the order in
+ * which they were tried; continues to count *n_tried. The caller frees. The last ones fit if any does. */
+status plan_list_smaller(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_best *best,
+                         plan_candidate **list, size_t *n);
 
 /* ---- fit_generation.c ------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* stages.c - a pipeline in a plan: what every stage has, holds and does, and how long it waits. */
+/* stages.c - the pipeline part of a plan: layers, memory and arithmetic of every stage, and the bubble. */
 #include "plan/report.h"
 #include "plan/search.h"
 
@@ -25,7 +25,7 @@ double plan_waiting(const plan_request *r) {
     return slowest / (1 - plan_bubble(r)) - 1;
 }
 
-/* As many as are in flight at the first stage, and one; with several chunks a multiple of the stages. */
+/* As many as are in flight at the first stage, plus one; with several chunks a multiple of the stages. */
 int64_t plan_built_micros(const plan_request *r) {
     int S = n_stages(r);
     if (S == 1 || !r->shorten) return r->choice.accumulation;
@@ -47,22 +47,22 @@ static void write_layers(const plan_request *r, int stage, strbuf *out) {
     free(first);
 }
 
-/* Each stage chooses for itself when it is planned: what it takes where the choices of another do not fit. */
+/* Each stage may choose for itself: used where the choices of the plan do not fit this stage. */
 static status choose_for_stage(const plan *of, int stage, plan_stage *s) {
     plan p;
-    plan_request r = plan_question(of);
+    plan_request r = plan_request_reopen(of);
     r.mesh.index[AXIS_PIPELINE] = stage;
     r.compare = false;
     TRY(plan_choose(&p, &r));
     s->numbers = plan_chosen(&p);
-    plan_numbers(&s->numbers, &p);
+    plan_candidate_set_numbers(&s->numbers, &p);
     s->by_itself = true;
     plan_close(&p);
     return OK;
 }
 
 status plan_stages(const plan *of, plan_stage **out) {
-    const plan_request question = plan_question(of);
+    const plan_request reopened = plan_request_reopen(of);
     plan_request r = of->request;
     int n = n_stages(&r);
     r.open = (plan_open){0}; /* as this stage was planned */
@@ -72,8 +72,8 @@ status plan_stages(const plan *of, plan_stage **out) {
         plan_stage *s = &(*out)[i];
         r.mesh.index[AXIS_PIPELINE] = i;
         s->load = 1 / model_stages_slowest(&r.model, r.seq_len, n, n_chunks_of(&r), i);
-        rc = plan_weigh(&r, &s->numbers);
-        if (rc == OK && !s->numbers.fits && plan_is_open(&question)) rc = choose_for_stage(of, i, s);
+        rc = plan_evaluate(&r, &s->numbers);
+        if (rc == OK && !s->numbers.fits && plan_is_open(&reopened)) rc = choose_for_stage(of, i, s);
     }
     if (rc == OK) return OK;
     free(*out);

@@ -1,21 +1,20 @@
-/* strategy.c - of all ways to run a step that keep what was asked, the fastest that fits.
+/* strategy.c - search the open choices of a request for the fastest candidate that fits.
  *
- * Candidates are the products of what is open: precision, micro-batch against accumulation, what data ranks keep a part of
- * (ZeRO) and how many of them share a row, the rungs of recompute, and a ladder of things that move to host or nvme. Every
- * one that is a matter of memory alone keeps every bit of the result; ranks that share rows add in another order, and so do
- * stages 2 and 3 beside 0 and 1 where a rank has several micro-batches.
- * Time comes from the cost model; without a machine to cost on, the order of the ladder stands for it.
+ * Candidates are combinations of the open choices: precision, micro-batch against accumulation, ZeRO stage, how many data
+ * ranks share a row, the rungs of recompute, and a list of offload targets. Choices of memory alone change no bit of the
+ * result; ranks that share rows sum in another order, and so do ZeRO 2 and 3 against 0 and 1 where a rank has several
+ * micro-batches. Time comes from the cost model; without a description of a machine, the order of the list decides.
  *
- * A deep model is one block many times over. Its candidates are compiled with a few layers, twice, and continued as
- * straight lines, which is quick; the winner is then compiled for real, so that what is chosen fits to the byte.
+ * A deep model repeats one block. Its candidates are compiled twice with a few layers and extrapolated, which is quick; the
+ * winner is then compiled with all layers, so that its bytes are exact.
  *
- * The search goes from what costs least: first nothing is moved or computed again, in every stage of ZeRO, because a cut
- * update may be faster than a whole one. Where the fastest of these fits and nothing but memory is open that is all: every
- * other technique costs time. Else things move. Rows are shared by no more ranks than it takes to move nothing, since more of
- * them only say more. A stage that is slower and larger than another with nothing moved is not tried any further. Where the
- * host alone has too little room every mixture of homes is tried, which are more than the ladder has. At the end the best few
- * are tried with copies that run further ahead, with states that stay in some layers, and with a lighter rung of recompute in
- * some (mix.c). */
+ * The search begins with what costs least time: nothing offloaded or recomputed, in every ZeRO stage, because a sharded
+ * update may be faster. If the fastest of these fits and only memory is open, the search ends: all other techniques cost
+ * time. Otherwise it adds offload and recompute. It uses the smallest number of ranks per row with which nothing must be
+ * moved, since more ranks only send more. It drops a ZeRO stage that is slower and larger than another one with nothing
+ * moved. If only the host is too small, it tries all combinations of offload targets, not only the list. At the end it tries
+ * the best few with a longer prefetch, with the states of some layers on the device, and with a lighter rung of recompute in
+ * some layers (mix.c). */
 #include "plan/search.h"
 
 #include <math.h>
@@ -29,8 +28,8 @@ enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX 
 #define HOST TIER_HOST
 #define NVME TIER_NVME
 
-/* From what costs little to what costs much, on most machines. */
-static const offload_homes ladder[] = {
+/* From little to much cost in time, on most machines. */
+static const offload_tiers offload_order[] = {
     {DEV, DEV, DEV, DEV},     {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},  {HOST, DEV, HOST, DEV},
     {HOST, HOST, HOST, DEV},  {DEV, DEV, DEV, HOST},    {DEV, DEV, HOST, HOST},  {DEV, HOST, HOST, HOST},
     {HOST, DEV, HOST, HOST},  {HOST, HOST, HOST, HOST}, {DEV, DEV, NVME, DEV},   {DEV, HOST, NVME, DEV},
@@ -48,8 +47,8 @@ typedef struct search {
     const plan_request *r;
     plan_candidate *list;
     size_t n, capacity;
-    size_t n_tried; /* with those that turned out to be no ways */
-    plan_kept kept;
+    size_t n_tried; /* including those that turned out to be impossible */
+    plan_best best;
 } search;
 
 static void append(search *s, const plan_candidate *c) {
@@ -65,10 +64,10 @@ static void add_candidate(search *s, plan_candidate c) {
     append(s, &c);
 }
 
-/* c with these homes and the first n rungs of recompute, as far as they are open. */
-static void add_rungs(search *s, plan_candidate c, const offload_homes *h, size_t n_rungs) {
+/* c with these offload targets and the first n rungs of recompute, where they are open. */
+static void add_rungs(search *s, plan_candidate c, const offload_tiers *h, size_t n_rungs) {
     const plan_request *r = s->r;
-    c.choice.offload = plan_homes(r, h);
+    c.choice.offload = plan_offload_tiers(r, h);
     if (offload_on_nvme(&c.choice.offload) && !offload_on_nvme(&r->choice.offload) && !r->may_nvme) return;
     bool recompute = r->choice.recompute.kind == RECOMPUTE_AUTO;
     for (size_t k = 0; k < (recompute ? n_rungs : 1); k++) {
@@ -77,33 +76,33 @@ static void add_rungs(search *s, plan_candidate c, const offload_homes *h, size_
     }
 }
 
-/* ... with the first n rows of the ladder. */
-static void add_homes(search *s, plan_candidate c, size_t n_homes, size_t n_rungs) {
-    for (size_t i = 0; i < n_homes; i++) add_rungs(s, c, &ladder[i], n_rungs);
+/* ... with the first n rows of offload_order. */
+static void add_offloads(search *s, plan_candidate c, size_t n_offloads, size_t n_rungs) {
+    for (size_t i = 0; i < n_offloads; i++) add_rungs(s, c, &offload_order[i], n_rungs);
 }
 
-/* ... with every row that there could be. */
-static void add_all_homes(search *s, plan_candidate c) {
+/* ... with every combination of offload targets. */
+static void add_all_offloads(search *s, plan_candidate c) {
     static const tier all[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
     enum { N = ARRAY_LENGTH(all) };
     for (size_t i = 0; i < N * N * N * N; i++) {
-        offload_homes h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
+        offload_tiers h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
         add_rungs(s, c, &h, ARRAY_LENGTH(rungs));
     }
 }
 
-/* Nothing moved and nothing computed again, beyond what was asked for. */
+/* Nothing offloaded or recomputed beyond what was asked for. */
 static void add_plain(search *s, plan_candidate c) {
     bool open = s->r->open.zero && plan_ranks_open(s->r) && plan_row_ranks(s->r) > c.choice.sequence;
     for (int zero = 0; zero < (open ? ZERO_STAGES : 1); zero++) {
-        /* One data rank has nobody to share with: any stage is the same. */
+        /* One data rank has nothing to shard: all stages are the same. */
         c.choice.shard.zero = open ? zero : s->r->choice.shard.zero;
-        add_homes(s, c, 1, 1);
+        add_offloads(s, c, 1, 1);
     }
 }
 
-/* The largest micro-batch first: fewer, larger products. Neither factor goes beyond what its setting may say; where that
- * leaves no way to cut the rows, they are tried as they are. */
+/* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting; where no split is
+ * in range, the rows are tried as they are. */
 static void add_batches(search *s, plan_candidate c) {
     int64_t rows = c.choice.micro_batch * c.choice.accumulation;
     int n = 0;
@@ -117,7 +116,7 @@ static void add_batches(search *s, plan_candidate c) {
     if (n == 0) add_plain(s, c);
 }
 
-/* All plain ways in which `sequence` ranks share a row. */
+/* All candidates with nothing moved in which `sequence` ranks share a row. */
 static void list_plain(search *s, int sequence) {
     const plan_request *r = s->r;
     int64_t micros = r->choice.accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
@@ -132,13 +131,15 @@ static void list_plain(search *s, int sequence) {
     }
 }
 
-/* ---- what each needs -------------------------------------------------------------------------------------------- */
+/* ---- numbers of a candidate ------------------------------------------------------------------------------------------ */
 
-plan_candidate plan_as_asked(const plan_request *r) { return (plan_candidate){.choice = plan_settled(r).choice}; }
+plan_candidate plan_as_asked(const plan_request *r) {
+    return (plan_candidate){.choice = plan_request_complete(r).choice};
+}
 
 plan_candidate plan_chosen(const plan *p) { return (plan_candidate){.choice = p->request.choice}; }
 
-void plan_numbers(plan_candidate *c, const plan *p) {
+void plan_candidate_set_numbers(plan_candidate *c, const plan *p) {
     memcpy(c->planned, p->planned, sizeof c->planned);
     memcpy(c->by_role, p->by_role, sizeof c->by_role);
     c->step_s = p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN;
@@ -182,10 +183,10 @@ static status estimate(const plan_request *r, plan_candidate *c) {
     return rc;
 }
 
-status plan_measure(const plan_request *r, plan_candidate *c, plan *out) {
+status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out) {
     plan_request q = plan_request_of(r, &c->choice);
     TRY(plan_build(out, &q));
-    plan_numbers(c, out);
+    plan_candidate_set_numbers(c, out);
     return OK;
 }
 
@@ -193,69 +194,70 @@ static bool is_one_device(const plan_request *r) {
     return r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
-/* A stage of a pipeline is not a straight line in the layers of the model. */
+/* The layers of a pipeline stage do not grow linearly with those of the model. */
 static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
 
-/* ... nor are layers of which only the last or the first n keep something, or every n-th. */
-static bool is_line(const plan_candidate *c) {
+/* ... and neither do choices for only the last, the first, or every n-th layer. */
+static bool is_linear_in_layers(const plan_candidate *c) {
     const step_choice *s = &c->choice;
     bool all_alike = s->keep_layers == 0 && (s->keep_states == 0 || s->offload.states == TIER_DEVICE);
     return all_alike && s->recompute.kind != RECOMPUTE_NESTED && s->recompute.kind != RECOMPUTE_MIX;
 }
 
-static bool is_long(const plan_request *r) {
+static bool is_long_pipeline(const plan_request *r) {
     plan_request q = *r;
     q.shorten = true;
     return plan_built_micros(&q) < r->choice.accumulation;
 }
 
-/* The numbers of a candidate, as soon as they can be had. *whole: it was compiled as it would be taken, and *out is that plan;
- * else *out holds nothing. */
-static status weigh(const plan_request *r, plan_candidate *c, plan *out, bool *whole) {
+/* The numbers of a candidate, by the quickest method. *whole: it was compiled as it would run, and *out is that plan; else
+ * *out holds nothing. */
+static status evaluate(const plan_request *r, plan_candidate *c, plan *out, bool *whole) {
     *whole = false;
-    if (is_deep(r) && is_line(c)) return estimate(r, c);
+    if (is_deep(r) && is_linear_in_layers(c)) return estimate(r, c);
     plan_request q = *r;
-    bool shortened = is_long(r); /* exact but for how it is packed, and sooner */
+    bool shortened = is_long_pipeline(r); /* faster, and exact except for the gaps of the layout */
     q.shorten |= shortened;
-    TRY(plan_measure(&q, c, out));
+    TRY(plan_build_candidate(&q, c, out));
     c->estimated = shortened;
     *whole = q.shorten == r->shorten;
     if (!*whole) plan_close(out);
     return OK;
 }
 
-status plan_weigh(const plan_request *r, plan_candidate *out) {
+status plan_evaluate(const plan_request *r, plan_candidate *out) {
     plan p;
     bool whole;
     *out = plan_as_asked(r);
-    TRY(weigh(r, out, &p, &whole));
+    TRY(evaluate(r, out, &p, &whole));
     if (whole) plan_close(&p);
     return OK;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
-/* What moves and what is computed again, as one number: of two ways that take the same time the simpler one is taken. */
-static int machinery(const plan_candidate *c) {
+/* Offload, recompute and prefetch as one number: of two candidates with the same time the simpler one wins. */
+static int candidate_complexity(const plan_candidate *c) {
     enum { PREFETCH_END = 64 }; /* beyond what memory.prefetch takes */
-    const offload_homes *o = &c->choice.offload;
+    const offload_tiers *o = &c->choice.offload;
     int moved = (int)o->params + (int)o->grads + (int)o->states + (int)o->activations;
     return (moved * RECOMPUTE_COUNT + (int)c->choice.recompute.kind) * PREFETCH_END + c->choice.prefetch;
 }
 
-/* An update on the host may hide behind the next forward, and where a device has next to nothing to do that looks faster
- * than its own. It is not to be relied on: what meets the host is fed op by op and not started as a recording, which is no
- * part of the prediction. So what moves without need counts as no faster than what stays. */
-static double counted_s(const plan_candidate *c) { return c->step_s < c->plain_s ? c->plain_s : c->step_s; }
+/* An update on the host may overlap with the next forward, and looks faster than the device's own where the device has little
+ * to do. Do not rely on that: ops that wait for the host are launched one by one and not as a recorded graph, which the
+ * prediction leaves out. So an offload that is not needed never counts as faster than none. */
+static double compared_s(const plan_candidate *c) { return c->step_s < c->plain_s ? c->plain_s : c->step_s; }
 
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->fits != y->fits) return x->fits;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
-    /* Sums of the same times differ in the last bits of a double. */
-    float s = (float)counted_s(x), t = (float)counted_s(y);
+    /* Equal times may differ in the last bits of a double, by the order of the sum. */
+    float s = (float)compared_s(x), t = (float)compared_s(y);
     if (s < t || s > t) return s < t;
-    if (s == t && machinery(x) != machinery(y)) return machinery(x) < machinery(y);
+    if (s == t && candidate_complexity(x) != candidate_complexity(y))
+        return candidate_complexity(x) < candidate_complexity(y);
     if (s == t && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
     return x->order < y->order; /* also where there is no prediction */
@@ -269,54 +271,54 @@ void plan_remember(plan *p, const plan_request *asked) {
     p->asked = asked->choice;
 }
 
-static void kept_close(plan_kept *k) {
+static void best_close(plan_best *k) {
     if (k->any) plan_close(&k->plan);
     k->any = false;
 }
 
-void plan_kept_offer(plan_kept *k, const plan_candidate *c, plan *p) {
-    if (k->any && !is_better(c, &k->way)) {
+void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p) {
+    if (k->any && !is_better(c, &k->candidate)) {
         plan_close(p);
         return;
     }
-    kept_close(k);
+    best_close(k);
     plan_move(&k->plan, p);
-    k->way = *c;
+    k->candidate = *c;
     k->any = true;
 }
 
-/* Weighs c; what was compiled for that is not thrown away where it may be what is taken. */
-static status weigh_and_keep(search *s, plan_candidate *c) {
+/* Evaluates c, and keeps the compiled plan if it is the best so far. */
+static status evaluate_and_keep(search *s, plan_candidate *c) {
     plan p;
     bool whole;
-    TRY(weigh(s->r, c, &p, &whole));
-    if (whole) plan_kept_offer(&s->kept, c, &p);
+    TRY(evaluate(s->r, c, &p, &whole));
+    if (whole) plan_best_offer(&s->best, c, &p);
     return OK;
 }
 
-/* A candidate with the numbers of a step that runs, and the plan of that. */
+/* Compiles a candidate with all layers, or takes the plan that was kept. */
 static status compile_candidate(search *s, plan_candidate *c, plan *out) {
-    if (!s->kept.any || s->kept.way.order != c->order) return plan_measure(s->r, c, out);
-    plan_move(out, &s->kept.plan);
-    s->kept.any = false;
-    plan_numbers(c, out);
+    if (!s->best.any || s->best.candidate.order != c->order) return plan_build_candidate(s->r, c, out);
+    plan_move(out, &s->best.plan);
+    s->best.any = false;
+    plan_candidate_set_numbers(c, out);
     return OK;
 }
 
-/* Nothing on the list fits: what tight.c has beside it. */
-static status add_tighter(search *s) {
+/* Nothing on the list fits: adds the candidates of tight.c. */
+static status add_smaller(search *s) {
     plan_candidate *more;
     size_t n;
-    if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* the last resort was not asked for */
-    if (!is_one_device(s->r)) return OK;                         /* not searched so deep */
-    TRY(plan_tighten(s->r, &s->list[0], &s->n_tried, &s->kept, &more, &n));
+    if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* neither of its techniques may be used */
+    if (!is_one_device(s->r)) return OK;                         /* tight.c is for one device */
+    TRY(plan_list_smaller(s->r, &s->list[0], &s->n_tried, &s->best, &more, &n));
     for (size_t i = 0; i < n; i++) append(s, &more[i]);
     free(more);
     sort_candidates(s->list, s->n);
     return OK;
 }
 
-/* Compiles the best; where the real numbers make another one the best, that one, and so on. */
+/* Compiles the best candidate; if its exact numbers make another one the best, compiles that one, and so on. */
 static status take_best(search *s, plan *out) {
     bool is_widened = false;
     for (;;) {
@@ -325,7 +327,7 @@ static status take_best(search *s, plan *out) {
         sort_candidates(s->list, s->n);
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
-            status rc = add_tighter(s);
+            status rc = add_smaller(s);
             if (rc != OK) {
                 plan_close(out);
                 return rc;
@@ -340,9 +342,8 @@ static status take_best(search *s, plan *out) {
     return OK;
 }
 
-/* Copies that run further ahead take memory, and time only where they run beside kernels: worth a try for the few that are
- * best without it. */
-static status look_further_ahead(search *s) {
+/* A longer prefetch takes memory, and saves time only where copies overlap with kernels: tried for the best few. */
+static status try_longer_prefetch(search *s) {
     enum { TRIED = 3, FURTHEST = 3 };
     const plan_request *r = s->r;
     if (!r->open.prefetch || !r->hardware || !r->hardware->overlap) return OK;
@@ -352,7 +353,7 @@ static status look_further_ahead(search *s) {
         while (c.choice.prefetch < FURTHEST) {
             c.choice.prefetch++;
             c.order = s->n_tried++;
-            TRY(weigh_and_keep(s, &c));
+            TRY(evaluate_and_keep(s, &c));
             append(s, &c);
         }
     }
@@ -360,10 +361,10 @@ static status look_further_ahead(search *s) {
     return OK;
 }
 
-/* Compiles mixtures. In how many layers they are the one or the other is a guess: give_way changes one layer, for less
- * memory, until they fit or it says that no layer is left. */
+/* Compiles mixtures. Their number of layers is a guess: use_less_memory changes one layer at a time until the candidate fits,
+ * and returns false when no layer is left. */
 static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
-                           bool (*give_way)(plan_candidate *c, int64_t n_layers)) {
+                           bool (*use_less_memory)(plan_candidate *c, int64_t n_layers)) {
     enum { TRIES = 6 };
     for (size_t i = 0; i < n; i++) {
         plan_candidate c = mixtures[i];
@@ -371,8 +372,8 @@ static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
         c.order = s->n_tried++;
         c.fits = false;
         for (int k = 0; k < TRIES && !c.fits && left; k++) {
-            TRY(weigh_and_keep(s, &c));
-            if (!c.fits) left = give_way(&c, s->r->model.n_layers);
+            TRY(evaluate_and_keep(s, &c));
+            if (!c.fits) left = use_less_memory(&c, s->r->model.n_layers);
         }
         if (c.fits) append(s, &c);
     }
@@ -380,30 +381,32 @@ static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
     return OK;
 }
 
-static bool one_more_heavy(plan_candidate *c, int64_t n_layers) { return ++c->choice.recompute.n_heavy < n_layers; }
+static bool recompute_one_layer_more(plan_candidate *c, int64_t n_layers) {
+    return ++c->choice.recompute.n_heavy < n_layers;
+}
 
-static bool one_less_kept(plan_candidate *c, int64_t n_layers) {
+static bool keep_states_of_one_layer_less(plan_candidate *c, int64_t n_layers) {
     (void)n_layers;
     return --c->choice.keep_states > 0;
 }
 
-/* What a way leaves of the memory may save the host some of the update ... */
-static status keep_states(search *s) {
+/* Free device memory may hold the states of some layers, which saves time of the host's update ... */
+static status try_kept_states(search *s) {
     const plan_request *r = s->r;
-    plan_candidate ways[PLAN_MIXES];
+    plan_candidate mixes[PLAN_MIXES];
     if (!r->open.keep_states || !r->hardware || !is_one_device(r)) return OK;
-    return try_mixtures(s, ways, plan_keep(r, s->list, s->n, ways), one_less_kept);
+    return try_mixtures(s, mixes, plan_keep_states(r, s->list, s->n, mixes), keep_states_of_one_layer_less);
 }
 
-/* ... and the device some of what it computes again. */
-static status mix_rungs(search *s) {
+/* ... or activations, which saves recompute. */
+static status try_mixed_recompute(search *s) {
     const plan_request *r = s->r;
     plan_candidate mixes[PLAN_MIXES];
     if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
-    return try_mixtures(s, mixes, plan_mix(r, s->list, s->n, mixes), one_more_heavy);
+    return try_mixtures(s, mixes, plan_mix_recompute(r, s->list, s->n, mixes), recompute_one_layer_more);
 }
 
-/* Is another plain way like it, but for the stage of ZeRO, no slower and no larger? */
+/* Is there a candidate with another ZeRO stage and nothing moved that is no slower and no larger? */
 static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
         const plan_candidate *k = &s->list[i];
@@ -415,11 +418,12 @@ static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *
     return false;
 }
 
-/* A way that the model cannot be cut for is none: that is known when it is built. Where ranks are as asked it is an error. */
-static status weigh_from(search *s, size_t first) {
+/* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, which the builder reports; where
+ * the mesh is not open, that is an error. */
+static status evaluate_from(search *s, size_t first) {
     size_t n = first;
     for (size_t i = first; i < s->n; i++) {
-        status rc = weigh_and_keep(s, &s->list[i]);
+        status rc = evaluate_and_keep(s, &s->list[i]);
         if (rc == OK) s->list[n++] = s->list[i];
         else if (rc != ERR_INPUT || !plan_ranks_open(s->r)) return rc;
         else error_clear();
@@ -428,11 +432,12 @@ static status weigh_from(search *s, size_t first) {
     return OK;
 }
 
-/* All ways in which `sequence` ranks share a row. *fits: with nothing moved; where that is enough, nothing is. */
+/* All candidates in which `sequence` ranks share a row. *fits: one with nothing moved fits; with `enough` the search then
+ * ends. */
 static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     size_t first = s->n;
     list_plain(s, sequence);
-    TRY(weigh_from(s, first));
+    TRY(evaluate_from(s, first));
     size_t n_plain = s->n;
     *fits = false;
     for (size_t i = first; i < n_plain; i++) *fits |= s->list[i].fits;
@@ -440,20 +445,20 @@ static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     for (size_t i = first; i < n_plain; i++) {
         plan_candidate c = s->list[i];
         c.plain_s = c.fits ? c.step_s : 0;
-        if (!is_dominated(s, n_plain, &c)) add_homes(s, c, ARRAY_LENGTH(ladder), ARRAY_LENGTH(rungs));
+        if (!is_dominated(s, n_plain, &c)) add_offloads(s, c, ARRAY_LENGTH(offload_order), ARRAY_LENGTH(rungs));
     }
-    return weigh_from(s, n_plain);
+    return evaluate_from(s, n_plain);
 }
 
-/* Where ways fit the device and none the host too: the ladder moves things to it together; fewer of them, or others on a drive,
- * may be what it has room for. For the rest of the way the one that needs least is taken. */
-static status spread_homes(search *s) {
+/* Candidates fit the device but none the host: offload_order moves several kinds of values together. Moving fewer, or some to
+ * nvme, may fit. All other choices are those of the candidate that needs least. */
+static status try_all_offloads(search *s) {
     uint64_t limit = s->r->device_limit;
     const plan_candidate *best = &s->list[0];
     if (best->fits || (limit && best->planned[TIER_DEVICE] > limit)) return OK;
     size_t n = s->n;
-    add_all_homes(s, *best);
-    TRY(weigh_from(s, n));
+    add_all_offloads(s, *best);
+    TRY(evaluate_from(s, n));
     sort_candidates(s->list, s->n);
     return OK;
 }
@@ -466,35 +471,35 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     for (int n = open ? 1 : asked; n <= (open ? all : asked) && !fits; n++)
         if (all % n == 0) TRY_GOTO(rc, search_rows(&s, n, plain_is_enough, &fits), fail);
     *searched = !(plain_is_enough && fits);
-    if (s.n == 0) { /* what is wrong with all of them is wrong with the one that was asked for */
+    if (s.n == 0) { /* the error of all of them is the error of the one that was asked for */
         plan_candidate c;
         plan_request q = *r;
         q.open = (plan_open){0};
         q.choice.recompute.kind = RECOMPUTE_NONE;
-        rc = plan_weigh(&q, &c);
+        rc = plan_evaluate(&q, &c);
         ASSERT(rc != OK);
         goto fail;
     }
     sort_candidates(s.list, s.n);
-    TRY_GOTO(rc, spread_homes(&s), fail);
-    TRY_GOTO(rc, look_further_ahead(&s), fail);
-    TRY_GOTO(rc, keep_states(&s), fail);
-    TRY_GOTO(rc, mix_rungs(&s), fail);
+    TRY_GOTO(rc, try_all_offloads(&s), fail);
+    TRY_GOTO(rc, try_longer_prefetch(&s), fail);
+    TRY_GOTO(rc, try_kept_states(&s), fail);
+    TRY_GOTO(rc, try_mixed_recompute(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
-    kept_close(&s.kept);
+    best_close(&s.best);
     return OK;
 fail:
-    kept_close(&s.kept);
+    best_close(&s.best);
     free(s.list);
     return rc;
 }
 
 status plan_choose(plan *p, const plan_request *asked) {
     if (!plan_is_open(asked)) return plan_build(p, asked);
-    plan_request q = plan_settled(asked), *r = &q;
+    plan_request q = plan_request_complete(asked), *r = &q;
     bool searched, only_memory = !r->open.precision && !r->open.micro_batch;
     TRY(search_all(p, r, only_memory && !r->compare, &searched));
-    /* Deep models are estimated: the plain way may fit by little there and not when it is compiled. */
+    /* Deep models are estimated: the candidate with nothing moved may fit by estimate and not when compiled. */
     if (searched || plan_fits(p)) return OK;
     plan_close(p);
     return search_all(p, r, false, &searched);

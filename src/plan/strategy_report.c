@@ -1,11 +1,11 @@
-/* strategy_report.c - the ways that were compared, in words for people and as JSON for programs. */
+/* strategy_report.c - the candidates that were compared, as text and as JSON. */
 #include "plan/report.h"
 
 #include <math.h>
 
 enum { RUNNERS_UP = 2 };
 
-/* What a line says: what was open, and what is not as asked. */
+/* Fields shown in the line of a candidate: what was open, and what differs from the request. */
 static unsigned shown(const plan *p, const plan_candidate *c) {
     const plan_open *open = &p->request.open;
     unsigned set = CHOICE_ALL;
@@ -34,7 +34,7 @@ void plan_print_candidates(const plan *p, FILE *out) {
         if (best->fits && is_plain) fputs("strategy  nothing moved: it all fits\n", out);
         return;
     }
-    fprintf(out, "strategy  auto: of %zu ways %zu fit%s\n", p->n_candidates, n_fit,
+    fprintf(out, "strategy  auto: %zu of %zu candidates fit%s\n", n_fit, p->n_candidates,
             n_fit ? "; the fastest of them, and the next" : "; the smallest of them");
     for (size_t i = 0; i < MIN(p->n_candidates, (size_t)1 + RUNNERS_UP); i++) {
         const plan_candidate *c = &p->candidates[i];

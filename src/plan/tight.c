@@ -1,17 +1,17 @@
-/* tight.c - what is left where no way of the ladder fits: long rows, mostly.
+/* tight.c - candidates with the least memory, for requests where none of strategy.c fits: long rows, mostly.
  *
- * Three more things are tried then. The MLP takes its tokens in chunks (pass/chunk.c), which bounds what one layer needs
- * beside what it keeps. Of the activations that wait on the host as many layers' go there as it has room for, and the last
- * ones' stay on the device, so that both memories are filled. And of n layers only one's input is kept (recompute nested).
+ * Three more techniques are tried. The MLP runs in chunks of tokens (pass/chunk.c), which bounds what one layer needs beside
+ * what it keeps. The host takes the activations of as many layers as it can hold and the last layers keep theirs on the
+ * device, so that both memories are filled. And only every n-th layer keeps its input (recompute nested).
  *
- * They come in levels, from what costs little time to what costs much. The first level at which some way fits is enough,
- * because every further one costs more. Every way is compiled with all its layers: which of them keep something is not a
- * straight line, and what is found here is next to a limit. */
+ * They come in levels, from little to much cost in time. The search ends at the first level at which a candidate fits. Every
+ * candidate is compiled with all its layers: layers differ, so nothing can be extrapolated, and the result is close to a
+ * limit. */
 #include "plan/search.h"
 
 #include <stdlib.h>
 
-enum { CHUNKS = 16, CHUNK_LEAST = 1024 }; /* a product of fewer rows leaves a device idle */
+enum { CHUNKS = 16, CHUNK_LEAST = 1024 }; /* products of fewer rows leave a device idle */
 
 typedef struct level {
     recompute_policy recompute;
@@ -20,7 +20,7 @@ typedef struct level {
 
 enum { LEVELS_MOST = 5 };
 
-/* By a rank's tokens alone, never by the memory there is: chunks are part of the order of a sum. */
+/* From a rank's tokens alone, never from free memory: chunks decide the order of a sum. */
 static int64_t chunk_of(const plan_request *r, const plan_candidate *like) {
     int64_t N = like->choice.micro_batch * r->seq_len / like->choice.sequence;
     int64_t c = chunk_rows(MAX(divide_up(N, CHUNKS), (int64_t)CHUNK_LEAST));
@@ -29,7 +29,7 @@ static int64_t chunk_of(const plan_request *r, const plan_candidate *like) {
 
 static size_t list_levels(const plan_request *r, const plan_candidate *like, level out[LEVELS_MOST]) {
     bool may_nest = r->choice.recompute.kind == RECOMPUTE_AUTO;
-    /* 8-bit numbers have one scale for all tokens. */
+    /* 8-bit tensors have one scale for all tokens. */
     int64_t chunk =
         r->open.chunk && !precision_fp8(like->choice.precision) ? chunk_of(r, like) : r->choice.chunk_tokens;
     recompute_policy first = may_nest ? (recompute_policy){.kind = RECOMPUTE_FULL} : r->choice.recompute;
@@ -41,24 +41,24 @@ static size_t list_levels(const plan_request *r, const plan_candidate *like, lev
     return n;
 }
 
-/* params, grads, states, activations: what needs the least of the device first. */
-static const offload_homes homes[] = {
+/* params, grads, states, activations: the least device memory first. */
+static const offload_tiers offload_order[] = {
     {TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME},       {TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST},
     {TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST},     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST},
     {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST}, {TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE},
     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE}, {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
 
-/* Ways as they are tried. */
+/* The search. */
 typedef struct trial {
     const plan_request *r;
     const plan_candidate *like;
-    plan_kept *kept;      /* NULL: nobody takes one of them */
-    bool is_one_enough;   /* that fits */
-    bool fits;            /* some way does */
-    plan_candidate *list; /* those tried to the end */
+    plan_best *best;      /* NULL: no plan is needed */
+    bool is_one_enough;   /* stop at the first candidate that fits */
+    bool fits;            /* some candidate does */
+    plan_candidate *list; /* candidates with final numbers */
     size_t n, capacity;
     size_t n_tried;
-    uint64_t host_lasting; /* bytes of the host that no activation gives back, of the way that was weighed last */
+    uint64_t host_lasting; /* persistent host bytes of the candidate that was evaluated last */
 } trial;
 
 static uint64_t lasting_bytes(const program *g, tier at) {
@@ -70,36 +70,36 @@ static uint64_t lasting_bytes(const program *g, tier at) {
     return n;
 }
 
-static status weigh(trial *t, plan_candidate *c) {
+static status evaluate(trial *t, plan_candidate *c) {
     plan p;
     c->order = t->n_tried++;
-    TRY(plan_measure(t->r, c, &p));
+    TRY(plan_build_candidate(t->r, c, &p));
     t->host_lasting = lasting_bytes(&p.program, TIER_HOST);
-    if (t->kept) plan_kept_offer(t->kept, c, &p);
+    if (t->best) plan_best_offer(t->best, c, &p);
     else plan_close(&p);
     return OK;
 }
 
 static bool within(uint64_t limit, uint64_t planned) { return limit == 0 || planned <= limit; }
 
-/* As many layers keep their activations on the device as the host has no room for. */
+/* Keeps the activations of as many layers on the device as the host cannot hold. */
 static status fill_host(trial *t, plan_candidate *c) {
     const plan_request *r = t->r;
-    TRY(weigh(t, c));
+    TRY(evaluate(t, c));
     bool may_keep = r->open.keep_layers && c->choice.offload.activations != TIER_DEVICE;
     uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
     if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
-    if (!within(limit, t->host_lasting)) return OK; /* no number of layers makes room for these */
+    if (!within(limit, t->host_lasting)) return OK; /* persistent values alone exceed the host */
     int64_t L = r->model.n_layers;
     plan_candidate all = *c;
     all.choice.keep_layers = L;
-    TRY(weigh(t, &all));
+    TRY(evaluate(t, &all));
     uint64_t least = all.planned[TIER_HOST];
     if (!within(limit, least) || least >= host) return OK;
     double share = (double)(host - limit) / (double)(host - least);
     for (int64_t k = MAX((int64_t)(share * (double)L), (int64_t)1); k <= L; k++) {
         c->choice.keep_layers = k;
-        TRY(weigh(t, c));
+        TRY(evaluate(t, c));
         if (within(limit, c->planned[TIER_HOST])) break;
     }
     return OK;
@@ -109,29 +109,29 @@ static status try_level(trial *t, const level *l) {
     const plan_request *r = t->r;
     plan_candidate last = {0};
     bool any = false;
-    for (size_t i = 0; i < ARRAY_LENGTH(homes); i++) {
+    for (size_t i = 0; i < ARRAY_LENGTH(offload_order); i++) {
         plan_candidate c = *t->like;
         step_choice_copy_memory(&c.choice, &r->choice);
         c.choice.recompute = l->recompute;
         c.choice.chunk_tokens = l->chunk_tokens;
-        c.choice.offload = plan_homes(r, &homes[i]);
-        if (i == 0 && !r->may_nvme) continue; /* a drive is not filled unasked */
+        c.choice.offload = plan_offload_tiers(r, &offload_order[i]);
+        if (i == 0 && !r->may_nvme) continue; /* nvme only where the user named a directory */
         if (any && step_choice_equal(&c.choice, &last.choice, CHOICE_KEEP_LAYERS)) continue;
         TRY(fill_host(t, &c));
         t->list = array_grow(t->list, &t->capacity, t->n + 1, sizeof *t->list);
         t->list[t->n++] = last = c;
         t->fits |= c.fits;
         if (c.fits && t->is_one_enough) break;
-        if (!any && !within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more of it */
+        if (!any && !within(r->device_limit, c.planned[TIER_DEVICE])) break; /* the others need more device memory */
         any = true;
     }
     return OK;
 }
 
-status plan_tighten(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_kept *kept,
-                    plan_candidate **list, size_t *n) {
+status plan_list_smaller(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_best *best,
+                         plan_candidate **list, size_t *n) {
     level levels[LEVELS_MOST];
-    trial t = {.r = r, .like = like, .kept = kept, .n_tried = *n_tried};
+    trial t = {.r = r, .like = like, .best = best, .n_tried = *n_tried};
     size_t n_levels = list_levels(r, like, levels);
     for (size_t i = 0; i < n_levels && !t.fits; i++) {
         status rc = try_level(&t, &levels[i]);
@@ -149,7 +149,7 @@ status plan_can_fit(const plan_request *r, bool *fits) {
     level levels[LEVELS_MOST];
     plan_candidate like = plan_as_asked(r);
     trial t = {.r = r, .like = &like, .is_one_enough = true};
-    /* The first is the quickest to compile; then the tightest: where anything fits, it does, most often. */
+    /* The first level compiles fastest; then the last one, which fits most often if any does. */
     size_t n_levels = list_levels(r, &like, levels);
     status rc = try_level(&t, &levels[0]);
     for (size_t i = n_levels; i-- > 1 && !t.fits && rc == OK;) rc = try_level(&t, &levels[i]);

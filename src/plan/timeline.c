@@ -1,9 +1,8 @@
 /* timeline.c - how many bytes are alive at every op, by role and tier.
  *
- * The peak of a plan and its picture are read from the same rows, so that the highest column is the peak by
- * construction. A program can have tens of thousands of ops: a timeline has at most TIMELINE_COLUMNS columns, and a column
- * that stands for several ops shows the fullest of them whole. (The largest of each role would be a sum that is never
- * alive.) */
+ * The peak of a plan and its picture use the same numbers, so the highest column is the peak. A program can have tens of
+ * thousands of ops: a timeline has at most TIMELINE_COLUMNS columns, and a column of several ops shows all roles of the
+ * fullest op. (The largest bytes of each role would add up to a sum that is never alive.) */
 #include "plan/timeline.h"
 
 #include <stdlib.h>
@@ -23,13 +22,13 @@ plan_alive *plan_alive_at_ops(const program *g, tier t) {
     lifetime *life = mem_alloc(g->n_values * sizeof *life);
     plan_alive *alive = mem_alloc((g->n_ops + 2) * sizeof *alive);
     plan_lifetimes(g, life);
-    for (value_id v = 1; v < g->n_values; v++) { /* what begins and what ends ... */
+    for (value_id v = 1; v < g->n_values; v++) { /* bytes that begin and end at each op ... */
         const value *a = &g->values[v];
         if (a->view_of || a->tier != t || life[v].first > life[v].last) continue;
         alive[life[v].first].by_role[a->role] += value_bytes(a);
         alive[life[v].last + 1].by_role[a->role] -= value_bytes(a);
     }
-    for (size_t i = 1; i < g->n_ops; i++) /* ... adds up; unsigned wrap-around gives the true sum */
+    for (size_t i = 1; i < g->n_ops; i++) /* ... are summed; unsigned wrap-around gives the true sum */
         for (role r = 0; r < ROLE_COUNT; r++) alive[i].by_role[r] += alive[i - 1].by_role[r];
     free(life);
     return alive;
@@ -49,13 +48,13 @@ static void add_part(plan_timeline *t, const char *name, size_t first_op, size_t
     t->parts[t->n_parts++] = (plan_timeline_part){.name = name, .first_op = first_op, .end_op = end_op};
 }
 
-/* The loss makes the first gradient in the same op, so the backward begins with it. */
+/* The op of the loss also writes the first gradient, so the backward begins with it. */
 static void add_micro(plan_timeline *t, const plan *p) {
     const program *g = &p->program;
     size_t first, end, backward;
     program_section(g, SECTION_MICRO, &first, &end);
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) {
-        add_part(t, "forward and backward", first, end); /* in turn */
+        add_part(t, "forward and backward", first, end); /* alternating */
         return;
     }
     for (backward = first; backward < end && g->ops[backward].kind != OP_UNEMBED_LOSS_GRAD;) backward++;
@@ -83,7 +82,7 @@ static void find_parts(plan_timeline *t, const plan *p) {
 
 /* ---- columns -------------------------------------------------------------------------------------------------------- */
 
-/* A column never stands for ops of two parts, and every part has at least one. */
+/* A column never mixes ops of two parts, and every part has at least one column. */
 static void cut_columns(plan_timeline *t) {
     size_t n_ops = 0;
     for (size_t i = 0; i < t->n_parts; i++) n_ops += t->parts[i].end_op - t->parts[i].first_op;

@@ -2,8 +2,8 @@
 /* timeline.h - private to plan: bytes alive over the ops. */
 #include "plan/plan.h"
 
-/* First and last op of each run of bytes. What is computed in place counts with the value whose bytes it took over and is
- * itself unused (first > last). n_values of them. */
+/* First and last op of each value, n_values of them. A value computed in place counts with the value whose bytes it took
+ * over, and is itself unused (first > last). */
 void plan_lifetimes(const program *g, lifetime *out);
 typedef struct plan_alive {
     uint64_t by_role[ROLE_COUNT];
@@ -11,12 +11,12 @@ typedef struct plan_alive {
 plan_alive *plan_alive_at_ops(const program *g, tier t); /* n_ops of them, at least one; the caller frees */
 uint64_t plan_alive_sum(const plan_alive *a);
 
-/* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill
- * and decode. Evaluation and start belong to it only where the peak is theirs. */
+/* One step from its first op to its last: forward and backward of a micro-batch, then the update; for generation prefill and
+ * decode. Evaluation and start are included only where the peak is in them. */
 enum { TIMELINE_COLUMNS = 800, TIMELINE_PARTS = 7 };
 typedef struct plan_column {
     size_t first_op, end_op;
-    size_t op; /* the fullest of these on the device, which is the one shown */
+    size_t op; /* the fullest of these ops on the device: the one shown */
     plan_alive device;
     uint64_t others[TIER_COUNT]; /* most bytes alive at one of these ops; 0 for the first device */
 } plan_column;
@@ -26,7 +26,7 @@ typedef struct plan_timeline_part {
     size_t first_column, end_column;
 } plan_timeline_part;
 typedef struct plan_timeline {
-    plan_column *columns; /* one per op where these are few enough */
+    plan_column *columns; /* one per op where they are few enough */
     size_t n_columns;     /* at most TIMELINE_COLUMNS */
     plan_timeline_part parts[TIMELINE_PARTS];
     size_t n_parts;

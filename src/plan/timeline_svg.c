@@ -1,12 +1,12 @@
 /* timeline_svg.c - the timeline of a plan as one SVG file.
  *
- * Bands are stacked by role. Each is one path that reaches down to zero and is drawn over the one above it, so a band
- * costs one edge, and steps of the same height cost nothing: a program of any length stays below 60 KB. The bands lie in
- * an inner <svg> of whole numbers (columns across, LEVELS up) that the viewer stretches. Coordinates are integers
- * throughout, because a decimal point depends on the caller's locale.
+ * Bands are stacked by role. Each is one path that reaches down to zero and is drawn over the one above it, so a band costs
+ * one edge, and steps of the same height cost nothing: a program of any length stays below 60 KB. The bands lie in an inner
+ * <svg> of whole numbers (columns across, LEVELS up) that the viewer stretches. All coordinates are integers, because a
+ * decimal point depends on the caller's locale.
  *
- * The picture brings its own background, so it reads the same in light and dark viewers, and names no font. Texts that
- * come from elsewhere (model, recompute policy) are escaped and cut. */
+ * The picture has its own background, so it looks the same in light and dark viewers, and names no font. Text from elsewhere
+ * (model, recompute policy) is escaped and cut. */
 #include "plan/timeline.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ enum {
     MARGIN = 34, /* below the last plot */
     LEVELS = 2000,
     NAME_CHARACTERS = 48,
-    CHARACTER_WIDTH = 7, /* of 13 px text, generously */
+    CHARACTER_WIDTH = 7, /* of 13 px text, rounded up */
 };
 
 /* From the bottom up. Neighbours differ in lightness too, for those who do not see the hue. */
@@ -45,7 +45,7 @@ static bool is_forbidden(const char *c, size_t length) {
     return length == 3 && (memcmp(c, "\xef\xbf\xbe", 3) == 0 || memcmp(c, "\xef\xbf\xbf", 3) == 0);
 }
 
-/* At most `most` characters of a text that anyone may have written, without those that XML forbids. */
+/* At most `most` characters of untrusted text, without those that XML forbids. */
 static void add_escaped(strbuf *b, const char *text, size_t most) {
     size_t n = strlen(text), n_shown = 0;
     for (size_t at = 0; at < n;) {
@@ -110,9 +110,9 @@ static void add_axis(strbuf *b, int y, int height, double top, int most_ticks) {
     }
 }
 
-/* ---- what the picture is of ----------------------------------------------------------------------------------------- */
+/* ---- title and description -------------------------------------------------------------------------------------------- */
 
-static void add_places(strbuf *b, const offload_homes *o) {
+static void add_places(strbuf *b, const offload_tiers *o) {
     const struct {
         tier at;
         const char *name;
@@ -176,7 +176,7 @@ static void add_header(strbuf *b, const plan *p) {
     strbuf_add(b, "</text>\n");
 }
 
-/* The numbers of the picture, for programs and for readers of screens. */
+/* The numbers of the picture, for programs and screen readers. */
 static void add_description(strbuf *b, const plan *p) {
     strbuf_add(b, "<title>");
     add_title(b, p);
@@ -195,7 +195,7 @@ static bool has_role(const plan_timeline *t, role r) {
     return false;
 }
 
-/* Everything up to and with bands[last], as one area. */
+/* All bytes up to and including bands[last], as one area. */
 static void add_band(strbuf *b, const plan_timeline *t, size_t last, double top) {
     int level = 0;
     size_t run = 0;
@@ -232,7 +232,7 @@ static void add_cuts(strbuf *b, const plan_timeline *t, int y, int height) {
     }
 }
 
-/* The names of the parts below the bands: one that would run into the one before stands a row lower. */
+/* The names of the parts below the bands: one that would overlap the name before it is a row lower. */
 static void add_parts(strbuf *b, const plan_timeline *t, int bottom) {
     int row_end[2] = {0, 0};
     size_t most = 0;
@@ -272,7 +272,7 @@ static void add_marker(strbuf *b, const plan *p, const plan_timeline *t, double 
     }
 }
 
-/* A limit far above the plan would press the bands to the floor: it then stands in the legend only. */
+/* A limit far above the plan would flatten the bands: then it is only in the legend. */
 static bool shows_limit(const plan *p) {
     return p->request.device_limit && (double)p->request.device_limit <= 1.5 * (double)p->planned[TIER_DEVICE];
 }

@@ -1,19 +1,18 @@
-/* world.c - the same step on N ranks that are not here: who holds how many bytes, and what has to be sent.
+/* world.c - the same step on N ranks that are not here: bytes per rank, and bytes sent.
  *
- * Every number is counted in the very program that a rank would run: for each stage of ZeRO that of the first rank, for
- * each layout that of the first rank of every pipeline stage, of which the fullest is shown. A pipeline's program has all
- * micro-batches of a step one behind the other, and from some number on they only repeat: it is compiled with that many,
- * and the table says so where there are more. */
+ * All numbers come from compiled programs: for each ZeRO stage that of the first rank, for each layout those of the first
+ * rank of every pipeline stage, of which the fullest is shown. The program of a pipeline has all micro-batches of a step,
+ * which repeat from some number on: only that many are compiled, and the table says so. */
 #include "plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- what is in a compiled plan ---------------------------------------------------------------------------------- */
+/* ---- contents of a compiled plan ----------------------------------------------------------------------------------- */
 
 typedef struct contents {
     uint64_t params, grads, states; /* persistent bytes */
-    uint64_t inside;                /* everything else of the device's arena */
+    uint64_t inside;                /* the rest of the device's arena */
     uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
 } contents;
 
@@ -23,7 +22,7 @@ static size_t find_loss(const program *g) {
     return g->n_ops;
 }
 
-static void look_into(const plan *p, contents *out) {
+static void count_contents(const plan *p, contents *out) {
     const program *g = &p->program;
     *out = (contents){0};
     lifetime *life = mem_alloc(g->n_values * sizeof *life);
@@ -61,7 +60,7 @@ static bool fits(const plan_world *w, const plan *p) {
     return plan_limits_hold(&limits, p->planned);
 }
 
-/* train.batch is shared by the data ranks; where it cannot be it is rounded: a table is no run. */
+/* Splits train.batch over the data ranks, rounded where that leaves a remainder: this is a table, not a run. */
 static void share_rows(plan_request *r) {
     int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
     if (!r->step_rows) return;
@@ -69,7 +68,7 @@ static void share_rows(plan_request *r) {
     else r->choice.accumulation = MAX(rows / r->choice.micro_batch, (int64_t)1);
 }
 
-/* The program of the first rank, which has the most: what fills up the last bucket is the last ranks'. */
+/* The program of the first rank, which has the most: padding of the last bucket is on the last ranks. */
 static status compile_stage(const plan_world *w, int zero, plan *p) {
     plan_request r = w->request;
     r.device_limit = r.together_limit = 0;
@@ -87,7 +86,7 @@ static status fill_stage(plan_world *w, int zero) {
     uint64_t N = (uint64_t)w->n_ranks;
     const uint64_t cut[3] = {zero >= 3 ? N : 1, zero >= 2 ? N : 1, zero >= 1 ? N : 1};
     TRY(compile_stage(w, zero, &p));
-    look_into(&p, &in);
+    count_contents(&p, &in);
     plan_world_stage *s = &w->stages[zero];
     *s = (plan_world_stage){.name = names[zero],
                             .fits = fits(w, &p),
@@ -110,7 +109,7 @@ static status fill_stage(plan_world *w, int zero) {
 /* One stage of a layout: the program of its first rank. */
 static status compile_layout(const plan_world *w, const plan_world_layout *l, int stage, plan *p) {
     plan_request r = w->request;
-    r.device_limit = r.together_limit = 0; /* as asked, whatever its size: the table shows what fits */
+    r.device_limit = r.together_limit = 0; /* compiled whatever its size: the table shows what fits */
     r.mesh = (mesh){.size = {[AXIS_DATA] = l->data,
                              [AXIS_TENSOR] = l->tensor,
                              [AXIS_PIPELINE] = l->pipeline,
@@ -130,13 +129,13 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
         plan p;
         contents in;
         status rc = compile_layout(w, l, stage, &p);
-        if (rc == ERR_INPUT) { /* it cannot be cut so, and the builder says why */
+        if (rc == ERR_INPUT) { /* this layout is not possible, and the builder says why */
             snprintf(l->why_not, sizeof l->why_not, "%s", error_message());
             error_clear();
             return OK;
         }
         if (rc != OK) return rc;
-        look_into(&p, &in);
+        count_contents(&p, &in);
         if (p.planned[TIER_DEVICE] > l->bytes.total)
             l->bytes = (plan_world_share){.params = in.params,
                                           .grads = in.grads,
@@ -166,9 +165,9 @@ static void name_layout(plan_world_layout *l) {
                 (size_t)snprintf(l->name + at, sizeof l->name - at, "%s%s%d", at ? " " : "", parts[k].name, parts[k].n);
 }
 
-/* Data parallel; one cut mostly along tensors, one mostly along layers, one along both and the sequence. For 8 ranks:
- * DP8; TP4 PP2; TP2 PP4; TP2 PP2 SP2. No cut is wider than a node usually is; what is left of more ranks takes rows of its
- * own and, where the stage is open, cuts the states, which costs no further messages. */
+/* Data parallel; mostly tensor parallel; mostly pipeline parallel; both with sequence parallel. For 8 ranks: DP8; TP4 PP2;
+ * TP2 PP4; TP2 PP2 SP2. No axis is wider than a usual node; further ranks become data ranks and, where the ZeRO stage is
+ * open, shard the states, which needs no extra messages. */
 static status fill_layouts(plan_world *w) {
     enum { WIDEST = 8 };
     int n = w->n_ranks, half = MIN(n / 2, WIDEST), quarter = MIN(n / 4, WIDEST);
@@ -197,19 +196,19 @@ static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
     r.device_limit = r.together_limit =
-        0; /* each rung as it is named: to fit is the verdict, not a reason to move things */
+        0; /* no limit: each row is compiled as named, and only its verdict says whether it fits */
     int64_t rows = r.choice.micro_batch * r.choice.accumulation;
     const struct {
         const char *name;
         precision precision;
         int64_t micro_batch;
         recompute_kind recompute;
-    } compiled[WORLD_RUNGS - 1] = {{"base: fp32", PRECISION_FP32, rows, RECOMPUTE_NONE},
-                                   {"mixed precision: bf16", PRECISION_BF16, rows, RECOMPUTE_NONE},
-                                   {"+ accumulation", PRECISION_BF16, 1, RECOMPUTE_NONE},
-                                   {"+ recompute of every block", PRECISION_BF16, 1, RECOMPUTE_FULL}};
+    } compiled[WORLD_LADDER_ROWS - 1] = {{"base: fp32", PRECISION_FP32, rows, RECOMPUTE_NONE},
+                                         {"mixed precision: bf16", PRECISION_BF16, rows, RECOMPUTE_NONE},
+                                         {"+ accumulation", PRECISION_BF16, 1, RECOMPUTE_NONE},
+                                         {"+ recompute of every block", PRECISION_BF16, 1, RECOMPUTE_FULL}};
     for (size_t i = 0; i < ARRAY_LENGTH(compiled); i++) {
-        /* Of one row there is nothing to accumulate. */
+        /* One row cannot be split into micro-batches. */
         bool is_known = i > 0 && compiled[i].precision == compiled[i - 1].precision &&
                         compiled[i].micro_batch == compiled[i - 1].micro_batch &&
                         compiled[i].recompute == compiled[i - 1].recompute;
@@ -217,22 +216,22 @@ static status fill_ladder(plan_world *w) {
         r.choice.micro_batch = compiled[i].micro_batch;
         r.choice.accumulation = rows / r.choice.micro_batch;
         r.choice.recompute = (recompute_policy){.kind = compiled[i].recompute};
-        if (is_known) w->rungs[i] = w->rungs[i - 1];
+        if (is_known) w->ladder[i] = w->ladder[i - 1];
         else {
             TRY(plan_choose(&p, &r));
-            w->rungs[i] =
-                (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
+            w->ladder[i] =
+                (plan_world_ladder_row){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
             plan_close(&p);
         }
-        snprintf(w->rungs[i].name, sizeof w->rungs[i].name, "%s, %lld x %lld", compiled[i].name,
+        snprintf(w->ladder[i].name, sizeof w->ladder[i].name, "%s, %lld x %lld", compiled[i].name,
                  (long long)r.choice.micro_batch, (long long)r.choice.accumulation);
     }
-    plan_world_rung *sharded = &w->rungs[WORLD_RUNGS - 1];
+    plan_world_ladder_row *sharded = &w->ladder[WORLD_LADDER_ROWS - 1];
     plan_world of = *w;
     of.request = r;
-    of.request.step_rows = 0; /* those of the rungs above */
+    of.request.step_rows = 0; /* the rows of the lines above */
     TRY(compile_stage(&of, 2, &p));
-    *sharded = (plan_world_rung){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
+    *sharded = (plan_world_ladder_row){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
     plan_close(&p);
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;
@@ -246,12 +245,12 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     ASSERT(n_ranks >= 2);
     *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
     w->request.device_limit = w->request.together_limit = 0; /* compiled whatever its size; the tables show what fits */
-    w->request.compare = false;                              /* as asked: the tables compare */
-    w->request.mesh = (mesh){0};                             /* each of them has its own */
+    w->request.compare = false;                              /* compile only what was asked: the tables compare */
+    w->request.mesh = (mesh){0};                             /* each table sets its own */
     w->request.choice.sequence = 0;
     w->request.virtual_stages = 1;
     TRY(plan_choose(&p, &w->request));
-    look_into(&p, &c);
+    count_contents(&p, &c);
     plan_close(&p);
     w->request.device_limit = r->device_limit;
     w->request.together_limit = r->together_limit;

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static const char *gb(char buf[24], uint64_t n_bytes) {
-    snprintf(buf, 24, "%.2f", (double)n_bytes * 1e-9);
+static const char *gib(char buf[24], uint64_t n_bytes) {
+    snprintf(buf, 24, "%.2f", (double)n_bytes * 0x1p-30);
     return buf;
 }
 
@@ -14,23 +14,23 @@ static const char *verdict(const plan_world *w, bool fits) {
 
 static void print_share(const plan_world_share *b, bool with_window, FILE *out) {
     char t[6][24];
-    fprintf(out, " %8s %8s %8s", gb(t[0], b->params), gb(t[1], b->grads), gb(t[2], b->states));
-    if (with_window) fprintf(out, " %8s", gb(t[3], b->window));
-    fprintf(out, " %11s %8s", gb(t[4], b->activations), gb(t[5], b->total));
+    fprintf(out, " %8s %8s %8s", gib(t[0], b->params), gib(t[1], b->grads), gib(t[2], b->states));
+    if (with_window) fprintf(out, " %8s", gib(t[3], b->window));
+    fprintf(out, " %11s %8s", gib(t[4], b->activations), gib(t[5], b->total));
 }
 
 static void print_stages(const plan_world *w, FILE *out) {
     char t[24];
     bool textbook = w->stages[0].textbook != 0;
-    fprintf(out, "sharding over %d ranks, GB (1e9 bytes) per rank\n", w->n_ranks);
+    fprintf(out, "sharding over %d ranks, GiB per rank\n", w->n_ranks);
     fprintf(out, "  %-18s %8s %8s %8s %8s %11s %8s%s  %s\n", "", "params", "grads", "states", "window", "activations",
             "total", textbook ? "  textbook" : "", "sent per step");
     for (int i = 0; i < WORLD_STAGES; i++) {
         const plan_world_stage *s = &w->stages[i];
         fprintf(out, "  %-18s", s->name);
         print_share(&s->bytes, true, out);
-        if (textbook) fprintf(out, "  %8s", gb(t, s->textbook));
-        fprintf(out, "  %.3gP = %s GB", s->volume, gb(t, (uint64_t)s->volume_bytes));
+        if (textbook) fprintf(out, "  %8s", gib(t, s->textbook));
+        fprintf(out, "  %.3gP = %s GiB", s->volume, gib(t, (uint64_t)s->volume_bytes));
         if (isfinite(s->comm_s)) fprintf(out, ", %.4g ms", 1e3 * s->comm_s);
         fprintf(out, "%s\n", verdict(w, s->fits));
     }
@@ -42,13 +42,13 @@ static void print_stages(const plan_world *w, FILE *out) {
     fputs("  window: gathered parameters, gradients on their way and scratch of messages, at the peak\n", out);
 }
 
-/* Of a step of all ranks. */
+/* Tokens of a step on all ranks. */
 static double layout_tokens(const plan_world *w, const plan_world_layout *l) {
     return (double)(l->micro_batch * l->accumulation * w->request.seq_len * l->data);
 }
 
 static void print_layouts(const plan_world *w, FILE *out) {
-    fprintf(out, "layouts of %d ranks, GB per rank (the fullest)\n", w->n_ranks);
+    fprintf(out, "layouts of %d ranks, GiB per rank (the fullest)\n", w->n_ranks);
     fprintf(out, "  %-18s %8s %8s %8s %11s %8s\n", "", "params", "grads", "states", "activations", "total");
     for (int i = 0; i < w->n_layouts; i++) {
         const plan_world_layout *l = &w->layouts[i];
@@ -76,15 +76,15 @@ static void print_ladder(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
     double tokens = (double)(r->choice.micro_batch * r->choice.accumulation * r->seq_len);
     char t[24], n[32];
-    fputs("ladder, GB on one rank\n", out);
-    for (int i = 0; i < WORLD_RUNGS; i++) {
-        const plan_world_rung *g = &w->rungs[i];
-        fprintf(out, "  %-34s %8s", g->name, gb(t, g->bytes));
+    fputs("ladder, GiB on one rank\n", out);
+    for (int i = 0; i < WORLD_LADDER_ROWS; i++) {
+        const plan_world_ladder_row *g = &w->ladder[i];
+        fprintf(out, "  %-34s %8s", g->name, gib(t, g->bytes));
         if (isfinite(g->step_s))
             fprintf(out, "  %8.4g s  %8s tokens/s", g->step_s, str_format_count(n, tokens / g->step_s));
         fprintf(out, "%s\n", verdict(w, g->fits));
     }
-    fputs("  the last one sends: that is in its time\n", out);
+    fputs("  the last one sends messages: its time includes them\n", out);
 }
 
 void plan_world_print(const plan_world *w, FILE *out) {
@@ -112,7 +112,7 @@ static json_t *share_json(const plan_world_share *b) {
 }
 
 json_t *plan_world_json(const plan_world *w) {
-    json_t *root = json_object(), *stages = json_array(), *layouts = json_array(), *rungs = json_array();
+    json_t *root = json_object(), *stages = json_array(), *layouts = json_array(), *ladder = json_array();
     json_object_set_new(root, "ranks", json_integer(w->n_ranks));
     json_object_set_new(root, "parameters", json_integer((json_int_t)w->n_params));
     json_object_set_new(root, "activation_bytes_per_layer_token", json_real(w->kept_per_layer_token));
@@ -141,13 +141,13 @@ json_t *plan_world_json(const plan_world *w) {
         }
         json_array_append_new(layouts, one);
     }
-    for (int i = 0; i < WORLD_RUNGS; i++) {
-        const plan_world_rung *g = &w->rungs[i];
-        json_array_append_new(rungs, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
-                                               "step_ms", json_real_or_null(1e3 * g->step_s)));
+    for (int i = 0; i < WORLD_LADDER_ROWS; i++) {
+        const plan_world_ladder_row *g = &w->ladder[i];
+        json_array_append_new(ladder, json_pack("{s:s, s:I, s:o}", "name", g->name, "bytes", (json_int_t)g->bytes,
+                                                "step_ms", json_real_or_null(1e3 * g->step_s)));
     }
     json_object_set_new(root, "sharding", stages);
     json_object_set_new(root, "layouts", layouts);
-    json_object_set_new(root, "ladder", rungs);
+    json_object_set_new(root, "ladder", ladder);
     return root;
 }

@@ -47,7 +47,7 @@ static double linear8(const program *p, const op *o) { /* x (N, in), w (out, in)
 static double logits(const program *p, const op *o) { /* h (N, C), w (V, C) */
     return 2.0 * rows_of(p, o->in[LOGITS_H]) * count_of(p, o->in[LOGITS_W]);
 }
-/* dh and dw; its logits are those of STATS once more, which the model does not ask for. */
+/* dh and dw; it computes the logits of STATS again, which the model itself does not need. */
 static double logits_grad(const program *p, const op *o) {
     return 4.0 * rows_of(p, o->in[UNEMBED_GRAD_H]) * count_of(p, o->in[UNEMBED_GRAD_W]);
 }
@@ -58,8 +58,8 @@ static double picked_logits(const program *p, const op *o) { /* only the rows th
     return 2.0 * rows_of(p, o->out[UNEMBED_LOGITS_LOGITS]) * count_of(p, o->in[UNEMBED_LOGITS_W]);
 }
 
-/* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
- * and shorter ones cost less. In a ring, a run of tokens from the front and one from the back see half of any rank's keys. */
+/* Over the causal half of each row, as if it held one document: document boundaries are only known with the data, and shorter
+ * documents cost less. In a ring, a run of tokens from the front and one from the back attend to half of any rank's keys. */
 static double attention_square(const op_attr *a) {
     return (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
 }
@@ -82,7 +82,7 @@ static double adamw(const program *p, const op *o) {
 
 /* ---- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* Of the tables only the rows of these tokens are read. */
+/* Only the table rows of these tokens are read. */
 static double embed_saved(const program *p, const op *o) {
     double row_bytes = bytes_of(p, o->out[EMBED_X]), n = bytes_of(p, o->in[EMBED_TABLE]) - row_bytes;
     return o->in[EMBED_POSITIONS] ? n + (bytes_of(p, o->in[EMBED_POSITIONS]) - row_bytes) : n;
@@ -96,7 +96,7 @@ static double embed_add_saved(const program *p, const op *o) {
     return touched < whole ? 2 * (whole - touched) : 0;
 }
 
-/* Beside a master the parameter is written, not read. */
+/* With a master copy the parameter is written, not read. */
 static double adamw_saved(const program *p, const op *o) {
     return o->out[ADAMW_MASTER] ? bytes_of(p, o->out[ADAMW_P]) : 0;
 }
@@ -137,7 +137,7 @@ static double sent_nothing(const program *p, const op *o) { return 0; }
 #define COST_LINEAR             {FLOPS(linear)}
 #define COST_ADD_BIAS           {PER_INPUT(1, ADD_BIAS_X)}
 #define COST_QK_NORM            {PER_INPUT(4, QK_NORM_QKV)}
-#define COST_ROPE               {PER_INPUT(3, ROPE_QKV)} /* two products and a sum; v passes */
+#define COST_ROPE               {PER_INPUT(3, ROPE_QKV)} /* two products and a sum; v is copied */
 #define COST_QK_NORM_ROPE       {PER_INPUT(7, QK_NORM_ROPE_QKV)}
 #define COST_ATTENTION          {FLOPS(attention)}
 #define COST_SWIGLU             {PER_INPUT(8, SWIGLU_GU)} /* one exp for two elements of gate, up */

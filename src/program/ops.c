@@ -164,7 +164,7 @@ double rope_inverse_frequency(const rope_options *r, int head_dim, int i) {
     double freq = 1.0 / pow(r->theta, 2.0 * i / head_dim);
     if (r->type == ROPE_LINEAR) return freq / r->factor;
     if (r->type != ROPE_LLAMA3) return freq;
-    /* Llama 3.1: long waves are stretched by `factor`, short ones kept, the band between is blended. */
+    /* Llama 3.1: stretches long wavelengths by `factor`, keeps short ones, and blends between them. */
     double wavelength = 2 * M_PI / freq, original = (double)r->original_max_positions;
     double low_wavelength = original / r->low_freq_factor, high_wavelength = original / r->high_freq_factor;
     if (wavelength < high_wavelength) return freq;

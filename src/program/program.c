@@ -40,7 +40,7 @@ int mesh_rank(const mesh *m) {
 
 static const axis inner_first[AXIS_COUNT] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_DATA, AXIS_PIPELINE};
 
-void mesh_seat(mesh *m, int rank) {
+void mesh_set_rank(mesh *m, int rank) {
     for (int i = 0; i < AXIS_COUNT; i++) {
         axis a = inner_first[i];
         m->index[a] = rank % mesh_size(m, a);

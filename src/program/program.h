@@ -3,12 +3,12 @@
  *
  * Promises
  *   - Nothing here knows a device, a rank or an address; a program can be built for a machine that is not here.
- *   - A program is several sections over one table of values. A section is what runs in one go: PREPARE is what all
+ *   - A program is several sections over one table of values. A section runs as a whole: PREPARE computes what all
  *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a
  *     pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
- *     generation. Values that belong to one section only share bytes with those of other sections, because sections never
- *     run at the same moment. TURN is the exception: it repeats other sections one behind the other, over their values.
- *   - program_verify proves shapes, dtypes, define-before-use and single write for any program any pass leaves behind.
+ *     generation. Values of one section share bytes with those of other sections, because only one section
+ *     runs at a time. TURN is the exception: it repeats other sections one after the other, over their values.
+ *   - program_verify proves shapes, dtypes, define-before-use and single write for the program after any pass.
  *
  *     program p;
  *     program_init(&p);
@@ -44,7 +44,7 @@ typedef enum role {
 /* Where bytes live. The first device is TIER_DEVICE; layers placed by hand may lie on others, each with its own arena. */
 typedef enum tier { TIER_DEVICE, TIER_HOST, TIER_NVME, TIER_DEVICE_1, TIER_DEVICE_2, TIER_DEVICE_3, TIER_COUNT } tier;
 enum { DEVICES_MAX = 4 };
-/* Ops of one stream run in the order of the list; streams run beside each other and wait where op.wait says so. */
+/* Ops of one stream run in the order of the list; streams run in parallel and wait where op.wait says so. */
 typedef enum stream {
     STREAM_COMPUTE, /* kernels on a device */
     STREAM_HOST,    /* kernels on host memory */
@@ -67,8 +67,8 @@ typedef enum section {
     SECTION_COUNT
 } section;
 
-/* A file is read and written in whole sectors: values on nvme begin at one, and a transfer also moves what follows the
- * value in its last one, on both sides. */
+/* A file is read and written in whole sectors: values on nvme begin at one, and a transfer also moves the bytes after the
+ * value in its last sector, on both sides. */
 enum { NVME_SECTOR = 4096 };
 static inline size_t sectors_up(size_t n_bytes) { return align_up(n_bytes, NVME_SECTOR); }
 
@@ -101,8 +101,8 @@ typedef struct value {
 } value;
 #define VALUE_NOT_PLACED SIZE_MAX
 
-/* Many ranks work on one step, in four directions: every rank has its place on a mesh, and a group is the ranks that differ
- * in one direction only. World rank = ((pipeline * D + data) * S + sequence) * T + tensor, with the sizes D, S, T. */
+/* The mesh has four axes: every rank has an index on each, and a group is the ranks that differ on one axis only. World rank
+ * = ((pipeline * D + data) * S + sequence) * T + tensor, with the sizes D, S, T. */
 typedef enum axis { AXIS_DATA, AXIS_TENSOR, AXIS_PIPELINE, AXIS_SEQUENCE, AXIS_COUNT } axis;
 typedef struct mesh {
     int size[AXIS_COUNT], index[AXIS_COUNT]; /* sizes of 0 are 1: a zeroed mesh is one rank alone */
@@ -110,14 +110,14 @@ typedef struct mesh {
 const char *axis_name(axis a);
 int mesh_size(const mesh *m, axis a);
 int mesh_world(const mesh *m);          /* ranks in all */
-int mesh_rank(const mesh *m);           /* of this index in the world */
-void mesh_seat(mesh *m, int rank);      /* the index of that rank */
+int mesh_rank(const mesh *m);           /* world rank of this index */
+void mesh_set_rank(mesh *m, int rank);  /* sets the index of that world rank */
 int mesh_stride(const mesh *m, axis a); /* from one rank of a group to the next, in the world */
 /* Ranks that share a row of tokens cut it into two chunks each; a rank has one from the front and its counterpart from the
- * back, so that looking back costs each as much. The place in the row of token i of that rank. */
+ * back, so that causal attention costs each rank the same. Returns the position in the row of token i of that rank. */
 int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len);
 
-/* What one stage of a pipeline says to another: the tag of SEND and RECV on that axis. */
+/* Tags of SEND and RECV on the pipeline axis. */
 enum {
     TAG_FORWARD,  /* hidden states, to the stage with the next layers */
     TAG_BACKWARD, /* their gradient, back */
@@ -126,7 +126,7 @@ enum {
     TAG_ANSWER,   /* evaluation: losses and best tokens, from the last stage to all others */
 };
 
-/* How positions turn into angles; type llama3 stretches low frequencies as Llama 3.1 does. */
+/* How positions become angles; llama3 stretches low frequencies as Llama 3.1 does. */
 typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR } rope_type;
 typedef struct rope_options {
     rope_type type;
@@ -149,11 +149,11 @@ typedef struct op_attr {
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     uint64_t noise_key;                /* stochastic rounding: which tensor this is */
     int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
-    /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and behind n_ids rows comes padding.
-     * vocab is the size of the whole; 0: the table is the whole. */
+    /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and padding follows n_ids rows. vocab
+     * is the size of the whole; 0: the table is the whole. */
     int64_t vocab, first_id, n_ids;
-    /* embed: only these rows get their positions, ranks share the tokens; position_bwd: row 0 of dy is that token. 0 of
-     * them: all do. */
+    /* embed: only these rows get positions, because ranks share the tokens; position_bwd: row 0 of dy is that token. 0: all
+     * do. */
     int64_t first_token, n_tokens;
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
@@ -173,17 +173,17 @@ typedef struct op {
     op_kind kind;
     section section;
     stream stream;
-    tier at;    /* where it runs; its operands lie there. A COPY is the exception: it joins two tiers */
+    tier at;    /* where it runs; its operands are there. A COPY is the exception: it connects two tiers */
     int layer;  /* -1 outside the blocks */
     bool again; /* repeats an op of the forward: written by recompute */
     value_id in[OP_MAX_IN], out[OP_MAX_OUT];
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
     uint32_t wait[STREAM_COUNT];
-    /* int32 (1): how many leading rows of the op hold something in this run; NO_VALUE: all. A value and not a constant, so
-     * that a step that is partly filled costs what it holds and is still the step that was planned. A kernel may compute
-     * the other rows too, nobody reads them; it must not let them reach these. Where it is given, the bits of a row depend
-     * on that row alone, never on how many others there are. */
+    /* int32 (1): how many leading rows of the op are in use in this run; NO_VALUE: all. A value and not a constant, so that a
+     * partly filled step costs only its rows and is still the planned program. A kernel may compute the other rows too, which
+     * nobody reads; they must not influence the rows in use. Where it is given, the bits of a row depend on that row alone,
+     * never on the number of others. */
     value_id rows;
     op_attr attr;
 } op;
@@ -228,7 +228,8 @@ value_id program_view(program *p, const char *name, value_id of, size_t byte_off
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);
 void op_out(op *o, int i, value_id v);
-/* Said where one line serves up to four ops that have this operand at the same place: it is named as that of the first. */
+/* For code that serves up to four ops with this operand at the same index: asserts that, so that the name of the first may be
+ * used. */
 #define SAME_PLACE(first, ...) SAME_PLACE_OF_4(first, __VA_ARGS__, first, first, first)
 #define SAME_PLACE_OF_4(a, b, c, d, ...)                                                 \
     _Static_assert((int)(a) == (int)(b) && (int)(a) == (int)(c) && (int)(a) == (int)(d), \
@@ -254,7 +255,7 @@ bool op_input_optional(op_kind k, int i);
 bool op_output_optional(op_kind k, int i);
 bool op_output_updates(op_kind k, int i); /* '+': read and written */
 bool op_reads_output(const op *o,
-                     int i); /* is what the output held before read: '+', but for a rounded copy of a master */
+                     int i); /* is the old content of the output read: `+`, except a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
 bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
 /* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
@@ -262,13 +263,14 @@ enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
 value_id op_message(const op *o);    /* what it sends, or else what it receives */
 value_id op_main_value(const op *o); /* of any op, for traces and errors: its first output, or else its first input */
 bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
-/* The backward begins with it here: a message from another stage, or keys and values that go round once more for it. */
+/* The backward of this rank begins with it: a message from another stage, or keys and values that go round the ring once
+ * more. */
 bool op_brings_gradient(const op *o);
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
-/* What op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
+/* FLOP that op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
 #define NOISE_FLOPS 6.0
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
@@ -282,5 +284,5 @@ status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);
 /* A short hash of ops, shapes and dtypes: equal programs give equal hashes. */
 uint64_t program_hash(const program *p);
-/* Of what is said between ranks, in order: ranks of one group whose hashes differ would wait for each other forever. */
+/* Hash of all messages between ranks, in order: ranks of one group with different hashes would deadlock. */
 uint64_t program_comm_hash(const program *p);

@@ -1,9 +1,9 @@
-/* verify.c - prove that a program means something before anyone gives it memory.
+/* verify.c - check that a program is well formed before it gets memory.
  *
- * Checked for every op: operands present, and such as the op takes (verify_layers.c, verify_step.c); for every value: defined
- * before use within its section, written once (a `+` output any number of times), never used in a section it does not
- * belong to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG)
- * and names the op, the operand and both shapes. */
+ * Checked for every op: operands are present and valid for the op (verify_layers.c, verify_step.c); for every value: defined
+ * before use within its section, written once (a `+` output any number of times), never used in a section it does not belong
+ * to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG) and names the
+ * op, the operand and both shapes. */
 #include "program/verify.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ status verify_fail(const checker *c, const char *what, value_id v) {
                v ? dtype_name(c->p->values[v].type) : "", buf);
 }
 
-/* A kernel reaches only the memory it runs beside. */
+/* A kernel can only use memory of the tier it runs on. */
 static status check_place(const checker *c) {
     const op *o = c->o;
     if (o->kind == OP_COPY) return OK;
@@ -41,8 +41,8 @@ static status check_use(const checker *c, value_id v, const unsigned char *defin
     return OK;
 }
 
-/* A copy may bring a value home twice; in TURN two steps write what outlives them. */
-static bool may_come_again(const program *p, const op *o, value_id root) {
+/* A copy may store a value twice; in TURN two steps write persistent values. */
+static bool may_be_written_again(const program *p, const op *o, value_id root) {
     return p->values[root].persistent && (o->kind == OP_COPY || o->section == SECTION_TURN);
 }
 
@@ -66,9 +66,10 @@ static status check_flow(const program *p) {
             value_id root = program_root(p, v, NULL);
             if (op_reads_output(o, k)) rc = check_use(c, v, defined);
             else if (op_output_updates(o->kind, k)) rc = OK;
-            else if (written[v] && !may_come_again(p, o, root)) rc = verify_fail(c, "written twice", v);
+            else if (written[v] && !may_be_written_again(p, o, root)) rc = verify_fail(c, "written twice", v);
             else if (!lives_in(&p->values[root], o->section)) rc = verify_fail(c, "written outside its section", v);
-            defined[v] = defined[root] = written[v] = 1; /* a whole made of views counts from its first part */
+            defined[v] = defined[root] = written[v] =
+                1; /* a whole written through views counts as defined from its first part */
         }
     }
     free(defined);
@@ -76,8 +77,8 @@ static status check_flow(const program *p) {
     return rc;
 }
 
-/* Every gradient value that exists must be both written and read: a lost gradient trains nothing and says nothing.
- * Where ops take it in parts, any part counts. */
+/* Every gradient must be both written and read: a lost gradient trains nothing and causes no error. Where ops use it in
+ * parts, any part counts. */
 static status check_gradients(const program *p) {
     unsigned char *written = mem_alloc(p->n_values), *read = mem_alloc(p->n_values);
     bool has_update = false;
@@ -116,7 +117,7 @@ static status check_operands(const checker *c) {
     return OK;
 }
 
-/* How many rows there are, where that is known only when it runs. */
+/* The row count, where it is known only at run time. */
 static status check_row_count(const checker *c) {
     value_id rows = c->o->rows;
     REQUIRE(!rows || (has_type(c, rows, DTYPE_I32) && is_shape1(c, rows, 1) && c->p->values[rows].persistent),

@@ -1,6 +1,7 @@
-/* verify.h - an op under examination (private to the room).
+/* verify.h - private to program: the op that is checked.
  *
- * Every op has a function verify_<OP>: one that is missing does not link. A check ends at the first thing that does not hold:
+ * Every op has a function verify_<OP>: one that is missing does not link. A check ends at the first condition that does not
+ * hold:
  *     REQUIRE(has_type(c, v, DTYPE_F32), "expected fp32", v); */
 #pragma once
 
@@ -22,7 +23,7 @@ status verify_fail(const checker *c, const char *what, value_id v);
 #define IN(name) (c->o->in[name])
 #define OUT(name) (c->o->out[name])
 
-/* Operands against each other. That required ones are there is known before (verify.c); others may be NO_VALUE. */
+/* Checks operands against each other. verify.c has checked that required ones are present; others may be NO_VALUE. */
 #define OP(id, in, out, inplace, doc) status verify_##id(const checker *c);
 #include "program/ops.def"
 #undef OP
@@ -44,7 +45,7 @@ static inline bool is_compute(const checker *c, value_id v) {
     return has_type(c, v, DTYPE_F32) || has_type(c, v, DTYPE_BF16) || has_type(c, v, DTYPE_F16);
 }
 
-status verify_like(const checker *c, value_id x, value_id y); /* shape and dtype of one are those of the other */
+status verify_like(const checker *c, value_id x, value_id y); /* equal shape and dtype */
 status verify_rows(const checker *c, value_id x);
 status verify_tokens(const checker *c, value_id v, int64_t n);
 status verify_weight_grad(const checker *c, value_id w, value_id dw);

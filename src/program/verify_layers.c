@@ -1,5 +1,5 @@
-/* verify_layers.c - what the ops of the layers ask of their operands, forward and backward: dtypes that are allowed, shapes
- * that match each other. From the embedding to the last norm; the rest of a step is in verify_step.c. */
+/* verify_layers.c - operands of the ops of the layers, forward and backward: allowed dtypes and matching shapes. From the
+ * embedding to the last norm; verify_step.c checks the rest of a step. */
 #include "program/verify.h"
 
 /* ---- embedding ------------------------------------------------------------------------------------------------------- */
@@ -227,7 +227,7 @@ status verify_ROPE_TABLE(const checker *c) {
     return OK;
 }
 
-/* What turns the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
+/* The rotation of the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
  * generation. */
 static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc) {
     const op_attr *a = &c->o->attr;
@@ -318,7 +318,7 @@ status verify_ATTENTION_BWD(const checker *c) {
     return verify_like(c, qkv, OUT(ATTENTION_BWD_DQKV));
 }
 
-/* One step of a ring. The first is with the rank's own keys, the last with those of the rank behind it. */
+/* One step of a ring. The first uses the rank's own keys, the last those of the next rank in the ring. */
 static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc) {
     const op_attr *a = &c->o->attr;
     TRY(check_heads(c, qkv));

@@ -1,6 +1,6 @@
-/* verify_operands.c - what an operand can be: rows, tokens, a gain, a gradient, a statistic of rows.
+/* verify_operands.c - checks of single operands: rows, tokens, a gain, a gradient, a statistic of rows.
  *
- * The words of which the checks of the ops consist (verify_layers.c, verify_step.c). */
+ * The checks of whole ops are built from these (verify_layers.c, verify_step.c). */
 #include "program/verify.h"
 
 status verify_like(const checker *c, value_id x, value_id y) {

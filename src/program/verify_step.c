@@ -1,5 +1,5 @@
-/* verify_step.c - what the ops around the layers ask of their operands: loss and logits, gradients and update, messages
- * between ranks, copies. The layers themselves are in verify_layers.c. */
+/* verify_step.c - operands of the ops around the layers: loss and logits, gradients and update, messages between ranks,
+ * copies. verify_layers.c checks the layers. */
 #include "program/verify.h"
 
 /* ---- loss and logits ------------------------------------------------------------------------------------------------- */
@@ -204,7 +204,7 @@ status verify_ADAMW(const checker *c) {
 
 /* ---- between ranks --------------------------------------------------------------------------------------------------- */
 
-/* x is what lies in one piece, y the parts of it. */
+/* x is one piece, y its parts. */
 static status check_parts(const checker *c, value_id x, value_id y) {
     TRY(verify_rows(c, x));
     REQUIRE(same_type(c, x, y), "dtypes differ", y);
@@ -234,7 +234,7 @@ status verify_HEAD_PARTS(const checker *c) {
     return OK;
 }
 
-/* Groups of one rank are none: such an op is not written. */
+/* A group has at least two ranks: such ops are not written for one. */
 static status check_group(const checker *c) {
     REQUIRE(c->o->attr.group_size > 1 && c->o->attr.axis < AXIS_COUNT,
             "communication needs a group of two ranks or more", IN(MESSAGE_SENT));

@@ -52,7 +52,7 @@ typedef struct config {
     struct {
         int size[AXIS_COUNT]; /* of the mesh; data 0: what the others leave */
         int virtual_stages;   /* chunks of layers of each pipeline stage */
-        int attention;        /* attention_way */
+        int attention;        /* attention_kind */
         shard_options shard;
     } parallel;
     struct {

@@ -183,7 +183,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
     else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
-    p->choice.offload = (offload_homes){.params = offload_tier(c->memory.offload_params),
+    p->choice.offload = (offload_tiers){.params = offload_tier(c->memory.offload_params),
                                         .grads = offload_tier(c->memory.offload_grads),
                                         .states = offload_tier(c->memory.offload_states),
                                         .activations = offload_tier(c->memory.offload_activations)};
@@ -247,7 +247,7 @@ status request_from_config(const config *c, train_request *out) {
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
-    p->attention = (attention_way)c->parallel.attention;
+    p->attention = (attention_kind)c->parallel.attention;
     TRY(check_transport(c, kind));
     TRY(check_bucket(c, p));
     TRY(check_stages(c, p));

@@ -268,7 +268,7 @@ static size_t no_scratch(const program *p, const op *o, int n_threads) {
     return 0;
 }
 
-static plan_request request_of(const char *preset, int n_ranks, attention_way way) {
+static plan_request request_of(const char *preset, int n_ranks, attention_kind way) {
     plan_request r = {
         .model = *model_preset_find(preset),
         .choice.micro_batch = 1,
@@ -311,7 +311,7 @@ static void no_rank_has_the_keys_of_a_whole_row(void **state) {
 static void a_ring_sends_what_the_choice_says(void **state) {
     (void)state;
     for (int n_ranks = 2; n_ranks <= 5; n_ranks++)
-        for (attention_way way = ATTENTION_HEADS; way <= ATTENTION_RING; way++) {
+        for (attention_kind way = ATTENTION_HEADS; way <= ATTENTION_RING; way++) {
             if (way == ATTENTION_HEADS && 4 % n_ranks) continue;
             plan_request r = request_of("test-gpt2", n_ranks, way);
             r.choice.precision = PRECISION_BF16;
@@ -333,12 +333,12 @@ static void a_ring_sends_what_the_choice_says(void **state) {
 static void the_cheaper_way_is_taken(void **state) {
     (void)state;
     plan_request r = request_of("test-gpt2", 3, ATTENTION_AUTO);
-    assert_int_equal(plan_attention(&r).way, ATTENTION_RING); /* 4 heads on 3 ranks */
+    assert_int_equal(plan_attention(&r).kind, ATTENTION_RING); /* 4 heads on 3 ranks */
     r = request_of("test-gpt2", 4, ATTENTION_AUTO);
-    assert_int_equal(plan_attention(&r).way, ATTENTION_HEADS);
+    assert_int_equal(plan_attention(&r).kind, ATTENTION_HEADS);
     r.target.has_ring = false;
     r.mesh.size[AXIS_SEQUENCE] = 3;
-    assert_int_equal(plan_attention(&r).way, ATTENTION_HEADS); /* which then says why it cannot */
+    assert_int_equal(plan_attention(&r).kind, ATTENTION_HEADS); /* which then says why it cannot */
     plan p;
     assert_int_equal(plan_build(&p, &r), ERR_INPUT);
     r.attention = ATTENTION_RING;
@@ -346,7 +346,7 @@ static void the_cheaper_way_is_taken(void **state) {
     assert_non_null(strstr(error_message(), "has no kernels for a ring"));
     r = request_of("test-gpt2", 2, ATTENTION_AUTO);
     r.model.n_heads = 32, r.model.n_kv_heads = 2;
-    assert_int_equal(plan_attention(&r).way, ATTENTION_RING);
+    assert_int_equal(plan_attention(&r).kind, ATTENTION_RING);
     hardware h;
     assert_int_equal(hardware_load(&h, "h100"), OK);
     h.devices_per_node = 8;
@@ -354,10 +354,10 @@ static void the_cheaper_way_is_taken(void **state) {
     r.choice.precision = PRECISION_BF16;
     r.choice.micro_batch = 1, r.seq_len = 1 << 17, r.model.head_dim = 128, r.model.max_positions = 1 << 17;
     attention_choice few = plan_attention(&r);
-    assert_true(few.ring_s < few.heads_s && few.way == ATTENTION_RING);
+    assert_true(few.ring_s < few.heads_s && few.kind == ATTENTION_RING);
     r.mesh.size[AXIS_SEQUENCE] = 8, r.model.n_kv_heads = 32, r.seq_len = 1 << 13;
     attention_choice many = plan_attention(&r);
-    assert_true(many.heads_s < many.ring_s && many.way == ATTENTION_HEADS);
+    assert_true(many.heads_s < many.ring_s && many.kind == ATTENTION_HEADS);
 }
 
 int main(void) {

@@ -27,6 +27,7 @@ stop() {
     rc=$?
     pid=
     [ $rc = 130 ] || die "$signal: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
+    grep -q '^stopping after this step' "$dir.log" || die "$signal: nothing said that it was heard"
     [ ! -s "$dir.json" ] || die "$signal: an interrupted run printed a result"
     step=$(sed -n 's/^stopped: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
     [ -n "$step" ] || die "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"

@@ -118,7 +118,7 @@ static void wrong_files_are_refused_by_line_and_key(void **state) {
         {"base: h100\ncopy.both_gb_per_s: 1000\n", {"copy.both_gb_per_s", "1000", "110"}},
         {"base: h300\n", {"wrong.yaml:1", "'h300'", "h200"}},
         {"base: [h100]\n", {"wrong.yaml:1", "base"}},
-        {"name: half\ndevice.memory: 8G\n", {"wrong.yaml", "missing", "host.memory", "base: NAME"}},
+        {"name: half\ndevice.memory: 8G\n", {"wrong.yaml", "missing keys", "host.memory", "base: NAME"}},
         {"- a\n- b\n", {"wrong.yaml:1", "a list", "a map"}},
         {"a: &x 1\nb: *x\n", {"wrong.yaml", "anchor"}},
     };

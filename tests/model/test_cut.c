@@ -172,6 +172,7 @@ static void check_numbers(const checkpoint_reader *r, const char *name, int64_t 
 static void slices_are_put_together(void **state) {
     (void)state;
     checkpoint_reader *r;
+    dir_remove_all("cut"); /* of a run that was interrupted */
     must(dir_make("cut"));
     write_by_two("cut");
     must(checkpoint_reader_open(&r, "cut"));
@@ -210,6 +211,7 @@ static void lies_about_slices_are_refused(void **state) {
                 {"param/out", "{\"slices\": [[0, 0, 2]]}"}, /* columns are not padded */
                 {"param/out", "{\"dim\": 0}"},
                 {"param/out", "{\"of\": [5, 3]}"}};
+    dir_remove_all("lies");
     must(dir_make("lies"));
     write_by_two("lies");
     for (size_t i = 0; i < ARRAY_LENGTH(lies); i++) {

@@ -74,7 +74,7 @@ static void parts_of_ranks_follow_their_layer(void **state) {
             compiled_request(&k, &t);
             k.r.plan.choice.shard.zero = zero;
             k.r.plan.mesh.size[AXIS_DATA] = 2;
-            mesh_seat(&k.r.plan.mesh, rank);
+            mesh_set_rank(&k.r.plan.mesh, rank);
             compiled_plan(&k);
             assert_true(check_places(&k.p, 2, TIER_HOST) > 0);
             compiled_close(&k);

@@ -204,7 +204,7 @@ static void what_fits_by_hand_is_found(void **state) {
     for (int i = 0; i < 27; i++) {
         plan_request open = r;
         r.choice.recompute.kind = RECOMPUTE_SELECTIVE;
-        r.choice.offload = (offload_homes){.params = homes[i % 3], .grads = homes[i / 3 % 3], .states = homes[i / 9]};
+        r.choice.offload = (offload_tiers){.params = homes[i % 3], .grads = homes[i / 3 % 3], .states = homes[i / 9]};
         r.choice.prefetch = 1;
         assert_int_equal(plan_build(&p, &r), OK);
         open.choice.recompute.kind = RECOMPUTE_AUTO;
@@ -268,7 +268,7 @@ static void bytes_of_the_host_rest_before_they_serve_again(void **state) {
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
         plan_request r = request("gpt2", PRECISION_BF16_SR, 4);
         r.choice.recompute.kind = RECOMPUTE_FULL;
-        r.choice.offload = (offload_homes){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
+        r.choice.offload = (offload_tiers){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
         r.choice.prefetch = prefetch;
         r.choice.bucket_bytes = 1 << 20;
         plan p;

@@ -134,7 +134,7 @@ static size_t check_waits(const program *p) {
 static void ops_wait_for_the_last_that_met_their_bytes(void **state) {
     (void)state;
     static const struct {
-        offload_homes offload;
+        offload_tiers offload;
         mesh mesh;
         shard_options shard;
         int64_t accumulation;

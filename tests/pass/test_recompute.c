@@ -398,7 +398,7 @@ static void auto_takes_the_cheapest_rung_that_fits(void **state) {
         plan_request q = k.r.plan;
         plan_candidate c;
         q.choice.recompute = (recompute_policy){.kind = RECOMPUTE_NESTED, .every = n};
-        training_must(plan_weigh(&q, &c));
+        training_must(plan_evaluate(&q, &c));
         least = MIN(least, c.planned[TIER_DEVICE]);
     }
     assert_int_equal(choice(&k.r.plan, least, &fits), RECOMPUTE_NESTED);

@@ -26,7 +26,7 @@ static plan_request request(const char *preset) {
 }
 
 static const struct offload_case {
-    offload_homes homes;
+    offload_tiers homes;
     int prefetch;
 } offloads[] = {
     {.prefetch = 1},

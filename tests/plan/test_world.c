@@ -253,22 +253,22 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
     plan_request base = r;
     base.choice.precision = PRECISION_FP32;
     assert_int_equal(plan_choose(&p, &base), OK);
-    assert_int_equal(w.rungs[0].bytes, p.planned[TIER_DEVICE]);
+    assert_int_equal(w.ladder[0].bytes, p.planned[TIER_DEVICE]);
     plan_close(&p);
-    for (int i = 1; i < WORLD_RUNGS; i++) assert_true(w.rungs[i].bytes < w.rungs[i - 1].bytes);
+    for (int i = 1; i < WORLD_LADDER_ROWS; i++) assert_true(w.ladder[i].bytes < w.ladder[i - 1].bytes);
     r.choice.micro_batch = 1, r.choice.accumulation = 4;
     r.choice.recompute = (recompute_policy){.kind = RECOMPUTE_FULL};
     assert_int_equal(plan_choose(&p, &r), OK);
-    assert_int_equal(w.rungs[3].bytes, p.planned[TIER_DEVICE]);
+    assert_int_equal(w.ladder[3].bytes, p.planned[TIER_DEVICE]);
     plan_close(&p);
-    assert_true(w.rungs[1].step_s < w.rungs[0].step_s / 5); /* matrix units */
+    assert_true(w.ladder[1].step_s < w.ladder[0].step_s / 5); /* matrix units */
     /* A third more arithmetic, less what small sums and the update take of a step of rows of 1. */
-    assert_true(w.rungs[3].step_s > 1.08 * w.rungs[2].step_s && w.rungs[3].step_s < 1.4 * w.rungs[2].step_s);
+    assert_true(w.ladder[3].step_s > 1.08 * w.ladder[2].step_s && w.ladder[3].step_s < 1.4 * w.ladder[2].step_s);
     plan_request tight = r; /* a limit is what the rungs are held against: it moves nothing out of them */
     tight.device_limit = (uint64_t)1 << 30;
     tight.open = (plan_open){.params = true, .grads = true, .states = true, .activations = true};
     plan_world limited = compiled(tight, 8), plain = compiled(r, 8);
-    for (int i = 0; i < WORLD_RUNGS; i++) assert_int_equal(limited.rungs[i].bytes, plain.rungs[i].bytes);
+    for (int i = 0; i < WORLD_LADDER_ROWS; i++) assert_int_equal(limited.ladder[i].bytes, plain.ladder[i].bytes);
     assert_true(w.stages[1].comm_s > 0); /* 8 ranks on one node: over its links */
     double inside = w.stages[1].comm_s;
     w = compiled(r, 16); /* two nodes: all eight ways out of each carry a part of the ring */
@@ -379,7 +379,7 @@ static void without_room_ranks_share_rows(void **state) {
     assert_int_equal(plan_tokens_per_step(&p), plan_tokens_per_step(&whole));
     for (size_t i = 0; i < p.n_candidates; i++) assert_true(p.candidates[i].choice.sequence <= 2);
     for (int rank = 0; rank < 8; rank++) {
-        mesh_seat(&r.mesh, rank);
+        mesh_set_rank(&r.mesh, rank);
         plan other = chosen(&r);
         assert_int_equal(mesh_rank(&other.request.mesh), rank);
         assert_int_equal(other.request.choice.shard.zero, q->choice.shard.zero);
@@ -387,7 +387,7 @@ static void without_room_ranks_share_rows(void **state) {
         plan_close(&other);
     }
     /* A plan's own request is asked again where something does not fit: it leads to the same plan. */
-    plan_request question = plan_question(&p);
+    plan_request question = plan_request_reopen(&p);
     plan again = chosen(&question);
     assert_int_equal(again.planned[TIER_DEVICE], p.planned[TIER_DEVICE]);
     assert_int_equal(again.request.choice.accumulation, q->choice.accumulation);
@@ -395,7 +395,7 @@ static void without_room_ranks_share_rows(void **state) {
     plan_close(&p);
     plan_close(&whole);
     r.open.sequence = false; /* by hand */
-    mesh_seat(&r.mesh, 0);
+    mesh_set_rank(&r.mesh, 0);
     p = chosen(&r);
     assert_int_equal(mesh_size(&p.request.mesh, AXIS_SEQUENCE), 1);
     assert_false(plan_fits(&p));
@@ -418,7 +418,7 @@ static void text_and_json_have_every_row(void **state) {
     json_t *j = plan_world_json(&w);
     assert_int_equal(json_array_size(json_object_get(j, "sharding")), WORLD_STAGES);
     assert_int_equal(json_array_size(json_object_get(j, "layouts")), 4);
-    assert_int_equal(json_array_size(json_object_get(j, "ladder")), WORLD_RUNGS);
+    assert_int_equal(json_array_size(json_object_get(j, "ladder")), WORLD_LADDER_ROWS);
     const json_t *zero3 = json_array_get(json_object_get(j, "sharding"), 3);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(zero3, "bytes"), "params")),
                      2 * filled_7b(8) / 8);
