@@ -98,7 +98,8 @@ static status check_longest(const config *c) {
                    mesh_world(&m));
     if (c->train.micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, expected a number with --longest, such as 1");
-    if (c->precision < 0) return ERR(ERR_INPUT, "precision: found auto, expected a name with --longest, such as bf16");
+    if ((int)c->choice.precision < 0)
+        return ERR(ERR_INPUT, "precision: found auto, expected a name with --longest, such as bf16");
     return OK;
 }
 

@@ -44,32 +44,12 @@ typedef struct pass_options {
 
 /* Rewrites the program, and records in `step` the values that the executor reads and writes. */
 typedef status pass_function(program *p, const pass_options *options, step_interface *step);
-pass_function pass_autodiff;       /* backward of SECTION_MICRO, gradients added to accumulators */
-pass_function pass_optimizer;      /* SECTION_UPDATE: norm, clip, AdamW */
-pass_function pass_fuse;           /* add + norm, bias into linear, qk_norm + rope */
-pass_function pass_fp8;            /* linears of the layers in 8 bits, weights once per step */
-pass_function pass_recompute;      /* values that the policy drops are computed again before their backward */
-pass_function pass_chunk;          /* MLP over a few tokens at a time */
+#define PASS(name, ...) pass_function pass_##name;
+#include "pass/passes.def"
+#undef PASS
 int64_t chunk_rows(int64_t asked); /* rounds a number of tokens to one that pass_chunk accepts */
 enum { MLP_CHUNKS_MOST = 256 };    /* per MLP: each adds a few ops to the program */
-pass_function pass_shard;          /* ZeRO 0 to 3 over the data axis */
-pass_function pass_pipeline;       /* all micro-batches of a stage, in the order of 1F1B */
-pass_function pass_place;          /* chosen layers on chosen devices */
-pass_function pass_offload;        /* offload targets on host or nvme; large updates in slices */
-pass_function pass_localize;       /* copies, so that every op finds its operands where it runs */
-pass_function pass_workspace;      /* scratch of every op becomes a value of the plan */
-pass_function pass_schedule;       /* streams; gradients consumed where they are made */
-pass_function pass_turn;           /* the update and the next micro-batch as one section */
-pass_function pass_layout;         /* an offset for every value, the peak of every tier */
-pass_function pass_waits;          /* what each stream must wait for, from the bytes ops touch */
 
-typedef struct pass_row {
-    const char *name;
-    pass_function *run;
-    bool
-        leaves_copies_open; /* values are offloaded and copies still missing: the program verifies again after localize */
-    const char *what;
-} pass_row;
 status pass_run(program *p, const pass_options *options, step_interface *step);
 
 /* ---- what layout found --------------------------------------------------------------------------------------- */

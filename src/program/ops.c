@@ -12,8 +12,8 @@ typedef struct op_row {
 } op_row;
 
 static const op_row rows[OP_COUNT] = {
-#define OP(id, in, out, inplace, doc) {#id, in, out, inplace, doc, false},
-#define COMM_OP(id, in, out, inplace, doc) {#id, in, out, inplace, doc, true},
+#define OP(id, in, out, inplace, scratch, doc) {#id, in, out, inplace, doc, false},
+#define COMM_OP(id, in, out, inplace, scratch, doc) {#id, in, out, inplace, doc, true},
 #include "program/ops.def"
 #undef OP
 };

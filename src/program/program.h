@@ -24,7 +24,7 @@
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
-#define OP(id, in, out, inplace, doc) OP_##id,
+#define OP(id, in, out, inplace, scratch, doc) OP_##id,
 #include "program/ops.def"
 #undef OP
     OP_COUNT

@@ -1,10 +1,10 @@
 /* verify.c - check that a program is well formed before it gets memory.
  *
- * Checked for every op: operands are present and valid for the op (verify_layers.c, verify_step.c); for every value: defined
- * before use within its section, written once (a `+` output any number of times), never used in a section it does not belong
- * to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG) and names the
- * op, the operand and both shapes. */
-#include "program/verify.h"
+ * Checked for every op: operands are present and valid for the op (rules_layers.c, rules_step.c); for every value: defined
+ * before use within its section, written once (a `+` output any number of times), never used in a section it does not
+ * belong to; for every trained parameter: a gradient that is written and read. A failure is a bug of ralo (ERR_BUG)
+ * and names the op, the operand and both shapes. */
+#include "program/rules.h"
 
 #include <stdlib.h>
 
@@ -126,7 +126,7 @@ static status check_row_count(const checker *c) {
 }
 
 static status (*const verifiers[OP_COUNT])(const checker *c) = {
-#define OP(id, in, out, inplace, doc) [OP_##id] = verify_##id,
+#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = verify_##id,
 #include "program/ops.def"
 #undef OP
 };

@@ -1,7 +1,7 @@
 /* verify_operands.c - checks of single operands: rows, tokens, a gain, a gradient, a statistic of rows.
  *
- * The checks of whole ops are built from these (verify_layers.c, verify_step.c). */
-#include "program/verify.h"
+ * The checks of whole ops are built from these (rules_layers.c, rules_step.c). */
+#include "program/rules.h"
 
 status verify_like(const checker *c, value_id x, value_id y) {
     REQUIRE(shape_equal(sh(c, x), sh(c, y)), "shape differs from its partner", y);

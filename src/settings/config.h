@@ -31,29 +31,22 @@ typedef struct config {
     data_options data; /* data.seed always equals train.seed */
     task_kind task;
     train_options train;
-    int precision; /* -1: as the plan chooses */
+    /* As the plan's request takes it, -1 where the plan chooses. Not here: what train.* and parallel.* give together
+     * (micro_batch, accumulation, sequence) and what is text (recompute). */
+    step_choice choice;
     struct {
         uint64_t device;       /* bytes; 0 = auto: what this machine has */
         int strategy;          /* strategy_kind */
         uint64_t host;         /* 0: what this machine has free */
         int64_t logits_chunk;  /* bytes */
-        int64_t chunk_tokens;  /* -1: as the plan chooses */
-        int64_t keep_layers;   /* likewise */
-        int64_t keep_states;   /* likewise */
         const char *recompute; /* as recompute_parse reads it */
-        int offload_params, offload_grads, offload_states, offload_activations; /* tier; -1: as the plan chooses */
-        int prefetch;
-        int64_t bucket;        /* bytes */
-        int overlap_update;    /* overlap_wish */
         const char *nvme_path; /* "": the run directory */
         const char *place;     /* as place_parse reads it; "": everything on the first device */
-        state_format states;
     } memory;
     struct {
         int size[AXIS_COUNT]; /* of the mesh; data 0: what the others leave */
         int virtual_stages;   /* chunks of layers of each pipeline stage */
         int attention;        /* attention_kind */
-        shard_options shard;
     } parallel;
     struct {
         double timeout; /* seconds */

@@ -29,8 +29,8 @@ static void warn_if_given(const config *c, const char *key, bool has_effect, con
 
 /* Can any tensor of the step live in one of these tiers? Settings left at auto may choose any. */
 static bool may_offload(const config *c, tier from, tier to) {
-    const int tiers[] = {c->memory.offload_params, c->memory.offload_grads, c->memory.offload_states,
-                         c->memory.offload_activations};
+    const int tiers[] = {(int)c->choice.offload.params, (int)c->choice.offload.grads, (int)c->choice.offload.states,
+                         (int)c->choice.offload.activations};
     for (size_t i = 0; i < ARRAY_LENGTH(tiers); i++)
         if (tiers[i] < 0 ? c->memory.strategy == STRATEGY_AUTO : tiers[i] >= (int)from && tiers[i] <= (int)to)
             return true;
@@ -38,9 +38,9 @@ static bool may_offload(const config *c, tier from, tier to) {
 }
 
 static void warn_no_effect_memory(const config *c) {
-    warn_if_given(c, "memory.offload.keep_states", c->memory.offload_states != 0 || c->memory.keep_states == 0,
+    warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
-    warn_if_given(c, "memory.offload.keep_layers", c->memory.offload_activations != 0 || c->memory.keep_layers == 0,
+    warn_if_given(c, "memory.offload.keep_layers", c->choice.offload.activations != 0 || c->choice.keep_layers == 0,
                   "memory.offload.activations is none");
     bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
     warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
@@ -49,7 +49,7 @@ static void warn_no_effect_memory(const config *c) {
 }
 
 static void config_warn_no_effect(const config *c) {
-    bool fp16 = c->precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
+    bool fp16 = c->choice.precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
     bool builtin = str_starts_with(c->data.source, "builtin:");
     warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
     warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
@@ -164,7 +164,7 @@ status config_check(const config *c) {
                    "use constant, linear or cosine");
     if (t->warmup_min_lr > t->lr)
         return ERR(ERR_INPUT, "train.warmup_min_lr is %g, above train.lr (%g); lower it", t->warmup_min_lr, t->lr);
-    if (c->precision == PRECISION_FP16 && t->loss_scale == 0 &&
+    if (c->choice.precision == PRECISION_FP16 && t->loss_scale == 0 &&
         t->min_loss_scale > ldexp(1, (int)t->initial_scale_power))
         return ERR(ERR_INPUT,
                    "train.fp16.min_loss_scale is %g, above the first scale of 2^%lld; lower it or raise "

@@ -58,7 +58,7 @@ static status device_tier(foreign_reader *r, const foreign_item *i, const char *
 
 /* Bytes per parameter. A precision that is not chosen yet counts as its wider choice. */
 static size_t element_bytes(const config *c) {
-    return dtype_bytes((int)c->precision < 0 ? DTYPE_F32 : precision_compute(c->precision));
+    return dtype_bytes((int)c->choice.precision < 0 ? DTYPE_F32 : precision_compute(c->choice.precision));
 }
 
 static bool moves_to(const char *tier, const char *name) { return tier && strcmp(tier, name) == 0; }
@@ -149,7 +149,7 @@ static status translate_buckets(foreign_reader *r) {
     const foreign_item *reduce = foreign_find(r, ZERO "reduce_bucket_size"),
                        *gather = foreign_find(r, ZERO "allgather_bucket_size"),
                        *overlap = foreign_find(r, ZERO "overlap_comm");
-    size_t gradient = dtype_bytes((int)r->c->precision < 0 ? DTYPE_F32 : precision_grad(r->c->precision));
+    size_t gradient = dtype_bytes((int)r->c->choice.precision < 0 ? DTYPE_F32 : precision_grad(r->c->choice.precision));
     if (reduce && reduce->is_auto) foreign_report_set(r, reduce, "parallel.reduce_bucket", "auto");
     else if (reduce) TRY(offer_elements(r, reduce, "parallel.reduce_bucket", gradient));
     if (gather && gather->is_auto) foreign_report_set(r, gather, "parallel.allgather_bucket", "auto");

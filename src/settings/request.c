@@ -137,10 +137,10 @@ static void use_links(plan_request *p, bool links) {
 static status check_bucket(const config *c, const plan_request *p) {
     enum { SLICES_MOST = 32768 };
     uint64_t n_bytes = (uint64_t)model_param_count(&p->model) * sizeof(float);
-    if (!c->memory.bucket || n_bytes / (uint64_t)c->memory.bucket <= SLICES_MOST) return OK;
+    if (!c->choice.bucket_bytes || n_bytes / (uint64_t)c->choice.bucket_bytes <= SLICES_MOST) return OK;
     char found[32], expected[32];
     return ERR(ERR_INPUT, "memory.bucket: found %s, expected at least %s for the %lld parameters of %s, or auto",
-               str_format_bytes(found, (uint64_t)c->memory.bucket),
+               str_format_bytes(found, (uint64_t)c->choice.bucket_bytes),
                str_format_bytes(expected, n_bytes / SLICES_MOST + 1), (long long)model_param_count(&p->model),
                p->model.name);
 }
@@ -162,40 +162,39 @@ static bool sequence_is_open(const config *c, device_kind kind) {
     return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
 }
 
-/* The names of the setting are in the order of the tiers. */
-static tier offload_tier(int setting) { return setting < 0 ? TIER_DEVICE : (tier)setting; }
+/* Of a field of the choice, which may be an enum without negative members. */
+static bool is_auto(int64_t asked) { return (int)asked == -1; }
+/* What the plan starts from where it chooses: nothing kept, nothing cut, everything on the device. */
+static int64_t until_chosen(int64_t asked) { return is_auto(asked) ? 0 : asked; }
 
 /* What is given by hand, and what is left to the plan. */
 static void strategy_from_config(const config *c, device_kind kind, plan_request *p) {
-    p->left_open = (plan_open){.params = c->memory.offload_params < 0,
-                               .grads = c->memory.offload_grads < 0,
-                               .states = c->memory.offload_states < 0,
-                               .activations = c->memory.offload_activations < 0,
-                               .keep_layers = c->memory.keep_layers < 0,
-                               .keep_states = c->memory.keep_states < 0 && c->memory.offload_states < 0,
-                               .chunk = c->memory.chunk_tokens < 0,
+    const step_choice *asked = &c->choice;
+    p->left_open = (plan_open){.params = is_auto(asked->offload.params),
+                               .grads = is_auto(asked->offload.grads),
+                               .states = is_auto(asked->offload.states),
+                               .activations = is_auto(asked->offload.activations),
+                               .keep_layers = is_auto(asked->keep_layers),
+                               .keep_states = is_auto(asked->keep_states) && is_auto(asked->offload.states),
+                               .chunk = is_auto(asked->chunk_tokens),
                                .prefetch = !config_was_given(c, "memory.prefetch"),
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,
-                               .zero = c->parallel.shard.zero < 0,
+                               .zero = is_auto(asked->shard.zero),
                                .sequence = sequence_is_open(c, kind)};
     p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL;
     if (!p->manual) p->open = p->left_open;
     else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
-    p->choice.offload = (offload_tiers){.params = offload_tier(c->memory.offload_params),
-                                        .grads = offload_tier(c->memory.offload_grads),
-                                        .states = offload_tier(c->memory.offload_states),
-                                        .activations = offload_tier(c->memory.offload_activations)};
-    p->choice.keep_layers = MAX(c->memory.keep_layers, (int64_t)0);
-    p->choice.keep_states = MAX(c->memory.keep_states, (int64_t)0);
-    p->choice.prefetch = c->memory.prefetch;
-    p->choice.bucket_bytes = c->memory.bucket;
-    p->choice.chunk_tokens = chunk_rows(MAX(c->memory.chunk_tokens, (int64_t)0));
+    p->choice.offload = (offload_tiers){.params = until_chosen(asked->offload.params),
+                                        .grads = until_chosen(asked->offload.grads),
+                                        .states = until_chosen(asked->offload.states),
+                                        .activations = until_chosen(asked->offload.activations)};
+    p->choice.keep_layers = until_chosen(asked->keep_layers);
+    p->choice.keep_states = until_chosen(asked->keep_states);
+    p->choice.chunk_tokens = chunk_rows(until_chosen(asked->chunk_tokens));
+    p->choice.shard.zero = (int)until_chosen(asked->shard.zero);
     p->may_nvme = *c->memory.nvme_path != 0; /* auto never offloads to a drive */
-    p->choice.overlap_update = (overlap_wish)c->memory.overlap_update;
-    p->choice.shard = c->parallel.shard;
-    p->choice.shard.zero = MAX(p->choice.shard.zero, 0); /* until something is chosen */
 }
 
 status request_from_config(const config *c, train_request *out) {
@@ -228,11 +227,11 @@ status request_from_config(const config *c, train_request *out) {
     TRY(model_from_config(c, &p->model));
     TRY(check_own_tokenizer(c, &p->model));
     out->data.vocab = p->model.vocab;
+    p->choice = c->choice;
     TRY(batch_from_config(c, p));
     p->seq_len = c->data.seq_len;
-    p->open.precision = c->precision < 0;
-    p->choice.precision = p->open.precision ? PRECISION_FP32 : (precision)c->precision;
-    p->choice.states = c->memory.states;
+    p->open.precision = is_auto(c->choice.precision);
+    p->choice.precision = until_chosen(c->choice.precision);
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
                                        .beta2 = (float)t->beta2,
                                        .eps = (float)t->eps,

@@ -25,7 +25,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c.train.schedule, SCHEDULE_COSINE);
     assert_int_equal(c.train.eval_every, 0);
     assert_true(c.train.loss_scale == 0 && c.train.min_loss_scale == 1);
-    assert_int_equal(c.precision, PRECISION_FP32);
+    assert_int_equal(c.choice.precision, PRECISION_FP32);
     assert_int_equal(c.memory.device, 0);
     assert_int_equal(c.memory.logits_chunk, 0);
     assert_string_equal(c.memory.recompute, "auto");
@@ -69,7 +69,7 @@ static void test_choices_follow_their_enums(void **state) {
         assert_int_equal(config_set(&c, a, "--set"), OK);
         int got = str_starts_with(a, "train.schedule")    ? (int)c.train.schedule
                   : str_starts_with(a, "train.nonfinite") ? (int)c.train.nonfinite
-                  : str_starts_with(a, "precision")       ? (int)c.precision
+                  : str_starts_with(a, "precision")       ? (int)c.choice.precision
                   : str_starts_with(a, "train.task")      ? (int)c.task
                                                           : c.model.tied;
         assert_int_equal(got, rows[i].expected);
@@ -90,7 +90,7 @@ static void test_nested_and_dotted_keys(void **state) {
     assert_int_equal(c.train.steps, 100000);
     assert_int_equal(c.data.seq_len, 2);
     assert_false(c.data.pack);
-    assert_int_equal(c.precision, PRECISION_BF16);
+    assert_int_equal(c.choice.precision, PRECISION_BF16);
     assert_true(c.memory.device == 8ull << 30);
     assert_true(config_was_given(&c, "data.seq_len") && config_was_given(&c, "data.seq_length"));
     assert_false(config_was_given(&c, "train.warmup"));

@@ -411,8 +411,6 @@ static void skipped_task(void *context, int64_t task, int thread) {
     typed_row_store((uint16_t *)j->p + r.begin, j->master + r.begin, j->p_type, r.end - r.begin);
 }
 
-const cpu_work_fn cpu_work_ADAMW = cpu_no_work;
-
 void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
     const float *clip = k->in[ADAMW_CLIP];
     const step_scalars *s = k->in[ADAMW_SCALARS];

@@ -88,8 +88,6 @@ static void store_task(void *context, int64_t task, int thread) {
     }
 }
 
-const cpu_work_fn cpu_work_KV_STORE = cpu_no_work;
-
 void cpu_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
     paged_inputs at = {.qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc = KV_STORE_DOC};
     paged_job j = job_make(k, k->out[KV_STORE_CACHE], call_out(k, KV_STORE_CACHE), at);

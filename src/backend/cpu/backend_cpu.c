@@ -3,8 +3,8 @@
  * Device and host tier are the same RAM here, so write and read are plain copies and every kernel has finished when it
  * returns; synchronize has nothing to wait for. Arenas come from mmap with huge pages and are touched once by all
  * threads: first touch of 4 KiB pages by one thread runs at about 1 GB/s, and would otherwise land in the first step.
- * The kernels themselves live in one file per family; ops.def makes the table, so an op without a kernel, or one that does
- * not say how much scratch it needs, does not link.
+ * The kernels themselves live in one file per family; ops.def makes the table, so an op without a kernel, or one with
+ * SCRATCH that does not say how much, does not link.
  * Refuses the nvme tier (files are not memory, the executor drives them) and x86-64 machines without AVX2, FMA and F16C,
  * for which most kernels are compiled. */
 #include "backend/cpu/cpu.h"
@@ -86,22 +86,22 @@ static void cpu_set_thread_hook(backend_context *c, void (*enter)(void), void (*
     pool_set_hook(c->threads, enter, leave);
 }
 
-size_t cpu_no_work(const program *p, const op *o, int n_threads) { return 0; }
-
 static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
-    static const cpu_work_fn *const work[OP_COUNT] = {
-#define OP(id, in, out, inplace, doc) [OP_##id] = &cpu_work_##id,
-#define COMM_OP(id, in, out, inplace, doc)
+    static const cpu_work_fn none = NULL, *const work[OP_COUNT] = {
+#define WORK_NO_SCRATCH(id) &none
+#define WORK_SCRATCH(id) &cpu_work_##id
+#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = WORK_##scratch(id),
+#define COMM_OP(id, in, out, inplace, scratch, doc)
 #include "program/ops.def"
 #undef OP
     };
     ASSERT(work[o->kind]); /* messages are not asked for here: comm sizes theirs */
-    return (*work[o->kind])(p, o, n_threads);
+    return *work[o->kind] ? (*work[o->kind])(p, o, n_threads) : 0;
 }
 
 static const kernel_fn cpu_kernels[OP_COUNT] = {
-#define OP(id, in, out, inplace, doc) [OP_##id] = cpu_kernel_##id,
-#define COMM_OP(id, in, out, inplace, doc)
+#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = cpu_kernel_##id,
+#define COMM_OP(id, in, out, inplace, scratch, doc)
 #include "program/ops.def"
 #undef OP
 };

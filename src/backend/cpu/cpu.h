@@ -54,12 +54,15 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
 
 /* Bytes of scratch that the kernel of an op needs. */
 typedef size_t (*cpu_work_fn)(const program *p, const op *o, int n_threads);
-size_t cpu_no_work(const program *p, const op *o, int n_threads); /* none */
 
-/* One kernel per op, and beside it how much scratch it needs: an op without either does not link. */
-#define OP(id, in, out, inplace, doc)                               \
+/* One kernel per op, and beside that of one with SCRATCH how much: an op without either does not link. */
+#define DECLARE_NO_SCRATCH(id)
+#define DECLARE_SCRATCH(id) extern const cpu_work_fn cpu_work_##id;
+#define OP(id, in, out, inplace, scratch, doc)                      \
     void cpu_kernel_##id(backend_context *c, const kernel_call *k); \
-    extern const cpu_work_fn cpu_work_##id;
-#define COMM_OP(id, in, out, inplace, doc)
+    DECLARE_##scratch(id)
+#define COMM_OP(id, in, out, inplace, scratch, doc)
 #include "program/ops.def"
 #undef OP
+#undef DECLARE_SCRATCH
+#undef DECLARE_NO_SCRATCH

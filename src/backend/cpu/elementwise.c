@@ -105,10 +105,6 @@ void cpu_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
     map_run(c, k, j, dx);
 }
 
-const cpu_work_fn cpu_work_ADD = cpu_no_work;
-const cpu_work_fn cpu_work_GELU = cpu_no_work;
-const cpu_work_fn cpu_work_GELU_BWD = cpu_no_work;
-
 /* ---- rows: bias, swiglu, rope --------------------------------------------------------------------------------- */
 
 typedef struct rows_job {
@@ -139,8 +135,6 @@ static void add_bias_task(void *context, int64_t task, int thread) {
         BY_TYPE(j->type, add_bias_row, element_at(j->y, j->type, row * j->width),
                 element_at(j->x, j->type, row * j->width), j->other, (size_t)j->width);
 }
-
-const cpu_work_fn cpu_work_ADD_BIAS = cpu_no_work;
 
 void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, ADD_BIAS_Y), *b = call_in(k, ADD_BIAS_B);
@@ -176,8 +170,6 @@ static void swiglu_task(void *context, int64_t task, int thread) {
         BY_TYPE(j->type, swiglu_row, element_at(j->y, j->type, row * F), element_at(j->x, j->type, row * 2 * F),
                 element_at(j->x, j->type, row * 2 * F + F), (size_t)F);
 }
-
-const cpu_work_fn cpu_work_SWIGLU = cpu_no_work;
 
 void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, SWIGLU_GU), *y = call_out(k, SWIGLU_Y);
@@ -226,8 +218,6 @@ static void swiglu_bwd_task(void *context, int64_t task, int thread) {
                 element_at(j->x, j->type, row * 2 * F + F), element_at(j->other, j->type, row * F), (size_t)F);
 }
 
-const cpu_work_fn cpu_work_SWIGLU_BWD = cpu_no_work;
-
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, SWIGLU_BWD_GU), *dy = call_in(k, SWIGLU_BWD_DY);
     ASSERT(gu->type == dy->type && call_out(k, SWIGLU_BWD_DGU)->type == gu->type);
@@ -271,8 +261,6 @@ static void rope_task(void *context, int64_t task, int thread) {
     }
 }
 
-const cpu_work_fn cpu_work_ROPE = cpu_no_work;
-
 void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
     const value *qkv = call_in(k, ROPE_QKV);
     const op_attr *a = &k->op->attr;
@@ -308,8 +296,6 @@ static void rope_table_task(void *context, int64_t position, int thread) {
         row[half + i] = (float)sin(angle);
     }
 }
-
-const cpu_work_fn cpu_work_ROPE_TABLE = cpu_no_work;
 
 void cpu_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
     const shape *s = &call_out(k, ROPE_TABLE_TABLE)->shape;
@@ -354,8 +340,6 @@ static void copy_task(void *context, int64_t task, int thread) {
     memcpy((char *)j->y + begin, (const char *)j->x + begin, (size_t)MIN((int64_t)COPY_BYTES, j->n - begin));
 }
 
-const cpu_work_fn cpu_work_CAST = cpu_no_work;
-
 void cpu_kernel_CAST(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, CAST_X), *y = call_out(k, CAST_Y);
     move_job j = {
@@ -363,8 +347,6 @@ void cpu_kernel_CAST(backend_context *c, const kernel_call *k) {
     ASSERT(shape_count(&x->shape) == j.n);
     pool_run(c->threads, cast_task, &j, divide_up(j.n, TASK_ELEMENTS));
 }
-
-const cpu_work_fn cpu_work_COPY = cpu_no_work;
 
 void cpu_kernel_COPY(backend_context *c, const kernel_call *k) {
     const value *y = call_out(k, COPY_Y);

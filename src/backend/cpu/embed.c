@@ -202,7 +202,6 @@ static size_t embed_work_bytes(const program *p, const op *o, int n_threads) {
     return scatter_work_bytes(shape_count(&ids->shape), dtable->shape.dim[0]);
 }
 
-const cpu_work_fn cpu_work_EMBED = cpu_no_work;
 const cpu_work_fn cpu_work_EMBED_BWD = embed_work_bytes;
 const cpu_work_fn cpu_work_EMBED_BWD_ADD = embed_work_bytes;
 const cpu_work_fn cpu_work_POSITION_BWD = embed_work_bytes;

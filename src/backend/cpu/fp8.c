@@ -37,8 +37,6 @@ void cpu_absmax(backend_context *c, const kernel_call *k, int amax, int of) {
     if (k->out[amax]) absmax(c, k->out[amax], k->out[of], shape_count(&call_out(k, of)->shape));
 }
 
-const cpu_work_fn cpu_work_ABSMAX = cpu_no_work;
-
 void cpu_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
     absmax(c, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
 }
@@ -68,8 +66,6 @@ static void quantize_task(void *context, int64_t task, int thread) {
         for (int64_t i = 0; i < n; i++) out[i] = tile[i][j];
     }
 }
-
-const cpu_work_fn cpu_work_QUANTIZE = cpu_no_work;
 
 void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
     const value *x = call_in(k, QUANTIZE_X);

@@ -59,8 +59,6 @@ static void top_task(void *context, int64_t row, int thread) {
     w->sums[2 * row + 1] = (double)x[best] + log(sum);
 }
 
-const cpu_work_fn cpu_work_LOGITS_TOP = cpu_no_work;
-
 void cpu_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
     const value *logits = call_in(k, LOGITS_TOP_LOGITS);
     top_work w = {.logits = k->in[LOGITS_TOP_LOGITS],

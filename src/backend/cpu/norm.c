@@ -116,11 +116,6 @@ void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
     cpu_absmax(c, k, ADD_LAYERNORM_AMAX, ADD_LAYERNORM_Y);
 }
 
-const cpu_work_fn cpu_work_RMSNORM = cpu_no_work;
-const cpu_work_fn cpu_work_LAYERNORM = cpu_no_work;
-const cpu_work_fn cpu_work_ADD_RMSNORM = cpu_no_work;
-const cpu_work_fn cpu_work_ADD_LAYERNORM = cpu_no_work;
-
 /* ---- sums over rows ------------------------------------------------------------------------------------------ */
 
 int64_t cpu_sum_block_rows(int64_t n_rows) { return MAX((int64_t)MIN_BLOCK_ROWS, divide_up(n_rows, MAX_BLOCKS)); }

@@ -129,8 +129,6 @@ static void accumulate_task(void *context, int64_t task, int thread) {
     for (size_t at = r.begin, stop; at < r.end; at = stop) accumulate_run(j, at, stop = noise_end(j->op, at, r.end));
 }
 
-const cpu_work_fn cpu_work_ACCUMULATE = cpu_no_work;
-
 void cpu_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
     const value *x = call_in(k, ACCUMULATE_X), *acc = call_out(k, ACCUMULATE_ACC);
     accumulate_job j = {.op = k->op,
@@ -171,8 +169,6 @@ static void parts_task(void *context, int64_t task, int thread) {
     }
     typed_row_store(j->y + (size_t)begin * width, sum, j->type, n);
 }
-
-const cpu_work_fn cpu_work_SUM_PARTS = cpu_no_work;
 
 void cpu_kernel_SUM_PARTS(backend_context *c, const kernel_call *k) {
     parts_job j = {.type = call_in(k, SUM_PARTS_X)->type,
@@ -320,8 +316,6 @@ static void sumsq_task(void *context, int64_t task, int thread) {
     for (size_t i = r.begin; i < r.end; i += NORM_BLOCK) j->partials[i / NORM_BLOCK] = sumsq_block(j, i);
 }
 
-const cpu_work_fn cpu_work_GRAD_SUMSQ = cpu_no_work;
-
 void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     const value *g = call_in(k, GRAD_SUMSQ_G);
     int64_t n = shape_count(&g->shape);
@@ -335,8 +329,6 @@ void cpu_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
     pool_run(c->threads, sumsq_task, &j, j.cut.n_tasks);
 }
 
-const cpu_work_fn cpu_work_NORM_SUM = cpu_no_work;
-
 /* A few thousand numbers: one thread, in order. */
 void cpu_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
     const double *partials = k->in[NORM_SUM_PARTIALS];
@@ -345,8 +337,6 @@ void cpu_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
     for (int64_t i = 0; i < n; i++) sum += partials[i];
     *(double *)k->out[NORM_SUM_SUM] = sum;
 }
-
-const cpu_work_fn cpu_work_CLIP = cpu_no_work;
 
 /* In double to the end: the factor multiplies every gradient of the step. */
 void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {

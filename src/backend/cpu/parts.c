@@ -64,8 +64,5 @@ static void run(backend_context *c, const kernel_call *k, pool_fn task) {
     pool_run(c->threads, task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
-const cpu_work_fn cpu_work_HEAD_PARTS = cpu_no_work;
-const cpu_work_fn cpu_work_TOKEN_PARTS = cpu_no_work;
-
 void cpu_kernel_HEAD_PARTS(backend_context *c, const kernel_call *k) { run(c, k, head_task); }
 void cpu_kernel_TOKEN_PARTS(backend_context *c, const kernel_call *k) { run(c, k, token_task); }

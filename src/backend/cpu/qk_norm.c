@@ -197,7 +197,5 @@ static size_t turned_work_bytes(const program *p, const op *o, int n_threads) {
     return (size_t)(cpu_sum_block_count(n_rows) * line) * sizeof(float);
 }
 
-const cpu_work_fn cpu_work_QK_NORM = cpu_no_work;
-const cpu_work_fn cpu_work_QK_NORM_ROPE = cpu_no_work;
 const cpu_work_fn cpu_work_QK_NORM_BWD = cpu_sums_work_bytes;
 const cpu_work_fn cpu_work_QK_NORM_ROPE_BWD = turned_work_bytes;

@@ -38,9 +38,6 @@ static void copy_columns(backend_context *c, column_copy j) {
     pool_run(c->threads, copy_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
-const cpu_work_fn cpu_work_KV_PART = cpu_no_work;
-const cpu_work_fn cpu_work_QKV_JOIN = cpu_no_work;
-
 void cpu_kernel_KV_PART(backend_context *c, const kernel_call *k) {
     const value *qkv = call_in(k, KV_PART_QKV), *kv = call_out(k, KV_PART_KV);
     int64_t q = (int64_t)k->op->attr.n_heads * k->op->attr.head_dim;

@@ -103,7 +103,6 @@ const cpu_work_fn cpu_work_UNEMBED_LOSS = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_LOSS_GRAD = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_STATS = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_GRAD = unembed_work_bytes;
-const cpu_work_fn cpu_work_UNEMBED_JOIN = cpu_no_work;
 
 /* ---- rows of logits ------------------------------------------------------------------------------------------- */
 
@@ -503,8 +502,6 @@ void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
 }
 
 /* ---- loss of the step ----------------------------------------------------------------------------------------- */
-
-const cpu_work_fn cpu_work_LOSS_REDUCE = cpu_no_work;
 
 /* sums = or += those of this micro-batch, which are finished first: then adding over micro-batches and over ranks is
  * the same sum. Thousands of numbers: one thread, in order. */

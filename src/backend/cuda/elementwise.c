@@ -3,25 +3,18 @@
 
 #include "backend/cuda/launch_elementwise.h"
 
-void cuda_kernel_ADD(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, ADD_Y);
-    ASSERT(call_in(k, ADD_A)->type == y->type && call_in(k, ADD_B)->type == y->type);
-    launch_add(c->stream, launch_type_of(y->type), k->out[ADD_Y], k->in[ADD_A], k->in[ADD_B],
-               shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows);
+/* Maps: y[i] from a[i], or from a[i] and b[i]. */
+enum { NO_INPUT = -1 };
+static void map(backend_context *c, const kernel_call *k, launch_op op, int y, int a, int b) {
+    const value *out = call_out(k, y);
+    ASSERT(call_in(k, a)->type == out->type && (b == NO_INPUT || call_in(k, b)->type == out->type));
+    launch_map(c->stream, op, launch_type_of(out->type), k->out[y], k->in[a], b == NO_INPUT ? NULL : k->in[b],
+               shape_row_count(&out->shape), shape_row_length(&out->shape), k->rows);
 }
-
-void cuda_kernel_GELU(backend_context *c, const kernel_call *k) {
-    const value *y = call_out(k, GELU_Y);
-    ASSERT(call_in(k, GELU_X)->type == y->type);
-    launch_gelu(c->stream, launch_type_of(y->type), k->out[GELU_Y], k->in[GELU_X], shape_row_count(&y->shape),
-                shape_row_length(&y->shape), k->rows);
-}
-
+void cuda_kernel_ADD(backend_context *c, const kernel_call *k) { map(c, k, LAUNCH_ADD, ADD_Y, ADD_A, ADD_B); }
+void cuda_kernel_GELU(backend_context *c, const kernel_call *k) { map(c, k, LAUNCH_GELU, GELU_Y, GELU_X, NO_INPUT); }
 void cuda_kernel_GELU_BWD(backend_context *c, const kernel_call *k) {
-    const value *dx = call_out(k, GELU_BWD_DX);
-    ASSERT(call_in(k, GELU_BWD_X)->type == dx->type && call_in(k, GELU_BWD_DY)->type == dx->type);
-    launch_gelu_bwd(c->stream, launch_type_of(dx->type), k->out[GELU_BWD_DX], k->in[GELU_BWD_X], k->in[GELU_BWD_DY],
-                    shape_count(&dx->shape));
+    map(c, k, LAUNCH_GELU_BWD, GELU_BWD_DX, GELU_BWD_X, GELU_BWD_DY);
 }
 
 void cuda_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {

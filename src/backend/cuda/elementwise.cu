@@ -7,6 +7,8 @@
 #include "backend/cuda/launch_elementwise.h"
 
 #include "backend/cuda/absmax.cuh"
+#include <stdio.h>
+#include <stdlib.h>
 
 enum { THREADS = 256 };
 
@@ -84,16 +86,14 @@ static void map_launch(cudaStream_t s, launch_type t, void *y, const void *a, co
     });
 }
 
-void launch_add(cudaStream_t s, launch_type t, void *y, const void *a, const void *b, int64_t n_rows, int64_t width,
-                const int32_t *rows) {
-    map_launch<map_add>(s, t, y, a, b, n_rows, width, rows);
-}
-void launch_gelu(cudaStream_t s, launch_type t, void *y, const void *x, int64_t n_rows, int64_t width,
-                 const int32_t *rows) {
-    map_launch<map_gelu>(s, t, y, x, NULL, n_rows, width, rows);
-}
-void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, const void *dy, int64_t n) {
-    map_launch<map_gelu_bwd>(s, t, dx, x, dy, 1, n, NULL);
+void launch_map(cudaStream_t s, launch_op op, launch_type t, void *y, const void *a, const void *b, int64_t n_rows,
+                int64_t width, const int32_t *rows) {
+    switch (op) {
+    case LAUNCH_ADD: map_launch<map_add>(s, t, y, a, b, n_rows, width, rows); break;
+    case LAUNCH_GELU: map_launch<map_gelu>(s, t, y, a, b, n_rows, width, rows); break;
+    case LAUNCH_GELU_BWD: map_launch<map_gelu_bwd>(s, t, y, a, b, n_rows, width, rows); break;
+    default: fprintf(stderr, "launch_map: op %d is not a map\n", op); abort();
+    }
 }
 
 /* ---- rows: bias, swiglu ------------------------------------------------------------------------------------------ */

@@ -7,12 +7,17 @@
 extern "C" {
 #endif
 
-/* y = a + b, gelu(a), b * gelu'(a) over n_rows * width elements. */
-void launch_add(cudaStream_t s, launch_type t, void *y, const void *a, const void *b, int64_t n_rows, int64_t width,
-                const int32_t *rows);
-void launch_gelu(cudaStream_t s, launch_type t, void *y, const void *x, int64_t n_rows, int64_t width,
-                 const int32_t *rows);
-void launch_gelu_bwd(cudaStream_t s, launch_type t, void *dx, const void *x, const void *dy, int64_t n);
+/* Ops by name, where one launcher serves several. */
+typedef enum launch_op {
+#define OP(id, ...) LAUNCH_##id,
+#include "program/ops.def"
+#undef OP
+} launch_op;
+
+/* An op that makes element i of y from a[i], or from a[i] and b[i]: all inputs and y have one type and n_rows * width elements.
+ * b: NULL for an op with one input. */
+void launch_map(cudaStream_t s, launch_op op, launch_type t, void *y, const void *a, const void *b, int64_t n_rows,
+                int64_t width, const int32_t *rows);
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
                      int64_t width, const int32_t *rows);

@@ -10,12 +10,16 @@ typedef struct cuda_work {
     cuda_products products;
 } cuda_work;
 
-/* One per op that has a kernel, in the work*.c of its family: an op without one does not link. */
-#define COMM_OP(id, in, out, inplace, doc)
-#define RING_OP(id, in, out, inplace, doc)
-#define OP(id, in, out, inplace, doc) extern const cuda_work cuda_work_##id;
+/* One per op with SCRATCH, in the work*.c of its family: an op without one does not link. Products need scratch. */
+#define DECLARE_NO_SCRATCH(id)
+#define DECLARE_SCRATCH(id) extern const cuda_work cuda_work_##id;
+#define COMM_OP(id, in, out, inplace, scratch, doc)
+#define RING_OP(id, in, out, inplace, scratch, doc)
+#define OP(id, in, out, inplace, scratch, doc) DECLARE_##scratch(id)
 #include "program/ops.def"
 #undef OP
+#undef DECLARE_SCRATCH
+#undef DECLARE_NO_SCRATCH
 
 size_t cuda_no_work(const program *p, const op *o); /* 0 */
 bool cuda_has_products(op_kind k);

@@ -1,7 +1,7 @@
-/* verify.h - private to program: the op that is checked.
+/* rules.h - what each op asks of its operands, and what it costs (private to program).
  *
- * Every op has a function verify_<OP>: one that is missing does not link. A check ends at the first condition that does not
- * hold:
+ * Every op has a function verify_<OP> and after it a row cost_<OP>, in rules_layers.c or rules_step.c: one that is missing does
+ * not link. A check ends at the first condition that does not hold:
  *     REQUIRE(has_type(c, v, DTYPE_F32), "expected fp32", v); */
 #pragma once
 
@@ -23,8 +23,25 @@ status verify_fail(const checker *c, const char *what, value_id v);
 #define IN(name) (c->o->in[name])
 #define OUT(name) (c->o->out[name])
 
-/* Checks operands against each other. verify.c has checked that required ones are present; others may be NO_VALUE. */
-#define OP(id, in, out, inplace, doc) status verify_##id(const checker *c);
+/* What an op costs. exp, tanh and the like count as the ten or so operations of their polynomials, a root or a division as a
+ * few. */
+typedef struct op_cost {
+    double per_element; /* operations for each element of the operand that gives the op its size */
+    int operand;
+    bool is_output;                                 /* is that operand an output */
+    double (*flops)(const program *p, const op *o); /* instead, where a product is counted by its shapes */
+    double (*saved)(const program *p, const op *o); /* of its operands' bytes, those that are not moved; NULL: none */
+    double (*sent)(const program *p, const op *o);  /* of a message; NULL of all other ops */
+} op_cost;
+#define PER_INPUT(n, name) .per_element = (n), .operand = (name)
+#define PER_OUTPUT(n, name) .per_element = (n), .operand = (name), .is_output = true
+#define NO_ARITHMETIC .per_element = 0
+#define FLOPS(function) .flops = (function)
+
+/* Operands against each other. That required ones are there is known before (verify.c); others may be NO_VALUE. */
+#define OP(id, in, out, inplace, scratch, doc) \
+    status verify_##id(const checker *c);      \
+    extern const op_cost cost_##id;
 #include "program/ops.def"
 #undef OP
 
@@ -55,3 +72,11 @@ status verify_statistic(const checker *c, value_id x, value_id s); /* one fp32 p
 status verify_scalars(const checker *c, value_id v);
 /* The ids of this rank's rows lie in the vocabulary, and the rows in the table. */
 status verify_vocabulary(const checker *c, value_id table);
+
+/* ---- for costs; of an operand that is absent: 0 ----------------------------------------------------------------------- */
+
+static inline double count_of(const program *p, value_id v) {
+    return v ? (double)shape_count(&program_get(p, v)->shape) : 0;
+}
+static inline double bytes_of(const program *p, value_id v) { return v ? (double)value_bytes(program_get(p, v)) : 0; }
+static inline double rows_of(const program *p, value_id v) { return (double)program_get(p, v)->shape.dim[0]; }

@@ -1,6 +1,6 @@
-/* verify_step.c - operands of the ops around the layers: loss and logits, gradients and update, messages between ranks,
- * copies. verify_layers.c checks the layers. */
-#include "program/verify.h"
+/* rules_step.c - what the ops around the layers ask of their operands, and what each costs: loss and logits, gradients and
+ * update, messages between ranks, copies. The layers themselves are in rules_layers.c. */
+#include "program/rules.h"
 
 /* ---- loss and logits ------------------------------------------------------------------------------------------------- */
 
@@ -26,12 +26,27 @@ static status check_loss_grad(const checker *c, value_id h, value_id w, value_id
     return verify_weight_grad(c, w, dw);
 }
 
+static double logits(const program *p, const op *o) { /* h (N, C), w (V, C) */
+    return 2.0 * rows_of(p, o->in[LOGITS_H]) * count_of(p, o->in[LOGITS_W]);
+}
+/* dh and dw; its logits are those of STATS once more, which the model does not ask for. */
+static double logits_grad(const program *p, const op *o) {
+    return 4.0 * rows_of(p, o->in[UNEMBED_GRAD_H]) * count_of(p, o->in[UNEMBED_GRAD_W]);
+}
+static double logits_and_grad(const program *p, const op *o) {
+    return 6.0 * rows_of(p, o->in[UNEMBED_LOSS_GRAD_H]) * count_of(p, o->in[UNEMBED_LOSS_GRAD_W]);
+}
+static double picked_logits(const program *p, const op *o) { /* only the rows that are sampled */
+    return 2.0 * rows_of(p, o->out[UNEMBED_LOGITS_LOGITS]) * count_of(p, o->in[UNEMBED_LOGITS_W]);
+}
+
 status verify_UNEMBED_LOSS(const checker *c) {
     value_id h = IN(UNEMBED_LOSS_H), argmax = OUT(UNEMBED_LOSS_ARGMAX);
     TRY(check_loss(c, h, IN(UNEMBED_LOSS_W), IN(UNEMBED_LOSS_TARGETS)));
     TRY(verify_statistic(c, h, OUT(UNEMBED_LOSS_LOSSES)));
     return argmax ? verify_tokens(c, argmax, sh(c, h)->dim[0]) : OK;
 }
+const op_cost cost_UNEMBED_LOSS = {FLOPS(logits)};
 
 status verify_UNEMBED_LOSS_GRAD(const checker *c) {
     value_id h = IN(UNEMBED_LOSS_GRAD_H), w = IN(UNEMBED_LOSS_GRAD_W);
@@ -40,6 +55,7 @@ status verify_UNEMBED_LOSS_GRAD(const checker *c) {
     return check_loss_grad(c, h, w, IN(UNEMBED_LOSS_GRAD_WEIGHTS), IN(UNEMBED_LOSS_GRAD_SCALARS),
                            OUT(UNEMBED_LOSS_GRAD_DH), OUT(UNEMBED_LOSS_GRAD_DW));
 }
+const op_cost cost_UNEMBED_LOSS_GRAD = {FLOPS(logits_and_grad)};
 
 /* Of n_rows tokens of this rank; 0: of all ranks, behind each other. */
 static bool is_stats(const checker *c, value_id v, int64_t n_rows) {
@@ -61,6 +77,7 @@ status verify_UNEMBED_STATS(const checker *c) {
     REQUIRE(is_stats(c, stats, sh(c, h)->dim[0]), "expected fp64 (N, 3 or 4)", stats);
     return OK;
 }
+const op_cost cost_UNEMBED_STATS = {FLOPS(logits)};
 
 status verify_UNEMBED_JOIN(const checker *c) {
     value_id stats = IN(UNEMBED_JOIN_STATS), losses = OUT(UNEMBED_JOIN_LOSSES), argmax = OUT(UNEMBED_JOIN_ARGMAX);
@@ -72,6 +89,7 @@ status verify_UNEMBED_JOIN(const checker *c) {
     REQUIRE(!argmax || sh(c, stats)->dim[2] == 4, "the largest logits are not known", stats);
     return argmax ? verify_tokens(c, argmax, n) : OK;
 }
+const op_cost cost_UNEMBED_JOIN = {PER_INPUT(20, UNEMBED_JOIN_STATS)};
 
 status verify_UNEMBED_GRAD(const checker *c) {
     value_id h = IN(UNEMBED_GRAD_H), w = IN(UNEMBED_GRAD_W), stats = IN(UNEMBED_GRAD_STATS);
@@ -80,6 +98,7 @@ status verify_UNEMBED_GRAD(const checker *c) {
     return check_loss_grad(c, h, w, IN(UNEMBED_GRAD_WEIGHTS), IN(UNEMBED_GRAD_SCALARS), OUT(UNEMBED_GRAD_DH),
                            OUT(UNEMBED_GRAD_DW));
 }
+const op_cost cost_UNEMBED_GRAD = {FLOPS(logits_grad)};
 
 status verify_LOSS_REDUCE(const checker *c) {
     value_id losses = IN(LOSS_REDUCE_LOSSES), sums = OUT(LOSS_REDUCE_SUMS);
@@ -89,6 +108,7 @@ status verify_LOSS_REDUCE(const checker *c) {
     REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT), "expected the loss sums", sums);
     return OK;
 }
+const op_cost cost_LOSS_REDUCE = {PER_INPUT(4, LOSS_REDUCE_LOSSES)};
 
 status verify_UNEMBED_LOGITS(const checker *c) {
     value_id h = IN(UNEMBED_LOGITS_H), w = IN(UNEMBED_LOGITS_W), pick = IN(UNEMBED_LOGITS_PICK);
@@ -100,6 +120,7 @@ status verify_UNEMBED_LOGITS(const checker *c) {
     REQUIRE(sh(c, logits)->dim[0] == sh(c, h)->dim[0], "without pick there are as many rows as in h", logits);
     return OK;
 }
+const op_cost cost_UNEMBED_LOGITS = {FLOPS(picked_logits)};
 
 status verify_LOGITS_TOP(const checker *c) {
     value_id logits = IN(LOGITS_TOP_LOGITS), sums = OUT(LOGITS_TOP_SUMS);
@@ -108,6 +129,7 @@ status verify_LOGITS_TOP(const checker *c) {
     REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape2(c, sums, sh(c, logits)->dim[0], 2), "expected fp64 (R, 2)", sums);
     return OK;
 }
+const op_cost cost_LOGITS_TOP = {PER_INPUT(12, LOGITS_TOP_LOGITS)};
 
 /* ---- gradients and update -------------------------------------------------------------------------------------------- */
 
@@ -118,6 +140,10 @@ static status check_part(const checker *c, value_id v) {
     return OK;
 }
 
+static double accumulate(const program *p, const op *o) {
+    return count_of(p, o->in[ACCUMULATE_X]) + NOISE_FLOPS * op_noise(p, o);
+}
+
 status verify_ACCUMULATE(const checker *c) {
     value_id acc = OUT(ACCUMULATE_ACC);
     REQUIRE(shape_equal(sh(c, IN(ACCUMULATE_X)), sh(c, acc)), "shapes differ", acc);
@@ -125,6 +151,7 @@ status verify_ACCUMULATE(const checker *c) {
     TRY(check_part(c, acc));
     return verify_weight_grad(c, acc, acc);
 }
+const op_cost cost_ACCUMULATE = {FLOPS(accumulate)};
 
 status verify_SUM_PARTS(const checker *c) {
     const op_attr *a = &c->o->attr;
@@ -137,6 +164,7 @@ status verify_SUM_PARTS(const checker *c) {
             "there are not so many parts", parts);
     return OK;
 }
+const op_cost cost_SUM_PARTS = {PER_INPUT(1, SUM_PARTS_X)};
 
 status verify_GRAD_SUMSQ(const checker *c) {
     value_id g = IN(GRAD_SUMSQ_G), partials = OUT(GRAD_SUMSQ_PARTIALS);
@@ -145,6 +173,7 @@ status verify_GRAD_SUMSQ(const checker *c) {
             "one fp64 sum per block", partials);
     return OK;
 }
+const op_cost cost_GRAD_SUMSQ = {PER_INPUT(2, GRAD_SUMSQ_G)};
 
 status verify_NORM_SUM(const checker *c) {
     value_id sum = OUT(NORM_SUM_SUM);
@@ -152,6 +181,7 @@ status verify_NORM_SUM(const checker *c) {
             "expected fp64 partials and one fp64", sum);
     return OK;
 }
+const op_cost cost_NORM_SUM = {PER_INPUT(1, NORM_SUM_PARTIALS)};
 
 static status check_clip_value(const checker *c, value_id clip) {
     REQUIRE(has_type(c, clip, DTYPE_F32) && is_shape1(c, clip, CLIP_COUNT), "expected the clip value", clip);
@@ -165,6 +195,7 @@ status verify_CLIP(const checker *c) {
     TRY(verify_scalars(c, IN(CLIP_SCALARS)));
     return check_clip_value(c, OUT(CLIP_CLIP));
 }
+const op_cost cost_CLIP = {PER_INPUT(2, CLIP_PARTIALS)};
 
 static status check_states(const checker *c, value_id p) {
     value_id m = OUT(ADAMW_M), v = OUT(ADAMW_V), m_scale = OUT(ADAMW_M_SCALE), v_scale = OUT(ADAMW_V_SCALE);
@@ -185,6 +216,15 @@ static status check_states(const checker *c, value_id p) {
     return OK;
 }
 
+static double adamw(const program *p, const op *o) {
+    return 14 * count_of(p, o->in[ADAMW_G]) + NOISE_FLOPS * op_noise(p, o);
+}
+
+/* Beside a master the parameter is written, not read. */
+static double adamw_saved(const program *p, const op *o) {
+    return o->out[ADAMW_MASTER] ? bytes_of(p, o->out[ADAMW_P]) : 0;
+}
+
 status verify_ADAMW(const checker *c) {
     value_id g = IN(ADAMW_G), p = OUT(ADAMW_P), master = OUT(ADAMW_MASTER);
     TRY(check_part(c, p));
@@ -201,6 +241,7 @@ status verify_ADAMW(const checker *c) {
     }
     return check_states(c, p);
 }
+const op_cost cost_ADAMW = {FLOPS(adamw), .saved = adamw_saved};
 
 /* ---- between ranks --------------------------------------------------------------------------------------------------- */
 
@@ -221,6 +262,7 @@ status verify_TOKEN_PARTS(const checker *c) {
             "expected rows (B T, W), two chunks of T for each part", x);
     return verify_like(c, x, y);
 }
+const op_cost cost_TOKEN_PARTS = {NO_ARITHMETIC};
 
 status verify_HEAD_PARTS(const checker *c) {
     const op_attr *a = &c->o->attr;
@@ -233,6 +275,7 @@ status verify_HEAD_PARTS(const checker *c) {
     REQUIRE(is_shape2(c, y, sh(c, x)->dim[0] * a->n_parts, sh(c, x)->dim[1] / a->n_parts), "expected (P N, W / P)", y);
     return OK;
 }
+const op_cost cost_HEAD_PARTS = {NO_ARITHMETIC};
 
 /* A group has at least two ranks: such ops are not written for one. */
 static status check_group(const checker *c) {
@@ -269,21 +312,44 @@ static status check_summed(const checker *c, value_id x) {
     return OK;
 }
 
+/* What a rank sends. Sums on the way count as time of the message. */
+static double share_of_others(const op *o) {
+    double n = o->attr.group_size;
+    return n > 1 ? (n - 1) / n : 0;
+}
+static double sent_gather(const program *p, const op *o) {
+    return share_of_others(o) * bytes_of(p, o->out[ALL_GATHER_Y]);
+}
+static double sent_parts(const program *p, const op *o) {
+    return share_of_others(o) * bytes_of(p, o->in[MESSAGE_SENT]);
+}
+static double sent_twice(const program *p, const op *o) { /* there and back */
+    return 2 * share_of_others(o) * bytes_of(p, o->in[ALL_REDUCE_X]);
+}
+static double sent_whole(const program *p, const op *o) { return bytes_of(p, o->in[MESSAGE_SENT]); }
+static double sent_nothing(const program *p, const op *o) { return 0; }
+
 status verify_SEND(const checker *c) { return check_peer(c); }
 status verify_RECV(const checker *c) { return check_peer(c); }
 status verify_ALL_GATHER(const checker *c) { return check_cut(c, OUT(ALL_GATHER_Y), IN(ALL_GATHER_X)); }
 status verify_SHIFT(const checker *c) { return check_exchange(c, IN(SHIFT_X), OUT(SHIFT_Y)); }
+const op_cost cost_SEND = {.sent = sent_whole};
+const op_cost cost_RECV = {.sent = sent_nothing};
+const op_cost cost_ALL_GATHER = {.sent = sent_gather};
+const op_cost cost_SHIFT = {.sent = sent_whole};
 
 status verify_REDUCE_SCATTER(const checker *c) {
     TRY(check_cut(c, IN(REDUCE_SCATTER_X), OUT(REDUCE_SCATTER_ACC)));
     if (IN(REDUCE_SCATTER_SCALARS)) TRY(verify_scalars(c, IN(REDUCE_SCATTER_SCALARS)));
     return check_summed(c, IN(REDUCE_SCATTER_X));
 }
+const op_cost cost_REDUCE_SCATTER = {.sent = sent_parts};
 
 status verify_ALL_REDUCE(const checker *c) {
     TRY(check_exchange(c, IN(ALL_REDUCE_X), OUT(ALL_REDUCE_Y)));
     return check_summed(c, IN(ALL_REDUCE_X));
 }
+const op_cost cost_ALL_REDUCE = {.sent = sent_twice};
 
 status verify_ALL_TO_ALL(const checker *c) {
     value_id x = IN(ALL_TO_ALL_X);
@@ -291,6 +357,7 @@ status verify_ALL_TO_ALL(const checker *c) {
     REQUIRE(shape_count(sh(c, x)) % c->o->attr.group_size == 0, "expected one part per rank", x);
     return OK;
 }
+const op_cost cost_ALL_TO_ALL = {.sent = sent_parts};
 
 /* ---- data movement --------------------------------------------------------------------------------------------------- */
 
@@ -300,6 +367,7 @@ status verify_CAST(const checker *c) {
     REQUIRE(is_compute(c, x) && is_compute(c, y), "cast is for fp32, bf16, fp16", y);
     return OK;
 }
+const op_cost cost_CAST = {PER_INPUT(1, CAST_X)};
 
 /* The same bytes may have two shapes: a rank's part of a bucket can be exactly one parameter. */
 status verify_COPY(const checker *c) {
@@ -308,3 +376,4 @@ status verify_COPY(const checker *c) {
     REQUIRE(same_type(c, x, y), "dtype differs from its partner", y);
     return OK;
 }
+const op_cost cost_COPY = {NO_ARITHMETIC};

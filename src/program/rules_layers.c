@@ -1,8 +1,14 @@
-/* verify_layers.c - operands of the ops of the layers, forward and backward: allowed dtypes and matching shapes. From the
- * embedding to the last norm; verify_step.c checks the rest of a step. */
-#include "program/verify.h"
+/* rules_layers.c - what the ops of the layers ask of their operands, forward and backward (dtypes that are allowed, shapes that
+ * match each other), and what each costs. From the embedding to the last norm; the rest of a step is in rules_step.c. */
+#include "program/rules.h"
 
 /* ---- embedding ------------------------------------------------------------------------------------------------------- */
+
+/* Of the tables only the rows of these tokens are read. */
+static double embed_saved(const program *p, const op *o) {
+    double row_bytes = bytes_of(p, o->out[EMBED_X]), n = bytes_of(p, o->in[EMBED_TABLE]) - row_bytes;
+    return o->in[EMBED_POSITIONS] ? n + (bytes_of(p, o->in[EMBED_POSITIONS]) - row_bytes) : n;
+}
 
 status verify_EMBED(const checker *c) {
     const op_attr *a = &c->o->attr;
@@ -24,6 +30,7 @@ status verify_EMBED(const checker *c) {
     }
     return OK;
 }
+const op_cost cost_EMBED = {PER_OUTPUT(1, EMBED_X), .saved = embed_saved};
 
 /* One row of the table's gradient per id, or per position. */
 static status check_table_grad(const checker *c, value_id ids, value_id dy, value_id dtable, const char *what) {
@@ -37,17 +44,28 @@ status verify_EMBED_BWD(const checker *c) {
     TRY(verify_vocabulary(c, OUT(EMBED_BWD_DTABLE)));
     return check_table_grad(c, IN(EMBED_BWD_TOKENS), IN(EMBED_BWD_DY), OUT(EMBED_BWD_DTABLE), "dtable is not (V, C)");
 }
+const op_cost cost_EMBED_BWD = {PER_INPUT(1, EMBED_BWD_DY)};
+
+/* Rows without a token stay as they are. */
+static double embed_add_saved(const program *p, const op *o) {
+    const value *table = program_get(p, o->out[EMBED_BWD_ADD_DTABLE]);
+    double touched = count_of(p, o->in[EMBED_BWD_ADD_DY]) * (double)dtype_bytes(table->type);
+    double whole = (double)value_bytes(table);
+    return touched < whole ? 2 * (whole - touched) : 0;
+}
 
 status verify_EMBED_BWD_ADD(const checker *c) {
     TRY(verify_vocabulary(c, OUT(EMBED_BWD_ADD_DTABLE)));
     return check_table_grad(c, IN(EMBED_BWD_ADD_TOKENS), IN(EMBED_BWD_ADD_DY), OUT(EMBED_BWD_ADD_DTABLE),
                             "dtable is not (V, C)");
 }
+const op_cost cost_EMBED_BWD_ADD = {PER_INPUT(1, EMBED_BWD_ADD_DY), .saved = embed_add_saved};
 
 status verify_POSITION_BWD(const checker *c) {
     return check_table_grad(c, IN(POSITION_BWD_DOC), IN(POSITION_BWD_DY), OUT(POSITION_BWD_DTABLE),
                             "dtable is not (P, C)");
 }
+const op_cost cost_POSITION_BWD = {PER_INPUT(1, POSITION_BWD_DY)};
 
 /* ---- norms ----------------------------------------------------------------------------------------------------------- */
 
@@ -65,12 +83,14 @@ status verify_RMSNORM(const checker *c) {
     TRY(verify_amax(c, OUT(RMSNORM_Y), OUT(RMSNORM_AMAX)));
     return check_norm(c, IN(RMSNORM_X), IN(RMSNORM_GAMMA), NO_VALUE, OUT(RMSNORM_Y), NO_VALUE, OUT(RMSNORM_RSTD));
 }
+const op_cost cost_RMSNORM = {PER_INPUT(4, RMSNORM_X)};
 
 status verify_LAYERNORM(const checker *c) {
     TRY(verify_amax(c, OUT(LAYERNORM_Y), OUT(LAYERNORM_AMAX)));
     return check_norm(c, IN(LAYERNORM_X), IN(LAYERNORM_GAMMA), IN(LAYERNORM_BETA), OUT(LAYERNORM_Y),
                       OUT(LAYERNORM_MEAN), OUT(LAYERNORM_RSTD));
 }
+const op_cost cost_LAYERNORM = {PER_INPUT(7, LAYERNORM_X)};
 
 status verify_ADD_RMSNORM(const checker *c) {
     value_id a = IN(ADD_RMSNORM_A), y = OUT(ADD_RMSNORM_Y);
@@ -79,6 +99,7 @@ status verify_ADD_RMSNORM(const checker *c) {
     TRY(verify_amax(c, y, OUT(ADD_RMSNORM_AMAX)));
     return check_norm(c, a, IN(ADD_RMSNORM_GAMMA), NO_VALUE, y, NO_VALUE, OUT(ADD_RMSNORM_RSTD));
 }
+const op_cost cost_ADD_RMSNORM = {PER_INPUT(5, ADD_RMSNORM_A)};
 
 status verify_ADD_LAYERNORM(const checker *c) {
     value_id a = IN(ADD_LAYERNORM_A), y = OUT(ADD_LAYERNORM_Y);
@@ -88,6 +109,7 @@ status verify_ADD_LAYERNORM(const checker *c) {
     return check_norm(c, a, IN(ADD_LAYERNORM_GAMMA), IN(ADD_LAYERNORM_BETA), y, OUT(ADD_LAYERNORM_MEAN),
                       OUT(ADD_LAYERNORM_RSTD));
 }
+const op_cost cost_ADD_LAYERNORM = {PER_INPUT(8, ADD_LAYERNORM_A)};
 
 status verify_RMSNORM_BWD(const checker *c) {
     value_id x = IN(RMSNORM_BWD_X), gamma = IN(RMSNORM_BWD_GAMMA), dx = OUT(RMSNORM_BWD_DX);
@@ -97,6 +119,7 @@ status verify_RMSNORM_BWD(const checker *c) {
     TRY(verify_amax(c, dx, OUT(RMSNORM_BWD_AMAX)));
     return verify_weight_grad(c, gamma, OUT(RMSNORM_BWD_DGAMMA));
 }
+const op_cost cost_RMSNORM_BWD = {PER_INPUT(9, RMSNORM_BWD_X)};
 
 status verify_LAYERNORM_BWD(const checker *c) {
     value_id x = IN(LAYERNORM_BWD_X), gamma = IN(LAYERNORM_BWD_GAMMA), dx = OUT(LAYERNORM_BWD_DX);
@@ -107,8 +130,24 @@ status verify_LAYERNORM_BWD(const checker *c) {
     TRY(verify_weight_grad(c, gamma, OUT(LAYERNORM_BWD_DGAMMA)));
     return verify_weight_grad(c, gamma, OUT(LAYERNORM_BWD_DBETA));
 }
+const op_cost cost_LAYERNORM_BWD = {PER_INPUT(12, LAYERNORM_BWD_X)};
 
 /* ---- products -------------------------------------------------------------------------------------------------------- */
+
+static double linear(const program *p, const op *o) { /* x (N, in), w (out, in) */
+    return 2.0 * rows_of(p, o->in[LINEAR_X]) * count_of(p, o->in[LINEAR_W]);
+}
+static double linear_dx(const program *p, const op *o) { /* dy (N, out), w (out, in) */
+    return 2.0 * rows_of(p, o->in[LINEAR_DX_DY]) * count_of(p, o->in[LINEAR_DX_W]);
+}
+static double linear_dw(const program *p, const op *o) { /* dy (N, out), x (N, in) */
+    SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
+    SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
+    return 2.0 * count_of(p, o->in[LINEAR_DW_DY]) * (double)program_get(p, o->in[LINEAR_DW_X])->shape.dim[1];
+}
+static double linear8(const program *p, const op *o) { /* x (N, in), w (out, in) */
+    return 2.0 * rows_of(p, o->in[LINEAR8_X]) * count_of(p, o->in[LINEAR8_W]);
+}
 
 status verify_LINEAR(const checker *c) {
     value_id x = IN(LINEAR_X), w = IN(LINEAR_W), b = IN(LINEAR_B), y = OUT(LINEAR_Y);
@@ -119,6 +158,7 @@ status verify_LINEAR(const checker *c) {
     if (b) REQUIRE(is_shape1(c, b, sh(c, w)->dim[0]) && same_type(c, x, b), "bias is not (out)", b);
     return OK;
 }
+const op_cost cost_LINEAR = {FLOPS(linear)};
 
 status verify_LINEAR_DX(const checker *c) {
     value_id dy = IN(LINEAR_DX_DY), w = IN(LINEAR_DX_W), dx = OUT(LINEAR_DX_DX);
@@ -127,6 +167,7 @@ status verify_LINEAR_DX(const checker *c) {
     REQUIRE(is_shape2(c, dx, sh(c, dy)->dim[0], sh(c, w)->dim[1]) && same_type(c, dy, dx), "dx is not (N, in)", dx);
     return OK;
 }
+const op_cost cost_LINEAR_DX = {FLOPS(linear_dx)};
 
 static status check_linear_dw(const checker *c, value_id dy, value_id x, value_id dw) {
     TRY(verify_rows(c, dy));
@@ -139,6 +180,7 @@ static status check_linear_dw(const checker *c, value_id dy, value_id x, value_i
 status verify_LINEAR_DW(const checker *c) {
     return check_linear_dw(c, IN(LINEAR_DW_DY), IN(LINEAR_DW_X), OUT(LINEAR_DW_DW));
 }
+const op_cost cost_LINEAR_DW = {FLOPS(linear_dw)};
 
 status verify_LINEAR_DW_ADD(const checker *c) {
     value_id dw = OUT(LINEAR_DW_ADD_DW);
@@ -146,12 +188,14 @@ status verify_LINEAR_DW_ADD(const checker *c) {
     REQUIRE(has_type(c, dw, DTYPE_F32), "sums of products are fp32", dw);
     return OK;
 }
+const op_cost cost_LINEAR_DW_ADD = {FLOPS(linear_dw)};
 
 status verify_ADD_BIAS(const checker *c) {
     TRY(verify_rows(c, IN(ADD_BIAS_X)));
     TRY(verify_gain(c, IN(ADD_BIAS_X), IN(ADD_BIAS_B)));
     return verify_like(c, IN(ADD_BIAS_X), OUT(ADD_BIAS_Y));
 }
+const op_cost cost_ADD_BIAS = {PER_INPUT(1, ADD_BIAS_X)};
 
 status verify_BIAS_GRAD(const checker *c) {
     value_id dy = IN(BIAS_GRAD_DY), db = OUT(BIAS_GRAD_DB);
@@ -159,8 +203,10 @@ status verify_BIAS_GRAD(const checker *c) {
     REQUIRE(is_shape1(c, db, sh(c, dy)->dim[1]), "db is not (out)", db);
     return verify_weight_grad(c, db, db);
 }
+const op_cost cost_BIAS_GRAD = {PER_INPUT(1, BIAS_GRAD_DY)};
 
 status verify_ABSMAX(const checker *c) { return verify_amax(c, IN(ABSMAX_X), OUT(ABSMAX_AMAX)); }
+const op_cost cost_ABSMAX = {PER_INPUT(1, ABSMAX_X)};
 
 status verify_QUANTIZE(const checker *c) {
     value_id x = IN(QUANTIZE_X), amax = IN(QUANTIZE_AMAX);
@@ -175,6 +221,7 @@ status verify_QUANTIZE(const checker *c) {
     if (scale) REQUIRE(is_number(c, scale), "scale is not one fp32", scale);
     return OK;
 }
+const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
 
 static status check_e4m3(const checker *c, value_id v, value_id scale) {
     REQUIRE(has_type(c, v, DTYPE_F8E4M3) && sh(c, v)->rank == 2, "expected rows of e4m3", v);
@@ -192,6 +239,7 @@ status verify_LINEAR8(const checker *c) {
     if (b) REQUIRE(is_shape1(c, b, sh(c, w)->dim[0]) && same_type(c, b, y), "bias is not (out)", b);
     return OK;
 }
+const op_cost cost_LINEAR8 = {FLOPS(linear8)};
 
 /* ---- heads ----------------------------------------------------------------------------------------------------------- */
 
@@ -226,6 +274,7 @@ status verify_ROPE_TABLE(const checker *c) {
             "expected fp32 (T, D)", table);
     return OK;
 }
+const op_cost cost_ROPE_TABLE = {PER_OUTPUT(20, ROPE_TABLE_TABLE)};
 
 /* The rotation of the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
  * generation. */
@@ -241,6 +290,7 @@ static status check_rotation(const checker *c, value_id qkv, value_id table, val
 status verify_QK_NORM(const checker *c) {
     return check_qk_norm(c, IN(QK_NORM_QKV), IN(QK_NORM_GQ), IN(QK_NORM_GK), OUT(QK_NORM_Y), OUT(QK_NORM_RSTD));
 }
+const op_cost cost_QK_NORM = {PER_INPUT(4, QK_NORM_QKV)};
 
 status verify_ROPE(const checker *c) {
     value_id qkv = IN(ROPE_QKV);
@@ -248,12 +298,14 @@ status verify_ROPE(const checker *c) {
     TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC)));
     return verify_like(c, qkv, OUT(ROPE_Y));
 }
+const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v passes */
 
 status verify_QK_NORM_ROPE(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_QKV);
     TRY(check_qk_norm(c, qkv, IN(QK_NORM_ROPE_GQ), IN(QK_NORM_ROPE_GK), OUT(QK_NORM_ROPE_Y), OUT(QK_NORM_ROPE_RSTD)));
     return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC));
 }
+const op_cost cost_QK_NORM_ROPE = {PER_INPUT(7, QK_NORM_ROPE_QKV)};
 
 status verify_QK_NORM_BWD(const checker *c) {
     value_id qkv = IN(QK_NORM_BWD_QKV), gq = IN(QK_NORM_BWD_GQ), gk = IN(QK_NORM_BWD_GK);
@@ -262,6 +314,7 @@ status verify_QK_NORM_BWD(const checker *c) {
     TRY(verify_weight_grad(c, gq, OUT(QK_NORM_BWD_DGQ)));
     return verify_weight_grad(c, gk, OUT(QK_NORM_BWD_DGK));
 }
+const op_cost cost_QK_NORM_BWD = {PER_INPUT(9, QK_NORM_BWD_QKV)};
 
 status verify_QK_NORM_ROPE_BWD(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_BWD_QKV), gq = IN(QK_NORM_ROPE_BWD_GQ), gk = IN(QK_NORM_ROPE_BWD_GK);
@@ -271,6 +324,7 @@ status verify_QK_NORM_ROPE_BWD(const checker *c) {
     TRY(verify_weight_grad(c, gq, OUT(QK_NORM_ROPE_BWD_DGQ)));
     return verify_weight_grad(c, gk, OUT(QK_NORM_ROPE_BWD_DGK));
 }
+const op_cost cost_QK_NORM_ROPE_BWD = {PER_INPUT(12, QK_NORM_ROPE_BWD_QKV)};
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
 
@@ -302,6 +356,14 @@ static status check_attended(const checker *c, value_id qkv, value_id y) {
     return OK;
 }
 
+/* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
+ * and shorter ones cost less. In a ring, a run of tokens from the front and one from the back see half of any rank's keys. */
+static double attention_square(const op_attr *a) {
+    return (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
+}
+static double attention(const program *p, const op *o) { return 2.0 * attention_square(&o->attr); } /* two products */
+static double attention_bwd(const program *p, const op *o) { return 5.0 * attention_square(&o->attr); } /* five */
+
 status verify_ATTENTION(const checker *c) {
     value_id qkv = IN(ATTENTION_QKV);
     TRY(check_heads(c, qkv));
@@ -309,6 +371,7 @@ status verify_ATTENTION(const checker *c) {
     TRY(check_attended(c, qkv, OUT(ATTENTION_Y)));
     return check_lse(c, OUT(ATTENTION_LSE));
 }
+const op_cost cost_ATTENTION = {FLOPS(attention)};
 
 status verify_ATTENTION_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_BWD_QKV);
@@ -317,6 +380,7 @@ status verify_ATTENTION_BWD(const checker *c) {
     TRY(verify_like(c, IN(ATTENTION_BWD_Y), IN(ATTENTION_BWD_DY)));
     return verify_like(c, qkv, OUT(ATTENTION_BWD_DQKV));
 }
+const op_cost cost_ATTENTION_BWD = {FLOPS(attention_bwd)};
 
 /* One step of a ring. The first uses the rank's own keys, the last those of the next rank in the ring. */
 static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc) {
@@ -343,6 +407,7 @@ status verify_ATTENTION_RING(const checker *c) {
     TRY(check_query(c, OUT(ATTENTION_RING_Y), last ? type_of(c, qkv) : DTYPE_F32));
     return check_lse(c, OUT(ATTENTION_RING_LSE));
 }
+const op_cost cost_ATTENTION_RING = {FLOPS(attention)};
 
 status verify_ATTENTION_RING_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_RING_BWD_QKV);
@@ -353,17 +418,20 @@ status verify_ATTENTION_RING_BWD(const checker *c) {
     TRY(check_query(c, OUT(ATTENTION_RING_BWD_DQ), DTYPE_F32));
     return check_kv(c, OUT(ATTENTION_RING_BWD_DKV), DTYPE_F32);
 }
+const op_cost cost_ATTENTION_RING_BWD = {FLOPS(attention_bwd)};
 
 status verify_KV_PART(const checker *c) {
     TRY(check_heads(c, IN(KV_PART_QKV)));
     return check_kv(c, OUT(KV_PART_KV), type_of(c, IN(KV_PART_QKV)));
 }
+const op_cost cost_KV_PART = {NO_ARITHMETIC};
 
 status verify_QKV_JOIN(const checker *c) {
     TRY(check_heads(c, OUT(QKV_JOIN_QKV)));
     TRY(check_query(c, IN(QKV_JOIN_Q), DTYPE_F32));
     return check_kv(c, IN(QKV_JOIN_KV), DTYPE_F32);
 }
+const op_cost cost_QKV_JOIN = {NO_ARITHMETIC};
 
 /* Pages of keys and values, and what finds a token in them. */
 static status check_paged(const checker *c, value_id qkv, value_id cache, value_id slots, value_id table,
@@ -385,6 +453,14 @@ status verify_KV_STORE(const checker *c) {
     return check_paged(c, IN(KV_STORE_QKV), OUT(KV_STORE_CACHE), IN(KV_STORE_SLOTS), IN(KV_STORE_TABLE),
                        IN(KV_STORE_DOC));
 }
+const op_cost cost_KV_STORE = {NO_ARITHMETIC};
+
+/* Two products over as many positions as the page table can hold. */
+static double attention_paged(const program *p, const op *o) {
+    return 4.0 * rows_of(p, o->in[ATTENTION_PAGED_QKV]) * o->attr.n_heads * o->attr.head_dim *
+           (double)program_get(p, o->in[ATTENTION_PAGED_TABLE])->shape.dim[1] *
+           (double)program_get(p, o->in[ATTENTION_PAGED_CACHE])->shape.dim[2];
+}
 
 status verify_ATTENTION_PAGED(const checker *c) {
     value_id qkv = IN(ATTENTION_PAGED_QKV);
@@ -393,6 +469,7 @@ status verify_ATTENTION_PAGED(const checker *c) {
     return check_paged(c, qkv, IN(ATTENTION_PAGED_CACHE), IN(ATTENTION_PAGED_SLOTS), IN(ATTENTION_PAGED_TABLE),
                        IN(ATTENTION_PAGED_DOC));
 }
+const op_cost cost_ATTENTION_PAGED = {FLOPS(attention_paged)};
 
 /* ---- elementwise ----------------------------------------------------------------------------------------------------- */
 
@@ -401,6 +478,7 @@ status verify_ADD(const checker *c) {
     TRY(verify_like(c, IN(ADD_A), IN(ADD_B)));
     return verify_like(c, IN(ADD_A), OUT(ADD_Y));
 }
+const op_cost cost_ADD = {PER_INPUT(1, ADD_A)};
 
 status verify_SWIGLU(const checker *c) {
     value_id gu = IN(SWIGLU_GU), y = OUT(SWIGLU_Y);
@@ -409,6 +487,7 @@ status verify_SWIGLU(const checker *c) {
             y);
     return verify_amax(c, y, OUT(SWIGLU_AMAX));
 }
+const op_cost cost_SWIGLU = {PER_INPUT(8, SWIGLU_GU)}; /* one exp for two elements of gate, up */
 
 status verify_SWIGLU_BWD(const checker *c) {
     value_id gu = IN(SWIGLU_BWD_GU), dy = IN(SWIGLU_BWD_DY), dgu = OUT(SWIGLU_BWD_DGU);
@@ -417,13 +496,16 @@ status verify_SWIGLU_BWD(const checker *c) {
     TRY(verify_amax(c, dgu, OUT(SWIGLU_BWD_AMAX)));
     return verify_like(c, gu, dgu);
 }
+const op_cost cost_SWIGLU_BWD = {PER_INPUT(11, SWIGLU_BWD_GU)};
 
 status verify_GELU(const checker *c) {
     TRY(verify_rows(c, IN(GELU_X)));
     return verify_like(c, IN(GELU_X), OUT(GELU_Y));
 }
+const op_cost cost_GELU = {PER_INPUT(20, GELU_X)};
 
 status verify_GELU_BWD(const checker *c) {
     TRY(verify_like(c, IN(GELU_BWD_X), IN(GELU_BWD_DY)));
     return verify_like(c, IN(GELU_BWD_X), OUT(GELU_BWD_DX));
 }
+const op_cost cost_GELU_BWD = {PER_INPUT(30, GELU_BWD_X)};
