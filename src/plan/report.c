@@ -186,6 +186,11 @@ json_t *plan_strategy_json(const plan *p) {
     step_choice_json(&r->choice, CHOICE_RECOMPUTE | CHOICE_OFFLOAD | CHOICE_KEEP_LAYERS | CHOICE_KEEP_STATES, s);
     step_choice_json(&r->choice, CHOICE_CHUNK_TOKENS, s); /* prefetch comes after it here */
     step_choice_json(&r->choice, CHOICE_PREFETCH, s);
+    /* Those of techniques that this function does not know. A bucket is not told; the others stand above or below. */
+    unsigned told = CHOICE_PRECISION | CHOICE_STATES | CHOICE_MICRO_BATCH | CHOICE_ACCUMULATION | CHOICE_RECOMPUTE |
+                    CHOICE_OFFLOAD | CHOICE_KEEP_LAYERS | CHOICE_KEEP_STATES | CHOICE_CHUNK_TOKENS | CHOICE_PREFETCH |
+                    CHOICE_SHARD | CHOICE_SEQUENCE | CHOICE_BUCKET_BYTES | CHOICE_OVERLAP_UPDATE;
+    step_choice_json(&r->choice, CHOICE_ALL & ~told, s);
     json_object_set_new(s, "overlap_update", json_boolean(p->step.turn_scalars));
     json_object_set_new(s, "threads", json_integer(r->target.n_threads));
     if (mesh_world(&r->mesh) > 1) {

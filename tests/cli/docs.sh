@@ -1,6 +1,6 @@
 #!/bin/bash
 # docs.sh - the documents point at what is there: links and headings exist, settings that are named are settings, tests that are
-# named are tests, and both README files are short. RALO names the program.
+# named are tests, the files that CONTRIBUTING.md says to touch are there, and both README files are short. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3
 "$RALO" help settings >settings || die "ralo help settings"
@@ -59,6 +59,15 @@ def check_tests(page, text):
             wrong.append(f"{page}: {name} is no test")
 
 
+def check_files(page, text):
+    """Of the tree; <name> stands for a new one."""
+    for path in set(re.findall(r"(?<![\w/.-])(?:src|tests|tools|cmake|configs|docs|include)/[\w./*<>-]*", text)):
+        path = path.rstrip(".")
+        if "<" not in path and not glob.glob(path):
+            wrong.append(f"{page}: {path} is not there")
+
+
+check_files("CONTRIBUTING.md", open("CONTRIBUTING.md").read())
 for page in pages:
     text = open(page).read()
     check_links(page, text)
