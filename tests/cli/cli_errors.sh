@@ -292,7 +292,7 @@ check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
 check 3 "None of recompute, batch, precision and length is enough" "raise the limit to that" -- \
     plan --preset test-llama --device-memory 64K
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
-check 0 "strategy  auto: of " "1. recompute " " on host" "device " -- \
+check 0 "candidates fit; " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here
 python3 -c "$last_object
 best, others = value['candidates'][0], value['candidates'][1:]
