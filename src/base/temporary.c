@@ -63,7 +63,10 @@ static void remove_dead(const char *path, bool directory) {
 
 static int make_one(const char *name, bool directory) {
     if (!directory) return open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    return mkdir(name, 0777) == 0 ? open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (mkdir(name, 0777) != 0) return -1;
+    int fd = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT) errno = EEXIST; /* another took it for a dead writer's: the next name is tried */
+    return fd;
 }
 
 /* The file is locked and still has its name. If another process holds the lock, it is about to be removed; on a file

@@ -220,6 +220,31 @@ static void test_writers_of_one_file_beside_each_other(void **state) {
     assert_int_equal(rmdir(dir), 0); /* nothing is left of those that were killed */
 }
 
+/* Each takes the directories that others are making for those of dead writers, until they are locked. */
+static void test_makers_of_directories_beside_each_other(void **state) {
+    enum { MAKERS = 4, TIMES = 400 };
+    pid_t children[MAKERS];
+    for (int k = 0; k < MAKERS; k++) {
+        children[k] = fork();
+        assert_true(children[k] >= 0);
+        if (children[k] > 0) continue;
+        strbuf name;
+        strbuf_init(&name);
+        for (int i = 0; i < TIMES; i++) {
+            int fd;
+            if (temporary_make(path_of("place"), true, &name, &fd) != OK) _exit(1);
+            if (rmdir(name.text) != 0) _exit(2);
+            close(fd);
+        }
+        _exit(0);
+    }
+    for (int k = 0; k < MAKERS; k++) {
+        int status;
+        assert_int_equal(waitpid(children[k], &status, 0), children[k]);
+        assert_int_equal(status, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_file_read_all, test_dir_open, test_dir_close),
@@ -230,6 +255,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, test_dir_open, test_dir_close),
         cmocka_unit_test(test_the_room_of_a_place_that_is_not_there_yet),
         cmocka_unit_test(test_writers_of_one_file_beside_each_other),
+        cmocka_unit_test_setup_teardown(test_makers_of_directories_beside_each_other, test_dir_open, test_dir_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
