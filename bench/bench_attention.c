@@ -20,7 +20,7 @@ static double visible_pairs(const attention_case *a) {
 }
 
 SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
-SAME_PLACE(ATTENTION_DOC, ATTENTION_BWD_DOC);
+SAME_PLACE(ATTENTION_DOC_START, ATTENTION_BWD_DOC_START);
 
 static void measure(roofline *r, const attention_case *a, bool backward) {
     int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
@@ -30,8 +30,8 @@ static void measure(roofline *r, const attention_case *a, bool backward) {
         &(op_attr){
             .batch = a->B, .seq_len = a->T, .n_heads = a->H, .n_kv_heads = a->G, .head_dim = a->D, .scale = 0.125f});
     roofline_op_random(&o, ATTENTION_QKV, a->type, SHAPE(N, Q), 1, 1);
-    int32_t *doc = roofline_op_value(&o, false, ATTENTION_DOC, DTYPE_I32, SHAPE(N));
-    for (int64_t i = 0; i < N; i++) doc[i] = (int32_t)(i % a->T / a->document * a->document);
+    int32_t *doc_start = roofline_op_value(&o, false, ATTENTION_DOC_START, DTYPE_I32, SHAPE(N));
+    for (int64_t i = 0; i < N; i++) doc_start[i] = (int32_t)(i % a->T / a->document * a->document);
     if (backward) {
         roofline_op_random(&o, ATTENTION_BWD_Y, a->type, SHAPE(N, Y), 1, 2);
         float *lse = roofline_op_value(&o, false, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(a->B, a->H, a->T));
@@ -43,8 +43,8 @@ static void measure(roofline *r, const attention_case *a, bool backward) {
         roofline_op_value(&o, true, ATTENTION_LSE, DTYPE_F32, SHAPE(a->B, a->H, a->T));
     }
     char what[128];
-    snprintf(what, sizeof what, "%s %s B=%d T=%d H=%d G=%d D=%d doc=%d", backward ? "bwd" : "fwd", dtype_name(a->type),
-             (int)a->B, (int)a->T, a->H, a->G, a->D, (int)a->document);
+    snprintf(what, sizeof what, "%s %s B=%d T=%d H=%d G=%d D=%d doc_start=%d", backward ? "bwd" : "fwd",
+             dtype_name(a->type), (int)a->B, (int)a->T, a->H, a->G, a->D, (int)a->document);
     roofline_op_measure(r, &o, what, (backward ? 10.0 : 4.0) * a->D * visible_pairs(a));
     roofline_op_close(&o);
 }

@@ -25,7 +25,7 @@ static void *buffer(program *p, value_id v) {
     const value *a = program_get(p, v);
     size_t n = (size_t)shape_count(&a->shape);
     char *data = aligned_memory(n * dtype_bytes(a->type));
-    if (a->type == DTYPE_I32) return data; /* doc: every row is one document */
+    if (a->type == DTYPE_I32) return data; /* doc_start: every row is one document */
     float *noise = mem_alloc(n * sizeof *noise);
     rng_normal_fill(1, 0, noise, n, 0, 1);
     tensor_convert(data, a->type, noise, DTYPE_F32, n);
@@ -61,17 +61,18 @@ static void make_ops(roofline *r, program *p, const op_attr *a, const value_id *
     back.inverse = true;
     pair[0][0] = make(r, p, OP_QK_NORM, a, v, data, (int[]){[QK_NORM_QKV] = QKV, [QK_NORM_GQ] = GQ, [QK_NORM_GK] = GK},
                       (int[]){[QK_NORM_Y] = BETWEEN, [QK_NORM_RSTD] = RSTD});
-    pair[0][1] = make(r, p, OP_ROPE, a, v, data, (int[]){[ROPE_QKV] = BETWEEN, [ROPE_TABLE] = TABLE, [ROPE_DOC] = DOC},
-                      (int[]){[ROPE_Y] = BETWEEN});
+    pair[0][1] =
+        make(r, p, OP_ROPE, a, v, data, (int[]){[ROPE_QKV] = BETWEEN, [ROPE_TABLE] = TABLE, [ROPE_DOC_START] = DOC},
+             (int[]){[ROPE_Y] = BETWEEN});
     fused[0] = make(r, p, OP_QK_NORM_ROPE, a, v, data,
                     (int[]){[QK_NORM_ROPE_QKV] = QKV,
                             [QK_NORM_ROPE_GQ] = GQ,
                             [QK_NORM_ROPE_GK] = GK,
                             [QK_NORM_ROPE_TABLE] = TABLE,
-                            [QK_NORM_ROPE_DOC] = DOC},
+                            [QK_NORM_ROPE_DOC_START] = DOC},
                     (int[]){[QK_NORM_ROPE_Y] = Y, [QK_NORM_ROPE_RSTD] = RSTD});
-    pair[1][0] = make(r, p, OP_ROPE, &back, v, data, (int[]){[ROPE_QKV] = DY, [ROPE_TABLE] = TABLE, [ROPE_DOC] = DOC},
-                      (int[]){[ROPE_Y] = DY});
+    pair[1][0] = make(r, p, OP_ROPE, &back, v, data,
+                      (int[]){[ROPE_QKV] = DY, [ROPE_TABLE] = TABLE, [ROPE_DOC_START] = DOC}, (int[]){[ROPE_Y] = DY});
     pair[1][1] = make(r, p, OP_QK_NORM_BWD, a, v, data,
                       (int[]){[QK_NORM_BWD_QKV] = QKV,
                               [QK_NORM_BWD_GQ] = GQ,
@@ -85,7 +86,7 @@ static void make_ops(roofline *r, program *p, const op_attr *a, const value_id *
                      [QK_NORM_ROPE_BWD_GQ] = GQ,
                      [QK_NORM_ROPE_BWD_GK] = GK,
                      [QK_NORM_ROPE_BWD_TABLE] = TABLE,
-                     [QK_NORM_ROPE_BWD_DOC] = DOC,
+                     [QK_NORM_ROPE_BWD_DOC_START] = DOC,
                      [QK_NORM_ROPE_BWD_RSTD] = RSTD,
                      [QK_NORM_ROPE_BWD_DY] = DY},
              (int[]){[QK_NORM_ROPE_BWD_DQKV] = DQKV, [QK_NORM_ROPE_BWD_DGQ] = DGQ, [QK_NORM_ROPE_BWD_DGK] = DGK});

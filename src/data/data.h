@@ -3,14 +3,14 @@
  *
  * Promises
  *   - Row i of epoch e is a pure function of (source, options, seed): any number of readers, any resume, same rows.
- *   - A row never mixes documents: `doc` marks where each token's document starts and attention stops there. A record
+ *   - A row never mixes documents: `doc_start` marks where each token's document starts and attention stops there. A record
  *     with a prompt stands in one row.
  *   - Nothing is dropped silently: data_report counts documents, tokens, and what was cut, dropped or skipped.
  *   - A source that is too small, unreadable or not UTF-8 where that matters is an error, never an endless loop.
  *
  *     dataset *d;
  *     TRY(dataset_open(&d, &(data_options){.source = "builtin:arithmetic", .seq_len = 256, .difficulty = 2}));
- *     dataset_row(d, SPLIT_TRAIN, 0, tokens, targets, doc);
+ *     dataset_row(d, SPLIT_TRAIN, 0, tokens, targets, doc_start);
  *     dataset_close(d);
  */
 #include "data/records.h"
@@ -123,7 +123,7 @@ typedef struct chat_tokens { /* zero it, use it again with n = 0, free it */
 } chat_tokens;
 typedef struct chat_options {
     chat_format format;
-    const char *kwargs; /* variables of the template as a JSON object; NULL or "": none */
+    const char *kwargs;    /* variables of the template as a JSON object; NULL or "": none */
     bool train_on_newline; /* what stands after the token that ends a response counts for the loss too: ChatML's "\n" */
 } chat_options;
 /* A template that cannot be rendered is an error here with CHAT_TEMPLATE, and of the first record that needs it with
@@ -178,8 +178,8 @@ void dataset_report(const dataset *d, split s, data_report *out);
 bool dataset_file_report(const dataset *d, split s, size_t file, const char **path, double *share, data_report *out);
 /* Different for data that gives different rows with the same options: it hashes the tokens. 0: built-in. */
 uint64_t dataset_fingerprint(const dataset *d);
-/* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc. */
-void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
+/* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc_start. */
+void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start);
 /* Visits the records of the files one after the other, as training writes them or as prompts. A record that cannot
  * be written is an error, or with RECORDS_SKIP is passed on with its error. */
 typedef struct record_view {
@@ -199,8 +199,8 @@ bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *a
 /* ---- loader: fills micro-batches ahead of the step on its own thread ----------------------------------------- */
 
 typedef struct batch {
-    int32_t *tokens, *targets, *doc; /* (batch * seq_len) */
-    int64_t n_valid;                 /* targets that are not -1 */
+    int32_t *tokens, *targets, *doc_start; /* (batch * seq_len) */
+    int64_t n_valid;                       /* targets that are not -1 */
     uint64_t first_row;
 } batch;
 typedef struct loader loader;

@@ -95,8 +95,8 @@ void dataset_report(const dataset *d, split s, data_report *out) {
     d->source->kind->report(d->source, s, out);
 }
 
-void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
-    d->source->kind->row(d->source, s, index, tokens, targets, doc);
+void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+    d->source->kind->row(d->source, s, index, tokens, targets, doc_start);
 }
 
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer) {

@@ -40,7 +40,7 @@ typedef struct files_source {
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
 static void files_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                      int32_t *doc) {
+                      int32_t *doc_start) {
     const files_source *s = (const files_source *)base;
     const mixture_part *p = &s->parts[0];
     if (s->slots[which]) {
@@ -48,7 +48,7 @@ static void files_row(const source *base, split which, uint64_t index, int32_t *
         p = &s->parts[slot->part];
         index = index / MIXTURE_BLOCK * p->quota + slot->before;
     }
-    row_pad(base, row_space_fill(&p->splits[which], index, tokens, targets, doc), tokens, targets, doc);
+    row_pad(base, row_space_fill(&p->splits[which], index, tokens, targets, doc_start), tokens, targets, doc_start);
 }
 
 static uint64_t rows_per_epoch(const files_source *s, split which) {

@@ -95,7 +95,7 @@ static int problem_text(const arithmetic *s, problem q, char text[32], int *end)
 }
 
 static void arithmetic_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                           int32_t *doc) {
+                           int32_t *doc_start) {
     const arithmetic *s = (const arithmetic *)base;
     uint64_t draw = 0;
     int64_t at = 0;
@@ -105,11 +105,11 @@ static void arithmetic_row(const source *base, split which, uint64_t index, int3
         for (int i = 0; i <= end; i++) {
             tokens[at + i] = i < end ? (unsigned char)text[i] : TOKEN_EOS;
             targets[at + i] = i + 1 < prompt || i == end ? -1 : i + 1 < end ? (unsigned char)text[i + 1] : TOKEN_EOS;
-            doc[at + i] = (int32_t)at;
+            doc_start[at + i] = (int32_t)at;
         }
         at += s->document_size;
     } while (base->pack && at + s->document_size <= base->seq_len);
-    row_pad(base, at, tokens, targets, doc);
+    row_pad(base, at, tokens, targets, doc_start);
 }
 
 static void arithmetic_report(const source *base, split which, data_report *out) {
@@ -218,7 +218,7 @@ static int32_t grammar_next(const grammar *s, uint32_t word, int32_t before, int
 }
 
 static void grammar_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                        int32_t *doc) {
+                        int32_t *doc_start) {
     const grammar *s = (const grammar *)base;
     words w = {.key = s->key[which], .row = index};
     int64_t at = 0;
@@ -231,11 +231,11 @@ static void grammar_row(const source *base, split which, uint64_t index, int32_t
                 free_choice ? 'a' + (int32_t)(word & 7) : grammar_next(s, word, tokens[at - 2], tokens[at - 1]);
             targets[at] = -1; /* until the next token of this document is known */
             if (!free_choice) targets[at - 1] = tokens[at];
-            doc[at] = (int32_t)start;
+            doc_start[at] = (int32_t)start;
             more = tokens[at] != TOKEN_EOS;
         }
     } while (base->pack && at < base->seq_len);
-    row_pad(base, at, tokens, targets, doc);
+    row_pad(base, at, tokens, targets, doc_start);
 }
 
 static void grammar_report(const source *base, split which, data_report *out) {
@@ -275,13 +275,13 @@ typedef struct random_tokens {
 
 /* A row is one document. */
 static void random_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                       int32_t *doc) {
+                       int32_t *doc_start) {
     const random_tokens *s = (const random_tokens *)base;
     words w = {.key = s->key[which], .row = index};
     for (int64_t i = 0; i < base->seq_len; i++) {
         tokens[i] = (int32_t)scaled(words_take(&w), s->vocab);
         if (i > 0) targets[i - 1] = tokens[i];
-        doc[i] = 0;
+        doc_start[i] = 0;
     }
     targets[base->seq_len - 1] = (int32_t)scaled(words_take(&w), s->vocab);
 }

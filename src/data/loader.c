@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc */
+enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc_start */
 
 struct loader {
     const dataset *data;
@@ -38,7 +38,7 @@ static void fill_batch(const loader *l, uint64_t number, batch *b) {
     b->n_valid = 0;
     for (int64_t r = 0; r < l->rows_per_batch; r++) {
         int64_t at = r * T;
-        dataset_row(l->data, l->which, b->first_row + (uint64_t)r, b->tokens + at, b->targets + at, b->doc + at);
+        dataset_row(l->data, l->which, b->first_row + (uint64_t)r, b->tokens + at, b->targets + at, b->doc_start + at);
         for (int64_t t = 0; t < T; t++) b->n_valid += b->targets[at + t] >= 0;
     }
 }
@@ -89,7 +89,7 @@ status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_bat
     l->memory = mem_alloc((size_t)loader_host_bytes(rows_per_batch, seq_len));
     for (size_t i = 0; i < RING; i++) {
         int32_t *p = l->memory + i * ARRAYS * n;
-        l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc = p + 2 * n};
+        l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc_start = p + 2 * n};
     }
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->filled, NULL);

@@ -167,18 +167,18 @@ status row_space_lay_out(row_space *r) {
 
 /* Tokens of a document from `offset` on into the row at place `at`; returns the place after them. */
 static int64_t fill_document(const row_space *r, const document *d, uint64_t offset, int64_t at, int32_t *tokens,
-                             int32_t *targets, int32_t *doc) {
+                             int32_t *targets, int32_t *doc_start) {
     int64_t start = at;
     for (; at < r->T && offset < d->n; at++, offset++) {
         bool has_target = offset + 1 < d->n && trained_at(d, offset + 1);
         tokens[at] = token_at(d, offset, r->eos);
         targets[at] = has_target ? token_at(d, offset + 1, r->eos) : -1;
-        doc[at] = (int32_t)start;
+        doc_start[at] = (int32_t)start;
     }
     return at;
 }
 
-static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
     uint64_t place = row * (uint64_t)r->T;
     size_t i = last_not_above(&r->texts[0].place, sizeof *r->texts, r->n_texts, place);
     uint64_t offset = place - r->texts[i].place, k = document_at(&r->texts[i], offset);
@@ -186,7 +186,7 @@ static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, in
     document d = document_of(&r->texts[i], k);
     offset -= d.begin - r->texts[i].begin;
     for (;;) {
-        at = fill_document(r, &d, offset, at, tokens, targets, doc);
+        at = fill_document(r, &d, offset, at, tokens, targets, doc_start);
         if (at == r->T) return at;
         if (++k == r->texts[i].n_documents) {
             if (++i == r->n_texts) return at;
@@ -197,27 +197,27 @@ static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, in
     }
 }
 
-static int64_t fill_alone(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+static int64_t fill_alone(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
     uint64_t number = last_not_above(r->text_rows, sizeof *r->text_rows, r->n_text_documents, row);
     const segment *s = &r->texts[last_not_above(&r->texts[0].number, sizeof *r->texts, r->n_texts, number)];
     document d = document_of(s, number - s->number);
-    return fill_document(r, &d, (row - r->text_rows[number]) * (uint64_t)r->T, 0, tokens, targets, doc);
+    return fill_document(r, &d, (row - r->text_rows[number]) * (uint64_t)r->T, 0, tokens, targets, doc_start);
 }
 
-static int64_t fill_records(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc) {
+static int64_t fill_records(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
     int64_t at = 0;
     for (uint64_t k = r->packing.row_begin[row]; k < r->packing.row_begin[row + 1]; k++) {
         uint64_t number = r->packing.documents[k];
         const segment *s = &r->records[last_not_above(&r->records[0].number, sizeof *s, r->n_records, number)];
         document d = document_of(s, number - s->number);
-        at = fill_document(r, &d, 0, at, tokens, targets, doc);
+        at = fill_document(r, &d, 0, at, tokens, targets, doc_start);
     }
     return at;
 }
 
-int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc) {
+int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
     if (r->n_rows == 0) return 0;
     uint64_t row = rng_permute(rng_u64(r->order_key, index / r->n_rows), index % r->n_rows, r->n_rows);
-    if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, tokens, targets, doc);
-    return r->pack ? fill_stream(r, row, tokens, targets, doc) : fill_alone(r, row, tokens, targets, doc);
+    if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, tokens, targets, doc_start);
+    return r->pack ? fill_stream(r, row, tokens, targets, doc_start) : fill_alone(r, row, tokens, targets, doc_start);
 }

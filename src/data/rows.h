@@ -36,4 +36,4 @@ void row_space_fini(row_space *r);
 void row_space_add(row_space *r, segment s); /* empty ones are skipped */
 status row_space_lay_out(row_space *r);      /* after the last segment; counts into their reports */
 /* Row `index`, counting on through shuffled epochs; returns the first place that holds no token. */
-int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
+int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start);

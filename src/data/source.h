@@ -7,7 +7,7 @@
 typedef struct source source;
 typedef struct source_kind {
     /* Fills the whole row; see dataset_row. */
-    void (*row)(const source *s, split which, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc);
+    void (*row)(const source *s, split which, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start);
     void (*report)(const source *s, split which, data_report *out); /* out arrives zeroed, entropy NaN */
     bool (*problem)(const source *s, uint64_t index, strbuf *prompt, strbuf *answer); /* NULL: it has none */
     void (*close)(source *s);
@@ -56,10 +56,10 @@ void row_packing_free(row_packing *p);
 int64_t dataset_seq_len(const dataset *d);
 
 /* Fills positions at.. with padding: one document of its own that is not trained on. */
-static inline void row_pad(const source *s, int64_t at, int32_t *tokens, int32_t *targets, int32_t *doc) {
+static inline void row_pad(const source *s, int64_t at, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
     for (int64_t t = at; t < s->seq_len; t++) {
         tokens[t] = s->pad;
         targets[t] = -1;
-        doc[t] = (int32_t)at;
+        doc_start[t] = (int32_t)at;
     }
 }

@@ -87,7 +87,7 @@ static void make_buffers(generator *g) {
     const generation_shape *s = &g->plan.request.generation;
     size_t most = (size_t)MAX(s->slots, s->prefill_tokens), vocab = (size_t)g->plan.model.config.vocab;
     g->tokens = arena_array(&g->memory, int32_t, most);
-    g->doc = arena_array(&g->memory, int32_t, most);
+    g->doc_start = arena_array(&g->memory, int32_t, most);
     g->slots = arena_array(&g->memory, int32_t, most);
     g->pick = arena_array(&g->memory, int32_t, most);
     g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));

@@ -20,7 +20,7 @@ struct generator {
     /* the step being put together */
     section where;
     int64_t n_tokens, n_pick;
-    int32_t *tokens, *doc, *slots, *pick;
+    int32_t *tokens, *doc_start, *slots, *pick;
     float *logits; /* of the rows that were asked for, as many as slots */
     int32_t *top;
     double (*top_sums)[2]; /* of the same rows, as LOGITS_TOP gives them */

@@ -23,7 +23,7 @@ void step_add(generator *g, int32_t token, int64_t slot, int64_t position) {
     ASSERT(step_room(g) > 0);
     g->tokens[g->n_tokens] = token;
     g->slots[g->n_tokens] = (int32_t)slot;
-    g->doc[g->n_tokens++] = (int32_t)-position;
+    g->doc_start[g->n_tokens++] = (int32_t)-position;
 }
 
 void step_pick(generator *g) {
@@ -41,9 +41,9 @@ status step_run(generator *g, bool with_logits) {
     const generation_section *s = section_of(g);
     int64_t n = length_of(g, s->tokens);
     int32_t n_tokens = (int32_t)g->n_tokens, n_pick = (int32_t)g->n_pick;
-    for (int64_t i = g->n_tokens; i < n; i++) g->tokens[i] = g->doc[i] = 0, g->slots[i] = -1;
+    for (int64_t i = g->n_tokens; i < n; i++) g->tokens[i] = g->doc_start[i] = 0, g->slots[i] = -1;
     write_ints(g, s->tokens, g->tokens, n);
-    write_ints(g, s->doc, g->doc, n);
+    write_ints(g, s->doc_start, g->doc_start, n);
     write_ints(g, s->slots, g->slots, n);
     write_ints(g, s->n_tokens, &n_tokens, 1);
     if (s->pick) {

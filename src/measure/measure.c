@@ -180,13 +180,13 @@ static status attention_rate(const bench *m, dtype t, int64_t T, double *flops_p
                  .n_kv_heads = (int)H,
                  .head_dim = (int)D,
                  .scale = 1 / sqrtf((float)D)};
-    operand qkv = {t, SHAPE(N, 3 * H * D)}, y = {t, SHAPE(N, H * D)}, doc = {DTYPE_I32, SHAPE(N)};
+    operand qkv = {t, SHAPE(N, 3 * H * D)}, y = {t, SHAPE(N, H * D)}, doc_start = {DTYPE_I32, SHAPE(N)};
     operand lse = {DTYPE_F32, SHAPE(B, H, T)};
     probe r;
-    TRY(probe_open(&r, m, OP_ATTENTION, &a, (operand[]){qkv, doc}, 2, (operand[]){y, lse}, 2));
+    TRY(probe_open(&r, m, OP_ATTENTION, &a, (operand[]){qkv, doc_start}, 2, (operand[]){y, lse}, 2));
     double flops = op_flops(&r.p, r.call.op), seconds = probe_seconds(&r, 1);
     TRY(probe_close(&r));
-    TRY(probe_open(&r, m, OP_ATTENTION_BWD, &a, (operand[]){qkv, doc, y, lse, y}, 5, (operand[]){qkv}, 1));
+    TRY(probe_open(&r, m, OP_ATTENTION_BWD, &a, (operand[]){qkv, doc_start, y, lse, y}, 5, (operand[]){qkv}, 1));
     flops += op_flops(&r.p, r.call.op);
     seconds += probe_seconds(&r, 1);
     TRY(probe_close(&r));

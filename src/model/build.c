@@ -1,7 +1,7 @@
 /* build.c - the forward of one micro-batch as ops, for every family.
  *
  * The same functions write the training section, the evaluation section and those of generation, so what is evaluated and
- * what generates is what is trained. In generation every token is a row of its own (seq_len 1) with its position in doc;
+ * what generates is what is trained. In generation every token is a row of its own (seq_len 1) with its position in doc_start;
  * only attention differs: it stores keys and values in pages and looks back through them.
  * It writes the plain form (linear, bias, add, norm each on its own); the fuse pass joins what belongs together.
  * q|k|v and gate|up are packed at birth, not by a pass: packing changes the parameters, and parameters have names that
@@ -26,7 +26,7 @@ static value_id write_embed(builder *b, const outer_params *w) {
     value_id x = builder_value(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit_on_vocabulary(b, OP_EMBED);
     op_in(o, EMBED_TOKENS, b->tokens), op_in(o, EMBED_TABLE, w->embed);
-    if (w->positions) op_in(o, EMBED_DOC, b->doc), op_in(o, EMBED_POSITIONS, w->positions);
+    if (w->positions) op_in(o, EMBED_DOC_START, b->doc_start), op_in(o, EMBED_POSITIONS, w->positions);
     if (b->n_ranks > 1) o->attr.n_tokens = n_own_tokens(b), o->attr.first_token = b->rank * n_own_tokens(b);
     op_out(o, EMBED_X, x);
     return builder_scatter(b, "embed.sum", x);
@@ -148,9 +148,9 @@ static void add_inputs(builder *b) {
     int64_t N = n_tokens(b);
     m->tokens = program_persistent(b->p, "tokens", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->targets = program_persistent(b->p, "targets", DTYPE_I32, SHAPE(N), ROLE_INPUT);
-    m->doc = program_persistent(b->p, "doc", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    m->doc_start = program_persistent(b->p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (b->n_sequence > 1 && !b->o->ring)
-        m->doc_all = program_persistent(b->p, "doc.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
+        m->doc_start_all = program_persistent(b->p, "doc_start.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
@@ -192,7 +192,7 @@ static value_id add_input(builder *b, const char *section, const char *name, int
 
 static generation_section add_section_inputs(builder *b, const char *prefix, int64_t n, int64_t n_pick) {
     generation_section s = {.tokens = add_input(b, prefix, "tokens", n),
-                            .doc = add_input(b, prefix, "doc", n),
+                            .doc_start = add_input(b, prefix, "doc_start", n),
                             .slots = add_input(b, prefix, "slots", n),
                             .n_tokens = add_input(b, prefix, "n_tokens", 1)};
     if (n_pick) s.pick = add_input(b, prefix, "pick", n_pick), s.n_pick = add_input(b, prefix, "n_pick", 1);
@@ -203,7 +203,7 @@ static void write_generation(builder *b, const outer_params *w, section where, c
                              generation_section *s) {
     b->where = where, b->prefix = prefix;
     b->batch = program_get(b->p, s->tokens)->shape.dim[0], b->seq_len = 1;
-    b->tokens = s->tokens, b->doc = s->doc, b->rows = s->n_tokens, b->paged = s;
+    b->tokens = s->tokens, b->doc_start = s->doc_start, b->rows = s->n_tokens, b->paged = s;
     value_id h = write_hidden(b, w);
     int64_t n = s->pick ? program_get(b->p, s->pick)->shape.dim[0] : b->batch;
     s->logits = builder_value(b, "logits", DTYPE_F32, SHAPE(n, b->c->vocab));
@@ -255,7 +255,7 @@ static void add_rope_table(builder *b, int64_t n_positions) {
 }
 
 static void build_training(builder *b, const outer_params *w) {
-    b->tokens = b->m->tokens, b->doc = b->m->doc;
+    b->tokens = b->m->tokens, b->doc_start = b->m->doc_start;
     if (!b->o->no_training) write_training(b, w);
     if (b->o->with_eval) write_evaluation(b, w);
 }

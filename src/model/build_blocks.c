@@ -100,13 +100,13 @@ static void write_paged_attention(builder *b, value_id qkv, value_id y, float sc
     value_id cache = b->caches[b->p->current_layer];
     op *o = builder_emit(b, OP_KV_STORE);
     op_in(o, KV_STORE_QKV, qkv), op_in(o, KV_STORE_SLOTS, b->paged->slots);
-    op_in(o, KV_STORE_TABLE, b->m->page_table), op_in(o, KV_STORE_DOC, b->doc);
+    op_in(o, KV_STORE_TABLE, b->m->page_table), op_in(o, KV_STORE_DOC_START, b->doc_start);
     op_out(o, KV_STORE_CACHE, cache);
     o = builder_emit(b, OP_ATTENTION_PAGED);
     o->attr.scale = scale;
     op_in(o, ATTENTION_PAGED_QKV, qkv), op_in(o, ATTENTION_PAGED_CACHE, cache);
     op_in(o, ATTENTION_PAGED_SLOTS, b->paged->slots), op_in(o, ATTENTION_PAGED_TABLE, b->m->page_table);
-    op_in(o, ATTENTION_PAGED_DOC, b->doc);
+    op_in(o, ATTENTION_PAGED_DOC_START, b->doc_start);
     op_out(o, ATTENTION_PAGED_Y, y);
 }
 
@@ -169,7 +169,8 @@ static value_id write_ring(builder *b, value_id qkv) {
         o = builder_emit(b, OP_ATTENTION_RING);
         o->attr.scale = attention_scale(b->c);
         o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
-        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv), op_in(o, ATTENTION_RING_DOC, b->doc);
+        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv),
+            op_in(o, ATTENTION_RING_DOC_START, b->doc_start);
         op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
         op_out(o, ATTENTION_RING_Y, y), op_out(o, ATTENTION_RING_LSE, lse);
         kv = next;
@@ -192,7 +193,7 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     if (!b->t->learned_positions) {
         value_id turned = builder_value(b, "attn.rope", b->o->compute, SHAPE(N, Q));
         op *o = builder_emit(b, OP_ROPE);
-        op_in(o, ROPE_QKV, qkv), op_in(o, ROPE_TABLE, b->rope_table), op_in(o, ROPE_DOC, b->doc);
+        op_in(o, ROPE_QKV, qkv), op_in(o, ROPE_TABLE, b->rope_table), op_in(o, ROPE_DOC_START, b->doc_start);
         op_out(o, ROPE_Y, turned);
         qkv = turned;
     }
@@ -210,7 +211,7 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         o->attr.seq_len *= S;
         o->attr.n_heads /= S;
         o->attr.n_kv_heads /= S;
-        op_in(o, ATTENTION_QKV, qkv), op_in(o, ATTENTION_DOC, S > 1 ? b->m->doc_all : b->doc);
+        op_in(o, ATTENTION_QKV, qkv), op_in(o, ATTENTION_DOC_START, S > 1 ? b->m->doc_start_all : b->doc_start);
         op_out(o, ATTENTION_Y, y), op_out(o, ATTENTION_LSE, lse);
     }
     if (S > 1) y = exchange_heads(b, "attn.tokens", y, 0, true);

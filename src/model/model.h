@@ -156,13 +156,13 @@ typedef struct model_build_options {
     generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
 } model_build_options;
 
-/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc[i]). */
+/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). */
 typedef struct generation_section {
-    value_id tokens, doc, slots; /* int32 (N) */
-    value_id n_tokens;           /* int32 (1): how many of them there are */
-    value_id pick, n_pick;       /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
-    value_id logits;             /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
-    value_id top, top_sums;      /* of those rows, as LOGITS_TOP gives them */
+    value_id tokens, doc_start, slots; /* int32 (N) */
+    value_id n_tokens;                 /* int32 (1): how many of them there are */
+    value_id pick, n_pick;             /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
+    value_id logits;                   /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+    value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
 
 typedef struct model {
@@ -170,11 +170,11 @@ typedef struct model {
     model_param
         *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */
     size_t n_params, n_all_params;
-    int n_chunks;                                    /* of layers, of all stages; 1: there is no pipeline */
-    value_id tokens, targets, doc, weights, scalars; /* inputs of one micro-batch */
-    /* Sequence ranks: those are of this rank's tokens, doc so that i % (T / S) - doc[i] is the position, and this is doc of
-     * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc serves both. */
-    value_id doc_all;
+    int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
+    value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
+    /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
+     * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
+    value_id doc_start_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */

@@ -235,7 +235,7 @@ static void backward_rope(differ *d, const op *f, value_id dy) {
     value_id dx = grad_value(d, f->in[ROPE_QKV]);
     op *o = emit(d, OP_ROPE, f);
     o->attr.inverse = !f->attr.inverse;
-    op_in(o, ROPE_QKV, dy), op_in(o, ROPE_TABLE, f->in[ROPE_TABLE]), op_in(o, ROPE_DOC, f->in[ROPE_DOC]);
+    op_in(o, ROPE_QKV, dy), op_in(o, ROPE_TABLE, f->in[ROPE_TABLE]), op_in(o, ROPE_DOC_START, f->in[ROPE_DOC_START]);
     op_out(o, ROPE_Y, dx);
     add_gradient(d, f->in[ROPE_QKV], dx, f);
 }
@@ -243,7 +243,7 @@ static void backward_rope(differ *d, const op *f, value_id dy) {
 static void backward_attention(differ *d, const op *f, value_id dy) {
     value_id qkv = f->in[ATTENTION_QKV], dqkv = grad_value(d, qkv);
     op *o = emit(d, OP_ATTENTION_BWD, f);
-    op_in(o, ATTENTION_BWD_QKV, qkv), op_in(o, ATTENTION_BWD_DOC, f->in[ATTENTION_DOC]);
+    op_in(o, ATTENTION_BWD_QKV, qkv), op_in(o, ATTENTION_BWD_DOC_START, f->in[ATTENTION_DOC_START]);
     op_in(o, ATTENTION_BWD_Y, f->out[ATTENTION_Y]), op_in(o, ATTENTION_BWD_LSE, f->out[ATTENTION_LSE]);
     op_in(o, ATTENTION_BWD_DY, dy);
     op_out(o, ATTENTION_BWD_DQKV, dqkv);
@@ -288,7 +288,7 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
         o = emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
         op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
-        op_in(o, ATTENTION_RING_BWD_DOC, f->in[ATTENTION_RING_DOC]), op_in(o, ATTENTION_RING_BWD_DY, dy);
+        op_in(o, ATTENTION_RING_BWD_DOC_START, f->in[ATTENTION_RING_DOC_START]), op_in(o, ATTENTION_RING_BWD_DY, dy);
         op_in(o, ATTENTION_RING_BWD_Y, f->out[ATTENTION_RING_Y]);
         op_in(o, ATTENTION_RING_BWD_LSE, f->out[ATTENTION_RING_LSE]);
         op_out(o, ATTENTION_RING_BWD_DQ, dq), op_out(o, ATTENTION_RING_BWD_DKV, dkv);
@@ -334,15 +334,15 @@ static void backward_table(differ *d, const op *f, value_id table, value_id toke
 }
 
 static void backward_positions(differ *d, const op *f, value_id dy) {
-    value_id dpositions = param_target(d, f->in[EMBED_POSITIONS]), doc = f->in[EMBED_DOC];
+    value_id dpositions = param_target(d, f->in[EMBED_POSITIONS]), doc_start = f->in[EMBED_DOC_START];
     if (f->attr.n_tokens > 0) { /* those that this rank added */
         value v = *program_get(d->p, dy);
         size_t row_bytes = value_bytes(&v) / (size_t)v.shape.dim[0], first = (size_t)f->attr.first_token;
         dy = program_view(d->p, "d.embed.own", dy, first * row_bytes, SHAPE(f->attr.n_tokens, v.shape.dim[1]));
-        doc = program_view(d->p, "doc.own", doc, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
+        doc_start = program_view(d->p, "doc_start.own", doc_start, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
     }
     op *o = emit(d, OP_POSITION_BWD, f);
-    op_in(o, POSITION_BWD_DOC, doc), op_in(o, POSITION_BWD_DY, dy);
+    op_in(o, POSITION_BWD_DOC_START, doc_start), op_in(o, POSITION_BWD_DY, dy);
     op_out(o, POSITION_BWD_DTABLE, dpositions);
     param_finish(d, f->in[EMBED_POSITIONS], f);
 }

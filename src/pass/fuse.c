@@ -72,7 +72,7 @@ static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op 
         return false;
     *out = *a;
     out->kind = OP_QK_NORM_ROPE;
-    out->in[QK_NORM_ROPE_TABLE] = b->in[ROPE_TABLE], out->in[QK_NORM_ROPE_DOC] = b->in[ROPE_DOC];
+    out->in[QK_NORM_ROPE_TABLE] = b->in[ROPE_TABLE], out->in[QK_NORM_ROPE_DOC_START] = b->in[ROPE_DOC_START];
     out->out[QK_NORM_ROPE_Y] = b->out[ROPE_Y];
     return true;
 }
@@ -84,7 +84,7 @@ static bool fuse_rotation_back(const op *a, const op *b, const unsigned *readers
     if (readers[a->out[ROPE_Y]] != 1 || a->section != b->section) return false;
     *out = *b;
     out->kind = OP_QK_NORM_ROPE_BWD;
-    out->in[QK_NORM_ROPE_BWD_TABLE] = a->in[ROPE_TABLE], out->in[QK_NORM_ROPE_BWD_DOC] = a->in[ROPE_DOC];
+    out->in[QK_NORM_ROPE_BWD_TABLE] = a->in[ROPE_TABLE], out->in[QK_NORM_ROPE_BWD_DOC_START] = a->in[ROPE_DOC_START];
     out->in[QK_NORM_ROPE_BWD_RSTD] = b->in[QK_NORM_BWD_RSTD], out->in[QK_NORM_ROPE_BWD_DY] = a->in[ROPE_QKV];
     return true;
 }

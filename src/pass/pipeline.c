@@ -76,17 +76,17 @@ static void widen_input(unroller *u, value_id v) {
 }
 
 static micro_inputs inputs_of_model(const model *m) {
-    return (micro_inputs){m->tokens, m->targets, m->doc, m->doc_all, m->weights, m->scalars};
+    return (micro_inputs){m->tokens, m->targets, m->doc_start, m->doc_start_all, m->weights, m->scalars};
 }
 
 static void widen_inputs(unroller *u) {
     const micro_inputs one = inputs_of_model(u->options->model);
-    const value_id list[] = {one.tokens, one.targets, one.doc, one.doc_all, one.weights, one.scalars};
+    const value_id list[] = {one.tokens, one.targets, one.doc_start, one.doc_start_all, one.weights, one.scalars};
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int64_t m = 0; m < u->shape.n_micros; m++)
         u->step->inputs[m] =
-            (micro_inputs){copy_of(u, one.tokens, m),  copy_of(u, one.targets, m), copy_of(u, one.doc, m),
-                           copy_of(u, one.doc_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
+            (micro_inputs){copy_of(u, one.tokens, m),        copy_of(u, one.targets, m), copy_of(u, one.doc_start, m),
+                           copy_of(u, one.doc_start_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
 }
 
 /* Last, when no op uses the values of one micro-batch any more. */

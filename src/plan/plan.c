@@ -103,7 +103,8 @@ static int64_t logits_chunk(const plan_request *r) {
 /* Micro-batches that were not compiled still have inputs on the device, from the start of the step. */
 static void add_inputs_left_out(plan *p) {
     const micro_inputs *one = &p->step.inputs[0];
-    const value_id inputs[] = {one->tokens, one->targets, one->doc, one->doc_all, one->weights, one->scalars};
+    const value_id inputs[] = {one->tokens,        one->targets, one->doc_start,
+                               one->doc_start_all, one->weights, one->scalars};
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));

@@ -3,7 +3,7 @@
 #include "program/rules.h"
 
 static const op_cost *const costs[OP_COUNT] = {
-#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = &cost_##id,
+#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = &cost_##id,
 #include "program/ops.def"
 #undef OP
 };

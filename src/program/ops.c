@@ -7,13 +7,13 @@
 #include <math.h>
 
 typedef struct op_row {
-    const char *name, *in, *out, *in_place, *doc;
+    const char *name, *in, *out, *in_place, *summary;
     bool comm;
 } op_row;
 
 static const op_row rows[OP_COUNT] = {
-#define OP(id, in, out, inplace, scratch, doc) {#id, in, out, inplace, doc, false},
-#define COMM_OP(id, in, out, inplace, scratch, doc) {#id, in, out, inplace, doc, true},
+#define OP(id, in, out, inplace, scratch, summary) {#id, in, out, inplace, summary, false},
+#define COMM_OP(id, in, out, inplace, scratch, summary) {#id, in, out, inplace, summary, true},
 #include "program/ops.def"
 #undef OP
 };
@@ -77,7 +77,7 @@ __attribute__((constructor)) static void parse_table(void) {
 }
 
 const char *op_name(op_kind k) { return lower_names[k]; }
-const char *op_doc(op_kind k) { return rows[k].doc; }
+const char *op_summary(op_kind k) { return rows[k].summary; }
 int op_input_count(op_kind k) { return inputs[k].count; }
 int op_output_count(op_kind k) { return outputs[k].count; }
 const char *op_input_name(op_kind k, int i) { return inputs[k].name[i]; }

@@ -24,7 +24,7 @@
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
-#define OP(id, in, out, inplace, scratch, doc) OP_##id,
+#define OP(id, in, out, inplace, scratch, summary) OP_##id,
 #include "program/ops.def"
 #undef OP
     OP_COUNT
@@ -246,7 +246,7 @@ op *program_append(program *p, const op *o);
 
 /* ops.def as data */
 const char *op_name(op_kind k);
-const char *op_doc(op_kind k);
+const char *op_summary(op_kind k);
 int op_input_count(op_kind k);
 int op_output_count(op_kind k);
 const char *op_input_name(op_kind k, int i);

@@ -39,8 +39,8 @@ typedef struct op_cost {
 #define FLOPS(function) .flops = (function)
 
 /* Operands against each other. That required ones are there is known before (verify.c); others may be NO_VALUE. */
-#define OP(id, in, out, inplace, scratch, doc) \
-    status verify_##id(const checker *c);      \
+#define OP(id, in, out, inplace, scratch, summary) \
+    status verify_##id(const checker *c);          \
     extern const op_cost cost_##id;
 #include "program/ops.def"
 #undef OP

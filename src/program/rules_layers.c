@@ -12,7 +12,8 @@ static double embed_saved(const program *p, const op *o) {
 
 status verify_EMBED(const checker *c) {
     const op_attr *a = &c->o->attr;
-    value_id tokens = IN(EMBED_TOKENS), table = IN(EMBED_TABLE), doc = IN(EMBED_DOC), positions = IN(EMBED_POSITIONS);
+    value_id tokens = IN(EMBED_TOKENS), table = IN(EMBED_TABLE), doc_start = IN(EMBED_DOC_START),
+             positions = IN(EMBED_POSITIONS);
     value_id x = OUT(EMBED_X);
     TRY(verify_rows(c, x));
     TRY(verify_tokens(c, tokens, sh(c, x)->dim[0]));
@@ -21,9 +22,9 @@ status verify_EMBED(const checker *c) {
     TRY(verify_vocabulary(c, table));
     REQUIRE(a->first_token >= 0 && a->n_tokens >= 0 && a->first_token + a->n_tokens <= sh(c, x)->dim[0],
             "these are not its tokens", x);
-    REQUIRE((doc == NO_VALUE) == (positions == NO_VALUE), "learned positions need doc", positions);
+    REQUIRE((doc_start == NO_VALUE) == (positions == NO_VALUE), "learned positions need doc_start", positions);
     if (positions) {
-        TRY(verify_tokens(c, doc, sh(c, x)->dim[0]));
+        TRY(verify_tokens(c, doc_start, sh(c, x)->dim[0]));
         REQUIRE(sh(c, positions)->rank == 2 && sh(c, positions)->dim[1] == sh(c, x)->dim[1] &&
                     same_type(c, positions, x) && sh(c, positions)->dim[0] >= a->seq_len,
                 "positions do not match the rows", positions);
@@ -62,7 +63,7 @@ status verify_EMBED_BWD_ADD(const checker *c) {
 const op_cost cost_EMBED_BWD_ADD = {PER_INPUT(1, EMBED_BWD_ADD_DY), .saved = embed_add_saved};
 
 status verify_POSITION_BWD(const checker *c) {
-    return check_table_grad(c, IN(POSITION_BWD_DOC), IN(POSITION_BWD_DY), OUT(POSITION_BWD_DTABLE),
+    return check_table_grad(c, IN(POSITION_BWD_DOC_START), IN(POSITION_BWD_DY), OUT(POSITION_BWD_DTABLE),
                             "dtable is not (P, C)");
 }
 const op_cost cost_POSITION_BWD = {PER_INPUT(1, POSITION_BWD_DY)};
@@ -278,13 +279,13 @@ const op_cost cost_ROPE_TABLE = {PER_OUTPUT(20, ROPE_TABLE_TABLE)};
 
 /* The rotation of the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
  * generation. */
-static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc) {
+static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc_start) {
     const op_attr *a = &c->o->attr;
     REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] >= a->seq_len &&
                 sh(c, table)->dim[1] == a->head_dim,
             "table is not (T, D) or longer", table);
     REQUIRE(a->head_dim % 2 == 0, "rope needs an even head_dim", qkv);
-    return verify_tokens(c, doc, sh(c, qkv)->dim[0]);
+    return verify_tokens(c, doc_start, sh(c, qkv)->dim[0]);
 }
 
 status verify_QK_NORM(const checker *c) {
@@ -295,7 +296,7 @@ const op_cost cost_QK_NORM = {PER_INPUT(4, QK_NORM_QKV)};
 status verify_ROPE(const checker *c) {
     value_id qkv = IN(ROPE_QKV);
     TRY(check_heads(c, qkv));
-    TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC)));
+    TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC_START)));
     return verify_like(c, qkv, OUT(ROPE_Y));
 }
 const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v passes */
@@ -303,7 +304,7 @@ const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v
 status verify_QK_NORM_ROPE(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_QKV);
     TRY(check_qk_norm(c, qkv, IN(QK_NORM_ROPE_GQ), IN(QK_NORM_ROPE_GK), OUT(QK_NORM_ROPE_Y), OUT(QK_NORM_ROPE_RSTD)));
-    return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC));
+    return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC_START));
 }
 const op_cost cost_QK_NORM_ROPE = {PER_INPUT(7, QK_NORM_ROPE_QKV)};
 
@@ -319,7 +320,7 @@ const op_cost cost_QK_NORM_BWD = {PER_INPUT(9, QK_NORM_BWD_QKV)};
 status verify_QK_NORM_ROPE_BWD(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_BWD_QKV), gq = IN(QK_NORM_ROPE_BWD_GQ), gk = IN(QK_NORM_ROPE_BWD_GK);
     TRY(check_qk_norm(c, qkv, gq, gk, IN(QK_NORM_ROPE_BWD_DY), IN(QK_NORM_ROPE_BWD_RSTD)));
-    TRY(check_rotation(c, qkv, IN(QK_NORM_ROPE_BWD_TABLE), IN(QK_NORM_ROPE_BWD_DOC)));
+    TRY(check_rotation(c, qkv, IN(QK_NORM_ROPE_BWD_TABLE), IN(QK_NORM_ROPE_BWD_DOC_START)));
     TRY(verify_like(c, qkv, OUT(QK_NORM_ROPE_BWD_DQKV)));
     TRY(verify_weight_grad(c, gq, OUT(QK_NORM_ROPE_BWD_DGQ)));
     return verify_weight_grad(c, gk, OUT(QK_NORM_ROPE_BWD_DGK));
@@ -367,7 +368,7 @@ static double attention_bwd(const program *p, const op *o) { return 5.0 * attent
 status verify_ATTENTION(const checker *c) {
     value_id qkv = IN(ATTENTION_QKV);
     TRY(check_heads(c, qkv));
-    TRY(verify_tokens(c, IN(ATTENTION_DOC), sh(c, qkv)->dim[0]));
+    TRY(verify_tokens(c, IN(ATTENTION_DOC_START), sh(c, qkv)->dim[0]));
     TRY(check_attended(c, qkv, OUT(ATTENTION_Y)));
     return check_lse(c, OUT(ATTENTION_LSE));
 }
@@ -376,18 +377,18 @@ const op_cost cost_ATTENTION = {FLOPS(attention)};
 status verify_ATTENTION_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_BWD_QKV);
     TRY(check_heads(c, qkv));
-    TRY(verify_tokens(c, IN(ATTENTION_BWD_DOC), sh(c, qkv)->dim[0]));
+    TRY(verify_tokens(c, IN(ATTENTION_BWD_DOC_START), sh(c, qkv)->dim[0]));
     TRY(verify_like(c, IN(ATTENTION_BWD_Y), IN(ATTENTION_BWD_DY)));
     return verify_like(c, qkv, OUT(ATTENTION_BWD_DQKV));
 }
 const op_cost cost_ATTENTION_BWD = {FLOPS(attention_bwd)};
 
 /* One step of a ring. The first uses the rank's own keys, the last those of the next rank in the ring. */
-static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc) {
+static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc_start) {
     const op_attr *a = &c->o->attr;
     TRY(check_heads(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
-    TRY(verify_tokens(c, doc, sh(c, qkv)->dim[0]));
+    TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0]));
     REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
                 a->peer < a->group_size,
             "expected a rank of a group, with two runs of tokens", qkv);
@@ -397,7 +398,7 @@ static status check_ring_step(const checker *c, value_id qkv, value_id kv, value
 status verify_ATTENTION_RING(const checker *c) {
     const op_attr *a = &c->o->attr;
     value_id qkv = IN(ATTENTION_RING_QKV), before = IN(ATTENTION_RING_BEFORE), lse = IN(ATTENTION_RING_LSE_BEFORE);
-    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_KV), IN(ATTENTION_RING_DOC)));
+    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_KV), IN(ATTENTION_RING_DOC_START)));
     bool first = a->peer == a->index, last = a->peer == (a->index + 1) % a->group_size;
     REQUIRE(!before == first && !lse == first, "the first step, and no other, follows none", qkv);
     if (!first) {
@@ -411,7 +412,7 @@ const op_cost cost_ATTENTION_RING = {FLOPS(attention)};
 
 status verify_ATTENTION_RING_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_RING_BWD_QKV);
-    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_BWD_KV), IN(ATTENTION_RING_BWD_DOC)));
+    TRY(check_ring_step(c, qkv, IN(ATTENTION_RING_BWD_KV), IN(ATTENTION_RING_BWD_DOC_START)));
     TRY(check_query(c, IN(ATTENTION_RING_BWD_Y), type_of(c, qkv)));
     TRY(check_lse(c, IN(ATTENTION_RING_BWD_LSE)));
     TRY(check_query(c, IN(ATTENTION_RING_BWD_DY), type_of(c, qkv)));
@@ -435,7 +436,7 @@ const op_cost cost_QKV_JOIN = {NO_ARITHMETIC};
 
 /* Pages of keys and values, and what finds a token in them. */
 static status check_paged(const checker *c, value_id qkv, value_id cache, value_id slots, value_id table,
-                          value_id doc) {
+                          value_id doc_start) {
     const op *o = c->o;
     int64_t n = sh(c, qkv)->dim[0];
     REQUIRE(o->attr.seq_len == 1, "every token is a row of its own: seq_len is 1", qkv);
@@ -443,7 +444,7 @@ static status check_paged(const checker *c, value_id qkv, value_id cache, value_
                 sh(c, cache)->dim[2] > 0 && sh(c, cache)->dim[3] == o->attr.head_dim && same_type(c, qkv, cache),
             "cache is not (pages, 2 G, S, D) of the rows' dtype", cache);
     TRY(verify_tokens(c, slots, n));
-    TRY(verify_tokens(c, doc, n));
+    TRY(verify_tokens(c, doc_start, n));
     REQUIRE(has_type(c, table, DTYPE_I32) && sh(c, table)->rank == 2, "expected int32 (slots, pages of a slot)", table);
     return OK;
 }
@@ -451,7 +452,7 @@ static status check_paged(const checker *c, value_id qkv, value_id cache, value_
 status verify_KV_STORE(const checker *c) {
     TRY(check_heads(c, IN(KV_STORE_QKV)));
     return check_paged(c, IN(KV_STORE_QKV), OUT(KV_STORE_CACHE), IN(KV_STORE_SLOTS), IN(KV_STORE_TABLE),
-                       IN(KV_STORE_DOC));
+                       IN(KV_STORE_DOC_START));
 }
 const op_cost cost_KV_STORE = {NO_ARITHMETIC};
 
@@ -467,7 +468,7 @@ status verify_ATTENTION_PAGED(const checker *c) {
     TRY(check_heads(c, qkv));
     TRY(check_attended(c, qkv, OUT(ATTENTION_PAGED_Y)));
     return check_paged(c, qkv, IN(ATTENTION_PAGED_CACHE), IN(ATTENTION_PAGED_SLOTS), IN(ATTENTION_PAGED_TABLE),
-                       IN(ATTENTION_PAGED_DOC));
+                       IN(ATTENTION_PAGED_DOC_START));
 }
 const op_cost cost_ATTENTION_PAGED = {FLOPS(attention_paged)};
 

@@ -16,7 +16,7 @@ void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, eval
     size_t n = n_tokens(p);
     v->tokens = mem_alloc(n * sizeof *v->tokens);
     v->targets = mem_alloc(n * sizeof *v->targets);
-    v->doc = mem_alloc(n * sizeof *v->doc);
+    v->doc_start = mem_alloc(n * sizeof *v->doc_start);
     v->argmax = mem_alloc(n * sizeof *v->argmax);
     v->losses = mem_alloc(n * sizeof *v->losses);
 }
@@ -24,14 +24,14 @@ void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, eval
 void evaluator_fini(evaluator *v) {
     free(v->tokens);
     free(v->targets);
-    free(v->doc);
+    free(v->doc_start);
     free(v->argmax);
     free(v->losses);
 }
 
 static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     TRY(v->pause(v->context, what, done, n));
-    batch_write(v->e, v->p, &v->p->step.inputs[0], v->tokens, v->targets, v->doc);
+    batch_write(v->e, v->p, &v->p->step.inputs[0], v->tokens, v->targets, v->doc_start);
     TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
@@ -44,7 +44,7 @@ static void clear_row(evaluator *v, int64_t row, int32_t eos) {
         int64_t i = row * length_of(v) + t;
         v->tokens[i] = eos;
         v->targets[i] = -1;
-        v->doc[i] = (int32_t)t;
+        v->doc_start[i] = (int32_t)t;
     }
 }
 
@@ -58,7 +58,8 @@ status evaluator_loss(evaluator *v, int64_t n_rows, double *loss) {
         int64_t first = row;
         for (int64_t b = 0; b < batch_of(v); b++, row++) {
             if (row < n_rows)
-                dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T, v->doc + b * T);
+                dataset_row(v->d, SPLIT_EVAL, (uint64_t)row, v->tokens + b * T, v->targets + b * T,
+                            v->doc_start + b * T);
             else clear_row(v, b, MAX(tokenizer_eos(dataset_tokenizer(v->d)), 0)); /* any id: it is not used */
         }
         TRY(run(v, "row", first, n_rows));
@@ -110,7 +111,7 @@ static void problem_pose(const problem *q, evaluator *v, int64_t row, int64_t at
     for (size_t k = 0; k < q->n_tokens; k++) {
         int64_t i = row * length_of(v) + at + (int64_t)k;
         v->tokens[i] = q->tokens[k];
-        v->doc[i] = (int32_t)at;
+        v->doc_start[i] = (int32_t)at;
         v->targets[i] = k + 1 >= q->n_prompt && k + 1 < q->n_tokens ? q->tokens[k + 1] : -1;
     }
 }
@@ -121,7 +122,7 @@ static int64_t count_solved(const evaluator *v, int64_t row) {
     for (int64_t t = 0; t < T;) {
         int64_t start = t;
         bool any = false, right = true;
-        for (; t < T && v->doc[row * T + t] == start; t++) {
+        for (; t < T && v->doc_start[row * T + t] == start; t++) {
             int64_t i = row * T + t;
             if (v->targets[i] < 0) continue;
             any = true;
@@ -167,13 +168,13 @@ static status solve(evaluator *v, const problem *q, const train_observer *o, int
     const tokenizer *t = dataset_tokenizer(v->d);
     int64_t T = length_of(v), at = (int64_t)q->n_prompt;
     for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(t));
-    for (int64_t i = 0; i < at; i++) v->tokens[i] = q->tokens[i], v->doc[i] = 0;
+    for (int64_t i = 0; i < at; i++) v->tokens[i] = q->tokens[i], v->doc_start[i] = 0;
     for (; at < T && at < (int64_t)q->n_tokens + 4; at++) { /* stop after a few tokens more than needed */
         TRY(run(v, "example", index, n));
         int32_t token = v->argmax[at - 1];
         if (token == tokenizer_eos(t)) break;
         v->tokens[at] = token;
-        v->doc[at] = 0;
+        v->doc_start[at] = 0;
     }
     strbuf got;
     strbuf_init(&got);

@@ -11,7 +11,7 @@ typedef struct evaluator {
     exec *e;
     const plan *p;
     const dataset *d;
-    int32_t *tokens, *targets, *doc, *argmax; /* one micro-batch */
+    int32_t *tokens, *targets, *doc_start, *argmax; /* one micro-batch */
     float *losses;
     evaluator_pause pause;
     void *context; /* of pause */

@@ -67,7 +67,7 @@ static status make_request(plan_request *r, const model_config *c, const perplex
 
 /* One micro-batch of windows: tokens, the token after each, and one document per window. */
 typedef struct windows {
-    int32_t *tokens, *targets, *doc;
+    int32_t *tokens, *targets, *doc_start;
     float *losses;
     size_t n;
 } windows;
@@ -88,7 +88,7 @@ static status run_windows(exec *e, const plan *p, const text_tokens *t, const pe
     windows w = {mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), n};
     uint64_t all = (t->n - 2) / (uint64_t)p->request.seq_len + 1, done = 0;
     double sum = 0;
-    exec_write(e, m->doc, 0, w.doc, bytes); /* zeros: a window is one document */
+    exec_write(e, m->doc_start, 0, w.doc_start, bytes); /* zeros: a window is one document */
     for (size_t at = 0; at + 1 < t->n; at += n) {
         fill_windows(&w, t, at);
         exec_write(e, m->tokens, 0, w.tokens, bytes);
@@ -108,7 +108,7 @@ static status run_windows(exec *e, const plan *p, const text_tokens *t, const pe
 done:
     free(w.tokens);
     free(w.targets);
-    free(w.doc);
+    free(w.doc_start);
     free(w.losses);
     return rc;
 }

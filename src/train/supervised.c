@@ -111,8 +111,8 @@ static status explain_fault(trainer *t, int64_t step, uint64_t first_row, double
         exec_fault found;
         for (int64_t b = 0; b < q->choice.micro_batch; b++)
             dataset_row(t->d, SPLIT_TRAIN, first_row + (uint64_t)(batch * q->choice.micro_batch + b), v->tokens + b * T,
-                        v->targets + b * T, v->doc + b * T);
-        batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc);
+                        v->targets + b * T, v->doc_start + b * T);
+        batch_write(t->e, t->p, inputs_of(t, micro), v->tokens, v->targets, v->doc_start);
         write_scalars(t, inputs_of(t, micro)->scalars, step, micro);
         if (!is_last_of_run(t, micro)) continue;
         exec_find_fault(t->e, SECTION_MICRO, &found);
@@ -153,7 +153,7 @@ static status run_micro(trainer *t) {
 
 static void write_next_batch(trainer *t, int64_t micro) {
     const batch *b = loader_next(t->l);
-    batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc);
+    batch_write(t->e, t->p, inputs_of(t, micro), b->tokens, b->targets, b->doc_start);
 }
 
 /* Forward and backward of a step. If the first micro-batch was carried, only its scalars are missing: the update

@@ -32,7 +32,7 @@ static op_attr attr_of(const dims *d) {
 
 /* Documents of random length, many of length 1 and some longer than a block; never across rows. */
 static int32_t *documents(const dims *d, uint64_t seed) {
-    int32_t *doc = mem_alloc((size_t)(d->B * d->T) * sizeof *doc);
+    int32_t *doc_start = mem_alloc((size_t)(d->B * d->T) * sizeof *doc_start);
     uint64_t n = 0;
     for (int64_t b = 0; b < d->B; b++)
         for (int64_t t = 0, start = 0, left = 0; t < d->T; t++, left--) {
@@ -42,16 +42,16 @@ static int32_t *documents(const dims *d, uint64_t seed) {
                 start = t;
                 n++;
             }
-            doc[b * d->T + t] = (int32_t)start;
+            doc_start[b * d->T + t] = (int32_t)start;
         }
-    return doc;
+    return doc_start;
 }
 
 static int32_t *one_document(const dims *d) { return mem_alloc((size_t)(d->B * d->T) * sizeof(int32_t)); }
 
 /* ---- the loops in double -------------------------------------------------------------------------------------- */
 
-static void reference_forward(const dims *d, const double *qkv, const int32_t *doc, double scale, double *y,
+static void reference_forward(const dims *d, const double *qkv, const int32_t *doc_start, double scale, double *y,
                               double *lse) {
     int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
     double *p = mem_alloc((size_t)d->T * sizeof *p);
@@ -61,16 +61,16 @@ static void reference_forward(const dims *d, const double *qkv, const int32_t *d
                 int g = h / (d->H / d->G);
                 const double *q = qkv + (b * d->T + i) * Q + h * d->D;
                 double top = -INFINITY, sum = 0, *out = y + (b * d->T + i) * Y + h * d->D;
-                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
                     const double *k = qkv + (b * d->T + j) * Q + (d->H + g) * d->D;
                     p[j] = 0;
                     for (int c = 0; c < d->D; c++) p[j] += q[c] * k[c] * scale;
                     top = fmax(top, p[j]);
                 }
-                for (int64_t j = doc[b * d->T + i]; j <= i; j++) sum += exp(p[j] - top);
+                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) sum += exp(p[j] - top);
                 if (lse) lse[(b * d->H + h) * d->T + i] = top + log(sum);
                 for (int c = 0; c < d->D; c++) out[c] = 0;
-                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
                     const double *v = qkv + (b * d->T + j) * Q + (d->H + d->G + g) * d->D;
                     for (int c = 0; c < d->D; c++) out[c] += exp(p[j] - top) / sum * v[c];
                 }
@@ -79,8 +79,8 @@ static void reference_forward(const dims *d, const double *qkv, const int32_t *d
 }
 
 /* y is the one the kernel was given, rounded as it was. */
-static void reference_backward(const dims *d, const double *qkv, const int32_t *doc, double scale, const double *y,
-                               const double *lse, const double *dy, double *dqkv) {
+static void reference_backward(const dims *d, const double *qkv, const int32_t *doc_start, double scale,
+                               const double *y, const double *lse, const double *dy, double *dqkv) {
     int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
     memset(dqkv, 0, (size_t)(d->B * d->T * Q) * sizeof *dqkv);
     for (int64_t b = 0; b < d->B; b++)
@@ -90,7 +90,7 @@ static void reference_backward(const dims *d, const double *qkv, const int32_t *
                 int64_t at_q = (b * d->T + i) * Q + h * d->D, at_y = (b * d->T + i) * Y + h * d->D;
                 double delta = 0;
                 for (int c = 0; c < d->D; c++) delta += dy[at_y + c] * y[at_y + c];
-                for (int64_t j = doc[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
                     int64_t at_k = (b * d->T + j) * Q + (d->H + g) * d->D, at_v = at_k + d->G * d->D;
                     double s = 0, dp = 0;
                     for (int c = 0; c < d->D; c++) s += qkv[at_q + c] * qkv[at_k + c] * scale;
@@ -115,7 +115,7 @@ static void check_error(const char *what, const dims *d, dtype t, op_case *c, in
                  attention_functions_name(t), (int)d->B, (int)d->T, d->H, d->G, d->D, e, limit);
 }
 
-static void check(const dims *d, dtype t, const int32_t *doc, double size, uint64_t seed) {
+static void check(const dims *d, dtype t, const int32_t *doc_start, double size, uint64_t seed) {
     int64_t N = d->B * d->T, Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
     op_attr a = attr_of(d);
     double *y = mem_alloc((size_t)(N * Y) * 8), *lse = mem_alloc((size_t)(d->B * d->H * d->T) * 8);
@@ -123,24 +123,24 @@ static void check(const dims *d, dtype t, const int32_t *doc, double size, uint6
 
     op_case *f = op_case_open(OP_ATTENTION, &a);
     op_case_random(f, ATTENTION_QKV, t, SHAPE(N, Q), size, seed);
-    op_case_ints(f, ATTENTION_DOC, SHAPE(N), doc);
+    op_case_ints(f, ATTENTION_DOC_START, SHAPE(N), doc_start);
     op_case_output(f, ATTENTION_Y, t, SHAPE(N, Y));
     op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T));
     op_case_run(f, 2);
-    reference_forward(d, op_case_input_values(f, ATTENTION_QKV), doc, a.scale, y, lse);
+    reference_forward(d, op_case_input_values(f, ATTENTION_QKV), doc_start, a.scale, y, lse);
     check_error("y", d, t, f, ATTENTION_Y, y, bound(t));
     check_error("lse", d, t, f, ATTENTION_LSE, lse, bound(DTYPE_F32));
     op_case_close(f);
 
     op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
     op_case_random(g, ATTENTION_BWD_QKV, t, SHAPE(N, Q), size, seed);
-    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), doc);
+    op_case_ints(g, ATTENTION_BWD_DOC_START, SHAPE(N), doc_start);
     op_case_floats(g, ATTENTION_BWD_Y, t, SHAPE(N, Y), y);
     op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T), lse);
     op_case_random(g, ATTENTION_BWD_DY, t, SHAPE(N, Y), 1.0, seed + 1);
     op_case_output(g, ATTENTION_BWD_DQKV, t, SHAPE(N, Q));
     op_case_run(g, 2);
-    reference_backward(d, op_case_input_values(g, ATTENTION_BWD_QKV), doc, a.scale,
+    reference_backward(d, op_case_input_values(g, ATTENTION_BWD_QKV), doc_start, a.scale,
                        op_case_input_values(g, ATTENTION_BWD_Y), op_case_input_values(g, ATTENTION_BWD_LSE),
                        op_case_input_values(g, ATTENTION_BWD_DY), dqkv);
     check_error("dqkv", d, t, g, ATTENTION_BWD_DQKV, dqkv, bound(t));
@@ -226,20 +226,20 @@ static int64_t long_row(int64_t n) { return backend_under_test()->discrete ? n /
 static void long_rows_are_taken_in_segments(void **state) {
     (void)state;
     const dims d = {1, long_row(4500), 2, 1, 4};
-    int32_t *doc = one_document(&d);
-    check(&d, DTYPE_F32, doc, 1.0, 77);
-    check(&d, DTYPE_BF16, doc, 1.0, 78);
-    free(doc);
+    int32_t *doc_start = one_document(&d);
+    check(&d, DTYPE_F32, doc_start, 1.0, 77);
+    check(&d, DTYPE_BF16, doc_start, 1.0, 78);
+    free(doc_start);
 }
 
 static void long_rows_of_documents_are_taken_in_segments(void **state) {
     (void)state;
     const dims d = {2, long_row(4097), 1, 1, 5};
-    int32_t *doc = one_document(&d), second = (int32_t)long_row(1500), third = (int32_t)long_row(4000);
-    for (int64_t t = 0; t < d.B * d.T; t++) doc[t] = t % d.T < second ? 0 : t % d.T < third ? second : third;
-    check(&d, DTYPE_F32, doc, 1.0, 77);
-    check(&d, DTYPE_BF16, doc, 1.0, 78);
-    free(doc);
+    int32_t *doc_start = one_document(&d), second = (int32_t)long_row(1500), third = (int32_t)long_row(4000);
+    for (int64_t t = 0; t < d.B * d.T; t++) doc_start[t] = t % d.T < second ? 0 : t % d.T < third ? second : third;
+    check(&d, DTYPE_F32, doc_start, 1.0, 77);
+    check(&d, DTYPE_BF16, doc_start, 1.0, 78);
+    free(doc_start);
 }
 
 /* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
@@ -249,13 +249,13 @@ static void backward_matches_finite_differences(void **state) {
     dims d = {1, 70, 4, 2, 12};
     int64_t N = d.B * d.T, Q = (int64_t)(d.H + 2 * d.G) * d.D, Y = (int64_t)d.H * d.D;
     op_attr a = attr_of(&d);
-    int32_t *doc = documents(&d, 5);
+    int32_t *doc_start = documents(&d, 5);
     op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
     op_case_random(g, ATTENTION_BWD_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
     double *x = op_case_input_values(g, ATTENTION_BWD_QKV), *y = mem_alloc((size_t)(N * Y) * 8);
     double *lse = mem_alloc((size_t)(d.B * d.H * d.T) * 8);
-    reference_forward(&d, x, doc, a.scale, y, lse);
-    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), doc);
+    reference_forward(&d, x, doc_start, a.scale, y, lse);
+    op_case_ints(g, ATTENTION_BWD_DOC_START, SHAPE(N), doc_start);
     op_case_floats(g, ATTENTION_BWD_Y, DTYPE_F32, SHAPE(N, Y), y);
     op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(d.B, d.H, d.T), lse);
     op_case_random(g, ATTENTION_BWD_DY, DTYPE_F32, SHAPE(N, Y), 1.0, 4);
@@ -267,7 +267,7 @@ static void backward_matches_finite_differences(void **state) {
         double kept = x[at], f[2];
         for (int side = 0; side < 2; side++) {
             x[at] = kept + (side ? e : -e);
-            reference_forward(&d, x, doc, a.scale, y, NULL);
+            reference_forward(&d, x, doc_start, a.scale, y, NULL);
             f[side] = 0;
             for (int64_t i = 0; i < N * Y; i++) f[side] += dy[i] * y[i];
         }
@@ -277,17 +277,17 @@ static void backward_matches_finite_differences(void **state) {
             fail_msg("element %d: gradient %.8g, slope %.8g", (int)at, dx[at], slope);
     }
     op_case_close(g);
-    free(doc);
+    free(doc_start);
     free(y);
     free(lse);
 }
 
-static void *forward_bits(const dims *d, dtype t, const double *qkv, const int32_t *doc, double **lse) {
+static void *forward_bits(const dims *d, dtype t, const double *qkv, const int32_t *doc_start, double **lse) {
     int64_t N = d->B * d->T, Y = (int64_t)d->H * d->D;
     op_attr a = attr_of(d);
     op_case *f = op_case_open(OP_ATTENTION, &a);
     op_case_floats(f, ATTENTION_QKV, t, SHAPE(N, (int64_t)(d->H + 2 * d->G) * d->D), qkv);
-    op_case_ints(f, ATTENTION_DOC, SHAPE(N), doc);
+    op_case_ints(f, ATTENTION_DOC_START, SHAPE(N), doc_start);
     op_case_output(f, ATTENTION_Y, t, SHAPE(N, Y));
     op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T));
     op_case_run(f, 2);
@@ -315,20 +315,20 @@ static void invisible_keys_change_no_bit(void **state) {
     (void)state;
     dims d = {1, 150, 2, 1, 16};
     int64_t N = d.T, Q = (int64_t)(d.H + 2 * d.G) * d.D, Y = (int64_t)d.H * d.D;
-    int32_t *doc = mem_alloc((size_t)N * sizeof *doc);
-    for (int64_t i = 0; i < N; i++) doc[i] = i < 50 ? 0 : i < 103 ? 50 : 103;
-    double *x = random_doubles(N * Q, 1), *before = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    int32_t *doc_start = mem_alloc((size_t)N * sizeof *doc_start);
+    for (int64_t i = 0; i < N; i++) doc_start[i] = i < 50 ? 0 : i < 103 ? 50 : 103;
+    double *x = random_doubles(N * Q, 1), *before = forward_bits(&d, DTYPE_F32, x, doc_start, NULL);
     for (int64_t i = 0; i < N; i++)
         if (i < 50 || i > 80)
             for (int64_t c = 0; c < Q; c++) x[i * Q + c] = 1e4 * x[i * Q + c] + 3;
-    double *after = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    double *after = forward_bits(&d, DTYPE_F32, x, doc_start, NULL);
     for (int64_t i = 50; i <= 80; i++)
         for (int64_t c = 0; c < Y; c++) assert_true(before[i * Y + c] == after[i * Y + c]);
     int changed = 0;
     for (int64_t c = 0; c < Y; c++) changed += before[81 * Y + c] != after[81 * Y + c];
     assert_true(changed > 0);
     free(x);
-    free(doc);
+    free(doc_start);
     free(before);
     free(after);
 }
@@ -338,11 +338,11 @@ static void zero_queries_average(void **state) {
     (void)state;
     dims d = {1, 140, 1, 1, 8};
     int64_t Q = 3 * d.D;
-    int32_t *doc = one_document(&d);
+    int32_t *doc_start = one_document(&d);
     double *x = random_doubles(d.T * Q, 2), *lse;
     for (int64_t i = 0; i < d.T; i++)
         for (int c = 0; c < d.D; c++) x[i * Q + c] = 0;
-    double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse), sum[8] = {0};
+    double *y = forward_bits(&d, DTYPE_F32, x, doc_start, &lse), sum[8] = {0};
     for (int64_t i = 0; i < d.T; i++) {
         assert_true(fabs(lse[i] - log((double)(i + 1))) < 1e-6);
         for (int c = 0; c < d.D; c++) {
@@ -353,7 +353,7 @@ static void zero_queries_average(void **state) {
     free(x);
     free(y);
     free(lse);
-    free(doc);
+    free(doc_start);
 }
 
 /* Scores of +-1e5 leave one key with all the weight: no overflow, and that key's v comes back unchanged. */
@@ -361,21 +361,21 @@ static void huge_scores_stay_finite(void **state) {
     (void)state;
     dims d = {1, 90, 1, 1, 8};
     int64_t Q = 3 * d.D;
-    int32_t *doc = one_document(&d);
+    int32_t *doc_start = one_document(&d);
     double *x = random_doubles(d.T * Q, 3), *lse;
     for (int64_t i = 0; i < d.T; i++)
         for (int c = 0; c < d.D; c++) {
             x[i * Q + c] = c == 0 ? 1000 : 0;
             x[i * Q + d.D + c] = c == 0 ? (i == 40 ? 300 : -300) : 0;
         }
-    double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse);
+    double *y = forward_bits(&d, DTYPE_F32, x, doc_start, &lse);
     for (int64_t i = 40; i < d.T; i++)
         for (int c = 0; c < d.D; c++)
             assert_true(y[i * d.D + c] == (double)(float)x[40 * Q + 2 * d.D + c] && isfinite(lse[i]));
     free(x);
     free(y);
     free(lse);
-    free(doc);
+    free(doc_start);
 }
 
 /* A NaN in q spoils its own row alone, one in k every later row of its document; forward and backward. */
@@ -383,12 +383,12 @@ static void nan_is_never_hidden(void **state) {
     (void)state;
     dims d = {1, 160, 1, 1, 8};
     int64_t N = d.T, Q = 3 * d.D, bad = 70;
-    int32_t *doc = mem_alloc((size_t)N * sizeof *doc);
-    for (int64_t i = 0; i < N; i++) doc[i] = i < 30 ? 0 : i < 140 ? 30 : 140;
+    int32_t *doc_start = mem_alloc((size_t)N * sizeof *doc_start);
+    for (int64_t i = 0; i < N; i++) doc_start[i] = i < 30 ? 0 : i < 140 ? 30 : 140;
     for (int part = 0; part < 3; part++) {
         double *x = random_doubles(N * Q, 6), *lse;
         x[bad * Q + part * d.D + 3] = NAN;
-        double *y = forward_bits(&d, DTYPE_F32, x, doc, &lse);
+        double *y = forward_bits(&d, DTYPE_F32, x, doc_start, &lse);
         for (int64_t i = 0; i < N; i++) {
             bool sees = part == 0 ? i == bad : i >= bad && i < 140;
             if (sees) assert_true(isnan(y[i * d.D + 3]));
@@ -399,7 +399,7 @@ static void nan_is_never_hidden(void **state) {
         free(y);
         free(lse);
     }
-    free(doc);
+    free(doc_start);
 
     op_attr a = attr_of(&d);
     op_case *g = op_case_open(OP_ATTENTION_BWD, &a);
@@ -407,7 +407,7 @@ static void nan_is_never_hidden(void **state) {
     dy[bad * d.D] = NAN;
     int32_t *one = one_document(&d);
     op_case_random(g, ATTENTION_BWD_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 3);
-    op_case_ints(g, ATTENTION_BWD_DOC, SHAPE(N), one);
+    op_case_ints(g, ATTENTION_BWD_DOC_START, SHAPE(N), one);
     op_case_random(g, ATTENTION_BWD_Y, DTYPE_F32, SHAPE(N, d.D), 1.0, 4);
     op_case_floats(g, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(1, 1, N), lse);
     op_case_floats(g, ATTENTION_BWD_DY, DTYPE_F32, SHAPE(N, d.D), dy);
@@ -423,17 +423,17 @@ static void nan_is_never_hidden(void **state) {
     free(one);
 }
 
-/* doc is checked where it is read; a bad one here must still stay inside the arrays. */
+/* doc_start is checked where it is read; a bad one here must still stay inside the arrays. */
 static void wrong_documents_stay_in_bounds(void **state) {
     (void)state;
     dims d = {2, 70, 2, 2, 8};
-    int32_t *doc = one_document(&d);
-    for (int64_t i = 0; i < d.B * d.T; i++) doc[i] = i % 3 == 0 ? -1000000 : i % 3 == 1 ? 1000000 : 0;
-    double *x = random_doubles(d.B * d.T * 6 * d.D, 9), *y = forward_bits(&d, DTYPE_F32, x, doc, NULL);
+    int32_t *doc_start = one_document(&d);
+    for (int64_t i = 0; i < d.B * d.T; i++) doc_start[i] = i % 3 == 0 ? -1000000 : i % 3 == 1 ? 1000000 : 0;
+    double *x = random_doubles(d.B * d.T * 6 * d.D, 9), *y = forward_bits(&d, DTYPE_F32, x, doc_start, NULL);
     for (int64_t i = 0; i < d.B * d.T * 2 * d.D; i++) assert_true(isfinite(y[i]));
     free(x);
     free(y);
-    free(doc);
+    free(doc_start);
 }
 
 /* The plan counts on this: scratch grows with T, never with T squared, and forward not at all. */

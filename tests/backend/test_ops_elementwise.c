@@ -212,7 +212,7 @@ static void test_rope_table_is_cos_and_sin_of_the_exact_angle(void **state) {
 typedef struct rope_setup {
     op_attr attr;
     int64_t N, Q, T;
-    int32_t *doc;
+    int32_t *doc_start;
     double *table;
 } rope_setup;
 
@@ -222,9 +222,9 @@ static rope_setup rope_make(int B, int T, int H, int G, int D) {
                     .N = B * T,
                     .Q = (H + 2 * G) * D,
                     .T = T};
-    s.doc = mem_alloc((size_t)s.N * sizeof *s.doc);
+    s.doc_start = mem_alloc((size_t)s.N * sizeof *s.doc_start);
     s.table = mem_alloc((size_t)(T * D) * sizeof *s.table);
-    for (int i = 0; i < B * T; i++) s.doc[i] = i % T >= i / T + 2 ? i / T + 2 : 0;
+    for (int i = 0; i < B * T; i++) s.doc_start[i] = i % T >= i / T + 2 ? i / T + 2 : 0;
     for (int p = 0; p < T; p++)
         for (int i = 0; i < D / 2; i++) {
             double angle = p * rope_inverse_frequency(&rope_kinds[0], D, i);
@@ -240,7 +240,7 @@ static op_case *rope_run(const rope_setup *s, dtype type, const double *qkv, boo
     op_case *t = op_case_open(OP_ROPE, &a);
     op_case_floats(t, ROPE_QKV, type, SHAPE(s->N, s->Q), qkv);
     op_case_floats(t, ROPE_TABLE, DTYPE_F32, SHAPE(s->T, s->attr.head_dim), s->table);
-    op_case_ints(t, ROPE_DOC, SHAPE(s->N), s->doc);
+    op_case_ints(t, ROPE_DOC_START, SHAPE(s->N), s->doc_start);
     if (alias) op_case_alias(t, ROPE_Y, ROPE_QKV);
     else op_case_output(t, ROPE_Y, type, SHAPE(s->N, s->Q));
     op_case_run(t, 2);
@@ -265,7 +265,7 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
                              *table = op_case_input_values(t, ROPE_TABLE);
                 for (int64_t n = 0; n < s.N; n++)
                     for (int64_t c = 0; c < s.Q; c++) {
-                        int64_t h = c / D, i = c % D % (D / 2), p = n % s.T - s.doc[n];
+                        int64_t h = c / D, i = c % D % (D / 2), p = n % s.T - s.doc_start[n];
                         double cosine = table[p * D + i], sine = table[p * D + D / 2 + i] * (inverse ? -1 : 1);
                         double a = x[n * s.Q + h * D + i], b = x[n * s.Q + h * D + D / 2 + i];
                         double want = h >= H + G      ? x[n * s.Q + c]
@@ -277,7 +277,7 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
                 op_case_close(t);
                 free(normal);
                 free(qkv);
-                free(s.doc);
+                free(s.doc_start);
                 free(s.table);
             }
 }
@@ -303,7 +303,7 @@ static void test_inverse_rope_is_the_backward_of_rope(void **state) {
     op_case_close(backward);
     free(normal);
     free(x);
-    free(s.doc);
+    free(s.doc_start);
     free(s.table);
 }
 

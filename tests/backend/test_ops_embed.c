@@ -23,10 +23,10 @@ static int32_t *make_tokens(const setup *s) {
 }
 
 /* A second document starts in the middle of every row. */
-static int32_t *make_doc(const setup *s) {
-    int32_t *doc = mem_alloc((size_t)(s->B * s->T) * sizeof *doc);
-    for (int64_t i = 0; i < s->B * s->T; i++) doc[i] = (int32_t)(i % s->T >= s->T / 2 ? s->T / 2 : 0);
-    return doc;
+static int32_t *make_doc_start(const setup *s) {
+    int32_t *doc_start = mem_alloc((size_t)(s->B * s->T) * sizeof *doc_start);
+    for (int64_t i = 0; i < s->B * s->T; i++) doc_start[i] = (int32_t)(i % s->T >= s->T / 2 ? s->T / 2 : 0);
+    return doc_start;
 }
 
 static void test_embed_takes_rows_and_adds_positions(void **state) {
@@ -36,25 +36,25 @@ static void test_embed_takes_rows_and_adds_positions(void **state) {
                 setup s = setups[si];
                 dtype type = check_types[ti];
                 int64_t N = s.B * s.T;
-                int32_t *tokens = make_tokens(&s), *doc = make_doc(&s);
+                int32_t *tokens = make_tokens(&s), *doc_start = make_doc_start(&s);
                 op_case *t = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T});
                 op_case_ints(t, EMBED_TOKENS, SHAPE(N), tokens);
                 op_case_random(t, EMBED_TABLE, type, SHAPE(s.V, s.C), 1, 1);
-                if (variant == 2) op_case_ints(t, EMBED_DOC, SHAPE(N), doc);
+                if (variant == 2) op_case_ints(t, EMBED_DOC_START, SHAPE(N), doc_start);
                 if (variant >= 1) op_case_random(t, EMBED_POSITIONS, type, SHAPE(s.T, s.C), 1, 2);
                 op_case_output(t, EMBED_X, type, SHAPE(N, s.C));
                 op_case_run(t, 2);
                 const double *table = op_case_input_values(t, EMBED_TABLE), *x = op_case_values(t, EMBED_X);
                 const double *positions = variant >= 1 ? op_case_input_values(t, EMBED_POSITIONS) : NULL;
                 for (int64_t i = 0; i < N * s.C; i++) {
-                    int64_t n = i / s.C, c = i % s.C, p = n % s.T - (variant == 2 ? doc[n] : 0);
+                    int64_t n = i / s.C, c = i % s.C, p = n % s.T - (variant == 2 ? doc_start[n] : 0);
                     double want = table[tokens[n] * s.C + c];
                     if (!positions) assert_true(x[i] == want); /* a copy */
                     else check_element(x[i], want + positions[p * s.C + c], 4 * U32, type, "x", (size_t)i);
                 }
                 op_case_close(t);
                 free(tokens);
-                free(doc);
+                free(doc_start);
             }
 }
 
@@ -120,16 +120,16 @@ static void test_position_bwd_sums_rows_by_position_in_the_document(void **state
         for (size_t si = 0; si < ARRAY_LENGTH(setups); si++) {
             setup s = setups[si];
             int64_t N = s.B * s.T, P = s.T + 3; /* the table may be longer than the rows */
-            int32_t *doc = make_doc(&s), *positions = make_doc(&s);
-            for (int64_t i = 0; i < N; i++) positions[i] = (int32_t)(i % s.T) - doc[i];
+            int32_t *doc_start = make_doc_start(&s), *positions = make_doc_start(&s);
+            for (int64_t i = 0; i < N; i++) positions[i] = (int32_t)(i % s.T) - doc_start[i];
             op_case *t = op_case_open(OP_POSITION_BWD, &(op_attr){.batch = s.B, .seq_len = s.T});
-            op_case_ints(t, POSITION_BWD_DOC, SHAPE(N), doc);
+            op_case_ints(t, POSITION_BWD_DOC_START, SHAPE(N), doc_start);
             op_case_random(t, POSITION_BWD_DY, check_types[ti], SHAPE(N, s.C), 1, 6);
             op_case_output(t, POSITION_BWD_DTABLE, DTYPE_F32, SHAPE(P, s.C));
             op_case_run(t, 2);
             check_scatter(t, DTYPE_F32, positions, op_case_input_values(t, POSITION_BWD_DY), NULL, N, P, s.C);
             op_case_close(t);
-            free(doc);
+            free(doc_start);
             free(positions);
         }
 }

@@ -420,21 +420,21 @@ enum { LONGEST_F32 = 512, MORE_POSITIONS = 2 };
 
 /* Two documents in every row, cut at another place in each; positions of the second batch row begin at 1. */
 static int32_t *turned_docs(int64_t B, int64_t T) {
-    int32_t *doc = mem_alloc((size_t)(B * T) * sizeof *doc);
+    int32_t *doc_start = mem_alloc((size_t)(B * T) * sizeof *doc_start);
     for (int64_t i = 0; i < B * T; i++) {
         int64_t cut = T / 2 + i / T;
-        doc[i] = i % T >= cut ? (int32_t)cut : i / T == 1 ? -1 : 0;
+        doc_start[i] = i % T >= cut ? (int32_t)cut : i / T == 1 ? -1 : 0;
     }
-    return doc;
+    return doc_start;
 }
 
 /* One turn of rows (N count, D), all heads of a token by the same line of the table. `size` takes the sum of the absolute
  * terms of every element, or is NULL. */
-static void turn_rows(double *out, double *size, const double *rows, const double *table, const int32_t *doc, int64_t N,
-                      int64_t T, int64_t count, int64_t D, double sign) {
+static void turn_rows(double *out, double *size, const double *rows, const double *table, const int32_t *doc_start,
+                      int64_t N, int64_t T, int64_t count, int64_t D, double sign) {
     for (int64_t row = 0; row < N * count; row++) {
         int64_t n = row / count;
-        const double *x = rows + row * D, *cosine = table + (n % T - doc[n]) * D, *sine = cosine + D / 2;
+        const double *x = rows + row * D, *cosine = table + (n % T - doc_start[n]) * D, *sine = cosine + D / 2;
         for (int64_t i = 0; i < D / 2; i++) {
             double a = x[i], b = x[D / 2 + i], c = cosine[i], s = sign * sine[i];
             out[row * D + i] = a * c - b * s;
@@ -448,13 +448,13 @@ static void turn_rows(double *out, double *size, const double *rows, const doubl
 /* The table need not hold cosines for this: the backward is the transpose of whatever it says. */
 static void test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn(void **state) {
     enum { N = 3, COUNT = 2, D = 6, ROWS = N * COUNT };
-    const int32_t doc[N] = {0, -1, 2};
+    const int32_t doc_start[N] = {0, -1, 2};
     double *x = random_values(ROWS * D, 51, 0.5), *gamma = random_values(D, 52, 1),
            *dy = random_values(ROWS * D, 53, 0);
     double *table = random_values(N * D, 54, 0), y[ROWS * D], d[ROWS * D], h = 1e-5;
     reference r = reference_open(ROWS, D, false);
     reference_forward(&r, x, gamma, NULL);
-    turn_rows(d, NULL, dy, table, doc, N, N, COUNT, D, -1);
+    turn_rows(d, NULL, dy, table, doc_start, N, N, COUNT, D, -1);
     reference_backward(&r, x, gamma, d, NULL);
     double *inputs[] = {x, gamma}, *slopes[] = {r.dx, r.dgamma};
     for (int k = 0; k < 2; k++)
@@ -463,7 +463,7 @@ static void test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn(void
             for (int side = 0; side < 2; side++) {
                 inputs[k][i] = side ? kept + h : kept - h;
                 reference_forward(&r, x, gamma, NULL);
-                turn_rows(y, NULL, r.y, table, doc, N, N, COUNT, D, 1);
+                turn_rows(y, NULL, r.y, table, doc_start, N, N, COUNT, D, 1);
                 at[side] = dot(y, dy, ROWS * D);
             }
             inputs[k][i] = kept;
@@ -479,7 +479,7 @@ static void test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn(void
 typedef struct turned_case {
     dtype type;
     int64_t B, T, H, G, D;
-    int32_t *doc;
+    int32_t *doc_start;
     op_attr attr;
 } turned_case;
 
@@ -489,7 +489,7 @@ static void turned_inputs(op_case *t, const turned_case *s) {
     op_case_random(t, QK_NORM_ROPE_GQ, s->type, SHAPE(s->D), 1, 62);
     op_case_random(t, QK_NORM_ROPE_GK, s->type, SHAPE(s->D), 1, 63);
     op_case_random(t, QK_NORM_ROPE_TABLE, DTYPE_F32, SHAPE(s->T + MORE_POSITIONS, s->D), 1, 64);
-    op_case_ints(t, QK_NORM_ROPE_DOC, SHAPE(N), s->doc);
+    op_case_ints(t, QK_NORM_ROPE_DOC_START, SHAPE(N), s->doc_start);
 }
 
 /* Queries (key false) or keys of one run, forward t and backward b. */
@@ -510,8 +510,8 @@ static void check_turned(const turned_case *s, op_case *t, op_case *b, bool key,
     gather_heads(x, qkv, N, Q, D, first, count);
     gather_heads(g, dy, N, Q, D, first, count);
     reference_forward(&r, x, gamma, NULL);
-    turn_rows(want, want_size, r.y, table, s->doc, N, s->T, count, D, 1);
-    turn_rows(d, d_size, g, table, s->doc, N, s->T, count, D, -1);
+    turn_rows(want, want_size, r.y, table, s->doc_start, N, s->T, count, D, 1);
+    turn_rows(d, d_size, g, table, s->doc_start, N, s->T, count, D, -1);
     reference_backward(&r, x, gamma, d, NULL);
     double error = stats_error(D) + 3 * U32; /* a turn is two products and a sum more */
     for (int64_t row = 0; row < rows; row++) {
@@ -548,7 +548,7 @@ static void test_qk_norm_rope_and_its_backward_norm_and_turn_every_head(void **s
                 if (s.type == DTYPE_F32 && s.D > LONGEST_F32) continue;
                 int64_t N = s.B * s.T, Q = (s.H + 2 * s.G) * s.D;
                 dtype grad_type = alias ? DTYPE_BF16 : DTYPE_F32;
-                s.doc = turned_docs(s.B, s.T);
+                s.doc_start = turned_docs(s.B, s.T);
                 s.attr = (op_attr){
                     .batch = s.B, .seq_len = s.T, .n_heads = k[2], .n_kv_heads = k[3], .head_dim = k[4], .eps = EPS};
                 op_case *t = op_case_open(OP_QK_NORM_ROPE, &s.attr);
@@ -581,7 +581,7 @@ static void test_qk_norm_rope_and_its_backward_norm_and_turn_every_head(void **s
                     }
                 op_case_close(t);
                 op_case_close(b);
-                free(s.doc);
+                free(s.doc_start);
             }
 }
 

@@ -172,12 +172,12 @@ enum { T = 8, TOKENS = 16, P = 12 };
 /* Rows of all ranks, summed, are the rows of one; each position is added by the rank that has the token. */
 static void rows_of_a_shared_table_add_up(void **state) {
     (void)state;
-    int32_t tokens[TOKENS], doc[TOKENS];
-    for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V, doc[i] = i % T < 3 ? 0 : 3;
+    int32_t tokens[TOKENS], doc_start[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 97) % V, doc_start[i] = i % T < 3 ? 0 : 3;
     op_case *one = op_case_open(OP_EMBED, &(op_attr){.seq_len = T});
     op_case_ints(one, EMBED_TOKENS, SHAPE(TOKENS), tokens);
     op_case_random(one, EMBED_TABLE, DTYPE_F32, SHAPE(V, C), 1.0, 1);
-    op_case_ints(one, EMBED_DOC, SHAPE(TOKENS), doc);
+    op_case_ints(one, EMBED_DOC_START, SHAPE(TOKENS), doc_start);
     op_case_random(one, EMBED_POSITIONS, DTYPE_F32, SHAPE(P, C), 1.0, 2);
     op_case_output(one, EMBED_X, DTYPE_F32, SHAPE(TOKENS, C));
     op_case_run(one, 2);
@@ -191,7 +191,7 @@ static void rows_of_a_shared_table_add_up(void **state) {
             op_case *c = op_case_open(OP_EMBED, &a);
             op_case_ints(c, EMBED_TOKENS, SHAPE(TOKENS), tokens);
             set_table(c, EMBED_TABLE, DTYPE_F32, &s, op_case_input_values(one, EMBED_TABLE));
-            op_case_ints(c, EMBED_DOC, SHAPE(TOKENS), doc);
+            op_case_ints(c, EMBED_DOC_START, SHAPE(TOKENS), doc_start);
             op_case_floats(c, EMBED_POSITIONS, DTYPE_F32, SHAPE(P, C), op_case_input_values(one, EMBED_POSITIONS));
             op_case_output(c, EMBED_X, DTYPE_F32, SHAPE(TOKENS, C));
             op_case_run(c, 2);
@@ -233,17 +233,18 @@ static void gradient_rows_go_to_the_rank_that_has_them(void **state) {
 static void positions_of_some_tokens(void **state) {
     (void)state;
     enum { FIRST = 6, COUNT = 5 };
-    int32_t doc[TOKENS];
-    for (int i = 0; i < TOKENS; i++) doc[i] = i % T < 3 ? 0 : 3;
+    int32_t doc_start[TOKENS];
+    for (int i = 0; i < TOKENS; i++) doc_start[i] = i % T < 3 ? 0 : 3;
     double want[P * C] = {0};
     op_case *c = op_case_open(OP_POSITION_BWD, &(op_attr){.seq_len = T, .first_token = FIRST, .n_tokens = COUNT});
-    op_case_ints(c, POSITION_BWD_DOC, SHAPE(COUNT), doc + FIRST);
+    op_case_ints(c, POSITION_BWD_DOC_START, SHAPE(COUNT), doc_start + FIRST);
     op_case_random(c, POSITION_BWD_DY, DTYPE_F32, SHAPE(COUNT, C), 1.0, 4);
     op_case_output(c, POSITION_BWD_DTABLE, DTYPE_F32, SHAPE(P, C));
     op_case_run(c, 2);
     for (int i = 0; i < COUNT; i++)
         for (int k = 0; k < C; k++)
-            want[((FIRST + i) % T - doc[FIRST + i]) * C + k] += op_case_input_values(c, POSITION_BWD_DY)[i * C + k];
+            want[((FIRST + i) % T - doc_start[FIRST + i]) * C + k] +=
+                op_case_input_values(c, POSITION_BWD_DY)[i * C + k];
     check_output(c, POSITION_BWD_DTABLE, DTYPE_F32, want, P * C, COUNT * 4 * U32, "dpositions");
     op_case_close(c);
 }

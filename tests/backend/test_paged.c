@@ -45,12 +45,12 @@ static int64_t place(const dims *d, const int32_t *table, int64_t slot, int64_t 
 /* Tokens of a step. */
 typedef struct step {
     int64_t n;
-    int32_t slots[200], doc[200];
+    int32_t slots[200], doc_start[200];
 } step;
 
 static void add_token(step *s, int64_t slot, int64_t position) {
     s->slots[s->n] = (int32_t)slot;
-    s->doc[s->n++] = (int32_t)-position;
+    s->doc_start[s->n++] = (int32_t)-position;
 }
 
 /* Runs of a prompt longer than what a task takes, single tokens, tokens of no slot, and the same slot twice apart. */
@@ -73,7 +73,7 @@ static double *make_cache(const dims *d, const int32_t *table, const step *s, ui
     for (int64_t i = 0; i < cache_count(d); i++) cache[i] = NAN;
     for (int64_t t = 0; t < s->n; t++) {
         if (s->slots[t] < 0) continue;
-        for (int64_t p = 0; p <= -s->doc[t]; p++)
+        for (int64_t p = 0; p <= -s->doc_start[t]; p++)
             for (int64_t head = 0; head < 2 * d->G; head++)
                 for (int64_t c = 0; c < d->D; c++) {
                     uint64_t i = (uint64_t)(((s->slots[t] * 1000 + p) * 2 * d->G + head) * d->D + c);
@@ -93,14 +93,14 @@ static void reference(const dims *d, const step *s, const int32_t *table, const 
             int g = h / (d->H / d->G);
             memset(out, 0, (size_t)d->D * sizeof *out);
             if (s->slots[t] < 0) continue;
-            for (int64_t j = 0; j <= -s->doc[t]; j++) {
+            for (int64_t j = 0; j <= -s->doc_start[t]; j++) {
                 const double *k = cache + place(d, table, s->slots[t], j, g);
                 p[j] = 0;
                 for (int c = 0; c < d->D; c++) p[j] += q[c] * k[c] * scale;
                 top = fmax(top, p[j]);
             }
-            for (int64_t j = 0; j <= -s->doc[t]; j++) sum += exp(p[j] - top);
-            for (int64_t j = 0; j <= -s->doc[t]; j++) {
+            for (int64_t j = 0; j <= -s->doc_start[t]; j++) sum += exp(p[j] - top);
+            for (int64_t j = 0; j <= -s->doc_start[t]; j++) {
                 const double *v = cache + place(d, table, s->slots[t], j, d->G + g);
                 for (int c = 0; c < d->D; c++) out[c] += exp(p[j] - top) / sum * v[c];
             }
@@ -115,7 +115,7 @@ static op_case *attention_case(const dims *d, dtype t, const step *s, const int3
     op_case_floats(c, ATTENTION_PAGED_CACHE, t, cache_shape(d), cache);
     op_case_ints(c, ATTENTION_PAGED_SLOTS, SHAPE(s->n), s->slots);
     op_case_ints(c, ATTENTION_PAGED_TABLE, SHAPE(d->slots, d->pages_per_slot), table);
-    op_case_ints(c, ATTENTION_PAGED_DOC, SHAPE(s->n), s->doc);
+    op_case_ints(c, ATTENTION_PAGED_DOC_START, SHAPE(s->n), s->doc_start);
     op_case_output(c, ATTENTION_PAGED_Y, t, SHAPE(s->n, (int64_t)d->H * d->D));
     op_case_run(c, 2);
     return c;
@@ -143,7 +143,7 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
         e.page_size = 7;
         e.pages_per_slot = (d->page_size * d->pages_per_slot + 6) / 7;
         step one = {0};
-        add_token(&one, s.slots[i], -s.doc[i]);
+        add_token(&one, s.slots[i], -s.doc_start[i]);
         int32_t *other = make_table(&e, seed + 2);
         double *moved = make_cache(&e, other, &one, seed);
         op_case *alone = attention_case(&e, t, &one, other, qkv + i * Q, moved);
@@ -190,14 +190,14 @@ static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **sta
             op_case_random(c, KV_STORE_QKV, t, SHAPE(s.n, Q), 1, 3);
             op_case_ints(c, KV_STORE_SLOTS, SHAPE(s.n), s.slots);
             op_case_ints(c, KV_STORE_TABLE, SHAPE(d->slots, d->pages_per_slot), table);
-            op_case_ints(c, KV_STORE_DOC, SHAPE(s.n), s.doc);
+            op_case_ints(c, KV_STORE_DOC_START, SHAPE(s.n), s.doc_start);
             op_case_output_floats(c, KV_STORE_CACHE, t, cache_shape(d), want);
             op_case_run(c, 2);
             const double *qkv = op_case_input_values(c, KV_STORE_QKV);
             for (int64_t i = 0; i < s.n; i++)
                 for (int64_t head = 0; head < 2 * d->G && s.slots[i] >= 0; head++)
-                    memcpy(want + place(d, table, s.slots[i], -s.doc[i], head), qkv + i * Q + (d->H + head) * d->D,
-                           (size_t)d->D * sizeof *want);
+                    memcpy(want + place(d, table, s.slots[i], -s.doc_start[i], head),
+                           qkv + i * Q + (d->H + head) * d->D, (size_t)d->D * sizeof *want);
             assert_memory_equal(op_case_values(c, KV_STORE_CACHE), want, (size_t)cache_count(d) * sizeof *want);
             op_case_close(c);
             free(table);
@@ -338,8 +338,8 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
                {OP_QK_NORM_ROPE, {C, H + G}},
                {OP_SWIGLU, {F}},
                {OP_GELU, {C}}};
-    int32_t tokens[N], doc[N];
-    for (int i = 0; i < N; i++) tokens[i] = (i * 7) % P, doc[i] = -((i * 5) % P);
+    int32_t tokens[N], doc_start[N];
+    for (int i = 0; i < N; i++) tokens[i] = (i * 7) % P, doc_start[i] = -((i * 5) % P);
     for (size_t i = 0; i < ARRAY_LENGTH(ops); i++) {
         op_attr a = {.batch = N, .seq_len = 1, .n_heads = H, .n_kv_heads = G, .head_dim = D, .eps = 1e-5f};
         op_case *c[2];
@@ -349,7 +349,7 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
                 const char *name = op_input_name(ops[i].kind, n);
                 bool gain = strcmp(name, "gamma") == 0 || strcmp(name, "beta") == 0;
                 if (strcmp(name, "tokens") == 0) op_case_ints(t, n, SHAPE(N), tokens);
-                else if (strcmp(name, "doc") == 0) op_case_ints(t, n, SHAPE(N), doc);
+                else if (strcmp(name, "doc_start") == 0) op_case_ints(t, n, SHAPE(N), doc_start);
                 else if (name[0] == 'g' && strlen(name) == 2 && name[1] != 'u')
                     op_case_random(t, n, DTYPE_F32, SHAPE(D), 1, 3);
                 else if (gain) op_case_random(t, n, DTYPE_F32, SHAPE(C), 1, 4);

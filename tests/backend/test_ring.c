@@ -23,34 +23,34 @@ static op_attr step_attr(int64_t T, int n_ranks, int rank, int step) {
 }
 
 /* Several documents per row, one of them across the chunks of several ranks; those of the second row begin elsewhere. */
-static int32_t *make_doc(int64_t T) {
-    int32_t *doc = mem_alloc((size_t)(B * T) * sizeof *doc);
+static int32_t *make_doc_start(int64_t T) {
+    int32_t *doc_start = mem_alloc((size_t)(B * T) * sizeof *doc_start);
     for (int64_t i = 0; i < B * T; i++) {
         int64_t t = i % T, first = t < T / 5 ? 0 : t < T / 4 ? T / 5 : i < T ? T / 4 : T / 2 <= t ? T / 2 : T / 4;
-        doc[i] = (int32_t)first;
+        doc_start[i] = (int32_t)first;
     }
-    return doc;
+    return doc_start;
 }
 
 typedef struct rows {
     op_case *forward, *backward; /* of whole rows */
-    int32_t *doc;
+    int32_t *doc_start;
     int64_t T;
     dtype type;
 } rows;
 
 static void rows_open(rows *r, dtype t, int64_t T) {
     op_attr a = whole_attr(T);
-    *r = (rows){.doc = make_doc(T), .T = T, .type = t};
+    *r = (rows){.doc_start = make_doc_start(T), .T = T, .type = t};
     r->forward = op_case_open(OP_ATTENTION, &a);
     op_case_random(r->forward, ATTENTION_QKV, t, SHAPE(B * T, Q), 1.0, 3);
-    op_case_ints(r->forward, ATTENTION_DOC, SHAPE(B * T), r->doc);
+    op_case_ints(r->forward, ATTENTION_DOC_START, SHAPE(B * T), r->doc_start);
     op_case_output(r->forward, ATTENTION_Y, t, SHAPE(B * T, HD));
     op_case_output(r->forward, ATTENTION_LSE, DTYPE_F32, SHAPE(B, H, T));
     op_case_run(r->forward, 2);
     r->backward = op_case_open(OP_ATTENTION_BWD, &a);
     op_case_floats(r->backward, ATTENTION_BWD_QKV, t, SHAPE(B * T, Q), op_case_input_values(r->forward, ATTENTION_QKV));
-    op_case_ints(r->backward, ATTENTION_BWD_DOC, SHAPE(B * T), r->doc);
+    op_case_ints(r->backward, ATTENTION_BWD_DOC_START, SHAPE(B * T), r->doc_start);
     op_case_floats(r->backward, ATTENTION_BWD_Y, t, SHAPE(B * T, HD), op_case_values(r->forward, ATTENTION_Y));
     op_case_floats(r->backward, ATTENTION_BWD_LSE, DTYPE_F32, SHAPE(B, H, T),
                    op_case_values(r->forward, ATTENTION_LSE));
@@ -62,7 +62,7 @@ static void rows_open(rows *r, dtype t, int64_t T) {
 static void rows_close(rows *r) {
     op_case_close(r->forward);
     op_case_close(r->backward);
-    free(r->doc);
+    free(r->doc_start);
 }
 
 /* Columns [column, column + n) of the rows that a rank has; the caller frees. */
@@ -77,12 +77,12 @@ static double *own_rows(const rows *r, const double *whole, int64_t width, int64
     return out;
 }
 
-static int32_t *own_doc(const rows *r, int rank, int n_ranks) {
+static int32_t *own_doc_start(const rows *r, int rank, int n_ranks) {
     int64_t own = r->T / n_ranks;
     int32_t *out = mem_alloc((size_t)(B * own) * sizeof *out);
     for (int64_t i = 0; i < B * own; i++) {
         int64_t token = sequence_token(i % own, rank, n_ranks, r->T), row = i / own * r->T;
-        out[i] = (int32_t)(i % own - (token - r->doc[row + token]));
+        out[i] = (int32_t)(i % own - (token - r->doc_start[row + token]));
     }
     return out;
 }
@@ -91,13 +91,13 @@ static void set_inputs(op_case *c, const rows *r, int rank, int peer, int n_rank
     int64_t N = B * r->T / n_ranks;
     const double *qkv = op_case_input_values(r->forward, ATTENTION_QKV);
     double *own = own_rows(r, qkv, Q, 0, Q, rank, n_ranks), *kv = own_rows(r, qkv, Q, HD, GD, peer, n_ranks);
-    int32_t *doc = own_doc(r, rank, n_ranks);
+    int32_t *doc_start = own_doc_start(r, rank, n_ranks);
     op_case_floats(c, ATTENTION_RING_QKV, r->type, SHAPE(N, Q), own);
     op_case_floats(c, ATTENTION_RING_KV, r->type, SHAPE(N, GD), kv);
-    op_case_ints(c, ATTENTION_RING_DOC, SHAPE(N), doc);
+    op_case_ints(c, ATTENTION_RING_DOC_START, SHAPE(N), doc_start);
     free(own);
     free(kv);
-    free(doc);
+    free(doc_start);
 }
 
 /* The last step of a rank's ring. Every step goes on in the bytes of the one before. */
@@ -245,12 +245,12 @@ static void wrong_documents_stay_in_bounds(void **state) {
     for (size_t k = 0; k < ARRAY_LENGTH(docs); k++)
         for (int step = 0; step < 2; step++) {
             op_attr a = step_attr(2 * OWN, 2, 1, step);
-            int32_t doc[N];
-            for (int i = 0; i < N; i++) doc[i] = docs[k];
+            int32_t doc_start[N];
+            for (int i = 0; i < N; i++) doc_start[i] = docs[k];
             op_case *c = op_case_open(OP_ATTENTION_RING, &a);
             op_case_random(c, ATTENTION_RING_QKV, DTYPE_F32, SHAPE(N, Q), 1.0, 5);
             op_case_random(c, ATTENTION_RING_KV, DTYPE_F32, SHAPE(N, GD), 1.0, 6);
-            op_case_ints(c, ATTENTION_RING_DOC, SHAPE(N), doc);
+            op_case_ints(c, ATTENTION_RING_DOC_START, SHAPE(N), doc_start);
             if (step > 0) op_case_random(c, ATTENTION_RING_BEFORE, DTYPE_F32, SHAPE(N, HD), 1.0, 7);
             if (step > 0) op_case_random(c, ATTENTION_RING_LSE_BEFORE, DTYPE_F32, SHAPE(B, H, OWN), 1.0, 8);
             op_case_output(c, ATTENTION_RING_Y, DTYPE_F32, SHAPE(N, HD));
@@ -301,7 +301,7 @@ static void no_rank_has_the_keys_of_a_whole_row(void **state) {
             }
             assert_true(alive <= 2);
         }
-        assert_true(program_find(&p.program, "doc.all") == NO_VALUE);
+        assert_true(program_find(&p.program, "doc_start.all") == NO_VALUE);
         free(life);
         plan_close(&p);
     }

@@ -109,7 +109,7 @@ static void arithmetic_rows_hold_right_answers_and_train_only_on_them(void **sta
                 assert_true(s.a < limit && s.b < limit);
                 seen[strchr("+-*", s.op) - "+-*"]++;
                 for (int64_t t = 0; t < n; t++) {
-                    assert_int_equal(r.doc[at + t], at);
+                    assert_int_equal(r.doc_start[at + t], at);
                     bool trained = t >= s.n_prompt - 1 && t < n - 1; /* predicts a digit of the answer or its EOS */
                     assert_int_equal(r.targets[at + t], trained ? r.tokens[at + t + 1] : -1);
                 }
@@ -232,7 +232,7 @@ static void unpacked_rows_hold_one_document(void **state) {
             get_row(d, SPLIT_TRAIN, i, &r);
             check_row(&r, 64);
             int64_t n = 0;
-            while (n < 64 && r.doc[n] == 0) n++;
+            while (n < 64 && r.doc_start[n] == 0) n++;
             for (int64_t t = n; t < 64; t++) assert_int_equal(r.tokens[t], TOKEN_PAD);
             assert_true(n == 64 || r.tokens[n - 1] == TOKEN_EOS);
             filled += (double)n / 64;
@@ -274,10 +274,10 @@ static void grammar_entropy_is_what_it_reports(void **state) {
             n_positions += r.tokens[t] != TOKEN_PAD;
             if (r.targets[t] == -1) {
                 /* only the first symbol of a document, its EOS and the end of a row have no target */
-                assert_true(r.doc[t] == t || r.tokens[t] == TOKEN_EOS || t == 255);
+                assert_true(r.doc_start[t] == t || r.tokens[t] == TOKEN_EOS || t == 255);
                 continue;
             }
-            assert_true(t > r.doc[t]);
+            assert_true(t > r.doc_start[t]);
             int before = r.tokens[t - 1] - 'a', last = r.tokens[t] - 'a';
             int next = r.targets[t] == TOKEN_EOS ? 8 : r.targets[t] - 'a';
             assert_true(before >= 0 && before < 8 && last >= 0 && last < 8 && next >= 0 && next < 9);
@@ -355,7 +355,7 @@ static void a_loader_opened_at_row_k_continues_exactly(void **state) {
             assert_int_equal(b->first_row, a->first_row);
             assert_memory_equal(a->tokens, b->tokens, 3 * 128 * sizeof(int32_t));
             assert_memory_equal(a->targets, b->targets, 3 * 128 * sizeof(int32_t));
-            assert_memory_equal(a->doc, b->doc, 3 * 128 * sizeof(int32_t));
+            assert_memory_equal(a->doc_start, b->doc_start, 3 * 128 * sizeof(int32_t));
             int64_t n_valid = 0;
             for (int t = 0; t < 3 * 128; t++) n_valid += a->targets[t] >= 0;
             assert_int_equal(a->n_valid, n_valid);
@@ -365,7 +365,7 @@ static void a_loader_opened_at_row_k_continues_exactly(void **state) {
                 get_row(d, SPLIT_TRAIN, a->first_row + r, &x);
                 assert_memory_equal(x.tokens, a->tokens + r * 128, 128 * sizeof(int32_t));
                 assert_memory_equal(x.targets, a->targets + r * 128, 128 * sizeof(int32_t));
-                assert_memory_equal(x.doc, a->doc + r * 128, 128 * sizeof(int32_t));
+                assert_memory_equal(x.doc_start, a->doc_start + r * 128, 128 * sizeof(int32_t));
             }
         }
         assert_int_equal(loader_position(whole), loader_position(resumed));
@@ -415,7 +415,7 @@ static void rows_and_batches_allocate_nothing(void **state) {
         uint64_t before = guard_count();
         guard_arm();
         for (uint64_t i = 0; i < 20; i++) {
-            dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc);
+            dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc_start);
             (void)loader_next(l);
         }
         guard_disarm();

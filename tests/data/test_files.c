@@ -52,7 +52,7 @@ static int64_t check_record(const row *r, int64_t at, int64_t end, made *m, int6
                          : next + 1 == whole ? TOKEN_EOS
                                              : x->response[next - n_prompt];
         assert_int_equal(r->tokens[at + k], want);
-        assert_int_equal(r->doc[at + k], at);
+        assert_int_equal(r->doc_start[at + k], at);
         assert_int_equal(r->targets[at + k], next < whole && (all || next >= n_prompt) ? behind : -1);
         trained += r->targets[at + k] >= 0;
     }
@@ -85,11 +85,12 @@ static void records_stand_whole_in_one_row_and_train_their_response(void **state
             for (uint64_t i = 0; i < report.rows_per_epoch; i++) {
                 row r;
                 memset(&r, 0x7f, sizeof r);
-                dataset_row(d, which, report.rows_per_epoch + i, r.tokens, r.targets, r.doc); /* the second epoch */
+                dataset_row(d, which, report.rows_per_epoch + i, r.tokens, r.targets,
+                            r.doc_start); /* the second epoch */
                 int64_t at = 0, n_documents = 0;
                 while (at < T && r.tokens[at] != TOKEN_PAD) {
                     int64_t end = at + 1;
-                    while (end < T && r.doc[end] == at) end++;
+                    while (end < T && r.doc_start[end] == at) end++;
                     trained += check_record(&r, at, end, m, T, all);
                     at = end;
                     n_documents++;
@@ -138,8 +139,8 @@ static void rows_are_nearly_full_and_the_same_for_any_number_of_threads(void **s
     assert_memory_equal(&a, &b, offsetof(data_report, entropy_per_token));
     for (uint64_t i = 0; i < a.rows_per_epoch; i++) {
         row x, y;
-        dataset_row(one, SPLIT_TRAIN, i, x.tokens, x.targets, x.doc);
-        dataset_row(three, SPLIT_TRAIN, i, y.tokens, y.targets, y.doc);
+        dataset_row(one, SPLIT_TRAIN, i, x.tokens, x.targets, x.doc_start);
+        dataset_row(three, SPLIT_TRAIN, i, y.tokens, y.targets, y.doc_start);
         assert_memory_equal(x.tokens, y.tokens, T * sizeof(int32_t));
         assert_memory_equal(x.targets, y.targets, T * sizeof(int32_t));
     }
@@ -196,11 +197,11 @@ static void text_records_are_documents_of_a_stream(void **state) {
         if (pack) assert_int_equal(report.rows_per_epoch, (n_tokens - 1 + T - 1) / T);
         for (uint64_t i = 0; i < report.rows_per_epoch; i++) {
             row r;
-            dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc);
+            dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc_start);
             for (int t = 0; t < T; t++) {
                 if (r.targets[t] >= 0) found[r.tokens[t]][r.targets[t]]++;
-                if (r.tokens[t] == TOKEN_EOS) assert_true(t + 1 == T || r.doc[t + 1] == t + 1);
-                if (!pack && r.tokens[t] != TOKEN_PAD) assert_int_equal(r.doc[t], 0);
+                if (r.tokens[t] == TOKEN_EOS) assert_true(t + 1 == T || r.doc_start[t + 1] == t + 1);
+                if (!pack && r.tokens[t] != TOKEN_PAD) assert_int_equal(r.doc_start[t], 0);
             }
         }
         assert_memory_equal(found, expected, sizeof found);
@@ -323,7 +324,7 @@ static void mixtures_keep_their_shares_exactly(void **state) {
     for (uint64_t i = 0; i < 20000; i++) {
         row r, s;
         memset(&r, 0, sizeof r);
-        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc);
+        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc_start);
         int which = r.tokens[0] - 'a';
         assert_in_range(which, 0, 2);
         counts[which]++;
@@ -339,11 +340,11 @@ static void mixtures_keep_their_shares_exactly(void **state) {
         if (i % 97) continue;
         uint64_t far = 19999 - i; /* asked backwards */
         memset(&s, 0, sizeof s);
-        dataset_row(again, SPLIT_TRAIN, far, s.tokens, s.targets, s.doc);
+        dataset_row(again, SPLIT_TRAIN, far, s.tokens, s.targets, s.doc_start);
         memset(&s, 0, sizeof s);
-        dataset_row(again, SPLIT_TRAIN, i, s.tokens, s.targets, s.doc);
+        dataset_row(again, SPLIT_TRAIN, i, s.tokens, s.targets, s.doc_start);
         assert_memory_equal(&r, &s, sizeof r);
-        dataset_row(other, SPLIT_TRAIN, i, s.tokens, s.targets, s.doc);
+        dataset_row(other, SPLIT_TRAIN, i, s.tokens, s.targets, s.doc_start);
         differ += memcmp(&r, &s, sizeof r) != 0;
     }
     assert_true(counts[0] == 12000 && counts[1] == 2000 && counts[2] == 6000);
@@ -388,7 +389,7 @@ static void files_of_both_kinds_count_by_their_size(void **state) {
     int64_t trained = 0, c = 0;
     for (uint64_t i = 0; i < 11; i++) {
         row r;
-        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc);
+        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc_start);
         for (int t = 0; t < T; t++) trained += r.targets[t] >= 0, c += r.tokens[t] == 'c';
     }
     assert_int_equal(trained, report.n_trained_tokens);
@@ -429,14 +430,14 @@ static void records_without_an_end_are_refused(void **state) {
         o.eos_token = "<stop>";
         d = open_data(o);
         assert_int_equal(tokenizer_eos(dataset_tokenizer(d)), 2);
-        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc);
+        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc_start);
         for (int t = 0; t < 16; t++)
             if (r.targets[t] >= 0) last = r.targets[t];
         assert_int_equal(last, 2);
         dataset_close(d);
         o.eos_token = "none";
         d = open_data(o);
-        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc);
+        dataset_row(d, SPLIT_TRAIN, 0, r.tokens, r.targets, r.doc_start);
         for (int t = 0; t < 16; t++) assert_int_not_equal(r.targets[t], 2);
         dataset_close(d);
     }
@@ -586,7 +587,7 @@ static void text_that_is_not_utf8_is_named_or_replaced(void **state) {
     strbuf text;
     strbuf_init(&text);
     for (uint64_t i = 0; i < report.rows_per_epoch; i++) { /* the byte order mark is no text */
-        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc);
+        dataset_row(d, SPLIT_TRAIN, i, r.tokens, r.targets, r.doc_start);
         tokenizer_decode(dataset_tokenizer(d), r.tokens, 16, &text);
     }
     assert_null(strstr(text.text, "\xef\xbb\xbf"));

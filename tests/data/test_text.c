@@ -51,7 +51,7 @@ static void check_text(const char *const *names, const size_t *sizes, size_t n_f
                 if (r.targets[t] >= 0) found[r.tokens[t]][r.targets[t]]++, n_found++;
             }
             if (!o.pack)
-                for (int64_t t = 0; t < T && r.tokens[t] != TOKEN_PAD; t++) assert_int_equal(r.doc[t], 0);
+                for (int64_t t = 0; t < T && r.tokens[t] != TOKEN_PAD; t++) assert_int_equal(r.doc_start[t], 0);
         }
         assert_int_equal(n_found, n_pairs);
         assert_int_equal(n_found, report.n_trained_tokens);
@@ -202,8 +202,8 @@ static void text_goes_through_a_file_tokenizer(void **state) {
     get_row(d, SPLIT_TRAIN, 0, &r);
     assert_memory_equal(r.tokens, want, sizeof want);
     assert_memory_equal(r.targets, targets, sizeof targets);
-    assert_int_equal(r.doc[6], 0); /* the end of text belongs to the document, the padding behind it does not */
-    assert_int_equal(r.doc[7], 7);
+    assert_int_equal(r.doc_start[6], 0); /* the end of text belongs to the document, the padding behind it does not */
+    assert_int_equal(r.doc_start[7], 7);
     data_report report;
     dataset_report(d, SPLIT_TRAIN, &report);
     assert_int_equal(report.n_tokens, 7);

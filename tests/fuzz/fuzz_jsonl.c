@@ -145,11 +145,11 @@ static void check_rows(const data_options *o) {
         data_report report;
         dataset_report(d, which, &report);
         for (uint64_t i = 0; i < MIN(report.rows_per_epoch, (uint64_t)ROWS_MOST); i++) {
-            int32_t tokens[ROW], targets[ROW], doc[ROW];
-            dataset_row(d, which, i, tokens, targets, doc);
+            int32_t tokens[ROW], targets[ROW], doc_start[ROW];
+            dataset_row(d, which, i, tokens, targets, doc_start);
             for (int k = 0; k < ROW; k++) {
                 ASSERT(tokens[k] >= 0 && tokens[k] < BYTE_VOCAB && targets[k] >= -1 && targets[k] < BYTE_VOCAB);
-                ASSERT(doc[k] >= 0 && doc[k] <= k && doc[doc[k]] == doc[k]);
+                ASSERT(doc_start[k] >= 0 && doc_start[k] <= k && doc_start[doc_start[k]] == doc_start[k]);
             }
         }
     }

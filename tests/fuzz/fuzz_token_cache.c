@@ -186,12 +186,12 @@ static void check_rows(const token_store *s, bool pack) {
                       (segment){.store = s, .report = &report, .n_documents = s->n_documents, .n_tokens = s->n_tokens});
     ASSERT(row_space_lay_out(&r) == OK);
     for (uint64_t i = 0; i < MIN(r.n_rows, (uint64_t)ROWS_MOST); i++) {
-        int32_t tokens[ROW], targets[ROW], doc[ROW];
-        int64_t n = row_space_fill(&r, i, tokens, targets, doc);
+        int32_t tokens[ROW], targets[ROW], doc_start[ROW];
+        int64_t n = row_space_fill(&r, i, tokens, targets, doc_start);
         ASSERT(n > 0 && n <= ROW);
         for (int64_t k = 0; k < n; k++) {
             ASSERT(tokens[k] >= 0 && tokens[k] < VOCAB && targets[k] >= -1 && targets[k] < VOCAB);
-            ASSERT(doc[k] >= 0 && doc[k] <= k);
+            ASSERT(doc_start[k] >= 0 && doc_start[k] <= k);
         }
     }
     row_space_fini(&r);

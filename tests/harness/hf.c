@@ -56,16 +56,17 @@ void hf_close(hf_model *m) {
 
 static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *targets) {
     size_t n = (size_t)(m->batch * m->seq_len);
-    int32_t *none = mem_alloc(n * sizeof *none), *doc = mem_alloc(n * sizeof *doc); /* documents start at 0 */
+    int32_t *none = mem_alloc(n * sizeof *none),
+            *doc_start = mem_alloc(n * sizeof *doc_start); /* documents start at 0 */
     for (size_t i = 0; i < n; i++) none[i] = -1;
     exec_write(m->e, m->plan.model.tokens, 0, tokens, n * sizeof *tokens);
     exec_write(m->e, m->plan.model.targets, 0, targets ? targets : none, n * sizeof *none);
-    exec_write(m->e, m->plan.model.doc, 0, doc, n * sizeof *doc);
+    exec_write(m->e, m->plan.model.doc_start, 0, doc_start, n * sizeof *doc_start);
     step_scalars scalars = {.seed = 1, .grad_unscale = 1, .step = 1};
     exec_write(m->e, m->plan.model.scalars, 0, &scalars, sizeof scalars);
     exec_run(m->e, s);
     free(none);
-    free(doc);
+    free(doc_start);
 }
 
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets) { run(m, SECTION_EVAL, tokens, targets); }

@@ -21,7 +21,7 @@ static void micro_open(micro *m, const training *t) {
     must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
     params_initialize(m->e, &m->p, 7);
     int64_t n = m->p.request.choice.micro_batch * m->p.request.seq_len, T = m->p.request.seq_len;
-    int32_t *rows[3]; /* tokens, targets, doc: two documents per row, some tokens not trained on */
+    int32_t *rows[3]; /* tokens, targets, doc_start: two documents per row, some tokens not trained on */
     for (int k = 0; k < 3; k++) {
         rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
         for (int64_t i = 0; i < n; i++) {

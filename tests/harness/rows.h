@@ -10,7 +10,7 @@
 
 enum { T_MAX = 512 };
 typedef struct row {
-    int32_t tokens[T_MAX], targets[T_MAX], doc[T_MAX];
+    int32_t tokens[T_MAX], targets[T_MAX], doc_start[T_MAX];
 } row;
 
 static inline dataset *open_data(data_options o) {
@@ -21,7 +21,7 @@ static inline dataset *open_data(data_options o) {
 
 static inline void get_row(const dataset *d, split s, uint64_t index, row *r) {
     memset(r, 0x7f, sizeof *r);
-    dataset_row(d, s, index, r->tokens, r->targets, r->doc);
+    dataset_row(d, s, index, r->tokens, r->targets, r->doc_start);
 }
 
 static inline bool rows_equal(const row *a, const row *b) { return memcmp(a, b, sizeof *a) == 0; }
@@ -32,8 +32,8 @@ static inline void check_row(const row *r, int64_t T) {
     bool padding = false;
     for (int64_t t = 0; t < T; t++) {
         assert_in_range(r->tokens[t], 0, BYTE_VOCAB - 1);
-        assert_true(r->doc[t] == t || (t > 0 && r->doc[t] == r->doc[t - 1]));
-        bool ends = t + 1 < T && r->doc[t + 1] == t + 1;
+        assert_true(r->doc_start[t] == t || (t > 0 && r->doc_start[t] == r->doc_start[t - 1]));
+        bool ends = t + 1 < T && r->doc_start[t + 1] == t + 1;
         if (r->targets[t] != -1 && t + 1 < T) {
             assert_false(ends);
             assert_int_equal(r->targets[t], r->tokens[t + 1]);
@@ -44,7 +44,7 @@ static inline void check_row(const row *r, int64_t T) {
         }
         if (padding) assert_int_equal(r->tokens[t], TOKEN_PAD);
         if (r->tokens[t] == TOKEN_PAD) {
-            if (!padding) assert_int_equal(r->doc[t], t);
+            if (!padding) assert_int_equal(r->doc_start[t], t);
             padding = true;
             assert_int_equal(r->targets[t], -1);
         }

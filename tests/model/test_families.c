@@ -102,7 +102,7 @@ static void family_open(family *f, const char *name, precision q) {
     size_t n = (size_t)f->n_tokens * 4;
     exec_write(f->e, f->plan.model.tokens, 0, tokens->data, n);
     exec_write(f->e, f->plan.model.targets, 0, get(f, "targets")->data, n);
-    exec_write(f->e, f->plan.model.doc, 0, get(f, "doc")->data, n);
+    exec_write(f->e, f->plan.model.doc_start, 0, get(f, "doc")->data, n);
 }
 
 static void family_close(family *f) {

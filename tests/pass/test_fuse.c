@@ -99,7 +99,7 @@ static void pair_open(program *p, bool inverse, bool read_twice) {
     value_id qkv = program_persistent(p, "qkv", DTYPE_F32, SHAPE(ROWS, Q), ROLE_INPUT);
     value_id gain = program_persistent(p, "gain", DTYPE_F32, SHAPE(D), ROLE_INPUT);
     value_id table = program_persistent(p, "table", DTYPE_F32, SHAPE(ROWS, D), ROLE_INPUT);
-    value_id doc = program_persistent(p, "doc", DTYPE_I32, SHAPE(ROWS), ROLE_INPUT);
+    value_id doc_start = program_persistent(p, "doc_start", DTYPE_I32, SHAPE(ROWS), ROLE_INPUT);
     value_id normed = program_value(p, "normed", DTYPE_F32, SHAPE(ROWS, Q), ROLE_ACTIVATION, SECTION_MICRO);
     value_id rstd = program_value(p, "rstd", DTYPE_F32, SHAPE(ROWS, H + G), ROLE_ACTIVATION, SECTION_MICRO);
     value_id turned = program_value(p, "turned", DTYPE_F32, SHAPE(ROWS, Q), ROLE_ACTIVATION, SECTION_MICRO);
@@ -111,7 +111,8 @@ static void pair_open(program *p, bool inverse, bool read_twice) {
     o = program_emit(p, OP_ROPE, SECTION_MICRO);
     o->attr = a;
     o->attr.inverse = inverse;
-    op_in(o, ROPE_QKV, normed), op_in(o, ROPE_TABLE, table), op_in(o, ROPE_DOC, doc), op_out(o, ROPE_Y, turned);
+    op_in(o, ROPE_QKV, normed), op_in(o, ROPE_TABLE, table), op_in(o, ROPE_DOC_START, doc_start),
+        op_out(o, ROPE_Y, turned);
     if (!read_twice) return;
     value_id bent = program_value(p, "bent", DTYPE_F32, SHAPE(ROWS, Q), ROLE_ACTIVATION, SECTION_MICRO);
     o = program_emit(p, OP_GELU, SECTION_MICRO);
@@ -143,7 +144,7 @@ static void a_joined_op_with_a_wrong_operand_is_refused(void **state) {
                  {"gain", "gain is not (D)", DTYPE_F32, {1, {9}}},
                  {"table", "table is not (T, D)", DTYPE_F32, {2, {3, 8}}},
                  {"table", "table is not (T, D)", DTYPE_F32, {2, {4, 6}}},
-                 {"doc", "expected int32 (N)", DTYPE_F32, {1, {4}}},
+                 {"doc_start", "expected int32 (N)", DTYPE_F32, {1, {4}}},
                  {"rstd", "rstd is not (N, H + G)", DTYPE_F32, {2, {4, 2}}},
                  {"turned", "differ", DTYPE_F32, {2, {4, 24}}}};
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
@@ -196,16 +197,16 @@ static void write_params(run *r) {
 
 /* Two documents in every row. */
 static void write_inputs(run *r) {
-    int32_t tokens[N], targets[N], doc[N];
+    int32_t tokens[N], targets[N], doc_start[N];
     for (int i = 0; i < N; i++) {
         int cut = T / 2 - i / T;
         tokens[i] = (i * 37 + i * i) % (int)r->b.m.config.vocab;
         targets[i] = (i * 53 + 11) % (int)r->b.m.config.vocab;
-        doc[i] = i % T >= cut ? cut : 0;
+        doc_start[i] = i % T >= cut ? cut : 0;
     }
     exec_write(r->e, r->b.m.tokens, 0, tokens, sizeof tokens);
     exec_write(r->e, r->b.m.targets, 0, targets, sizeof targets);
-    exec_write(r->e, r->b.m.doc, 0, doc, sizeof doc);
+    exec_write(r->e, r->b.m.doc_start, 0, doc_start, sizeof doc_start);
 }
 
 static void run_open(run *r, const char *preset, precision q, bool fused) {

@@ -12,7 +12,7 @@ static void every_op_has_names_and_a_doc_line(void **state) {
     (void)state;
     for (op_kind k = 0; k < OP_COUNT; k++) {
         assert_true(op_name(k)[0] != 0);
-        assert_true(op_doc(k)[0] != 0);
+        assert_true(op_summary(k)[0] != 0);
         assert_true(op_output_count(k) >= 1 || k == OP_SEND);
         for (int i = 0; i < op_input_count(k); i++) assert_true(op_input_name(k, i)[0] != 0);
     }

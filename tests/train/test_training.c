@@ -52,7 +52,7 @@ static void another_seed_gives_other_bits(void **state) {
 
 enum { ROWS = 8, LENGTH = 40 };
 typedef struct rows {
-    int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH], doc[ROWS * LENGTH];
+    int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH], doc_start[ROWS * LENGTH];
     double n_valid;
 } rows;
 
@@ -69,7 +69,7 @@ static void make_rows(rows *r) {
                 start = t;
                 end = t + 1 + (int)rng_below(key, n++, 17);
             }
-            r->doc[i] = start;
+            r->doc_start[i] = start;
             r->tokens[i] = (int32_t)rng_below(key, n++, 256);
             r->targets[i] = rng_uniform(key, n++) < b / 7.5 ? (int32_t)rng_below(key, n++, 256) : -1;
             r->n_valid += r->targets[i] >= 0;
@@ -113,7 +113,7 @@ static void machine_step(machine *m, const rows *r) {
                           .bias2 = 0.05f};
         exec_write(m->e, a->tokens, 0, r->tokens + (size_t)micro * n, n * 4);
         exec_write(m->e, a->targets, 0, r->targets + (size_t)micro * n, n * 4);
-        exec_write(m->e, a->doc, 0, r->doc + (size_t)micro * n, n * 4);
+        exec_write(m->e, a->doc_start, 0, r->doc_start + (size_t)micro * n, n * 4);
         exec_write(m->e, a->scalars, 0, &s, sizeof s);
         exec_run(m->e, SECTION_MICRO);
     }

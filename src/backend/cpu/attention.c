@@ -106,16 +106,16 @@ static int64_t keys_before(const attention_job *j, int64_t place) {
     return n;
 }
 
-/* doc is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself. */
+/* doc_start is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself. */
 void attention_seen(const attention_job *j, int64_t b, int64_t query, int64_t *lo, int64_t *hi) {
-    int64_t doc = j->doc[b * j->T + query];
+    int64_t doc_start = j->doc_start[b * j->T + query];
     if (j->n_ranks == 1) {
-        *lo = MIN(MAX(doc, 0), query);
+        *lo = MIN(MAX(doc_start, 0), query);
         *hi = query + 1;
         return;
     }
     int64_t place = sequence_token(query, j->rank, j->n_ranks, j->T * j->n_ranks);
-    *lo = keys_before(j, place - MIN(MAX(query - doc, 0), place));
+    *lo = keys_before(j, place - MIN(MAX(query - doc_start, 0), place));
     *hi = keys_before(j, place + 1);
 }
 
@@ -146,7 +146,7 @@ SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV, ATTENTION_RING_QKV, ATTENTION_RING_
 SAME_PLACE(ATTENTION_Y, ATTENTION_RING_Y);
 SAME_PLACE(ATTENTION_LSE, ATTENTION_RING_LSE);
 SAME_PLACE(ATTENTION_RING_KV, ATTENTION_RING_BWD_KV);
-SAME_PLACE(ATTENTION_RING_DOC, ATTENTION_RING_BWD_DOC);
+SAME_PLACE(ATTENTION_RING_DOC_START, ATTENTION_RING_BWD_DOC_START);
 
 static size_t forward_work_bytes(const program *p, const op *o, int n_threads) {
     attention_job j = job_make(&o->attr, program_get(p, o->in[ATTENTION_QKV])->type);
@@ -205,7 +205,7 @@ void cpu_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     attention_job j = job_make(&k->op->attr, call_in(k, ATTENTION_QKV)->type);
     j.q = k->in[ATTENTION_QKV];
     j.kv = (const char *)k->in[ATTENTION_QKV] + kv_offset(&j);
-    j.doc = k->in[ATTENTION_DOC];
+    j.doc_start = k->in[ATTENTION_DOC_START];
     run_forward(c, k, &j);
 }
 
@@ -214,7 +214,7 @@ void cpu_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     attention_job j = job_make(&k->op->attr, call_in(k, ATTENTION_BWD_QKV)->type);
     j.q = k->in[ATTENTION_BWD_QKV];
     j.kv = (const char *)k->in[ATTENTION_BWD_QKV] + kv_offset(&j);
-    j.doc = k->in[ATTENTION_BWD_DOC];
+    j.doc_start = k->in[ATTENTION_BWD_DOC_START];
     j.y = k->in[ATTENTION_BWD_Y];
     j.lse = k->in[ATTENTION_BWD_LSE];
     j.dy = k->in[ATTENTION_BWD_DY];
@@ -232,7 +232,7 @@ static attention_job ring_job(const kernel_call *k) {
     j.q = k->in[ATTENTION_RING_QKV];
     j.kv = k->in[ATTENTION_RING_KV];
     j.kv_stride = 2 * (int64_t)j.G * j.D;
-    j.doc = k->in[ATTENTION_RING_DOC];
+    j.doc_start = k->in[ATTENTION_RING_DOC_START];
     j.n_ranks = a->group_size;
     j.rank = a->index;
     j.key_rank = a->peer;

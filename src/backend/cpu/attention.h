@@ -19,7 +19,7 @@ typedef struct attention_job {
     dtype type;
     const void *q, *kv;          /* rows that begin with H heads of q; with G heads of k and G of v */
     int64_t q_stride, kv_stride; /* elements from row to row */
-    const int32_t *doc;          /* (N) */
+    const int32_t *doc_start;    /* (N) */
     /* A ring: T queries of this rank and T keys of another, or its own, of rows that n_ranks share. 1: a row is whole. */
     int n_ranks, rank, key_rank;
     const float *before, *lse_before; /* forward: what other keys have given, y and lse of those; NULL: nothing yet */

@@ -26,7 +26,7 @@ typedef struct paged_job {
     float scale;
     const void *qkv;
     void *cache; /* (pages, 2 G, S, D) */
-    const int32_t *slots, *table, *doc;
+    const int32_t *slots, *table, *doc_start;
     void *y;
     const run *runs;
     char *scratch;
@@ -35,7 +35,7 @@ typedef struct paged_job {
 
 /* The places of what both ops read. */
 typedef struct paged_inputs {
-    int qkv, slots, table, doc;
+    int qkv, slots, table, doc_start;
 } paged_inputs;
 
 static paged_job job_make(const kernel_call *k, void *cache, const value *v, paged_inputs at) {
@@ -52,7 +52,7 @@ static paged_job job_make(const kernel_call *k, void *cache, const value *v, pag
                    .cache = cache,
                    .slots = k->in[at.slots],
                    .table = k->in[at.table],
-                   .doc = k->in[at.doc],
+                   .doc_start = k->in[at.doc_start],
                    .n_pages = v->shape.dim[0],
                    .page_size = v->shape.dim[2],
                    .n_slots = table->shape.dim[0],
@@ -68,7 +68,7 @@ static int64_t cache_at(const paged_job *j, int64_t slot, int64_t position, int6
 }
 
 static int64_t position_of(const paged_job *j, int64_t token) {
-    int64_t position = -(int64_t)j->doc[token];
+    int64_t position = -(int64_t)j->doc_start[token];
     ASSERT(position >= 0 && position < j->pages_per_slot * j->page_size && j->slots[token] < j->n_slots);
     return position;
 }
@@ -89,7 +89,8 @@ static void store_task(void *context, int64_t task, int thread) {
 }
 
 void cpu_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
-    paged_inputs at = {.qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc = KV_STORE_DOC};
+    paged_inputs at = {
+        .qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc_start = KV_STORE_DOC_START};
     paged_job j = job_make(k, k->out[KV_STORE_CACHE], call_out(k, KV_STORE_CACHE), at);
     pool_run(c->threads, store_task, &j, divide_up(j.N, STORE_TOKENS));
 }
@@ -237,7 +238,7 @@ void cpu_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
     paged_inputs at = {.qkv = ATTENTION_PAGED_QKV,
                        .slots = ATTENTION_PAGED_SLOTS,
                        .table = ATTENTION_PAGED_TABLE,
-                       .doc = ATTENTION_PAGED_DOC};
+                       .doc_start = ATTENTION_PAGED_DOC_START};
     paged_job j = job_make(k, k->in[ATTENTION_PAGED_CACHE], call_in(k, ATTENTION_PAGED_CACHE), at);
     j.y = k->out[ATTENTION_PAGED_Y];
     j.runs = k->work;

@@ -90,18 +90,18 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     static const cpu_work_fn none = NULL, *const work[OP_COUNT] = {
 #define WORK_NO_SCRATCH(id) &none
 #define WORK_SCRATCH(id) &cpu_work_##id
-#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = WORK_##scratch(id),
-#define COMM_OP(id, in, out, inplace, scratch, doc)
+#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = WORK_##scratch(id),
+#define COMM_OP(id, in, out, inplace, scratch, summary)
 #include "program/ops.def"
 #undef OP
-    };
+                                          };
     ASSERT(work[o->kind]); /* messages are not asked for here: comm sizes theirs */
     return *work[o->kind] ? (*work[o->kind])(p, o, n_threads) : 0;
 }
 
 static const kernel_fn cpu_kernels[OP_COUNT] = {
-#define OP(id, in, out, inplace, scratch, doc) [OP_##id] = cpu_kernel_##id,
-#define COMM_OP(id, in, out, inplace, scratch, doc)
+#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = cpu_kernel_##id,
+#define COMM_OP(id, in, out, inplace, scratch, summary)
 #include "program/ops.def"
 #undef OP
 };

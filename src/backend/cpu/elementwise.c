@@ -113,7 +113,7 @@ typedef struct rows_job {
     void *y;
     const void *x, *other; /* other: bias, dy */
     const float *table;
-    const int32_t *doc;
+    const int32_t *doc_start;
     int64_t n_positions;   /* of table */
     int64_t n_rows, width; /* width: elements of a row of y, or F */
     int64_t rows_per_task;
@@ -247,7 +247,7 @@ static void rope_task(void *context, int64_t task, int thread) {
     int64_t n_turned = a->n_heads + a->n_kv_heads;
     size_t half = (size_t)(D / 2);
     for (int64_t row = first; row < end; row++) {
-        int64_t position = row % a->seq_len - j->doc[row];
+        int64_t position = row % a->seq_len - j->doc_start[row];
         ASSERT(position >= 0 && position < j->n_positions);
         const float *turn = j->table + position * D;
         for (int64_t h = 0; h < n_turned; h++)
@@ -269,7 +269,7 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
                   .y = k->out[ROPE_Y],
                   .x = k->in[ROPE_QKV],
                   .table = k->in[ROPE_TABLE],
-                  .doc = k->in[ROPE_DOC],
+                  .doc_start = k->in[ROPE_DOC_START],
                   .n_positions = call_in(k, ROPE_TABLE)->shape.dim[0],
                   .n_rows = a->batch * a->seq_len,
                   .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};

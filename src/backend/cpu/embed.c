@@ -26,7 +26,7 @@ static int64_t row_of(const op_attr *a, int32_t token) {
 typedef struct embed_job {
     dtype type;
     const op_attr *attr;
-    const int32_t *tokens, *doc; /* doc NULL: one document per row */
+    const int32_t *tokens, *doc_start; /* doc_start NULL: one document per row */
     const void *table, *positions;
     void *x;
     int64_t n, C, V, n_positions, seq_len, rows_per_task;
@@ -47,7 +47,7 @@ static void embed_task(void *context, int64_t task, int thread) {
         else memcpy(x, element_at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
         int64_t mine = row - j->attr->first_token;
         if (!j->positions || (j->attr->n_tokens > 0 && (mine < 0 || mine >= j->attr->n_tokens))) continue;
-        int64_t position = row % j->seq_len - (j->doc ? j->doc[row] : 0);
+        int64_t position = row % j->seq_len - (j->doc_start ? j->doc_start[row] : 0);
         ASSERT(position >= 0 && position < j->n_positions);
         BY_TYPE(j->type, add_row, x, x, element_at(j->positions, j->type, position * C), (size_t)C);
     }
@@ -59,7 +59,7 @@ void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
                    .attr = &k->op->attr,
                    .tokens = k->in[EMBED_TOKENS],
                    .table = k->in[EMBED_TABLE],
-                   .doc = k->in[EMBED_DOC],
+                   .doc_start = k->in[EMBED_DOC_START],
                    .positions = k->in[EMBED_POSITIONS],
                    .x = k->out[EMBED_X],
                    .n = shape_count(&call_in(k, EMBED_TOKENS)->shape),
@@ -81,7 +81,7 @@ void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
 typedef struct scatter_job {
     dtype type, table_type;
     const op_attr *attr;
-    const int32_t *ids; /* (n): tokens, or doc where by_position */
+    const int32_t *ids; /* (n): tokens, or doc_start where by_position */
     bool by_position;
     const void *dy;
     void *dtable;
@@ -95,7 +95,7 @@ typedef struct scatter_job {
 
 static size_t scatter_work_bytes(int64_t n, int64_t V) { return (size_t)(V + n + MIN(n, V)) * sizeof(int32_t); }
 
-/* Row of the table that row i of dy belongs to; positions: t - doc. */
+/* Row of the table that row i of dy belongs to; positions: t - doc_start. */
 static int64_t id_of(const scatter_job *j, int64_t i) {
     const op_attr *a = j->attr;
     return j->by_position ? (a->first_token + i) % a->seq_len - j->ids[i] : row_of(a, j->ids[i]);
@@ -160,7 +160,7 @@ static void zero_task(void *context, int64_t task, int thread) {
     }
 }
 
-SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC_START);
 SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY, POSITION_BWD_DY);
 SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE, POSITION_BWD_DTABLE);
 

@@ -54,7 +54,7 @@ typedef struct heads_job {
     float *rstd, *lines;
     float *turned_back; /* (blocks, D): of the head at work */
     const float *table; /* (n_positions, D), or NULL: nothing is turned */
-    const int32_t *doc;
+    const int32_t *doc_start;
     int64_t n_positions, n_rows, width, rows_per_task;
 } heads_job;
 
@@ -64,7 +64,7 @@ SAME_PLACE(QK_NORM_GK, QK_NORM_ROPE_GK, QK_NORM_BWD_GK, QK_NORM_ROPE_BWD_GK);
 SAME_PLACE(QK_NORM_Y, QK_NORM_ROPE_Y, QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
 SAME_PLACE(QK_NORM_RSTD, QK_NORM_ROPE_RSTD);
 SAME_PLACE(QK_NORM_ROPE_TABLE, QK_NORM_ROPE_BWD_TABLE);
-SAME_PLACE(QK_NORM_ROPE_DOC, QK_NORM_ROPE_BWD_DOC);
+SAME_PLACE(QK_NORM_ROPE_DOC_START, QK_NORM_ROPE_BWD_DOC_START);
 SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
 SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
@@ -84,12 +84,12 @@ static heads_job heads_make(const kernel_call *k) {
     return j;
 }
 
-/* As heads_make, with the table and doc of the ops that turn. */
+/* As heads_make, with the table and doc_start of the ops that turn. */
 static heads_job turned_heads_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     heads_job j = heads_make(k);
     j.table = k->in[QK_NORM_ROPE_TABLE];
-    j.doc = k->in[QK_NORM_ROPE_DOC];
+    j.doc_start = k->in[QK_NORM_ROPE_DOC_START];
     j.n_positions = call_in(k, QK_NORM_ROPE_TABLE)->shape.dim[0];
     ASSERT(j.n_rows == a->batch * a->seq_len && a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
     return j;
@@ -97,7 +97,7 @@ static heads_job turned_heads_make(const kernel_call *k) {
 
 static const float *row_turn(const heads_job *j, int64_t row) {
     if (!j->table) return NULL;
-    int64_t position = row % j->attr->seq_len - j->doc[row];
+    int64_t position = row % j->attr->seq_len - j->doc_start[row];
     ASSERT(position >= 0 && position < j->n_positions);
     return j->table + position * j->attr->head_dim;
 }

@@ -6,7 +6,7 @@
 #include "backend/cuda/launch_attention.h"
 
 SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
-SAME_PLACE(ATTENTION_DOC, ATTENTION_BWD_DOC);
+SAME_PLACE(ATTENTION_DOC_START, ATTENTION_BWD_DOC_START);
 
 static launch_attention attention_of(const backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
@@ -20,7 +20,7 @@ static launch_attention attention_of(const backend_context *c, const kernel_call
                               .scale = a->scale,
                               .n_multiprocessors = c->n_multiprocessors,
                               .qkv = k->in[ATTENTION_QKV],
-                              .doc = k->in[ATTENTION_DOC]};
+                              .doc_start = k->in[ATTENTION_DOC_START]};
 }
 
 typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } attention_kernels;

@@ -18,7 +18,7 @@ enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * MMA_ROWS };
 /* What a query tile brings along besides q and dy. */
 struct query_statistics {
     float lse[TILE], delta[TILE];
-    int32_t doc[TILE];
+    int32_t doc_start[TILE];
 };
 
 /* Two tiles that stay, two stages of two tiles that pass. */
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq(const __grid_constant
     const int stride = (a.H + 2 * a.G) * D, y_stride = a.H * D;
     const int64_t base = task.b * a.T;
     const E *qkv = (const E *)a.qkv + base * stride, *keys = qkv + (a.H + g) * D, *values = keys + (int64_t)a.G * D;
-    const int32_t *doc = a.doc + base;
+    const int32_t *doc_start = a.doc_start + base;
     const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * MMA_ROWS;
 
     tile_load<E, D, TILE, THREADS>(q_tile, qkv + (int64_t)q0 * stride + task.head * D, stride, n_q);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq(const __grid_constant
         query[half] = q0 + row + half * 8 + lane / 4;
         const int there = min(query[half], T - 1);
         const int64_t at = (task.b * a.H + task.head) * a.T + there;
-        start[half] = document_start(doc, there);
+        start[half] = document_start(doc_start, there);
         lse_2[half] = a.lse[at] * LOG2_E;
         delta[half] = a.delta[at];
     }
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const __grid_constan
     const int g = (int)(pair % a.G), k0 = (int)(blockIdx.x / (a.B * a.G)) * TILE, n_k = min((int)TILE, T - k0);
     const int stride = (a.H + 2 * a.G) * D, y_stride = a.H * D;
     const E *qkv = (const E *)a.qkv + base * stride, *dy = (const E *)a.dy + base * y_stride;
-    const int32_t *doc = a.doc + base;
+    const int32_t *doc_start = a.doc_start + base;
     const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * MMA_ROWS;
 
     tile_load<E, D, TILE, THREADS>(k_tile, qkv + (int64_t)k0 * stride + (a.H + g) * D, stride, n_k);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const __grid_constan
     /* Queries after the last one whose document reaches these keys see none of them. */
     int last = k0;
     for (int q = k0 + (int)threadIdx.x; q < T; q += THREADS)
-        if (document_start(doc, q) < k0 + TILE) last = q;
+        if (document_start(doc_start, q) < k0 + TILE) last = q;
     const int n_tiles = (range_of<THREADS>({last, last}, scratch).most - k0) / TILE + 1;
 
     auto fetch =
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const __grid_constan
                                     copy_async_4(shared_address(&statistics[stage].lse[q]), &a.lse[of], there);
                                     copy_async_4(shared_address(&statistics[stage].delta[q]), &a.delta[of], there);
                                 } else {
-                                    copy_async_4(shared_address(&statistics[stage].doc[q]), &doc[q0 + (there ? q : 0)],
-                                                 there);
+                                    copy_async_4(shared_address(&statistics[stage].doc_start[q]),
+                                                 &doc_start[q0 + (there ? q : 0)], there);
                                 }
                                 copy_async_commit();
         };
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const __grid_constan
         float s[1][TILE / 8][4], dp[1][TILE / 8][4];
         product_of_rows<E, D, 1, TILE>(s, k_tile, row, q_tile, lane);
         product_of_rows<E, D, 1, TILE>(dp, v_tile, row, dy_tile, lane);
-        const int latest_start = __reduce_max_sync(0xffffffff, max(of.doc[lane], of.doc[lane + WARP]));
+        const int latest_start = __reduce_max_sync(0xffffffff, max(of.doc_start[lane], of.doc_start[lane + WARP]));
         const bool cut = q0 == k0 || q0 + TILE > T || latest_start > k0 + row;
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++)
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const __grid_constan
                     float &p = s[0][n][2 * half + e], &ds = dp[0][n][2 * half + e];
                     gradient_of(p, ds, factor, lse_2, delta);
                     const int key = k0 + row + half * 8 + lane / 4;
-                    if (cut && (key > query || query >= T || key < min(of.doc[column], query))) p = ds = 0;
+                    if (cut && (key > query || query >= T || key < min(of.doc_start[column], query))) p = ds = 0;
                 }
             }
         product_with_rows<E, D, 1, TILE>(dv, s, dy_tile, lane);

@@ -14,8 +14,8 @@ template <> __device__ inline float narrow<float>(float x) { return x; }
 template <> __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline __half narrow<__half>(float x) { return __float2half_rn(x); }
 
-/* doc is checked by the loader; a value outside [0, i] is read as the nearest one, so every query sees itself. */
-__device__ inline int document_start(const int32_t *doc, int i) { return min(max(doc[i], 0), i); }
+/* doc_start is checked by the loader; a value outside [0, i] is read as the nearest one, so every query sees itself. */
+__device__ inline int document_start(const int32_t *doc_start, int i) { return min(max(doc_start[i], 0), i); }
 
 /* A maximum that exponents can be taken from: where nothing was seen yet it is -inf, and -inf - -inf is not a number. */
 __device__ inline float anchor(float max) { return max == -INFINITY ? 0.0f : max; }

@@ -29,13 +29,13 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
     const int stride = (a.H + 2 * a.G) * D;
     const int64_t base = task.b * a.T;
     const E *qkv = (const E *)a.qkv + base * stride, *keys = qkv + (a.H + g) * D, *values = keys + (int64_t)a.G * D;
-    const int32_t *doc = a.doc + base;
+    const int32_t *doc_start = a.doc_start + base;
     const int lane = (int)threadIdx.x % WARP,
               row = (int)threadIdx.x / WARP * M * MMA_ROWS; /* of the warp, in the tile */
 
     tile_load<E, D, QUERIES, THREADS>(q_tile, qkv + (int64_t)q0 * stride + task.head * D, stride, n_q);
-    const int mine = document_start(doc, min(q0 + (int)threadIdx.x, T - 1)); /* of query q0 + threadIdx.x */
-    const int latest_start = __reduce_max_sync(0xffffffff, mine);            /* of this warp's rows */
+    const int mine = document_start(doc_start, min(q0 + (int)threadIdx.x, T - 1)); /* of query q0 + threadIdx.x */
+    const int latest_start = __reduce_max_sync(0xffffffff, mine);                  /* of this warp's rows */
     const int first = range_of<THREADS>({mine, mine}, scratch).least / KEYS * KEYS;
 
     auto fetch = [&](int k0, int stage) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             query[m][half] = q0 + row + m * MMA_ROWS + half * 8 + lane / 4;
-            start[m][half] = document_start(doc, min(query[m][half], T - 1));
+            start[m][half] = document_start(doc_start, min(query[m][half], T - 1));
             state[m][half] = {-INFINITY, 0};
         }
     const float factor = a.scale * LOG2_E;

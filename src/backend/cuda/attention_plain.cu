@@ -210,14 +210,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const
     const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), n_q = min(ROWS, T - q0);
     const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, base = task.b * a.T;
     const E *qkv = (const E *)a.qkv + base * stride;
-    const int32_t *doc = a.doc + base;
+    const int32_t *doc_start = a.doc_start + base;
     place<ROWS> at;
 
     int start[R];
     float max[R], sum[R];
     float4 out[R][DP / 64] = {};
     for (int i = 0; i < R; i++) {
-        start[i] = q0 + at.row + i < T ? document_start(doc, q0 + at.row + i) : T;
+        start[i] = q0 + at.row + i < T ? document_start(doc_start, q0 + at.row + i) : T;
         max[i] = -INFINITY;
         sum[i] = 0;
     }
@@ -275,7 +275,7 @@ struct query_facts {
 __device__ query_facts facts_of(const launch_attention &a, int64_t b, int head, int position) {
     if (position >= a.T) return {position, (int)a.T, 0.0f, 0.0f};
     int64_t at = (b * a.H + head) * a.T + position;
-    return {position, document_start(a.doc + b * a.T, position), a.lse[at], a.delta[at]};
+    return {position, document_start(a.doc_start + b * a.T, position), a.lse[at], a.delta[at]};
 }
 
 /* From the products of a query with a key, and of its dy with a value: p = exp(s - lse) and ds = p (dp - delta). */

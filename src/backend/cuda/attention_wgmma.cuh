@@ -71,10 +71,12 @@ __device__ inline int task_of_round(int round) {
 struct key_walk {
     int first, n;
 };
-template <int QUERIES, int KEYS> __device__ inline key_walk key_walk_of(const int32_t *doc, int q0, int T, int lane) {
+template <int QUERIES, int KEYS>
+__device__ inline key_walk key_walk_of(const int32_t *doc_start, int q0, int T, int lane) {
     int least = T;
 #pragma unroll
-    for (int i = 0; i < QUERIES / WARP; i++) least = min(least, document_start(doc, min(q0 + lane + i * WARP, T - 1)));
+    for (int i = 0; i < QUERIES / WARP; i++)
+        least = min(least, document_start(doc_start, min(q0 + lane + i * WARP, T - 1)));
     const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
     return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
 }

@@ -36,7 +36,7 @@ enum {
 };
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
-    int32_t doc[QUERIES];
+    int32_t doc_start[QUERIES];
     int32_t latest_start, padding; /* to 8 bytes, for the barriers behind */
 };
 template <int D> constexpr size_t dkv_bytes() {
@@ -87,7 +87,7 @@ __device__ void dq_produce(const launch_attention &a, const CUtensorMap *qkv, co
     for (int round = 0, i; (i = task_of_round(round)) < (int)a.B * a.H * n_tiles; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a.doc + task.b * a.T, q0, T, lane);
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a.doc_start + task.b * a.T, q0, T, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(DQ_ROWS_EMPTY), ~round & 1);
             tile_fetch<D>(in.q, qkv, task.head * D, q0, b, ROWS, in.barrier(DQ_ROWS_FULL));
@@ -115,9 +115,9 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
     for (int round = 0, i; (i = task_of_round(round)) < (int)a.B * a.H * n_tiles; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int64_t base = task.b * a.T;
-        const int32_t *doc = a.doc + base;
+        const int32_t *doc_start = a.doc_start + base;
         const int tile_q0 = task.tile * ROWS, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(doc, tile_q0, T, lane);
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(doc_start, tile_q0, T, lane);
         int query[2], start[2];
         float lse_2[2], delta[2];
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
             query[half] = q0 + row + half * 8 + lane / 4;
             const int there = min(query[half], T - 1);
             const int64_t at = (task.b * a.H + task.head) * a.T + there;
-            start[half] = document_start(doc, there);
+            start[half] = document_start(doc_start, there);
             lse_2[half] = a.lse[at] * LOG2_E;
             delta[half] = a.delta[at];
         }
@@ -212,13 +212,13 @@ struct key_task {
 __device__ inline key_task key_task_of(const launch_attention &a, int task, int lane) {
     const int pairs = (int)a.B * a.G, pair = task % pairs;
     key_task t = {pair / a.G, pair % a.G, task / pairs * ROWS, 0};
-    const int32_t *doc = a.doc + t.b * a.T;
+    const int32_t *doc_start = a.doc_start + t.b * a.T;
     int last = -1;
     for (int end = (int)a.T; last < 0; end -= 4 * WARP) { /* most often the very last query does */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int q = end - 1 - lane - i * WARP;
-            if (q >= t.k0 && document_start(doc, q) < t.k0 + ROWS) last = max(last, q);
+            if (q >= t.k0 && document_start(doc_start, q) < t.k0 + ROWS) last = max(last, q);
         }
         last = __reduce_max_sync(0xffffffff, last);
     }
@@ -269,7 +269,7 @@ template <int D> __device__ void dkv_statistics(const launch_attention &a, const
                     const int64_t at = (task.b * a.H + head) * a.T + q;
                     lse_2[half] = a.lse[at] * LOG2_E;
                     delta[half] = a.delta[at];
-                    start[half] = document_start(a.doc + task.b * a.T, q);
+                    start[half] = document_start(a.doc_start + task.b * a.T, q);
                 }
                 const int latest = __reduce_max_sync(0xffffffff, max(start[0], start[1]));
                 barrier_wait(in.barrier(STATISTICS_EMPTY + place.stage), place.parity ^ 1);
@@ -277,7 +277,7 @@ template <int D> __device__ void dkv_statistics(const launch_attention &a, const
                 for (int half = 0; half < 2; half++) {
                     of.lse_2[lane + half * WARP] = lse_2[half];
                     of.delta[lane + half * WARP] = delta[half];
-                    of.doc[lane + half * WARP] = start[half];
+                    of.doc_start[lane + half * WARP] = start[half];
                 }
                 if (lane == 0) of.latest_start = latest;
                 barrier_arrive(in.barrier(Q_FULL + place.stage));
@@ -331,7 +331,7 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
                     for (int e = 0; e < 4; e++) {
                         const int column = n * 8 + lane % 4 * 2 + e % 2, query = q0 + column;
                         const int key = k0 + row + e / 2 * 8 + lane / 4;
-                        if (key > query || query >= T || key < of.doc[column]) s[n][e] = 0;
+                        if (key > query || query >= T || key < of.doc_start[column]) s[n][e] = 0;
                     }
             }
             wgmma_wait<0>(); /* dp */

@@ -47,7 +47,7 @@ void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
     launch_rope_args r = {.y = k->out[ROPE_Y],
                           .qkv = k->in[ROPE_QKV],
                           .table = k->in[ROPE_TABLE],
-                          .doc = k->in[ROPE_DOC],
+                          .doc_start = k->in[ROPE_DOC_START],
                           .rows = k->rows,
                           .n_rows = a->batch * a->seq_len,
                           .seq_len = a->seq_len,

@@ -264,7 +264,7 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
             raw_store<VECTOR>(y + half, raw_high, half - i);
             continue;
         }
-        int64_t position = row % a.seq_len - a.doc[row];
+        int64_t position = row % a.seq_len - a.doc_start[row];
         if (position < 0 || position >= a.n_positions) __trap();
         const float *cosine = a.table + position * a.head_dim + i, *sine = cosine + half;
         pack<T> low = pack_widen<T>(raw_low), high = pack_widen<T>(raw_high);

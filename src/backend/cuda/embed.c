@@ -15,7 +15,7 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
     launch_embed_args a = {.x = k->out[EMBED_X],
                            .tokens = k->in[EMBED_TOKENS],
                            .table = k->in[EMBED_TABLE],
-                           .doc = k->in[EMBED_DOC],
+                           .doc_start = k->in[EMBED_DOC_START],
                            .positions = k->in[EMBED_POSITIONS],
                            .rows = k->rows,
                            .n = shape_count(&call_in(k, EMBED_TOKENS)->shape),
@@ -32,7 +32,7 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
     launch_embed(c->stream, launch_type_of(table->type), &a);
 }
 
-SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC_START);
 SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY, POSITION_BWD_DY);
 SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE, POSITION_BWD_DTABLE);
 

@@ -15,7 +15,7 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
         int64_t id = token - a.ids.first_id;
         bool held_here = id >= 0 && id < a.ids.n_ids;
         bool placed = a.positions && row >= a.first_token && row - a.first_token < a.n_tokens;
-        int64_t position = placed ? row % a.seq_len - (a.doc ? a.doc[row] : 0) : 0;
+        int64_t position = placed ? row % a.seq_len - (a.doc_start ? a.doc_start[row] : 0) : 0;
         if (placed && (position < 0 || position >= a.n_positions)) __trap();
         int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, left = a.C - i;
         uint4 entry = make_uint4(0, 0, 0, 0);

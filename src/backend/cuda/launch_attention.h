@@ -19,14 +19,14 @@ typedef struct launch_attention {
     int64_t B, T;
     int H, G, D;
     float scale;
-    const void *qkv;       /* (B T, (H + 2G) D) */
-    const int32_t *doc;    /* (B T) */
-    void *y;               /* (B T, H D): written forward, read backward */
-    float *lse;            /* (B, H, T): likewise */
-    const void *dy;        /* (B T, H D) */
-    void *dqkv;            /* (B T, (H + 2G) D) = (written in full) */
-    int n_multiprocessors; /* blocks of kernels that stay; changes no bit */
-    float *delta;          /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    const void *qkv;          /* (B T, (H + 2G) D) */
+    const int32_t *doc_start; /* (B T) */
+    void *y;                  /* (B T, H D): written forward, read backward */
+    float *lse;               /* (B, H, T): likewise */
+    const void *dy;           /* (B T, H D) */
+    void *dqkv;               /* (B T, (H + 2G) D) = (written in full) */
+    int n_multiprocessors;    /* blocks of kernels that stay; changes no bit */
+    float *delta;             /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
 } launch_attention;
 
 void launch_attention_plain(const launch_attention *a, cudaStream_t s);
@@ -46,14 +46,14 @@ typedef struct launch_paged {
     int64_t N, n_slots, n_pages, page_size, pages_per_slot;
     int H, G, D;
     float scale;
-    const int32_t *rows;  /* how many of the N tokens are there; NULL: all */
-    const void *qkv;      /* (N, (H + 2G) D) */
-    void *cache;          /* (n_pages, 2 G, page_size, D) */
-    const int32_t *slots; /* (N) */
-    const int32_t *table; /* (n_slots, pages_per_slot) */
-    const int32_t *doc;   /* (N): minus the position */
-    void *y;              /* (N, H D) */
-    float *partials;      /* paged_partial_count floats of scratch */
+    const int32_t *rows;      /* how many of the N tokens are there; NULL: all */
+    const void *qkv;          /* (N, (H + 2G) D) */
+    void *cache;              /* (n_pages, 2 G, page_size, D) */
+    const int32_t *slots;     /* (N) */
+    const int32_t *table;     /* (n_slots, pages_per_slot) */
+    const int32_t *doc_start; /* (N): minus the position */
+    void *y;                  /* (N, H D) */
+    float *partials;          /* paged_partial_count floats of scratch */
 } launch_paged;
 
 void launch_kv_store(const launch_paged *a, cudaStream_t s);

@@ -31,7 +31,7 @@ typedef struct launch_rope_args {
     void *y;
     const void *qkv;
     const float *table; /* (n_positions, head_dim) */
-    const int32_t *doc, *rows;
+    const int32_t *doc_start, *rows;
     int64_t n_rows, seq_len, n_positions;
     int n_turned; /* query and key heads */
     int n_kept;   /* value heads, copied unless y is qkv */

@@ -12,12 +12,12 @@ typedef struct launch_ids {
     int64_t vocab, first_id, n_ids;
 } launch_ids;
 
-/* x (n, C) = table[tokens], 0 where the token has no row, (+ positions[row % seq_len - doc[row]] on rows first_token ..
+/* x (n, C) = table[tokens], 0 where the token has no row, (+ positions[row % seq_len - doc_start[row]] on rows first_token ..
  * first_token + n_tokens). */
 typedef struct launch_embed_args {
     void *x;
-    const void *table, *positions;      /* (n_ids or more, C), (n_positions, C) or NULL */
-    const int32_t *tokens, *doc, *rows; /* doc NULL: every row of seq_len tokens is one document */
+    const void *table, *positions;            /* (n_ids or more, C), (n_positions, C) or NULL */
+    const int32_t *tokens, *doc_start, *rows; /* doc_start NULL: every row of seq_len tokens is one document */
     int64_t n, C, n_positions, seq_len;
     launch_ids ids;
     int64_t first_token, n_tokens;

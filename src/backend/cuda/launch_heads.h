@@ -6,11 +6,11 @@
 extern "C" {
 #endif
 
-/* Row i of the heads is turned by line i % seq_len - doc[i] of the table, backward turned back before anything else. */
+/* Row i of the heads is turned by line i % seq_len - doc_start[i] of the table, backward turned back before anything else. */
 typedef struct launch_turned_args {
     launch_heads_args heads; /* fewer than 2^32 rows; y may be qkv, backward dy */
     const float *table;      /* (n_positions, D): cosines, then sines */
-    const int32_t *doc;
+    const int32_t *doc_start;
     int64_t n_positions;
     uint32_t seq_len;
 } launch_turned_args;

@@ -165,13 +165,13 @@ void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
 }
 
 SAME_PLACE(QK_NORM_ROPE_TABLE, QK_NORM_ROPE_BWD_TABLE);
-SAME_PLACE(QK_NORM_ROPE_DOC, QK_NORM_ROPE_BWD_DOC);
+SAME_PLACE(QK_NORM_ROPE_DOC_START, QK_NORM_ROPE_BWD_DOC_START);
 
 static launch_turned_args turned_make(const kernel_call *k) {
     const op_attr *a = &k->op->attr;
     launch_turned_args t = {.heads = heads_make(k),
                             .table = k->in[QK_NORM_ROPE_TABLE],
-                            .doc = k->in[QK_NORM_ROPE_DOC],
+                            .doc_start = k->in[QK_NORM_ROPE_DOC_START],
                             .n_positions = call_in(k, QK_NORM_ROPE_TABLE)->shape.dim[0],
                             .seq_len = (uint32_t)a->seq_len};
     ASSERT(t.heads.n_rows == a->batch * a->seq_len && t.heads.n_rows <= UINT32_MAX);

@@ -4,7 +4,7 @@
 
 /* The places of what both ops read. */
 typedef struct paged_inputs {
-    int qkv, slots, table, doc;
+    int qkv, slots, table, doc_start;
 } paged_inputs;
 
 static launch_paged paged_of(const kernel_call *k, const value *cache, paged_inputs at) {
@@ -25,11 +25,12 @@ static launch_paged paged_of(const kernel_call *k, const value *cache, paged_inp
                           .qkv = k->in[at.qkv],
                           .slots = k->in[at.slots],
                           .table = k->in[at.table],
-                          .doc = k->in[at.doc]};
+                          .doc_start = k->in[at.doc_start]};
 }
 
 void cuda_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
-    paged_inputs at = {.qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc = KV_STORE_DOC};
+    paged_inputs at = {
+        .qkv = KV_STORE_QKV, .slots = KV_STORE_SLOTS, .table = KV_STORE_TABLE, .doc_start = KV_STORE_DOC_START};
     launch_paged a = paged_of(k, call_out(k, KV_STORE_CACHE), at);
     a.cache = k->out[KV_STORE_CACHE];
     launch_kv_store(&a, c->stream);
@@ -39,7 +40,7 @@ void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
     paged_inputs at = {.qkv = ATTENTION_PAGED_QKV,
                        .slots = ATTENTION_PAGED_SLOTS,
                        .table = ATTENTION_PAGED_TABLE,
-                       .doc = ATTENTION_PAGED_DOC};
+                       .doc_start = ATTENTION_PAGED_DOC_START};
     launch_paged a = paged_of(k, call_in(k, ATTENTION_PAGED_CACHE), at);
     a.cache = k->in[ATTENTION_PAGED_CACHE];
     a.y = k->out[ATTENTION_PAGED_Y];

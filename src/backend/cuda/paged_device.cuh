@@ -12,7 +12,7 @@ __device__ inline int64_t token_count(const launch_paged &a) { return a.rows ? m
 
 /* The position of a token of a slot. */
 __device__ inline int position_of(const launch_paged &a, int64_t token) {
-    int64_t position = -(int64_t)a.doc[token];
+    int64_t position = -(int64_t)a.doc_start[token];
     if (position < 0 || position >= a.pages_per_slot * a.page_size || a.slots[token] >= a.n_slots) __trap();
     return (int)position;
 }

@@ -69,7 +69,7 @@ DEVICE void turn(pack<T> &low, pack<T> &high, const turns<T, PACKS> &by, int k, 
 
 /* 32 bits: the remainder of 64 takes as long as the rest of a pack. */
 DEVICE const float *row_line(const launch_turned_args &a, int64_t row) {
-    int64_t position = (int64_t)((uint32_t)row % a.seq_len) - a.doc[row];
+    int64_t position = (int64_t)((uint32_t)row % a.seq_len) - a.doc_start[row];
     if (position < 0 || position >= a.n_positions) __trap();
     return a.table + position * a.heads.D;
 }

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/scatter_sort.h"
 
-SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC);
+SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC_START);
 
 static size_t scatter_bytes(const program *p, const op *o) {
     return scatter_work_bytes(shape_count(&program_get(p, o->in[EMBED_BWD_TOKENS])->shape));
