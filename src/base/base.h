@@ -238,6 +238,7 @@ uint64_t rng_key(uint64_t seed, const char *purpose); /* a key per purpose: rng_
 uint64_t rng_u64(uint64_t key, uint64_t index);
 double rng_uniform(uint64_t key, uint64_t index);                                                /* [0, 1) */
 uint64_t rng_below(uint64_t key, uint64_t index, uint64_t n);                                    /* [0, n) */
+void rng_uniform_fill(uint64_t key, uint64_t first, float *out, size_t n, float bound);           /* [-bound, bound) */
 void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float mean, float std); /* Box-Muller */
 /* Element i of the seeded permutation of 0..n-1, in O(1) memory (a Feistel walk). */
 uint64_t rng_permute(uint64_t key, uint64_t i, uint64_t n);

@@ -168,6 +168,10 @@ void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float m
     }
 }
 
+void rng_uniform_fill(uint64_t key, uint64_t first, float *out, size_t n, float bound) {
+    for (size_t i = 0; i < n; i++) out[i] = (float)((2 * rng_uniform(key, first + i) - 1) * (double)bound);
+}
+
 /* ---- permutation --------------------------------------------------------------------------------------------- */
 
 /* A Feistel network permutes the 2^bits numbers around n; walking on until the result is below n permutes 0..n-1

@@ -348,7 +348,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     else TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
-    builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .where = SECTION_START};
+    builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .lora = o->lora, .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))};

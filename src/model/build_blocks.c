@@ -67,24 +67,61 @@ value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
     return y;
 }
 
+/* y + scale (dropout(x) A^T) B^T */
+static value_id write_adapters(builder *b, const char *name, value_id x, value_id y, const projection *w) {
+    char buf[NAME_BYTES];
+    const shape s = program_get(b->p, y)->shape;
+    if (b->lora.dropout > 0 && b->where == SECTION_MICRO) {
+        snprintf(buf, sizeof buf, "%s.lora_dropout", name);
+        value_id dropped = builder_value(b, buf, b->o->compute, program_get(b->p, x)->shape);
+        op *o = builder_emit(b, OP_DROPOUT);
+        o->attr.rate = (float)b->lora.dropout;
+        o->attr.noise_key = rng_key(3, program_get(b->p, dropped)->name);
+        op_in(o, DROPOUT_X, x), op_in(o, DROPOUT_SCALARS, b->m->scalars);
+        op_out(o, DROPOUT_Y, dropped);
+        x = dropped;
+    }
+    snprintf(buf, sizeof buf, "%s.lora_xa", name);
+    value_id xa = builder_value(b, buf, b->o->compute, SHAPE(s.dim[0], w->n_adapted * b->lora.rank));
+    op *o = builder_emit(b, OP_LINEAR);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w->lora_a);
+    op_out(o, LINEAR_Y, xa);
+    snprintf(buf, sizeof buf, "%s.lora", name);
+    value_id z = builder_value(b, buf, b->o->compute, s);
+    o = builder_emit(b, OP_LORA_UP);
+    o->attr.scale = lora_scale(&b->lora);
+    o->attr.n_parts = w->n_adapted;
+    memcpy(o->attr.part_first, w->part_first, sizeof w->part_first);
+    memcpy(o->attr.part_columns, w->part_columns, sizeof w->part_columns);
+    op_in(o, LORA_UP_BASE, y), op_in(o, LORA_UP_XA, xa), op_in(o, LORA_UP_B, w->lora_b);
+    op_out(o, LORA_UP_Y, z);
+    return z;
+}
+
+static value_id write_bias(builder *b, const char *name, value_id y, value_id bias) {
+    char buf[NAME_BYTES];
+    if (bias == NO_VALUE) return y;
+    snprintf(buf, sizeof buf, "%s.biased", name);
+    value_id z = builder_value(b, buf, b->o->compute, program_get(b->p, y)->shape);
+    op *o = builder_emit(b, OP_ADD_BIAS);
+    op_in(o, ADD_BIAS_X, y), op_in(o, ADD_BIAS_B, bias);
+    op_out(o, ADD_BIAS_Y, z);
+    return z;
+}
+
+/* The bias directly after the product, so that they can be fused; where the product is a part of a sum, after that. */
 static value_id write_linear(builder *b, const char *name, value_id x, projection w) {
     int64_t out = program_get(b->p, w.w)->shape.dim[0];
     value_id y = builder_value(b, name, b->o->compute, SHAPE(n_tokens(b), out));
     op *o = builder_emit(b, OP_LINEAR);
     op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w.w);
     op_out(o, LINEAR_Y, y);
+    if (!w.sums) y = write_bias(b, name, y, w.b);
+    if (w.lora_a) y = write_adapters(b, name, x, y, &w);
+    if (!w.sums) return y;
     char buf[NAME_BYTES];
-    if (w.sums) {
-        snprintf(buf, sizeof buf, "%s.sum", name);
-        y = builder_scatter(b, buf, y);
-    }
-    if (w.b == NO_VALUE) return y;
-    snprintf(buf, sizeof buf, "%s.biased", name);
-    value_id z = builder_value(b, buf, b->o->compute, program_get(b->p, y)->shape);
-    o = builder_emit(b, OP_ADD_BIAS);
-    op_in(o, ADD_BIAS_X, y), op_in(o, ADD_BIAS_B, w.b);
-    op_out(o, ADD_BIAS_Y, z);
-    return z;
+    snprintf(buf, sizeof buf, "%s.sum", name);
+    return write_bias(b, name, builder_scatter(b, buf, y), w.b);
 }
 
 static value_id write_add(builder *b, const char *name, value_id x, value_id y) {

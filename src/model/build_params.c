@@ -17,6 +17,7 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     p->number = m->n_params - 1;
     if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
+    p->frozen = b->lora.rank > 0; /* an adapter says otherwise */
     return p;
 }
 
@@ -73,10 +74,69 @@ static const char *param_name(char buf[NAME_BYTES], int layer, const char *name,
     return buf;
 }
 
+/* The rows of B on this rank: those of W's slices that belong to adapted modules. Also says which columns of the layer's
+ * output belong to each module. Returns the number of slices. */
+static int adapted_slices(projection *r, const int64_t *rows, int n, uint32_t modules, const param_slice *slices,
+                          int n_slices, param_slice *out) {
+    int n_out = 0;
+    int64_t at = 0, first_row = 0, skipped = 0; /* in B; of the module in W; rows of W before it without an adapter */
+    for (int i = 0; i < n; first_row += rows[i++]) {
+        if (!(modules & 1u << i)) {
+            skipped += rows[i];
+            continue;
+        }
+        int64_t *first = &r->part_first[r->n_adapted], *columns = &r->part_columns[r->n_adapted];
+        *first = -1, *columns = 0;
+        for (int k = 0; k < n_slices; k++) {
+            if (slices[k].from < first_row || slices[k].from >= first_row + rows[i]) continue;
+            if (*first < 0) *first = slices[k].at;
+            out[n_out++] = (param_slice){at, slices[k].from - skipped, slices[k].n};
+            at += slices[k].n, *columns += slices[k].n;
+        }
+        r->n_adapted++;
+    }
+    return n_out;
+}
+
+/* Adapters of a projection's modules. Where ranks share its rows, each has those rows of B, and all of A; where they share its
+ * columns, those columns of A, and all of B: what each makes is a part of the same sum as the part of its W. */
+static void add_adapters(builder *b, projection *r, int layer, const char *name, const char *const *files,
+                         const int64_t *rows, int n, int64_t in, uint32_t modules, const param_slice *slices,
+                         int n_slices) {
+    char buf[NAME_BYTES];
+    int64_t rank = b->lora.rank, out = 0, all = 0, a_rows[3], b_rows[3];
+    const char *a_files[3];
+    int n_adapted = 0;
+    for (int i = 0; i < n; i++) {
+        all += rows[i];
+        if (!(modules & 1u << i)) continue;
+        a_files[n_adapted] = files[i], a_rows[n_adapted] = rank, b_rows[n_adapted++] = rows[i];
+        out += rows[i];
+    }
+    if (!n_adapted) return;
+    const param_slice whole = {0, 0, all}, columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
+    param_slice own[3];
+    int n_own = adapted_slices(r, rows, n, modules, slices ? slices : &whole, slices ? n_slices : 1, own);
+    shape a_shape = SHAPE(n_adapted * rank, in), b_shape = SHAPE(out, rank);
+    param_name(buf, layer, name, ".lora_a");
+    model_param *a = slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
+    a->frozen = false, a->adapter = ADAPTER_A;
+    a->init = INIT_UNIFORM, a->init_std = 1.0f / __builtin_sqrtf((float)in); /* kaiming_uniform(a = sqrt(5)) */
+    add_file_parts(b, a, layer, a_files, a_rows, n_adapted, ".lora_A.weight");
+    r->lora_a = a->value;
+    param_name(buf, layer, name, ".lora_b");
+    model_param *w = slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
+    w->frozen = false, w->adapter = ADAPTER_B;
+    w->init = INIT_ZERO;
+    add_file_parts(b, w, layer, a_files, b_rows, n_adapted, ".lora_B.weight");
+    r->lora_b = w->value;
+}
+
 /* A linear layer whose rows come from n tensors in the files. Ranks share the columns of one that leads back into the
  * residual stream, and these rows of any other. */
-static projection add_projection(builder *b, int layer, const char *name, const char *const *files, const int64_t *rows,
-                                 int n, int64_t in, bool bias, const param_slice *slices, int n_slices) {
+static projection add_projection(builder *b, int layer, const char *name, lora_module first, const char *const *files,
+                                 const int64_t *rows, int n, int64_t in, bool bias, const param_slice *slices,
+                                 int n_slices) {
     char buf[NAME_BYTES];
     int64_t out = 0;
     for (int i = 0; i < n; i++) out += rows[i];
@@ -99,6 +159,8 @@ static projection add_projection(builder *b, int layer, const char *name, const 
         add_file_parts(b, bp, layer, files, rows, n, ".bias");
         r.b = bp->value;
     }
+    if (b->lora.rank)
+        add_adapters(b, &r, layer, name, files, rows, n, in, b->lora.modules >> first, slices, n_slices);
     return r;
 }
 
@@ -107,7 +169,10 @@ static void share_kv(builder *b, size_t first_param) {
     int64_t holders = b->n_ranks / b->c->n_kv_heads;
     for (size_t i = first_param; i < b->m->n_params && holders > 1; i++) {
         model_param *p = &b->m->params[i];
-        p->shared_from = shape_count(&p->shape) / p->shape.dim[0] * b->heads * b->c->head_dim;
+        int64_t q_rows = b->heads * b->c->head_dim;
+        if (p->adapter == ADAPTER_A) continue; /* every rank has all of it */
+        if (p->adapter == ADAPTER_B && b->t->names->qkv[1] && !(b->lora.modules & 1u << LORA_MODULE_QKV)) q_rows = 0;
+        p->shared_from = shape_count(&p->shape) / p->shape.dim[0] * MIN(q_rows, p->shape.dim[0]);
         p->first_holder = (int)(b->rank / holders * holders);
         p->n_holders = (int)holders;
     }
@@ -120,7 +185,7 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
             v_rows = k_rows + c->n_kv_heads * D;
     const param_slice slices[3] = {{0, b->rank * q, q}, {q, k_rows + first_kv, kv}, {q + kv, v_rows + first_kv, kv}};
     size_t first_param = b->m->n_params;
-    projection r = add_projection(b, layer, "attn.qkv", files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
+    projection r = add_projection(b, layer, "attn.qkv", LORA_MODULE_QKV, files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
     share_kv(b, first_param);
     return r;
 }
@@ -158,11 +223,13 @@ static block_params add_block(builder *b, int layer) {
         r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, c->head_dim);
         r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, c->head_dim);
     }
-    r.out = add_projection(b, layer, "attn.out", &names->out, (int64_t[]){C}, 1, HD, t->other_bias, NULL, 0);
+    r.out = add_projection(b, layer, "attn.out", LORA_MODULE_OUT, &names->out, (int64_t[]){C}, 1, HD, t->other_bias, NULL,
+                           0);
     r.norm2 = add_norm(b, layer, "norm2", names->norm2);
-    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", names->up, (int64_t[]){c->ffn, c->ffn}, n_up, C,
+    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", LORA_MODULE_UP, names->up, (int64_t[]){c->ffn, c->ffn}, n_up, C,
                           t->other_bias, ffn, n_up);
-    r.down = add_projection(b, layer, "mlp.down", &names->down, (int64_t[]){C}, 1, c->ffn, t->other_bias, NULL, 0);
+    r.down = add_projection(b, layer, "mlp.down", LORA_MODULE_DOWN, &names->down, (int64_t[]){C}, 1, c->ffn, t->other_bias,
+                            NULL, 0);
     return r;
 }
 
@@ -223,8 +290,9 @@ void builder_add_params(builder *b, outer_params *w) {
     put_own_first(b->m);
 }
 
-/* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. */
-uint64_t model_param_count(const model_config *c) {
+/* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. Counts
+ * those of the model, or those of adapters. */
+static uint64_t count_params(const model_config *c, const lora_options *lora, bool adapters) {
     model_config one = *c;
     one.n_layers = 1;
     model m = {0};
@@ -236,6 +304,7 @@ uint64_t model_param_count(const model_config *c) {
                  .p = &none,
                  .c = &one,
                  .t = model_family_traits(c->family),
+                 .lora = *lora,
                  .n_ranks = 1,
                  .heads = c->n_heads,
                  .kv_heads = c->n_kv_heads,
@@ -248,7 +317,11 @@ uint64_t model_param_count(const model_config *c) {
     arena_init(&m.memory);
     builder_add_params(&b, &w);
     for (size_t i = 0; i < m.n_all_params; i++)
-        n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);
+        if ((m.params[i].adapter != ADAPTER_NONE) == adapters)
+            n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);
     model_fini(&m);
     return n;
 }
+
+uint64_t model_param_count(const model_config *c) { return count_params(c, &(lora_options){0}, false); }
+uint64_t lora_param_count(const model_config *c, const lora_options *o) { return count_params(c, o, true); }

@@ -12,6 +12,7 @@ typedef struct builder {
     section where;
     const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
     size_t params_capacity;
+    lora_options lora;
     value_id rope_table;
     /* of the section being written */
     int64_t batch, seq_len; /* seq_len: tokens of a row that this rank has, of n_sequence that share it */
@@ -34,6 +35,9 @@ typedef struct builder {
 typedef struct projection {
     value_id w, b; /* b may be NO_VALUE */
     bool sums;     /* ranks share its columns: their products are parts of a sum */
+    value_id lora_a, lora_b; /* NO_VALUE: no adapter */
+    int n_adapted;           /* modules with an adapter, and the columns of y that belong to each */
+    int64_t part_first[3], part_columns[3];
 } projection;
 
 typedef struct norm_params {

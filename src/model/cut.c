@@ -80,6 +80,8 @@ void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int
         if (whole < 0 || p->init == INIT_ZERO) continue;
         if (p->init == INIT_ONE)
             for (int64_t i = at; i < at + run; i++) out[i] = 1;
+        else if (p->init == INIT_UNIFORM)
+            rng_uniform_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, p->init_std);
         else rng_normal_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, 0.0f, p->init_std);
     }
 }

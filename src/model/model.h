@@ -96,7 +96,36 @@ status model_config_read(model_config *out, const char *dir); /* dir/config.json
 status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path);
 json_t *model_config_to_json(const model_config *c); /* without dtype and token ids; the caller takes it */
 
-typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } param_init;
+/* ---- lora.c: adapters beside frozen linear layers ---------------------------------------------------------------------
+ *
+ * LoRA: y = x W^T + scale (dropout(x) A^T) B^T with W frozen, A (rank, in) and B (out, rank) trained. A packed projection
+ * (q|k|v, gate|up) has an adapter for each of its modules that is adapted; their A are packed by rows, and so are their B. */
+
+/* The linear layers of a block by their place in tensor_names; a set of them is a mask of 1 << module. */
+typedef enum lora_module {
+    LORA_MODULE_QKV,                       /* q, k, v; the first alone where the files have them as one */
+    LORA_MODULE_OUT = LORA_MODULE_QKV + 3, /* attention output */
+    LORA_MODULE_UP,                        /* gate, up; the first alone where there is no gate */
+    LORA_MODULE_DOWN = LORA_MODULE_UP + 2,
+    LORA_MODULE_COUNT
+} lora_module;
+typedef struct lora_options {
+    int64_t rank; /* 0: no adapters, every parameter is trained */
+    double alpha, dropout;
+    bool rslora;      /* scale = alpha / sqrt(rank) instead of alpha / rank */
+    uint32_t modules; /* those that are adapted */
+} lora_options;
+enum { LORA_RANK_MAX = 512 };
+float lora_scale(const lora_options *o);
+/* "all-linear", or modules separated by commas: the last parts of their names in weight files (q_proj, mlp.c_proj), or q, k, v,
+ * o, gate, up, down. ERR_INPUT names those that the model has; `where` is the setting or the file and key. */
+status lora_modules_parse(const model_config *c, const char *text, const char *where, uint32_t *modules);
+/* The last part of a module's name in weight files: "q_proj"; NULL where the family has no such module. */
+uint64_t lora_param_count(const model_config *c, const lora_options *o); /* of all adapters */
+const char *lora_module_name(const model_config *c, lora_module m);
+
+typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_UNIFORM } param_init;
+typedef enum adapter_part { ADAPTER_NONE, ADAPTER_A, ADAPTER_B } adapter_part;
 typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
     int64_t first_row, n_rows; /* rows of the packed parameter it fills, in the model */
@@ -123,9 +152,11 @@ typedef struct model_param {
     int unit;      /* 0: of the embedding, 1 + l: of layer l, then the head */
     size_t number; /* in the whole model, in reading order */
     bool is_copy;  /* of a tied table that the stage with the unembedding trains */
+    bool frozen;   /* not trained: no gradient, no states, no master */
+    adapter_part adapter;
     const char *name;
     param_init init;
-    float init_std;
+    float init_std; /* INIT_UNIFORM: values lie between -init_std and init_std */
     bool decay;      /* weight decay: matrices and embeddings, not norms and biases */
     bool transposed; /* in files */
     int n_parts;
@@ -149,6 +180,7 @@ typedef struct model_build_options {
     bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     bool token_weights; /* per-token loss weights as an input */
+    lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
@@ -183,6 +215,8 @@ typedef struct model {
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
 void model_fini(model *m);
+/* Does this rank train it? A copy is trained by the stage that has the unembedding. */
+static inline bool model_param_trained(const model_param *p) { return !p->frozen && !p->is_copy; }
 /* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out);
 

@@ -17,6 +17,9 @@
  * part of the loss, keeps it, and adds the embedding's part when the first stage has sent its rows. These messages are cheap,
  * (N, C); keeping the gradient is not, (V, C) for every micro-batch between the two stages: the price of that equality again.
  *
+ * Only values that lead back to a trained parameter get a gradient: a frozen weight has none, and below the first trained
+ * parameter the backward ends.
+ *
  * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
 #include "pass/buckets.h"
 
@@ -27,6 +30,7 @@ typedef struct differ {
     const pass_options *options;
     step_interface *step;
     value_id *gradient; /* of each forward value; NO_VALUE where none yet */
+    bool *is_wanted;    /* ... its gradient: it is, or comes from, a trained parameter */
     size_t *param;      /* of each forward value: which parameter it is; SIZE_MAX: none */
     value_id *pending;  /* of each parameter: the temporary not yet accumulated */
     value_id *parts;    /* ... and this rank's part of its gradient, where several ranks hold it */
@@ -58,6 +62,7 @@ static value_id take_gradient(differ *d, value_id v) {
 
 /* Adds one more gradient of v; several are summed in the order of the backward. */
 static void add_gradient(differ *d, value_id v, value_id g, const op *forward) {
+    if (!d->is_wanted[v]) return;
     if (d->gradient[v] == NO_VALUE) {
         d->gradient[v] = g;
         return;
@@ -76,6 +81,27 @@ static size_t *number_params(const model *m, size_t n_values) {
     return param;
 }
 
+/* Is a parameter of an earlier chunk than the one that begins at op `at` trained? Then its stage expects a gradient. */
+static bool is_trained_before(const pass_options *options, const op *ops, size_t at, size_t end) {
+    while (at < end && ops[at].layer < 0) at++;
+    int64_t layer = at < end ? ops[at].layer : options->model->config.n_layers;
+    for (size_t i = 0; i < options->model->n_all_params; i++)
+        if (!options->model->params[i].frozen && options->model->params[i].unit <= layer) return true;
+    return false;
+}
+
+static void find_wanted(differ *d, const op *ops, size_t first, size_t end) {
+    const model *m = d->options->model;
+    for (size_t i = 0; i < m->n_params; i++) d->is_wanted[m->params[i].value] = !m->params[i].frozen;
+    for (size_t i = first; i < end; i++) {
+        const op *o = &ops[i];
+        bool wanted = o->kind == OP_RECV && is_trained_before(d->options, ops, i, end);
+        for (int k = 0; k < op_input_count(o->kind); k++) wanted |= o->in[k] && d->is_wanted[o->in[k]];
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k]) d->is_wanted[o->out[k]] = wanted;
+    }
+}
+
 static value_id add_temporary(differ *d, const char *prefix, size_t i) {
     const value *g = program_get(d->p, d->step->grads[i]);
     char name[160];
@@ -92,10 +118,11 @@ static value_id whole_target(differ *d, size_t i) {
 
 static bool is_shared(const model_param *p) { return p->shared_from < shape_count(&p->shape); }
 
-/* Where an op writes its part of the gradient of parameter v. */
+/* Where an op writes its part of the gradient of parameter v; NO_VALUE where v is frozen. */
 static value_id param_target(differ *d, value_id v) {
     size_t i = d->param[v];
     ASSERT(i != SIZE_MAX);
+    if (!d->is_wanted[v]) return NO_VALUE;
     if (!is_shared(&d->options->model->params[i])) return whole_target(d, i);
     if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
     return d->parts[i];
@@ -149,6 +176,7 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
 /* The gradient of v is finished for this micro-batch: sums the parts of all ranks, and adds the result to the accumulator. */
 static void param_finish(differ *d, value_id v, const op *forward) {
     size_t i = d->param[v];
+    if (!d->is_wanted[v]) return;
     if (d->parts[i]) sum_parts(d, i, forward);
     d->parts[i] = NO_VALUE;
     if (d->options->n_micros == 1 || d->pending[i] == NO_VALUE) return;
@@ -165,24 +193,58 @@ static void param_finish(differ *d, value_id v, const op *forward) {
 static void backward_linear(differ *d, const op *f, value_id dy) {
     value_id x = f->in[LINEAR_X], w = f->in[LINEAR_W];
     /* dw first: it is the last reader of x, whose bytes are then free for dx. */
-    op *o = emit(d, OP_LINEAR_DW, f);
     value_id dw = param_target(d, w);
-    op_in(o, LINEAR_DW_DY, dy), op_in(o, LINEAR_DW_X, x);
-    op_out(o, LINEAR_DW_DW, dw);
-    param_finish(d, w, f);
-    value_id dx = grad_value(d, x);
-    o = emit(d, OP_LINEAR_DX, f);
-    op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w);
+    if (dw) {
+        op *o = emit(d, OP_LINEAR_DW, f);
+        op_in(o, LINEAR_DW_DY, dy), op_in(o, LINEAR_DW_X, x);
+        op_out(o, LINEAR_DW_DW, dw);
+        param_finish(d, w, f);
+    }
+    if (!d->is_wanted[x]) return;
+    value_id other = take_gradient(d, x), dx = grad_value(d, x); /* other: of an adapter beside this layer */
+    op *o = emit(d, OP_LINEAR_DX, f);
+    op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, other);
     op_out(o, LINEAR_DX_DX, dx);
+    d->gradient[x] = dx;
+}
+
+static void backward_lora_up(differ *d, const op *f, value_id dy) {
+    value_id xa = f->in[LORA_UP_XA], b = f->in[LORA_UP_B], db = param_target(d, b);
+    if (db) {
+        op *o = emit(d, OP_LORA_DB, f);
+        op_in(o, LORA_DB_DY, dy), op_in(o, LORA_DB_XA, xa);
+        op_out(o, LORA_DB_DB, db);
+        param_finish(d, b, f);
+    }
+    if (d->is_wanted[xa]) {
+        value_id dxa = grad_value(d, xa);
+        op *o = emit(d, OP_LORA_DXA, f);
+        op_in(o, LORA_DXA_DY, dy), op_in(o, LORA_DXA_B, b);
+        op_out(o, LORA_DXA_DXA, dxa);
+        add_gradient(d, xa, dxa, f);
+    }
+    add_gradient(d, f->in[LORA_UP_BASE], dy, f);
+}
+
+/* The mask follows from the step and the op's key: applied to dy it is the backward. */
+static void backward_dropout(differ *d, const op *f, value_id dy) {
+    value_id x = f->in[DROPOUT_X];
+    if (!d->is_wanted[x]) return;
+    value_id dx = grad_value(d, f->out[DROPOUT_Y]);
+    op *o = emit(d, OP_DROPOUT, f);
+    op_in(o, DROPOUT_X, dy), op_in(o, DROPOUT_SCALARS, f->in[DROPOUT_SCALARS]);
+    op_out(o, DROPOUT_Y, dx);
     add_gradient(d, x, dx, f);
 }
 
 static void backward_add_bias(differ *d, const op *f, value_id dy) {
     value_id db = param_target(d, f->in[ADD_BIAS_B]);
-    op *o = emit(d, OP_BIAS_GRAD, f);
-    op_in(o, BIAS_GRAD_DY, dy);
-    op_out(o, BIAS_GRAD_DB, db);
-    param_finish(d, f->in[ADD_BIAS_B], f);
+    if (db) {
+        op *o = emit(d, OP_BIAS_GRAD, f);
+        op_in(o, BIAS_GRAD_DY, dy);
+        op_out(o, BIAS_GRAD_DB, db);
+        param_finish(d, f->in[ADD_BIAS_B], f);
+    }
     add_gradient(d, f->in[ADD_BIAS_X], dy, f);
 }
 
@@ -201,7 +263,7 @@ static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
     op_in(o, RMSNORM_BWD_DY, dy), op_in(o, RMSNORM_BWD_DRES, residual);
     op_out(o, RMSNORM_BWD_DX, dx), op_out(o, RMSNORM_BWD_DGAMMA, dgamma);
     param_finish(d, gamma, f);
-    d->gradient[x] = dx;
+    add_gradient(d, x, dx, f);
 }
 
 static void backward_layernorm(differ *d, const op *f, value_id dy) {
@@ -215,7 +277,7 @@ static void backward_layernorm(differ *d, const op *f, value_id dy) {
     op_out(o, LAYERNORM_BWD_DX, dx), op_out(o, LAYERNORM_BWD_DGAMMA, dgamma), op_out(o, LAYERNORM_BWD_DBETA, dbeta);
     param_finish(d, gamma, f);
     param_finish(d, beta, f);
-    d->gradient[x] = dx;
+    add_gradient(d, x, dx, f);
 }
 
 static void backward_qk_norm(differ *d, const op *f, value_id dy) {
@@ -324,6 +386,7 @@ static void backward_swiglu(differ *d, const op *f, value_id dy) {
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
     bool tied = d->options->model->config.tied;
     value_id dtable = param_target(d, table);
+    if (!dtable) return;
     op *o = emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
     SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
     SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY);
@@ -335,6 +398,7 @@ static void backward_table(differ *d, const op *f, value_id table, value_id toke
 
 static void backward_positions(differ *d, const op *f, value_id dy) {
     value_id dpositions = param_target(d, f->in[EMBED_POSITIONS]), doc_start = f->in[EMBED_DOC_START];
+    if (!dpositions) return;
     if (f->attr.n_tokens > 0) { /* those that this rank added */
         value v = *program_get(d->p, dy);
         size_t row_bytes = value_bytes(&v) / (size_t)v.shape.dim[0], first = (size_t)f->attr.first_token;
@@ -352,7 +416,7 @@ static void backward_embed(differ *d, const op *f, value_id dy) {
     bool is_copy = d->options->model->params[i].is_copy;
     if (!is_copy) backward_table(d, f, f->in[EMBED_TABLE], f->in[EMBED_TOKENS], dy);
     if (f->in[EMBED_POSITIONS]) backward_positions(d, f, dy);
-    if (!is_copy) return;
+    if (!is_copy || !d->is_wanted[f->in[EMBED_TABLE]]) return;
     op *o = emit_between_stages(d, OP_SEND, f, mesh_size(&d->options->mesh, AXIS_PIPELINE) - 1, TAG_EMBED);
     op_in(o, SEND_X, dy);
 }
@@ -369,6 +433,7 @@ static void receive_embed_gradient(differ *d, const op *loss) {
 
 /* Another stage continues from x, and sends the gradient of x back. */
 static void backward_send(differ *d, const op *f) {
+    if (!d->is_wanted[f->in[SEND_X]]) return;
     value_id dx = grad_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
     op_out(o, RECV_Y, dx);
@@ -419,7 +484,7 @@ static void loss_with_gradient(differ *d, const op *f) {
     op_in(o, UNEMBED_LOSS_GRAD_WEIGHTS, m->weights), op_in(o, UNEMBED_LOSS_GRAD_SCALARS, m->scalars);
     op_out(o, UNEMBED_LOSS_GRAD_LOSSES, losses);
     op_out(o, UNEMBED_LOSS_GRAD_DH, dh), op_out(o, UNEMBED_LOSS_GRAD_DW, dw);
-    d->gradient[h] = dh;
+    add_gradient(d, h, dh, f);
     if (!m->config.tied) param_finish(d, w, f);
     reduce_loss(d, f, losses, targets);
 }
@@ -436,7 +501,7 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) 
     op_in(o, UNEMBED_GRAD_TARGETS, stats->in[UNEMBED_STATS_TARGETS]), op_in(o, UNEMBED_GRAD_WEIGHTS, m->weights);
     op_in(o, UNEMBED_GRAD_SCALARS, m->scalars), op_in(o, UNEMBED_GRAD_STATS, join->in[UNEMBED_JOIN_STATS]);
     op_out(o, UNEMBED_GRAD_DH, dh), op_out(o, UNEMBED_GRAD_DW, dw);
-    d->gradient[h] = dh;
+    add_gradient(d, h, dh, stats);
     if (!m->config.tied) param_finish(d, w, stats);
 }
 
@@ -444,6 +509,7 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) 
 
 /* Writes the backward of f. The gradient of output `result` is complete: all its readers come after f. */
 static status write_backward(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
+    if (!d->is_wanted[f->out[result]]) return OK;
     value_id dy = take_gradient(d, f->out[result]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
     write(d, f, dy);
@@ -468,6 +534,8 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 static status backward(differ *d, const op *f) {
     switch (f->kind) {
     case OP_LINEAR: return write_backward(d, f, LINEAR_Y, backward_linear);
+    case OP_LORA_UP: return write_backward(d, f, LORA_UP_Y, backward_lora_up);
+    case OP_DROPOUT: return write_backward(d, f, DROPOUT_Y, backward_dropout);
     case OP_ADD_BIAS: return write_backward(d, f, ADD_BIAS_Y, backward_add_bias);
     case OP_ADD: return write_backward(d, f, ADD_Y, backward_add);
     case OP_RMSNORM: return write_backward(d, f, RMSNORM_Y, backward_rmsnorm);
@@ -512,7 +580,7 @@ static void add_grad_values(program *p, const pass_options *options, step_interf
     for (size_t i = 0; i < m->n_params; i++) {
         const value *v = program_get(p, m->params[i].value);
         int layer = v->layer;
-        if (m->params[i].is_copy) continue;
+        if (!model_param_trained(&m->params[i])) continue;
         snprintf(name, sizeof name, "d.%s", v->name);
         step->grads[i] = program_persistent(p, name, precision_grad(options->choice.precision), v->shape, ROLE_GRAD);
         p->values[step->grads[i]].layer = layer;
@@ -532,6 +600,7 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     op *ops = program_take_ops(p, &n_ops);
     differ d = {.p = p, .options = options, .step = step};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
+    d.is_wanted = mem_alloc(n_before * sizeof *d.is_wanted);
     d.param = number_params(options->model, n_before);
     d.pending = mem_alloc(options->model->n_params * sizeof *d.pending);
     d.parts = mem_alloc(options->model->n_params * sizeof *d.parts);
@@ -539,6 +608,8 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     d.places = bucket_places(options->model, &n_blocks);
     size_t i = 0, first = 0, end = 0, loss = SIZE_MAX; /* the first op of it; it writes its own gradient */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
+    for (end = i; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
+    find_wanted(&d, ops, i, end);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
         if (ops[end].kind == OP_UNEMBED_LOSS || ops[end].kind == OP_UNEMBED_STATS) loss = end;
         if (ops[end].kind == OP_UNEMBED_LOSS) loss_with_gradient(&d, &ops[end]);
@@ -551,11 +622,13 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     }
     p->current_layer = -1;
     bool has_embedding = options->mesh.index[AXIS_PIPELINE] == 0;
-    if (rc == OK && loss != SIZE_MAX && options->model->config.tied && !has_embedding)
+    if (rc == OK && loss != SIZE_MAX && options->model->config.tied && !has_embedding &&
+        d.is_wanted[ops[loss].in[LOGITS_W]])
         receive_embed_gradient(&d, &ops[loss]);
     if (rc == OK) rc = check_taken(&d, n_before);
     for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
     free(d.gradient);
+    free(d.is_wanted);
     free(d.param);
     free(d.pending);
     free(d.parts);

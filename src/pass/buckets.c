@@ -19,22 +19,24 @@ static int by_place(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* The first n parameters in the order of the whole model. */
-static placed *place_params(const model *m, size_t n) {
+/* Those of the first n parameters that are frozen, or are not, in the order of the whole model; *n_placed of them. */
+static placed *place_params(const model *m, size_t n, bool frozen, size_t *n_placed) {
     placed *list = mem_alloc((n + 1) * sizeof *list);
+    *n_placed = 0;
     for (size_t i = 0; i < n; i++) {
         const model_param *q = &m->params[i];
-        list[i] = (placed){q->unit, shape_count(&q->shape), q->number, i};
+        if (q->frozen == frozen) list[(*n_placed)++] = (placed){q->unit, shape_count(&q->shape), q->number, i};
     }
-    qsort(list, n, sizeof *list, by_place);
+    qsort(list, *n_placed, sizeof *list, by_place);
     return list;
 }
 
 flat_place *bucket_places(const model *m, int64_t *n_blocks) {
-    placed *list = place_params(m, m->n_all_params);
+    size_t n;
+    placed *list = place_params(m, m->n_all_params, false, &n);
     flat_place *places = mem_alloc(m->n_all_params * sizeof *places);
     *n_blocks = 0;
-    for (size_t i = 0; i < m->n_all_params; i++) {
+    for (size_t i = 0; i < n; i++) {
         const placed *before = i && list[i - 1].unit == list[i].unit ? &list[i - 1] : NULL;
         int64_t at = before ? places[before->param].offset + norm_blocks(before->count) * NORM_BLOCK : 0;
         places[list[i].param] = (flat_place){list[i].unit, at, *n_blocks};
@@ -67,28 +69,28 @@ static bool is_read_beside_fp8(const pass_options *options, size_t param) {
     return precision_fp8(options->choice.precision) && options->model->params[param].shape.rank == 1;
 }
 
-void buckets_init(buckets *b, const pass_options *options) {
+/* Fills buckets with the trained parameters, or with the frozen ones that ranks share. */
+static void fill_buckets(buckets *b, const pass_options *options, const flat_place *places, bool frozen) {
     const model *m = options->model;
-    size_t n = m->n_params;
-    int64_t most = largest_bucket(options), ranks = mesh_size(&options->mesh, AXIS_DATA);
-    placed *list = place_params(m, n);
-    int64_t all_blocks;
-    flat_place *places = bucket_places(m, &all_blocks);
-    *b = (buckets){.order = mem_alloc(n * sizeof *b->order),
-                   .bucket = mem_alloc(n * sizeof *b->bucket),
-                   .offset = mem_alloc(n * sizeof *b->offset),
-                   .list = mem_alloc(n * sizeof *b->list)};
+    size_t n;
+    placed *list = place_params(m, m->n_params, frozen, &n);
+    int64_t most = largest_bucket(options);
     for (size_t i = 0; i < n; i++) {
         const placed *q = &list[i];
         if (m->params[q->param].is_copy) continue; /* the stage that trains it sends it */
-        bucket *last = b->n ? &b->list[b->n - 1] : NULL;
+        bucket *last = b->n && b->list[b->n - 1].frozen == frozen ? &b->list[b->n - 1] : NULL;
         bool small = options->choice.shard.zero == 3 &&
                      (q->count < options->choice.shard.persist_below || is_read_beside_fp8(options, q->param));
+        if (frozen && small) continue; /* it stays as it is: nothing of it is ever sent */
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
             const flat_place *at = &places[q->param];
-            b->list[b->n] = (bucket){
-                .first = b->n_params, .unit = q->unit, .small = small, .offset = at->offset, .norm_block = at->block};
+            b->list[b->n] = (bucket){.first = b->n_params,
+                                     .unit = q->unit,
+                                     .small = small,
+                                     .frozen = frozen,
+                                     .offset = at->offset,
+                                     .norm_block = at->block};
             if (last && last->unit == q->unit) b->list[b->n].part = last->part + 1;
             last = &b->list[b->n++];
         }
@@ -98,10 +100,23 @@ void buckets_init(buckets *b, const pass_options *options) {
         last->n_blocks += blocks;
         last->n++;
     }
-    b->n_norm_blocks = all_blocks;
+    free(list);
+}
+
+void buckets_init(buckets *b, const pass_options *options) {
+    size_t n = options->model->n_params;
+    int64_t ranks = mesh_size(&options->mesh, AXIS_DATA);
+    *b = (buckets){.order = mem_alloc(n * sizeof *b->order),
+                   .bucket = mem_alloc(n * sizeof *b->bucket),
+                   .offset = mem_alloc(n * sizeof *b->offset),
+                   .list = mem_alloc(n * sizeof *b->list)};
+    for (size_t i = 0; i < n; i++) b->bucket[i] = NO_BUCKET;
+    flat_place *places = bucket_places(options->model, &b->n_norm_blocks);
+    fill_buckets(b, options, places, false);
+    b->n_trained = b->n;
+    if (options->choice.shard.zero == 3) fill_buckets(b, options, places, true);
     for (size_t i = 0; i < b->n; i++) b->list[i].per_rank = divide_up(b->list[i].n_blocks, ranks) * NORM_BLOCK;
     free(places);
-    free(list);
 }
 
 void buckets_fini(buckets *b) {
@@ -113,10 +128,11 @@ void buckets_fini(buckets *b) {
 }
 
 const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers) {
-    char unit[24];
-    if (b->unit == 0) snprintf(unit, sizeof unit, "embed");
-    else if (b->unit > n_layers) snprintf(unit, sizeof unit, "head");
-    else snprintf(unit, sizeof unit, "layers.%d", b->unit - 1);
+    char unit[32];
+    const char *kind = b->frozen ? "frozen." : "";
+    if (b->unit == 0) snprintf(unit, sizeof unit, "%sembed", kind);
+    else if (b->unit > n_layers) snprintf(unit, sizeof unit, "%shead", kind);
+    else snprintf(unit, sizeof unit, "%slayers.%d", kind, b->unit - 1);
     if (b->part) snprintf(buf, BUCKET_NAME_BYTES, "%s.%d", unit, b->part);
     else snprintf(buf, BUCKET_NAME_BYTES, "%s", unit);
     return buf;

@@ -15,17 +15,19 @@ typedef struct bucket {
     int64_t offset;     /* of its first parameter in the unit, in elements */
     int64_t norm_block; /* ... and in the order of the norm, in blocks */
     bool small;         /* ZeRO-3: of parameters that stay whole */
+    bool frozen;        /* ZeRO-3: of parameters that have no gradient */
     int64_t n_blocks;   /* of NORM_BLOCK elements, before it is filled up */
     int64_t per_rank;   /* elements that each rank owns */
 } bucket;
 
+#define NO_BUCKET SIZE_MAX
 typedef struct buckets {
-    size_t *order;   /* parameters that this rank trains, in the order of the norm */
+    size_t *order;   /* parameters in buckets; those that this rank trains in the order of the norm */
     size_t n_params; /* of them */
-    size_t *bucket;  /* of each parameter */
+    size_t *bucket;  /* of each parameter; NO_BUCKET: every rank has all of it and none sends it */
     int64_t *offset; /* of each parameter in its bucket, in elements */
     bucket *list;
-    size_t n;
+    size_t n, n_trained; /* those of trained parameters come first */
     int64_t n_norm_blocks; /* of the whole model */
 } buckets;
 

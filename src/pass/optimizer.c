@@ -48,7 +48,7 @@ static void sum_over_sequence(program *p, const pass_options *options, step_inte
     value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
     for (size_t i = 0; i <= options->model->n_params; i++) {
         bool loss = i == options->model->n_params;
-        if (!loss && options->model->params[i].is_copy) continue;
+        if (!loss && !model_param_trained(&options->model->params[i])) continue;
         op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
         o->layer = loss ? -1 : program_get(p, options->model->params[i].value)->layer;
         o->attr.axis = AXIS_SEQUENCE;
@@ -98,7 +98,7 @@ static value_id sum_over_ranks(program *p, const pass_options *options, const st
 static void send_table(program *p, const pass_options *options) {
     const model *m = options->model;
     int last = mesh_size(&options->mesh, AXIS_PIPELINE) - 1, stage = options->mesh.index[AXIS_PIPELINE];
-    if (!m->config.tied || last == 0 || (stage != 0 && stage != last)) return;
+    if (!m->config.tied || last == 0 || (stage != 0 && stage != last) || m->params[0].frozen) return;
     op *o = emit_message(p, options, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
     o->attr.peer = stage == 0 ? last : 0;
     o->attr.tag = TAG_TABLE;
@@ -131,7 +131,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);
     for (size_t i = 0; i < n; i++) {
         char name[160];
-        if (m->params[i].is_copy) continue;
+        if (!model_param_trained(&m->params[i])) continue;
         add_states(p, options, step, i);
         snprintf(name, sizeof name, "norm.%s", m->params[i].name);
         value_id part = program_view(p, name, step->norm_partials, (size_t)places[i].block * sizeof(double),
@@ -149,7 +149,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
     op_out(o, CLIP_CLIP, step->clip);
     for (size_t i = 0; i < n; i++) {
-        if (m->params[i].is_copy) continue;
+        if (!model_param_trained(&m->params[i])) continue;
         o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
         o->layer = program_get(p, m->params[i].value)->layer;
         o->attr.beta1 = options->optimizer.beta1;

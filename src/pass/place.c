@@ -38,7 +38,8 @@ static void place_params(program *p, const pass_options *options, const step_int
             p->values[v].tier = p->ops[i].at;
         }
     free(known);
-    for (size_t i = 0; i < m->n_params; i++) p->values[step->grads[i]].tier = p->values[m->params[i].value].tier;
+    for (size_t i = 0; i < m->n_params; i++)
+        if (step->grads[i]) p->values[step->grads[i]].tier = p->values[m->params[i].value].tier;
 }
 
 status pass_place(program *p, const pass_options *options, step_interface *step) {

@@ -40,7 +40,7 @@ typedef struct gather_run {
 } gather_run;
 
 static int zero(const sharder *s) { return s->options->choice.shard.zero; }
-static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && !s->b.list[b].small; }
+static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && b != NO_BUCKET && !s->b.list[b].small; }
 static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
 
 param_share shard_share(const step_interface *step, const model *m, size_t param, int index) {
@@ -51,11 +51,12 @@ param_share shard_share(const step_interface *step, const model *m, size_t param
     return begin < end ? (param_share){begin - offset, end - begin} : (param_share){0, 0};
 }
 
-param_share shard_saved(const step_interface *step, const model *m, const mesh *ranks, size_t param) {
+param_share shard_counted(const step_interface *step, const model *m, const mesh *ranks, size_t param) {
     size_t n_data = (size_t)mesh_size(ranks, AXIS_DATA);
     bool mine = step->shard_elements[param] || param % n_data == (size_t)ranks->index[AXIS_DATA];
-    param_share share = step->updated[param];
-    int64_t counted = model_param_counted(&m->params[param], ranks->index[AXIS_TENSOR]);
+    const model_param *q = &m->params[param];
+    param_share share = q->frozen && !q->is_copy ? step->held[param] : step->updated[param];
+    int64_t counted = model_param_counted(q, ranks->index[AXIS_TENSOR]);
     share.n = MIN(share.n, counted - share.first);
     return mine && ranks->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
 }
@@ -126,11 +127,11 @@ static void lay_params(sharder *s, size_t b) {
     dtype t = precision_compute(s->options->choice.precision);
     bool cut = is_cut(s, b);
     s->params[b] = add_flat(s, "params", b, t, cut ? k->per_rank : bucket_elements(s, b), ROLE_PARAM);
-    s->p->values[s->params[b]].gradient = s->grads[b];
+    s->p->values[s->params[b]].gradient = s->grads[b]; /* NO_VALUE of frozen ones */
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
         value_id v = s->options->model->params[i].value;
-        param_share share = s->step->updated[i];
+        param_share share = shard_share(s->step, s->options->model, i, s->rank);
         if (!cut) {
             set_view(s, v, s->params[b], s->b.offset[i]);
             continue;
@@ -187,14 +188,15 @@ static void lay_out(sharder *s) {
     const model *m = s->options->model;
     step_interface *step = s->step;
     for (size_t i = 0; i < m->n_params && zero(s) >= 1; i++) {
-        if (m->params[i].is_copy) continue;
+        if (s->b.bucket[i] == NO_BUCKET) continue;
         step->shard_offset[i] = s->b.offset[i];
         step->shard_elements[i] = s->b.list[s->b.bucket[i]].per_rank;
+        if (m->params[i].frozen) continue;
         step->updated[i] = shard_share(step, m, i, s->rank);
         cut_states(s, i);
     }
     for (size_t b = 0; b < s->b.n; b++) {
-        lay_grads(s, b);
+        if (b < s->b.n_trained) lay_grads(s, b);
         if (zero(s) >= 1) lay_params(s, b);
     }
 }
@@ -241,7 +243,7 @@ static bool reduces_in_backward(const sharder *s) {
 static value_id *redirect_gradients(sharder *s, op *ops, size_t *n_ops) {
     const model *m = s->options->model;
     size_t n_values = s->p->n_values, n = 0;
-    value_id *fresh = mem_alloc(s->b.n * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
+    value_id *fresh = mem_alloc(s->b.n_trained * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
     value_id *written = mem_alloc(m->n_params * sizeof *written);            /* by the backward, for each parameter */
     for (size_t i = 0; i < m->n_params; i++) written[i] = s->step->grads[i]; /* NO_VALUE of a copy: no bucket has it */
     for (size_t k = 0; k < *n_ops; k++) {
@@ -251,7 +253,7 @@ static value_id *redirect_gradients(sharder *s, op *ops, size_t *n_ops) {
     }
     *n_ops = n;
     dtype t = precision_grad(s->options->choice.precision);
-    for (size_t b = 0; b < s->b.n; b++) {
+    for (size_t b = 0; b < s->b.n_trained; b++) {
         const bucket *k = &s->b.list[b];
         char name[160], of[BUCKET_NAME_BYTES];
         snprintf(name, sizeof name, "fresh.%s", bucket_name(of, k, m->config.n_layers));
@@ -284,9 +286,9 @@ static int by_op(const void *a, const void *b) {
 }
 
 static finished *find_finished(const sharder *s, const value_id *roots, const op *ops, size_t n_ops) {
-    finished *list = mem_alloc(s->b.n * sizeof *list);
+    finished *list = mem_alloc(s->b.n_trained * sizeof *list);
     size_t *bucket_of = mem_alloc(s->p->n_values * sizeof *bucket_of); /* per root: 1 + its bucket */
-    for (size_t b = 0; b < s->b.n; b++) {
+    for (size_t b = 0; b < s->b.n_trained; b++) {
         list[b].bucket = b;
         bucket_of[roots[b]] = b + 1;
     }
@@ -296,7 +298,7 @@ static finished *find_finished(const sharder *s, const value_id *roots, const op
             if (b) list[b - 1].op = i;
         }
     free(bucket_of);
-    qsort(list, s->b.n, sizeof *list, by_op);
+    qsort(list, s->b.n_trained, sizeof *list, by_op);
     return list;
 }
 
@@ -330,11 +332,11 @@ static void add_reductions(sharder *s, moves *m, const value_id *fresh) {
     const value_id *roots = fresh ? fresh : s->grads;
     finished *list = find_finished(s, roots, m->ops, m->n_ops);
     job_walk walk = {.ops = m->ops, .n_ops = m->n_ops};
-    for (size_t k = 0; k < s->b.n; k++) {
+    for (size_t k = 0; k < s->b.n_trained; k++) {
         size_t b = list[k].bucket, key = 2 * list[k].op + 1;
         if (fresh && s->options->choice.shard.overlap) {
             size_t end = 2 * job_end(&walk, list[k].op);
-            key = k + 1 < s->b.n ? MIN(2 * list[k + 1].op + 1, end) : end;
+            key = k + 1 < s->b.n_trained ? MIN(2 * list[k + 1].op + 1, end) : end;
         }
         op o = reduction(s, SECTION_MICRO, b, roots[b]);
         moves_add(m, key, &o);
@@ -429,9 +431,9 @@ static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
 static value_id write_norm(sharder *s) {
     program *p = s->p;
     int64_t total = s->b.n_norm_blocks, room = total;
-    for (size_t b = 0; b < s->b.n; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
+    for (size_t b = 0; b < s->b.n_trained; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
     p->values[s->step->norm_partials].shape = SHAPE(room);
-    for (size_t b = 0; b < s->b.n; b++) {
+    for (size_t b = 0; b < s->b.n_trained; b++) {
         const bucket *k = &s->b.list[b];
         char name[200], of[BUCKET_NAME_BYTES];
         snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->options->model->config.n_layers));
@@ -516,7 +518,7 @@ static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
         if (zero(s) == 0 || program_get(s->p, ops[i].in[ALL_REDUCE_X])->type == DTYPE_F64)
             program_append(s->p, &ops[i]);
     }
-    for (size_t b = 0; b < s->b.n && last && zero(s) >= 1; b++) {
+    for (size_t b = 0; b < s->b.n_trained && last && zero(s) >= 1; b++) {
         char name[128];
         snprintf(name, sizeof name, "summed.%.100s", s->p->values[s->own_grads[b]].name);
         op o = *last;
@@ -528,7 +530,7 @@ static void sum_over_sequence(sharder *s, const op *ops, size_t n_ops) {
 }
 
 static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
-    for (size_t b = 0; b < s->b.n && !reduces_in_backward(s); b++) {
+    for (size_t b = 0; b < s->b.n_trained && !reduces_in_backward(s); b++) {
         op o = reduction(s, SECTION_UPDATE, b, s->grads[b]);
         program_append(s->p, &o);
         if (zero(s) > 0) continue;
@@ -551,7 +553,7 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     }
     s->step->loss_sums = total;
     const op **update = zero(s) >= 1 ? find_updates(s, ops, n_ops) : NULL;
-    for (size_t b = 0; b < s->b.n && update; b++) write_adamw(s, update, b);
+    for (size_t b = 0; b < s->b.n_trained && update; b++) write_adamw(s, update, b);
     free(update);
     if (end < n_ops) write_table(s, ops[end]);
 }
@@ -567,7 +569,7 @@ static void share_whole(program *p, const pass_options *options, step_interface 
     for (size_t i = 0; i < n; i++) {
         const model_param *q = &options->model->params[i];
         step->held[i] = (param_share){0, shape_count(&q->shape)};
-        if (!q->is_copy) step->updated[i] = step->held[i];
+        if (model_param_trained(q)) step->updated[i] = step->held[i];
     }
 }
 
@@ -600,8 +602,10 @@ status pass_shard(program *p, const pass_options *options, step_interface *step)
     s.n_old = p->n_values;
     s.param_of = mem_alloc(s.n_old * sizeof *s.param_of);
     for (size_t i = 0; i < options->model->n_params; i++)
-        if (!options->model->params[i].is_copy)
-            s.param_of[options->model->params[i].value] = s.param_of[step->grads[i]] = i + 1;
+        if (!options->model->params[i].is_copy) {
+            s.param_of[options->model->params[i].value] = i + 1;
+            if (step->grads[i]) s.param_of[step->grads[i]] = i + 1;
+        }
     lay_out(&s);
     for (size_t first = 0, end; first < n_ops; first = end) {
         section where = ops[first].section;

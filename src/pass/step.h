@@ -39,6 +39,6 @@ typedef struct step_interface {
 
 /* The elements of a parameter that rank `index` of the data axis updates. */
 param_share shard_share(const step_interface *step, const model *m, size_t param, int index);
-/* The elements of a parameter, and of its states, that this rank writes to a checkpoint: those it updates, or where every
- * rank updates all, each parameter by one of them. `ranks`: the mesh with this rank's index. */
-param_share shard_saved(const step_interface *step, const model *m, const mesh *ranks, size_t param);
+/* The elements of a parameter, and of its states, that this rank counts for where each counts once, in a checkpoint or a hash:
+ * those it updates, or where every rank has all, each parameter by one of them. `ranks`: the mesh with this rank's index. */
+param_share shard_counted(const step_interface *step, const model *m, const mesh *ranks, size_t param);

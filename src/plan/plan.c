@@ -66,8 +66,8 @@ static uint64_t state_bytes(const plan *p) {
     const value_id *states[] = {s->masters, s->moments, s->variances, s->moment_scales, s->variance_scales};
     uint64_t n = 0;
     for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share share = shard_saved(s, &p->model, &p->request.mesh, i);
-        if (share.n == 0) continue;
+        param_share share = shard_counted(s, &p->model, &p->request.mesh, i);
+        if (share.n == 0 || p->model.params[i].frozen) continue;
         n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.choice.precision));
         for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
             int64_t per = states[k] == s->moment_scales || states[k] == s->variance_scales ? STATE_BLOCK : 1;
@@ -78,11 +78,15 @@ static uint64_t state_bytes(const plan *p) {
     return n;
 }
 
+uint64_t plan_trained_params(const plan_request *r) {
+    return r->lora.rank ? lora_param_count(&r->model, &r->lora) : model_param_count(&r->model);
+}
+
 uint64_t plan_checkpoint_bytes(const plan *p) {
     const plan_request *r = &p->request;
     state_format f = state_format_of(r->choice.precision, r->choice.states);
     dtype state = f == STATES_INT8 ? DTYPE_I8 : f == STATES_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    uint64_t n = model_param_count(&r->model), scales = f == STATES_INT8 ? n / STATE_BLOCK : 0;
+    uint64_t n = plan_trained_params(r), scales = f == STATES_INT8 ? n / STATE_BLOCK : 0;
     size_t per_param = dtype_bytes(precision_compute(r->choice.precision)) + 2 * dtype_bytes(state);
     if (precision_master(r->choice.precision)) per_param += dtype_bytes(DTYPE_F32);
     return n * per_param + 2 * scales * dtype_bytes(DTYPE_F32);
@@ -132,6 +136,7 @@ static status build_program(plan *p) {
                              .may_ring = r->target.has_ring,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
+                             .lora = r->lora,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
     const pass_options options = {.target = &r->target,

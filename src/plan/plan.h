@@ -56,6 +56,7 @@ typedef struct plan_request {
     int64_t step_rows; /* rows of a step on all ranks, for tables of other meshes; 0: each rank has its own, as above */
     attention_kind attention;
     bool with_eval, token_weights, verify;
+    lora_options lora; /* rank > 0: adapters are trained, everything else is frozen */
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation; fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
@@ -109,6 +110,7 @@ typedef struct plan {
 status plan_build(plan *p, const plan_request *r); /* nothing may be open; p holds nothing after a failure */
 void plan_close(plan *p);
 int64_t plan_tokens_per_step(const plan *p); /* of all ranks */
+uint64_t plan_trained_params(const plan_request *r);
 /* Size of a checkpoint of all ranks, without file headers. With 8-bit states slightly too small: tensors too small for 8 bits
  * are counted as if they had them. */
 uint64_t plan_checkpoint_bytes(const plan *p);

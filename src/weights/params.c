@@ -183,7 +183,7 @@ static void hash_run(hash_job *j, hash_chunk *fetched, hash_chunk *hashed) {
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
     const step_interface *step = &p->step;
-    bool master = precision_master(p->request.choice.precision);
+    bool master = precision_master(p->request.choice.precision) && !p->model.params[i].frozen;
     value_id v = master ? step->masters[i] : p->model.params[i].value;
     return (hash_chunk){.v = v,
                         .near = exec_is_host_accessible(e, v),
@@ -200,7 +200,7 @@ static uint64_t hash_share(exec *e, const plan *p) {
     hash_chunk chunks[2], *waiting = NULL; /* fetched, not hashed yet */
     hash_job j = {.e = e};
     for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share mine = shard_saved(&p->step, &p->model, &p->request.mesh, i);
+        param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
         for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
             size_t spare = waiting == &chunks[0];
             hash_chunk *k = &chunks[spare];
@@ -257,7 +257,7 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             param_share held = groups[k].values ? step->updated[i] : step->held[i];
-            if (v == NO_VALUE || held.n == 0) continue;
+            if (v == NO_VALUE || held.n == 0 || param->frozen) continue; /* frozen ones come from where they came from */
             list[(*n)++] = (checkpoint_tensor){
                 .name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
                 .value = v,
@@ -265,7 +265,7 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
                 .shape = per == 1 ? param->cut.whole : SHAPE(divide_up(shape_count(&param->shape), per)),
                 .cut = param->cut.dim < 0 ? NULL : &param->cut,
                 .held = in_entries(held, per),
-                .saved = in_entries(shard_saved(step, &p->model, &p->request.mesh, i), per)};
+                .saved = in_entries(shard_counted(step, &p->model, &p->request.mesh, i), per)};
         }
     return list;
 }
