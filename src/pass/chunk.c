@@ -287,6 +287,12 @@ status pass_chunk(program *p, const pass_options *options, step_interface *step)
                    "set memory.chunk_tokens=0 or precision=%s",
                    (long long)c->chunk_tokens, precision_name(c->precision),
                    precision_master(c->precision) ? "bf16" : "bf16_sr");
+    for (size_t i = 0; i < options->model->n_params; i++)
+        if (options->model->params[i].adapter != ADAPTER_NONE)
+            return ERR(ERR_INPUT,
+                       "memory.chunk_tokens: found %lld with model.lora.rank, expected 0: adapters are not computed in "
+                       "chunks; set memory.chunk_tokens=0",
+                       (long long)c->chunk_tokens);
     TRY(check_count(p, c->chunk_tokens));
     chunker w = {.p = p, .options = options, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);

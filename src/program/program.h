@@ -158,6 +158,7 @@ typedef struct op_attr {
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
     bool over_tokens;          /* linear8: the gradient of a weight, a sum over all tokens */
+    bool adapter;              /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts;   /* sum_parts: which of them */
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
