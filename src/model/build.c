@@ -69,16 +69,21 @@ static value_id write_hidden(builder *b, const outer_params *w) {
 /* Ranks that share the vocabulary exchange a few numbers per token, never logits. */
 static void write_shared_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
     int64_t N = n_tokens(b), n = argmax ? STAT_ARGMAX + 1 : STAT_TARGET + 1;
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%sstats.all", b->prefix);
     value_id own = builder_value(b, "stats", DTYPE_F64, SHAPE(N, n));
-    value_id all = builder_value(b, "stats.all", DTYPE_F64, SHAPE(b->n_ranks, N, n));
+    value_id all = b->n_ranks > 1 ? builder_value(b, "stats.all", DTYPE_F64, SHAPE(b->n_ranks, N, n))
+                                  : program_view(b->p, name, own, 0, SHAPE(1, N, n));
     op *o = emit_on_vocabulary(b, OP_UNEMBED_STATS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     op_in(o, UNEMBED_STATS_H, h), op_in(o, UNEMBED_STATS_W, w->unembed);
     op_in(o, UNEMBED_STATS_TARGETS, b->m->targets);
     op_out(o, UNEMBED_STATS_STATS, own);
-    o = builder_message(b, OP_ALL_GATHER);
-    op_in(o, ALL_GATHER_X, own);
-    op_out(o, ALL_GATHER_Y, all);
+    if (b->n_ranks > 1) {
+        o = builder_message(b, OP_ALL_GATHER);
+        op_in(o, ALL_GATHER_X, own);
+        op_out(o, ALL_GATHER_Y, all);
+    }
     o = emit_on_vocabulary(b, OP_UNEMBED_JOIN);
     op_in(o, UNEMBED_JOIN_STATS, all), op_in(o, UNEMBED_JOIN_TARGETS, b->m->targets);
     op_out(o, UNEMBED_JOIN_LOSSES, losses), op_out(o, UNEMBED_JOIN_ARGMAX, argmax);
@@ -123,16 +128,53 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
 
-static void write_training(builder *b, const outer_params *w) {
+/* The losses of the reference: with its own parameters, or those of the model without adapters. */
+static value_id write_reference(builder *b, const outer_params *w, const char *prefix) {
+    const char *before = b->prefix;
+    b->of_reference = true, b->prefix = prefix;
+    value_id losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+    write_loss(b, w, write_hidden(b, w), losses, NO_VALUE);
+    b->of_reference = false, b->prefix = before;
+    return losses;
+}
+
+static bool has_reference_model(const builder *b) {
+    return b->o->reference == REFERENCE_BASE || b->o->reference == REFERENCE_COPY;
+}
+
+/* The loss of whole responses: weights of tokens are known after their losses, so the logits are made once more for the
+ * gradient. The reference comes first, while no activation of the model is there. */
+static void write_preference(builder *b, const outer_params *w, const outer_params *reference) {
+    model *m = b->m;
+    value_id other = has_reference_model(b) ? write_reference(b, reference, REFERENCE_PREFIX) : m->reference;
+    value_id h = write_hidden(b, w);
+    m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+    write_shared_loss(b, w, h, m->losses, NO_VALUE);
+    value_id weights = builder_value(b, "preference.weights", DTYPE_F32, SHAPE(n_tokens(b)));
+    op *o = builder_emit(b, OP_PREFERENCE);
+    o->attr.preference = b->o->preference;
+    op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
+    op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars);
+    op_out(o, PREFERENCE_WEIGHTS, weights); /* autodiff knows where the sums are */
+}
+
+static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_MICRO, b->prefix = "";
+    if (b->o->preference.kind) {
+        write_preference(b, w, reference);
+        return;
+    }
     value_id h = write_hidden(b, w);
     if (h == NO_VALUE) return;
     b->m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
     write_loss(b, w, h, b->m->losses, NO_VALUE);
 }
 
-static void write_evaluation(builder *b, const outer_params *w) {
+static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
+    if (has_reference_model(b))
+        b->m->eval_reference =
+            write_answer(b, "eval.reference.losses.all", DTYPE_F32, write_reference(b, reference, "eval." REFERENCE_PREFIX));
     value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
     if (h) {
         losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -151,6 +193,9 @@ static void add_inputs(builder *b) {
     m->doc_start = program_persistent(b->p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (b->n_sequence > 1 && !b->o->ring)
         m->doc_start_all = program_persistent(b->p, "doc_start.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
+    if (b->o->preference.kind) m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    if (b->o->reference == REFERENCE_INPUT)
+        m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
@@ -254,10 +299,10 @@ static void add_rope_table(builder *b, int64_t n_positions) {
     op_out(t, ROPE_TABLE_TABLE, b->rope_table);
 }
 
-static void build_training(builder *b, const outer_params *w) {
+static void build_training(builder *b, const outer_params *w, const outer_params *reference) {
     b->tokens = b->m->tokens, b->doc_start = b->m->doc_start;
-    if (!b->o->no_training) write_training(b, w);
-    if (b->o->with_eval) write_evaluation(b, w);
+    if (!b->o->no_training) write_training(b, w, reference);
+    if (b->o->with_eval) write_evaluation(b, w, reference);
 }
 
 /* Advice names a valid value: ", such as key=value", or nothing where there is none. */
@@ -289,6 +334,16 @@ static int64_t fewer_sequence(const model_config *c, const model_build_options *
     return m.size[AXIS_SEQUENCE];
 }
 
+/* A response is whole on a rank that has its losses. */
+static status check_preference(const model_build_options *o) {
+    int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
+    return ERR(ERR_INPUT,
+               "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
+               "use parallel.data and parallel.tensor",
+               stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+}
+
 static status check_training(const model_config *c, const model_build_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
@@ -318,6 +373,7 @@ static status check_training(const model_config *c, const model_build_options *o
             (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
             n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)),
             o->may_ring ? ", or parallel.attention=ring" : "");
+    TRY(check_preference(o));
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
@@ -351,12 +407,22 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .lora = o->lora, .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);
-    outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))};
+    outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;
     if (!generates) add_inputs(&b);
     builder_add_params(&b, &w);
+    if (o->reference == REFERENCE_COPY) {
+        reference = &copy;
+        copy.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params));
+        b.of_reference = true;
+        b.unit = 0;
+        builder_add_params(&b, &copy);
+        b.of_reference = false;
+    }
+    builder_sort_params(&b);
     add_rope_table(&b, generates ? o->generation.context : o->seq_len);
     if (generates) build_generation(&b, &w);
-    else build_training(&b, &w);
+    else build_training(&b, &w, reference);
+    if (reference == &copy) free(copy.blocks);
     free(w.blocks);
     return OK;
 }

@@ -118,7 +118,7 @@ static value_id write_linear(builder *b, const char *name, value_id x, projectio
     op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w.w);
     op_out(o, LINEAR_Y, y);
     if (!w.sums) y = write_bias(b, name, y, w.b);
-    if (w.lora_a) y = write_adapters(b, name, x, y, &w);
+    if (w.lora_a && !b->of_reference) y = write_adapters(b, name, x, y, &w);
     if (!w.sums) return y;
     char buf[NAME_BYTES];
     snprintf(buf, sizeof buf, "%s.sum", name);

@@ -8,7 +8,10 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     model *m = b->m;
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
     model_param *p = &m->params[m->n_params++];
-    *p = (model_param){.name = arena_string(&m->memory, name), .init = INIT_NORMAL, .init_std = 0.02f};
+    *p = (model_param){.name = arena_format(&m->memory, "%s%s", b->of_reference ? REFERENCE_PREFIX : "", name),
+                       .of_reference = b->of_reference,
+                       .init = INIT_NORMAL,
+                       .init_std = 0.02f};
     p->shape = s;
     p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
     p->n_holders = b->n_ranks;
@@ -17,7 +20,7 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     p->number = m->n_params - 1;
     if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
-    p->frozen = b->lora.rank > 0; /* an adapter says otherwise */
+    p->frozen = b->lora.rank > 0 || b->of_reference; /* an adapter says otherwise */
     return p;
 }
 
@@ -159,7 +162,7 @@ static projection add_projection(builder *b, int layer, const char *name, lora_m
         add_file_parts(b, bp, layer, files, rows, n, ".bias");
         r.b = bp->value;
     }
-    if (b->lora.rank)
+    if (b->lora.rank && !b->of_reference)
         add_adapters(b, &r, layer, name, files, rows, n, in, b->lora.modules >> first, slices, n_slices);
     return r;
 }
@@ -244,8 +247,8 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     return p;
 }
 
-/* Puts the parameters of this rank first, both groups in reading order. */
-static void put_own_first(model *m) {
+void builder_sort_params(builder *b) {
+    model *m = b->m;
     model_param *all = mem_alloc(m->n_params * sizeof *all);
     size_t n = 0;
     m->n_all_params = m->n_params;
@@ -287,7 +290,6 @@ void builder_add_params(builder *b, outer_params *w) {
     b->p->current_layer = -1;
     w->final_norm = add_norm(b, -1, "final_norm", names->final_norm);
     if (!c->tied) w->unembed = add_table(b, "unembed.w", names->unembed)->value;
-    put_own_first(b->m);
 }
 
 /* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. Counts
@@ -316,6 +318,7 @@ static uint64_t count_params(const model_config *c, const lora_options *lora, bo
     uint64_t n = 0;
     arena_init(&m.memory);
     builder_add_params(&b, &w);
+    builder_sort_params(&b);
     for (size_t i = 0; i < m.n_all_params; i++)
         if ((m.params[i].adapter != ADAPTER_NONE) == adapters)
             n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);

@@ -13,6 +13,7 @@ typedef struct builder {
     const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
     size_t params_capacity;
     lora_options lora;
+    bool of_reference; /* the parameters being added, or the ops being written, are the reference's */
     value_id rope_table;
     /* of the section being written */
     int64_t batch, seq_len; /* seq_len: tokens of a row that this rank has, of n_sequence that share it */
@@ -65,8 +66,10 @@ static inline int64_t n_own_tokens(const builder *b) { return n_tokens(b) / b->n
 #define NAME_BYTES 96
 /* "layers.3.attn.qkv.w" from a format with one %d for the layer. */
 const char *builder_layer_name(char buf[NAME_BYTES], const char *format, int layer);
-/* All parameters of the model; those of other stages without a value. */
+/* All parameters of the model, or of its reference; those of other stages without a value. */
 void builder_add_params(builder *b, outer_params *w);
+/* When all are added: puts those of this rank first, both groups in reading order. */
+void builder_sort_params(builder *b);
 
 /* ---- build_blocks.c ------------------------------------------------------------------------------------------------------ */
 

@@ -73,6 +73,7 @@ int64_t model_param_counted(const model_param *p, int tensor_index) {
 }
 
 void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int64_t n, float *out) {
+    const char *name = p->of_reference ? p->name + strlen(REFERENCE_PREFIX) : p->name; /* a copy has the same numbers */
     for (int64_t i = 0; i < n; i++) out[i] = 0; /* padding stays so */
     for (int64_t at = 0, run; at < n; at += run) {
         int64_t whole = param_cut_place(&p->cut, first + at, &run);
@@ -81,7 +82,7 @@ void model_param_initial(const model_param *p, uint64_t seed, int64_t first, int
         if (p->init == INIT_ONE)
             for (int64_t i = at; i < at + run; i++) out[i] = 1;
         else if (p->init == INIT_UNIFORM)
-            rng_uniform_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, p->init_std);
-        else rng_normal_fill(rng_key(seed, p->name), (uint64_t)whole, out + at, (size_t)run, 0.0f, p->init_std);
+            rng_uniform_fill(rng_key(seed, name), (uint64_t)whole, out + at, (size_t)run, p->init_std);
+        else rng_normal_fill(rng_key(seed, name), (uint64_t)whole, out + at, (size_t)run, 0.0f, p->init_std);
     }
 }

@@ -125,6 +125,7 @@ uint64_t lora_param_count(const model_config *c, const lora_options *o); /* of a
 const char *lora_module_name(const model_config *c, lora_module m);
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_UNIFORM } param_init;
+#define REFERENCE_PREFIX "reference."
 typedef enum adapter_part { ADAPTER_NONE, ADAPTER_A, ADAPTER_B } adapter_part;
 typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
@@ -153,6 +154,7 @@ typedef struct model_param {
     size_t number; /* in the whole model, in reading order */
     bool is_copy;  /* of a tied table that the stage with the unembedding trains */
     bool frozen;   /* not trained: no gradient, no states, no master */
+    bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
     const char *name;
     param_init init;
@@ -173,6 +175,15 @@ typedef struct generation_shape {
 int64_t generation_pages_per_slot(const generation_shape *g);
 uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute); /* of one page, all layers */
 
+/* What the responses of a preference are compared with. */
+typedef enum reference_kind {
+    REFERENCE_NONE,  /* the loss needs none */
+    REFERENCE_BASE,  /* the model without its adapters: costs no parameter */
+    REFERENCE_COPY,  /* a frozen copy of the model, with parameters of its own */
+    REFERENCE_INPUT, /* its losses were computed before, and are an input */
+    REFERENCE_KIND_COUNT
+} reference_kind;
+
 typedef struct model_build_options {
     int64_t batch, seq_len;
     dtype compute;      /* params and activations */
@@ -181,6 +192,8 @@ typedef struct model_build_options {
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     bool token_weights; /* per-token loss weights as an input */
     lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
+    preference_options preference; /* kind: not none: losses over pairs of responses */
+    reference_kind reference;
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
@@ -208,6 +221,8 @@ typedef struct model {
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
+    value_id segments, reference;      /* preference: which response a token belongs to; the reference's losses as an input */
+    value_id eval_reference;           /* preference: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */
     value_id page_table;                /* int32 (slots, pages of a slot) */

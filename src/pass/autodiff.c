@@ -489,16 +489,22 @@ static void loss_with_gradient(differ *d, const op *f) {
     reduce_loss(d, f, losses, targets);
 }
 
+/* The losses of a frozen reference have none. */
+static bool has_gradient(const differ *d, const op *loss) {
+    return d->is_wanted[loss->in[LOGITS_H]] || d->is_wanted[loss->in[LOGITS_W]];
+}
+
 /* Where ranks share the vocabulary, the forward ends with the combined statistics of all ranks, and the gradient begins with
- * them. */
-static void gradient_of_shared_loss(differ *d, const op *stats, const op *join) {
+ * them; so it does where `last`, the op that ends the loss, makes the weights of tokens from their losses. */
+static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, const op *last) {
     const model *m = d->options->model;
-    value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W];
-    reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
+    value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->weights;
+    if (last->kind == OP_PREFERENCE) weights = last->out[PREFERENCE_WEIGHTS];
+    else reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
     value_id dh = grad_value(d, h), dw = param_target(d, w);
     op *o = emit(d, OP_UNEMBED_GRAD, stats);
     op_in(o, UNEMBED_GRAD_H, h), op_in(o, UNEMBED_GRAD_W, w);
-    op_in(o, UNEMBED_GRAD_TARGETS, stats->in[UNEMBED_STATS_TARGETS]), op_in(o, UNEMBED_GRAD_WEIGHTS, m->weights);
+    op_in(o, UNEMBED_GRAD_TARGETS, stats->in[UNEMBED_STATS_TARGETS]), op_in(o, UNEMBED_GRAD_WEIGHTS, weights);
     op_in(o, UNEMBED_GRAD_SCALARS, m->scalars), op_in(o, UNEMBED_GRAD_STATS, join->in[UNEMBED_JOIN_STATS]);
     op_out(o, UNEMBED_GRAD_DH, dh), op_out(o, UNEMBED_GRAD_DW, dw);
     add_gradient(d, h, dh, stats);
@@ -518,7 +524,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 
 /* Ops without a backward: no forward that is differentiated has them. */
 /* clang-format off */
-#define LOSS_OPS(X) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
+#define LOSS_OPS(X) X(PREFERENCE) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
 #define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
@@ -586,7 +592,8 @@ static void add_grad_values(program *p, const pass_options *options, step_interf
         p->values[step->grads[i]].layer = layer;
         p->values[m->params[i].value].gradient = step->grads[i];
     }
-    step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(m->segments ? PREFERENCE_SUM_COUNT : SUM_COUNT),
+                                         ROLE_WORK);
 }
 
 status pass_autodiff(program *p, const pass_options *options, step_interface *step) {
@@ -606,15 +613,21 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     d.parts = mem_alloc(options->model->n_params * sizeof *d.parts);
     int64_t n_blocks;
     d.places = bucket_places(options->model, &n_blocks);
-    size_t i = 0, first = 0, end = 0, loss = SIZE_MAX; /* the first op of it; it writes its own gradient */
+    size_t i = 0, first = 0, end = 0;
+    size_t loss = SIZE_MAX, join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (end = i; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
     find_wanted(&d, ops, i, end);
     for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
-        if (ops[end].kind == OP_UNEMBED_LOSS || ops[end].kind == OP_UNEMBED_STATS) loss = end;
-        if (ops[end].kind == OP_UNEMBED_LOSS) loss_with_gradient(&d, &ops[end]);
-        else program_append(p, &ops[end]);
-        if (ops[end].kind == OP_UNEMBED_JOIN) gradient_of_shared_loss(&d, &ops[loss], &ops[end]);
+        op *o = &ops[end];
+        bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS;
+        if (is_loss && has_gradient(&d, o)) loss = end;
+        if (o->kind == OP_PREFERENCE) op_out(o, PREFERENCE_SUMS, step->loss_sums);
+        if (o->kind == OP_UNEMBED_LOSS && loss == end) loss_with_gradient(&d, o);
+        else program_append(p, o);
+        if (o->kind == OP_UNEMBED_JOIN && loss != SIZE_MAX) join = end;
+        if (o->kind == (options->model->segments ? OP_PREFERENCE : OP_UNEMBED_JOIN) && join != SIZE_MAX)
+            gradient_of_shared_loss(&d, &ops[loss], &ops[join], o);
     }
     for (size_t k = MIN(loss, end); k-- > first && rc == OK;) {
         p->current_layer = ops[k].layer;

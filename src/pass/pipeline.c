@@ -76,7 +76,14 @@ static void widen_input(unroller *u, value_id v) {
 }
 
 static micro_inputs inputs_of_model(const model *m) {
-    return (micro_inputs){m->tokens, m->targets, m->doc_start, m->doc_start_all, m->weights, m->scalars};
+    return (micro_inputs){.tokens = m->tokens,
+                          .targets = m->targets,
+                          .doc_start = m->doc_start,
+                          .doc_start_all = m->doc_start_all,
+                          .weights = m->weights,
+                          .segments = m->segments,
+                          .reference = m->reference,
+                          .scalars = m->scalars};
 }
 
 static void widen_inputs(unroller *u) {
@@ -85,8 +92,12 @@ static void widen_inputs(unroller *u) {
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int64_t m = 0; m < u->shape.n_micros; m++)
         u->step->inputs[m] =
-            (micro_inputs){copy_of(u, one.tokens, m),        copy_of(u, one.targets, m), copy_of(u, one.doc_start, m),
-                           copy_of(u, one.doc_start_all, m), copy_of(u, one.weights, m), copy_of(u, one.scalars, m)};
+            (micro_inputs){.tokens = copy_of(u, one.tokens, m),
+                           .targets = copy_of(u, one.targets, m),
+                           .doc_start = copy_of(u, one.doc_start, m),
+                           .doc_start_all = copy_of(u, one.doc_start_all, m),
+                           .weights = copy_of(u, one.weights, m),
+                           .scalars = copy_of(u, one.scalars, m)};
 }
 
 /* Last, when no op uses the values of one micro-batch any more. */

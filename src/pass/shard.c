@@ -463,7 +463,7 @@ static value_id write_norm(sharder *s) {
 }
 
 static value_id write_loss(sharder *s) {
-    value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, program_get(s->p, s->step->loss_sums)->shape, ROLE_WORK);
     op o = message(s, OP_ALL_REDUCE, SECTION_UPDATE, -1);
     o.in[ALL_REDUCE_X] = s->step->loss_sums;
     o.out[ALL_REDUCE_Y] = total;

@@ -108,7 +108,8 @@ static int64_t logits_chunk(const plan_request *r) {
 static void add_inputs_left_out(plan *p) {
     const micro_inputs *one = &p->step.inputs[0];
     const value_id inputs[] = {one->tokens,        one->targets, one->doc_start,
-                               one->doc_start_all, one->weights, one->scalars};
+                               one->doc_start_all, one->weights, one->segments,
+                               one->reference,     one->scalars};
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
@@ -137,6 +138,8 @@ static status build_program(plan *p) {
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .lora = r->lora,
+                             .preference = r->preference,
+                             .reference = r->reference,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
     const pass_options options = {.target = &r->target,

@@ -57,6 +57,8 @@ typedef struct plan_request {
     attention_kind attention;
     bool with_eval, token_weights, verify;
     lora_options lora; /* rank > 0: adapters are trained, everything else is frozen */
+    preference_options preference; /* kind not none: losses over pairs of responses ... */
+    reference_kind reference;      /* ... and what they are compared with */
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation; fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */

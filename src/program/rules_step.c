@@ -110,6 +110,23 @@ status verify_LOSS_REDUCE(const checker *c) {
 }
 const op_cost cost_LOSS_REDUCE = {PER_INPUT(4, LOSS_REDUCE_LOSSES)};
 
+status verify_PREFERENCE(const checker *c) {
+    value_id losses = IN(PREFERENCE_LOSSES), reference = IN(PREFERENCE_REFERENCE), sums = OUT(PREFERENCE_SUMS);
+    preference_kind k = c->o->attr.preference.kind;
+    int64_t N = sh(c, losses)->dim[0];
+    REQUIRE(k > PREFERENCE_NONE && k < PREFERENCE_KIND_COUNT, "no such loss", losses);
+    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, N), "losses are fp32 (N)", losses);
+    REQUIRE(preference_compares(k) == (reference != NO_VALUE), "a reference where the loss has none, or the reverse", losses);
+    if (reference) TRY(verify_like(c, losses, reference));
+    REQUIRE(N == c->o->attr.batch * c->o->attr.seq_len, "losses are not of whole rows", losses);
+    TRY(verify_tokens(c, IN(PREFERENCE_SEGMENTS), N));
+    TRY(verify_scalars(c, IN(PREFERENCE_SCALARS)));
+    TRY(verify_like(c, losses, OUT(PREFERENCE_WEIGHTS)));
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, PREFERENCE_SUM_COUNT), "expected the loss sums", sums);
+    return OK;
+}
+const op_cost cost_PREFERENCE = {PER_INPUT(4, PREFERENCE_LOSSES)};
+
 status verify_UNEMBED_LOGITS(const checker *c) {
     value_id h = IN(UNEMBED_LOGITS_H), w = IN(UNEMBED_LOGITS_W), pick = IN(UNEMBED_LOGITS_PICK);
     value_id logits = OUT(UNEMBED_LOGITS_LOGITS);
@@ -190,7 +207,7 @@ static status check_clip_value(const checker *c, value_id clip) {
 
 status verify_CLIP(const checker *c) {
     value_id sums = IN(CLIP_SUMS);
-    REQUIRE(has_type(c, IN(CLIP_PARTIALS), DTYPE_F64) && has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT),
+    REQUIRE(has_type(c, IN(CLIP_PARTIALS), DTYPE_F64) && has_type(c, sums, DTYPE_F64) && sh(c, sums)->rank == 1 && sh(c, sums)->dim[0] >= SUM_COUNT,
             "expected fp64 sums", sums);
     TRY(verify_scalars(c, IN(CLIP_SCALARS)));
     return check_clip_value(c, OUT(CLIP_CLIP));

@@ -1,0 +1,111 @@
+#pragma once
+/* preference.h - the loss of one example of a preference and its derivatives, one text for host and device.
+ *
+ * In double: an example is one number out of thousands of tokens, and the two devices then differ by a rounding of exp and log
+ * alone. Means are taken over the tokens of a response, so the derivative by each of its tokens is divided by their number. */
+#ifdef __CUDACC__
+#define PREFERENCE_MATH static inline __host__ __device__
+#else
+#include <math.h>
+#define PREFERENCE_MATH static inline
+#endif
+
+/* Losses over pairs of responses, and over single ones that are good or bad (kto). c, r: log-probabilities of the chosen and the
+ * rejected response, less those of the reference where there is one; a bar is a mean per token.
+ *     dpo    h = beta (c - r), -(1 - e) log sigmoid(h) - e log sigmoid(-h)
+ *     ipo    (c_bar - r_bar - 1 / (2 beta))^2
+ *     orpo   -c_bar - lambda log sigmoid(log odds of c_bar - log odds of r_bar); no reference
+ *     simpo  -log sigmoid(beta (c_bar - r_bar) - gamma); no reference
+ *     kto    lambda_good (1 - sigmoid(beta c - z)), lambda_bad (1 - sigmoid(z - beta r)); z = max(0, beta mean c) over responses
+ *            to other prompts */
+typedef enum preference_kind {
+    PREFERENCE_NONE,
+    PREFERENCE_DPO,
+    PREFERENCE_IPO,
+    PREFERENCE_ORPO,
+    PREFERENCE_SIMPO,
+    PREFERENCE_KTO,
+    PREFERENCE_KIND_COUNT
+} preference_kind;
+typedef struct preference_options {
+    preference_kind kind;
+    float beta, smoothing;         /* smoothing: e of dpo */
+    float gamma;                   /* simpo */
+    float lambda;                  /* orpo */
+    float lambda_good, lambda_bad; /* kto */
+} preference_options;
+PREFERENCE_MATH bool preference_compares(preference_kind k) { /* with a reference */
+    return k == PREFERENCE_DPO || k == PREFERENCE_IPO || k == PREFERENCE_KTO;
+}
+/* A token's part in a row: PREFERENCE_PARTS * example + part; -1 where there is no target. */
+enum { PREFERENCE_CHOSEN, PREFERENCE_REJECTED, PREFERENCE_OTHER, PREFERENCE_PARTS = 4 };
+
+/* Of one part of an example: sums over its tokens of the loss, which is minus the log-probability. */
+typedef struct preference_part {
+    double loss, reference;
+    int n;
+} preference_part;
+
+typedef struct preference_result {
+    double loss;
+    double d[2];      /* by the sum of the token losses of the chosen and of the rejected response */
+    double reward[2]; /* 0 of a part that is not there */
+} preference_result;
+
+PREFERENCE_MATH double preference_sigmoid(double x) {
+    if (x >= 0) return 1 / (1 + exp(-x));
+    double e = exp(x);
+    return e / (1 + e);
+}
+
+/* log sigmoid(x), without overflow and without losing small numbers. */
+PREFERENCE_MATH double preference_log_sigmoid(double x) { return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x)); }
+
+/* How much likelier than for the reference a response is, in nats. */
+PREFERENCE_MATH double preference_gain(const preference_part *p) { return p->reference - p->loss; }
+
+/* log(p / (1 - p)) of p = exp(x); x is at most a hair below 0, where a certain response has rounded to 0. */
+PREFERENCE_MATH double preference_log_odds(double x) { return x - log(-expm1(x < -1e-12 ? x : -1e-12)); }
+
+PREFERENCE_MATH preference_result preference_pair(const preference_options *o, const preference_part *c,
+                                                  const preference_part *r) {
+    preference_result out = {0, {0, 0}, {0, 0}};
+    double n_c = c->n, n_r = r->n, beta = (double)o->beta;
+    if (o->kind == PREFERENCE_DPO) {
+        double e = (double)o->smoothing, h = beta * (preference_gain(c) - preference_gain(r));
+        double slope = (1 - e) * preference_sigmoid(-h) - e * preference_sigmoid(h); /* minus dL/dh */
+        out.loss = -(1 - e) * preference_log_sigmoid(h) - e * preference_log_sigmoid(-h);
+        out.d[0] = slope * beta, out.d[1] = -slope * beta;
+    } else if (o->kind == PREFERENCE_IPO) {
+        double h = preference_gain(c) / n_c - preference_gain(r) / n_r - 1 / (2 * beta);
+        out.loss = h * h;
+        out.d[0] = -2 * h / n_c, out.d[1] = 2 * h / n_r;
+    } else if (o->kind == PREFERENCE_SIMPO) {
+        double h = beta * (r->loss / n_r - c->loss / n_c) - (double)o->gamma, slope = preference_sigmoid(-h) * beta;
+        out.loss = -preference_log_sigmoid(h);
+        out.d[0] = slope / n_c, out.d[1] = -slope / n_r;
+    } else { /* orpo */
+        double c_bar = -c->loss / n_c, r_bar = -r->loss / n_r, lambda = (double)o->lambda;
+        double h = preference_log_odds(c_bar) - preference_log_odds(r_bar), slope = lambda * preference_sigmoid(-h);
+        out.loss = -c_bar - lambda * preference_log_sigmoid(h);
+        out.d[0] = (1 - slope / expm1(c_bar < -1e-12 ? c_bar : -1e-12)) / n_c;
+        out.d[1] = slope / expm1(r_bar < -1e-12 ? r_bar : -1e-12) / n_r;
+    }
+    bool compares = preference_compares(o->kind);
+    out.reward[0] = beta * (compares ? preference_gain(c) : -c->loss / n_c);
+    out.reward[1] = beta * (compares ? preference_gain(r) : -r->loss / n_r);
+    return out;
+}
+
+/* A good response, or a bad one; z: how far the policy is from the reference, no gradient passes through it. */
+PREFERENCE_MATH preference_result preference_single(const preference_options *o, const preference_part *p, bool is_good,
+                                                    double z) {
+    preference_result out = {0, {0, 0}, {0, 0}};
+    double beta = (double)o->beta, reward = beta * preference_gain(p), lambda = (double)(is_good ? o->lambda_good : o->lambda_bad);
+    double s = preference_sigmoid(is_good ? reward - z : z - reward);
+    int side = is_good ? 0 : 1;
+    out.loss = lambda * (1 - s);
+    out.d[side] = (is_good ? 1 : -1) * lambda * beta * s * (1 - s);
+    out.reward[side] = reward;
+    return out;
+}
