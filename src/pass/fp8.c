@@ -124,6 +124,20 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     program_append(w->p, &o);
 }
 
+/* dx = add + product. LINEAR8 adds nothing, so the product is a value of its own. */
+static void append_product_and_add(rewriter *w, const op *old, value_id dy, value_id dy_scale, value_id weight,
+                                   value_id weight_scale) {
+    const value dx = *program_get(w->p, old->out[LINEAR_DX_DX]);
+    op product = *old;
+    product.out[LINEAR_DX_DX] = add_like(w->p, &dx, "product", dx.type, dx.shape, SECTION_MICRO);
+    w->p->values[product.out[LINEAR_DX_DX]].layer = old->layer;
+    append_product(w, &product, dy, dy_scale, weight, weight_scale);
+    op *o = program_emit(w->p, OP_ADD, SECTION_MICRO);
+    o->layer = old->layer;
+    op_in(o, ADD_A, old->in[LINEAR_DX_ADD]), op_in(o, ADD_B, product.out[LINEAR_DX_DX]);
+    op_out(o, ADD_Y, old->out[LINEAR_DX_DX]);
+}
+
 static void note_outputs(rewriter *w, const op *o) {
     for (int k = 0; k < op_output_count(o->kind); k++)
         if (o->out[k] && o->section == SECTION_MICRO) w->writer[o->out[k]] = w->p->n_ops;
@@ -143,7 +157,8 @@ static void rewrite(rewriter *w, const op *o) {
         break;
     case OP_LINEAR_DX:
         dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
-        append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        else append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
         break;
     default: /* LINEAR_DW */
         dy = quantized_of(w, o->in[LINEAR_DW_DY], o), x = quantized_of(w, o->in[LINEAR_DW_X], o);
