@@ -115,7 +115,6 @@ typedef struct lora_options {
     bool rslora;      /* scale = alpha / sqrt(rank) instead of alpha / rank */
     uint32_t modules; /* those that are adapted */
 } lora_options;
-enum { LORA_RANK_MAX = 512 };
 float lora_scale(const lora_options *o);
 /* "all-linear", or modules separated by commas: the last parts of their names in weight files (q_proj, mlp.c_proj), or q, k, v,
  * o, gate, up, down. ERR_INPUT names those that the model has; `where` is the setting or the file and key. */
@@ -230,6 +229,7 @@ typedef struct model {
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
 void model_fini(model *m);
+bool model_trains_tied(const model *m); /* one table for embedding and unembedding that is not frozen */
 /* Does this rank train it? A copy is trained by the stage that has the unembedding. */
 static inline bool model_param_trained(const model_param *p) { return !p->frozen && !p->is_copy; }
 /* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */

@@ -61,6 +61,11 @@ SAME_PLACE(ROW_SUM, LINEAR_DW_ADD_DW);
 SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
 SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
 
+/* An input with a row per token: not the weight of a product. */
+static bool has_tokens(const op *o, int k) {
+    return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD);
+}
+
 static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
 
 static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
@@ -204,9 +209,8 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
             continue;
         }
         op part = *o;
-        bool has_weight = !is_function(o->kind);
         for (int k = 0; k < op_input_count(o->kind); k++)
-            if (o->in[k] && (k == TOKENS_IN || !has_weight)) part.in[k] = in_rows(w, o->in[k], r);
+            if (o->in[k] && has_tokens(o, k)) part.in[k] = in_rows(w, o->in[k], r);
         part.out[TOKENS_OUT] = in_rows(w, o->out[TOKENS_OUT], r);
         program_append(w->p, &part);
     }

@@ -126,21 +126,18 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     program_append(w->p, &o);
 }
 
-/* dx of an adapter and of the layer beside it: the product in 8 bits on its own, then the sum. */
-static void append_sum(rewriter *w, const op *old, const quantized *dy, const quantized *weight) {
-    value_id dx = old->out[LINEAR_DX_DX];
-    const value v = *program_get(w->p, dx);
+/* dx = add + product. LINEAR8 adds nothing, so the product is a value of its own. */
+static void append_product_and_add(rewriter *w, const op *old, value_id dy, value_id dy_scale, value_id weight,
+                                   value_id weight_scale) {
+    const value dx = *program_get(w->p, old->out[LINEAR_DX_DX]);
     op product = *old;
-    char name[256];
-    snprintf(name, sizeof name, "%.200s.product", v.name);
-    w->p->current_layer = old->layer;
-    product.out[LINEAR_DX_DX] = program_value(w->p, name, v.type, v.shape, v.role, v.section);
-    append_product(w, &product, dy->q, dy->scale, weight->t, weight->scale);
-    op *o = program_emit(w->p, OP_ADD, old->section);
+    product.out[LINEAR_DX_DX] = add_like(w->p, &dx, "product", dx.type, dx.shape, SECTION_MICRO);
+    w->p->values[product.out[LINEAR_DX_DX]].layer = old->layer;
+    append_product(w, &product, dy, dy_scale, weight, weight_scale);
+    op *o = program_emit(w->p, OP_ADD, SECTION_MICRO);
     o->layer = old->layer;
-    op_in(o, ADD_A, product.out[LINEAR_DX_DX]), op_in(o, ADD_B, old->in[LINEAR_DX_ADD]);
-    op_out(o, ADD_Y, dx);
-    w->p->current_layer = -1;
+    op_in(o, ADD_A, old->in[LINEAR_DX_ADD]), op_in(o, ADD_B, product.out[LINEAR_DX_DX]);
+    op_out(o, ADD_Y, old->out[LINEAR_DX_DX]);
 }
 
 static void note_outputs(rewriter *w, const op *o) {
@@ -162,7 +159,7 @@ static void rewrite(rewriter *w, const op *o) {
         break;
     case OP_LINEAR_DX:
         dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
-        if (o->in[LINEAR_DX_ADD]) append_sum(w, o, dy, weight);
+        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->scale);
         else append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
         break;
     default: /* LINEAR_DW */

@@ -228,7 +228,7 @@ static void keep_by_cost(rewriter *w) {
         if (w->ops[i].kind == OP_GELU) feeds_activation[w->ops[i].in[GELU_X]] = true;
         if (w->ops[i].kind == OP_SWIGLU) feeds_activation[w->ops[i].in[SWIGLU_GU]] = true;
     }
-    for (size_t i = w->end; i-- > w->first;) /* a layer with adapters is the product and what they add to it */
+    for (size_t i = w->first; i < w->end; i++) /* the product that an adapter adds to is made again with it */
         if (w->ops[i].kind == OP_LORA_UP && feeds_activation[w->ops[i].out[LORA_UP_Y]])
             feeds_activation[w->ops[i].in[LORA_UP_BASE]] = true;
     for (size_t i = w->first; i < w->end; i++) {
@@ -236,8 +236,8 @@ static void keep_by_cost(rewriter *w) {
         if (w->is_backward[i]) continue;
         SAME_PLACE(LINEAR_Y, LINEAR8_Y);
         SAME_PLACE(LINEAR_Y, LORA_UP_Y);
-        bool before_activation = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8 || o->kind == OP_LORA_UP) &&
-                                 feeds_activation[o->out[LINEAR_Y]];
+        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8 || o->kind == OP_LORA_UP;
+        bool before_activation = product && feeds_activation[o->out[LINEAR_Y]];
         for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || before_activation); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
