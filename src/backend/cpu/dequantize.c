@@ -49,6 +49,9 @@ VEC_INLINE bytes16 look_up(bytes16 table, bytes16 index) {
 #define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #define ZIP2_LOW(a, b) __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)
 #define ZIP2_HIGH(a, b) __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31)
+/* Every second byte of a and b, one behind the other. */
+#define UNZIP_EVEN(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define UNZIP_ODD(a, b) __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
 
 /* Byte k of each of the 16 numbers. */
 enum { BYTES_MOST = 4 };
@@ -57,15 +60,14 @@ typedef struct nf4_table {
 } nf4_table;
 
 VEC_INLINE nf4_table nf4_table_of(dtype t, float scale) {
-    uint8_t numbers[16 * BYTES_MOST];
+    uint8_t numbers[16 * BYTES_MOST] __attribute__((aligned(64)));
     EACH_VEC(i, lanes, 16, { typed_store(numbers, t, i, lanes, typed_load(NF4_VALUES, DTYPE_F32, i, lanes) * scale); });
-    nf4_table r;
-    size_t size = t == DTYPE_F32 ? 4 : 2;
-    uint8_t plane[BYTES_MOST][16];
-    for (size_t k = 0; k < size; k++)
-        for (size_t i = 0; i < 16; i++) plane[k][i] = numbers[i * size + k];
-    for (size_t k = 0; k < size; k++) r.byte[k] = bytes_load(plane[k]);
-    return r;
+    bytes16 a = bytes_load(numbers), b = bytes_load(numbers + 16);
+    if (t != DTYPE_F32) return (nf4_table){{UNZIP_EVEN(a, b), UNZIP_ODD(a, b)}};
+    bytes16 c = bytes_load(numbers + 32), d = bytes_load(numbers + 48);
+    bytes16 even_ab = UNZIP_EVEN(a, b), even_cd = UNZIP_EVEN(c, d), odd_ab = UNZIP_ODD(a, b), odd_cd = UNZIP_ODD(c, d);
+    return (nf4_table){{UNZIP_EVEN(even_ab, even_cd), UNZIP_EVEN(odd_ab, odd_cd), UNZIP_ODD(even_ab, even_cd),
+                        UNZIP_ODD(odd_ab, odd_cd)}};
 }
 
 /* 16 elements. */
