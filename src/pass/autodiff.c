@@ -562,7 +562,8 @@ static status backward(differ *d, const op *f) {
     case OP_SEND: backward_send(d, f); return OK;
     case OP_ATTENTION_RING: return ends_ring(f) ? write_backward(d, f, ATTENTION_RING_Y, backward_ring) : OK;
     case OP_KV_PART:
-    case OP_SHIFT: return OK; /* of a ring: ends_ring */
+    case OP_SHIFT: return OK;      /* of a ring: ends_ring */
+    case OP_DEQUANTIZE: return OK; /* of a frozen weight, which has no gradient */
     case OP_COUNT:
         /* clang-format off */
     LOSS_OPS(NONE) GENERATION_OPS(NONE) LATER_OPS(NONE) BACKWARD_OPS(NONE) UPDATE_OPS(NONE)

@@ -159,6 +159,7 @@ typedef struct op_attr {
     int64_t first_token, n_tokens;
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
+    base_format base_format; /* dequantize: how the codes are stored */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */

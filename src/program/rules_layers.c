@@ -303,6 +303,32 @@ status verify_LINEAR8(const checker *c) {
 }
 const op_cost cost_LINEAR8 = {FLOPS(linear8)};
 
+static status check_nf4_scales(const checker *c, const base_sizes *n) {
+    value_id scale_codes = IN(DEQUANTIZE_SCALE_CODES), offset = IN(DEQUANTIZE_OFFSET);
+    REQUIRE(scale_codes && has_type(c, scale_codes, DTYPE_U8) && is_shape1(c, scale_codes, n->scale_codes),
+            "nf4 has one uint8 scale code per block of 64", scale_codes);
+    REQUIRE(offset && is_number(c, offset), "the offset of nf4 is not one fp32", offset);
+    return OK;
+}
+
+status verify_DEQUANTIZE(const checker *c) {
+    value_id codes = IN(DEQUANTIZE_CODES), scale = IN(DEQUANTIZE_SCALE), w = OUT(DEQUANTIZE_W);
+    base_format f = c->o->attr.base_format;
+    REQUIRE(f > BASE_COMPUTE && f < BASE_FORMAT_COUNT, "a weight without codes is not dequantised", codes);
+    REQUIRE(is_compute(c, w) && sh(c, w)->rank == 2, "w is not (out, in) of fp32, bf16 or fp16", w);
+    base_sizes n = base_sizes_of(f, sh(c, w)->dim[0], sh(c, w)->dim[1]);
+    REQUIRE(has_type(c, codes, base_codes_type(f)), "codes have the dtype of another format", codes);
+    REQUIRE(f == BASE_NF4 ? is_shape1(c, codes, n.codes) : shape_equal(sh(c, codes), sh(c, w)),
+            f == BASE_NF4 ? "nf4 has two codes per byte" : "codes are not (out, in)", codes);
+    REQUIRE(has_type(c, scale, DTYPE_F32) && is_shape1(c, scale, n.scales), "not as many fp32 scales as the format has",
+            scale);
+    if (f == BASE_NF4) return check_nf4_scales(c, &n);
+    REQUIRE(!IN(DEQUANTIZE_SCALE_CODES) && !IN(DEQUANTIZE_OFFSET), "only nf4 has scale codes and an offset",
+            IN(DEQUANTIZE_SCALE_CODES) ? IN(DEQUANTIZE_SCALE_CODES) : IN(DEQUANTIZE_OFFSET));
+    return OK;
+}
+const op_cost cost_DEQUANTIZE = {PER_OUTPUT(2, DEQUANTIZE_W)}; /* a product, a rounding */
+
 /* ---- heads ----------------------------------------------------------------------------------------------------------- */
 
 static status check_heads(const checker *c, value_id qkv) {

@@ -6,6 +6,7 @@
  *     float f = bf16_to_f32(f32_to_bf16(1.0f));
  */
 #include "base/base.h"
+#include "tensor/quantize.h"
 #include <string.h>
 
 /* One row per dtype: enum, name, bytes per element, safetensors name, floating point. fp8_e4m3 is what products of 8 bits
@@ -104,3 +105,7 @@ uint8_t f32_to_e4m3(float f);
 void tensor_convert(void *dst, dtype dst_type, const void *src, dtype src_type, size_t n);
 float tensor_get_f32(const void *data, dtype t, size_t i);
 void tensor_set_f32(void *data, dtype t, size_t i, float f);
+
+/* ---- frozen weights in fewer bits: quantize.h ---------------------------------------------------------------------- */
+
+dtype base_codes_type(base_format f); /* of the codes: fp8_e4m3, int8, or uint8 for nf4 */

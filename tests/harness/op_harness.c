@@ -248,10 +248,11 @@ static void run_once(op_case *t, const backend *b, backend_context *c, int run, 
 }
 
 /* An update runs on the device or on the host, as the plan says, and the parameters must not show which. What only moves bytes
- * has no choice. */
+ * has no choice, and a frozen weight is the same numbers wherever it is dequantised. */
 static bool same_bits_everywhere(op_kind k) {
     return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_CLIP || k == OP_ADAMW || k == OP_CAST || k == OP_COPY ||
-           k == OP_SUM_PARTS || k == OP_NORM_SUM || k == OP_HEAD_PARTS || k == OP_TOKEN_PARTS || k == OP_DROPOUT;
+           k == OP_SUM_PARTS || k == OP_NORM_SUM || k == OP_HEAD_PARTS || k == OP_TOKEN_PARTS || k == OP_DROPOUT ||
+           k == OP_DEQUANTIZE;
 }
 
 /* RALO_TEST_ONCE: a sanitizer of the device, under which a run takes long, has seen all it can see in one. */
