@@ -157,12 +157,14 @@ status row_space_lay_out_examples(row_space *r) {
 
 status row_space_none_fits(const row_space *r, const char *name, split which) {
     uint64_t n = row_space_n_examples(r);
+    char half[80] = "";
+    if (r->size_half < r->size_all)
+        snprintf(half, sizeof half, "data.seq_len=%llu would hold half of them, ", (unsigned long long)r->size_half);
     return ERR(ERR_INPUT,
                "%.500s: found %llu example%s of preferences for %s, each longer than a row of %lld tokens (all its "
-               "answers with their prompts), expected one that fits; data.seq_len=%llu would hold half of them, "
-               "data.seq_len=%llu all",
+               "answers with their prompts), expected one that fits; %sdata.seq_len=%llu %s",
                name, (unsigned long long)n, n == 1 ? "" : "s", which == SPLIT_TRAIN ? "training" : "evaluation",
-               (long long)r->T, (unsigned long long)r->size_half, (unsigned long long)r->size_all);
+               (long long)r->T, half, (unsigned long long)r->size_all, *half ? "all" : "would hold all");
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
