@@ -27,6 +27,7 @@ static size_t count_trained(const chat_tokens *t) {
 
 static void print_json(const record_view *v, const strbuf *text) {
     json_t *root = json_pack("{s:o, s:I}", "file", json_text(v->path, strlen(v->path)), "line", (json_int_t)v->line);
+    if (v->part) json_object_set_new(root, "part", json_string(v->part));
     if (v->error) {
         json_object_set_new(root, "error", json_text(v->error, strlen(v->error)));
     } else {
@@ -53,8 +54,8 @@ static status show(void *context, const tokenizer *t, const record_view *v) {
     } else if (rc == OK && v->error) {
         printf("%s\n\n", v->error);
     } else if (rc == OK) {
-        printf("%s:%llu: %zu tokens, %zu trained on\n", v->path, (unsigned long long)v->line, v->tokens->n,
-               count_trained(v->tokens));
+        printf("%s:%llu: %s%s%zu tokens, %zu trained on\n", v->path, (unsigned long long)v->line,
+               v->part ? v->part : "", v->part ? ": " : "", v->tokens->n, count_trained(v->tokens));
         fwrite(text.text, 1, text.length, stdout);
         printf("\n\n");
     }

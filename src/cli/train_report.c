@@ -31,9 +31,15 @@ static void print_losses(const data_report *r) {
 }
 
 /* Warns from one record in a hundred: fewer are odd long ones, more is data that the user believes to train on. */
-static void warn_of_short_rows(const data_report *r, long long seq_len) {
+static void warn_of_short_rows(const data_report *r, data_kind kind, long long seq_len) {
     uint64_t longer = r->n_cut_documents + r->n_dropped_documents;
     if (longer * 100 < r->n_documents || longer == 0) return;
+    if (kind != DATA_TEXT) {
+        log_warn("%llu of %llu examples are longer than a row of %lld tokens and are dropped; a larger data.seq_len "
+                 "keeps them",
+                 (unsigned long long)longer, (unsigned long long)r->n_documents, seq_len);
+        return;
+    }
     log_warn("%llu of %llu records are longer than a row of %lld tokens: %llu are cut at its end, %llu are dropped "
              "because their response begins after it; a larger data.seq_len keeps them",
              (unsigned long long)longer, (unsigned long long)r->n_documents, seq_len,
@@ -56,7 +62,7 @@ void train_report_data(const dataset *d, const config *c, double seconds) {
     }
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
-    warn_of_short_rows(&r, c->data.seq_len);
+    warn_of_short_rows(&r, dataset_kind(d), c->data.seq_len);
     if (r.n_files < 2) return;
     for (size_t i = 0; dataset_file_report(d, SPLIT_TRAIN, i, &path, &share, &r); i++) {
         fprintf(stderr, "          %4.1f %%  %s", 100 * share, path);

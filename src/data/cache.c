@@ -80,13 +80,19 @@ static const char *find_damage(const cache_header *h, uint64_t file_bytes, const
     if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0) return "is not a token cache";
     if (h->version != CACHE_VERSION || h->byte_order != 0x01020304) return "is of another version or machine";
     if (h->header_hash != hash_of(h)) return "has a damaged header";
-    if (!hash128_equal(h->key, c->key)) return "belongs to other data";
+    if (!hash128_equal(h->key, c->key) || h->kind != (uint32_t)c->kind) return "belongs to other data";
     if ((h->width != 1 && h->width != 2 && h->width != 4) || h->n_tokens > (uint64_t)1 << 56 ||
-        h->n_documents > (uint64_t)1 << 48 || (h->is_text && (h->n_documents != 1 || h->has_prompts)))
+        h->n_documents > (uint64_t)1 << 48 || (h->is_text && (h->n_documents != 1 || h->has_prompts)) ||
+        (h->kind != DATA_TEXT && !h->has_prompts) || (h->kind == DATA_PAIRS && h->n_documents % 2))
         return "has impossible counts";
     if (file_bytes != CACHE_HEADER_BYTES + payload_bytes(h, &documents_at))
         return "is cut off or has bytes behind its end";
     return NULL;
+}
+
+/* An answer of an example follows something and has a token to learn from (see data_example_slots). */
+static bool is_answer(const token_store *s, uint64_t document) {
+    return s->documents[document].n_trained > 0 && !store_trained(s, store_document_begin(s, document));
 }
 
 /* Checks the payload: complete, and no index outside of a table. Checked pages are released, so that checking a file
@@ -124,6 +130,10 @@ static const char *find_payload_damage(const token_store *s, const cache_header 
         if (s->documents[i].end <= store_document_begin(s, i)) return "has documents out of order";
     if (s->n_documents == 0 || s->documents[s->n_documents - 1].end != s->n_tokens) return "has tokens of no document";
     if (n_miscounted) return "has documents with other counts than their tokens";
+    for (uint64_t i = 0; i < s->n_documents; i++) {
+        if (s->documents[i].is_undesirable && s->kind != DATA_LABELLED) return "has labels where there are none";
+        if (s->kind != DATA_TEXT && !is_answer(s, i)) return "has examples without an answer";
+    }
     return NULL;
 }
 
@@ -153,6 +163,7 @@ static status map_store(const cache_slot *c, int fd, const cache_header *h, toke
     *s = (token_store){.width = h->width,
                        .is_text = h->is_text,
                        .has_prompts = h->has_prompts,
+                       .kind = (data_kind)h->kind,
                        .n_tokens = h->n_tokens,
                        .n_documents = h->n_documents,
                        .n_skipped = h->n_skipped,
@@ -278,6 +289,7 @@ status cache_commit(cache_slot *c, const file_stamp *stamp, hash128 source_hash,
                       .width = s->width,
                       .is_text = s->is_text,
                       .has_prompts = s->has_prompts,
+                      .kind = s->kind,
                       .key = c->key,
                       .device = stamp->device,
                       .inode = stamp->inode,

@@ -6,7 +6,7 @@ enum { CACHE_HEADER_BYTES = 4096 };
 typedef struct cache_header {
     char magic[8];
     uint32_t version, byte_order;
-    uint32_t width, is_text, has_prompts, reserved;
+    uint32_t width, is_text, has_prompts, kind;
     hash128 key;
     uint64_t device, inode, source_bytes;
     int64_t mtime_ns, ctime_ns, built_ns;

@@ -4,7 +4,7 @@
  * Promises
  *   - Row i of epoch e is a pure function of (source, options, seed): any number of readers, any resume, same rows.
  *   - A row never mixes documents: `doc_start` marks where each token's document starts and attention stops there. A record
- *     with a prompt stands in one row.
+ *     with a prompt stands in one row, and so do both answers of a preference.
  *   - Nothing is dropped silently: data_report counts documents, tokens, and what was cut, dropped or skipped.
  *   - A source that is too small, unreadable or not UTF-8 where that matters is an error, never an endless loop.
  *
@@ -17,6 +17,23 @@
 
 typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL } data_format; /* auto: by the end of the name */
 bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .json, .ndjson */
+
+/* What an example of a data set is. The task sets it; it is no setting.
+ *   DATA_TEXT      texts, and records with one answer (records.h)
+ *   DATA_PAIRS     {"prompt", "chosen", "rejected"}: two answers to one prompt
+ *   DATA_LABELLED  {"prompt", "completion", "label"}: one answer, and whether it is a good one (KTO)
+ * An example of the last two is several documents of one row, each with its own copy of the prompt:
+ *   DATA_PAIRS     PART_CHOSEN, PART_REJECTED
+ *   DATA_LABELLED  PART_CHOSEN where label is true, else PART_REJECTED; then PART_MISMATCHED: the same prompt with the
+ *                  response of another example, from which KTO estimates the KL divergence. It is the next example of
+ *                  the split (cyclic) that has another prompt; where that one does not fit, the one with the shortest
+ *                  response.
+ * Rows hold whole examples. One that is longer than a row is dropped and counted, never cut. */
+typedef enum data_kind { DATA_TEXT, DATA_PAIRS, DATA_LABELLED } data_kind;
+typedef enum data_part { PART_CHOSEN, PART_REJECTED, PART_MISMATCHED, PART_STRIDE = 4 } data_part;
+/* "chosen", "rejected"; of labelled examples "desirable", "undesirable", "mismatched". */
+const char *data_part_name(data_kind k, data_part p);
+
 typedef enum data_train_on { TRAIN_ON_RESPONSE, TRAIN_ON_ALL } data_train_on;
 typedef enum chat_format {
     CHAT_AUTO, /* the tokenizer's own template, else what its special tokens say, else none */
@@ -29,14 +46,15 @@ typedef enum chat_format {
 } chat_format;
 
 typedef struct data_options {
-    /* builtin:arithmetic | builtin:grammar | builtin:random | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from
-     * the first; without weights files count by their size. A backslash takes the character after it as it is: a file
-     * called "x:1" is written "x\:1". */
+    data_kind kind;
+    /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) | files, comma
+     * separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from the first; without weights files count by their size. A
+     * backslash takes the character after it as it is: a file called "x:1" is written "x\:1". */
     const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;
-    bool pack;            /* several documents per row; false: one document per row, padded */
-    int64_t difficulty;   /* builtin:arithmetic: digits of the operands, 1..6 */
+    bool pack;            /* several documents per row; false: one document, or example, per row, padded */
+    int64_t difficulty;   /* builtin:arithmetic and builtin:preferences: digits of the operands, 1..6 */
     int64_t vocab;        /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction; /* of a file's tail kept for evaluation */
     data_format format;
@@ -150,18 +168,19 @@ void chat_tokens_free(chat_tokens *t);
 
 typedef struct dataset dataset;
 typedef struct data_report {
-    uint64_t n_documents, n_tokens;
-    uint64_t n_trained_tokens;    /* targets of one epoch */
-    uint64_t n_cut_tokens;        /* text: of documents that continue in the next row */
-    uint64_t n_cut_documents;     /* records longer than a row: their end was cut ... */
-    uint64_t n_dropped_documents; /* ... or the whole record, because no trained token fitted */
-    uint64_t n_dropped_tokens;    /* that no row holds */
-    uint64_t n_skipped;           /* invalid lines, skipped with RECORDS_SKIP (both splits together) */
-    uint64_t n_replaced;          /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
-    uint64_t n_files, n_cached;   /* cached: read back from the token cache */
-    chat_format chat;             /* how turns are written; CHAT_AUTO: there are none */
-    uint64_t rows_per_epoch;      /* 0: the source is endless; a weighted mixture: until each file was seen whole */
-    double fill;                  /* share of row positions that hold a token */
+    uint64_t n_documents, n_tokens; /* pairs, labelled: documents are examples; tokens count each copy of a prompt */
+    uint64_t n_trained_tokens;      /* targets of one epoch */
+    uint64_t n_cut_tokens;          /* text: of documents that continue in the next row */
+    uint64_t n_cut_documents;       /* records longer than a row: their end was cut ... */
+    uint64_t n_dropped_documents;   /* ... or the whole record, because no trained token fitted; examples: too long */
+    uint64_t n_dropped_tokens;      /* that no row holds */
+    uint64_t n_undesirable;         /* DATA_LABELLED: examples with the label false, the dropped ones too */
+    uint64_t n_skipped;             /* invalid lines, skipped with RECORDS_SKIP (both splits together) */
+    uint64_t n_replaced;            /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
+    uint64_t n_files, n_cached;     /* cached: read back from the token cache */
+    chat_format chat;               /* how turns are written; CHAT_AUTO: there are none */
+    uint64_t rows_per_epoch;        /* 0: the source is endless; a weighted mixture: until each file was seen whole */
+    double fill;                    /* share of row positions that hold a token */
     double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o);
@@ -180,11 +199,31 @@ bool dataset_file_report(const dataset *d, split s, size_t file, const char **pa
 uint64_t dataset_fingerprint(const dataset *d);
 /* Row `index` of a split, counting on through shuffled epochs: seq_len tokens, targets (-1: not trained on), doc_start. */
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start);
+
+/* The same with what preferences need to know of it; for text those two are -1 everywhere.
+ *   segments  which response a target belongs to: PART_STRIDE * (example of the row, from 0) + data_part; -1 where the
+ *             target is -1. The targets of a segment are one response with its end token.
+ *   examples  per example of the row, its number in the split, the same in every epoch and for every seed: what is kept
+ *             by example (log-probabilities of a reference) is found by it; -1: the row has no more examples. */
+typedef struct data_row {
+    int32_t *tokens, *targets, *doc_start; /* (seq_len) */
+    int32_t *segments;                     /* (seq_len), or NULL */
+    int32_t *examples;                     /* (data_example_slots(seq_len)), or NULL */
+} data_row;
+void dataset_row_get(const dataset *d, split s, uint64_t index, const data_row *out);
+/* The most examples that a row can hold: each has two documents of two tokens and more. So a row has at most seq_len
+ * segments. */
+static inline int64_t data_example_slots(int64_t seq_len) { return seq_len / PART_STRIDE; }
+/* Numbers of `examples` are below this. Those that are too long for a row have a number too, and never appear. 0: text. */
+uint64_t dataset_n_examples(const dataset *d, split s);
+data_kind dataset_kind(const dataset *d);
+
 /* Visits the records of the files one after the other, as training writes them or as prompts. A record that cannot
  * be written is an error, or with RECORDS_SKIP is passed on with its error. */
 typedef struct record_view {
     const char *path;
     uint64_t line;
+    const char *part; /* of an example, which is visited part by part: "chosen"; NULL: a record with one answer */
     const chat_tokens *tokens;
     const char *error; /* NULL: none */
 } record_view;
@@ -200,6 +239,8 @@ bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *a
 
 typedef struct batch {
     int32_t *tokens, *targets, *doc_start; /* (batch * seq_len) */
+    int32_t *segments;                     /* (batch * seq_len); NULL for text */
+    int32_t *examples;                     /* (batch * data_example_slots(seq_len)); NULL for text */
     int64_t n_valid;                       /* targets that are not -1 */
     uint64_t first_row;
 } batch;
@@ -211,5 +252,6 @@ void loader_close(loader *l);
 /* The next micro-batch, borrowed until the next call; allocates nothing. */
 const batch *loader_next(loader *l);
 uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* what its ring holds: part of the plan */
+uint64_t loader_examples_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* ... and more for pairs and labelled */
 /* The row after the last batch that was returned, of all parts together: a checkpoint stores it. */
 uint64_t loader_position(const loader *l);

@@ -12,16 +12,18 @@ enum { SEQ_LEN_MAX = 1 << 24 }; /* positions in a row are kept in 32 bits, with 
 struct dataset {
     source *source;
     tokenizer *tokenizer;
+    data_kind kind;
 };
 
 static const struct {
     const char *name;
     status (*open)(source **out, const data_options *o);
-    bool has_problems;
+    bool has_problems, has_examples;
 } builtins[] = {
-    {"builtin:arithmetic", arithmetic_open, true},
-    {"builtin:grammar", grammar_open, false},
-    {"builtin:random", random_open, false},
+    {"builtin:arithmetic", arithmetic_open, true, false},
+    {"builtin:grammar", grammar_open, false, false},
+    {"builtin:random", random_open, false, false},
+    {"builtin:preferences", preferences_open, true, true},
 };
 
 bool data_source_has_problems(const char *source) {
@@ -39,6 +41,14 @@ static status unknown_builtin(const char *name) {
     return rc;
 }
 
+static status wrong_builtin(bool has_examples) {
+    if (has_examples)
+        return ERR(ERR_INPUT, "data.source: found builtin:preferences, expected a source of single answers: pairs are "
+                              "for train.task=preference; builtin:arithmetic has the same problems");
+    return ERR(ERR_INPUT, "data.source: found a built-in source without preferences, expected builtin:preferences, or "
+                          "files of JSON Lines");
+}
+
 static status open_source(source **out, const data_options *o, const tokenizer *t) {
     if (!o->source || !o->source[0])
         return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or files");
@@ -54,6 +64,7 @@ static status open_source(source **out, const data_options *o, const tokenizer *
             return ERR(ERR_INPUT,
                        "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
                        o->tokenizer, o->source);
+        if (builtins[i].has_examples != (o->kind != DATA_TEXT)) return wrong_builtin(builtins[i].has_examples);
         return builtins[i].open(out, o);
     }
     if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
@@ -74,6 +85,7 @@ status dataset_open(dataset **out, const data_options *o) {
     TRY_GOTO(rc, tokenizer_open(&d->tokenizer, o->tokenizer), fail);
     TRY_GOTO(rc, tokenizer_set_eos(d->tokenizer, o->eos_token), fail);
     TRY_GOTO(rc, open_source(&d->source, o, d->tokenizer), fail);
+    d->kind = o->kind;
     *out = d;
     return OK;
 fail:
@@ -96,8 +108,21 @@ void dataset_report(const dataset *d, split s, data_report *out) {
 }
 
 void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
-    d->source->kind->row(d->source, s, index, tokens, targets, doc_start);
+    dataset_row_get(d, s, index, &(data_row){.tokens = tokens, .targets = targets, .doc_start = doc_start});
 }
+
+void dataset_row_get(const dataset *d, split s, uint64_t index, const data_row *out) {
+    int64_t T = d->source->seq_len;
+    for (int64_t t = 0; out->segments && t < T; t++) out->segments[t] = -1;
+    for (int64_t i = 0; out->examples && i < data_example_slots(T); i++) out->examples[i] = -1;
+    d->source->kind->row(d->source, s, index, out);
+}
+
+uint64_t dataset_n_examples(const dataset *d, split s) {
+    return d->source->kind->n_examples ? d->source->kind->n_examples(d->source, s) : 0;
+}
+
+data_kind dataset_kind(const dataset *d) { return d->kind; }
 
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer) {
     if (!d->source->kind->problem) return false;

@@ -9,6 +9,7 @@
  * the files, shuffled by the seed, serves all blocks. So which file row i comes from, and how many rows of it came
  * before, follows from i alone: nothing has to be remembered to resume, each file is seen whole before any of its rows
  * comes again, and a short one begins its next epoch while others are still in their first. */
+#include "data/examples.h"
 #include "data/rows.h"
 
 #include <math.h>
@@ -39,8 +40,7 @@ typedef struct files_source {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-static void files_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                      int32_t *doc_start) {
+static void files_row(const source *base, split which, uint64_t index, const data_row *out) {
     const files_source *s = (const files_source *)base;
     const mixture_part *p = &s->parts[0];
     if (s->slots[which]) {
@@ -48,7 +48,14 @@ static void files_row(const source *base, split which, uint64_t index, int32_t *
         p = &s->parts[slot->part];
         index = index / MIXTURE_BLOCK * p->quota + slot->before;
     }
-    row_pad(base, row_space_fill(&p->splits[which], index, tokens, targets, doc_start), tokens, targets, doc_start);
+    row_pad(base, row_space_fill(&p->splits[which], index, out), out);
+}
+
+static uint64_t files_n_examples(const source *base, split which) {
+    const files_source *s = (const files_source *)base;
+    uint64_t n = 0;
+    for (size_t i = 0; i < s->n_parts; i++) n += row_space_n_examples(&s->parts[i].splits[which]);
+    return n;
 }
 
 static uint64_t rows_per_epoch(const files_source *s, split which) {
@@ -76,6 +83,7 @@ static void files_report(const source *base, split which, data_report *out) {
         out->n_cut_documents += r->n_cut_documents;
         out->n_dropped_documents += r->n_dropped_documents;
         out->n_dropped_tokens += r->n_dropped_tokens;
+        out->n_undesirable += r->n_undesirable;
         out->n_skipped += r->n_skipped;
         out->n_replaced += r->n_replaced;
         out->n_files += r->n_files;
@@ -123,7 +131,8 @@ static void files_close(source *base) {
 static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction) {
     const token_store *t = &s->stores[file];
     data_report *train = &s->reports[file][SPLIT_TRAIN], *eval = &s->reports[file][SPLIT_EVAL];
-    uint64_t n = t->is_text ? t->n_tokens : t->n_documents, n_eval = (uint64_t)((double)n * eval_fraction);
+    uint64_t n_each = documents_per_example(t->kind), n = t->is_text ? t->n_tokens : t->n_documents / n_each;
+    uint64_t n_eval = (uint64_t)((double)n * eval_fraction);
     if (!t->is_text && eval_fraction > 0 && n > 1) n_eval = MAX(n_eval, 1);
     uint64_t n_train = n - n_eval;
     if (t->is_text) {
@@ -140,13 +149,13 @@ static void add_store(files_source *s, size_t file, mixture_part *p, double eval
                                                         .adds_eos = eos});
         return;
     }
-    uint64_t middle = store_document_begin(t, n_train);
+    uint64_t middle = store_document_begin(t, n_train * n_each);
     row_space_add(&p->splits[SPLIT_TRAIN],
-                  (segment){.store = t, .report = train, .n_documents = n_train, .n_tokens = middle});
+                  (segment){.store = t, .report = train, .n_documents = n_train * n_each, .n_tokens = middle});
     row_space_add(&p->splits[SPLIT_EVAL], (segment){.store = t,
                                                     .report = eval,
-                                                    .first_document = n_train,
-                                                    .n_documents = n_eval,
+                                                    .first_document = n_train * n_each,
+                                                    .n_documents = n_eval * n_each,
                                                     .begin = middle,
                                                     .n_tokens = t->n_tokens - middle});
 }
@@ -160,6 +169,9 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
         for (int k = 0; k < 2; k++) n_tokens[k] += s->reports[i][k].n_tokens;
         n_dropped += s->reports[i][SPLIT_TRAIN].n_dropped_documents;
     }
+    if (train->n_rows == 0 && row_space_n_examples(train) > 0) return row_space_none_fits(train, name, SPLIT_TRAIN);
+    if (o->eval_fraction > 0 && eval->n_rows == 0 && row_space_n_examples(eval) > 0)
+        return row_space_none_fits(eval, name, SPLIT_EVAL);
     if (train->n_rows == 0 && n_dropped > 0)
         return ERR(
             ERR_INPUT,
@@ -205,6 +217,14 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
     for (size_t i = 0; i < s->n_files; i++) {
         token_store *store = &s->stores[i];
+        if (o->kind != DATA_TEXT && is_text_file(o, s->entries[i].path))
+            TRY_GOTO(rc,
+                     ERR(ERR_INPUT,
+                         "data.source: found a text file, %s, expected JSON Lines with the keys %s (.jsonl, or "
+                         "data.format=jsonl)",
+                         s->entries[i].path,
+                         o->kind == DATA_PAIRS ? "prompt, chosen and rejected" : "prompt, completion and label"),
+                     done);
         TRY_GOTO(rc, tokenize_file(&job, s->entries[i].path, is_text_file(o, s->entries[i].path), store), done);
         s->base.n_bytes += store->heap_bytes;
         for (int k = 0; k < 2; k++) {
@@ -271,6 +291,7 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
         for (int k = 0; k < 2; k++) {
             uint64_t key = rng_key(o->seed, purposes[k]);
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
+            s->parts[i].splits[k].kind = o->kind;
         }
     for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
     TRY(share_out(s, o));
@@ -280,6 +301,9 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
     }
     for (size_t i = 0; i < s->n_parts; i++) {
         for (int k = 0; k < 2; k++) {
+            if (i > 0)
+                s->parts[i].splits[k].first_example =
+                    s->parts[i - 1].splits[k].first_example + row_space_n_examples(&s->parts[i - 1].splits[k]);
             TRY(row_space_lay_out(&s->parts[i].splits[k]));
             s->base.n_bytes += s->parts[i].splits[k].n_heap_bytes;
         }
@@ -292,8 +316,9 @@ static uint64_t fingerprint_of(const files_source *s) {
     XXH3_state_t *state = XXH3_createState();
     ASSERT(state && XXH3_64bits_reset(state) == XXH_OK);
     for (size_t i = 0; i < s->n_files; i++) {
-        uint64_t facts[] = {s->stores[i].hash.low, s->stores[i].hash.high, s->stores[i].is_text,
-                            s->stores[i].has_prompts, s->n_parts > 1 ? s->parts[i].quota : 0};
+        uint64_t facts[] = {s->stores[i].hash.low, s->stores[i].hash.high,
+                            s->stores[i].is_text + 2 * (uint64_t)s->stores[i].kind, s->stores[i].has_prompts,
+                            s->n_parts > 1 ? s->parts[i].quota : 0};
         ASSERT(XXH3_64bits_update(state, facts, sizeof facts) == XXH_OK);
     }
     uint64_t hash = XXH3_64bits_digest(state);
@@ -302,14 +327,18 @@ static uint64_t fingerprint_of(const files_source *s) {
 }
 
 status files_open(source **out, const data_options *o, const tokenizer *t) {
-    static const source_kind kind = {files_row, files_report, NULL, files_close, files_file_report};
+    static const source_kind kind = {.row = files_row,
+                                     .report = files_report,
+                                     .close = files_close,
+                                     .file_report = files_file_report,
+                                     .n_examples = files_n_examples};
     status rc = OK;
     files_source *s = mem_alloc(sizeof *s);
     /* Padding is never trained on and never attended to: any id of the vocabulary works. */
     int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
     TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
-    TRY_GOTO(rc, record_options_check(&o->records), fail);
+    TRY_GOTO(rc, example_options_check(o), fail);
     s->stores = mem_alloc(s->n_files * sizeof *s->stores);
     s->reports = mem_alloc(s->n_files * sizeof *s->reports);
     TRY_GOTO(rc, read_files(s, o, t, o->tokenizer), fail);
@@ -329,6 +358,10 @@ static uint64_t file_bytes_at_most(const data_options *o, const char *path, uint
     uint64_t n_records = text ? 0 : n_bytes / 12 + 1, width = bytes ? (text ? 1 : 2) : sizeof(int32_t);
     uint64_t n_tokens = text ? n_bytes : 4 * n_bytes;
     uint64_t tables = n_records * (sizeof(uint32_t) + sizeof(uint64_t));
+    /* {"chosen":"ab","rejected":"ac"}: a pair is longer and has two documents, each with the prompt; a labelled answer
+     * has a further table. */
+    if (o->kind == DATA_PAIRS) n_tokens *= 2;
+    if (o->kind == DATA_LABELLED) tables += n_records * sizeof(uint32_t);
     return tables + (cached ? 0 : n_tokens * width + n_records * sizeof(store_document));
 }
 

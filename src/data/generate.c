@@ -13,12 +13,12 @@
  * builtin:grammar     a chain whose entropy per token is known exactly: no model can get a lower loss, and one that
  *     remembers less than two symbols stays far above it.
  * builtin:random      tokens from the whole vocabulary, each as likely as any other: nothing to learn, for measuring. */
-#include "data/source.h"
+#include "data/arithmetic.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static uint64_t split_key(uint64_t seed, const char *what, split which) {
+uint64_t builtin_split_key(uint64_t seed, const char *what, split which) {
     char purpose[64];
     snprintf(purpose, sizeof purpose, "data.%s.%s", what, which == SPLIT_TRAIN ? "train" : "eval");
     return rng_key(seed, purpose);
@@ -34,23 +34,6 @@ static int64_t scaled(uint32_t word, int64_t n) { return (int64_t)((uint64_t)wor
 static const char operators[] = "+-*";
 enum { HELD_OUT_ONE_IN = 10, MAX_PROBLEMS = 10000, DIFFICULTY_MAX = 6 };
 
-typedef struct problem {
-    int32_t a, b;
-    char op;
-} problem;
-
-typedef struct arithmetic {
-    source base;
-    int digits; /* of an operand; an answer has one more */
-    int n_operators;
-    int64_t operand_end;   /* 10^digits */
-    int64_t document_size; /* tokens, with EOS */
-    uint64_t key[2];       /* per split */
-    uint64_t held_out_key; /* the same for every seed */
-    problem *held_out;     /* the first ones in a scattered order: evaluation draws from these */
-    size_t n_held_out;
-} arithmetic;
-
 static int64_t second_operand_end(const arithmetic *s, char op) { return op == '*' ? 10 : s->operand_end; }
 
 /* A sum is held out together with its mirror image, which would give the answer away. */
@@ -61,7 +44,7 @@ static bool is_held_out(const arithmetic *s, problem q) {
     return rng_u64(s->held_out_key, number) % HELD_OUT_ONE_IN == 0;
 }
 
-static problem draw_problem(const arithmetic *s, split which, uint64_t index, uint64_t *draw) {
+problem arithmetic_draw(const arithmetic *s, split which, uint64_t index, uint64_t *draw) {
     uint32_t w[4];
     for (;;) {
         rng_philox(s->key[which], index, (*draw)++, w);
@@ -74,7 +57,7 @@ static problem draw_problem(const arithmetic *s, split which, uint64_t index, ui
     }
 }
 
-static int64_t answer_of(problem q) {
+int64_t arithmetic_answer(problem q) {
     int64_t a = q.a, b = q.b;
     return q.op == '+' ? a + b : q.op == '-' ? a - b : a * b;
 }
@@ -84,32 +67,35 @@ static char *put_digits(char *at, int64_t number, int n_digits) {
     return at + n_digits;
 }
 
-/* Writes "73+54=280" and returns where the answer begins; it ends at `*end`. */
-static int problem_text(const arithmetic *s, problem q, char text[32], int *end) {
+int arithmetic_text(const arithmetic *s, problem q, int64_t answer, char text[32], int *end) {
     char *p = put_digits(text, q.a, s->digits);
     *p++ = q.op;
     p = put_digits(p, q.b, s->digits);
     *p++ = '=';
-    *end = (int)(put_digits(p, answer_of(q), s->digits + 1) - text);
+    *end = (int)(put_digits(p, answer, s->digits + 1) - text);
     return (int)(p - text);
 }
 
-static void arithmetic_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                           int32_t *doc_start) {
+void arithmetic_put(const arithmetic *s, problem q, int64_t answer, int64_t at, const data_row *out) {
+    char text[32];
+    int end, prompt = arithmetic_text(s, q, answer, text, &end);
+    for (int i = 0; i <= end; i++) {
+        out->tokens[at + i] = i < end ? (unsigned char)text[i] : TOKEN_EOS;
+        out->targets[at + i] = i + 1 < prompt || i == end ? -1 : i + 1 < end ? (unsigned char)text[i + 1] : TOKEN_EOS;
+        out->doc_start[at + i] = (int32_t)at;
+    }
+}
+
+static void arithmetic_row(const source *base, split which, uint64_t index, const data_row *out) {
     const arithmetic *s = (const arithmetic *)base;
     uint64_t draw = 0;
     int64_t at = 0;
     do {
-        char text[32];
-        int end, prompt = problem_text(s, draw_problem(s, which, index, &draw), text, &end);
-        for (int i = 0; i <= end; i++) {
-            tokens[at + i] = i < end ? (unsigned char)text[i] : TOKEN_EOS;
-            targets[at + i] = i + 1 < prompt || i == end ? -1 : i + 1 < end ? (unsigned char)text[i + 1] : TOKEN_EOS;
-            doc_start[at + i] = (int32_t)at;
-        }
+        problem q = arithmetic_draw(s, which, index, &draw);
+        arithmetic_put(s, q, arithmetic_answer(q), at, out);
         at += s->document_size;
     } while (base->pack && at + s->document_size <= base->seq_len);
-    row_pad(base, at, tokens, targets, doc_start);
+    row_pad(base, at, out);
 }
 
 static void arithmetic_report(const source *base, split which, data_report *out) {
@@ -118,17 +104,18 @@ static void arithmetic_report(const source *base, split which, data_report *out)
     out->fill = (double)(documents * s->document_size) / (double)base->seq_len;
 }
 
-static bool arithmetic_problem(const source *base, uint64_t index, strbuf *prompt, strbuf *answer) {
+bool arithmetic_problem(const source *base, uint64_t index, strbuf *prompt, strbuf *answer) {
     const arithmetic *s = (const arithmetic *)base;
     if (index >= s->n_held_out) return false;
     char text[32];
-    int end, n = problem_text(s, s->held_out[index], text, &end);
+    problem q = s->held_out[index];
+    int end, n = arithmetic_text(s, q, arithmetic_answer(q), text, &end);
     strbuf_add_bytes(prompt, text, (size_t)n);
     strbuf_add_bytes(answer, text + n, (size_t)(end - n));
     return true;
 }
 
-static void arithmetic_close(source *base) {
+void arithmetic_close(source *base) {
     free(((arithmetic *)base)->held_out);
     free(base);
 }
@@ -155,28 +142,37 @@ static void collect_held_out(arithmetic *s) {
     ASSERT(s->n_held_out > 0); /* a property of the hash, for each of the six difficulties */
 }
 
-status arithmetic_open(source **out, const data_options *o) {
-    static const source_kind kind = {arithmetic_row, arithmetic_report, arithmetic_problem, arithmetic_close, NULL};
+status arithmetic_check(const data_options *o, int64_t n_documents) {
     if (o->difficulty < 1 || o->difficulty > DIFFICULTY_MAX)
-        return ERR(ERR_INPUT, "builtin:arithmetic: found a difficulty of %lld digits, expected 1 to %d",
+        return ERR(ERR_INPUT, "%s: found a difficulty of %lld digits, expected 1 to %d", o->source,
                    (long long)o->difficulty, DIFFICULTY_MAX);
-    int64_t document_size = 3 * o->difficulty + 4;
-    if (o->seq_len < document_size)
-        return ERR(ERR_INPUT,
-                   "builtin:arithmetic: found rows of %lld tokens (seq_len), expected at least %lld, one "
-                   "problem of difficulty %lld",
-                   (long long)o->seq_len, (long long)document_size, (long long)o->difficulty);
-    arithmetic *s = mem_alloc(sizeof *s);
-    s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
+    int64_t wanted = n_documents * (3 * o->difficulty + 4);
+    if (o->seq_len < wanted)
+        return ERR(ERR_INPUT, "%s: found rows of %lld tokens (seq_len), expected at least %lld, %s of difficulty %lld",
+                   o->source, (long long)o->seq_len, (long long)wanted,
+                   n_documents == 1 ? "one problem" : "one problem with two answers", (long long)o->difficulty);
+    return OK;
+}
+
+void arithmetic_init(arithmetic *s, const source_kind *kind, const data_options *o) {
+    s->base = (source){.kind = kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
     s->digits = (int)o->difficulty;
     s->n_operators = s->digits >= 3 ? 3 : 2;
-    s->document_size = document_size;
+    s->document_size = 3 * o->difficulty + 4;
     s->operand_end = 1;
     for (int i = 0; i < s->digits; i++) s->operand_end *= 10;
     for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++)
-        s->key[which] = split_key(o->seed, "arithmetic", which);
+        s->key[which] = builtin_split_key(o->seed, "arithmetic", which);
     s->held_out_key = rng_key(0, "data.arithmetic.held_out");
     collect_held_out(s);
+}
+
+status arithmetic_open(source **out, const data_options *o) {
+    static const source_kind kind = {
+        .row = arithmetic_row, .report = arithmetic_report, .problem = arithmetic_problem, .close = arithmetic_close};
+    TRY(arithmetic_check(o, 1));
+    arithmetic *s = mem_alloc(sizeof *s);
+    arithmetic_init(s, &kind, o);
     *out = &s->base;
     return OK;
 }
@@ -217,8 +213,8 @@ static int32_t grammar_next(const grammar *s, uint32_t word, int32_t before, int
     return 'a' + s->next[before - 'a'][last - 'a'][(int)rank[word & 7]];
 }
 
-static void grammar_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                        int32_t *doc_start) {
+static void grammar_row(const source *base, split which, uint64_t index, const data_row *out) {
+    int32_t *tokens = out->tokens, *targets = out->targets;
     const grammar *s = (const grammar *)base;
     words w = {.key = s->key[which], .row = index};
     int64_t at = 0;
@@ -231,11 +227,11 @@ static void grammar_row(const source *base, split which, uint64_t index, int32_t
                 free_choice ? 'a' + (int32_t)(word & 7) : grammar_next(s, word, tokens[at - 2], tokens[at - 1]);
             targets[at] = -1; /* until the next token of this document is known */
             if (!free_choice) targets[at - 1] = tokens[at];
-            doc_start[at] = (int32_t)start;
+            out->doc_start[at] = (int32_t)start;
             more = tokens[at] != TOKEN_EOS;
         }
     } while (base->pack && at < base->seq_len);
-    row_pad(base, at, tokens, targets, doc_start);
+    row_pad(base, at, out);
 }
 
 static void grammar_report(const source *base, split which, data_report *out) {
@@ -249,13 +245,14 @@ static void grammar_report(const source *base, split which, data_report *out) {
 static void grammar_close(source *base) { free(base); }
 
 status grammar_open(source **out, const data_options *o) {
-    static const source_kind kind = {grammar_row, grammar_report, NULL, grammar_close, NULL};
+    static const source_kind kind = {.row = grammar_row, .report = grammar_report, .close = grammar_close};
     if (o->seq_len < 4)
         return ERR(ERR_INPUT, "builtin:grammar: found rows of %lld tokens (seq_len), expected at least 4",
                    (long long)o->seq_len);
     grammar *s = mem_alloc(sizeof *s);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
-    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) s->key[which] = split_key(o->seed, "grammar", which);
+    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++)
+        s->key[which] = builtin_split_key(o->seed, "grammar", which);
     uint64_t key = rng_key(0, "data.grammar.table");
     for (uint64_t i = 0; i < N_SYMBOLS; i++)
         for (uint64_t j = 0; j < N_SYMBOLS; j++)
@@ -274,14 +271,14 @@ typedef struct random_tokens {
 } random_tokens;
 
 /* A row is one document. */
-static void random_row(const source *base, split which, uint64_t index, int32_t *tokens, int32_t *targets,
-                       int32_t *doc_start) {
+static void random_row(const source *base, split which, uint64_t index, const data_row *out) {
+    int32_t *tokens = out->tokens, *targets = out->targets;
     const random_tokens *s = (const random_tokens *)base;
     words w = {.key = s->key[which], .row = index};
     for (int64_t i = 0; i < base->seq_len; i++) {
         tokens[i] = (int32_t)scaled(words_take(&w), s->vocab);
         if (i > 0) targets[i - 1] = tokens[i];
-        doc_start[i] = 0;
+        out->doc_start[i] = 0;
     }
     targets[base->seq_len - 1] = (int32_t)scaled(words_take(&w), s->vocab);
 }
@@ -294,11 +291,12 @@ static void random_report(const source *base, split which, data_report *out) {
 static void random_close(source *base) { free(base); }
 
 status random_open(source **out, const data_options *o) {
-    static const source_kind kind = {random_row, random_report, NULL, random_close, NULL};
+    static const source_kind kind = {.row = random_row, .report = random_report, .close = random_close};
     random_tokens *s = mem_alloc(sizeof *s);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = TOKEN_PAD};
     s->vocab = o->vocab ? o->vocab : BYTE_VOCAB;
-    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++) s->key[which] = split_key(o->seed, "random", which);
+    for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++)
+        s->key[which] = builtin_split_key(o->seed, "random", which);
     *out = &s->base;
     return OK;
 }

@@ -1,4 +1,6 @@
 /* inspect.c - the records of data files one by one, with the tokens that training would see: for `ralo show`. */
+#include "data/examples.h"
+#include "data/reader.h"
 #include "data/source.h"
 
 #include <stdlib.h>
@@ -13,10 +15,8 @@ typedef struct inspection {
     void *context;
 } inspection;
 
-static status show_record(inspection *s, const data_record *r) {
-    chat_tokens tokens = {0};
-    record_view view = {.path = r->path, .line = r->line, .tokens = &tokens};
-    status rc = s->prompts ? chat_encode_prompt(s->chat, r, &tokens) : chat_encode(s->chat, r, s->o->train_on, &tokens);
+/* rc: what came of encoding the record. */
+static status visit_record(inspection *s, record_view view, status rc) {
     char *error = NULL;
     if (rc == ERR_INPUT && s->o->records.on_error == RECORDS_SKIP) {
         view.error = error = mem_string(error_message());
@@ -25,7 +25,57 @@ static status show_record(inspection *s, const data_record *r) {
     }
     if (rc == OK) rc = s->visit(s->context, s->t, &view);
     free(error);
+    return rc;
+}
+
+static status show_record(inspection *s, const data_record *r) {
+    chat_tokens tokens = {0};
+    status rc = s->prompts ? chat_encode_prompt(s->chat, r, &tokens) : chat_encode(s->chat, r, s->o->train_on, &tokens);
+    rc = visit_record(s, (record_view){.path = r->path, .line = r->line, .tokens = &tokens}, rc);
     chat_tokens_free(&tokens);
+    return rc;
+}
+
+/* The answers of an example one after the other, or its prompt once. */
+static status show_example(inspection *s, const char *path, const line *l, example_parser *p) {
+    chat_tokens tokens[EXAMPLE_RECORDS] = {0};
+    data_example e = {0};
+    record_view view = {.path = path, .line = l->number, .tokens = &tokens[0]};
+    status rc = l->too_long ? record_too_long(path, l->number, l->n_bytes, &s->o->records)
+                            : example_parse(p, l->text.text, l->text.length, path, l->number, s->o, &e);
+    if (rc == OK)
+        rc = s->prompts ? chat_encode_prompt(s->chat, &e.records[0], &tokens[0]) : example_encode(s->chat, &e, tokens);
+    if (rc != OK || s->prompts) {
+        rc = visit_record(s, view, rc);
+    } else {
+        for (size_t i = 0; i < e.n && rc == OK; i++) {
+            view.tokens = &tokens[i];
+            view.part = data_part_name(s->o->kind, (data_part)(e.is_undesirable ? PART_REJECTED : i));
+            rc = visit_record(s, view, OK);
+        }
+    }
+    for (size_t i = 0; i < EXAMPLE_RECORDS; i++) chat_tokens_free(&tokens[i]);
+    return rc;
+}
+
+static status show_examples(inspection *s, const char *path) {
+    status rc = OK;
+    reader in;
+    example_parser p = {0};
+    uint64_t max_line = s->o->records.max_line ? s->o->records.max_line : RECORD_MAX_LINE;
+    TRY(reader_open(&in, path));
+    while (s->n_left > 0) {
+        line l;
+        bool found;
+        TRY_GOTO(rc, reader_line(&in, max_line, &l, &found), done);
+        if (!found) break;
+        if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
+        s->n_left--;
+        TRY_GOTO(rc, show_example(s, path, &l, &p), done);
+    }
+done:
+    example_parser_close(&p);
+    reader_close(&in);
     return rc;
 }
 
@@ -33,6 +83,7 @@ static status show_file(inspection *s, const char *path) {
     records *r;
     record_options options = s->o->records;
     status rc = OK;
+    if (s->o->kind != DATA_TEXT) return show_examples(s, path);
     options.may_lack_response = s->prompts;
     TRY(records_open(&r, path, &options));
     for (uint64_t i = 0; i < records_count(r) && s->n_left > 0 && rc == OK; i++, s->n_left--) {
@@ -54,6 +105,7 @@ status data_visit_records(const data_options *o, bool prompts, uint64_t most, re
         return ERR(ERR_INPUT,
                    "data.source: found '%.200s', expected files of JSON Lines: other sources have no records",
                    o->source);
+    TRY(o->kind == DATA_TEXT ? example_columns_check(o) : example_options_check(o));
     TRY(file_list_parse(o->source, &entries, &n));
     TRY_GOTO(rc, tokenizer_open(&s.t, o->tokenizer), done);
     TRY_GOTO(rc, tokenizer_set_eos(s.t, o->eos_token), done);

@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc_start */
+enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc_start; of examples also segments, examples */
 
 struct loader {
     const dataset *data;
@@ -32,13 +32,23 @@ uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
     return (uint64_t)RING * ARRAYS * sizeof(int32_t) * (uint64_t)rows_per_batch * (uint64_t)seq_len;
 }
 
+uint64_t loader_examples_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
+    return (uint64_t)RING * sizeof(int32_t) * (uint64_t)rows_per_batch *
+           (uint64_t)(seq_len + data_example_slots(seq_len));
+}
+
 static void fill_batch(const loader *l, uint64_t number, batch *b) {
-    int64_t T = l->seq_len;
+    int64_t T = l->seq_len, n_slots = data_example_slots(T);
     b->first_row = l->first_row + (number * l->n_parts + l->part) * (uint64_t)l->rows_per_batch;
     b->n_valid = 0;
     for (int64_t r = 0; r < l->rows_per_batch; r++) {
         int64_t at = r * T;
-        dataset_row(l->data, l->which, b->first_row + (uint64_t)r, b->tokens + at, b->targets + at, b->doc_start + at);
+        data_row row = {.tokens = b->tokens + at,
+                        .targets = b->targets + at,
+                        .doc_start = b->doc_start + at,
+                        .segments = b->segments ? b->segments + at : NULL,
+                        .examples = b->examples ? b->examples + r * n_slots : NULL};
+        dataset_row_get(l->data, l->which, b->first_row + (uint64_t)r, &row);
         for (int64_t t = 0; t < T; t++) b->n_valid += b->targets[at + t] >= 0;
     }
 }
@@ -60,6 +70,23 @@ static void *loader_main(void *argument) {
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
+}
+
+static void allocate_ring(loader *l) {
+    size_t n = (size_t)(l->rows_per_batch * l->seq_len);
+    size_t n_examples = (size_t)(l->rows_per_batch * data_example_slots(l->seq_len));
+    bool has_examples = dataset_kind(l->data) != DATA_TEXT;
+    uint64_t n_bytes = loader_host_bytes(l->rows_per_batch, l->seq_len);
+    if (has_examples) n_bytes += loader_examples_host_bytes(l->rows_per_batch, l->seq_len);
+    int32_t *p = l->memory = mem_alloc((size_t)n_bytes);
+    for (size_t i = 0; i < RING; i++) {
+        l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc_start = p + 2 * n};
+        p += ARRAYS * n;
+        if (!has_examples) continue;
+        l->ring[i].segments = p;
+        l->ring[i].examples = p + n;
+        p += n + n_examples;
+    }
 }
 
 status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_batch, uint64_t first_row, int part,
@@ -85,12 +112,7 @@ status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_bat
                   .first_row = first_row,
                   .part = (uint64_t)part,
                   .n_parts = (uint64_t)n_parts};
-    size_t n = (size_t)(rows_per_batch * seq_len);
-    l->memory = mem_alloc((size_t)loader_host_bytes(rows_per_batch, seq_len));
-    for (size_t i = 0; i < RING; i++) {
-        int32_t *p = l->memory + i * ARRAYS * n;
-        l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc_start = p + 2 * n};
-    }
+    allocate_ring(l);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->filled, NULL);
     pthread_cond_init(&l->freed, NULL);

@@ -5,7 +5,7 @@
  * start, not after an hour. jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: if
  * one is beyond 64 bits all numbers of its line are read as reals, and a template that would print one refuses the
  * record. */
-#include "data/records.h"
+#include "data/record_parts.h"
 #include "data/reader.h"
 
 #include <errno.h>
@@ -14,16 +14,10 @@
 #include <unistd.h>
 
 enum { NAMED_SKIPS = 3 };
-#define SKIP_HINT "; repair the line, or leave such records out (data.on_error=skip, --on-error skip)"
 
 /* ---- one record ---------------------------------------------------------------------------------------------- */
 
-typedef struct place { /* for messages */
-    const char *path;
-    unsigned long long line;
-} place;
-
-static const char *kind_of(const json_t *v) {
+const char *record_kind_of(const json_t *v) {
     static const char *const kinds[] = {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_STRING] = "a string", [JSON_INTEGER] = "a number",
         [JSON_REAL] = "a number",    [JSON_TRUE] = "true",    [JSON_FALSE] = "false",     [JSON_NULL] = "null"};
@@ -36,7 +30,7 @@ static status get_string(const json_t *object, const char *key, place at, bool m
     const json_t *v = json_object_get(object, key);
     if (!json_is_string(v))
         return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found %s, expected a string" SKIP_HINT, at.path, at.line, key,
-                   kind_of(v));
+                   record_kind_of(v));
     *out = span_of(v);
     if (out->length == 0 && !may_be_empty)
         return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found an empty string, expected text to learn from" SKIP_HINT,
@@ -44,19 +38,22 @@ static status get_string(const json_t *object, const char *key, place at, bool m
     return OK;
 }
 
-/* A list of turns: the key it stands under, and those of a turn's role and text. */
+/* A list of turns: the key it stands under, those of a turn's role and text, and which turns of it are read. */
 typedef struct turn_style {
     const char *list, *role, *content, *roles[TURN_OTHER];
+    size_t first, end; /* 0: to the end of the list */
 } turn_style;
 
-static const turn_style messages_style = {"messages", "role", "content", {"system", "user", "assistant"}};
-static const turn_style sharegpt_style = {"conversations", "from", "value", {"system", "human", "gpt"}};
+static const turn_style messages_style = {"messages", "role", "content", {"system", "user", "assistant"}, 0, 0};
+static const turn_style sharegpt_style = {"conversations", "from", "value", {"system", "human", "gpt"}, 0, 0};
 
 const char *turn_role_name(turn_role r) { return messages_style.roles[r]; }
 
-static turn_style messages_under(const char *key) {
+static turn_style messages_under(const char *key, size_t first, size_t end) {
     turn_style t = messages_style;
     t.list = key;
+    t.first = first;
+    t.end = end;
     return t;
 }
 
@@ -97,7 +94,7 @@ static status refuse_weight(const json_t *m, const turn_style *t, size_t index, 
     return ERR(ERR_INPUT,
                "%s:%llu: %.100s[%zu]: found weight %s, expected 1 or none: every turn of the assistant is trained on; "
                "put turns that are only context in a list 'prompt' before a list 'completion'" SKIP_HINT,
-               at.path, at.line, t->list, index, *number ? number : kind_of(weight));
+               at.path, at.line, t->list, index, *number ? number : record_kind_of(weight));
 }
 
 /* A role is part of the template's own text (it writes "<|" + role + "|>"), so it must be a word. */
@@ -131,13 +128,14 @@ static status read_content(const json_t *content, const turn_style *t, size_t in
     if (is_empty_value(content) && !json_is_array(content) && out->beyond) return OK;
     if (!json_is_array(content))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s, expected a string" SKIP_HINT, at.path, at.line,
-                   t->list, index, t->content, kind_of(content));
+                   t->list, index, t->content, record_kind_of(content));
     json_array_foreach((json_t *)(uintptr_t)content, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         if (type && strcmp(type, "text") == 0 && json_is_string(json_object_get(part, "text"))) continue;
         return ERR(ERR_INPUT,
                    "%s:%llu: %.100s[%zu]: %s[%zu]: found %s%.50s, expected {\"type\": \"text\", \"text\"}" SKIP_HINT,
-                   at.path, at.line, t->list, index, t->content, i, type ? "type " : kind_of(part), type ? type : "");
+                   at.path, at.line, t->list, index, t->content, i, type ? "type " : record_kind_of(part),
+                   type ? type : "");
     }
     if (!out->beyond) out->beyond = "content";
     return OK;
@@ -149,15 +147,15 @@ static status read_message(record_parser *p, json_t *m, const turn_style *t, siz
     *out = (record_message){0};
     if (!json_is_object(m))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s, expected {\"%s\", \"%s\"}" SKIP_HINT, at.path, at.line,
-                   t->list, index, kind_of(m), t->role, t->content);
+                   t->list, index, record_kind_of(m), t->role, t->content);
     const json_t *role = json_object_get(m, t->role), *content = json_object_get(m, t->content);
     if (!json_is_string(role))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s and %s %s, expected two strings" SKIP_HINT, at.path,
-                   at.line, t->list, index, t->role, kind_of(role), t->content, kind_of(content));
+                   at.line, t->list, index, t->role, record_kind_of(role), t->content, record_kind_of(content));
     TRY(read_role(role, t, index, at, &out->role));
     if (t == &sharegpt_style && !json_is_string(content))
         return ERR(ERR_INPUT, "%s:%llu: %.100s[%zu]: found %s %s, expected a string" SKIP_HINT, at.path, at.line,
-                   t->list, index, t->content, kind_of(content));
+                   t->list, index, t->content, record_kind_of(content));
     out->beyond = find_beyond_text(m);
     if (!out->beyond && out->role == TURN_OTHER) out->beyond = "role";
     bool says_more = out->beyond != NULL;
@@ -176,13 +174,13 @@ static status read_turns(record_parser *p, const turn_style *t, place at, data_r
     const json_t *list = json_object_get(p->root, t->list);
     if (!json_is_array(list) || json_array_size(list) == 0)
         return ERR(ERR_INPUT, "%s:%llu: key '%.100s': found %s, expected a list of {\"%s\", \"%s\"}" SKIP_HINT, at.path,
-                   at.line, t->list, json_is_array(list) ? "an empty list" : kind_of(list), t->role, t->content);
-    size_t first = out->n_messages, n = json_array_size(list);
-    p->messages = array_grow(p->messages, &p->capacity, first + n, sizeof *p->messages);
-    for (size_t i = 0; i < n; i++) TRY(read_message(p, json_array_get(list, i), t, i, at, &p->messages[first + i]));
+                   at.line, t->list, json_is_array(list) ? "an empty list" : record_kind_of(list), t->role, t->content);
+    size_t n = out->n_messages, end = t->end ? t->end : json_array_size(list);
+    p->messages = array_grow(p->messages, &p->capacity, n + end - t->first, sizeof *p->messages);
+    for (size_t i = t->first; i < end; i++) TRY(read_message(p, json_array_get(list, i), t, i, at, &p->messages[n++]));
     out->kind = RECORD_MESSAGES;
     out->messages = p->messages;
-    out->n_messages = first + n;
+    out->n_messages = n;
     out->turns = p->turns;
     return OK;
 }
@@ -199,13 +197,13 @@ static status read_tools(record_parser *p, place at, data_record *out) {
     if (!json_is_array(p->tools))
         return ERR(ERR_INPUT,
                    "%s:%llu: key 'tools': found %s, expected a list of tools, or one as JSON in a string" SKIP_HINT,
-                   at.path, at.line, json_is_string(tools) ? "a string that holds no list" : kind_of(tools));
+                   at.path, at.line, json_is_string(tools) ? "a string that holds no list" : record_kind_of(tools));
     const json_t *tool;
     size_t i;
     json_array_foreach(p->tools, i, tool) {
         if (!json_is_object(tool))
             return ERR(ERR_INPUT, "%s:%llu: tools[%zu]: found %s, expected an object" SKIP_HINT, at.path, at.line, i,
-                       kind_of(tool));
+                       record_kind_of(tool));
     }
     out->tools = p->tools;
     return OK;
@@ -218,7 +216,7 @@ static status read_template_kwargs(record_parser *p, place at, data_record *out)
     if (!kwargs || json_is_null(kwargs)) return OK;
     if (!json_is_object(kwargs))
         return ERR(ERR_INPUT, "%s:%llu: key 'chat_template_kwargs': found %s, expected an object" SKIP_HINT, at.path,
-                   at.line, kind_of(kwargs));
+                   at.line, record_kind_of(kwargs));
     const char *bad = template_kwargs_reserved(kwargs);
     if (bad)
         return ERR(ERR_INPUT,
@@ -227,6 +225,11 @@ static status read_template_kwargs(record_parser *p, place at, data_record *out)
                    at.path, at.line, bad);
     out->template_kwargs = kwargs;
     return OK;
+}
+
+status record_read_beside(record_parser *p, place at, data_record *out) {
+    TRY(read_tools(p, at, out));
+    return read_template_kwargs(p, at, out);
 }
 
 static status need_answer(const data_record *r, const turn_style *t, place at) {
@@ -255,9 +258,23 @@ static status read_pair(const json_t *root, const char *prompt, const char *resp
     return OK;
 }
 
-/* Two texts, or two lists of turns that are one conversation. response: NULL where no column has it. */
-static status read_pair_or_turns(record_parser *p, const char *prompt, const char *response, const record_options *o,
-                                 place at, data_record *out) {
+/* The turns of the prompt are context, those of the response are trained on. response: NULL where there is none. */
+static status read_two_lists(record_parser *p, const turn_style *prompt, const turn_style *response, place at,
+                             data_record *out) {
+    TRY(read_turns(p, prompt, at, out));
+    out->n_context = out->n_messages;
+    if (!response) return OK;
+    TRY(read_turns(p, response, at, out));
+    return need_answer(out, response, at);
+}
+
+status record_read_split(record_parser *p, const char *key, size_t n_context, place at, data_record *out) {
+    turn_style prompt = messages_under(key, 0, n_context), response = messages_under(key, n_context, 0);
+    return read_two_lists(p, &prompt, &response, at, out);
+}
+
+status record_read_answer(record_parser *p, const char *prompt, const char *response, const record_options *o, place at,
+                          data_record *out) {
     const json_t *asked = json_object_get(p->root, prompt);
     const json_t *answer = response ? json_object_get(p->root, response) : NULL;
     if (!json_is_array(asked) && !json_is_array(answer)) return read_pair(p->root, prompt, response, o, at, out);
@@ -266,15 +283,10 @@ static status read_pair_or_turns(record_parser *p, const char *prompt, const cha
         return ERR(ERR_INPUT,
                    "%s:%llu: keys '%.100s' and '%.100s': found %s and %s, expected two texts or two lists of {\"%s\", "
                    "\"%s\"}" SKIP_HINT,
-                   at.path, at.line, prompt, response, kind_of(asked), kind_of(answer), messages_style.role,
-                   messages_style.content);
-    turn_style of_prompt = messages_under(prompt);
-    TRY(read_turns(p, &of_prompt, at, out));
-    out->n_context = out->n_messages;
-    if (is_open) return OK;
-    turn_style of_response = messages_under(response);
-    TRY(read_turns(p, &of_response, at, out));
-    return need_answer(out, &of_response, at);
+                   at.path, at.line, prompt, response, record_kind_of(asked), record_kind_of(answer),
+                   messages_style.role, messages_style.content);
+    turn_style of_prompt = messages_under(prompt, 0, 0), of_response = messages_under(response, 0, 0);
+    return read_two_lists(p, &of_prompt, is_open ? NULL : &of_response, at, out);
 }
 
 /* "input" belongs to the prompt, on a line of its own. */
@@ -304,12 +316,12 @@ static status refuse_preference(const json_t *root, place at) {
         advice = "set data.prompt_column=prompt and data.response_column=chosen";
     return ERR(
         ERR_INPUT,
-        "%s:%llu: found a preference (chosen and rejected), expected one answer: training is supervised; to learn "
-        "what was chosen, %s" SKIP_HINT,
+        "%s:%llu: found a preference (chosen and rejected), expected one answer; train.task=preference learns from "
+        "both; to learn what was chosen alone, %s" SKIP_HINT,
         at.path, at.line, advice);
 }
 
-static status unknown_shape(const json_t *root, place at) {
+status record_unknown_shape(const json_t *root, place at, const char *expected) {
     strbuf keys;
     strbuf_init(&keys);
     const char *key;
@@ -318,17 +330,14 @@ static status unknown_shape(const json_t *root, place at) {
         if (keys.length > 200) break;
         strbuf_printf(&keys, "%s'%.50s'", keys.length ? ", " : "", key);
     }
-    status rc =
-        ERR(ERR_INPUT,
-            "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
-            "and output, messages, or conversations; data.prompt_column and data.response_column name others" SKIP_HINT,
-            at.path, at.line, keys.length ? keys.text : "(none)");
+    status rc = ERR(ERR_INPUT, "%s:%llu: found the keys %s, expected %s" SKIP_HINT, at.path, at.line,
+                    keys.length ? keys.text : "(none)", expected);
     strbuf_fini(&keys);
     return rc;
 }
 
 /* Keys that other programs turn into the first turn of a conversation. A system turn makes them redundant. */
-static status refuse_beside_record(const json_t *root, const data_record *r, place at) {
+status record_refuse_beside(const json_t *root, const data_record *r, place at) {
     static const char *const keys[] = {"history", "system", "system_prompt"};
     bool turns = r->kind == RECORD_MESSAGES, told = turns && r->messages[0].role == TURN_SYSTEM;
     for (size_t i = 0; i < ARRAY_LENGTH(keys) && r->kind != RECORD_TEXT; i++) {
@@ -338,7 +347,7 @@ static status refuse_beside_record(const json_t *root, const data_record *r, pla
         return ERR(ERR_INPUT,
                    "%s:%llu: key '%s': found %s, which would be ignored, expected %s (jq -c 'del(.%s)' removes the "
                    "key)" SKIP_HINT,
-                   at.path, at.line, keys[i], kind_of(v),
+                   at.path, at.line, keys[i], record_kind_of(v),
                    turns ? "it to be the first turn of the conversation"
                          : "messages that begin with it, or data.prompt_column and data.response_column, which name "
                            "all that is read",
@@ -353,12 +362,16 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
     if (has(root, messages_style.list)) return read_messages(p, &messages_style, o, at, out);
     if (has(root, sharegpt_style.list)) return read_messages(p, &sharegpt_style, o, at, out);
     if (has(root, "prompt") && (open || has(root, "completion")))
-        return read_pair_or_turns(p, "prompt", "completion", o, at, out);
+        return record_read_answer(p, "prompt", "completion", o, at, out);
     if (has(root, "question") && (open || has(root, "answer")))
         return read_pair(root, "question", "answer", o, at, out);
     if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
     if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return refuse_preference(root, at);
-    if (!has(root, "text")) return unknown_shape(root, at);
+    if (!has(root, "text"))
+        return record_unknown_shape(
+            root, at,
+            "text, prompt and completion, question and answer, instruction and output, messages, or conversations; "
+            "data.prompt_column and data.response_column name others");
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);
 }
@@ -366,10 +379,10 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
 static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     if (o->prompt_column && *o->prompt_column) {
         bool named = o->response_column && *o->response_column;
-        return read_pair_or_turns(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
+        return record_read_answer(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
     }
     TRY(read_known_shape(p, o, at, out));
-    return refuse_beside_record(p->root, out, at);
+    return record_refuse_beside(p->root, out, at);
 }
 
 /* Data sets are often one list, on one line or over many. */
@@ -384,16 +397,22 @@ static status refuse_list(const char *text, size_t n_bytes, place at) {
         at.path, at.line);
 }
 
-static status load_line(record_parser *p, const char *text, size_t n_bytes, place at, bool *has_rounded_numbers) {
-    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
-    json_error_t error;
+void record_parser_begin(record_parser *p, json_t *root) {
     json_decref(p->root);
     json_decref(p->turns);
+    p->root = root;
     p->turns = json_array();
-    p->root = json_loadb(text, n_bytes, flags, &error);
-    *has_rounded_numbers = !p->root && json_error_code(&error) == json_error_numeric_overflow;
-    if (*has_rounded_numbers) p->root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
-    if (p->root) return OK;
+}
+
+status record_load_line(record_parser *p, const char *text, size_t n_bytes, place at, bool *has_rounded_numbers) {
+    TRY(refuse_list(text, n_bytes, at));
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_error_t error;
+    json_t *root = json_loadb(text, n_bytes, flags, &error);
+    *has_rounded_numbers = !root && json_error_code(&error) == json_error_numeric_overflow;
+    if (*has_rounded_numbers) root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
+    record_parser_begin(p, root);
+    if (root) return OK;
     return ERR(
         ERR_INPUT,
         "%s:%llu: found text that is not JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,
@@ -404,12 +423,10 @@ status record_parse(record_parser *p, const char *text, size_t n_bytes, const ch
                     const record_options *o, data_record *out) {
     place at = {path, (unsigned long long)number};
     *out = (data_record){.path = path, .line = number};
-    TRY(refuse_list(text, n_bytes, at));
-    TRY(load_line(p, text, n_bytes, at, &out->has_rounded_numbers));
+    TRY(record_load_line(p, text, n_bytes, at, &out->has_rounded_numbers));
     TRY(read_shape(p, o, at, out));
     if (out->kind == RECORD_TEXT) return OK;
-    TRY(read_tools(p, at, out));
-    return read_template_kwargs(p, at, out);
+    return record_read_beside(p, at, out);
 }
 
 void record_parser_close(record_parser *p) {
@@ -450,8 +467,8 @@ status record_check_plain(const data_record *r) {
         return ERR(ERR_INPUT,
                    "%s:%llu: turn %zu: found %s%s%.50s, expected %s: only a model's own chat template writes more "
                    "(data.chat=auto with a tokenizer that has one)" SKIP_HINT,
-                   at.path, at.line, i + 1, key, is_role ? " " : ": ", is_role ? json_string_value(v) : kind_of(v),
-                   expected_instead(key));
+                   at.path, at.line, i + 1, key, is_role ? " " : ": ",
+                   is_role ? json_string_value(v) : record_kind_of(v), expected_instead(key));
     }
     if (r->tools && json_array_size(r->tools) > 0)
         return ERR(ERR_INPUT,

@@ -15,12 +15,13 @@ void row_space_fini(row_space *r) {
     free(r->texts);
     free(r->records);
     free(r->text_rows);
+    free(r->mismatched);
     row_packing_free(&r->packing);
 }
 
 void row_space_add(row_space *r, segment s) {
     if (s.n_tokens == 0) return;
-    s.report->n_documents += s.n_documents;
+    s.report->n_documents += s.n_documents / documents_per_example(r->kind);
     s.report->n_tokens += s.n_tokens;
     if (s.store->has_prompts) {
         s.number = r->n_record_documents;
@@ -39,26 +40,6 @@ void row_space_add(row_space *r, segment s) {
 
 /* ---- documents ----------------------------------------------------------------------------------------------- */
 
-typedef struct document {
-    const token_store *store;
-    uint64_t begin, n; /* n with the EOS that is not stored */
-    bool adds_eos;
-} document;
-
-static document document_of(const segment *s, uint64_t i) {
-    if (s->store->is_text) return (document){s->store, s->begin, s->n_tokens, s->adds_eos};
-    uint64_t k = s->first_document + i, begin = store_document_begin(s->store, k);
-    return (document){s->store, begin, s->store->documents[k].end - begin, false};
-}
-
-static int32_t token_at(const document *d, uint64_t i, int32_t eos) {
-    return d->adds_eos && i + 1 == d->n ? eos : store_token(d->store, d->begin + i);
-}
-
-static bool trained_at(const document *d, uint64_t i) {
-    return (d->adds_eos && i + 1 == d->n) || store_trained(d->store, d->begin + i);
-}
-
 /* The last of n items (beginning at `first`, `stride` bytes apart) that is not above `value`. */
 static size_t last_not_above(const uint64_t *first, size_t stride, size_t n, uint64_t value) {
     size_t low = 0, high = n;
@@ -68,6 +49,10 @@ static size_t last_not_above(const uint64_t *first, size_t stride, size_t n, uin
         else high = middle;
     }
     return low;
+}
+
+const segment *row_space_record(const row_space *r, uint64_t number) {
+    return &r->records[last_not_above(&r->records[0].number, sizeof *r->records, r->n_records, number)];
 }
 
 /* The document of a segment that holds the token `offset` of it. */
@@ -158,27 +143,25 @@ static status lay_out_records(row_space *r) {
 
 status row_space_lay_out(row_space *r) {
     lay_out_texts(r);
-    TRY(lay_out_records(r));
+    TRY(r->kind == DATA_TEXT ? lay_out_records(r) : row_space_lay_out_examples(r));
     r->n_rows = r->n_text_rows + r->packing.n_rows;
     return OK;
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-/* Tokens of a document from `offset` on into the row at place `at`; returns the place after them. */
-static int64_t fill_document(const row_space *r, const document *d, uint64_t offset, int64_t at, int32_t *tokens,
-                             int32_t *targets, int32_t *doc_start) {
+int64_t row_fill_document(const row_space *r, const document *d, uint64_t offset, int64_t at, const data_row *out) {
     int64_t start = at;
     for (; at < r->T && offset < d->n; at++, offset++) {
         bool has_target = offset + 1 < d->n && trained_at(d, offset + 1);
-        tokens[at] = token_at(d, offset, r->eos);
-        targets[at] = has_target ? token_at(d, offset + 1, r->eos) : -1;
-        doc_start[at] = (int32_t)start;
+        out->tokens[at] = token_at(d, offset, r->eos);
+        out->targets[at] = has_target ? token_at(d, offset + 1, r->eos) : -1;
+        out->doc_start[at] = (int32_t)start;
     }
     return at;
 }
 
-static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+static int64_t fill_stream(const row_space *r, uint64_t row, const data_row *out) {
     uint64_t place = row * (uint64_t)r->T;
     size_t i = last_not_above(&r->texts[0].place, sizeof *r->texts, r->n_texts, place);
     uint64_t offset = place - r->texts[i].place, k = document_at(&r->texts[i], offset);
@@ -186,7 +169,7 @@ static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, in
     document d = document_of(&r->texts[i], k);
     offset -= d.begin - r->texts[i].begin;
     for (;;) {
-        at = fill_document(r, &d, offset, at, tokens, targets, doc_start);
+        at = row_fill_document(r, &d, offset, at, out);
         if (at == r->T) return at;
         if (++k == r->texts[i].n_documents) {
             if (++i == r->n_texts) return at;
@@ -197,27 +180,28 @@ static int64_t fill_stream(const row_space *r, uint64_t row, int32_t *tokens, in
     }
 }
 
-static int64_t fill_alone(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+static int64_t fill_alone(const row_space *r, uint64_t row, const data_row *out) {
     uint64_t number = last_not_above(r->text_rows, sizeof *r->text_rows, r->n_text_documents, row);
     const segment *s = &r->texts[last_not_above(&r->texts[0].number, sizeof *r->texts, r->n_texts, number)];
     document d = document_of(s, number - s->number);
-    return fill_document(r, &d, (row - r->text_rows[number]) * (uint64_t)r->T, 0, tokens, targets, doc_start);
+    return row_fill_document(r, &d, (row - r->text_rows[number]) * (uint64_t)r->T, 0, out);
 }
 
-static int64_t fill_records(const row_space *r, uint64_t row, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+static int64_t fill_records(const row_space *r, uint64_t row, const data_row *out) {
     int64_t at = 0;
     for (uint64_t k = r->packing.row_begin[row]; k < r->packing.row_begin[row + 1]; k++) {
         uint64_t number = r->packing.documents[k];
-        const segment *s = &r->records[last_not_above(&r->records[0].number, sizeof *s, r->n_records, number)];
+        const segment *s = row_space_record(r, number);
         document d = document_of(s, number - s->number);
-        at = fill_document(r, &d, 0, at, tokens, targets, doc_start);
+        at = row_fill_document(r, &d, 0, at, out);
     }
     return at;
 }
 
-int64_t row_space_fill(const row_space *r, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+int64_t row_space_fill(const row_space *r, uint64_t index, const data_row *out) {
     if (r->n_rows == 0) return 0;
     uint64_t row = rng_permute(rng_u64(r->order_key, index / r->n_rows), index % r->n_rows, r->n_rows);
-    if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, tokens, targets, doc_start);
-    return r->pack ? fill_stream(r, row, tokens, targets, doc_start) : fill_alone(r, row, tokens, targets, doc_start);
+    if (r->kind != DATA_TEXT) return row_space_fill_examples(r, row, out);
+    if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, out);
+    return r->pack ? fill_stream(r, row, out) : fill_alone(r, row, out);
 }

@@ -6,13 +6,14 @@
 
 typedef struct source source;
 typedef struct source_kind {
-    /* Fills the whole row; see dataset_row. */
-    void (*row)(const source *s, split which, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start);
+    /* Fills the whole row; segments and examples arrive as -1, or NULL. See dataset_row_get. */
+    void (*row)(const source *s, split which, uint64_t index, const data_row *out);
     void (*report)(const source *s, split which, data_report *out); /* out arrives zeroed, entropy NaN */
     bool (*problem)(const source *s, uint64_t index, strbuf *prompt, strbuf *answer); /* NULL: it has none */
     void (*close)(source *s);
     /* See dataset_file_report. NULL: it has no files. */
     bool (*file_report)(const source *s, split which, size_t file, const char **path, double *share, data_report *out);
+    uint64_t (*n_examples)(const source *s, split which); /* NULL: it has none */
 } source_kind;
 
 /* The first member of every source. */
@@ -28,6 +29,7 @@ struct source {
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);
 status random_open(source **out, const data_options *o);
+status preferences_open(source **out, const data_options *o);
 status files_open(source **out, const data_options *o, const tokenizer *t);
 uint64_t files_host_bytes_at_most(const data_options *o);
 
@@ -56,10 +58,16 @@ void row_packing_free(row_packing *p);
 int64_t dataset_seq_len(const dataset *d);
 
 /* Fills positions at.. with padding: one document of its own that is not trained on. */
-static inline void row_pad(const source *s, int64_t at, int32_t *tokens, int32_t *targets, int32_t *doc_start) {
+static inline void row_pad(const source *s, int64_t at, const data_row *out) {
     for (int64_t t = at; t < s->seq_len; t++) {
-        tokens[t] = s->pad;
-        targets[t] = -1;
-        doc_start[t] = (int32_t)at;
+        out->tokens[t] = s->pad;
+        out->targets[t] = -1;
+        out->doc_start[t] = (int32_t)at;
     }
+}
+
+/* Names the segment of the targets from one place of a row to another. */
+static inline void row_mark_segment(const data_row *out, int64_t from, int64_t to, uint64_t slot, data_part part) {
+    for (int64_t t = from; out->segments && t < to; t++)
+        if (out->targets[t] >= 0) out->segments[t] = (int32_t)(PART_STRIDE * slot) + (int32_t)part;
 }

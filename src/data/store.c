@@ -114,9 +114,11 @@ status store_add(store_builder *b, const int32_t *ids, const unsigned char *trai
 void store_end_document(store_builder *b) {
     token_store *s = b->store;
     b->documents = array_grow(b->documents, &b->documents_capacity, s->n_documents + 1, sizeof *b->documents);
-    b->documents[s->n_documents++] = (store_document){s->n_tokens, b->n_trained};
+    b->documents[s->n_documents++] = (store_document){.end = s->n_tokens, .n_trained = b->n_trained};
     b->n_trained = 0;
 }
+
+void store_mark_undesirable(store_builder *b) { b->documents[b->store->n_documents - 1].is_undesirable = 1; }
 
 status store_builder_finish(store_builder *b) {
     token_store *s = b->store;

@@ -8,14 +8,16 @@
 #include "data/reader.h"
 
 typedef struct store_document {
-    uint64_t end; /* one past its last token */
-    uint64_t n_trained;
+    uint64_t end;                                /* one past its last token */
+    uint64_t n_trained : 63, is_undesirable : 1; /* DATA_LABELLED: its label is false */
 } store_document;
+_Static_assert(sizeof(store_document) == 16, "the cache holds these");
 
 typedef struct token_store {
     uint32_t width;
     bool is_text;     /* one document out of a text file: cut anywhere, and its EOS is not stored */
     bool has_prompts; /* documents are records that stand in one row */
+    data_kind kind;   /* of pairs two documents each, chosen and rejected */
     bool from_cache;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
     const void *tokens;
@@ -55,7 +57,8 @@ typedef struct cache_slot {
     hash128 key;
     int fd; /* being written; -1: not */
     uint64_t n_written;
-    bool failed; /* a write did: the cache is at fault, not the data */
+    bool failed;    /* a write did: the cache is at fault, not the data */
+    data_kind kind; /* of the tokens that it may hold */
 } cache_slot;
 /* The directory that the setting means; false: none, with a message where one was wanted. */
 bool cache_directory(const char *setting, strbuf *out);
@@ -87,6 +90,7 @@ void store_builder_close(store_builder *b);                            /* frees 
 status store_add_bytes(store_builder *b, const char *bytes, size_t n); /* width 1 */
 status store_add(store_builder *b, const int32_t *ids, const unsigned char *trained, size_t n); /* NULL: all */
 void store_end_document(store_builder *b);
+void store_mark_undesirable(store_builder *b); /* the document that was ended last */
 /* Documents are written and the hash is final; with a slot, cache_commit follows. */
 status store_builder_finish(store_builder *b);
 
@@ -99,9 +103,9 @@ typedef struct tokenize_job {
     pool *threads;          /* opened when first needed */
     strbuf cache_directory; /* "": none */
     bool cache_is_auto;
-    hash128 identity;     /* of tokenizer and options */
-    size_t block_bytes;   /* of text that is encoded at once */
-    size_t overlap_bytes; /* of text around the end of a block, in which it is looked for */
+    hash128 identity;      /* of tokenizer and options */
+    size_t block_bytes;    /* of text that is encoded at once */
+    size_t overlap_bytes;  /* of text around the end of a block, in which it is looked for */
     double report_every_s; /* a file that takes longer says so often how far it is ... */
     double reported_s;     /* ... last, or when it was begun */
 } tokenize_job;

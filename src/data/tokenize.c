@@ -3,6 +3,7 @@
  * JSON Lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
  * of the lines, so neither the tokens nor the first error depend on the threads.
  * Text: blocks that together give the ids of the whole; see blocks.c. */
+#include "data/examples.h"
 #include "data/source.h"
 #include "data/store.h"
 
@@ -46,6 +47,9 @@ static status hash_identity(tokenize_job *j) {
                   tokenizer_eos(j->tokenizer), (int)o->train_on,
                   (unsigned long long)(r->max_line ? r->max_line : RECORD_MAX_LINE),
                   r->prompt_column ? r->prompt_column : "", r->response_column ? r->response_column : "");
+    if (o->kind != DATA_TEXT)
+        strbuf_printf(&text, "kind %d, '%s' '%s' '%s', ", (int)o->kind, r->chosen_column ? r->chosen_column : "",
+                      r->rejected_column ? r->rejected_column : "", r->label_column ? r->label_column : "");
     chat_describe(j->chat, &text);
     ASSERT(XXH3_128bits_update(state, text.text, text.length) == XXH_OK);
     XXH128_hash_t h = XXH3_128bits_digest(state);
@@ -96,8 +100,10 @@ typedef struct batch_line {
     uint64_t number, n_bytes;
     bool too_long;
     bool has_prompt;
-    chat_tokens tokens;
-    error_record *error; /* NULL: it is a record */
+    bool is_undesirable;                 /* DATA_LABELLED */
+    size_t n_documents;                  /* 1; of a pair 2 */
+    chat_tokens tokens[EXAMPLE_RECORDS]; /* per document */
+    error_record *error;                 /* NULL: it is a record */
 } batch_line;
 
 typedef struct line_batch {
@@ -106,16 +112,27 @@ typedef struct line_batch {
     strbuf text;
     batch_line *lines;
     size_t n, capacity;
-    record_parser *parsers; /* one per thread */
+    example_parser *parsers; /* one per thread */
 } line_batch;
 
-static status encode_line(line_batch *b, batch_line *l, record_parser *p) {
+static status encode_example_line(line_batch *b, batch_line *l, example_parser *p) {
+    data_example e;
+    TRY(example_parse(p, b->text.text + l->offset, l->length, b->path, l->number, b->job->options, &e));
+    l->has_prompt = true;
+    l->is_undesirable = e.is_undesirable;
+    l->n_documents = e.n;
+    return example_encode(b->job->chat, &e, l->tokens);
+}
+
+static status encode_line(line_batch *b, batch_line *l, example_parser *p) {
     const data_options *o = b->job->options;
     data_record r;
     if (l->too_long) return record_too_long(b->path, l->number, l->n_bytes, &o->records);
-    TRY(record_parse(p, b->text.text + l->offset, l->length, b->path, l->number, &o->records, &r));
+    if (o->kind != DATA_TEXT) return encode_example_line(b, l, p);
+    TRY(record_parse(&p->parsers[0], b->text.text + l->offset, l->length, b->path, l->number, &o->records, &r));
     l->has_prompt = r.kind != RECORD_TEXT;
-    return chat_encode(b->job->chat, &r, o->train_on, &l->tokens);
+    l->n_documents = 1;
+    return chat_encode(b->job->chat, &r, o->train_on, &l->tokens[0]);
 }
 
 static void encode_task(void *context, int64_t task, int thread) {
@@ -173,14 +190,17 @@ static status take_line(line_batch *b, batch_line *l, store_builder *out) {
     if (l->error) return error_give(l->error);
     TRY(check_kind(b, l, out->store));
     if (out->store->n_documents == 0) out->store->has_prompts = l->has_prompt;
-    TRY(store_add(out, l->tokens.ids, l->tokens.trained, l->tokens.n));
-    store_end_document(out);
+    for (size_t i = 0; i < l->n_documents; i++) {
+        TRY(store_add(out, l->tokens[i].ids, l->tokens[i].trained, l->tokens[i].n));
+        store_end_document(out);
+    }
+    if (l->is_undesirable) store_mark_undesirable(out);
     return OK;
 }
 
 static void free_lines(line_batch *b, size_t from) {
     for (size_t i = from; i < b->n; i++) {
-        chat_tokens_free(&b->lines[i].tokens);
+        for (size_t k = 0; k < EXAMPLE_RECORDS; k++) chat_tokens_free(&b->lines[i].tokens[k]);
         free(b->lines[i].error);
     }
     b->n = from;
@@ -203,6 +223,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
     status rc = OK;
     record_skips skips = {0};
     TRY(open_threads(j));
+    out->store->kind = j->options->kind;
     size_t n_threads = (size_t)pool_threads(j->threads);
     line_batch b = {.job = j, .path = in->path, .parsers = mem_alloc(n_threads * sizeof *b.parsers)};
     for (bool more = true; more;) {
@@ -218,7 +239,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
                  in->path, (unsigned long long)skips.n);
 done:
     free_lines(&b, 0);
-    for (size_t i = 0; i < n_threads; i++) record_parser_close(&b.parsers[i]);
+    for (size_t i = 0; i < n_threads; i++) example_parser_close(&b.parsers[i]);
     free(b.parsers);
     free(b.lines);
     strbuf_fini(&b.text);
@@ -316,6 +337,7 @@ static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, c
     bool found, strict = j->options->records.on_error == RECORDS_STOP;
     cache_slot slot;
     cache_slot_init(&slot, j->cache_directory.text, slot_key(j, path, is_text));
+    slot.kind = j->options->kind;
     status rc = cache_load(&slot, path, stamp, tokenizer_vocab(j->tokenizer), strict, out, &found);
     if (rc == OK && !found) {
         rc = cache_begin(&slot);

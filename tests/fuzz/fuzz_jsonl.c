@@ -1,6 +1,7 @@
 /* fuzz_jsonl.c - a file of JSON Lines, as records and as rows to train on.
  *
- * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"}), then the file.
+ * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"; "kind": 1 or 2 with
+ * "chosen_column", "rejected_column", "label_column"}), then the file.
  * Of a file that is accepted: the promises of records.h hold for every record, each becomes tokens of the vocabulary, and
  * so do the rows of a data set made of it. A chat template that writes everything of a record writes as many end-of-turn
  * tokens as the record has turns: no content makes one. */
@@ -13,7 +14,7 @@
 enum { ROW = 16, ROWS_MOST = 64, RECORDS_MOST = 256 };
 
 typedef struct request {
-    char *prompt, *response; /* owned; NULL: none */
+    char *prompt, *response, *chosen, *rejected, *label; /* owned; NULL: none */
     data_options data;
 } request;
 
@@ -24,8 +25,13 @@ static char *column(const json_t *o, const char *key) {
 
 static void request_read(request *q, const span *section) {
     json_t *o = json_loadb(section->text, section->length, 0, NULL);
-    *q = (request){.prompt = column(o, "prompt_column"), .response = column(o, "response_column")};
-    q->data = (data_options){.tokenizer = "byte",
+    *q = (request){.prompt = column(o, "prompt_column"),
+                   .response = column(o, "response_column"),
+                   .chosen = column(o, "chosen_column"),
+                   .rejected = column(o, "rejected_column"),
+                   .label = column(o, "label_column")};
+    q->data = (data_options){.kind = (data_kind)((uint64_t)json_integer_value(json_object_get(o, "kind")) % 3),
+                             .tokenizer = "byte",
                              .seq_len = ROW,
                              .pack = json_is_true(json_object_get(o, "pack")),
                              .eval_fraction = json_is_true(json_object_get(o, "all")) ? 0 : 0.25,
@@ -36,6 +42,9 @@ static void request_read(request *q, const span *section) {
     q->data.records =
         (record_options){.prompt_column = q->prompt,
                          .response_column = q->response,
+                         .chosen_column = q->chosen,
+                         .rejected_column = q->rejected,
+                         .label_column = q->label,
                          .on_error = json_is_true(json_object_get(o, "skip")) ? RECORDS_SKIP : RECORDS_STOP,
                          .max_line = (uint64_t)json_integer_value(json_object_get(o, "max_line"))};
     json_decref(o);
@@ -134,6 +143,20 @@ static void check_records(const char *path, const record_options *o) {
     tokenizer_close(own);
 }
 
+/* Every target of an example belongs to a segment of an example of the row, and parts are those of the kind. */
+static void check_segments(const dataset *d, split which, const data_row *r) {
+    int64_t n_slots = data_example_slots(ROW), n = 0;
+    while (n < n_slots && r->examples[n] >= 0) n++;
+    for (int64_t i = 0; i < n_slots; i++)
+        ASSERT(i < n ? (uint64_t)r->examples[i] < dataset_n_examples(d, which) : r->examples[i] == -1);
+    for (int k = 0; k < ROW; k++) {
+        ASSERT((r->segments[k] >= 0) == (dataset_kind(d) != DATA_TEXT && r->targets[k] >= 0));
+        if (r->segments[k] < 0) continue;
+        ASSERT(r->segments[k] / PART_STRIDE < n);
+        ASSERT(data_part_name(dataset_kind(d), (data_part)(r->segments[k] % PART_STRIDE)));
+    }
+}
+
 static void check_rows(const data_options *o) {
     dataset *d;
     status rc = dataset_open(&d, o);
@@ -145,8 +168,10 @@ static void check_rows(const data_options *o) {
         data_report report;
         dataset_report(d, which, &report);
         for (uint64_t i = 0; i < MIN(report.rows_per_epoch, (uint64_t)ROWS_MOST); i++) {
-            int32_t tokens[ROW], targets[ROW], doc_start[ROW];
-            dataset_row(d, which, i, tokens, targets, doc_start);
+            int32_t tokens[ROW], targets[ROW], doc_start[ROW], segments[ROW], examples[ROW / PART_STRIDE];
+            data_row row = {tokens, targets, doc_start, segments, examples};
+            dataset_row_get(d, which, i, &row);
+            check_segments(d, which, &row);
             for (int k = 0; k < ROW; k++) {
                 ASSERT(tokens[k] >= 0 && tokens[k] < BYTE_VOCAB && targets[k] >= -1 && targets[k] < BYTE_VOCAB);
                 ASSERT(doc_start[k] >= 0 && doc_start[k] <= k && doc_start[doc_start[k]] == doc_start[k]);
@@ -162,8 +187,11 @@ void fuzz_one(const uint8_t *data, size_t size) {
     request q;
     request_read(&q, &options);
     q.data.source = fuzz_file(0, file.text, file.length);
-    check_records(q.data.source, &q.data.records);
-    if (fuzz_sometimes(data, size, 4)) check_rows(&q.data);
+    if (q.data.kind == DATA_TEXT) check_records(q.data.source, &q.data.records);
+    if (q.data.kind != DATA_TEXT || fuzz_sometimes(data, size, 4)) check_rows(&q.data);
     free(q.prompt);
     free(q.response);
+    free(q.chosen);
+    free(q.rejected);
+    free(q.label);
 }

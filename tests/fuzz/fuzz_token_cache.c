@@ -1,7 +1,7 @@
 /* fuzz_token_cache.c - a file of the token cache, as if another process had left it there.
  *
- * The input is JSON: {"width", "is_text", "has_prompts", "tokens": [id, ...], "documents": [[end, n_trained], ...]} makes
- * the file with all its checksums right. "n_tokens" and "n_documents" put other counts into the header, "cut" takes bytes
+ * The input is JSON: {"width", "is_text", "has_prompts", "kind", "tokens": [id, ...], "documents": [[end, n_trained,
+ * is_undesirable], ...]} makes the file with all its checksums right; "header_kind" puts another kind into it. "n_tokens" and "n_documents" put other counts into the header, "cut" takes bytes
  * off the end, "damage": [[place, byte], ...] changes bytes afterwards.
  * Of a file that is taken: tokens are of the vocabulary, documents ascend and cover them, and rows can be made of it.
  *
@@ -33,6 +33,7 @@ typedef struct content {
     strbuf tokens, documents; /* as they lie in the file, without the padding between them */
     uint64_t n_tokens, n_documents;
     bool is_text, has_prompts;
+    data_kind kind;
 } content;
 
 static void add_tokens(content *c, const json_t *list) {
@@ -49,8 +50,9 @@ static void add_documents(content *c, const json_t *list) {
     const json_t *v;
     size_t i;
     json_array_foreach((json_t *)(uintptr_t)list, i, v) {
-        store_document d = {(uint64_t)json_integer_value(json_array_get(v, 0)),
-                            (uint64_t)json_integer_value(json_array_get(v, 1))};
+        store_document d = {.end = (uint64_t)json_integer_value(json_array_get(v, 0)),
+                            .n_trained = (uint64_t)json_integer_value(json_array_get(v, 1)) & INT64_MAX,
+                            .is_undesirable = json_integer_value(json_array_get(v, 2)) != 0};
         strbuf_add_bytes(&c->documents, &d, sizeof d);
         c->n_documents++;
     }
@@ -60,7 +62,8 @@ static void content_read(content *c, const json_t *root) {
     json_int_t width = json_integer_value(json_object_get(root, "width"));
     *c = (content){.width = width == 1 || width == 4 ? (uint32_t)width : 2,
                    .is_text = json_is_true(json_object_get(root, "is_text")),
-                   .has_prompts = json_is_true(json_object_get(root, "has_prompts"))};
+                   .has_prompts = json_is_true(json_object_get(root, "has_prompts")),
+                   .kind = (data_kind)((uint64_t)json_integer_value(json_object_get(root, "kind")) % 3)};
     strbuf_add_bytes(&c->tokens, "", 0);
     strbuf_add_bytes(&c->documents, "", 0);
     add_tokens(c, json_object_get(root, "tokens"));
@@ -84,6 +87,7 @@ static void make_file(const content *c, const json_t *root, const file_stamp *st
                       .width = (uint32_t)count_or(root, "header_width", c->width),
                       .is_text = c->is_text,
                       .has_prompts = c->has_prompts,
+                      .kind = (uint32_t)count_or(root, "header_kind", c->kind),
                       .key = key,
                       .device = stamp->device,
                       .inode = stamp->inode,
@@ -169,6 +173,7 @@ static void check_store(const token_store *s) {
             n_trained += store_trained(s, at);
         }
         ASSERT(s->documents[i].n_trained == n_trained);
+        ASSERT(!s->documents[i].is_undesirable || s->kind == DATA_LABELLED);
     }
     ASSERT(at == s->n_tokens);
 }
@@ -177,6 +182,7 @@ static void check_rows(const token_store *s, bool pack) {
     row_space r;
     data_report report = {0};
     row_space_init(&r, ROW, pack, EOS, 1);
+    r.kind = s->kind;
     if (s->is_text)
         row_space_add(
             &r,
@@ -186,12 +192,17 @@ static void check_rows(const token_store *s, bool pack) {
                       (segment){.store = s, .report = &report, .n_documents = s->n_documents, .n_tokens = s->n_tokens});
     ASSERT(row_space_lay_out(&r) == OK);
     for (uint64_t i = 0; i < MIN(r.n_rows, (uint64_t)ROWS_MOST); i++) {
-        int32_t tokens[ROW], targets[ROW], doc_start[ROW];
-        int64_t n = row_space_fill(&r, i, tokens, targets, doc_start);
+        int32_t tokens[ROW], targets[ROW], doc_start[ROW], segments[ROW], examples[ROW / PART_STRIDE];
+        data_row row = {tokens, targets, doc_start, segments, examples};
+        memset(segments, -1, sizeof segments);
+        memset(examples, -1, sizeof examples);
+        int64_t n = row_space_fill(&r, i, &row);
         ASSERT(n > 0 && n <= ROW);
         for (int64_t k = 0; k < n; k++) {
             ASSERT(tokens[k] >= 0 && tokens[k] < VOCAB && targets[k] >= -1 && targets[k] < VOCAB);
             ASSERT(doc_start[k] >= 0 && doc_start[k] <= k);
+            ASSERT((segments[k] >= 0) == (r.kind != DATA_TEXT && targets[k] >= 0));
+            if (segments[k] >= 0) ASSERT(examples[segments[k] / PART_STRIDE] >= 0);
         }
     }
     row_space_fini(&r);
@@ -218,6 +229,7 @@ void fuzz_one(const uint8_t *data, size_t size) {
         make_file(&c, root, &stamp, INT64_MAX / 2, &file);
         damage(root, &file);
         write_slot(&slot, &file);
+        slot.kind = c.kind;
         bool strict = json_is_true(json_object_get(root, "strict"));
         ASSERT(cache_load(&slot, source, &stamp, VOCAB, strict, &store, &found) == OK);
         if (found) {

@@ -1,0 +1,25 @@
+#pragma once
+/* record_parts.h - private to data: what records and examples of preferences are read with (records.c). */
+#include "data/records.h"
+
+#define SKIP_HINT "; repair the line, or leave such records out (data.on_error=skip, --on-error skip)"
+
+typedef struct place { /* for messages */
+    const char *path;
+    unsigned long long line;
+} place;
+
+const char *record_kind_of(const json_t *v); /* "a list" */
+/* Gives the parser its next object, and owns it; NULL: none. */
+void record_parser_begin(record_parser *p, json_t *root);
+/* The object of a line into p->root. */
+status record_load_line(record_parser *p, const char *text, size_t n_bytes, place at, bool *has_rounded_numbers);
+/* Two texts, or two lists of turns that are one conversation. response: NULL where no column has it. */
+status record_read_answer(record_parser *p, const char *prompt, const char *response, const record_options *o, place at,
+                          data_record *out);
+/* One list of turns, of which the first are the prompt. */
+status record_read_split(record_parser *p, const char *key, size_t n_context, place at, data_record *out);
+status record_read_beside(record_parser *p, place at, data_record *out); /* tools and variables of the template */
+/* Errors. */
+status record_refuse_beside(const json_t *root, const data_record *r, place at); /* keys that would be lost; or OK */
+status record_unknown_shape(const json_t *root, place at, const char *expected);
