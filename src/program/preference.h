@@ -3,6 +3,8 @@
  *
  * In double: an example is one number out of thousands of tokens, and the two devices then differ by a rounding of exp and log
  * alone. Means are taken over the tokens of a response, so the derivative by each of its tokens is divided by their number. */
+#include <stdbool.h>
+
 #ifdef __CUDACC__
 #define PREFERENCE_MATH static inline __host__ __device__
 #else

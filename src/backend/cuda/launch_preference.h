@@ -1,0 +1,23 @@
+#pragma once
+/* launch_preference.h - the launcher of preference.cu. */
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct launch_preference {
+    preference_options options;
+    const float *losses, *reference; /* (batch, seq_len); reference: NULL where the loss has none */
+    const int32_t *segments;
+    const step_scalars *scalars;
+    float *weights;
+    double *sums; /* PREFERENCE_SUM_COUNT */
+    int64_t batch, seq_len;
+    void *work; /* preference_layout_of */
+} launch_preference;
+void launch_preference_run(cudaStream_t s, const launch_preference *p);
+
+#ifdef __cplusplus
+}
+#endif

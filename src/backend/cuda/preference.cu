@@ -1,0 +1,128 @@
+/* preference.cu - losses over pairs of responses: from the loss of every token to its weight in the gradient.
+ *
+ * A warp takes a row. Its lanes load 32 tokens at once; the sums over a response run in token order, so the bits are those of
+ * one thread, and of the host but for exp and log. A few thousand numbers: three small launches, of which the second waits for
+ * z, which is over all rows. */
+#include "backend/cuda/launch_preference.h"
+
+#include "backend/cuda/preference_sizes.h"
+#include "backend/cuda/typed.cuh"
+
+struct row_work {
+    preference_part *parts; /* of this row */
+    double *sums;           /* ROW_SUMS of every row */
+    int64_t *counts;        /* examples of every row */
+};
+
+DEVICE row_work work_of(const launch_preference &p, int64_t row) {
+    preference_layout l = preference_layout_of(p.batch, p.seq_len);
+    char *base = (char *)p.work;
+    return {(preference_part *)base + row * p.seq_len * PREFERENCE_PARTS, (double *)(base + l.at_sums),
+            (int64_t *)(base + l.at_counts)};
+}
+
+/* Sums over the tokens of every response of a row. */
+static __global__ void __launch_bounds__(WARP) add_rows(launch_preference p) {
+    int64_t row = blockIdx.x, T = p.seq_len, n = 0;
+    int lane = threadIdx.x;
+    row_work w = work_of(p, row);
+    const int32_t *segments = p.segments + row * T;
+    int32_t last = -1;
+    for (int64_t t = lane; t < T; t += WARP) last = max(last, segments[t]);
+    n = __reduce_max_sync(0xffffffff, last) / PREFERENCE_PARTS + (__any_sync(0xffffffff, last >= 0) ? 1 : 0);
+    for (int64_t i = lane; i < n * PREFERENCE_PARTS; i += WARP) w.parts[i] = {0, 0, 0};
+    __syncwarp();
+    int32_t now = -1;
+    preference_part sum = {0, 0, 0};
+    for (int64_t t0 = 0; t0 < T; t0 += WARP) {
+        int64_t t = t0 + lane;
+        int32_t s = t < T ? segments[t] : -1;
+        float loss = t < T ? p.losses[row * T + t] : 0, reference = t < T && p.reference ? p.reference[row * T + t] : 0;
+        for (int i = 0; i < WARP; i++) { /* every lane does the same sums; the first one keeps them */
+            int32_t si = __shfl_sync(0xffffffff, s, i);
+            float li = __shfl_sync(0xffffffff, loss, i), ri = __shfl_sync(0xffffffff, reference, i);
+            if (si < 0) continue;
+            if (si != now) {
+                if (now >= 0 && lane == 0) w.parts[now] = sum;
+                __syncwarp();
+                sum = w.parts[si];
+                now = si;
+            }
+            sum.loss += (double)li;
+            sum.reference += (double)ri;
+            sum.n++;
+        }
+    }
+    if (lane != 0) return;
+    if (now >= 0) w.parts[now] = sum;
+    double kl = 0, kl_count = 0;
+    for (int64_t e = 0; e < n; e++) {
+        const preference_part *other = &w.parts[e * PREFERENCE_PARTS + PREFERENCE_OTHER];
+        if (other->n) kl += preference_gain(other), kl_count++;
+    }
+    w.sums[row * ROW_SUMS + ROW_KL] = kl;
+    w.sums[row * ROW_SUMS + ROW_KL_COUNT] = kl_count;
+    w.counts[row] = n;
+}
+
+DEVICE double find_z(const launch_preference &p, const row_work &w) {
+    double sum = 0, n = 0;
+    for (int64_t b = 0; b < p.batch; b++) sum += w.sums[b * ROW_SUMS + ROW_KL], n += w.sums[b * ROW_SUMS + ROW_KL_COUNT];
+    return n > 0 && sum > 0 ? (double)p.options.beta * sum / n : 0;
+}
+
+DEVICE void add_example(double *sums, const preference_part *part, const preference_result &r, double z) {
+    sums[SUM_WEIGHTED_LOSS] += r.loss;
+    sums[SUM_VALID] += 1;
+    sums[SUM_WEIGHTS] += 1;
+    sums[SUM_LOSS] += r.loss;
+    sums[SUM_ACCURATE] += r.reward[PREFERENCE_CHOSEN] > r.reward[PREFERENCE_REJECTED];
+    sums[SUM_KL] += z;
+    for (int side = 0; side < 2; side++) {
+        if (!part[side].n) continue;
+        sums[SUM_REWARD_CHOSEN + side] += r.reward[side];
+        sums[SUM_LOGP_CHOSEN + side] -= part[side].loss;
+        sums[SUM_CHOSEN + side] += 1;
+    }
+}
+
+/* The loss of every example of a row, and the weights of its tokens. */
+static __global__ void __launch_bounds__(WARP) weigh_rows(launch_preference p) {
+    int64_t row = blockIdx.x, T = p.seq_len;
+    row_work w = work_of(p, row);
+    bool single = p.options.kind == PREFERENCE_KTO;
+    if (threadIdx.x == 0) {
+        double z = single ? find_z(p, w) : 0, sums[PREFERENCE_SUM_COUNT] = {};
+        for (int64_t e = 0; e < w.counts[row]; e++) {
+            preference_part *part = &w.parts[e * PREFERENCE_PARTS];
+            bool is_good = part[PREFERENCE_CHOSEN].n > 0;
+            if (!is_good && !part[PREFERENCE_REJECTED].n) continue;
+            preference_result r = single ? preference_single(&p.options, &part[is_good ? 0 : 1], is_good, z)
+                                         : preference_pair(&p.options, &part[PREFERENCE_CHOSEN], &part[PREFERENCE_REJECTED]);
+            add_example(sums, part, r, z);
+            for (int side = 0; side < 2; side++) part[side].loss = r.d[side]; /* from here on: the weight of its tokens */
+        }
+        for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) w.sums[row * ROW_SUMS + i] = sums[i];
+    }
+    __syncwarp();
+    for (int64_t t = threadIdx.x; t < T; t += WARP) {
+        int32_t s = p.segments[row * T + t];
+        bool counts = s >= 0 && s % PREFERENCE_PARTS <= PREFERENCE_REJECTED;
+        p.weights[row * T + t] = counts ? (float)w.parts[s].loss : 0;
+    }
+}
+
+static __global__ void add_sums(launch_preference p) {
+    int i = threadIdx.x;
+    if (i >= PREFERENCE_SUM_COUNT) return;
+    row_work w = work_of(p, 0);
+    double sum = 0;
+    for (int64_t b = 0; b < p.batch; b++) sum += w.sums[b * ROW_SUMS + i];
+    p.sums[i] = p.scalars->micro == 0 ? sum : p.sums[i] + sum;
+}
+
+void launch_preference_run(cudaStream_t s, const launch_preference *p) {
+    add_rows<<<(unsigned)p->batch, WARP, 0, s>>>(*p);
+    weigh_rows<<<(unsigned)p->batch, WARP, 0, s>>>(*p);
+    add_sums<<<1, WARP, 0, s>>>(*p);
+}
