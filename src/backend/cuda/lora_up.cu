@@ -10,8 +10,15 @@
 
 enum { WARPS = 8, THREADS = WARPS * 32, COLUMNS = WARPS * 32, STEPS = 4, BLOCK_ROWS = STEPS * 16, TILES = 4, PAD = 8 };
 
-static __device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-static __device__ float widen(__half x) { return __half2float(x); }
+/* The two numbers of a word, the first in the lower half. */
+template <typename E> static __device__ float2 unpack(uint32_t word);
+template <> __device__ float2 unpack<__nv_bfloat16>(uint32_t word) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+template <> __device__ float2 unpack<__half>(uint32_t word) {
+    return make_float2(__half2float(__ushort_as_half((uint16_t)word)),
+                       __half2float(__ushort_as_half((uint16_t)(word >> 16))));
+}
 
 /* Elements k and k + 1 of a row of r as one word, zeros where they are not there. */
 template <typename E> static __device__ uint32_t pair_load(const E *row, int k, int r, bool there) {
@@ -21,21 +28,21 @@ template <typename E> static __device__ uint32_t pair_load(const E *row, int k, 
     return p[k] | (k + 1 < r ? (uint32_t)p[k + 1] << 16 : 0);
 }
 
-/* Eight columns of one row: base + scale * sums. */
+/* Two columns of one row: base + scale * sums. */
+template <typename E> static __device__ uint32_t add_pair(uint32_t base, float scale, float first, float second) {
+    float2 x = unpack<E>(base);
+    return pack<E>(fmaf(scale, first, x.x), fmaf(scale, second, x.y));
+}
+
+/* Eight of them; half: the upper or lower eight rows of the tiles. */
 template <typename E>
 static __device__ uint4 add_pack(uint4 base, float scale, const float (&acc)[TILES][4], int half) {
-    union {
-        uint4 raw;
-        uint32_t word[4];
-        E e[8];
-    } u;
-    u.raw = base;
-#pragma unroll
-    for (int j = 0; j < TILES; j++)
-        u.word[j] = pack<E>(fmaf(scale, acc[j][half * 2], widen(u.e[2 * j])),
-                            fmaf(scale, acc[j][half * 2 + 1], widen(u.e[2 * j + 1])));
-    return u.raw;
+    return make_uint4(add_pair<E>(base.x, scale, acc[0][half * 2], acc[0][half * 2 + 1]),
+                      add_pair<E>(base.y, scale, acc[1][half * 2], acc[1][half * 2 + 1]),
+                      add_pair<E>(base.z, scale, acc[2][half * 2], acc[2][half * 2 + 1]),
+                      add_pair<E>(base.w, scale, acc[3][half * 2], acc[3][half * 2 + 1]));
 }
+static_assert(TILES == 4, "a word of a pack for each tile");
 
 /* What a warp multiplies with: b0 and b1 of its TILES tiles, of one step of 16 along r. Column n of tile j is the warp's column
  * 8 (n / 2) + 2 j + n % 2. */
@@ -60,15 +67,18 @@ static __global__ void __launch_bounds__(THREADS, 2) up_kernel(launch_lora_up_ar
     E *xs = (E *)shared; /* (BLOCK_ROWS, r rounded up to 16, + PAD) */
     int r = (int)a.r, n_steps = KEPT > 0 ? KEPT : (r + 15) / 16, ld = n_steps * 16 + PAD;
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, part = 0;
-    int64_t tile = blockIdx.x, b_row = 0;
-    while (tile >= (a.parts.columns[part] + COLUMNS - 1) / COLUMNS) {
-        tile -= (a.parts.columns[part] + COLUMNS - 1) / COLUMNS;
-        b_row += a.parts.columns[part++];
+    int64_t tile = blockIdx.x, b_row = 0, columns = a.parts.columns[0], first = a.parts.first[0];
+#pragma unroll
+    for (int i = 1; i < LAUNCH_LORA_PARTS; i++) { /* constant places: others would put the arguments on the stack */
+        int64_t tiles = (columns + COLUMNS - 1) / COLUMNS;
+        if (part < i - 1 || i >= a.parts.n || tile < tiles) continue;
+        part = i, tile -= tiles, b_row += columns;
+        columns = a.parts.columns[i], first = a.parts.first[i];
     }
-    int64_t columns = a.parts.columns[part], column = tile * COLUMNS + threadIdx.x / 32 * 32, wide = a.parts.n * a.r;
+    int64_t column = tile * COLUMNS + threadIdx.x / 32 * 32, wide = a.parts.n * a.r;
     const E *b = (const E *)a.b + b_row * a.r, *xa = (const E *)a.xa + part * a.r;
-    const E *base = (const E *)a.base + a.parts.first[part] + column + 8 * t;
-    E *y = (E *)a.y + a.parts.first[part] + column + 8 * t;
+    const E *base = (const E *)a.base + first + column + 8 * t;
+    E *y = (E *)a.y + first + column + 8 * t;
     bool there = column + 8 * t < columns;
     b_step<E> kept[KEPT > 0 ? KEPT : 1];
 #pragma unroll
