@@ -348,17 +348,6 @@ static void metrics_add_eval(track *t, const train_eval_report *e) {
     strbuf_add(b, "}\n");
 }
 
-const metric *metric_at(size_t i) {
-    static const metric rows[] = {
-#define METRIC_STEP(name, type, value, when, help) {METRIC_OF_STEP, name, #type, help},
-#define METRIC_EVAL(name, type, value, when, help) {METRIC_OF_EVAL, name, #type, help},
-#include "track/metrics.def"
-#undef METRIC_STEP
-#undef METRIC_EVAL
-    };
-    return i < ARRAY_LENGTH(rows) ? &rows[i] : NULL;
-}
-
 /* Incomplete lines of a failed write are removed again, so that the file stays readable. */
 static void metrics_flush(track *t) {
     size_t done = 0;
