@@ -252,7 +252,6 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     /* Files without held-out text have no rows to evaluate. */
     if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
-    p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);
@@ -266,8 +265,8 @@ status request_from_config(const config *c, train_request *out) {
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
-    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
