@@ -13,7 +13,8 @@
 /* An op on this rank's part of the vocabulary; attributes are set only where that is not all of it. */
 static op *emit_on_vocabulary(builder *b, op_kind k) {
     op *o = builder_emit(b, k);
-    if (b->n_ranks == 1) return o;
+    bool is_whole = k == OP_EMBED || k == OP_UNEMBED_LOSS; /* where it may be: the statistics are those of a part */
+    if (b->n_ranks == 1 && is_whole) return o;
     o->attr.vocab = b->c->vocab;
     o->attr.first_id = b->first_id;
     o->attr.n_ids = b->n_ids;
@@ -175,6 +176,7 @@ static void write_evaluation(builder *b, const outer_params *w, const outer_para
     if (has_reference_model(b))
         b->m->eval_reference =
             write_answer(b, "eval.reference.losses.all", DTYPE_F32, write_reference(b, reference, "eval." REFERENCE_PREFIX));
+    if (b->m->eval_reference) b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
     value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
     if (h) {
         losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -337,6 +339,10 @@ static int64_t fewer_sequence(const model_config *c, const model_build_options *
 /* A response is whole on a rank that has its losses. */
 static status check_preference(const model_build_options *o) {
     int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    if (o->preference.kind == PREFERENCE_KTO && mesh_size(&o->mesh, AXIS_DATA) > 1)
+        return ERR(ERR_INPUT,
+                   "preference.loss: found kto with parallel.data %d, expected 1: its z is over all examples of a step",
+                   mesh_size(&o->mesh, AXIS_DATA));
     if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
     return ERR(ERR_INPUT,
                "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "

@@ -433,7 +433,6 @@ static void receive_embed_gradient(differ *d, const op *loss) {
 
 /* Another stage continues from x, and sends the gradient of x back. */
 static void backward_send(differ *d, const op *f) {
-    if (!d->is_wanted[f->in[SEND_X]]) return;
     value_id dx = grad_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
     op_out(o, RECV_Y, dx);
@@ -515,7 +514,6 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, 
 
 /* Writes the backward of f. The gradient of output `result` is complete: all its readers come after f. */
 static status write_backward(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
-    if (!d->is_wanted[f->out[result]]) return OK;
     value_id dy = take_gradient(d, f->out[result]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
     write(d, f, dy);
@@ -539,6 +537,8 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 
 /* Every op is listed, with its backward or as one without: a missing op does not compile. */
 static status backward(differ *d, const op *f) {
+    value_id y = op_main_value(f);
+    if (!d->is_wanted[y]) return OK; /* no trained parameter before it, as in all of a reference */
     switch (f->kind) {
     case OP_LINEAR: return write_backward(d, f, LINEAR_Y, backward_linear);
     case OP_LORA_UP: return write_backward(d, f, LORA_UP_Y, backward_lora_up);

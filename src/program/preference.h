@@ -36,6 +36,9 @@ typedef struct preference_options {
     float lambda;                  /* orpo */
     float lambda_good, lambda_bad; /* kto */
 } preference_options;
+#ifndef __CUDACC__
+const char *preference_name(preference_kind k);
+#endif
 PREFERENCE_MATH bool preference_compares(preference_kind k) { /* with a reference */
     return k == PREFERENCE_DPO || k == PREFERENCE_IPO || k == PREFERENCE_KTO;
 }
@@ -94,8 +97,9 @@ PREFERENCE_MATH preference_result preference_pair(const preference_options *o, c
         out.d[1] = slope / expm1(r_bar < -1e-12 ? r_bar : -1e-12) / n_r;
     }
     bool compares = preference_compares(o->kind);
-    out.reward[0] = beta * (compares ? preference_gain(c) : -c->loss / n_c);
-    out.reward[1] = beta * (compares ? preference_gain(r) : -r->loss / n_r);
+    double per_c = o->kind == PREFERENCE_DPO ? 1 : n_c, per_r = o->kind == PREFERENCE_DPO ? 1 : n_r;
+    out.reward[0] = beta * (compares ? preference_gain(c) : -c->loss) / per_c;
+    out.reward[1] = beta * (compares ? preference_gain(r) : -r->loss) / per_r;
     return out;
 }
 

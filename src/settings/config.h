@@ -34,6 +34,12 @@ typedef struct config {
     } model;
     data_options data; /* data.seed always equals train.seed */
     task_kind task;
+    struct {
+        int loss;          /* preference_kind less 1: none is no choice */
+        double beta;       /* 0: as the loss has it */
+        double smoothing, gamma, lambda, desirable, undesirable;
+        int reference; /* reference_kind; 0: auto */
+    } preference;
     train_options train;
     /* As the plan's request takes it, -1 where the plan chooses. Not here: what train.* and parallel.* give together
      * (micro_batch, accumulation, sequence) and what is text (recompute). */

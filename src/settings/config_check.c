@@ -67,7 +67,16 @@ static void config_warn_no_effect(const config *c) {
                   (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
                   "nothing is evaluated");
     warn_no_effect_memory(c);
-    bool lora = c->model.lora_rank > 0;
+    bool lora = c->model.lora_rank > 0, preference = c->task == TASK_PREFERENCE;
+    preference_kind loss = c->preference.loss + 1;
+    warn_if_given(c, "preference.loss", preference, "train.task is not preference");
+    warn_if_given(c, "preference.beta", preference && loss != PREFERENCE_ORPO, "the loss has no beta");
+    warn_if_given(c, "preference.label_smoothing", preference && loss == PREFERENCE_DPO, "the loss is not dpo");
+    warn_if_given(c, "preference.gamma", preference && loss == PREFERENCE_SIMPO, "the loss is not simpo");
+    warn_if_given(c, "preference.lambda", preference && loss == PREFERENCE_ORPO, "the loss is not orpo");
+    warn_if_given(c, "preference.desirable_weight", preference && loss == PREFERENCE_KTO, "the loss is not kto");
+    warn_if_given(c, "preference.undesirable_weight", preference && loss == PREFERENCE_KTO, "the loss is not kto");
+    warn_if_given(c, "preference.reference", preference && preference_compares(loss), "the loss has no reference");
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora, "model.lora.rank is none");

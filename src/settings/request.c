@@ -96,6 +96,19 @@ static status lora_from_config(const config *c, const model_config *m, lora_opti
     return lora_modules_parse(m, c->model.lora_targets, "model.lora.targets", &out->modules);
 }
 
+/* The margin of orpo's rewards has its lambda as scale, as TRL has it. */
+static preference_options preference_from_config(const config *c) {
+    preference_kind k = c->preference.loss + 1;
+    double usual = k == PREFERENCE_SIMPO ? 2 : k == PREFERENCE_ORPO ? c->preference.lambda : 0.1;
+    return (preference_options){.kind = k,
+                                .beta = (float)(c->preference.beta > 0 ? c->preference.beta : usual),
+                                .smoothing = (float)c->preference.smoothing,
+                                .gamma = (float)c->preference.gamma,
+                                .lambda = (float)c->preference.lambda,
+                                .lambda_good = (float)c->preference.desirable,
+                                .lambda_bad = (float)c->preference.undesirable};
+}
+
 /* Batch of all ranks, micro-batch, accumulation: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
@@ -266,6 +279,8 @@ status request_from_config(const config *c, train_request *out) {
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    out->preference = preference_from_config(c);
+    out->reference = (reference_kind)c->preference.reference;
     TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }

@@ -133,6 +133,8 @@ typedef struct train_observer {
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 struct train_request {
+    preference_options preference; /* of the task preference: as asked ... */
+    reference_kind reference;      /* ... none: as the task chooses */
     plan_request plan;
     data_options data;
     train_options train;
