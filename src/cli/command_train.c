@@ -1,4 +1,5 @@
 /* command_train.c - ralo train: plan, show, run, report. */
+#define _GNU_SOURCE 1 /* program_invocation_name */
 #include "cli/cli.h"
 #include "cli/ranks.h"
 #include "cli/train_report.h"
@@ -169,6 +170,7 @@ static status train(command_line *l, comm **mesh) {
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
     train_request *r = &j.request;
+    r->program = program_invocation_name;
     r->trace_path = l->trace;
     if (l->trace && ranks && comm_rank(ranks) > 0) { /* each rank its own file */
         snprintf(trace, sizeof trace, "%s.rank-%d", l->trace, comm_rank(ranks));

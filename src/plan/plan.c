@@ -78,6 +78,8 @@ static uint64_t state_bytes(const plan *p) {
     return n;
 }
 
+uint64_t plan_staged_bytes(const plan *p) { return p->request.state_copies ? p->request.state_copies * state_bytes(p) : 0; }
+
 uint64_t plan_checkpoint_bytes(const plan *p) {
     const plan_request *r = &p->request;
     state_format f = state_format_of(r->choice.precision, r->choice.states);
@@ -164,7 +166,7 @@ status plan_build(plan *p, const plan_request *asked) {
     p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
     add_inputs_left_out(p);
     p->planned[TIER_HOST] +=
-        r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
+        r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
     return OK;
 }
 

@@ -255,6 +255,7 @@ status request_from_config(const config *c, train_request *out) {
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    p->run_steps = t->steps;
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 

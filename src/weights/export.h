@@ -20,7 +20,8 @@ typedef struct export_report {
     uint64_t n_parameters, n_bytes;
     int n_files; /* of weights */
 } export_report;
-status export_check_dir(const char *dir); /* a directory that is not empty is refused */
+/* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
+status export_check_dir(const char *setting, const char *dir);
 /* from: a run directory (its newest checkpoint) or a checkpoint directory. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);
 

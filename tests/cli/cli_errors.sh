@@ -260,13 +260,13 @@ grep -q '^cpu:0 ' out || fail "devices are not on stdout"
 fits() {
     local preset=$1 limit=$2 change
     shift 2
-    check 3 "memory.device is" "Largest at the peak: " " MiB, " "by role: inputs" "The smallest change that fits: " -- \
+    check 3 "memory.device is" "largest at the peak: " " MiB, " "by role: inputs" "Fits with: " -- \
         plan --preset "$preset" --device-memory "$limit" "$@"
-    change=$(sed -n 's/.*The smallest change that fits: \(--set [^(]*\) (.*/\1/p' err)
+    change=$(sed -n 's/^error: .*Fits with: \(--set [^(]*\) (.*/\1/p' err)
     [ -n "$change" ] || fail "plan $preset $limit: no change in: $(tail -n 1 err)"
     # shellcheck disable=SC2086 # the change is several words
     check 0 -- plan --preset "$preset" --device-memory "$limit" "$@" $change
-    check 3 "The smallest change that fits: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
+    check 3 "Fits with: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
 }
 fits gpt2 2500M --set memory.strategy=manual
 resident=(--set memory.offload.params=none --set memory.offload.grads=none --set memory.offload.states=none
@@ -281,16 +281,26 @@ fits gpt2 1900M --set memory.strategy=manual
 fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
 fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
 fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
-check 3 "the smallest needs" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
+check 3 "the least that fits with any of them is" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
 # No change helps where parameters, gradients and states alone exceed all memory; with moments of 8 bits they are fewer bytes.
 crowded=(--preset gpt2 --set data.seq_len=64 --set train.micro_batch=1 --set memory.strategy=manual --set memory.host=64M)
 check 3 "at least 949.4 MiB, device and host together have 914.0 MiB" "Use more or larger machines" -- plan "${crowded[@]}" --set memory.device=850M
-check 3 "The smallest change that fits: --set precision=bf16_sr" -- \
+check 3 "Fits with: --set precision=bf16_sr" -- \
     plan "${crowded[@]}" --set memory.device=850M --set memory.states=int8
 check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
     plan "${crowded[@]}" --set memory.device=600M --set memory.states=int8
-check 3 "None of recompute, batch, precision and length is enough" "raise the limit to that" -- \
-    plan --preset test-llama --device-memory 64K
+check 3 "None of recompute, batch, precision and length is enough" "cut most records" -- plan --preset test-llama --device-memory 64K
+raised=$(sed -n 's/.*raise the limit to \([0-9.]*[KMG]\) for these settings.*/\1/p' err)
+check 0 -- plan --preset test-llama --device-memory "${raised:-64K}"
+# Which memory is short is said, with the candidate that needs least of it; the copy for checkpoints is named before other bytes.
+check 3 "0 of " "the host is too small; this one needs least of it" "host too small" "needs 113.5 GiB on the host, which has 64.0 GiB" \
+    "host      113.5 GiB planned of 64.0 GiB: " -- plan --preset qwen2.5-7b --hardware rtx-4090 --set precision=bf16 \
+    --set data.seq_len=2048 --set train.micro_batch=1 --set memory.host=64G
+check 0 "host      113.5 GiB planned of 128.0 GiB (assumed for rtx-4090; set yours with memory.host)" "; 600 steps take about " -- plan \
+    --preset qwen2.5-7b --hardware rtx-4090 --set precision=bf16 --set data.seq_len=2048 --set train.micro_batch=1
+check 3 " MiB of it is the copy for background checkpoints" "--set train.save_every=0" "!memory.states=int8" -- \
+    plan --set train.save_every=10 --set memory.device=1G --set memory.host=5M
+check 0 -- plan --set train.save_every=0 --set memory.device=1G --set memory.host=5M
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "candidates fit; " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here
