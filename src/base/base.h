@@ -186,8 +186,8 @@ bool str_nearest_try(str_nearest *n, const char *name); /* true: this is the nea
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
-char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
-char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
+char *str_format_count(char buf[32], double n);    /* 124439808 -> "124.4M" */
+char *str_format_seconds(char buf[32], double s);  /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
 char *str_format_duration(char buf[32], double s); /* of a whole run: 5 -> "5 s", 2760 -> "46 min", 5400 -> "1.5 h" */
 /* A number that str_parse_bytes reads as at least n_bytes: 6190000 -> "6.0M". */
 char *str_format_limit(char buf[32], uint64_t n_bytes);

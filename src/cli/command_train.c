@@ -153,7 +153,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     if (speaks) track_close(observed.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
-        train_report_summary(p, &result, run_dir);
+        train_report_summary(p, j->data, &result, run_dir);
         if (c->run.breakdown) train_report_breakdown(p, &result);
         if (l->json) train_report_json(l, p, r, &result, run_dir, all);
     }
@@ -191,7 +191,7 @@ static status train(command_line *l, comm **mesh) {
     }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
-    if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, c, j.read_seconds);
+    if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, r, &j.plan);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     if (ranks) ranks_use_dir(run_dir);

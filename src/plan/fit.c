@@ -44,8 +44,8 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
 typedef struct change_names {
     const char *before, *precision, *seq_len, *chunk, *batch;
 } change_names;
-static const change_names by_settings = {
-    "--set ", "precision=", "data.seq_len=", "memory.logits_chunk=", "train.micro_batch="};
+static const change_names by_settings = {"--set ",
+                                         "precision=", "data.seq_len=", "memory.logits_chunk=", "train.micro_batch="};
 static const change_names by_options = {"--", "precision ", "seq-len ", NULL, "batch "};
 
 typedef struct change_list {
@@ -62,8 +62,7 @@ static void list_changes(const change_list *l, const plan_request *from, const p
     const change_names *names = from->no_training ? &by_options : &by_settings;
     if (from->choice.precision != to->choice.precision)
         strbuf_printf(next_change(l), "%s%s", names->precision, precision_name(to->choice.precision));
-    if (from->seq_len != to->seq_len)
-        strbuf_printf(next_change(l), "%s%lld", names->seq_len, (long long)to->seq_len);
+    if (from->seq_len != to->seq_len) strbuf_printf(next_change(l), "%s%lld", names->seq_len, (long long)to->seq_len);
     if (from->manual && plan_is_open(to)) strbuf_add(next_change(l), "memory.strategy=auto");
     else if (from->choice.recompute.kind != to->choice.recompute.kind)
         strbuf_printf(next_change(l), "memory.recompute=%s", recompute_name(to->choice.recompute.kind));
@@ -217,10 +216,11 @@ static bool advise_no_copy(const plan *p, const plan_request *r, strbuf *out) {
     char a[32];
     t.state_copies = 0;
     if (!r->state_copies || !plan_variant_fits(&t, &planned)) return false;
-    strbuf_printf(out,
-                  "%s of it is the copy for background checkpoints: without train.save_every (--set train.save_every=0) "
-                  "it fits. ",
-                  str_format_bytes(a, plan_staged_bytes(p)));
+    strbuf_printf(
+        out,
+        "%s of it is the copy for background checkpoints: without train.save_every (--set train.save_every=0) "
+        "it fits. ",
+        str_format_bytes(a, plan_staged_bytes(p)));
     return true;
 }
 
@@ -233,8 +233,9 @@ static status host_is_too_small(const plan *p, const plan_request *r) {
     if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
     if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer || is_copy ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
-    status rc = ERR(ERR_FIT, "%s does not fit: with what the device has, it needs %s on the host, which has %s. %s",
-                    r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
+    status rc =
+        ERR(ERR_FIT, "%s does not fit: with what the device has, it needs %s on the host, which has %s. %s",
+            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
     strbuf_fini(&advice);
     return rc;
 }
@@ -289,10 +290,9 @@ status plan_check_fit(const plan *p) {
         if (found) strbuf_printf(&advice, "Fits with: %s", change.text);
         else advise_limit(r, needed, change.text, &advice);
     }
-    status rc =
-        ERR(ERR_FIT, "%s does not fit: it needs %s%s, %s %s. %s%s", r->model.name, str_format_bytes(a, needed),
-            device_holds ? " on device and host together" : "", limit_name(r, device_holds), str_format_bytes(b, limit),
-            advice.text, largest.text);
+    status rc = ERR(ERR_FIT, "%s does not fit: it needs %s%s, %s %s. %s%s", r->model.name, str_format_bytes(a, needed),
+                    device_holds ? " on device and host together" : "", limit_name(r, device_holds),
+                    str_format_bytes(b, limit), advice.text, largest.text);
     strbuf_fini(&largest);
     strbuf_fini(&change);
     strbuf_fini(&advice);

@@ -31,8 +31,8 @@ uint64_t plan_joint_bytes(const plan *p) { return sum_device_and_host(p->planned
 static uint64_t beyond(uint64_t n_bytes, uint64_t limit) { return limit && n_bytes > limit ? n_bytes - limit : 0; }
 
 plan_excess plan_limits_excess(const plan_limits *limits, const uint64_t planned[TIER_COUNT]) {
-    plan_excess out = {.host = MAX(beyond(planned[TIER_HOST], limits->host),
-                                   beyond(sum_device_and_host(planned), limits->together))};
+    plan_excess out = {
+        .host = MAX(beyond(planned[TIER_HOST], limits->host), beyond(sum_device_and_host(planned), limits->together))};
     for (tier t = 0; t < TIER_COUNT; t++)
         if (tier_is_device(t)) out.device = MAX(out.device, beyond(planned[t], limits->device));
     return out;

@@ -51,7 +51,7 @@ void plan_print_candidates(const plan *p, FILE *out) {
         if (c->planned[TIER_NVME]) fprintf(out, ", nvme %s", str_format_bytes(a, c->planned[TIER_NVME]));
         if (isfinite(c->step_s)) fprintf(out, ", predicted %s", str_format_seconds(a, c->step_s));
         if (i > 0 && isfinite(c->step_s) && best->step_s > 0) print_difference(c, best, out);
-        fputs(c->fits                                          ? "\n"
+        fputs(c->fits                                       ? "\n"
               : plan_host_is_short(&p->request, c->planned) ? ", host too small\n"
                                                             : ", does not fit\n",
               out);

@@ -84,10 +84,11 @@ static void warn_of_other_split(const job *j, const split_of_rows *saved, bool h
     else
         snprintf(advice, sizeof advice, "--set train.micro_batch=%lld --set train.accumulation=%lld keep it",
                  (long long)saved->micro_batch, (long long)saved->accumulation);
-    log_warn("the checkpoint was trained with micro-batch %lld, accumulation %lld, and continues with micro-batch %lld, "
-             "accumulation %lld: sums are added in another order, and the result has other last bits; %s",
-             (long long)saved->micro_batch, (long long)saved->accumulation, (long long)now->micro_batch,
-             (long long)now->accumulation, advice);
+    log_warn(
+        "the checkpoint was trained with micro-batch %lld, accumulation %lld, and continues with micro-batch %lld, "
+        "accumulation %lld: sums are added in another order, and the result has other last bits; %s",
+        (long long)saved->micro_batch, (long long)saved->accumulation, (long long)now->micro_batch,
+        (long long)now->accumulation, advice);
 }
 
 /* train.micro_batch auto: a resumed run keeps the micro-batch that it began with, whatever memory is free now. Only if no
@@ -121,9 +122,7 @@ static status plan_resumed(job *j) {
 }
 
 status job_open(job *j) {
-    double begin = clock_s();
     TRY(dataset_open(&j->data, &j->request.data));
-    j->read_seconds = clock_s() - begin;
     j->request.plan.host_bytes += dataset_host_bytes(j->data);
     return j->request.resume ? plan_resumed(j) : make_plan(j);
 }

@@ -255,12 +255,11 @@ status export_check_dir(const char *setting, const char *dir) {
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            rc = setting ? ERR(ERR_INPUT,
-                               "%s: %s holds files already (%s); remove it, choose another %s, or set %s=none", setting,
-                               dir, entry->d_name, setting, setting)
-                         : ERR(ERR_INPUT,
-                               "export to %s: it holds files already (%s), expected a new or an empty directory", dir,
-                               entry->d_name);
+            rc = setting
+                     ? ERR(ERR_INPUT, "%s: %s holds files already (%s); remove it, choose another %s, or set %s=none",
+                           setting, dir, entry->d_name, setting, setting)
+                     : ERR(ERR_INPUT, "export to %s: it holds files already (%s), expected a new or an empty directory",
+                           dir, entry->d_name);
     closedir(d);
     return rc;
 }
