@@ -49,7 +49,7 @@ static void print_prediction(const plan *p, FILE *out) {
     }
     fprintf(out, "predicted %s per step, %s tokens/s on %s", str_format_seconds(b, c->step_s),
             str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
-    if (p->request.run_steps > 1)
+    if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
         fprintf(out, "; %lld steps take about %s", (long long)p->request.run_steps,
                 str_format_duration(b, (double)p->request.run_steps * c->step_s));
     fputc('\n', out);

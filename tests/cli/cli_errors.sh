@@ -75,6 +75,7 @@ check 2 "data.source: found a directory" "separated by commas" -- train "${tiny[
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
 check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
+check 2 "multiple of train.micro_batch (3, given as train.batch_size)" -- plan --set train.batch=5 --set train.batch_size=3
 check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
 check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
 
@@ -135,7 +136,8 @@ mv other/pointer other/model.safetensors
 check 2 other/model.safetensors "a Git LFS pointer" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 rm other/model.safetensors
 check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
-check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
+check 2 "run.export: exported holds files already (" "set run.export=none" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
+check 2 "run.dir source already holds a checkpoint" -- train "${tiny[@]}" --set run.export=exported --set run.dir=source
 check 2 exported "holds files already" -- export source exported
 check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b --set run.dir=never
 # Weights that know the tokens of a tokenizer are not trained on bytes unasked, nor on the built-in data in silence.
@@ -160,7 +162,7 @@ file empty.yaml ''
 check 0 -- plan empty.yaml "${tiny[@]}"
 file comment.yaml '# nothing\n---\n'
 check 0 -- plan comment.yaml "${tiny[@]}"
-check 2 missing.yaml "No such file" -- plan missing.yaml
+check 2 "CONFIG missing.yaml: no such file" -- plan missing.yaml
 check 2 "found 'gpt2', expected a file of settings" "--preset gpt2" -- plan gpt2
 mkdir directory
 check 2 "found the directory 'directory', expected a file of settings" -- plan directory
@@ -168,7 +170,7 @@ touch directory/config.yaml
 check 2 "directory/config.yaml" -- plan directory
 touch directory/config.json
 check 2 "--set model.path=directory" -- plan directory
-check 2 "a model from missing.yaml: No such file" -- generate --model missing.yaml --prompt x
+check 2 "a model from missing.yaml: No such file" "hf download" -- generate --model missing.yaml --prompt x
 check 2 "a model from empty.yaml: found a file, expected a directory" -- generate --model empty.yaml --prompt x
 file truncated.yaml 'train: {steps: 3,\n  lr: '
 check 2 truncated.yaml: -- plan truncated.yaml
@@ -332,6 +334,13 @@ assert value['memory']['allocations_in_steps'] == 0" <out || fail "train --json:
 wait $! || fail "a first run at the same time: $(tail -n 1 first.err)"
 [ "$(ls -d runs/*/checkpoints | wc -l)" = 2 ] || fail "two runs at once: $(ls runs)"
 rm -r runs
+# train.micro_batch auto: a resumed run keeps the split that it began with, whatever memory is free now.
+split=("${tiny[@]}" --set train.micro_batch=auto --set train.batch=8 --set run.threads=2)
+check 0 "step      8 x 24 tokens x accumulation 1" -- plan "${split[@]}"
+check 0 "step      4 x 24 tokens x accumulation 2" -- train "${split[@]}" --device-memory 1300K --set run.dir=split
+check 0 "step      4 x 24 tokens x accumulation 2" "!warning: the checkpoint" -- train "${split[@]}" --set run.dir=split --resume auto --set train.steps=5
+check 0 "warning: the checkpoint was trained with micro-batch 4, accumulation 2, and continues with micro-batch 2, accumulation 4" \
+    "--set train.micro_batch=4 keeps it" -- train "${split[@]}" --set train.micro_batch=2 --set run.dir=split --resume auto --set train.steps=7
 listing run >before
 check 2 "run.dir run already holds a checkpoint" step-00000003 "--resume auto" -- train "${tiny[@]}" --set run.dir=run
 listing run | cmp -s before - || fail "a refused run changed run.dir"
