@@ -230,7 +230,7 @@ refused "--chat: found 'jinja'" generate --model talk --prompt x --chat jinja
 refused "--on-error is for" generate --model talk --prompt x --on-error skip
 refused "--prompt-column is for" generate --model run --prompt-file prompts.txt --prompt-column x
 refused "--chat is for questions" eval --model run --data text.txt --chat none
-refused "response_column" eval --model talk --data chat.jsonl --prompt-column question
+refused "--response-column" eval --model talk --data chat.jsonl --prompt-column question
 refused "--model is missing" generate --prompt x
 refused "found no prompt" generate --model run
 refused "config.json" generate --model . --prompt x
