@@ -186,8 +186,11 @@ bool str_nearest_try(str_nearest *n, const char *name); /* true: this is the nea
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */
 char *str_format_bytes(char buf[32], uint64_t n_bytes);
-char *str_format_count(char buf[32], double n);   /* 124439808 -> "124.4M" */
-char *str_format_seconds(char buf[32], double s); /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
+char *str_format_count(char buf[32], double n);    /* 124439808 -> "124.4M" */
+char *str_format_seconds(char buf[32], double s);  /* 0.1473 -> "147.3 ms", 49.75 -> "49.8 s", 5400 -> "1.5 h" */
+char *str_format_duration(char buf[32], double s); /* of a whole run: 5 -> "5 s", 2760 -> "46 min", 5400 -> "1.5 h" */
+/* A number that str_parse_bytes reads as at least n_bytes: 6190000 -> "6.0M". */
+char *str_format_limit(char buf[32], uint64_t n_bytes);
 /* Opens a file for reading; only a regular file. A pipe would keep the reader waiting, a device may have no end or
  * effects when it is opened. A descriptor that the user opened may be anything: /dev/stdin, and /dev/fd/N, as a
  * shell writes <(command). The caller closes *fd. */

@@ -194,11 +194,29 @@ char *str_format_bytes(char buf[32], uint64_t n_bytes) {
     return buf;
 }
 
+char *str_format_limit(char buf[32], uint64_t n_bytes) {
+    static const char units[] = "KMGT";
+    uint64_t unit = 1024;
+    size_t i = 0;
+    for (; n_bytes / unit >= 1024 && units[i + 1]; i++) unit *= 1024;
+    uint64_t tenths = n_bytes / unit * 10 + divide_up((int64_t)(n_bytes % unit * 10), (int64_t)unit);
+    snprintf(buf, 32, "%llu.%llu%c", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10), units[i]);
+    return buf;
+}
+
 char *str_format_seconds(char buf[32], double s) {
     if (s < 10) snprintf(buf, 32, "%.4g ms", 1e3 * s);
     else if (s < 600) snprintf(buf, 32, "%.1f s", s);
     else if (s < 36000) snprintf(buf, 32, "%.1f min", s / 60);
     else snprintf(buf, 32, "%.1f h", s / 3600);
+    return buf;
+}
+
+char *str_format_duration(char buf[32], double s) {
+    if (s < 90) snprintf(buf, 32, "%.0f s", s);
+    else if (s < 90 * 60) snprintf(buf, 32, "%.0f min", s / 60);
+    else if (s < 48 * 3600) snprintf(buf, 32, "%.1f h", s / 3600);
+    else snprintf(buf, 32, "%.1f days", s / 86400);
     return buf;
 }
 

@@ -26,6 +26,7 @@ typedef struct train_state {
     loss_scaler scaler;
     double first_loss, last_loss;
     uint64_t seed;
+    int64_t micro_batch, accumulation; /* of each rank, in the last step; 0: an older ralo did not write them */
 } train_state;
 
 /* One named tensor of a checkpoint and its value in the running program. Packed parameters are stored under their
@@ -79,6 +80,8 @@ checkpointer_staged_bytes(const checkpointer *c); /* host memory held for backgr
  * A checkpoint of another task is refused. task NULL: the default one. */
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
                        const checkpoint_task *task, train_state *out);
+/* The state alone, without a look at the tensors. */
+status checkpoint_read_state(const char *dir, train_state *out);
 /* The newest complete checkpoint under run_dir, or OK with an empty string if there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
 /* The same without warnings about incomplete ones, for callers who only ask whether there is one. */

@@ -524,6 +524,19 @@ done:
     return rc;
 }
 
+status checkpoint_read_state(const char *dir, train_state *out) {
+    json_t *root = NULL;
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/checkpoint.json", dir);
+    status rc = sealed_read(path.text, &root);
+    if (rc == OK) rc = check_format(root, path.text);
+    if (rc == OK) rc = state_from_json(root, path.text, out);
+    json_decref(root);
+    strbuf_fini(&path);
+    return rc;
+}
+
 /* ---- without a program --------------------------------------------------------------------------------------- */
 
 status checkpoint_reader_open(checkpoint_reader **out, const char *dir) {

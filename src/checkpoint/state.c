@@ -11,9 +11,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum scalar_kind { WHOLE, COUNT, REAL, REAL_OR_NONE } scalar_kind;
-/* WHOLE: int64_t. COUNT: uint64_t, as text, because integers of JSON end at 2^63. REAL: double. REAL_OR_NONE: that, or one of
- * the words nan, inf and -inf, which JSON has no numbers for. */
+typedef enum scalar_kind { WHOLE, WHOLE_IF_THERE, COUNT, REAL, REAL_OR_NONE } scalar_kind;
+/* WHOLE: int64_t. WHOLE_IF_THERE: that, or 0 where an older ralo wrote none. COUNT: uint64_t, as text, because integers of JSON
+ * end at 2^63. REAL: double. REAL_OR_NONE: that, or one of the words nan, inf and -inf, which JSON has no numbers for. */
 typedef struct scalar {
     const char *group, *key; /* group NULL: the state itself */
     size_t offset;
@@ -33,6 +33,8 @@ static const scalar scalars[] = {
     {"scaler", "scale", AT(scaler.scale), REAL, 0x1p-200, 0x1p200},
     {"scaler", "clean_steps", AT(scaler.clean_steps), WHOLE, 0, 0x1p59},
     {"scaler", "hysteresis_left", AT(scaler.hysteresis_left), WHOLE, 0, 1e9},
+    {NULL, "micro_batch", AT(micro_batch), WHOLE_IF_THERE, 0, 1e9},
+    {NULL, "accumulation", AT(accumulation), WHOLE_IF_THERE, 0, 1e9},
 };
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */
@@ -41,7 +43,8 @@ static json_t *scalar_to_json(const scalar *s, const void *at) {
     char text[32];
     double x;
     switch (s->kind) {
-    case WHOLE: return json_integer(*(const int64_t *)at);
+    case WHOLE:
+    case WHOLE_IF_THERE: return json_integer(*(const int64_t *)at);
     case COUNT: snprintf(text, sizeof text, "%" PRIu64, *(const uint64_t *)at); return json_string(text);
     case REAL:
     case REAL_OR_NONE: break;
@@ -109,8 +112,9 @@ status state_from_json(const json_t *root, const char *where, train_state *out) 
         const scalar *row = &scalars[i];
         const json_t *object = row->group ? json_object_get(state, row->group) : state;
         void *at = (char *)out + row->offset;
+        if (row->kind == WHOLE_IF_THERE && !json_object_get(object, row->key)) continue;
         if (row->kind == COUNT) TRY(read_count(row, object, where, at));
-        else if (row->kind != WHOLE) TRY(read_real(row, object, where, at));
+        else if (row->kind == REAL || row->kind == REAL_OR_NONE) TRY(read_real(row, object, where, at));
         else TRY(json_get_int(object, row->key, (int64_t)row->min, (int64_t)row->max, where, at));
     }
     if (out->updates > out->step)

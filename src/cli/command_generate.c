@@ -103,17 +103,22 @@ static void print_json(const generator *g, const questions *q, const asked *a, c
     json_print(root, "generate", 9);
 }
 
-static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r) {
+/* n_cut: completions that --max-new or the context ended. */
+static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r,
+                          size_t n_cut) {
     char a[32], b[32];
     double seconds = r->prefill_seconds + r->decode_seconds;
     if (asked->chat != CHAT_AUTO)
         fprintf(stderr, "prompts   %zu, chat %s; skipped: %llu lines\n", q->n, chat_format_name(asked->chat),
                 (unsigned long long)q->skips.n);
-    fprintf(stderr,
-            "generated %llu tokens after %llu of prompts (%llu of them shared) in %.2f s: %.1f tokens/s\n"
-            "memory    device %s planned, %s used\n",
-            (unsigned long long)r->new_tokens, (unsigned long long)r->prompt_tokens,
-            (unsigned long long)r->shared_tokens, seconds, seconds > 0 ? (double)r->new_tokens / seconds : 0,
+    fprintf(stderr, "generated %llu tokens after %llu prompt tokens", (unsigned long long)r->new_tokens,
+            (unsigned long long)r->prompt_tokens);
+    if (r->shared_tokens) fprintf(stderr, " (%llu of them shared)", (unsigned long long)r->shared_tokens);
+    fprintf(stderr, " in %.2f s: %.1f tokens/s\n", seconds, seconds > 0 ? (double)r->new_tokens / seconds : 0);
+    if (n_cut)
+        fprintf(stderr, "cut       %zu completion%s stopped at --max-new or the context, not by the model\n", n_cut,
+                n_cut == 1 ? "" : "s");
+    fprintf(stderr, "memory    device %s planned, %s used\n",
             str_format_bytes(a, generator_plan(g)->planned[TIER_DEVICE]),
             str_format_bytes(b, r->memory.peak[TIER_DEVICE]));
 }
@@ -139,8 +144,8 @@ static status generate(command_line *l, questions *q) {
     else if (!streams) print_texts(c, q->n, n_each);
     else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
     fflush(stdout);
-    print_summary(g, q, &asked, &r);
-    completions_cut(g, c, n, l->sampling.max_new);
+    size_t n_cut = completions_cut(g, c, n, l->sampling.max_new);
+    print_summary(g, q, &asked, &r, n_cut);
 done:
     completions_free(c, n);
     asked_fini(&asked);

@@ -5,6 +5,7 @@
  * Refused: flags of other commands (with the nearest flag), values out of range, too many or too few arguments. */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -154,6 +155,8 @@ static status read_config(command_line *l, const char *path) {
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
                    how);
     }
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
     return foreign_read_config(&l->foreign, &l->config, path);
 }
 

@@ -83,6 +83,15 @@ done:
     return rc;
 }
 
+/* Its size is part of the plan's host memory. */
+static void warn_of_missing_data(const data_options *o) {
+    strbuf missing;
+    strbuf_init(&missing);
+    data_list_missing(o, &missing);
+    if (missing.length > 0) log_warn("data.source: found no file %s; planned without it", missing.text);
+    strbuf_fini(&missing);
+}
+
 static status make_request(command_line *l, train_request *r, hardware *machine) {
     return request_for_plan(r, &l->config, l->hardware, l->world, machine);
 }
@@ -124,6 +133,7 @@ status command_plan(command_line *l) {
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (l->longest) TRY(longest_find(l, make_request, &row));
     TRY(make_request(l, &r, &machine));
+    warn_of_missing_data(&r.data);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */

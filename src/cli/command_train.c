@@ -1,4 +1,5 @@
 /* command_train.c - ralo train: plan, show, run, report. */
+#define _GNU_SOURCE 1 /* program_invocation_name */
 #include "cli/cli.h"
 #include "cli/ranks.h"
 #include "cli/train_report.h"
@@ -152,7 +153,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     if (speaks) track_close(observed.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
-        train_report_summary(p, &result, run_dir);
+        train_report_summary(p, j->data, &result, run_dir);
         if (c->run.breakdown) train_report_breakdown(p, &result);
         if (l->json) train_report_json(l, p, r, &result, run_dir, all);
     }
@@ -169,6 +170,7 @@ static status train(command_line *l, comm **mesh) {
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
     train_request *r = &j.request;
+    r->program = program_invocation_name;
     r->trace_path = l->trace;
     if (l->trace && ranks && comm_rank(ranks) > 0) { /* each rank its own file */
         snprintf(trace, sizeof trace, "%s.rank-%d", l->trace, comm_rank(ranks));
@@ -189,7 +191,7 @@ static status train(command_line *l, comm **mesh) {
     }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
-    if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, c, j.read_seconds);
+    if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, r, &j.plan);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     if (ranks) ranks_use_dir(run_dir);

@@ -108,9 +108,36 @@ static status add_record(questions *q, const data_record *r, const char *path, b
     return OK;
 }
 
+/* An error of a record with flags of the command line in place of the settings of a training run. */
+static status name_flags(status rc) {
+    static const char *const names[][2] = {{RECORDS_SKIP_SETTING, "--on-error skip"},
+                                           {"data.prompt_column=", "--prompt-column "},
+                                           {"data.response_column=", "--response-column "},
+                                           {"data.prompt_column", "--prompt-column"},
+                                           {"data.response_column", "--response-column"}};
+    error_record why;
+    strbuf text;
+    strbuf_init(&text);
+    error_take(&why);
+    for (const char *at = why.message; *at;) {
+        size_t i = 0;
+        while (i < ARRAY_LENGTH(names) && !str_starts_with(at, names[i][0])) i++;
+        if (i == ARRAY_LENGTH(names)) {
+            strbuf_add_bytes(&text, at++, 1);
+            continue;
+        }
+        strbuf_add(&text, names[i][1]);
+        at += strlen(names[i][0]);
+    }
+    snprintf(why.message, sizeof why.message, "%s", text.text);
+    strbuf_fini(&text);
+    error_give(&why);
+    return rc;
+}
+
 /* OK if the record may be skipped: it is counted. */
 static status skip_or_stop(questions *q, status rc, record_policy policy) {
-    if (rc != ERR_INPUT || policy == RECORDS_STOP) return rc;
+    if (rc != ERR_INPUT || policy == RECORDS_STOP) return name_flags(rc);
     record_skips_add(&q->skips);
     return OK;
 }
@@ -120,7 +147,8 @@ static status read_records(questions *q, const char *path, const record_options 
     records *r;
     record_options own = *o;
     own.may_lack_response = !with_answers;
-    TRY(records_open(&r, path, &own));
+    rc = records_open(&r, path, &own);
+    if (rc != OK) return name_flags(rc);
     q->skips.n += records_skipped(r);
     for (uint64_t i = 0, n = 0; i < records_count(r) && rc == OK && (!limit || n < limit); i++) {
         data_record record;

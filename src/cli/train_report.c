@@ -8,26 +8,36 @@
 
 /* ---- data ------------------------------------------------------------------------------------------------------------ */
 
-static void print_counts(const data_report *r) {
+static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
+
+/* What is trained and what is held out. records: else the file is one text. */
+static void print_counts(const data_report *r, const data_report *held_out, bool records) {
     char a[32], b[32];
-    fprintf(stderr, ": %llu document%s, %s tokens, %s of them trained on", (unsigned long long)r->n_documents,
-            r->n_documents == 1 ? "" : "s", str_format_count(a, (double)r->n_tokens),
-            str_format_count(b, (double)r->n_trained_tokens));
-    if (r->chat != CHAT_AUTO) fprintf(stderr, ", chat %s", chat_format_name(r->chat));
+    const char *unit = records ? "record" : "document";
+    fprintf(stderr, ": %llu %s%s to train", (unsigned long long)r->n_documents, unit, plural(r->n_documents));
+    if (records && held_out->n_documents) fprintf(stderr, ", %llu held out", (unsigned long long)held_out->n_documents);
+    fprintf(stderr, "; %s tokens", str_format_count(a, (double)r->n_tokens));
+    if (r->n_trained_tokens != r->n_tokens)
+        fprintf(stderr, ", %s in the loss", str_format_count(b, (double)r->n_trained_tokens));
+    if (r->chat != CHAT_AUTO) fprintf(stderr, "; chat %s", chat_format_name(r->chat));
 }
 
-/* What happened to tokens and records that are not in the rows; zeros are printed too, as a statement. */
+/* What happened to tokens and records that are not in the rows. */
 static void print_losses(const data_report *r) {
-    fprintf(stderr, "; cut: %llu tokens continue in the next row, %llu records; dropped: %llu records, %llu tokens",
-            (unsigned long long)r->n_cut_tokens, (unsigned long long)r->n_cut_documents,
-            (unsigned long long)r->n_dropped_documents, (unsigned long long)r->n_dropped_tokens);
-    fprintf(stderr, "; skipped: %llu lines", (unsigned long long)r->n_skipped);
-    if (r->n_replaced) fprintf(stderr, "; not UTF-8, replaced: %llu places", (unsigned long long)r->n_replaced);
-    if (r->n_cached == 0) fputs("; not from the cache", stderr);
-    else if (r->n_cached == r->n_files) fputs("; from the cache", stderr);
-    else
-        fprintf(stderr, "; %llu of %llu files from the cache", (unsigned long long)r->n_cached,
-                (unsigned long long)r->n_files);
+    if (r->n_cut_documents)
+        fprintf(stderr, "; %llu record%s their end", (unsigned long long)r->n_cut_documents,
+                r->n_cut_documents == 1 ? " loses" : "s lose");
+    if (r->n_dropped_documents)
+        fprintf(stderr, "; %llu record%s dropped", (unsigned long long)r->n_dropped_documents,
+                r->n_dropped_documents == 1 ? " is" : "s are");
+    if (r->n_dropped_tokens) fprintf(stderr, " (%llu tokens)", (unsigned long long)r->n_dropped_tokens);
+    if (r->n_skipped)
+        fprintf(stderr, "; %llu invalid line%s skipped", (unsigned long long)r->n_skipped,
+                r->n_skipped == 1 ? " is" : "s are");
+    if (r->n_cached && r->n_cached == r->n_files) fputs("; from the cache", stderr);
+    if (r->n_replaced)
+        fprintf(stderr, "; %llu place%s not UTF-8 and replaced", (unsigned long long)r->n_replaced,
+                r->n_replaced == 1 ? " is" : "s are");
 }
 
 /* Warns from one record in a hundred: fewer are odd long ones, more is data that the user believes to train on. */
@@ -46,45 +56,64 @@ static void warn_of_short_rows(const data_report *r, data_kind kind, long long s
              (unsigned long long)r->n_cut_documents, (unsigned long long)r->n_dropped_documents);
 }
 
-void train_report_data(const dataset *d, const config *c, double seconds) {
+/* Fine-tuning sees a small set often: after some epochs the model knows it by heart. */
+static void warn_of_epochs(const train_request *r, double epochs) {
+    enum { MANY = 10 };
+    if (!r->pretrained || epochs <= MANY) return;
+    log_warn(
+        "train.steps %lld are %.1f epochs of this data; a pretrained model usually learns it by heart after a few: "
+        "%lld steps are 3 epochs",
+        (long long)r->train.steps, epochs, (long long)fmax(1, round(3 * (double)r->train.steps / epochs)));
+}
+
+double train_report_epochs(const dataset *d, const plan *p, int64_t steps) {
     data_report r;
-    const char *path;
-    double share;
     dataset_report(d, SPLIT_TRAIN, &r);
-    fprintf(stderr, "data      %s, rows of %lld tokens", c->data.source, (long long)c->data.seq_len);
+    double rows = (double)plan_tokens_per_step(p) / (double)p->request.seq_len;
+    return r.rows_per_epoch ? (double)steps * rows / (double)r.rows_per_epoch : 0;
+}
+
+/* Where no chat format marks the turns, nothing tells the model where a prompt ends. */
+static void warn_of_glued_pairs(const train_request *q, const data_report *r) {
+    if (r->chat != CHAT_NONE || !data_pairs_are_glued(&q->data)) return;
+    log_warn("%s: prompt and response follow each other without a separator; set data.chat=chatml, or end the prompts "
+             "with a newline",
+             q->data.chat == CHAT_NONE ? "data.chat is none" : "the tokenizer has no chat template");
+}
+
+void train_report_data(const dataset *d, const train_request *q, const plan *p) {
+    data_report r, held_out;
+    const char *path;
+    double share, epochs = train_report_epochs(d, p, q->train.steps);
+    bool records = data_source_has_records(&q->data);
+    dataset_report(d, SPLIT_TRAIN, &r);
+    dataset_report(d, SPLIT_EVAL, &held_out);
+    fprintf(stderr, "data      %s", q->data.source);
     if (r.rows_per_epoch) {
-        print_counts(&r);
-        fprintf(stderr, ", %llu rows per epoch, %.1f %% full", (unsigned long long)r.rows_per_epoch, 100 * r.fill);
+        print_counts(&r, &held_out, records);
+        fprintf(stderr, "\n          %llu row%s of %lld tokens per epoch = %.1f steps, %.1f %% full",
+                (unsigned long long)r.rows_per_epoch, plural(r.rows_per_epoch), (long long)q->data.seq_len,
+                (double)q->train.steps / epochs, 100 * r.fill);
         print_losses(&r);
-        fprintf(stderr, ", read in %.1f s", seconds);
     } else {
-        fputs(", endless", stderr);
+        fprintf(stderr, ": endless, rows of %lld tokens", (long long)q->data.seq_len);
     }
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
-    warn_of_short_rows(&r, dataset_kind(d), c->data.seq_len);
+    warn_of_short_rows(&r, dataset_kind(d), q->data.seq_len);
+    warn_of_glued_pairs(q, &r);
+    warn_of_epochs(q, epochs);
     if (r.n_files < 2) return;
     for (size_t i = 0; dataset_file_report(d, SPLIT_TRAIN, i, &path, &share, &r); i++) {
+        dataset_file_report(d, SPLIT_EVAL, i, &path, &(double){0}, &held_out);
         fprintf(stderr, "          %4.1f %%  %s", 100 * share, path);
-        print_counts(&r);
+        print_counts(&r, &held_out, data_is_records(path));
         print_losses(&r);
         fputc('\n', stderr);
     }
 }
 
 /* ---- in words -------------------------------------------------------------------------------------------------------- */
-
-static void print_held_out(const train_eval_report *e) {
-    if (e->n_rows == 0 && e->n_problems == 0) return;
-    fputs("held out  ", stderr);
-    if (e->n_rows > 0) fprintf(stderr, "loss %.4f%s", e->loss, e->n_problems > 0 ? ", " : "");
-    if (e->n_problems > 0)
-        fprintf(stderr, "exact match %.1f %% of %lld problems", 100 * e->exact_match, (long long)e->n_problems);
-    for (int i = 0; i < e->metrics.n; i++)
-        if (e->metrics.list[i].row->label)
-            fprintf(stderr, ", %s %.4g", e->metrics.list[i].row->label, e->metrics.list[i].value);
-    fputc('\n', stderr);
-}
 
 /* ratio: measured over predicted time. */
 static const char *compare_to_predicted(char out[48], double ratio) {
@@ -95,12 +124,14 @@ static const char *compare_to_predicted(char out[48], double ratio) {
     return out;
 }
 
-void train_report_summary(const plan *p, const train_result *t, const char *run_dir) {
+void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir) {
     char a[32], b[32], c[32], comparison[48];
-    fprintf(stderr, "done      %lld steps, %s tokens, %s tokens/s, loss %.4f -> %.4f\n", (long long)t->steps,
-            str_format_count(a, (double)t->tokens), str_format_count(b, t->tokens_per_second), t->first_loss,
-            t->last_loss);
-    print_held_out(&t->eval);
+    double epochs = train_report_epochs(d, p, t->steps);
+    fprintf(stderr, "done      %lld step%s", (long long)t->steps, plural((uint64_t)t->steps));
+    if (epochs > 0) fprintf(stderr, " (%.1f epochs)", epochs);
+    fprintf(stderr, ", %s tokens", str_format_count(a, (double)t->tokens));
+    if (t->tokens_per_second > 0) fprintf(stderr, ", %s tokens/s", str_format_count(b, t->tokens_per_second));
+    fprintf(stderr, ", loss %.4f -> %.4f\n", t->first_loss, t->last_loss);
     fprintf(stderr, "memory    device %s planned, %s used; process peak %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));

@@ -230,7 +230,10 @@ typedef struct record_view {
 typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
-bool data_source_has_records(const data_options *o); /* is any of its files one of JSON Lines */
+bool data_source_has_records(const data_options *o);        /* is any of its files one of JSON Lines */
+void data_list_missing(const data_options *o, strbuf *out); /* files of the source that are not there, by name */
+/* Looks at the first records: prompts and responses with nothing between them, no space and no sign. */
+bool data_pairs_are_glued(const data_options *o);
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows
  * never contain a held-out problem. */
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer);

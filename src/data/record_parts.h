@@ -2,7 +2,7 @@
 /* record_parts.h - private to data: what records and examples of preferences are read with (records.c). */
 #include "data/records.h"
 
-#define SKIP_HINT "; repair the line, or leave such records out (data.on_error=skip, --on-error skip)"
+#define SKIP_HINT "; repair the line, or leave such records out (" RECORDS_SKIP_SETTING ")"
 
 typedef struct place { /* for messages */
     const char *path;

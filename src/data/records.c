@@ -26,6 +26,29 @@ const char *record_kind_of(const json_t *v) {
 
 static span span_of(const json_t *string) { return (span){json_string_value(string), json_string_length(string)}; }
 
+/* 'input', 'output' */
+static void list_keys(const json_t *object, strbuf *out) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, key, v) {
+        if (out->length > 200) break;
+        strbuf_printf(out, "%s'%.50s'", out->length ? ", " : "", key);
+    }
+    if (out->length == 0) strbuf_add(out, "no key");
+}
+
+/* A setting names a key that the record does not have: on the first line that is a slip in the setting, not in the data. */
+static status need_column(const json_t *object, const char *setting, const char *key, place at) {
+    if (json_object_get(object, key)) return OK;
+    strbuf keys;
+    strbuf_init(&keys);
+    list_keys(object, &keys);
+    status rc = ERR(ERR_INPUT, "%s: the record at %s:%llu has no key '%.100s'; it has %s%s", setting, at.path, at.line,
+                    key, keys.text, at.line > 1 ? SKIP_HINT : "");
+    strbuf_fini(&keys);
+    return rc;
+}
+
 static status get_string(const json_t *object, const char *key, place at, bool may_be_empty, span *out) {
     const json_t *v = json_object_get(object, key);
     if (!json_is_string(v))
@@ -235,9 +258,19 @@ status record_read_beside(record_parser *p, place at, data_record *out) {
 static status need_answer(const data_record *r, const turn_style *t, place at) {
     for (size_t i = r->n_context; i < r->n_messages; i++)
         if (r->messages[i].role == TURN_ASSISTANT) return OK;
-    return ERR(ERR_INPUT,
-               "%s:%llu: key '%.100s': found no turn of the assistant among %zu, expected at least one" SKIP_HINT,
-               at.path, at.line, t->list, r->n_messages - r->n_context);
+    strbuf roles;
+    strbuf_init(&roles);
+    for (size_t i = r->n_context; i < r->n_messages && roles.length < 100; i++) {
+        const char *role = json_string_value(json_object_get(json_array_get(r->turns, i), messages_style.role));
+        strbuf_printf(&roles, "%s'%.50s'", roles.length ? ", " : "", role ? role : "");
+    }
+    status rc =
+        ERR(ERR_INPUT,
+            "%s:%llu: key '%.100s': found no turn of the assistant among %zu (roles %s), expected at least one "
+            "with %s '%s'" SKIP_HINT,
+            at.path, at.line, t->list, r->n_messages - r->n_context, roles.text, t->role, t->roles[TURN_ASSISTANT]);
+    strbuf_fini(&roles);
+    return rc;
 }
 
 static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
@@ -336,6 +369,37 @@ status record_unknown_shape(const json_t *root, place at, const char *expected) 
     return rc;
 }
 
+/* The first two keys with texts, as settings; without two, only the names of the settings. */
+static void advise_columns(const json_t *root, const record_options *o, strbuf *out) {
+    const char *key, *found[2];
+    json_t *v;
+    size_t n = 0;
+    json_object_foreach((json_t *)(uintptr_t)root, key, v) if (n < ARRAY_LENGTH(found) && json_is_string(v))
+        found[n++] = key;
+    if (n > 0 && o->may_lack_response) strbuf_printf(out, "name yours with data.prompt_column=%.50s", found[0]);
+    else if (n == ARRAY_LENGTH(found))
+        strbuf_printf(out, "name yours with data.prompt_column=%.50s and data.response_column=%.50s", found[0],
+                      found[1]);
+    else strbuf_add(out, "data.prompt_column and data.response_column name others");
+}
+
+/* The first line tells how all are written: leaving it out would leave out every record. */
+static status unknown_shape(const json_t *root, const record_options *o, place at) {
+    strbuf keys, advice;
+    strbuf_init(&keys);
+    strbuf_init(&advice);
+    list_keys(root, &keys);
+    advise_columns(root, o, &advice);
+    status rc =
+        ERR(ERR_INPUT,
+            "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
+            "and output, messages, or conversations; %s%s",
+            at.path, at.line, keys.text, advice.text, at.line > 1 ? SKIP_HINT : "");
+    strbuf_fini(&advice);
+    strbuf_fini(&keys);
+    return rc;
+}
+
 /* Keys that other programs turn into the first turn of a conversation. A system turn makes them redundant. */
 status record_refuse_beside(const json_t *root, const data_record *r, place at) {
     static const char *const keys[] = {"history", "system", "system_prompt"};
@@ -367,11 +431,7 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
         return read_pair(root, "question", "answer", o, at, out);
     if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
     if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return refuse_preference(root, at);
-    if (!has(root, "text"))
-        return record_unknown_shape(
-            root, at,
-            "text, prompt and completion, question and answer, instruction and output, messages, or conversations; "
-            "data.prompt_column and data.response_column name others");
+    if (!has(root, "text")) return unknown_shape(root, o, at);
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);
 }
@@ -379,6 +439,8 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
 static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     if (o->prompt_column && *o->prompt_column) {
         bool named = o->response_column && *o->response_column;
+        TRY(need_column(p->root, "data.prompt_column", o->prompt_column, at));
+        if (named && !o->may_lack_response) TRY(need_column(p->root, "data.response_column", o->response_column, at));
         return record_read_answer(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
     }
     TRY(read_known_shape(p, o, at, out));
@@ -397,6 +459,20 @@ static status refuse_list(const char *text, size_t n_bytes, place at) {
         at.path, at.line);
 }
 
+/* A comma after the object, or a second one: what stands there is shown. */
+static status refuse_rest(const char *text, size_t n_bytes, place at) {
+    json_error_t error;
+    json_t *first = json_loadb(text, n_bytes, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &error);
+    if (!first) return OK;
+    json_decref(first);
+    size_t i = (size_t)MAX(error.position, 0);
+    while (i < n_bytes && strchr(" \t\r", text[i]) && text[i]) i++;
+    if (i >= n_bytes) return OK;
+    return ERR(ERR_INPUT,
+               "%s:%llu: found text after the object: '%.*s', expected one JSON object on each line" SKIP_HINT, at.path,
+               at.line, (int)MIN(n_bytes - i, (size_t)20), text + i);
+}
+
 void record_parser_begin(record_parser *p, json_t *root) {
     json_decref(p->root);
     json_decref(p->turns);
@@ -413,6 +489,7 @@ status record_load_line(record_parser *p, const char *text, size_t n_bytes, plac
     if (*has_rounded_numbers) root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
     record_parser_begin(p, root);
     if (root) return OK;
+    if (json_error_code(&error) == json_error_end_of_input_expected) TRY(refuse_rest(text, n_bytes, at));
     return ERR(
         ERR_INPUT,
         "%s:%llu: found text that is not JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,

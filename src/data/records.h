@@ -31,6 +31,8 @@
 #include "format/format.h"
 
 typedef enum record_policy { RECORDS_STOP, RECORDS_SKIP } record_policy;
+#define RECORDS_SKIP_SETTING \
+    "data.on_error=skip" /* as messages name it; commands with a flag for it name that instead */
 typedef struct record_options {
     const char *prompt_column, *response_column; /* NULL or "": by the keys above; both or none */
     /* Preferences (example_parse): NULL or "": chosen, rejected, label. prompt_column may stand alone there. */

@@ -160,8 +160,9 @@ static status unknown_name(const char *where, const char *name) {
     strbuf names;
     strbuf_init(&names);
     list_builtin(&names);
-    status rc = ERR(ERR_INPUT, "%s: hardware '%.100s' is not known; expected one of: %s%s", where, name, names.text,
-                    strcmp(where, "--hardware") == 0 ? ", or the path of a description file (*.yaml)" : "");
+    status rc = ERR(
+        ERR_INPUT, "%s: hardware '%.100s' is not known; expected one of: %s (append x8 for nodes of eight)%s", where,
+        name, names.text, strcmp(where, "--hardware") == 0 ? ", or the path of a description file (*.yaml)" : "");
     strbuf_fini(&names);
     return rc;
 }

@@ -20,7 +20,7 @@
     { [DTYPE_F32] = f32, [DTYPE_BF16] = b16, [DTYPE_F16] = f16 }
 #define GPU_HALF \
     { 128, 128, 64 }
-#define ESTIMATE "data sheet times usual shares; not measured by ralo"
+#define ESTIMATE "data-sheet numbers times a typical efficiency; not measured"
 
 static const hardware machines[] = {
     {.name = "h200",

@@ -81,7 +81,7 @@ static void print_sequence(const step_choice *c, strbuf *out) {
 
 static void print_recompute(const step_choice *c, strbuf *out) {
     strbuf_add(next_part(out), "recompute ");
-    recompute_write(&c->recompute, out);
+    recompute_print(&c->recompute, out);
 }
 
 static void print_offload(const step_choice *c, strbuf *out) {

@@ -72,6 +72,7 @@ const char *recompute_name(recompute_kind k);
 /* "full", "ratio:0.5", "every:2", "nested:4", "keep:attn.y,mlp.up", "mix:full,12,selective". keep points into text. */
 status recompute_parse(recompute_policy *out, const char *text);
 void recompute_write(const recompute_policy *r, strbuf *out); /* what recompute_parse reads */
+void recompute_print(const recompute_policy *r, strbuf *out); /* in words */
 /* Offload target of each kind of value: TIER_DEVICE (not offloaded), TIER_HOST or TIER_NVME. */
 typedef struct offload_tiers {
     tier params, grads, states, activations;

@@ -92,6 +92,17 @@ void recompute_write(const recompute_policy *r, strbuf *out) {
         strbuf_printf(out, ":%s,%lld,%s", kind_names[r->heavy], (long long)r->n_heavy, kind_names[r->light]);
 }
 
+void recompute_print(const recompute_policy *r, strbuf *out) {
+    if (r->kind != RECOMPUTE_MIX) {
+        recompute_write(r, out);
+        return;
+    }
+    strbuf_printf(out, "%s in the first ", kind_names[r->heavy]);
+    if (r->n_heavy == 1) strbuf_add(out, "layer");
+    else strbuf_printf(out, "%lld layers", (long long)r->n_heavy);
+    strbuf_printf(out, ", %s in the others", kind_names[r->light]);
+}
+
 /* ---- what the program says ----------------------------------------------------------------------------------------- */
 
 typedef struct rewriter {

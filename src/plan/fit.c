@@ -8,6 +8,7 @@
 #include "plan/search.h"
 
 #define NAMED 5
+#define SHORT_ROWS 64 /* tokens: few records are that short */
 #define SMALL_CHUNK (4ll << 20)
 
 /* Compiles a variant and tells whether it fits. */
@@ -41,28 +42,63 @@ static bool shrink_batch(plan_request *r, uint64_t *planned) {
 
 /* How a change is written in the message: as settings, or as options of `ralo eval`. */
 typedef struct change_names {
-    const char *precision, *seq_len, *chunk, *batch;
+    const char *before, *precision, *seq_len, *chunk, *batch;
 } change_names;
-static const change_names by_settings = {
-    "--set precision=", "--set data.seq_len=", "--set memory.logits_chunk=", "--set train.micro_batch="};
-static const change_names by_options = {"--precision ", "--seq-len ", NULL, "--batch "};
+static const change_names by_settings = {"--set ",
+                                         "precision=", "data.seq_len=", "memory.logits_chunk=", "train.micro_batch="};
+static const change_names by_options = {"--", "precision ", "seq-len ", NULL, "batch "};
 
-static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+typedef struct change_list {
+    strbuf *out;
+    const char *before, *between;
+} change_list;
+static strbuf *next_change(const change_list *l) {
+    if (l->out->length) strbuf_add(l->out, l->between);
+    strbuf_add(l->out, l->before);
+    return l->out;
+}
+
+static void list_changes(const change_list *l, const plan_request *from, const plan_request *to) {
     const change_names *names = from->no_training ? &by_options : &by_settings;
-    char buf[32];
     if (from->choice.precision != to->choice.precision)
-        strbuf_printf(b, "%s%s ", names->precision, precision_name(to->choice.precision));
-    if (from->seq_len != to->seq_len) strbuf_printf(b, "%s%lld ", names->seq_len, (long long)to->seq_len);
-    if (from->manual && plan_is_open(to)) strbuf_add(b, "--set memory.strategy=auto ");
+        strbuf_printf(next_change(l), "%s%s", names->precision, precision_name(to->choice.precision));
+    if (from->seq_len != to->seq_len) strbuf_printf(next_change(l), "%s%lld", names->seq_len, (long long)to->seq_len);
+    if (from->manual && plan_is_open(to)) strbuf_add(next_change(l), "memory.strategy=auto");
     else if (from->choice.recompute.kind != to->choice.recompute.kind)
-        strbuf_printf(b, "--set memory.recompute=%s ", recompute_name(to->choice.recompute.kind));
+        strbuf_printf(next_change(l), "memory.recompute=%s", recompute_name(to->choice.recompute.kind));
     if (from->logits_chunk_bytes != to->logits_chunk_bytes)
-        strbuf_printf(b, "%s%lldM ", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
+        strbuf_printf(next_change(l), "%s%lldM", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
     if (from->choice.micro_batch != to->choice.micro_batch)
-        strbuf_printf(b, "%s%lld ", names->batch, (long long)to->choice.micro_batch);
+        strbuf_printf(next_change(l), "%s%lld", names->batch, (long long)to->choice.micro_batch);
     if (from->choice.micro_batch != to->choice.micro_batch && !from->no_training)
-        strbuf_printf(b, "--set train.accumulation=%lld ", (long long)to->choice.accumulation);
-    strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
+        strbuf_printf(next_change(l), "train.accumulation=%lld", (long long)to->choice.accumulation);
+}
+
+static void warn_of_cuts(strbuf *b, const plan_request *from, const plan_request *to) {
+    if (to->seq_len == from->seq_len || from->no_training) return;
+    strbuf_printf(b, "; rows of %lld tokens cut %s records", (long long)to->seq_len,
+                  to->seq_len <= SHORT_ROWS ? "most" : "longer");
+}
+
+/* As it is typed: --set precision=bf16_sr (4.8 MiB) */
+static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    list_changes(&(change_list){b, from->no_training ? by_options.before : by_settings.before, " "}, from, to);
+    strbuf_printf(b, " (%s", str_format_bytes(buf, planned));
+    warn_of_cuts(b, from, to);
+    strbuf_add(b, ")");
+}
+
+/* As it is not advised, because it is not enough: 2.3 MiB (precision=bf16_sr, data.seq_len=12; ...) */
+static void describe_least(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    strbuf list;
+    strbuf_init(&list);
+    list_changes(&(change_list){&list, "", ", "}, from, to);
+    strbuf_printf(b, "%s (%s", str_format_bytes(buf, planned), list.text);
+    warn_of_cuts(b, from, to);
+    strbuf_add(b, ")");
+    strbuf_fini(&list);
 }
 
 /* Stochastic rounding only exists in training. */
@@ -70,8 +106,8 @@ static bool allowed(const plan_request *r, precision q) {
     return q != r->choice.precision && !(r->no_training && q == PRECISION_BF16_SR);
 }
 
-/* Writes the smallest change that fits; false when none of them does. `least` is the smallest plan seen. */
-static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
+/* Writes the smallest change that fits; false when none of them does, with what needs least written. */
+static bool smallest_change(const plan_request *r, strbuf *b) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
     uint64_t planned = 0;
     plan_request t = *r, chosen = *r;
@@ -108,7 +144,7 @@ static bool smallest_change(const plan_request *r, strbuf *b, uint64_t *least) {
         t.seq_len /= 2;
         if (plan_variant_fits(&t, &planned)) goto found;
     }
-    *least = planned;
+    if (planned) describe_least(b, r, &t, planned);
     return false;
 found:
     describe(b, r, &t, planned);
@@ -142,7 +178,7 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     if (r->together_limit) all = MIN(all, r->together_limit);
     if (least <= all) return false;
     strbuf_printf(b,
-                  "none of recompute, batch, precision and length is enough: parameters, gradients and states take at "
+                  "None of recompute, batch, precision and length is enough: parameters, gradients and states take at "
                   "least %s, device and host together have %s. ",
                   str_format_bytes(needed, least), str_format_bytes(there, all));
     if (!advise_nvme(r, b)) strbuf_add(b, "Use");
@@ -173,28 +209,44 @@ static const char *find_fewer_bytes(const plan_request *r) {
     return NULL;
 }
 
-/* The plan itself is the candidate that needs the least device memory. */
-static uint64_t least_host(const plan *p) {
-    uint64_t least = p->planned[TIER_HOST], limit = p->request.device_limit;
-    for (size_t i = 0; i < p->n_candidates; i++) {
-        const uint64_t *planned = p->candidates[i].planned;
-        if (limit == 0 || planned[TIER_DEVICE] <= limit) least = MIN(least, planned[TIER_HOST]);
-    }
-    return least;
+/* The copy that a save in the background is written from; false: without it the host is too small as well. */
+static bool advise_no_copy(const plan *p, const plan_request *r, strbuf *out) {
+    uint64_t planned;
+    plan_request t = *r;
+    char a[32];
+    t.state_copies = 0;
+    if (!r->state_copies || !plan_variant_fits(&t, &planned)) return false;
+    strbuf_printf(
+        out,
+        "%s of it is the copy for background checkpoints: without train.save_every (--set train.save_every=0) "
+        "it fits. ",
+        str_format_bytes(a, plan_staged_bytes(p)));
+    return true;
 }
 
 static status host_is_too_small(const plan *p, const plan_request *r) {
-    const char *fewer = find_fewer_bytes(r);
     char a[32], b[32];
     strbuf advice;
     strbuf_init(&advice);
+    bool is_copy = advise_no_copy(p, r, &advice);
+    const char *fewer = is_copy ? NULL : find_fewer_bytes(r);
     if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
-    if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer ? "Or use" : "Use");
+    if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer || is_copy ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
-    status rc = ERR(ERR_FIT, "%s fits the device with %s on the host, which has %s. %s", r->model.name,
-                    str_format_bytes(a, least_host(p)), str_format_bytes(b, r->host_limit), advice.text);
+    status rc =
+        ERR(ERR_FIT, "%s does not fit: with what the device has, it needs %s on the host, which has %s. %s",
+            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
     strbuf_fini(&advice);
     return rc;
+}
+
+/* Nothing tried is enough: the limit with which these settings fit, and what needs least of all that was tried. */
+static void advise_limit(const plan_request *r, uint64_t needed, const char *least, strbuf *out) {
+    char a[32];
+    strbuf_printf(out, "None of %s is enough: raise the limit to %s for these settings, or take a smaller model",
+                  plan_generates(r) ? "batch, precision and context" : "recompute, batch, precision and length",
+                  str_format_limit(a, needed));
+    if (*least) strbuf_printf(out, "; the least that fits with any of them is %s", least);
 }
 
 /* Where the limit comes from: a setting, or the memory of this machine. */
@@ -204,40 +256,45 @@ static const char *limit_name(const plan_request *r, bool together) {
     return plan_generates(r) || r->no_training ? "--device-memory is" : "memory.device is";
 }
 
+/* What takes the memory, on lines of their own. */
+static void list_largest(const plan *p, strbuf *out) {
+    char a[32];
+    for (size_t i = 0; i < MIN(p->n_at_peak, (size_t)NAMED); i++) {
+        const value *v = &p->program.values[p->at_peak[i]];
+        strbuf_printf(out, "%s%s (%s) %s", i ? ", " : "\n    largest at the peak: ", v->name, role_name(v->role),
+                      str_format_bytes(a, value_bytes(v)));
+    }
+    const char *before = "\n    by role: ";
+    for (role i = 0; i < ROLE_COUNT; i++) {
+        if (!p->by_role[i]) continue;
+        strbuf_printf(out, "%s%s %s", before, role_name(i), str_format_bytes(a, p->by_role[i]));
+        before = ", ";
+    }
+}
+
 status plan_check_fit(const plan *p) {
     const plan_request reopened = plan_request_reopen(p), *r = &reopened;
     char a[32], b[32];
     if (plan_fits(p)) return OK;
     bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
     if (device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit) return host_is_too_small(p, r);
-    strbuf names, change;
-    strbuf_init(&names);
-    strbuf_init(&change);
-    uint64_t least = 0;
-    for (size_t i = 0; i < MIN(p->n_at_peak, (size_t)NAMED); i++) {
-        const value *v = &p->program.values[p->at_peak[i]];
-        strbuf_printf(&names, "%s%s (%s) %s", i ? ", " : "", v->name, role_name(v->role),
-                      str_format_bytes(a, value_bytes(v)));
-    }
-    for (role i = 0; i < ROLE_COUNT; i++)
-        if (p->by_role[i])
-            strbuf_printf(&names, "%s%s %s", i == 0 ? "; by role: " : ", ", role_name(i),
-                          str_format_bytes(a, p->by_role[i]));
-    bool hopeless = has_no_room(r, &change), found = false;
-    if (plan_generates(r)) found = plan_generation_change(r, &change, &least);
-    else if (!hopeless) found = smallest_change(r, &change, &least);
-    if (!found && !hopeless)
-        strbuf_printf(&change,
-                      "None of recompute, batch, precision and length is enough: the smallest needs %s; raise the "
-                      "limit to that, or take a smaller model",
-                      str_format_bytes(a, least));
     uint64_t needed = device_holds ? plan_joint_bytes(p) : p->planned[TIER_DEVICE];
     uint64_t limit = device_holds ? r->together_limit : r->device_limit;
-    status rc = ERR(ERR_FIT, "%s needs %s on %s, %s %s. Largest at the peak: %s. %s%s", r->model.name,
-                    str_format_bytes(a, needed), device_holds ? "device and host together" : "the device",
-                    limit_name(r, device_holds), str_format_bytes(b, limit), names.text,
-                    found ? "The smallest change that fits: " : "", change.text);
-    strbuf_fini(&names);
+    strbuf advice, change, largest;
+    strbuf_init(&advice);
+    strbuf_init(&change);
+    strbuf_init(&largest);
+    list_largest(p, &largest);
+    if (!has_no_room(r, &advice)) {
+        bool found = plan_generates(r) ? plan_generation_change(r, &change) : smallest_change(r, &change);
+        if (found) strbuf_printf(&advice, "Fits with: %s", change.text);
+        else advise_limit(r, needed, change.text, &advice);
+    }
+    status rc = ERR(ERR_FIT, "%s does not fit: it needs %s%s, %s %s. %s%s", r->model.name, str_format_bytes(a, needed),
+                    device_holds ? " on device and host together" : "", limit_name(r, device_holds),
+                    str_format_bytes(b, limit), advice.text, largest.text);
+    strbuf_fini(&largest);
     strbuf_fini(&change);
+    strbuf_fini(&advice);
     return rc;
 }

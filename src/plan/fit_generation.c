@@ -20,27 +20,42 @@ static bool fewer_sequences(plan_request *r, uint64_t *planned) {
     return false;
 }
 
-static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
-    char buf[32];
+/* Each with a space after it. */
+static void list_changes(strbuf *b, const plan_request *from, const plan_request *to) {
     if (from->choice.precision != to->choice.precision)
         strbuf_printf(b, "--precision %s ", precision_name(to->choice.precision));
     if (from->generation.slots != to->generation.slots)
         strbuf_printf(b, "--batch %lld ", (long long)to->generation.slots);
     if (from->generation.context != to->generation.context)
         strbuf_printf(b, "--context %lld ", (long long)to->generation.context);
+}
+
+static void describe(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    list_changes(b, from, to);
     strbuf_printf(b, "(%s)", str_format_bytes(buf, planned));
 }
 
-bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least) {
+/* What was tried last, which needs least and does not fit either. */
+static void describe_least(strbuf *b, const plan_request *from, const plan_request *to, uint64_t planned) {
+    char buf[32];
+    strbuf_printf(b, "%s with ", str_format_bytes(buf, planned));
+    list_changes(b, from, to);
+    b->text[--b->length] = 0; /* the last space */
+}
+
+bool plan_generation_change(const plan_request *r, strbuf *out) {
     plan_request t;
+    uint64_t planned = 0;
     for (int64_t context = r->generation.context; context >= 16; context /= 2)
         for (int half = 0; half < 2; half++) {
             t = *r;
             if (half) t.choice.precision = PRECISION_BF16;
             cut_sequences(&t, r->generation.slots, context);
-            if (!fewer_sequences(&t, least)) continue;
-            describe(out, r, &t, *least);
+            if (!fewer_sequences(&t, &planned)) continue;
+            describe(out, r, &t, planned);
             return true;
         }
+    if (planned) describe_least(out, r, &t, planned);
     return false;
 }

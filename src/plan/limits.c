@@ -27,13 +27,27 @@ static uint64_t sum_device_and_host(const uint64_t planned[TIER_COUNT]) {
 
 uint64_t plan_joint_bytes(const plan *p) { return sum_device_and_host(p->planned); }
 
-bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]) {
+/* Beyond a limit, where there is one. */
+static uint64_t beyond(uint64_t n_bytes, uint64_t limit) { return limit && n_bytes > limit ? n_bytes - limit : 0; }
+
+plan_excess plan_limits_excess(const plan_limits *limits, const uint64_t planned[TIER_COUNT]) {
+    plan_excess out = {
+        .host = MAX(beyond(planned[TIER_HOST], limits->host), beyond(sum_device_and_host(planned), limits->together))};
     for (tier t = 0; t < TIER_COUNT; t++)
-        if (tier_is_device(t) && limits->device && planned[t] > limits->device) return false;
-    if (limits->host && planned[TIER_HOST] > limits->host) return false;
-    return !limits->together || sum_device_and_host(planned) <= limits->together;
+        if (tier_is_device(t)) out.device = MAX(out.device, beyond(planned[t], limits->device));
+    return out;
+}
+
+bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]) {
+    plan_excess e = plan_limits_excess(limits, planned);
+    return e.device == 0 && e.host == 0;
 }
 
 plan_limits plan_limits_of(const plan_request *r) {
     return (plan_limits){.device = r->device_limit, .host = r->host_limit, .together = r->together_limit};
+}
+
+bool plan_host_is_short(const plan_request *r, const uint64_t planned[TIER_COUNT]) {
+    plan_limits limits = plan_limits_of(r);
+    return plan_limits_excess(&limits, planned).device == 0 && beyond(planned[TIER_HOST], limits.host) > 0;
 }

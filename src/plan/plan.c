@@ -82,6 +82,10 @@ uint64_t plan_trained_params(const plan_request *r) {
     return r->lora.rank ? lora_param_count(&r->model, &r->lora) : model_param_count(&r->model);
 }
 
+uint64_t plan_staged_bytes(const plan *p) {
+    return p->request.state_copies ? p->request.state_copies * state_bytes(p) : 0;
+}
+
 uint64_t plan_checkpoint_bytes(const plan *p) {
     const plan_request *r = &p->request;
     state_format f = state_format_of(r->choice.precision, r->choice.states);
@@ -171,8 +175,7 @@ status plan_build(plan *p, const plan_request *asked) {
     if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
     p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
     add_inputs_left_out(p);
-    p->planned[TIER_HOST] +=
-        r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + r->state_copies * state_bytes(p);
+    p->planned[TIER_HOST] += r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
     return OK;
 }
 

@@ -65,14 +65,22 @@ typedef struct plan_request {
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
     uint64_t host_limit;      /* bytes; 0 = no limit */
+    bool host_is_assumed;     /* host_limit is that of a described machine: no setting gave it, nothing was looked at */
     uint64_t together_limit;  /* bytes of both, where they are the same memory; 0 = they are not */
     uint64_t device_asked;    /* memory.device as it was set, which may be more than there is; 0 = auto */
     uint64_t host_bytes;      /* host bytes outside the arenas: text and the like, and ... */
     uint64_t host_row_bytes;  /* ... per row of a micro-batch: loader, evaluation */
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
+    int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
 } plan_request;
 bool plan_generates(const plan_request *r);
+
+/* What a plan needs beyond its limits. */
+typedef struct plan_excess {
+    uint64_t device; /* of the device that lacks most */
+    uint64_t host;   /* of the host, or of device and host together where they are one memory */
+} plan_excess;
 
 /* One candidate, and its numbers. */
 typedef struct plan_candidate {
@@ -83,8 +91,9 @@ typedef struct plan_candidate {
     double plain_s;    /* step_s of the same candidate with nothing moved, where that fits; else 0 */
     double more_flops; /* what recompute adds, as a share of the step */
     bool fits;
-    bool estimated; /* from two smaller models, not compiled itself */
-    size_t order;   /* in which it was tried; breaks ties */
+    plan_excess excess; /* nothing where it fits */
+    bool estimated;     /* from two smaller models, not compiled itself */
+    size_t order;       /* in which it was tried; breaks ties */
 } plan_candidate;
 
 typedef struct plan {
@@ -136,7 +145,10 @@ typedef struct plan_limits {
 /* The limits of one rank. device, host: memory.device and memory.host; 0: auto. */
 plan_limits plan_limits_find(const plan_memory *m, uint64_t device, uint64_t host);
 uint64_t plan_joint_bytes(const plan *p); /* bytes of all devices and the host */
+plan_excess plan_limits_excess(const plan_limits *limits, const uint64_t planned[TIER_COUNT]);
 bool plan_limits_hold(const plan_limits *limits, const uint64_t planned[TIER_COUNT]);
+/* It fits the device, and the host has no room for the rest. */
+bool plan_host_is_short(const plan_request *r, const uint64_t planned[TIER_COUNT]);
 plan_limits plan_limits_of(const plan_request *r);
 
 /* ---- request.c: open choices -------------------------------------------------------------------------------------- */
@@ -205,6 +217,7 @@ typedef struct plan_rung {
     uint64_t device;
     double more_flops; /* as a share of the step without recompute */
     bool fits;
+    bool host_is_short; /* it fits the device; the host has no room for the rest */
 } plan_rung;
 status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);

@@ -12,7 +12,7 @@ static void print_row(FILE *out, const char *name, uint64_t n_bytes, uint64_t to
 static void print_recompute(const plan *p, FILE *out) {
     strbuf policy;
     strbuf_init(&policy);
-    recompute_write(&p->request.choice.recompute, &policy);
+    recompute_print(&p->request.choice.recompute, &policy);
     fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
             p->asked.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
     strbuf_fini(&policy);
@@ -47,8 +47,12 @@ static void print_prediction(const plan *p, FILE *out) {
         fprintf(out, "predicted nothing: the description of %s has no %s\n", h->name, c->missing);
         return;
     }
-    fprintf(out, "predicted %s per step, %s tokens/s on %s\n", str_format_seconds(b, c->step_s),
+    fprintf(out, "predicted %s per step, %s tokens/s on %s", str_format_seconds(b, c->step_s),
             str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
+    if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
+        fprintf(out, "; %lld steps take about %s", (long long)p->request.run_steps,
+                str_format_duration(b, (double)p->request.run_steps * c->step_s));
+    fputc('\n', out);
     fprintf(out, "    machine: %s\n", *h->source ? h->source : "described by a file");
     print_kinds(c, out);
     for (stream l = 0; l < STREAM_COUNT; l++) n_streams += c->busy_s[l] > 0;
@@ -93,6 +97,20 @@ static void print_ranks(const plan *p, FILE *out) {
     fputs("\n", out);
 }
 
+/* The limit stands beside it where it is the host's own, not all that device and host share. */
+static void print_host(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    char a[32], b[32];
+    fprintf(out, "host      %s planned", str_format_bytes(a, p->planned[TIER_HOST]));
+    if (r->host_limit && (!r->together_limit || r->host_limit < r->together_limit))
+        fprintf(out, " of %s", str_format_bytes(b, r->host_limit));
+    if (r->host_limit && r->host_is_assumed && r->hardware)
+        fprintf(out, " (assumed for %s; set yours with memory.host)", r->hardware->name);
+    fprintf(out, ": %s%s%s\n", p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
+            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
+            r->state_copies ? ", the copy for background checkpoints" : "");
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -118,7 +136,9 @@ void plan_print(const plan *p, FILE *out) {
     if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     if (p->request.choice.chunk_tokens)
         fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->request.choice.chunk_tokens);
-    if (p->step.turn_scalars) fputs("update    beside the next step's first micro-batch\n", out);
+    if (p->step.turn_scalars)
+        fprintf(out, "update    %s starts the next step (memory.overlap_update)\n",
+                r->target.discrete ? "the CPU's optimizer runs while the GPU" : "the optimizer runs while the device");
     plan_print_candidates(p, out);
     fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
     if (r->device_limit) fprintf(out, " of %s", str_format_bytes(b, r->device_limit));
@@ -136,10 +156,7 @@ void plan_print(const plan *p, FILE *out) {
         fprintf(out, "    %-34s %-11s %-5s %-22s %12s\n", v->name, role_name(v->role), dtype_name(v->type),
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
-    fprintf(out, "host      %s planned (%s%s%s)\n", str_format_bytes(a, p->planned[TIER_HOST]),
-            p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
-            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
-            r->state_copies ? ", checkpoint staging" : "");
+    print_host(p, out);
     if (r->together_limit)
         fprintf(out, "memory    %s planned of %s, which device and host share\n",
                 str_format_bytes(a, plan_joint_bytes(p)), str_format_bytes(b, r->together_limit));
@@ -229,9 +246,10 @@ void plan_note(const plan *p, strbuf *out) {
     char a[32], b[32];
     if (r->together_limit && r->device_asked > r->together_limit)
         strbuf_printf(out,
-                      "memory.device is %s, and this machine has %s for device and host together on each rank: planned "
-                      "for that",
-                      str_format_bytes(a, r->device_asked), str_format_bytes(b, r->together_limit));
+                      "memory.device is %s, and this machine has %s for device and host together%s: planned for that; "
+                      "ralo plan --hardware rtx-4090 plans for another machine",
+                      str_format_bytes(a, r->device_asked), str_format_bytes(b, r->together_limit),
+                      mesh_world(&r->mesh) > 1 ? " on each rank" : "");
     if (!precision_fp8(r->choice.precision) || r->target.discrete) return;
     strbuf_printf(
         out,

@@ -9,7 +9,8 @@ static plan_rung rung_of(const plan *p) {
                        .activations = p->by_role[ROLE_ACTIVATION],
                        .device = p->planned[TIER_DEVICE],
                        .more_flops = p->flops_again / p->flops_per_step,
-                       .fits = plan_fits(p)};
+                       .fits = plan_fits(p),
+                       .host_is_short = plan_host_is_short(&p->request, p->planned)};
 }
 
 status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
@@ -23,7 +24,12 @@ status plan_rungs(const plan *of, plan_rung out[PLAN_RUNGS]) {
         r.open = (plan_open){0};
         r.choice.recompute = (recompute_policy){.kind = rungs[i]};
         TRY(plan_evaluate(&r, &c));
-        out[i] = (plan_rung){rungs[i], c.by_role[ROLE_ACTIVATION], c.planned[TIER_DEVICE], c.more_flops, c.fits};
+        out[i] = (plan_rung){.kind = rungs[i],
+                             .activations = c.by_role[ROLE_ACTIVATION],
+                             .device = c.planned[TIER_DEVICE],
+                             .more_flops = c.more_flops,
+                             .fits = c.fits,
+                             .host_is_short = plan_host_is_short(&r, c.planned)};
     }
     return OK;
 }
@@ -55,7 +61,9 @@ void plan_print_rungs(const plan *p, const plan_rung list[PLAN_RUNGS], FILE *out
     for (size_t i = 0; i < n; i++)
         fprintf(out, "    %-22s %18s %13s %9.1f %%%s%s\n", rung_name(p, &rows[i], &name),
                 str_format_bytes(a, rows[i].activations), str_format_bytes(b, rows[i].device), 100 * rows[i].more_flops,
-                rows[i].fits ? "" : "  does not fit",
+                rows[i].fits            ? ""
+                : rows[i].host_is_short ? "  host too small"
+                                        : "  does not fit",
                 rows[i].kind == p->request.choice.recompute.kind ? "  <- this plan" : "");
     strbuf_fini(&name);
 }

@@ -28,7 +28,8 @@ void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p); /* takes o
 /* The numbers of one candidate with nothing open: compiled, or for a deep model estimated from a few of its layers. */
 void plan_candidate_set_numbers(plan_candidate *c, const plan *p); /* from a plan that was compiled for c */
 status plan_evaluate(const plan_request *r, plan_candidate *out);
-void plan_move(plan *to, plan *from); /* plan.c; from is empty afterwards */
+void plan_move(plan *to, plan *from);      /* plan.c; from is empty afterwards */
+uint64_t plan_staged_bytes(const plan *p); /* plan.c; host bytes that copies for background checkpoints take */
 
 /* ---- mix.c: some layers as in one candidate, the others as in another -------------------------------------------- */
 
@@ -48,5 +49,6 @@ status plan_list_smaller(const plan_request *r, const plan_candidate *like, size
 
 /* ---- fit_generation.c ------------------------------------------------------------------------------------------- */
 
-/* The smallest change for a plan of generation that fits, in options of `ralo generate`. */
-bool plan_generation_change(const plan_request *r, strbuf *out, uint64_t *least);
+/* The smallest change for a plan of generation that fits, in options of `ralo generate`; false: none does, and what needs
+ * least is written, or nothing. */
+bool plan_generation_change(const plan_request *r, strbuf *out);

@@ -139,12 +139,18 @@ plan_candidate plan_as_asked(const plan_request *r) {
 
 plan_candidate plan_chosen(const plan *p) { return (plan_candidate){.choice = p->request.choice}; }
 
+static void set_limits(const plan_request *r, plan_candidate *c) {
+    plan_limits limits = plan_limits_of(r);
+    c->excess = plan_limits_excess(&limits, c->planned);
+    c->fits = c->excess.device == 0 && c->excess.host == 0;
+}
+
 void plan_candidate_set_numbers(plan_candidate *c, const plan *p) {
     memcpy(c->planned, p->planned, sizeof c->planned);
     memcpy(c->by_role, p->by_role, sizeof c->by_role);
     c->step_s = p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN;
     c->more_flops = p->flops_again / p->flops_per_step;
-    c->fits = plan_fits(p);
+    set_limits(&p->request, c);
     c->estimated = false;
 }
 
@@ -154,11 +160,6 @@ static double continue_line(double few, double more, int64_t layers) {
 
 static uint64_t continue_bytes(uint64_t few, uint64_t more, int64_t layers) {
     return (uint64_t)fmax(0, continue_line((double)few, (double)more, layers));
-}
-
-static bool limits_hold(const plan_request *r, const uint64_t planned[TIER_COUNT]) {
-    plan_limits limits = plan_limits_of(r);
-    return plan_limits_hold(&limits, planned);
 }
 
 static status estimate(const plan_request *r, plan_candidate *c) {
@@ -175,7 +176,7 @@ static status estimate(const plan_request *r, plan_candidate *c) {
         c->step_s = r->hardware && !few.cost.missing ? continue_line(few.cost.step_s, more.cost.step_s, layers) : NAN;
         c->more_flops = continue_line(few.flops_again, more.flops_again, layers) /
                         continue_line(few.flops_per_step, more.flops_per_step, layers);
-        c->fits = limits_hold(r, c->planned);
+        set_limits(r, c);
         c->estimated = true;
         plan_close(&more);
     }
@@ -249,8 +250,12 @@ static int candidate_complexity(const plan_candidate *c) {
  * prediction leaves out. So an offload that is not needed never counts as faster than none. */
 static double compared_s(const plan_candidate *c) { return c->step_s < c->plain_s ? c->plain_s : c->step_s; }
 
+/* Of two that do not fit, the one that needs less of the memory that is short: of the device first, which nothing else can
+ * replace, and where both have room there, of the host. */
 static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->fits != y->fits) return x->fits;
+    if (x->excess.device != y->excess.device) return x->excess.device < y->excess.device;
+    if (x->excess.host != y->excess.host) return x->excess.host < y->excess.host;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
     /* Equal times may differ in the last bits of a double, by the order of the sum. */

@@ -34,8 +34,11 @@ void plan_print_candidates(const plan *p, FILE *out) {
         if (best->fits && is_plain) fputs("strategy  nothing moved: it all fits\n", out);
         return;
     }
-    fprintf(out, "strategy  auto: %zu of %zu candidates fit%s\n", n_fit, p->n_candidates,
-            n_fit ? "; the fastest of them, and the next" : "; the smallest of them");
+    fprintf(out, "strategy  auto: %zu of %zu candidates fit; %s\n", n_fit, p->n_candidates,
+            n_fit                                            ? "the fastest of them, and the next"
+            : plan_host_is_short(&p->request, best->planned) ? "the host is too small; this one needs least of it"
+            : best->excess.device                            ? "the device is too small; this one needs least of it"
+                                                             : "memory is too small; this one needs least of it");
     for (size_t i = 0; i < MIN(p->n_candidates, (size_t)1 + RUNNERS_UP); i++) {
         const plan_candidate *c = &p->candidates[i];
         char a[32], b[32];
@@ -48,7 +51,10 @@ void plan_print_candidates(const plan *p, FILE *out) {
         if (c->planned[TIER_NVME]) fprintf(out, ", nvme %s", str_format_bytes(a, c->planned[TIER_NVME]));
         if (isfinite(c->step_s)) fprintf(out, ", predicted %s", str_format_seconds(a, c->step_s));
         if (i > 0 && isfinite(c->step_s) && best->step_s > 0) print_difference(c, best, out);
-        fputs(c->fits ? "\n" : ", does not fit\n", out);
+        fputs(c->fits                                       ? "\n"
+              : plan_host_is_short(&p->request, c->planned) ? ", host too small\n"
+                                                            : ", does not fit\n",
+              out);
         strbuf_fini(&text);
     }
 }

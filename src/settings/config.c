@@ -176,8 +176,9 @@ static const char *hint_for_other_program(const char *key) {
     static const struct {
         const char *names, *how;
     } rows[] = {
-        {"epochs num_epochs num_train_epochs max_epochs",
-         "ralo counts steps: train.steps; the line `data` of a run has the rows per epoch"},
+        {"epochs num_epochs num_train_epochs max_epochs", "ralo counts steps: train.steps = epochs x rows per epoch / "
+                                                          "train.batch (rows of a step); the line `data` of a "
+                                                          "run has the rows per epoch, and how many steps they are"},
         {"warmup_ratio", "train.warmup counts steps"},
         {"bf16 bfloat16", "use precision=bf16, or bf16_sr for no fp32 master copy"},
         {"fp16 float16", "use precision=fp16"},
@@ -359,6 +360,7 @@ static status setting_assign(config *c, const setting *s, int element, const cha
                              const char *key, origin from) {
     TRY(setting_store(s, c, &c->memory_of_strings, element, text, quoted, where, key));
     c->origin[s - settings] = (unsigned char)from;
+    c->alias[s - settings] = strcmp(key, s->key) == 0 ? NULL : arena_string(&c->memory_of_strings, key);
     c->data.seed = c->train.seed;
     return OK;
 }
@@ -377,6 +379,7 @@ void config_copy(config *out, const config *from) {
     *out = *from;
     arena_init(&out->memory_of_strings);
     for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (out->alias[i]) out->alias[i] = arena_string(&out->memory_of_strings, out->alias[i]);
         if (settings[i].storage != STORE_TEXT) continue;
         const char **text = setting_field(out, &settings[i]);
         *text = arena_string(&out->memory_of_strings, *text);
@@ -599,6 +602,13 @@ bool config_was_given(const config *c, const char *key) {
     const setting *s = setting_find(key, &element);
     ASSERT(s != NULL);
     return c->origin[s - settings] != ORIGIN_DEFAULT;
+}
+
+const char *config_alias(const config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    return c->alias[s - settings];
 }
 
 size_t config_count(void) { return N_SETTINGS; }

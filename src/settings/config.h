@@ -78,6 +78,7 @@ typedef struct config {
     } run;
     arena memory_of_strings;
     unsigned char origin[256]; /* per row of config.def: default, file, command line */
+    const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
 void config_init(config *c); /* every default */
@@ -92,16 +93,17 @@ status config_set(config *c, const char *assignment, const char *where);
 typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } config_offer_result;
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out);
-bool config_knows(const char *key);                           /* is it a setting or a group of them */
+bool config_knows(const char *key);                            /* is it a setting or a group of them */
 const char *config_given_by(const config *c, const char *key); /* "the command line", "the default" ... */
 /* Appends the value as config_set takes it; unknown keys are refused as there. */
 status config_get(const config *c, const char *key, strbuf *out, const char *where);
 /* Checks what single ranges cannot: settings that must agree. Settings that were given but have no effect are named
  * in the log. */
 status config_check(const config *c);
-void config_warn_no_effect_on_cpu(const config *c);      /* the same, where run.device: auto found no GPU */
-const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */
-bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
+void config_warn_no_effect_on_cpu(const config *c);         /* the same, where run.device: auto found no GPU */
+const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
+bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */
+const char *config_alias(const config *c, const char *key); /* the other name it was given by; NULL: its own, or none */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);
 /* Settings, grouped, with range and default: the one of this key or alias, those of this group, with "" all. */

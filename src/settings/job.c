@@ -7,7 +7,7 @@
 #include <string.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
-    *j = (job){0};
+    *j = (job){.asked_dir = c->run.dir ? c->run.dir : ""};
     TRY(request_from_config(c, &j->request));
     if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
     if (backend_kind(j->request.backend) == DEVICE_CPU) config_warn_no_effect_on_cpu(c);
@@ -39,13 +39,92 @@ static status plan_together(job *j, comm *ranks) {
     return OK;
 }
 
-status job_open(job *j) {
-    double begin = clock_s();
-    TRY(dataset_open(&j->data, &j->request.data));
-    j->read_seconds = clock_s() - begin;
-    j->request.plan.host_bytes += dataset_host_bytes(j->data);
+static status make_plan(job *j) {
     if (j->request.comm) return plan_together(j, j->request.comm);
     return plan_choose(&j->plan, &j->request.plan);
+}
+
+/* ---- the split of a resumed run ------------------------------------------------------------------------------------ */
+
+/* A step's rows as micro-batches: another split adds the same numbers in another order, and ends with other bits. */
+typedef struct split_of_rows {
+    int64_t micro_batch, accumulation; /* 0: not known */
+} split_of_rows;
+
+/* Of the checkpoint that will be resumed. What is wrong with one is reported when it is loaded. */
+static split_of_rows read_saved_split(const job *j) {
+    const char *resume = j->request.resume;
+    char found[4096] = "";
+    train_state s;
+    if (!resume) return (split_of_rows){0};
+    const char *from = strcmp(resume, "auto") == 0 ? j->asked_dir : resume;
+    status rc = checkpoint_find_newest_quietly(from, found, sizeof found);
+    if (rc == OK) rc = checkpoint_read_state(found[0] ? found : from, &s);
+    if (rc == OK) return (split_of_rows){s.micro_batch, s.accumulation};
+    error_clear();
+    return (split_of_rows){0};
+}
+
+/* The same on all ranks, of which perhaps only the first sees the directory. */
+static status find_saved_split(const job *j, split_of_rows *out) {
+    comm *ranks = j->request.comm;
+    *out = (split_of_rows){0};
+    if (!ranks || comm_rank(ranks) == 0) *out = read_saved_split(j);
+    return ranks ? comm_broadcast(ranks, out, sizeof *out, 0) : OK;
+}
+
+static void warn_of_other_split(const job *j, const split_of_rows *saved, bool had_no_room) {
+    const step_choice *now = &j->plan.request.choice;
+    if (!saved->micro_batch || saved->micro_batch == now->micro_batch) return;
+    if (j->request.comm && comm_rank(j->request.comm) > 0) return;
+    char advice[128] = "";
+    if (had_no_room) snprintf(advice, sizeof advice, "what it had does not fit here");
+    else if (j->request.plan.step_rows)
+        snprintf(advice, sizeof advice, "--set train.micro_batch=%lld keeps it", (long long)saved->micro_batch);
+    else
+        snprintf(advice, sizeof advice, "--set train.micro_batch=%lld --set train.accumulation=%lld keep it",
+                 (long long)saved->micro_batch, (long long)saved->accumulation);
+    log_warn(
+        "the checkpoint was trained with micro-batch %lld, accumulation %lld, and continues with micro-batch %lld, "
+        "accumulation %lld: sums are added in another order, and the result has other last bits; %s",
+        (long long)saved->micro_batch, (long long)saved->accumulation, (long long)now->micro_batch,
+        (long long)now->accumulation, advice);
+}
+
+/* train.micro_batch auto: a resumed run keeps the micro-batch that it began with, whatever memory is free now. Only if no
+ * plan with it fits, it is chosen anew, with a warning. */
+static status plan_resumed(job *j) {
+    plan_request *r = &j->request.plan;
+    const plan_request asked = *r;
+    split_of_rows saved;
+    TRY(find_saved_split(j, &saved));
+    int64_t rows = asked.choice.micro_batch * asked.choice.accumulation;
+    bool is_kept = asked.open.micro_batch && saved.micro_batch && rows % saved.micro_batch == 0, has_no_room = false;
+    if (is_kept) {
+        r->open.micro_batch = r->left_open.micro_batch = false;
+        r->choice.micro_batch = saved.micro_batch;
+        r->choice.accumulation = rows / saved.micro_batch;
+    }
+    TRY(make_plan(j));
+    if (is_kept) {
+        has_no_room = !plan_fits(&j->plan);
+        if (j->request.comm) TRY(comm_any(j->request.comm, has_no_room, &has_no_room));
+    }
+    if (has_no_room) {
+        plan_close(&j->plan);
+        r->open = asked.open;
+        r->left_open = asked.left_open;
+        r->choice = asked.choice;
+        TRY(make_plan(j));
+    }
+    warn_of_other_split(j, &saved, has_no_room);
+    return OK;
+}
+
+status job_open(job *j) {
+    TRY(dataset_open(&j->data, &j->request.data));
+    j->request.plan.host_bytes += dataset_host_bytes(j->data);
+    return j->request.resume ? plan_resumed(j) : make_plan(j);
 }
 
 void job_close(job *j) {
@@ -86,24 +165,30 @@ void note_say(const plan *p) {
     strbuf_fini(&note);
 }
 
+/* A new run does not mix with an earlier one. */
+static status check_no_earlier_run(const job *j, const char *dir) {
+    char newest[4096];
+    TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
+    if (!newest[0] || j->request.resume) return OK;
+    return ERR(ERR_INPUT,
+               "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir",
+               dir, newest);
+}
+
 status job_check(const job *j) {
     TRY(plan_check_fit(&j->plan));
+    if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir)); /* before its other files: they follow from it */
     TRY(train_check(&j->request, &j->plan));
     if (!j->request.comm || comm_rank(j->request.comm) == 0) note_say(&j->plan);
     return check_vocabulary(j->data, &j->request);
 }
 
 status job_use_dir(job *j, const char *dir) {
-    char newest[4096];
-    TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
-    if (newest[0] && !j->request.resume)
-        return ERR(
-            ERR_INPUT,
-            "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir", dir,
-            newest);
+    TRY(check_no_earlier_run(j, dir));
     TRY(train_check_disk(&j->request, &j->plan, dir));
     TRY(dir_make(dir));
     j->request.run_dir = dir;
+    j->request.config_has_run_dir = strcmp(dir, j->asked_dir) == 0;
     return OK;
 }
 

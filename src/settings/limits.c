@@ -29,4 +29,5 @@ void limits_of_hardware(train_request *r, const config *c, const hardware *h) {
         .device_bytes = h->device_bytes, .host_bytes = h->host_bytes, .n_ranks = n_ranks, .unified = h->unified};
     if (h->unified) m.device_bytes /= (uint64_t)n_ranks;
     use_limits(&r->plan, c, &m);
+    r->plan.host_is_assumed = !c->memory.host && h->host_bytes > 0;
 }

@@ -130,16 +130,19 @@ static status batch_from_config(const config *c, plan_request *p) {
         return OK;
     }
     if (!config_was_given(c, "train.accumulation")) p->choice.accumulation = batch / t->micro_batch;
+    const char *alias = config_alias(c, "train.micro_batch");
     if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
-        return ERR(ERR_INPUT,
-                   "train.batch: found %lld, expected a multiple of train.micro_batch (%lld)%s; change one of them, or "
-                   "set train.micro_batch=auto",
-                   (long long)t->batch, (long long)t->micro_batch, ranks > 1 ? " on each rank" : "");
+        return ERR(
+            ERR_INPUT,
+            "train.batch: found %lld, expected a multiple of train.micro_batch (%lld%s%s)%s; change one of them, "
+            "or set train.micro_batch=auto",
+            (long long)t->batch, (long long)t->micro_batch, alias ? ", given as " : "", alias ? alias : "",
+            ranks > 1 ? " on each rank" : "");
     if (p->choice.micro_batch * p->choice.accumulation != batch)
-        return ERR(ERR_INPUT,
-                   "train.batch: found %lld, expected train.micro_batch x train.accumulation = %lld x %lld%s",
-                   (long long)t->batch, (long long)p->choice.micro_batch, (long long)p->choice.accumulation,
-                   ranks > 1 ? " on each rank" : "");
+        return ERR(
+            ERR_INPUT, "train.batch: found %lld, expected train.micro_batch%s%s%s x train.accumulation = %lld x %lld%s",
+            (long long)t->batch, alias ? " (given as " : "", alias ? alias : "", alias ? ")" : "",
+            (long long)p->choice.micro_batch, (long long)p->choice.accumulation, ranks > 1 ? " on each rank" : "");
     return OK;
 }
 
@@ -279,6 +282,7 @@ status request_from_config(const config *c, train_request *out) {
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    p->run_steps = t->steps;
     out->preference = preference_from_config(c);
     out->reference = (reference_kind)c->preference.reference;
     TRY(task_shape(task_of(c->task), out));

@@ -36,7 +36,7 @@ typedef struct job {
     hardware machine; /* whose time the plan predicts */
     plan plan;
     dataset *data;
-    double read_seconds; /* that opening the data took */
+    const char *asked_dir; /* run.dir, borrowed; "": it is named when the run begins */
 } job;
 /* Makes the request alone, which may still be changed. hardware: as machine_describe takes it. The job must not be
  * moved. */

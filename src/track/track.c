@@ -169,7 +169,8 @@ static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS
     part_add(parts, &n, 4, "grad %.3g", s->grad_norm);
     part_add(parts, &n, 7, "lr %.2e", s->lr);
     part_add(parts, &n, 3, "%s tok/s", str_format_count(number, s->tokens_per_second));
-    if (t->options.peak_flops > 0)
+    /* More than the peak: other programs disturbed its measurement, and the number says nothing. */
+    if (t->options.peak_flops > 0 && s->flops_per_second <= t->options.peak_flops)
         part_add(parts, &n, 5, "%.0f %% of peak", 100 * s->flops_per_second / t->options.peak_flops);
     if (t->options.memory_planned > 0)
         part_add(parts, &n, 6, "mem %s of %s", str_format_bytes(used, r->step.memory_used),

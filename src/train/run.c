@@ -63,15 +63,18 @@ static status interrupted(const trainer *t, const char *where, bool saved) {
     strbuf command, word;
     strbuf_init(&command);
     strbuf_init(&word);
-    strbuf_add(&command, "ralo train ");
+    strbuf_add_word(&command, t->r->program ? t->r->program : "ralo");
+    strbuf_add(&command, " train ");
     int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer ranks would take fewer rows per step */
     if (n_ranks > 1) strbuf_printf(&command, "--ranks %d ", n_ranks);
     strbuf_printf(&word, "%s/config.yaml", dir);
     strbuf_add_word(&command, word.text);
     word.length = 0;
     strbuf_printf(&word, "run.dir=%s", dir);
-    strbuf_add(&command, " --set ");
-    strbuf_add_word(&command, word.text);
+    if (!t->r->config_has_run_dir) {
+        strbuf_add(&command, " --set ");
+        strbuf_add_word(&command, word.text);
+    }
     status rc =
         ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s --resume auto",
             where, step, steps, command.text);
@@ -219,6 +222,8 @@ static status open_parts(trainer *t) {
     bool resumed = false;
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(initialize_params(t));
+    t->state.micro_batch = t->p->request.choice.micro_batch;
+    t->state.accumulation = t->p->request.choice.accumulation;
     return t->task->begin(t->self, t->state.data_row);
 }
 
@@ -350,7 +355,7 @@ static status finish(trainer *t, train_result *out) {
 }
 
 status train_check(const train_request *r, const plan *p) {
-    if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
+    if (r->export_dir) TRY(export_check_dir("run.export", r->export_dir)); /* now, not after hours of training */
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
     if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
     char found[4096]; /* before a run directory is made for a run that cannot resume */

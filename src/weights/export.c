@@ -247,7 +247,7 @@ static status check_place(const char *dir) {
     return rc;
 }
 
-status export_check_dir(const char *dir) {
+status export_check_dir(const char *setting, const char *dir) {
     if (!*dir) return ERR(ERR_INPUT, "export: the directory's name is empty");
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT) return check_place(dir);
@@ -255,8 +255,11 @@ status export_check_dir(const char *dir) {
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            rc = ERR(ERR_INPUT, "export to %s: it holds files already (%s), expected a new or an empty directory", dir,
-                     entry->d_name);
+            rc = setting
+                     ? ERR(ERR_INPUT, "%s: %s holds files already (%s); remove it, choose another %s, or set %s=none",
+                           setting, dir, entry->d_name, setting, setting)
+                     : ERR(ERR_INPUT, "export to %s: it holds files already (%s), expected a new or an empty directory",
+                           dir, entry->d_name);
     closedir(d);
     return rc;
 }
@@ -286,7 +289,7 @@ static status write_dir(exporter *x, const json_t *description, const export_opt
     int lock = -1;
     strbuf temporary;
     strbuf_init(&temporary);
-    TRY_GOTO(rc, export_check_dir(dir), done);
+    TRY_GOTO(rc, export_check_dir(NULL, dir), done);
     TRY_GOTO(rc, dir_make(parent), done);
     TRY_GOTO(rc, temporary_make(dir, true, &temporary, &lock), done);
     x->dir = temporary.text;
@@ -368,7 +371,7 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
     char name[256];
     *out = (export_report){.type = o->type};
     program_init(&g);
-    TRY_GOTO(rc, export_check_dir(o->dir), done);
+    TRY_GOTO(rc, export_check_dir(NULL, o->dir), done);
     TRY_GOTO(rc, checkpoint_locate("export", from, "a run or a checkpoint directory", out->from, sizeof out->from),
              done);
     TRY_GOTO(rc, checkpoint_reader_open(&r, out->from), done);

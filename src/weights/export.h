@@ -8,9 +8,9 @@
 #include "checkpoint/checkpoint.h"
 
 typedef struct export_options {
-    const char *dir;      /* must not exist, or be empty */
-    dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
-    uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
+    const char *dir;       /* must not exist, or be empty */
+    dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
+    uint64_t shard_bytes;  /* a file grows no larger, unless one tensor is; 0: 5 GB */
     const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */
 } export_options;
 typedef struct export_report {
@@ -20,7 +20,8 @@ typedef struct export_report {
     uint64_t n_parameters, n_bytes;
     int n_files; /* of weights */
 } export_report;
-status export_check_dir(const char *dir); /* a directory that is not empty is refused */
+/* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
+status export_check_dir(const char *setting, const char *dir);
 /* from: a run directory (its newest checkpoint) or a checkpoint directory. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);
 

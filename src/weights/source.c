@@ -74,8 +74,10 @@ static status checkpoint_tokenizer(model_source *s, const json_t *description) {
 
 static status open_checkpoint(model_source *s, const char *path, const char *given) {
     const json_t *description;
-    TRY(checkpoint_locate("a model", path, "a directory with config.json, a run or a checkpoint", s->dir,
-                          sizeof s->dir));
+    TRY(checkpoint_locate("a model", path,
+                          "a directory with config.json, a run or a checkpoint; download a model of the hub first: hf "
+                          "download NAME --local-dir DIR",
+                          s->dir, sizeof s->dir));
     TRY(checkpoint_reader_open(&s->reader, s->dir));
     TRY(checkpoint_description(s->reader, s->dir, &description));
     TRY(model_config_from_json(&s->config, json_object_get(description, "config"), last_part(path), s->dir));

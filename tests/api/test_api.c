@@ -206,10 +206,10 @@ static void what_does_not_fit_is_told(void **state) {
     ralo_plan *p;
     ralo_trainer *t;
     must(ralo_plan_open(&p, s));
-    REFUSED(ralo_plan_check(p), RALO_ERROR_FIT, "The smallest change that fits");
+    REFUSED(ralo_plan_check(p), RALO_ERROR_FIT, "Fits with: ");
     assert_non_null(strstr(ralo_plan_json(p), "\"fits\": false"));
     ralo_plan_close(p);
-    REFUSED(ralo_trainer_open(&t, s), RALO_ERROR_FIT, "The smallest change that fits");
+    REFUSED(ralo_trainer_open(&t, s), RALO_ERROR_FIT, "Fits with: ");
     assert_null(t);
     must(ralo_settings_set(s, "model.preset", "gpt-2"));
     REFUSED(ralo_plan_open(&p, s), RALO_ERROR_INPUT, "did you mean 'gpt2'");

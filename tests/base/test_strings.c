@@ -292,6 +292,18 @@ static void test_format_bytes_and_counts(void **state) {
     assert_string_equal(str_format_bytes(buf, (1u << 20) - 1), "1.0 MiB"); /* not 1024.0 KiB */
     assert_string_equal(str_format_bytes(buf, 8ull << 30), "8.0 GiB");
     assert_string_equal(str_format_bytes(buf, UINT64_MAX), "16.0 EiB");
+    /* A limit is rounded up: what is read back is never less. */
+    static const uint64_t limits[] = {1, 1000, 1024, 6190000, (1u << 20) - 1, (5ull << 30) + 1, 7ull << 40};
+    for (size_t i = 0; i < ARRAY_LENGTH(limits); i++) {
+        uint64_t back = 0;
+        assert_int_equal(str_parse_bytes(str_format_limit(buf, limits[i]), &back), OK);
+        assert_true(back >= limits[i] && back <= limits[i] + limits[i] / 9 + 1024);
+    }
+    assert_string_equal(str_format_limit(buf, 6190000), "6.0M");
+    assert_string_equal(str_format_duration(buf, 5), "5 s");
+    assert_string_equal(str_format_duration(buf, 2760), "46 min");
+    assert_string_equal(str_format_duration(buf, 5400), "1.5 h");
+    assert_string_equal(str_format_duration(buf, 259200), "3.0 days");
     assert_string_equal(str_format_count(buf, 124439808), "124.4M");
     assert_string_equal(str_format_count(buf, 0), "0");
     assert_string_equal(str_format_count(buf, 999), "999");

@@ -16,12 +16,12 @@ tiny=(--preset test-llama --set model.vocab=352 --set data.seq_len=48 --set trai
     --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false)
 
 # ---- counts, the cache, and the same bits with and without it
-check 0 "qa.jsonl, rows of 48 tokens: 86 documents" "trained on, chat chatml" "cut: 0 tokens" "dropped: 0 records" "skipped: 0 lines" "not from the cache" -- \
+check 0 "qa.jsonl: 86 records to train, 4 held out; " " in the loss; chat chatml" " rows of 48 tokens per epoch = " "!lose their end" "!dropped" "!skipped" "!from the cache" "done      6 steps (" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=first
 first=$(hash_of)
-check 0 "86 documents" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
+check 0 "86 records" "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=second
 [ "$(hash_of)" = "$first" ] || fail "from the cache: $(hash_of), before: $first"
-check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
+check 0 "!from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=none --set run.dir=third
 [ "$(hash_of)" = "$first" ] || fail "without a cache: $(hash_of), before: $first"
 ls home/ralo/*.tokens >/dev/null 2>&1 || fail "no cache below XDG_CACHE_HOME"
 check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all --set run.dir=fourth
@@ -30,7 +30,7 @@ check 0 -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on=all
 # ---- the same questions as turns under prompt and completion are the same run
 sed 's/{"question": \(.*\), "answer": \(.*\)}/{"prompt": [{"role": "user", "content": \1}], "completion": [{"role": "assistant", "content": \2}]}/' \
     qa.jsonl >turns.jsonl
-check 0 "86 documents" "trained on, chat chatml" -- train "${tiny[@]}" --set data.source=turns.jsonl --set run.dir=turns
+check 0 "86 records" "in the loss; chat chatml" -- train "${tiny[@]}" --set data.source=turns.jsonl --set run.dir=turns
 [ "$(hash_of)" = "$first" ] || fail "as turns: $(hash_of), before: $first"
 sed '3s/"completion": .*/"completion": "The answer is 22."}/' turns.jsonl >half-turns.jsonl
 check 2 "half-turns.jsonl:3:" "found a list and a string" "two texts or two lists" -- train "${tiny[@]}" \
@@ -38,11 +38,11 @@ check 2 "half-turns.jsonl:3:" "found a list and a string" "two texts or two list
 sed 's/"completion": \(.*\)}$/"chosen": \1, "rejected": []}/' turns.jsonl >preferences.jsonl
 check 2 "preferences.jsonl:1:" "a preference" "data.response_column=chosen" -- train "${tiny[@]}" \
     --set data.source=preferences.jsonl --set run.dir=never
-check 0 "86 documents" -- train "${tiny[@]}" --set data.source=preferences.jsonl --set data.prompt_column=prompt \
+check 0 "86 records" -- train "${tiny[@]}" --set data.source=preferences.jsonl --set data.prompt_column=prompt \
     --set data.response_column=chosen --set run.dir=chosen
 [ "$(hash_of)" = "$first" ] || fail "what was chosen: $(hash_of), before: $first"
 mkdir -p locked && : >locked/file
-XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 documents" -- \
+XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 records" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=fifth
 check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=locked/file/x \
     --set run.dir=never
@@ -53,10 +53,22 @@ check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --
 check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=short-rows
 
+# ---- keys of another name, and turns without a format
+sed 's/question/input/; s/answer/output/' qa.jsonl >named.jsonl
+check 2 "named.jsonl:1: found the keys 'input', 'output'" "data.prompt_column=input and data.response_column=output" "!on_error" \
+    "!--on-error" -- train "${tiny[@]}" --set data.source=named.jsonl --set run.dir=never
+check 2 "data.response_column: the record at named.jsonl:1 has no key 'outptu'; it has 'input', 'output'" -- train "${tiny[@]}" \
+    --set data.source=named.jsonl --set data.prompt_column=input --set data.response_column=outptu --set run.dir=never
+check 0 "warning: data.chat is none: prompt and response follow each other without a separator; set data.chat=chatml" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=none --set run.dir=glued
+sed 's/?"/?\\n"/' qa.jsonl >lines.jsonl
+check 0 "!without a separator" -- train "${tiny[@]}" --set data.source=lines.jsonl --set data.chat=none --set run.dir=apart
+check 0 "warning: data.source: found no file nope.jsonl; planned without it" -- plan "${tiny[@]}" --set data.source=nope.jsonl
+
 # ---- mixtures, and a name that looks like a weight
 check 0 "70.0 %  qa.jsonl" "30.0 %  text.txt" -- train "${tiny[@]}" --set "data.source=qa.jsonl:0.7, text.txt:0.3" \
     --set run.dir=mixed
-check 0 "qa.jsonl: 86 documents" "text.txt: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
+check 0 "qa.jsonl: 86 records" "text.txt: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl,text.txt \
     --set run.dir=both
 cp text.txt odd:0.5
 check 2 "odd" -- train "${tiny[@]}" --set data.source=odd:0.5 --set run.dir=never
@@ -98,7 +110,7 @@ cp qa.jsonl bad.jsonl
 echo '{"question": "half' >>bad.jsonl
 check 2 "bad.jsonl:91:" "one JSON object on each line" "data.on_error=skip" -- \
     train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
-check 0 "warning: bad.jsonl:91:" "left out" "skipped: 1 lines" -- \
+check 0 "warning: bad.jsonl:91:" "left out" "1 invalid line is skipped" -- \
     train "${tiny[@]}" --set data.source=bad.jsonl --set data.on_error=skip --set run.dir=skipped
 check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set run.dir=never
 { printf '{"text": "' && head -c 3000 /dev/zero | tr '\0' x && printf '"}\n'; } >long.jsonl
@@ -110,9 +122,9 @@ check 2 "list.json:1:" "begins with '['" "a list of records" "jq -c" -- train "$
 check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
 check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \
     --set data.prompt_column=question --set run.dir=never
-check 0 "86 documents" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.prompt_column=answer \
+check 0 "86 records" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.prompt_column=answer \
     --set data.response_column=question --set run.dir=columns
-check 0 "rows of 48 tokens: 1 document" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
+check 0 "qa.jsonl: 1 document to train; " "rows of 48 tokens" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.format=text \
     --set run.dir=as-text
 
 # ---- the tokenizer's own chat template is rendered; what it cannot be is named; other variables are other tokens
@@ -129,9 +141,9 @@ first=$(hash_of)
 check 0 "chat template" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=rendered
 [ "$(hash_of)" = "$first" ] || fail "a template that writes ChatML: $(hash_of), before: $first"
 check 0 "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=template --set run.dir=rendered-again
-check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set 'data.chat_kwargs={"mark": "!"}' --set run.dir=marked
+check 0 "!from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set 'data.chat_kwargs={"mark": "!"}' --set run.dir=marked
 [ "$(hash_of)" != "$first" ] || fail "data.chat_kwargs changed nothing"
-check 0 "not from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on_newline=true --set run.dir=newline
+check 0 "!from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.train_on_newline=true --set run.dir=newline
 [ "$(hash_of)" != "$first" ] || fail "data.train_on_newline changed nothing"
 check 2 "data.chat_kwargs" "a JSON object" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat_kwargs=mark --set run.dir=never
 
@@ -162,7 +174,7 @@ check 0 "!eval at" "!held out" "!nan" "train.eval_rows has no effect" "train.eva
     --set model.vocab=2000 --set data.source=qa.jsonl --set train.steps=2 --set data.eval_fraction=0 --set train.eval_rows=2 \
     --set train.eval_every=1 --set run.dir=no-share
 ! grep -q val/ no-eval/metrics.jsonl no-share/metrics.jsonl || fail "metrics of an evaluation that nobody asked for"
-check 0 "eval at step 1  exact match" "held out  exact match" "!nan" -- train "${tiny[@]}" --set data.source=builtin:arithmetic \
+check 0 "eval at step 1  exact match" "!held out  " "!nan" -- train "${tiny[@]}" --set data.source=builtin:arithmetic \
     --set data.tokenizer=byte --set train.steps=2 --set train.eval_rows=0 --set train.problems=4 --set train.eval_every=1 --set run.dir=problems
 
 finish "all passed"

@@ -75,6 +75,7 @@ check 2 "data.source: found a directory" "separated by commas" -- train "${tiny[
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
 check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
+check 2 "multiple of train.micro_batch (3, given as train.batch_size)" -- plan --set train.batch=5 --set train.batch_size=3
 check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
 check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
 
@@ -135,7 +136,8 @@ mv other/pointer other/model.safetensors
 check 2 other/model.safetensors "a Git LFS pointer" "git lfs pull" -- train "${hf[@]}" --set model.path=other --set run.dir=never
 rm other/model.safetensors
 check 2 other "no model.safetensors" model.init=random -- train "${hf[@]}" --set model.path=other --set run.dir=never
-check 2 exported "holds files already" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
+check 2 "run.export: exported holds files already (" "set run.export=none" -- train "${tiny[@]}" --set run.export=exported --set run.dir=never
+check 2 "run.dir source already holds a checkpoint" -- train "${tiny[@]}" --set run.export=exported --set run.dir=source
 check 2 exported "holds files already" -- export source exported
 check 2 "export to /proc/a/b" -- train "${tiny[@]}" --set run.export=/proc/a/b --set run.dir=never
 # Weights that know the tokens of a tokenizer are not trained on bytes unasked, nor on the built-in data in silence.
@@ -160,7 +162,7 @@ file empty.yaml ''
 check 0 -- plan empty.yaml "${tiny[@]}"
 file comment.yaml '# nothing\n---\n'
 check 0 -- plan comment.yaml "${tiny[@]}"
-check 2 missing.yaml "No such file" -- plan missing.yaml
+check 2 "CONFIG missing.yaml: no such file" -- plan missing.yaml
 check 2 "found 'gpt2', expected a file of settings" "--preset gpt2" -- plan gpt2
 mkdir directory
 check 2 "found the directory 'directory', expected a file of settings" -- plan directory
@@ -168,7 +170,7 @@ touch directory/config.yaml
 check 2 "directory/config.yaml" -- plan directory
 touch directory/config.json
 check 2 "--set model.path=directory" -- plan directory
-check 2 "a model from missing.yaml: No such file" -- generate --model missing.yaml --prompt x
+check 2 "a model from missing.yaml: No such file" "hf download" -- generate --model missing.yaml --prompt x
 check 2 "a model from empty.yaml: found a file, expected a directory" -- generate --model empty.yaml --prompt x
 file truncated.yaml 'train: {steps: 3,\n  lr: '
 check 2 truncated.yaml: -- plan truncated.yaml
@@ -260,13 +262,13 @@ grep -q '^cpu:0 ' out || fail "devices are not on stdout"
 fits() {
     local preset=$1 limit=$2 change
     shift 2
-    check 3 "memory.device is" "Largest at the peak: " " MiB, " "by role: inputs" "The smallest change that fits: " -- \
+    check 3 "memory.device is" "largest at the peak: " " MiB, " "by role: inputs" "Fits with: " -- \
         plan --preset "$preset" --device-memory "$limit" "$@"
-    change=$(sed -n 's/.*The smallest change that fits: \(--set [^(]*\) (.*/\1/p' err)
+    change=$(sed -n 's/^error: .*Fits with: \(--set [^(]*\) (.*/\1/p' err)
     [ -n "$change" ] || fail "plan $preset $limit: no change in: $(tail -n 1 err)"
     # shellcheck disable=SC2086 # the change is several words
     check 0 -- plan --preset "$preset" --device-memory "$limit" "$@" $change
-    check 3 "The smallest change that fits: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
+    check 3 "Fits with: " -- train --preset "$preset" --device-memory "$limit" --set run.dir=never "$@"
 }
 fits gpt2 2500M --set memory.strategy=manual
 resident=(--set memory.offload.params=none --set memory.offload.grads=none --set memory.offload.states=none
@@ -281,16 +283,26 @@ fits gpt2 1900M --set memory.strategy=manual
 fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
 fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
 fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
-check 3 "the smallest needs" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
+check 3 "the least that fits with any of them is" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
 # No change helps where parameters, gradients and states alone exceed all memory; with moments of 8 bits they are fewer bytes.
 crowded=(--preset gpt2 --set data.seq_len=64 --set train.micro_batch=1 --set memory.strategy=manual --set memory.host=64M)
 check 3 "at least 949.4 MiB, device and host together have 914.0 MiB" "Use more or larger machines" -- plan "${crowded[@]}" --set memory.device=850M
-check 3 "The smallest change that fits: --set precision=bf16_sr" -- \
+check 3 "Fits with: --set precision=bf16_sr" -- \
     plan "${crowded[@]}" --set memory.device=850M --set memory.states=int8
 check 3 "at least 712.1 MiB, device and host together have 664.0 MiB" -- \
     plan "${crowded[@]}" --set memory.device=600M --set memory.states=int8
-check 3 "None of recompute, batch, precision and length is enough" "raise the limit to that" -- \
-    plan --preset test-llama --device-memory 64K
+check 3 "None of recompute, batch, precision and length is enough" "cut most records" -- plan --preset test-llama --device-memory 64K
+raised=$(sed -n 's/.*raise the limit to \([0-9.]*[KMG]\) for these settings.*/\1/p' err)
+check 0 -- plan --preset test-llama --device-memory "${raised:-64K}"
+# Which memory is short is said, with the candidate that needs least of it; the copy for checkpoints is named before other bytes.
+check 3 "0 of " "the host is too small; this one needs least of it" "host too small" "needs 113.5 GiB on the host, which has 64.0 GiB" \
+    "host      113.5 GiB planned of 64.0 GiB: " -- plan --preset qwen2.5-7b --hardware rtx-4090 --set precision=bf16 \
+    --set data.seq_len=2048 --set train.micro_batch=1 --set memory.host=64G
+check 0 "host      113.5 GiB planned of 128.0 GiB (assumed for rtx-4090; set yours with memory.host)" "; 600 steps take about " -- plan \
+    --preset qwen2.5-7b --hardware rtx-4090 --set precision=bf16 --set data.seq_len=2048 --set train.micro_batch=1
+check 3 " MiB of it is the copy for background checkpoints" "--set train.save_every=0" "!memory.states=int8" -- \
+    plan --set train.save_every=10 --set memory.device=1G --set memory.host=5M
+check 0 -- plan --set train.save_every=0 --set memory.device=1G --set memory.host=5M
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "candidates fit; " "1. recompute " " on host" "device " -- \
     plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here
@@ -322,6 +334,13 @@ assert value['memory']['allocations_in_steps'] == 0" <out || fail "train --json:
 wait $! || fail "a first run at the same time: $(tail -n 1 first.err)"
 [ "$(ls -d runs/*/checkpoints | wc -l)" = 2 ] || fail "two runs at once: $(ls runs)"
 rm -r runs
+# train.micro_batch auto: a resumed run keeps the split that it began with, whatever memory is free now.
+split=("${tiny[@]}" --set train.micro_batch=auto --set train.batch=8 --set run.threads=2)
+check 0 "step      8 x 24 tokens x accumulation 1" -- plan "${split[@]}"
+check 0 "step      4 x 24 tokens x accumulation 2" -- train "${split[@]}" --device-memory 1300K --set run.dir=split
+check 0 "step      4 x 24 tokens x accumulation 2" "!warning: the checkpoint" -- train "${split[@]}" --set run.dir=split --resume auto --set train.steps=5
+check 0 "warning: the checkpoint was trained with micro-batch 4, accumulation 2, and continues with micro-batch 2, accumulation 4" \
+    "--set train.micro_batch=4 keeps it" -- train "${split[@]}" --set train.micro_batch=2 --set run.dir=split --resume auto --set train.steps=7
 listing run >before
 check 2 "run.dir run already holds a checkpoint" step-00000003 "--resume auto" -- train "${tiny[@]}" --set run.dir=run
 listing run | cmp -s before - || fail "a refused run changed run.dir"

@@ -14,7 +14,7 @@ run 0 export run model
 run 0 generate --model run --prompt "12+34=" --max-new 12
 cp out first
 [ "$(wc -c <first)" -gt 0 ] || fail "no text on stdout"
-grep -q "tokens after 6 of prompts" err || fail "no summary: $(cat err)"
+grep -q "tokens after 6 prompt tokens" err || fail "no summary: $(cat err)"
 run 0 generate --model run/checkpoints/step-00000030 --prompt "12+34=" --max-new=12
 cmp -s out first || fail "the checkpoint says something else than its run"
 printf '12+34=' >prompt.txt
@@ -91,7 +91,7 @@ learn() {
         --set train.problems=0 "$@"
 }
 learn --set data.source=train.jsonl --set run.dir=talk
-grep -q "trained on, chat chatml" err || fail "not trained as chatml: $(grep '^data' err)"
+grep -q "in the loss; chat chatml" err || fail "not trained as chatml: $(grep '^data' err)"
 run 0 export talk talk-model
 for model in talk talk-model; do
     run 0 eval --model $model --data chat.jsonl --max-new 8 --json
@@ -230,7 +230,7 @@ refused "--chat: found 'jinja'" generate --model talk --prompt x --chat jinja
 refused "--on-error is for" generate --model talk --prompt x --on-error skip
 refused "--prompt-column is for" generate --model run --prompt-file prompts.txt --prompt-column x
 refused "--chat is for questions" eval --model run --data text.txt --chat none
-refused "response_column" eval --model talk --data chat.jsonl --prompt-column question
+refused "--response-column" eval --model talk --data chat.jsonl --prompt-column question
 refused "--model is missing" generate --prompt x
 refused "found no prompt" generate --model run
 refused "config.json" generate --model . --prompt x

@@ -77,7 +77,7 @@ refused "found 'y', expected a flag" -- generate --model x y
 refused "found 'fish', expected bash or zsh" -- completion fish
 refused "unknown command 'tain'" "did you mean 'train'" -- help tain
 refused "help: unknown setting 'train.lrr'" "did you mean 'train.lr'" -- help train.lrr
-refused "-config.yaml" "No such file" -- plan -- -config.yaml # after --, a dash is part of a name
+refused "-config.yaml" "no such file" -- plan -- -config.yaml # after --, a dash is part of a name
 
 # ---- bash, asked as the shell would ask
 # offers LINE: candidates for the end of the line, one per line

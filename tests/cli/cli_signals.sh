@@ -42,7 +42,7 @@ resume() {
 }
 
 stop INT "the first" 12
-grep -qF "continue with: ralo train 'the first/config.yaml' --set 'run.dir=the first' --resume auto" "the first.log" ||
+grep -qF "continue with: $RALO train 'the first/config.yaml' --resume auto" "the first.log" ||
     fail "what to go on with cannot be pasted: $(tail -n 1 "the first.log")"
 resume "the first"
 stop TERM second 25 --set train.save_every=10 # now with a writer in the background

@@ -142,7 +142,7 @@ static void columns_can_be_named(void **state) {
     expect_error(records_open(&none, path, &(record_options){.prompt_column = "src", .response_column = ""}), ERR_INPUT,
                  "data.prompt_column|data.response_column|together");
     expect_error(records_open(&none, path, &(record_options){.prompt_column = "src", .response_column = "no"}),
-                 ERR_INPUT, ":1|key 'no'|found nothing");
+                 ERR_INPUT, ":1 has no key 'no'|data.response_column|it has 'src', 'dst', 'prompt'");
 }
 
 static const struct {
@@ -152,13 +152,15 @@ static const struct {
     {"not json", ":2|not JSON"},
     {"[1, 2]", ":2|a list|one JSON object"},
     {"\"text\"", ":2|not JSON|one JSON object"},
-    {"{}{}", ":2|not JSON"},
+    {"{}{}", ":2|text after the object: '{}'"},
+    {"{\"text\": \"a\"},", ":2|text after the object: ','"},
     {"{\"text\": \"a\", \"text\": \"b\"}", ":2|duplicate"},
     {"{\"text\": \"\xff\"}", ":2|UTF-8"},
     {"{\"text\": \"a\xed\xa0\x80\"}", ":2|UTF-8"},
     {"{\"text\": \"\\ud800\"}", ":2|not JSON"},
-    {"{}", ":2|(none)|question and answer"},
-    {"{\"title\": \"t\", \"body\": \"b\"}", ":2|'title', 'body'|data.prompt_column"},
+    {"{}", ":2|no key|question and answer"},
+    {"{\"title\": \"t\", \"body\": \"b\"}",
+     ":2|'title', 'body'|data.prompt_column=title and data.response_column=body|data.on_error=skip"},
     {"{\"prompt\": \"p\"}", ":2|'prompt'|completion"},
     {"{\"prompt\": 3, \"completion\": \"c\"}", ":2|'prompt'|a number|a string"},
     {"{\"prompt\": \"p\", \"completion\": [\"c\"]}", ":2|'completion'|a string and a list|two texts or two lists"},
@@ -176,7 +178,8 @@ static const struct {
      ":2|messages[0]|content[0]|image|text"},
     {"{\"messages\": [{\"role\": \"<|im_end|>\", \"content\": \"a\"}]}", ":2|messages[0]|'<|im_end|>'|a word"},
     {"{\"messages\": [{\"role\": \"\", \"content\": \"a\"}]}", ":2|messages[0]|a word"},
-    {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", ":2|'messages'|no turn of the assistant among 1"},
+    {"{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}",
+     ":2|'messages'|no turn of the assistant among 1|'robot'|role 'assistant'"},
     {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}]}",
      ":2|messages[1]|empty answer"},
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}]}",

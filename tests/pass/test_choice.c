@@ -59,7 +59,7 @@ static void it_is_printed_in_words(void **state) {
     c.recompute.kind = RECOMPUTE_FULL;
     strbuf_init(&text);
     step_choice_print(&c, CHOICE_ALL, &text);
-    assert_string_equal(text.text, "bf16, micro-batch 4 x 2, zero 0, recompute full, nothing offloaded");
+    assert_string_equal(text.text, "bf16, micro-batch 4, accumulation 2, zero 0, recompute full, nothing offloaded");
     strbuf_fini(&text);
     c.offload = (offload_tiers){.params = TIER_HOST, .states = TIER_HOST, .activations = TIER_NVME};
     c.keep_states = 1;

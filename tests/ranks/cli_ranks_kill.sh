@@ -85,7 +85,7 @@ victims=($(ranks_of_run))
 kill -INT "${victims[1]}"
 ends 130 10 "a signal to one rank"
 last=$(newest)
-grep -q "interrupted after step $last of .* the state is saved, continue with: ralo train --ranks [0-9]* " log || fail "a signal to one rank, newest is $last: $(tail -n 3 log)"
+grep -q "interrupted after step $last of .* the state is saved, continue with: [^ ]* train --ranks [0-9]* " log || fail "a signal to one rank, newest is $last: $(tail -n 3 log)"
 
 # A rank that cannot write its share fails alone, while the others wait for it: they hear why, and nothing else is said.
 : >log

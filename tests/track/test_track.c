@@ -365,6 +365,21 @@ static void test_plain_lines_first_every_and_last(void **state) {
     fclose(f);
 }
 
+/* A machine that was busy when the peak was measured: a share above all of it is not shown. */
+static void test_more_than_the_peak_is_left_out(void **state) {
+    FILE *f = tmpfile();
+    track *t;
+    assert_non_null(f);
+    assert_int_equal(track_open(&t, &(track_options){.out = f, .log_every = 1, .peak_flops = 1e9}), OK);
+    send_steps(t, 1, 3, 3);
+    track_close(t);
+    char *text = text_of(f);
+    assert_non_null(strstr(text, "step 3/3 "));
+    assert_null(strstr(text, "of peak"));
+    free(text);
+    fclose(f);
+}
+
 static void test_the_time_left_counts_the_wall_clock(void **state) {
     FILE *f = tmpfile();
     track *t;
@@ -621,6 +636,7 @@ int main(void) {
         TRACK_TEST(test_what_is_no_file_is_refused),
         TRACK_TEST(test_a_full_disk_is_said_once_and_the_run_goes_on),
         TRACK_TEST(test_plain_lines_first_every_and_last),
+        TRACK_TEST(test_more_than_the_peak_is_left_out),
         TRACK_TEST(test_the_time_left_counts_the_wall_clock),
         TRACK_TEST(test_the_time_taken_counts_the_first_step),
         TRACK_TEST(test_the_line_fits_every_width),
