@@ -265,6 +265,10 @@ static void prune(const checkpointer *c, int64_t written) {
     arena_fini(&memory);
 }
 
+void checkpointer_prune(const checkpointer *c, int64_t step) {
+    if (c->keep > 0 && c->rank == 0) prune(c, step);
+}
+
 static status find_newest(const char *run_dir, bool quietly, char *out, size_t out_bytes) {
     status rc = OK;
     arena memory;

@@ -73,6 +73,9 @@ status checkpointer_save(checkpointer *c, exec *e, const train_state *s);
 status checkpointer_wait(checkpointer *c); /* until the last save is on disk; its error, if any */
 /* Called between steps: ranks that write in the background check whether all are done, and publish the checkpoint. */
 status checkpointer_poll(checkpointer *c);
+/* A run continues from its own checkpoint of `step`: removes older ones beyond `keep`, as a save does. A run that is killed
+ * between publishing and removing leaves one more each time. */
+void checkpointer_prune(const checkpointer *c, int64_t step);
 void checkpointer_close(checkpointer *c);
 uint64_t
 checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */

@@ -145,6 +145,7 @@ static status resume(trainer *t, const char *id, bool *resumed) {
         return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
                    from, (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed,
                    (unsigned long long)t->state.seed);
+    if (t->checkpoints && strcmp(t->r->resume, "auto") == 0) checkpointer_prune(t->checkpoints, t->state.step);
     train_say(t->o, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step,
               (unsigned long long)t->state.tokens);
     *resumed = true;

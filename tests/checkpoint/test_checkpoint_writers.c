@@ -35,6 +35,19 @@ static void only_the_newest_are_kept(void **state) {
     world_fini(&w);
 }
 
+/* Each kill between publishing a checkpoint and removing an older one leaves one more. */
+static void what_killed_runs_left_goes_when_one_continues(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 4, 7);
+    checkpointer *c = open_or_die(&w, 2);
+    checkpointer_prune(c, 6); /* 7 is of a later attempt */
+    checkpointer_close(c);
+    assert_int_equal(count_in_run("step-"), 3);
+    for (int64_t step = 5; step <= 7; step++) expect_loads(&w, step);
+    world_fini(&w);
+}
+
 static void one_that_is_not_whole_is_not_counted(void **state) {
     world w;
     checkpoint_survey found;
@@ -268,6 +281,7 @@ int main(void) {
         TEST(a_failed_write_is_reported_and_cleaned_up),
         TEST(a_full_disk_is_reported_and_cleaned_up),
         TEST(only_the_newest_are_kept),
+        TEST(what_killed_runs_left_goes_when_one_continues),
         TEST(one_that_is_not_whole_is_not_counted),
         TEST(saving_a_step_again_replaces_it),
         TEST(a_directory_has_one_writer),
