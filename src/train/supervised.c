@@ -42,6 +42,7 @@ struct trainer {
     uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens;
     double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
+    lora_base base;                /* under adapters; all 0: there are none */
     char *description;             /* of the model, for export */
     tokenizer_files tokenizer;     /* on the rank that writes */
     arena memory;
@@ -326,11 +327,12 @@ static const char *identity(trainer *t) {
     state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
     return arena_format(&t->memory,
-                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s; %s",
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
                         model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
                         (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
                         (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
-                        usual ? "" : state_format_name(states), data_identity(t));
+                        usual ? "" : state_format_name(states),
+                        lora_identity(&t->memory, c, &t->p->request.lora), data_identity(t));
 }
 
 /* The checkpoint to continue from; empty: auto, and there is none yet. */
@@ -350,6 +352,7 @@ static status resume(trainer *t, const char *id, bool *resumed) {
         say(t, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
         return OK;
     }
+    if (t->p->request.lora.rank) TRY(lora_base_check(from, &t->p->request.model, &t->base));
     TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &t->state));
     if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
         return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
@@ -361,18 +364,31 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
+static weights_origin origin_of(const train_request *r) {
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
+}
+
+/* The base under adapters, which no checkpoint holds. */
+static status load_frozen(trainer *t) {
+    weights_origin from = origin_of(t->r);
+    double begin = clock_s();
+    TRY(weights_start_frozen(t->e, t->p, &from, &t->base));
+    if (t->base.dir || clock_s() - begin > WORTH_SAYING_S)
+        say(t, "frozen base %s loaded in %.1f s", t->base.dir ? t->base.dir : "of random values", clock_s() - begin);
+    return OK;
+}
+
 /* Initial parameters of a run that is not resumed; states are zero already. */
 static status initialize_params(trainer *t) {
+    weights_origin from = origin_of(t->r);
     double begin = clock_s();
     char count[32];
-    str_format_count(count, (double)model_param_count(&t->p->request.model));
-    if (t->r->pretrained) {
-        TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
-        say(t, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir, count, clock_s() - begin);
-        return OK;
-    }
-    params_initialize(t->e, t->p, t->r->train.seed);
-    if (clock_s() - begin > WORTH_SAYING_S) say(t, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
+    str_format_count(count, (double)plan_trained_params(&t->p->request));
+    TRY(weights_start_trained(t->e, t->p, &from));
+    const char *dir = t->p->request.lora.rank ? from.adapter : from.model_dir;
+    if (dir) say(t, "weights of %s loaded: %s parameters in %.1f s", dir, count, clock_s() - begin);
+    else if (clock_s() - begin > WORTH_SAYING_S)
+        say(t, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
     return OK;
 }
 
@@ -407,7 +423,9 @@ static status open_parts(trainer *t) {
     scaler_init(&t->state.scaler, &r->train);
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
+    TRY(load_frozen(t));
     TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
+    TRY(lora_describe(t->p, &t->base, &t->description));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* first: repairs what a crash left */
         checkpoint_options co = {.run_dir = r->run_dir,
@@ -563,7 +581,8 @@ static status finish(trainer *t, train_result *out) {
 status train_check(const train_request *r, const plan *p) {
     if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
-    if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
+    weights_origin from = origin_of(r);
+    TRY(weights_start_check(p, &from, r->resume != NULL));
     char found[4096]; /* before a run directory is made for a run that cannot resume */
     if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
     TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
