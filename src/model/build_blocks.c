@@ -84,6 +84,7 @@ static value_id write_adapters(builder *b, const char *name, value_id x, value_i
     snprintf(buf, sizeof buf, "%s.lora_xa", name);
     value_id xa = builder_value(b, buf, b->o->compute, SHAPE(s.dim[0], w->n_adapted * b->lora.rank));
     op *o = builder_emit(b, OP_LINEAR);
+    o->attr.adapter = true;
     op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w->lora_a);
     op_out(o, LINEAR_Y, xa);
     snprintf(buf, sizeof buf, "%s.lora", name);

@@ -115,7 +115,6 @@ typedef struct lora_options {
     bool rslora;      /* scale = alpha / sqrt(rank) instead of alpha / rank */
     uint32_t modules; /* those that are adapted */
 } lora_options;
-enum { LORA_RANK_MAX = 512 };
 float lora_scale(const lora_options *o);
 /* "all-linear", or modules separated by commas: the last parts of their names in weight files (q_proj, mlp.c_proj), or q, k, v,
  * o, gate, up, down. ERR_INPUT names those that the model has; `where` is the setting or the file and key. */

@@ -61,6 +61,11 @@ SAME_PLACE(ROW_SUM, LINEAR_DW_ADD_DW);
 SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
 SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
 
+/* An input with a row per token: not the weight of a product. */
+static bool has_tokens(const op *o, int k) {
+    return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD);
+}
+
 static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
 
 static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
@@ -204,9 +209,8 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
             continue;
         }
         op part = *o;
-        bool has_weight = !is_function(o->kind);
         for (int k = 0; k < op_input_count(o->kind); k++)
-            if (o->in[k] && (k == TOKENS_IN || !has_weight)) part.in[k] = in_rows(w, o->in[k], r);
+            if (o->in[k] && has_tokens(o, k)) part.in[k] = in_rows(w, o->in[k], r);
         part.out[TOKENS_OUT] = in_rows(w, o->out[TOKENS_OUT], r);
         program_append(w->p, &part);
     }
@@ -287,6 +291,12 @@ status pass_chunk(program *p, const pass_options *options, step_interface *step)
                    "set memory.chunk_tokens=0 or precision=%s",
                    (long long)c->chunk_tokens, precision_name(c->precision),
                    precision_master(c->precision) ? "bf16" : "bf16_sr");
+    for (size_t i = 0; i < options->model->n_params; i++)
+        if (options->model->params[i].adapter != ADAPTER_NONE)
+            return ERR(ERR_INPUT,
+                       "memory.chunk_tokens: found %lld with model.lora.rank, expected 0: adapters are not computed in "
+                       "chunks; set memory.chunk_tokens=0",
+                       (long long)c->chunk_tokens);
     TRY(check_count(p, c->chunk_tokens));
     chunker w = {.p = p, .options = options, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);

@@ -12,6 +12,8 @@
  * Weights are quantized once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read them, and
  * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
  *
+ * Adapters stay in 16 bits: their products are thin, and what they add is small beside what they are added to.
+ *
  * Evaluation stays in 16 bits: it measures the parameters that are exported. So does a linear with a dimension, tokens
  * included, that is not a multiple of SIDE, which the hardware does not support: decided here, so that every device runs the
  * same program. */
@@ -38,7 +40,7 @@ static bool fits(const value *rows, const value *w) {
 
 /* Is this op one of the three products of a layer's linear that can be done in 8 bits? */
 static bool is_rewritten(const program *p, const op *o) {
-    if (o->section != SECTION_MICRO || o->layer < 0 || o->rows) return false;
+    if (o->section != SECTION_MICRO || o->layer < 0 || o->rows || o->attr.adapter) return false;
     switch (o->kind) {
     case OP_LINEAR: return fits(program_get(p, o->in[LINEAR_X]), program_get(p, o->in[LINEAR_W]));
     case OP_LINEAR_DX: return fits(program_get(p, o->in[LINEAR_DX_DY]), program_get(p, o->in[LINEAR_DX_W]));
@@ -124,6 +126,20 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     program_append(w->p, &o);
 }
 
+/* dx = add + product. LINEAR8 adds nothing, so the product is a value of its own. */
+static void append_product_and_add(rewriter *w, const op *old, value_id dy, value_id dy_scale, value_id weight,
+                                   value_id weight_scale) {
+    const value dx = *program_get(w->p, old->out[LINEAR_DX_DX]);
+    op product = *old;
+    product.out[LINEAR_DX_DX] = add_like(w->p, &dx, "product", dx.type, dx.shape, SECTION_MICRO);
+    w->p->values[product.out[LINEAR_DX_DX]].layer = old->layer;
+    append_product(w, &product, dy, dy_scale, weight, weight_scale);
+    op *o = program_emit(w->p, OP_ADD, SECTION_MICRO);
+    o->layer = old->layer;
+    op_in(o, ADD_A, old->in[LINEAR_DX_ADD]), op_in(o, ADD_B, product.out[LINEAR_DX_DX]);
+    op_out(o, ADD_Y, old->out[LINEAR_DX_DX]);
+}
+
 static void note_outputs(rewriter *w, const op *o) {
     for (int k = 0; k < op_output_count(o->kind); k++)
         if (o->out[k] && o->section == SECTION_MICRO) w->writer[o->out[k]] = w->p->n_ops;
@@ -143,7 +159,8 @@ static void rewrite(rewriter *w, const op *o) {
         break;
     case OP_LINEAR_DX:
         dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
-        append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        else append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
         break;
     default: /* LINEAR_DW */
         dy = quantized_of(w, o->in[LINEAR_DW_DY], o), x = quantized_of(w, o->in[LINEAR_DW_X], o);
@@ -160,6 +177,20 @@ static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
         }
 }
 
+/* A frozen weight has no gradient: nothing reads what its gradient would be made of. */
+static void drop_unread(program *p) {
+    bool *is_read = mem_alloc(p->n_values * sizeof *is_read);
+    for (size_t i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < op_input_count(p->ops[i].kind); k++) is_read[p->ops[i].in[k]] = true;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        value_id *out = p->ops[i].out;
+        if (p->ops[i].kind != OP_QUANTIZE) continue;
+        if (!is_read[out[QUANTIZE_Q]]) out[QUANTIZE_Q] = NO_VALUE;
+        if (!is_read[out[QUANTIZE_T]]) out[QUANTIZE_T] = NO_VALUE;
+    }
+    free(is_read);
+}
+
 status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
@@ -169,6 +200,7 @@ status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);
     prepare_weights(&w, ops, n_ops);
     for (; i < n_ops; i++) rewrite(&w, &ops[i]);
+    drop_unread(p);
     free(ops);
     free(w.writer);
     free(w.of);

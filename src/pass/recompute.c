@@ -195,6 +195,7 @@ static bool is_cheap(op_kind k) {
     case OP_ADD_RMSNORM:
     case OP_ADD_LAYERNORM:
     case OP_ADD_BIAS:
+    case OP_DROPOUT:
     case OP_QK_NORM:
     case OP_ROPE:
     case OP_QK_NORM_ROPE:
@@ -227,11 +228,16 @@ static void keep_by_cost(rewriter *w) {
         if (w->ops[i].kind == OP_GELU) feeds_activation[w->ops[i].in[GELU_X]] = true;
         if (w->ops[i].kind == OP_SWIGLU) feeds_activation[w->ops[i].in[SWIGLU_GU]] = true;
     }
+    for (size_t i = w->first; i < w->end; i++) /* the product that an adapter adds to is made again with it */
+        if (w->ops[i].kind == OP_LORA_UP && feeds_activation[w->ops[i].out[LORA_UP_Y]])
+            feeds_activation[w->ops[i].in[LORA_UP_BASE]] = true;
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
         if (w->is_backward[i]) continue;
         SAME_PLACE(LINEAR_Y, LINEAR8_Y);
-        bool before_activation = (o->kind == OP_LINEAR || o->kind == OP_LINEAR8) && feeds_activation[o->out[LINEAR_Y]];
+        SAME_PLACE(LINEAR_Y, LORA_UP_Y);
+        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8 || o->kind == OP_LORA_UP;
+        bool before_activation = product && feeds_activation[o->out[LINEAR_Y]];
         for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || before_activation); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
@@ -246,12 +252,14 @@ static void keep_by_cost(rewriter *w) {
     free(is_there);
 }
 
-/* "layers.3.attn.qkv.biased" -> "attn.qkv", by its length: users do not see the fused bias. */
+/* "layers.3.attn.qkv.biased", "layers.3.attn.qkv.lora" -> "attn.qkv", by its length: users do not see what a layer is made of. */
 static const char *local_name(const value *v, size_t *length) {
     char prefix[32];
     snprintf(prefix, sizeof prefix, "layers.%d.", v->layer);
     const char *name = v->name + (str_starts_with(v->name, prefix) ? strlen(prefix) : 0);
-    *length = strlen(name) - (str_ends_with(name, ".biased") ? strlen(".biased") : 0);
+    *length = strlen(name);
+    if (str_ends_with(name, ".lora")) *length -= strlen(".lora");
+    else if (str_ends_with(name, ".biased")) *length -= strlen(".biased");
     return name;
 }
 

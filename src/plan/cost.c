@@ -57,8 +57,9 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
                    softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
     if (!op_is_loss_gradient(o->kind)) return n_chunks * chunk;
-    dtype dw =
-        program_get(p, o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW])->type;
+    value_id to = o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW];
+    if (!to) return n_chunks * (chunk + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits));
+    dtype dw = program_get(p, to)->type;
     bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
     chunk += product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
@@ -127,7 +128,20 @@ static bool is_sum(op_kind k) {
     }
 }
 
-static double sum_seconds(const op *o, const hardware *h) { return is_sum(o->kind) ? h->sum_s : 0; }
+/* Outputs of norms' gradients that are sums over rows. */
+static bool asks_for_sums(const op *o) {
+    SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
+    SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
+    switch (o->kind) {
+    case OP_RMSNORM_BWD: return o->out[RMSNORM_BWD_DGAMMA];
+    case OP_LAYERNORM_BWD: return o->out[LAYERNORM_BWD_DGAMMA] || o->out[LAYERNORM_BWD_DBETA];
+    case OP_QK_NORM_BWD:
+    case OP_QK_NORM_ROPE_BWD: return o->out[QK_NORM_BWD_DGQ] || o->out[QK_NORM_BWD_DGK];
+    default: return true;
+    }
+}
+
+static double sum_seconds(const op *o, const hardware *h) { return is_sum(o->kind) && asks_for_sums(o) ? h->sum_s : 0; }
 
 static double element_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     double s = fmax(op_flops(p, o) / h->vector[t], op_bytes(p, o) / h->device_bandwidth);
@@ -178,6 +192,15 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_LINEAR_DW_ADD: /* dy (N, out), x (N, in) */
         dy = shape_of(p, o->in[LINEAR_DW_DY]), x = shape_of(p, o->in[LINEAR_DW_X]);
         return linear_seconds(p, o, h, t, dy->dim[1], x->dim[1], dy->dim[0]);
+    case OP_LORA_UP: /* xa (N, G r), b (R, r) */
+        x = shape_of(p, o->in[LORA_UP_BASE]), w = shape_of(p, o->in[LORA_UP_B]);
+        return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);
+    case OP_LORA_DXA: /* dy (N, out), b (R, r) */
+        dy = shape_of(p, o->in[LORA_DXA_DY]), w = shape_of(p, o->in[LORA_DXA_B]);
+        return linear_seconds(p, o, h, t, dy->dim[0], w->dim[1], w->dim[0]);
+    case OP_LORA_DB: /* dy (N, out), db (R, r) */
+        dy = shape_of(p, o->in[LORA_DB_DY]), w = shape_of(p, o->out[LORA_DB_DB]);
+        return linear_seconds(p, o, h, t, w->dim[0], w->dim[1], dy->dim[0]);
     case OP_LINEAR8: /* x (N, in), w (out, in) */
         x = shape_of(p, o->in[LINEAR8_X]), w = shape_of(p, o->in[LINEAR8_W]);
         return linear_seconds(p, o, h, DTYPE_F8E4M3, x->dim[0], w->dim[0], w->dim[1]);

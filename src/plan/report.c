@@ -58,6 +58,20 @@ static void print_prediction(const plan *p, FILE *out) {
                     100 * c->busy_s[l] / c->step_s);
 }
 
+/* Which parameters are trained, where not all are. */
+static void print_adapters(const plan *p, FILE *out) {
+    const lora_options *o = &p->request.lora;
+    const model_config *c = &p->request.model;
+    char a[32];
+    if (!o->rank) return;
+    double n = (double)lora_param_count(c, o);
+    fprintf(out, "lora      rank %lld, alpha %g%s, on", (long long)o->rank, o->alpha, o->rslora ? " (rslora)" : "");
+    for (lora_module m = 0, first = true; m < LORA_MODULE_COUNT; m++)
+        if (o->modules & 1u << m) fprintf(out, "%s %s", first ? "" : ",", lora_module_name(c, m)), first = false;
+    fprintf(out, ": %s parameters trained (%.2g %%); the others are frozen, without gradients and states\n",
+            str_format_count(a, n), 100 * n / (double)model_param_count(c));
+}
+
 static void print_generation(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32], b[32];
@@ -89,6 +103,7 @@ void plan_print(const plan *p, FILE *out) {
         c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
+    print_adapters(p, out);
     if (plan_generates(r)) print_generation(p, out);
     else
         fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
@@ -239,6 +254,7 @@ json_t *plan_json(const plan *p, const plan_rung *rungs) {
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(p->request.model.name));
     json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
+    json_object_set_new(root, "trained_parameters", json_integer((json_int_t)plan_trained_params(&p->request)));
     json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
     json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));
     json_object_set_new(root, "flops_again", json_real(p->flops_again));

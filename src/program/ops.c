@@ -116,6 +116,8 @@ bool op_brings_gradient(const op *o) {
 static int64_t count_of(const program *p, value_id v) { return shape_count(&program_get(p, v)->shape); }
 
 SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
+SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
+SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) {
     int64_t width, heads = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
@@ -123,18 +125,19 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
     switch (o->kind) {
     case OP_RMSNORM_BWD:
         x = o->in[RMSNORM_BWD_X];
-        *line = width = count_of(p, o->in[RMSNORM_BWD_GAMMA]);
+        width = count_of(p, o->in[RMSNORM_BWD_GAMMA]);
+        *line = o->out[RMSNORM_BWD_DGAMMA] ? width : 0;
         break;
     case OP_LAYERNORM_BWD:
         x = o->in[LAYERNORM_BWD_X];
         width = count_of(p, o->in[LAYERNORM_BWD_GAMMA]);
-        *line = 2 * width;
+        *line = (!!o->out[LAYERNORM_BWD_DGAMMA] + !!o->out[LAYERNORM_BWD_DBETA]) * width;
         break;
     case OP_QK_NORM_BWD:
     case OP_QK_NORM_ROPE_BWD:
         x = o->in[QK_NORM_BWD_QKV];
         width = heads;
-        *line = 2 * (int64_t)o->attr.head_dim;
+        *line = (!!o->out[QK_NORM_BWD_DGQ] + !!o->out[QK_NORM_BWD_DGK]) * (int64_t)o->attr.head_dim;
         break;
     default:
         ASSERT(o->kind == OP_BIAS_GRAD);
@@ -159,6 +162,9 @@ int64_t op_logits_rows(const program *p, const op *o) {
     n_chunks = divide_up(N, fit);
     return divide_up(N, n_chunks); /* chunks of equal size rather than a small last one */
 }
+
+uint32_t op_dropout_limit(const op *o) { return (uint32_t)((double)o->attr.rate * 0x1p32); }
+float op_dropout_factor(const op *o) { return 1.0f / (1.0f - o->attr.rate); }
 
 double rope_inverse_frequency(const rope_options *r, int head_dim, int i) {
     double freq = 1.0 / pow(r->theta, 2.0 * i / head_dim);

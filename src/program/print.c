@@ -48,6 +48,24 @@ uint64_t program_comm_hash(const program *p) {
     return h;
 }
 
+static uint64_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The constants of LORA_* and DROPOUT decide what is computed from which columns: equal operands do not say it. */
+static uint64_t mix_adapter(uint64_t h, const op *o) {
+    const op_attr *a = &o->attr;
+    h = mix(mix(h, bits_of(a->rate)), a->noise_key);
+    if (o->kind == OP_DROPOUT) return h;
+    h = mix(h, bits_of(a->scale));
+    for (int i = 0; i < a->n_parts; i++) h = mix(mix(h, (uint64_t)a->part_first[i]), (uint64_t)a->part_columns[i]);
+    return h;
+}
+
+static bool is_adapter(op_kind k) { return k == OP_LORA_UP || k == OP_LORA_DXA || k == OP_LORA_DB || k == OP_DROPOUT; }
+
 uint64_t program_hash(const program *p) {
     uint64_t h = p->n_ops;
     for (size_t i = 0; i < p->n_ops; i++) {
@@ -55,6 +73,7 @@ uint64_t program_hash(const program *p) {
         h = mix(h, (uint64_t)o->kind << 16 | (uint64_t)o->at << 8 | o->section);
         h = mix(h, (uint64_t)o->attr.first_element);
         if (op_is_comm(o->kind)) h = mix_comm(h, p, o);
+        if (is_adapter(o->kind)) h = mix_adapter(h, o);
         if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);

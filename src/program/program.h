@@ -142,13 +142,14 @@ typedef struct op_attr {
     int64_t batch, seq_len;            /* attention, rope, embed: N = batch * seq_len */
     int n_heads, n_kv_heads, head_dim; /* attention, rope, qk_norm */
     float eps;                         /* norms, adamw */
-    float scale;                       /* attention: 1 / sqrt(D) */
+    float scale;                       /* attention: 1 / sqrt(D); lora_* */
     bool inverse;                      /* rope */
     rope_options rope;                 /* rope_table */
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
-    uint64_t noise_key;                /* stochastic rounding: which tensor this is */
-    int64_t first_element;             /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter */
+    uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */
+    int64_t
+        first_element; /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter; dropout: in the tensor */
     /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and padding follows n_ids rows. vocab
      * is the size of the whole; 0: the table is the whole. */
     int64_t vocab, first_id, n_ids;
@@ -157,8 +158,13 @@ typedef struct op_attr {
     int64_t first_token, n_tokens;
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
-    bool over_tokens;          /* linear8: the gradient of a weight, a sum over all tokens */
-    int first_part, n_parts;   /* sum_parts: which of them */
+    bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
+    bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
+    int first_part, n_parts; /* sum_parts: which of them */
+    /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
+     * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
+    int64_t part_first[3], part_columns[3];
+    float rate;                /* dropout: the probability of 0 */
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
     axis axis;                 /* communication: the group */
@@ -207,11 +213,13 @@ typedef struct step_scalars {
     float bias1, bias2;          /* AdamW: 1 - beta^t */
     uint32_t step;               /* 1-based; keys the stochastic rounding */
     uint32_t micro;              /* 0-based micro-batch inside the step */
-    uint32_t noise_lo, noise_hi; /* run seed for stochastic rounding */
-    uint32_t reserved[7];
+    uint32_t noise_lo, noise_hi; /* run seed for stochastic rounding and dropout */
+    uint32_t micro_of_all;       /* this micro-batch among those of all data ranks in the step; keys dropout */
+    uint32_t reserved[6];
 } step_scalars;
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
+enum { LORA_PARTS = 3, LORA_RANK_MOST = 512 }; /* parts of a LORA_UP; its largest r */
 #define NORM_BLOCK 2048 /* elements per fp64 partial sum of the global norm; where parameters may be cut */
 #define CLIP_LANES 1024 /* sums that CLIP adds the partial sums in, before it folds them in halves */
 #define STATE_BLOCK 256 /* elements per scale of 8-bit optimizer states */
@@ -272,8 +280,12 @@ double op_bytes(const program *p, const op *o); /* bytes that must move: what is
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
 /* FLOP that op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
 #define NOISE_FLOPS 6.0
+/* DROPOUT: an element whose word of noise is below the limit becomes 0, others are multiplied by the factor. */
+uint32_t op_dropout_limit(const op *o);
+float op_dropout_factor(const op *o);
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
-/* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has. */
+/* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has, 0 where no
+ * gradient is asked for. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
 /* Hidden states and unembedding of every op UNEMBED_* that makes logits. */
 enum { LOGITS_H = UNEMBED_LOSS_H, LOGITS_W = UNEMBED_LOSS_W };

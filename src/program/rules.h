@@ -65,8 +65,8 @@ static inline bool is_compute(const checker *c, value_id v) {
 status verify_like(const checker *c, value_id x, value_id y); /* equal shape and dtype */
 status verify_rows(const checker *c, value_id x);
 status verify_tokens(const checker *c, value_id v, int64_t n);
-status verify_weight_grad(const checker *c, value_id w, value_id dw);
-status verify_gain(const checker *c, value_id x, value_id g);      /* gamma, beta: (C) of the compute dtype */
+status verify_weight_grad(const checker *c, value_id w, value_id dw); /* dw may be absent */
+status verify_gain(const checker *c, value_id x, value_id g);         /* gamma, beta: (C) of the compute dtype */
 status verify_amax(const checker *c, value_id x, value_id amax);   /* the largest number of x, where it is asked for */
 status verify_statistic(const checker *c, value_id x, value_id s); /* one fp32 per row of x */
 status verify_scalars(const checker *c, value_id v);

@@ -162,10 +162,11 @@ status verify_LINEAR(const checker *c) {
 const op_cost cost_LINEAR = {FLOPS(linear)};
 
 status verify_LINEAR_DX(const checker *c) {
-    value_id dy = IN(LINEAR_DX_DY), w = IN(LINEAR_DX_W), dx = OUT(LINEAR_DX_DX);
+    value_id dy = IN(LINEAR_DX_DY), w = IN(LINEAR_DX_W), add = IN(LINEAR_DX_ADD), dx = OUT(LINEAR_DX_DX);
     TRY(verify_rows(c, dy));
     REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[0] == sh(c, dy)->dim[1], "weight is not (out, in)", w);
     REQUIRE(is_shape2(c, dx, sh(c, dy)->dim[0], sh(c, w)->dim[1]) && same_type(c, dy, dx), "dx is not (N, in)", dx);
+    if (add) TRY(verify_like(c, dx, add));
     return OK;
 }
 const op_cost cost_LINEAR_DX = {FLOPS(linear_dx)};
@@ -190,6 +191,66 @@ status verify_LINEAR_DW_ADD(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR_DW_ADD = {FLOPS(linear_dw)};
+
+/* y or dy, rows of out columns; small, xa or dxa, of G r; b or db (R, r). */
+static status check_lora(const checker *c, value_id y, value_id small, value_id b) {
+    const op_attr *a = &c->o->attr;
+    int64_t end = 0, n_rows = 0;
+    TRY(verify_rows(c, y));
+    TRY(verify_rows(c, small));
+    REQUIRE(a->n_parts >= 1 && a->n_parts <= LORA_PARTS, "bad number of parts", y);
+    for (int i = 0; i < a->n_parts; i++) {
+        REQUIRE(a->part_first[i] >= end && a->part_columns[i] > 0 &&
+                    a->part_columns[i] <= sh(c, y)->dim[1] - a->part_first[i],
+                "parts are not columns of it in ascending order", y);
+        end = a->part_first[i] + a->part_columns[i];
+        n_rows += a->part_columns[i];
+    }
+    REQUIRE(sh(c, b)->rank == 2 && sh(c, b)->dim[0] == n_rows, "expected a row for every column of the parts", b);
+    int64_t r = sh(c, b)->dim[1];
+    REQUIRE(r >= 1 && r <= LORA_RANK_MOST, "bad rank", b);
+    REQUIRE(is_shape2(c, small, sh(c, y)->dim[0], a->n_parts * r) && same_type(c, y, small), "expected rows (N, G r)",
+            small);
+    return OK;
+}
+
+SAME_PLACE(LORA_DXA_DY, LORA_DB_DY);
+static double lora_product(const program *p, value_id rows, value_id b) {
+    return 2.0 * rows_of(p, rows) * count_of(p, b);
+}
+static double lora_up(const program *p, const op *o) { return lora_product(p, o->in[LORA_UP_BASE], o->in[LORA_UP_B]); }
+static double lora_dxa(const program *p, const op *o) { return lora_product(p, o->in[LORA_DXA_DY], o->in[LORA_DXA_B]); }
+static double lora_db(const program *p, const op *o) { return lora_product(p, o->in[LORA_DB_DY], o->out[LORA_DB_DB]); }
+
+/* Of rows `wide`, the columns that no part has. */
+static double other_columns(const program *p, const op *o, value_id wide) {
+    const value *v = program_get(p, wide);
+    int64_t n = v->shape.dim[1];
+    for (int i = 0; i < o->attr.n_parts; i++) n -= o->attr.part_columns[i];
+    return (double)(n * v->shape.dim[0]) * (double)dtype_bytes(v->type);
+}
+static double lora_dy_saved(const program *p, const op *o) { return other_columns(p, o, o->in[LORA_DXA_DY]); }
+
+status verify_LORA_UP(const checker *c) {
+    value_id base = IN(LORA_UP_BASE), b = IN(LORA_UP_B);
+    TRY(check_lora(c, base, IN(LORA_UP_XA), b));
+    REQUIRE(same_type(c, base, b), "dtypes differ", b);
+    return verify_like(c, base, OUT(LORA_UP_Y));
+}
+const op_cost cost_LORA_UP = {FLOPS(lora_up)};
+
+status verify_LORA_DXA(const checker *c) {
+    value_id dy = IN(LORA_DXA_DY), b = IN(LORA_DXA_B);
+    REQUIRE(same_type(c, dy, b), "dtypes differ", b);
+    return check_lora(c, dy, OUT(LORA_DXA_DXA), b);
+}
+const op_cost cost_LORA_DXA = {FLOPS(lora_dxa), .saved = lora_dy_saved};
+
+status verify_LORA_DB(const checker *c) {
+    TRY(check_lora(c, IN(LORA_DB_DY), IN(LORA_DB_XA), OUT(LORA_DB_DB)));
+    return verify_weight_grad(c, OUT(LORA_DB_DB), OUT(LORA_DB_DB));
+}
+const op_cost cost_LORA_DB = {FLOPS(lora_db), .saved = lora_dy_saved};
 
 status verify_ADD_BIAS(const checker *c) {
     TRY(verify_rows(c, IN(ADD_BIAS_X)));
@@ -480,6 +541,16 @@ status verify_ADD(const checker *c) {
     return verify_like(c, IN(ADD_A), OUT(ADD_Y));
 }
 const op_cost cost_ADD = {PER_INPUT(1, ADD_A)};
+
+status verify_DROPOUT(const checker *c) {
+    const op_attr *a = &c->o->attr;
+    value_id x = IN(DROPOUT_X);
+    TRY(verify_rows(c, x));
+    TRY(verify_scalars(c, IN(DROPOUT_SCALARS)));
+    REQUIRE(a->rate >= 0 && a->rate < 1 && a->first_element >= 0, "bad rate", x);
+    return verify_like(c, x, OUT(DROPOUT_Y));
+}
+const op_cost cost_DROPOUT = {PER_INPUT(13, DROPOUT_X)}; /* a word of noise, a comparison, a product */
 
 status verify_SWIGLU(const checker *c) {
     value_id gu = IN(SWIGLU_GU), y = OUT(SWIGLU_Y);

@@ -29,12 +29,14 @@ static status check_loss_grad(const checker *c, value_id h, value_id w, value_id
 static double logits(const program *p, const op *o) { /* h (N, C), w (V, C) */
     return 2.0 * rows_of(p, o->in[LOGITS_H]) * count_of(p, o->in[LOGITS_W]);
 }
-/* dh and dw; its logits are those of STATS once more, which the model does not ask for. */
+/* dh and dw, where it is asked for; its logits are those of STATS once more, which the model does not ask for. */
 static double logits_grad(const program *p, const op *o) {
-    return 4.0 * rows_of(p, o->in[UNEMBED_GRAD_H]) * count_of(p, o->in[UNEMBED_GRAD_W]);
+    return (o->out[UNEMBED_GRAD_DW] ? 4.0 : 2.0) * rows_of(p, o->in[UNEMBED_GRAD_H]) *
+           count_of(p, o->in[UNEMBED_GRAD_W]);
 }
 static double logits_and_grad(const program *p, const op *o) {
-    return 6.0 * rows_of(p, o->in[UNEMBED_LOSS_GRAD_H]) * count_of(p, o->in[UNEMBED_LOSS_GRAD_W]);
+    return (o->out[UNEMBED_LOSS_GRAD_DW] ? 6.0 : 4.0) * rows_of(p, o->in[UNEMBED_LOSS_GRAD_H]) *
+           count_of(p, o->in[UNEMBED_LOSS_GRAD_W]);
 }
 static double picked_logits(const program *p, const op *o) { /* only the rows that are sampled */
     return 2.0 * rows_of(p, o->out[UNEMBED_LOGITS_LOGITS]) * count_of(p, o->in[UNEMBED_LOGITS_W]);

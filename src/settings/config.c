@@ -406,6 +406,20 @@ static const char *list_text(const yaml_node *list, arena *memory) {
 
 static bool takes_pairs(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "pairs") == 0; }
 
+static bool takes_list(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "list") == 0; }
+
+/* A list of scalars as the text "a,b,c". */
+static const char *names_text(const yaml_node *list, arena *memory) {
+    strbuf text;
+    strbuf_init(&text);
+    const yaml_node *n = list->first_child;
+    for (; n && n->kind == YAML_SCALAR && *n->text && !strpbrk(n->text, ", "); n = n->next)
+        strbuf_printf(&text, "%s%s", text.length ? "," : "", n->text);
+    const char *out = n || !text.length ? NULL : arena_string(memory, text.text);
+    strbuf_fini(&text);
+    return out;
+}
+
 /* A map of scalars as the text "a=b, c=d". */
 static const char *map_text(const yaml_node *map, arena *memory) {
     strbuf text;
@@ -429,6 +443,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     }
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
+    } else if (n->kind == YAML_LIST && takes_list(s)) {
+        if (!(text = names_text(n, r->memory))) return setting_refuse(s, where, key, "a list with something else than names");
     } else if (n->kind == YAML_MAP && takes_pairs(s)) {
         if (!(text = map_text(n, r->memory)))
             return setting_refuse(s, where, key, "a map with something else than text");

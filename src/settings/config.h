@@ -27,6 +27,12 @@ typedef struct config {
         int init;           /* init_kind; -1: pretrained with a path, else random */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions; /* 0: as the preset says */
         int tied;                                                                     /* -1: as the preset says */
+        int64_t lora_rank;        /* 0: no adapters */
+        double lora_alpha;        /* 0: twice the rank */
+        double lora_dropout;
+        const char *lora_targets; /* as lora_modules_parse reads them */
+        bool lora_rslora;
+        const char *adapter; /* "": new adapters; or a directory to begin from */
     } model;
     data_options data; /* data.seed always equals train.seed */
     task_kind task;

@@ -13,9 +13,12 @@
 /* The default learning rate of transformers. The default of the table is for small models from random values; it
  * would destroy pretrained weights in a few steps. */
 #define PRETRAINED_LR 5e-5
+/* Adapters begin as nothing and are small: they take, and need, a larger rate than the model itself. */
+#define LORA_LR 2e-4
 
 void config_resolve(config *c) {
-    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) c->train.lr = PRETRAINED_LR;
+    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
+        c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
     int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
@@ -82,6 +85,15 @@ status model_from_config(const config *c, model_config *out) {
     if (c->model.tied >= 0) out->tied = c->model.tied;
     if (c->model.max_positions) out->max_positions = c->model.max_positions;
     return model_config_check(out);
+}
+
+static status lora_from_config(const config *c, const model_config *m, lora_options *out) {
+    *out = (lora_options){.rank = c->model.lora_rank,
+                          .alpha = c->model.lora_alpha > 0 ? c->model.lora_alpha : 2.0 * (double)c->model.lora_rank,
+                          .dropout = c->model.lora_dropout,
+                          .rslora = c->model.lora_rslora};
+    if (!out->rank) return OK;
+    return lora_modules_parse(m, c->model.lora_targets, "model.lora.targets", &out->modules);
 }
 
 /* Batch of all ranks, micro-batch, accumulation: any two give the third. */
@@ -176,7 +188,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .activations = is_auto(asked->offload.activations),
                                .keep_layers = is_auto(asked->keep_layers),
                                .keep_states = is_auto(asked->keep_states) && is_auto(asked->offload.states),
-                               .chunk = is_auto(asked->chunk_tokens),
+                               .chunk = is_auto(asked->chunk_tokens) && !p->lora.rank,
                                .prefetch = !config_was_given(c, "memory.prefetch"),
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,
@@ -226,6 +238,7 @@ status request_from_config(const config *c, train_request *out) {
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
     TRY(check_own_tokenizer(c, &p->model));
+    TRY(lora_from_config(c, &p->model, &p->lora));
     out->data.vocab = p->model.vocab;
     p->choice = c->choice;
     TRY(batch_from_config(c, p));

@@ -77,12 +77,14 @@ static float loss_seed(const trainer *t) {
 
 static void write_scalars(const trainer *t, value_id to, int64_t step, int64_t micro) {
     const train_options *o = &t->r->train;
+    const plan_request *q = &t->p->request;
     double update = (double)(t->state.updates + 1);
     uint64_t noise = rng_key(t->state.seed, "stochastic rounding");
     step_scalars s = {.lr = (float)schedule_lr(o, step),
                       .seed = loss_seed(t),
                       .step = (uint32_t)step,
                       .micro = (uint32_t)micro,
+                      .micro_of_all = (uint32_t)(micro * mesh_size(&q->mesh, AXIS_DATA) + q->mesh.index[AXIS_DATA]),
                       .bias1 = (float)(1 - pow(o->beta1, update)),
                       .bias2 = (float)(1 - pow(o->beta2, update)),
                       .noise_lo = (uint32_t)noise,

@@ -208,8 +208,10 @@ static void run_once(op_case *t, const backend *b, backend_context *c, int run, 
     }
 
     if (b->prepare && b->prepare(c, &call) != OK) fail_msg("prepare: %s", error_message());
-    for (int i = 0; i < OP_MAX_OUT; i++) /* preparing may have used them */
-        if (t->out[i].present && t->out[i].device) b->write(c, t->out[i].device, t->out[i].block, t->out[i].n_block);
+    for (int i = 0; i < OP_MAX_OUT; i++) { /* preparing may have used them */
+        slot *used = t->out[i].alias < 0 ? &t->out[i] : &t->in[t->out[i].alias];
+        if (t->out[i].present && used->device) b->write(c, used->device, used->block, used->n_block);
+    }
     b->kernels[t->kind](c, &call);
     if (b->synchronize(c) != OK) fail_msg("%s: %s", op_name(t->kind), error_message());
     slot_take_back(b, c, &rows);
@@ -249,7 +251,7 @@ static void run_once(op_case *t, const backend *b, backend_context *c, int run, 
  * has no choice. */
 static bool same_bits_everywhere(op_kind k) {
     return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_CLIP || k == OP_ADAMW || k == OP_CAST || k == OP_COPY ||
-           k == OP_SUM_PARTS || k == OP_NORM_SUM || k == OP_HEAD_PARTS || k == OP_TOKEN_PARTS;
+           k == OP_SUM_PARTS || k == OP_NORM_SUM || k == OP_HEAD_PARTS || k == OP_TOKEN_PARTS || k == OP_DROPOUT;
 }
 
 /* RALO_TEST_ONCE: a sanitizer of the device, under which a run takes long, has seen all it can see in one. */

@@ -201,6 +201,17 @@ static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_
     for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(in[i]);
 }
 
+/* tile row += row i of what is added, n columns from col. */
+static void row_add(const gemm_call *g, float *tile, int64_t i, int64_t col, int64_t n) {
+    float some[GEMM_UNIT];
+    for (int64_t at = 0; at < n; at += GEMM_UNIT) {
+        int64_t count = MIN(n - at, (int64_t)GEMM_UNIT);
+        tensor_convert(some, DTYPE_F32, element_at(g->add, g->c_type, i * g->ld_add + col + at), g->c_type,
+                       (size_t)count);
+        for (int64_t j = 0; j < count; j++) tile[at + j] += some[j];
+    }
+}
+
 /* The finished sums of a tile leave for C: scaled, + bias, + C, one rounding. */
 static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias, int64_t row, int64_t m, int64_t col,
                        int64_t n) {
@@ -214,6 +225,7 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
             for (int64_t j = 0; j < n; j++) tile[j] *= *g->scale;
         if (g->bias)
             for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
+        if (g->add) row_add(g, tile, row + i, col, n);
         if (g->c_type == DTYPE_BF16) narrow_bf16((uint16_t *)g->c + at, tile, n);
         else if (g->c_type == DTYPE_F16) narrow_f16((uint16_t *)g->c + at, tile, n);
         else if (!g->accumulate) memcpy((float *)g->c + at, tile, (size_t)n * sizeof(float));
@@ -262,7 +274,6 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
     ASSERT((g->a.row_stride == 1 || g->a.col_stride == 1) && (g->b.row_stride == 1 || g->b.col_stride == 1));
     const gemm_kernel *kernel = g->by_row ? gemm_kernel_by_row(g->a.type) : kernel_for(g->a.type);
     if (kernel == &gemm_openblas) {
-        ASSERT(!g->scale);
         gemm_openblas_run(c, g);
         return;
     }

@@ -1,5 +1,5 @@
 #pragma once
-/* gemm.h - C (m, n) = A (m, k) B (k, n) [+ bias] [+ C], fp32 sums, for fp32, bf16 and fp16.
+/* gemm.h - C (m, n) = A (m, k) B (k, n) [* scale] [+ bias] [+ C or another matrix], fp32 sums, for fp32, bf16 and fp16.
  *
  * The kernel is chosen once at run time, by dtype and processor: BFMMLA, AMX, AVX512-BF16, AVX512, NEON, AVX2, portable,
  * or OpenBLAS for fp32 on fixed tiles of C, one call per task, where ours is not faster. The tiles, and so the bits, depend
@@ -23,9 +23,12 @@ typedef struct gemm_call {
     void *c; /* fp32, or the type of a and b */
     dtype c_type;
     int64_t ldc;
-    const float *scale; /* of the sums, before bias and rounding; NULL = 1. Not for fp32 operands */
+    const float *scale; /* of the sums, before bias and rounding; NULL = 1 */
     const void *bias;   /* (n), of bias_type; NULL = none; added in fp32 before the one rounding */
     dtype bias_type;
+    const void
+        *add; /* (m, n), of c_type, rows of ld_add; NULL = none; added in fp32 before the one rounding. May be c */
+    int64_t ld_add;
     bool by_row;     /* a row of C has the same bits for every m; see gemm_rows_run */
     bool accumulate; /* c += A B (c_type fp32 only), in an order fixed by the shape */
 } gemm_call;

@@ -61,16 +61,22 @@ static void tile_task(void *context, int64_t task, int thread) {
                 for (int64_t x = 0; x < n; x++) row[x] += tensor_get_f32(from, g->bias_type, (size_t)x);
         }
     }
+    if (g->add && g->add != g->c)
+        for (int64_t y = 0; y < m; y++) {
+            const float *from = (const float *)g->add + (i + y) * g->ld_add + j;
+            memcpy(c + y * g->ldc, from, (size_t)n * sizeof *c);
+        }
     /* A stride may be smaller than cblas allows only where there is a single row, and then it is never used. */
     cblas_sgemm(CblasRowMajor, a_plain ? CblasNoTrans : CblasTrans, b_plain ? CblasNoTrans : CblasTrans, (blasint)m,
-                (blasint)n, (blasint)g->k, 1.0f, a,
+                (blasint)n, (blasint)g->k, g->scale ? *g->scale : 1.0f, a,
                 (blasint)(a_plain ? MAX(g->a.row_stride, g->k) : MAX(g->a.col_stride, m)), b,
                 (blasint)(b_plain ? MAX(g->b.row_stride, n) : MAX(g->b.col_stride, g->k)),
-                g->accumulate || g->bias ? 1.0f : 0.0f, c, (blasint)MAX(g->ldc, n));
+                g->accumulate || g->bias || g->add ? 1.0f : 0.0f, c, (blasint)MAX(g->ldc, n));
 }
 
 void gemm_openblas_run(backend_context *c, const gemm_call *g) {
     ASSERT(g->c_type == DTYPE_F32);
+    ASSERT(!g->add || (!g->bias && !g->accumulate && (g->add != g->c || g->ld_add == g->ldc)));
     ASSERT(g->k <= INT_MAX && g->ldc <= INT_MAX && MAX(g->a.row_stride, g->a.col_stride) <= INT_MAX &&
            MAX(g->b.row_stride, g->b.col_stride) <= INT_MAX);
     pthread_once(&once, openblas_setup);

@@ -137,9 +137,11 @@ VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_j
         for (int r = 0; r < rows; r++)
             for (int q = 0; q < groups && (size_t)(q * VEC_WIDTH) < wanted; q++) {
                 vec v = total[q * rows + r];
+                size_t lanes = MIN((size_t)VEC_WIDTH, wanted - (size_t)(q * VEC_WIDTH));
+                if (g->scale) v = v * *g->scale;
                 if (g->bias) v = v + vec_load(bias + q * VEC_WIDTH);
-                typed_store(g->c, g->c_type, (size_t)(r * g->ldc + n + q * VEC_WIDTH),
-                            MIN((size_t)VEC_WIDTH, wanted - (size_t)(q * VEC_WIDTH)), v);
+                if (g->add) v = v + typed_load(g->add, g->c_type, (size_t)(r * g->ld_add + n + q * VEC_WIDTH), lanes);
+                typed_store(g->c, g->c_type, (size_t)(r * g->ldc + n + q * VEC_WIDTH), lanes, v);
             }
     }
 }

@@ -1,4 +1,4 @@
-/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: the three GEMMs of a linear layer, dw also added to what is there.
+/* linear.c - y = x w^T (+ b), dx = dy w (+ add), dw = dy^T x: the three GEMMs of a linear layer, dw also added to what is there.
  *
  * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
  * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
@@ -51,6 +51,7 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     g.c = k->out[LINEAR_Y];
     g.c_type = call_out(k, LINEAR_Y)->type;
     if (k->op->kind == OP_LINEAR && k->in[LINEAR_B]) g.bias = k->in[LINEAR_B], g.bias_type = call_in(k, LINEAR_B)->type;
+    if (k->op->kind == OP_LINEAR_DX && k->in[LINEAR_DX_ADD]) g.add = k->in[LINEAR_DX_ADD], g.ld_add = g.n;
     g.accumulate = k->op->kind == OP_LINEAR_DW_ADD;
     g.m = cpu_rows(k, g.m);
     if (k->rows) gemm_rows_run(c, &g, k->work);

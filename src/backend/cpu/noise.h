@@ -3,15 +3,17 @@
  *
  * Which noise an element takes, e its index in the whole parameter, b = e / RNG_NOISE_BLOCK and r = e % RNG_NOISE_BLOCK:
  *     block key   rng_noise_block(attr.noise_key ^ noise_hi:noise_lo, (what | micro << 8) << 32 | step, b)
- *                 with `what` below; micro counts only for the accumulator
+ *                 with `what` below; micro counts only for the accumulator, and micro_of_all
+ *                 stands there for dropout
  *     values      (the accumulator, the parameter): word r / 32 * 16 + r % 16, its low half where r % 32 < 16, else its
  *                 high half. So a vector of words serves two vectors of elements and no lane moves.
  *     states      word r: the low half rounds m, the high half v
+ *     dropout     word r, whole: the element is 0 where it is below op_dropout_limit
  * so that any cut of a parameter at multiples of NORM_BLOCK gives the same bits, on any width of vector. */
 #include "backend/cpu/typed.h"
 #include "backend/cpu/cpu.h"
 
-enum { NOISE_ACCUMULATE, NOISE_PARAM, NOISE_STATES };
+enum { NOISE_ACCUMULATE, NOISE_PARAM, NOISE_STATES, NOISE_DROPOUT };
 enum { NOISE_GROUP = 32 }; /* rows are computed in whole groups */
 _Static_assert(RNG_NOISE_BLOCK % NORM_BLOCK == 0 && NORM_BLOCK % NOISE_GROUP == 0,
                "a part starts with a group of noise");

@@ -144,6 +144,7 @@ static void finish_task(void *context, int64_t task, int thread) {
 
 void cpu_finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line,
                      int64_t column) {
+    if (!k->out[output]) return;
     const value *v = call_out(k, output);
     finish_job j = {.lines = (const float *)k->work + column,
                     .n_blocks = n_blocks,
@@ -159,15 +160,17 @@ typedef struct backward_job {
     const void *x, *gamma, *dy, *dres;
     const float *mean, *rstd;
     void *dx;
-    float *lines;
+    float *lines; /* (blocks, line): the sums for gamma, then those for beta, where they are asked for */
+    bool dgamma, dbeta;
     int64_t n_rows, C, line, rows_per_block;
 } backward_job;
 
 static void backward_task(void *context, int64_t block, int thread) {
     const backward_job *j = context;
     int64_t first = block * j->rows_per_block, end = MIN(first + j->rows_per_block, j->n_rows), C = j->C;
-    float *dgamma = j->lines + block * j->line, *dbeta = dgamma + C;
-    memset(dgamma, 0, (size_t)j->line * sizeof(float));
+    float *line = j->line ? j->lines + block * j->line : NULL;
+    float *dgamma = j->dgamma ? line : NULL, *dbeta = j->dbeta ? line + j->line - C : NULL;
+    if (line) memset(line, 0, (size_t)j->line * sizeof(float));
     for (int64_t row = first; row < end; row++) {
         void *dx = element_at(j->dx, j->type, row * C);
         const void *x = element_at(j->x, j->type, row * C), *dy = element_at(j->dy, j->type, row * C);
@@ -186,18 +189,17 @@ SAME_PLACE(RMSNORM_BWD_X, LAYERNORM_BWD_X);
 SAME_PLACE(RMSNORM_BWD_GAMMA, LAYERNORM_BWD_GAMMA);
 SAME_PLACE(RMSNORM_BWD_DX, LAYERNORM_BWD_DX);
 
-static int64_t backward_run(backend_context *c, const kernel_call *k, backward_job j, int lines_per_block) {
+static backward_job backward_run(backend_context *c, const kernel_call *k, backward_job j) {
     const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     j.type = x->type;
     j.C = shape_count(&gamma->shape);
     j.n_rows = shape_count(&x->shape) / j.C;
-    j.line = lines_per_block * j.C;
+    j.line = (j.dgamma + j.dbeta) * j.C;
     j.rows_per_block = cpu_sum_block_rows(j.n_rows);
     j.lines = k->work;
     ASSERT(gamma->type == x->type && call_out(k, RMSNORM_BWD_DX)->type == x->type);
-    int64_t n_blocks = cpu_sum_block_count(j.n_rows);
-    pool_run(c->threads, backward_task, &j, n_blocks);
-    return n_blocks;
+    pool_run(c->threads, backward_task, &j, cpu_sum_block_count(j.n_rows));
+    return j;
 }
 
 void cpu_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
@@ -206,9 +208,10 @@ void cpu_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
                       .rstd = k->in[RMSNORM_BWD_RSTD],
                       .dy = k->in[RMSNORM_BWD_DY],
                       .dres = k->in[RMSNORM_BWD_DRES],
-                      .dx = k->out[RMSNORM_BWD_DX]};
-    int64_t n_blocks = backward_run(c, k, j, 1), C = shape_count(&call_in(k, RMSNORM_BWD_GAMMA)->shape);
-    cpu_finish_sums(c, k, RMSNORM_BWD_DGAMMA, n_blocks, C, 0);
+                      .dx = k->out[RMSNORM_BWD_DX],
+                      .dgamma = k->out[RMSNORM_BWD_DGAMMA]};
+    j = backward_run(c, k, j);
+    cpu_finish_sums(c, k, RMSNORM_BWD_DGAMMA, cpu_sum_block_count(j.n_rows), j.line, 0);
     cpu_absmax(c, k, RMSNORM_BWD_AMAX, RMSNORM_BWD_DX);
 }
 
@@ -219,10 +222,12 @@ void cpu_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
                       .rstd = k->in[LAYERNORM_BWD_RSTD],
                       .dy = k->in[LAYERNORM_BWD_DY],
                       .dres = k->in[LAYERNORM_BWD_DRES],
-                      .dx = k->out[LAYERNORM_BWD_DX]};
-    int64_t n_blocks = backward_run(c, k, j, 2), C = shape_count(&call_in(k, LAYERNORM_BWD_GAMMA)->shape);
-    cpu_finish_sums(c, k, LAYERNORM_BWD_DGAMMA, n_blocks, 2 * C, 0);
-    cpu_finish_sums(c, k, LAYERNORM_BWD_DBETA, n_blocks, 2 * C, C);
+                      .dx = k->out[LAYERNORM_BWD_DX],
+                      .dgamma = k->out[LAYERNORM_BWD_DGAMMA],
+                      .dbeta = k->out[LAYERNORM_BWD_DBETA]};
+    j = backward_run(c, k, j);
+    cpu_finish_sums(c, k, LAYERNORM_BWD_DGAMMA, cpu_sum_block_count(j.n_rows), j.line, 0);
+    cpu_finish_sums(c, k, LAYERNORM_BWD_DBETA, cpu_sum_block_count(j.n_rows), j.line, j.line - j.C);
     cpu_absmax(c, k, LAYERNORM_BWD_AMAX, LAYERNORM_BWD_DX);
 }
 

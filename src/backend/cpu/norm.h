@@ -13,7 +13,7 @@ enum { NORM_TASK_ELEMENTS = 32768 }; /* of the rows that one task norms */
 int64_t cpu_sum_block_rows(int64_t n_rows); /* rows of one block */
 int64_t cpu_sum_block_count(int64_t n_rows);
 size_t cpu_sums_work_bytes(const program *p, const op *o, int n_threads); /* of the lines of all blocks */
-/* Adds the columns of all lines, starting at `column`, into one output. */
+/* Adds the columns of all lines, starting at `column`, into one output; nothing where it is absent. */
 void cpu_finish_sums(backend_context *c, const kernel_call *k, int output, int64_t n_blocks, int64_t line,
                      int64_t column);
 
@@ -49,7 +49,8 @@ typedef struct row_stats {
     bool centered; /* LayerNorm */
 } row_stats;
 
-/* dx =, dgamma +=, dbeta +=. dx may be dy or dres: the first pass only reads, the second reads what it overwrites. */
+/* dx =, dgamma +=, dbeta +=, each of the two unless it is NULL. dx may be dy or dres: the first pass only reads, the second
+ * reads what it overwrites. */
 VEC_INLINE void norm_bwd_row(dtype t, void *dx, float *dgamma, float *dbeta, const void *x, const void *gamma,
                              const void *dy, const void *dres, size_t n, row_stats s) {
     vec sum_a = {0}, sum_axh = {0};
@@ -57,12 +58,12 @@ VEC_INLINE void norm_bwd_row(dtype t, void *dx, float *dgamma, float *dbeta, con
                             vec d = typed_load(dy, t, i, lanes), a = d * typed_load(gamma, t, i, lanes);
                             vec xh = (typed_load(x, t, i, lanes) - s.mean) * s.rstd;
                             sum_axh = vec_fma(a, xh, sum_axh);
-                            typed_store(dgamma, DTYPE_F32, i, lanes,
-                                        vec_fma(d, xh, typed_load(dgamma, DTYPE_F32, i, lanes)));
-                            if (s.centered) {
-                                sum_a += a;
+                            if (dgamma)
+                                typed_store(dgamma, DTYPE_F32, i, lanes,
+                                            vec_fma(d, xh, typed_load(dgamma, DTYPE_F32, i, lanes)));
+                            if (s.centered) sum_a += a;
+                            if (dbeta)
                                 typed_store(dbeta, DTYPE_F32, i, lanes, d + typed_load(dbeta, DTYPE_F32, i, lanes));
-                            }
     });
     float mean_a = s.centered ? vec_sum(sum_a) / (float)n : 0, mean_axh = vec_sum(sum_axh) / (float)n;
     EACH_VEC(i, lanes, n, {

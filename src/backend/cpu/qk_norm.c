@@ -25,7 +25,7 @@ VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamm
     *rstd = r;
 }
 
-/* dx =, dgamma +=. dx may be dy. a (D) takes dy, turned back, times gamma. Lanes past the end hold dy = 0 and add
+/* dx =, dgamma += unless it is NULL. dx may be dy. a (D) takes dy, turned back, times gamma. Lanes past the end hold dy = 0 and add
  * nothing. */
 VEC_INLINE void norm_turn_bwd_head(dtype t, void *dx, float *dgamma, float *a, const void *x, const void *gamma,
                                    const void *dy, const float *turn, size_t half, float rstd) {
@@ -37,7 +37,9 @@ VEC_INLINE void norm_turn_bwd_head(dtype t, void *dx, float *dgamma, float *a, c
         vec_pair d_gamma = pair_times(d, pair_load(gamma, t, half, i, lanes));
         sum = pair_fma(d_gamma, xh, sum);
         pair_store(a, DTYPE_F32, half, i, lanes, d_gamma);
-        pair_store(dgamma, DTYPE_F32, half, i, lanes, pair_fma(d, xh, pair_load(dgamma, DTYPE_F32, half, i, lanes)));
+        if (dgamma)
+            pair_store(dgamma, DTYPE_F32, half, i, lanes,
+                       pair_fma(d, xh, pair_load(dgamma, DTYPE_F32, half, i, lanes)));
     });
     vec minus_mean = vec_set(-(vec_sum(sum.low + sum.high) / (float)(2 * half)));
     EACH_VEC(i, lanes, 2 * half, {
@@ -51,11 +53,13 @@ typedef struct heads_job {
     const op_attr *attr;
     const void *qkv, *gq, *gk, *dy;
     void *out; /* y, or dqkv */
-    float *rstd, *lines;
+    float *rstd;
+    float *lines; /* (blocks, line): the sums for gq, then those for gk, where they are asked for */
+    bool dgq, dgk;
     float *turned_back; /* (blocks, D): of the head at work */
     const float *table; /* (n_positions, D), or NULL: nothing is turned */
     const int32_t *doc_start;
-    int64_t n_positions, n_rows, width, rows_per_task;
+    int64_t n_positions, n_rows, width, line, rows_per_task;
 } heads_job;
 
 SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV, QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
@@ -144,8 +148,9 @@ static void heads_bwd_task(void *context, int64_t block, int thread) {
     const op_attr *a = j->attr;
     int64_t first = block * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
     int64_t n_normed = a->n_heads + a->n_kv_heads;
-    float *dgq = j->lines + block * 2 * D, *dgk = dgq + D;
-    memset(dgq, 0, (size_t)(2 * D) * sizeof(float));
+    float *line = j->line ? j->lines + block * j->line : NULL;
+    float *dgq = j->dgq ? line : NULL, *dgk = j->dgk ? line + j->line - D : NULL;
+    if (line) memset(line, 0, (size_t)j->line * sizeof(float));
     for (int64_t row = first; row < end; row++) {
         const float *turn = row_turn(j, row);
         for (int64_t h = 0; h < n_normed; h++) {
@@ -169,11 +174,14 @@ static void heads_bwd_task(void *context, int64_t block, int thread) {
 static void heads_bwd_run(backend_context *c, const kernel_call *k, heads_job j) {
     int64_t n_blocks = cpu_sum_block_count(j.n_rows), D = k->op->attr.head_dim;
     j.lines = k->work;
-    j.turned_back = j.lines + n_blocks * 2 * D;
+    j.dgq = k->out[QK_NORM_BWD_DGQ];
+    j.dgk = k->out[QK_NORM_BWD_DGK];
+    j.line = (j.dgq + j.dgk) * D;
+    if (j.table) j.turned_back = j.lines + n_blocks * j.line;
     j.rows_per_task = cpu_sum_block_rows(j.n_rows);
     pool_run(c->threads, heads_bwd_task, &j, n_blocks);
-    cpu_finish_sums(c, k, QK_NORM_BWD_DGQ, n_blocks, 2 * D, 0);
-    cpu_finish_sums(c, k, QK_NORM_BWD_DGK, n_blocks, 2 * D, D);
+    cpu_finish_sums(c, k, QK_NORM_BWD_DGQ, n_blocks, j.line, 0);
+    cpu_finish_sums(c, k, QK_NORM_BWD_DGK, n_blocks, j.line, j.line - D);
 }
 
 void cpu_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {

@@ -13,6 +13,8 @@
  * Where ranks share the vocabulary, UNEMBED_STATS ends with the maximum, the sum and the target's logit of each token, and
  * UNEMBED_GRAD begins with those of all ranks and computes the logits again: the walks are the same.
  *
+ * Where dw is not asked for, its products and the second walk are not there; the chunks, and so the bits of dh, are the same.
+ *
  * The chunks follow from shapes and attr alone. A chunk in which nothing is trained on costs nothing. A target outside
  * [0, V) counts as -1. A NaN in h or w comes out as a NaN loss: the maximum steps over it, the sum does not. */
 #include "backend/cpu/gemm.h"
@@ -29,7 +31,7 @@ typedef struct unembed_plan {
     int64_t rows, n_chunks;  /* tokens per chunk */
     int64_t v_block;         /* vocabulary rows per step of the second walk; 0 = there is none */
     int64_t n_segments;      /* of one row of logits */
-    bool gradient;
+    bool gradient, has_dw;
     size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
 } unembed_plan;
 
@@ -51,6 +53,7 @@ static size_t gemm_bytes(const unembed_plan *u, int64_t rows, dtype dh, dtype dw
     size_t n = gemm_work_bytes(rows, u->V, u->C, u->type, DTYPE_F32, n_threads);
     if (!u->gradient) return n;
     n = MAX(n, gemm_work_bytes(rows, u->C, u->V, u->type, dh, n_threads));
+    if (!u->has_dw) return n;
     if (u->v_block == 0) return MAX(n, gemm_work_bytes(u->V, u->C, rows, u->type, dw, n_threads));
     for (int last = 0; last < 2; last++) {
         int64_t v = last ? u->V - (divide_up(u->V, u->v_block) - 1) * u->v_block : u->v_block;
@@ -77,12 +80,13 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
     int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
     dtype dh = u.gradient ? program_get(p, o->out[at_dh])->type : DTYPE_F32;
-    dtype dw = u.gradient ? program_get(p, o->out[at_dw])->type : DTYPE_F32;
+    u.has_dw = u.gradient && o->out[at_dw];
+    dtype dw = u.has_dw ? program_get(p, o->out[at_dw])->type : DTYPE_F32;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = divide_up(u.N, u.rows);
     u.n_segments = divide_up(u.V, SEGMENT);
     int64_t n_logits = u.rows * u.V;
-    if (u.gradient && dw != DTYPE_F32 && u.n_chunks > 1) {
+    if (u.has_dw && dw != DTYPE_F32 && u.n_chunks > 1) {
         /* At least V_BLOCK_MIN columns: thinner products would read all of h for almost nothing. */
         u.v_block = MIN(MAX(o->attr.chunk_bytes / (4 * u.N), V_BLOCK_MIN), u.V);
         n_logits = MAX(n_logits, u.N * u.v_block);
@@ -433,7 +437,7 @@ void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
     }
 }
 
-/* dh =, dw =, and losses = unless ranks share them: then the numbers of each token are known before. */
+/* dh =, dw = where it is asked for, and losses = unless ranks share them: then the numbers of each token are known before. */
 static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, void *dh, dtype dh_type,
                               void *dw, dtype dw_type) {
     const unembed_plan *u = r->plan;
@@ -461,11 +465,10 @@ static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_
         }
         run_gradient(c, r);
         run_dh(c, r, w, dh, dh_type, gemm_work);
-        if (!u->v_block) run_dw(c, r, h, dw, dw_type, any, gemm_work);
+        if (u->has_dw && !u->v_block) run_dw(c, r, h, dw, dw_type, any, gemm_work);
         any = true;
     }
-    size_t row_bytes = (size_t)u->C * dtype_bytes(dw_type);
-    if (!any) memset(dw, 0, (size_t)u->V * row_bytes);
+    if (!any && dw) memset(dw, 0, (size_t)(u->V * u->C) * dtype_bytes(dw_type));
     if (!any || !u->v_block) return;
 
     r->first_row = r->state_row = 0;
@@ -496,6 +499,7 @@ void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
     r.n_stats = stats->dim[2];
     run_loss_gradient(c, k, &r, k->out[UNEMBED_GRAD_DH], call_out(k, UNEMBED_GRAD_DH)->type, k->out[UNEMBED_GRAD_DW],
                       dw->type);
+    if (!u.has_dw) return;
     size_t row_bytes = (size_t)u.C * dtype_bytes(dw->type);
     memset((char *)k->out[UNEMBED_GRAD_DW] + (size_t)u.V * row_bytes, 0,
            (size_t)(dw->shape.dim[0] - u.V) * row_bytes); /* padding */

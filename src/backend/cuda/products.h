@@ -16,6 +16,7 @@ typedef struct product {
     dtype type, c_type;      /* of A and B, of C */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
+    bool add;                /* C = A B + another matrix, as C lies, before the rounding */
     bool short_sums; /* e4m3: the tensor cores may keep fewer bits of a sum than fp32 has, and are faster for it */
     bool inside;     /* A, B and C may start at any row of their values and not only where values start */
 } product;
@@ -34,9 +35,10 @@ product linear8_product(const program *p, const op *o); /* LINEAR8: of x and w *
 typedef struct unembed_plan {
     int64_t N, C, V;         /* V: rows of w that are ids */
     int64_t vocab, first_id; /* of all ranks that share it; the id of row 0 */
-    dtype type;             /* of h, w and the gradient of the logits */
-    dtype dh_type, dw_type; /* of the results; only where gradient */
+    dtype type;              /* of h, w and the gradient of the logits */
+    dtype dh_type, dw_type;  /* of the results; only where gradient, has_dw */
     bool gradient;
+    bool has_dw;            /* dw is asked for; the chunks, and so the bits of dh, are the same without */
     bool keeps_states;      /* a maximum and a factor for every token */
     int64_t rows, n_chunks; /* tokens whose fp32 logits are held at once */
     int64_t ld;             /* floats from one row of a chunk to the next */

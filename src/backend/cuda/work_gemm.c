@@ -29,12 +29,12 @@ bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
            a->bias == b->bias && a->accumulate == b->accumulate && a->short_sums == b->short_sums &&
-           a->inside == b->inside;
+           a->inside == b->inside && a->add == b->add;
 }
 
 /* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. */
 bool product_may_split(const product *q) {
-    return !q->accumulate && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
+    return !q->accumulate && !q->add && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
            divide_up(q->m, 128) * divide_up(q->n, 128) <= SPLIT_TILES;
 }
 
@@ -68,6 +68,7 @@ product linear_product(const program *p, const op *o) {
         break;
     case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
         q.m = shape_row_count(&first->shape), q.n = q.ldb, q.k = q.lda;
+        q.add = o->in[LINEAR_DX_ADD] != NO_VALUE;
         ASSERT(q.k == shape_row_count(&second->shape));
         break;
     default: /* dy (N, out), x (N, in) */
@@ -149,7 +150,8 @@ static size_t chunk_products_bytes(const unembed_plan *u, int64_t n_rows) {
     size_t n = product_work_bytes(&logits);
     if (!u->gradient) return n;
     product dh = unembed_dh_product(u, n_rows, u->ld), dw = unembed_dw_product(u, n_rows, u->V, u->ld);
-    return MAX(n, MAX(product_work_bytes(&dh), product_work_bytes(&dw)));
+    n = MAX(n, product_work_bytes(&dh));
+    return u->has_dw ? MAX(n, product_work_bytes(&dw)) : n;
 }
 
 static size_t products_bytes(const unembed_plan *u) {
@@ -189,13 +191,14 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
     int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
     u.dh_type = u.gradient ? program_get(p, o->out[at_dh])->type : u.type;
-    u.dw_type = u.gradient ? program_get(p, o->out[at_dw])->type : u.type;
+    u.has_dw = u.gradient && o->out[at_dw];
+    u.dw_type = u.has_dw ? program_get(p, o->out[at_dw])->type : u.type;
     u.rows = op_logits_rows(p, o);
     u.n_chunks = divide_up(u.N, u.rows);
     u.ld = ld_up(u.V);
     if (u.gradient && u.n_chunks > 1 && u.type != DTYPE_F32) plan_store(&u, o->attr.chunk_bytes);
     int64_t n_floats = u.rows * u.ld;
-    if (u.gradient && u.n_chunks > 1 && !u.stored && u.dw_type != DTYPE_F32) {
+    if (u.has_dw && u.n_chunks > 1 && !u.stored && u.dw_type != DTYPE_F32) {
         int64_t fit = o->attr.chunk_bytes / (u.N * (int64_t)sizeof(float)) / LD_UNIT * LD_UNIT;
         u.v_block = MIN(MAX(fit, V_BLOCK_MIN), u.V);
         u.v_ld = ld_up(u.v_block);

@@ -1,0 +1,149 @@
+/* lora.c - adapters of low rank beside a linear layer: y = base + scale xa b^T, and the gradients of xa and b.
+ *
+ * A weight that is several matrices on top of each other (q|k|v, gate|up) has an adapter for some of them: parts, each with
+ * its own columns of y, its own r columns of xa and its own rows of b. A part is one GEMM with strides; columns that no part
+ * has are copied where y does not lie on base already.
+ * An op that says how many rows hold something is generation's, and goes to gemm_rows.c as LINEAR does. */
+#include "backend/cpu/gemm.h"
+
+enum { COPY_ROWS = 64 };
+
+/* Part i of an op: where its columns, its r columns and its rows of b begin, and how many columns it has. */
+typedef struct part {
+    int64_t first, columns, small, row;
+} part;
+
+static part part_get(const op *o, int64_t r, int i) {
+    part p = {.first = o->attr.part_first[i], .columns = o->attr.part_columns[i], .small = i * r};
+    for (int k = 0; k < i; k++) p.row += o->attr.part_columns[k];
+    return p;
+}
+
+/* m, n, k of part i, operands without their data. y: (N, out), the wide rows; r: of b (R, r). */
+static gemm_call part_call(const op *o, const value *y, int64_t r, int i) {
+    int64_t N = y->shape.dim[0], out = y->shape.dim[1], columns = o->attr.part_columns[i], wide = o->attr.n_parts * r;
+    gemm_call g = {.a = {.type = y->type}, .b = {.type = y->type}, .scale = &o->attr.scale};
+    switch (o->kind) {
+    case OP_LORA_UP: /* xa (N, r), b (columns, r) */
+        g.m = N, g.n = columns, g.k = r;
+        g.a.row_stride = wide, g.a.col_stride = 1;
+        g.b.row_stride = 1, g.b.col_stride = r;
+        g.ldc = g.ld_add = out;
+        break;
+    case OP_LORA_DXA: /* dy (N, columns), b (columns, r) */
+        g.m = N, g.n = r, g.k = columns;
+        g.a.row_stride = out, g.a.col_stride = 1;
+        g.b.row_stride = r, g.b.col_stride = 1;
+        g.ldc = wide;
+        break;
+    default: /* dy (N, columns), xa (N, r) */
+        ASSERT(o->kind == OP_LORA_DB);
+        g.m = columns, g.n = r, g.k = N;
+        g.a.row_stride = 1, g.a.col_stride = out;
+        g.b.row_stride = wide, g.b.col_stride = 1;
+        g.ldc = r;
+    }
+    return g;
+}
+
+SAME_PLACE(LORA_UP_BASE, LORA_DXA_DY, LORA_DB_DY);
+
+static size_t lora_work_bytes(const program *p, const op *o, int n_threads) {
+    const value *y = program_get(p, o->in[LORA_UP_BASE]);
+    value_id b = o->kind == OP_LORA_UP    ? o->in[LORA_UP_B]
+                 : o->kind == OP_LORA_DXA ? o->in[LORA_DXA_B]
+                                          : o->out[LORA_DB_DB];
+    size_t most = 0;
+    for (int i = 0; i < o->attr.n_parts; i++) {
+        gemm_call g = part_call(o, y, program_get(p, b)->shape.dim[1], i);
+        most = MAX(most, o->rows ? gemm_rows_work_bytes(g.m, g.n, g.k, y->type, n_threads)
+                                 : gemm_work_bytes(g.m, g.n, g.k, y->type, y->type, n_threads));
+    }
+    return most;
+}
+
+const cpu_work_fn cpu_work_LORA_UP = lora_work_bytes;
+const cpu_work_fn cpu_work_LORA_DXA = lora_work_bytes;
+const cpu_work_fn cpu_work_LORA_DB = lora_work_bytes;
+
+typedef struct copy_job {
+    const op_attr *attr;
+    size_t element_bytes;
+    const char *base;
+    char *y;
+    int64_t n_rows, out;
+} copy_job;
+
+static void copy_columns(const copy_job *j, int64_t row, int64_t first, int64_t end) {
+    size_t at = (size_t)(row * j->out + first) * j->element_bytes;
+    if (end > first) memcpy(j->y + at, j->base + at, (size_t)(end - first) * j->element_bytes);
+}
+
+/* The columns before, between and behind the parts. */
+static void copy_task(void *context, int64_t task, int thread) {
+    const copy_job *j = context;
+    int64_t end = MIN((task + 1) * COPY_ROWS, j->n_rows);
+    for (int64_t row = task * COPY_ROWS; row < end; row++) {
+        int64_t done = 0;
+        for (int i = 0; i < j->attr->n_parts; i++) {
+            copy_columns(j, row, done, j->attr->part_first[i]);
+            done = j->attr->part_first[i] + j->attr->part_columns[i];
+        }
+        copy_columns(j, row, done, j->out);
+    }
+}
+
+void cpu_kernel_LORA_UP(backend_context *c, const kernel_call *k) { /* y = */
+    const value *y = call_out(k, LORA_UP_Y);
+    int64_t r = call_in(k, LORA_UP_B)->shape.dim[1], n_rows = cpu_rows(k, y->shape.dim[0]);
+    if (n_rows == 0) return;
+    if (k->out[LORA_UP_Y] != k->in[LORA_UP_BASE]) {
+        copy_job j = {.attr = &k->op->attr,
+                      .element_bytes = dtype_bytes(y->type),
+                      .base = k->in[LORA_UP_BASE],
+                      .y = k->out[LORA_UP_Y],
+                      .n_rows = n_rows,
+                      .out = y->shape.dim[1]};
+        pool_run(c->threads, copy_task, &j, divide_up(n_rows, COPY_ROWS));
+    }
+    for (int i = 0; i < k->op->attr.n_parts; i++) {
+        gemm_call g = part_call(k->op, y, r, i);
+        part p = part_get(k->op, r, i);
+        g.m = n_rows;
+        g.a.data = element_at(k->in[LORA_UP_XA], y->type, p.small);
+        g.b.data = element_at(k->in[LORA_UP_B], y->type, p.row * r);
+        g.add = element_at(k->in[LORA_UP_BASE], y->type, p.first);
+        g.c = element_at(k->out[LORA_UP_Y], y->type, p.first);
+        g.c_type = y->type;
+        if (k->rows) gemm_rows_run(c, &g, k->work);
+        else gemm_run(c, &g, k->work);
+    }
+}
+
+void cpu_kernel_LORA_DXA(backend_context *c, const kernel_call *k) { /* dxa = */
+    const value *dy = call_in(k, LORA_DXA_DY);
+    int64_t r = call_in(k, LORA_DXA_B)->shape.dim[1];
+    for (int i = 0; i < k->op->attr.n_parts; i++) {
+        gemm_call g = part_call(k->op, dy, r, i);
+        part p = part_get(k->op, r, i);
+        g.a.data = element_at(k->in[LORA_DXA_DY], dy->type, p.first);
+        g.b.data = element_at(k->in[LORA_DXA_B], dy->type, p.row * r);
+        g.c = element_at(k->out[LORA_DXA_DXA], dy->type, p.small);
+        g.c_type = dy->type;
+        gemm_run(c, &g, k->work);
+    }
+}
+
+void cpu_kernel_LORA_DB(backend_context *c, const kernel_call *k) { /* db = */
+    const value *dy = call_in(k, LORA_DB_DY), *db = call_out(k, LORA_DB_DB);
+    int64_t r = db->shape.dim[1];
+    for (int i = 0; i < k->op->attr.n_parts; i++) {
+        gemm_call g = part_call(k->op, dy, r, i);
+        part p = part_get(k->op, r, i);
+        g.a.data = element_at(k->in[LORA_DB_DY], dy->type, p.first);
+        g.b.data = element_at(k->in[LORA_DB_XA], dy->type, p.small);
+        g.c = element_at(k->out[LORA_DB_DB], db->type, p.row * r);
+        g.c_type = db->type;
+        gemm_run(c, &g, k->work);
+    }
+}
