@@ -158,6 +158,9 @@ typedef struct ralo_evaluation {
 } ralo_evaluation;
 /* train.eval_rows held-out rows and train.problems held-out problems, on the parameters as they are. */
 RALO_API ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out);
+/* A number of the last step, or of the last evaluation, by its key of metrics.jsonl: "perf/tokens_per_sec", "val/loss", and those
+ * that only one train.task has. NaN where it was not known. RALO_ERROR_INPUT for a key that neither has, or not yet. */
+RALO_API ralo_status ralo_trainer_metric(const ralo_trainer *t, const char *key, double *out);
 /* A checkpoint in run.dir; returns when it is whole on disk. Only the newest run.keep stay. RALO_ERROR_INPUT without a
  * run.dir. */
 RALO_API ralo_status ralo_trainer_save(ralo_trainer *t);

@@ -1,5 +1,6 @@
 /* trainer.c - ralo_trainer: the job and the trainer of `ralo train`, with the caller as the loop. */
 #include "api/api.h"
+#include "track/track.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,9 @@ struct ralo_trainer {
     job job;
     trainer *trainer;
     ralo_plan plan;
+    train_step_report last_step; /* step 0: none yet */
+    train_eval_report last_eval;
+    bool evaluated;
     bool failed; /* a step went wrong: parameters and data no longer belong together */
 };
 
@@ -100,6 +104,7 @@ static status step(ralo_trainer *t, ralo_step *out) {
     if (ralo_trainer_steps_left(t) > 0) t->failed = true; /* until it went well */
     TRY(trainer_step(t->trainer, &r));
     t->failed = false;
+    t->last_step = r;
     *out = (ralo_step){.step = r.step,
                        .loss = r.loss,
                        .grad_norm = r.grad_norm,
@@ -129,6 +134,8 @@ static status evaluate(ralo_trainer *t, ralo_evaluation *out) {
         return ERR(ERR_INPUT, "ralo_trainer_evaluate: nothing is held out: train.eval_rows (or data.eval_fraction) and "
                               "train.problems are 0; set one of them before the trainer is opened");
     TRY(trainer_evaluate(t->trainer, &r));
+    t->last_eval = r;
+    t->evaluated = true;
     *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
     return OK;
 }
@@ -139,6 +146,23 @@ ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out) {
     api_call call = api_enter();
     *out = (ralo_evaluation){0};
     return api_leave(call, evaluate(t, out));
+}
+
+static status find_metric(const ralo_trainer *t, const char *key, double *out) {
+    if (t->last_step.step > 0 && metric_of_step(&t->last_step, key, out)) return OK;
+    if (t->evaluated && metric_of_eval(&t->last_eval, key, out)) return OK;
+    return ERR(ERR_INPUT,
+               "ralo_trainer_metric: found '%.100s', expected a key that the last step (%s) or evaluation (%s) has in "
+               "metrics.jsonl; docs/reference/metrics.md lists them",
+               key, t->last_step.step > 0 ? "there was one" : "none yet", t->evaluated ? "there was one" : "none yet");
+}
+
+ralo_status ralo_trainer_metric(const ralo_trainer *t, const char *key, double *out) {
+    API_NEED(t);
+    API_NEED(key);
+    API_NEED(out);
+    api_call call = api_enter();
+    return api_leave(call, find_metric(t, key, out));
 }
 
 static status save(ralo_trainer *t) {

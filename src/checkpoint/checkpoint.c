@@ -44,6 +44,8 @@ struct checkpointer {
     const char *dir; /* RUN/checkpoints */
     const char *identity, *model;
     const struct tokenizer_files *tokenizer;
+    checkpoint_task task; /* name NULL: the default one */
+    char *task_state;     /* of the save that is being written, as JSON; NULL: none */
     int64_t keep;
     checkpoint_layout layout;
     copy_task *copies;
@@ -317,7 +319,7 @@ static status make_empty(const char *path) {
 }
 
 static checkpoint_metadata metadata_of(const checkpointer *c, const train_state *s) {
-    return (checkpoint_metadata){c->identity, c->model, s, c->tokenizer};
+    return (checkpoint_metadata){c->identity, c->model, c->task.name, c->task_state, s, c->tokenizer};
 }
 
 /* Every file is in the temporary directory: rename it, and only then remove older checkpoints. */
@@ -468,8 +470,21 @@ static void copy_part(void *context, int64_t task, int thread) {
               x->c->staging + x->c->layout.staging_offsets[part->tensor] + part->byte_offset, part->n_bytes);
 }
 
+/* Nothing is being written: the text of the save before may go. */
+static status take_task_state(checkpointer *c) {
+    if (!c->task.save) return OK;
+    free(c->task_state);
+    json_t *state = c->task.save(c->task.context);
+    c->task_state = json_is_object(state) ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
+    if (c->task_state && strlen(c->task_state) <= CHECKPOINT_TASK_BYTES) return OK;
+    return ERR(ERR_BUG, "task %s: its state is no JSON object of at most %d bytes", c->task.name,
+               CHECKPOINT_TASK_BYTES);
+}
+
 status checkpointer_save(checkpointer *c, exec *e, const train_state *s) {
     TRY(checkpointer_wait(c));
+    TRY(take_task_state(c));
     if (s->step < 0) return ERR(ERR_BUG, "a checkpoint of step %lld was requested", (long long)s->step);
     if (c->comm) TRY(begin_shared(c, s));
     if (!c->staging) {
@@ -555,7 +570,16 @@ static void release(checkpointer *c) {
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->mutex);
     arena_fini(&c->memory);
+    free(c->task_state);
     free(c);
+}
+
+/* A name that the reader refuses would make checkpoints that nobody can resume. */
+static void remember_task(checkpointer *c, const checkpoint_task *task) {
+    if (!task || strcmp(task->name, CHECKPOINT_DEFAULT_TASK) == 0) return;
+    ASSERT(*task->name && strlen(task->name) <= CHECKPOINT_TASK_NAME);
+    c->task = *task;
+    c->task.name = arena_string(&c->memory, task->name);
 }
 
 status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors,
@@ -577,6 +601,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     c->lock_fd = -1;
     c->keep = o->keep;
     c->tokenizer = o->tokenizer;
+    remember_task(c, o->task);
     c->comm = o->comm;
     c->n_ranks = c->comm ? comm_size(c->comm) : 1;
     c->rank = c->comm ? comm_rank(c->comm) : 0;

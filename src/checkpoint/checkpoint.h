@@ -40,6 +40,18 @@ typedef struct checkpoint_tensor {
     const param_cut *cut;    /* they are counted in what this rank has of the tensor; NULL: in the whole */
 } checkpoint_tensor;
 
+/* What a run is for, and what it has to remember beside the tensors and train_state: a small object of its own, the same on
+ * all ranks. The default task, in checkpoints from before there were others too, stores neither name nor object. */
+#define CHECKPOINT_DEFAULT_TASK "sft"
+enum { CHECKPOINT_TASK_NAME = 64, CHECKPOINT_TASK_BYTES = 64 << 10 }; /* the most of both: of the object as text */
+typedef struct checkpoint_task {
+    const char *name;
+    void *context;
+    json_t *(*save)(void *context); /* the caller takes it; NULL: it remembers nothing */
+    /* Gets what `save` gave, or anything that somebody wrote: an object of at most those bytes. `where` opens messages. */
+    status (*load)(void *context, const json_t *state, const char *where);
+} checkpoint_task;
+
 typedef struct checkpointer checkpointer;
 typedef struct checkpoint_options {
     const char *run_dir;
@@ -49,6 +61,7 @@ typedef struct checkpoint_options {
     bool background;      /* stage a copy and write while training continues; false: write at once, nothing staged */
     comm *comm;           /* of the ranks that write together, each its share; NULL: this one writes all */
     const tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
+    const checkpoint_task *task;      /* NULL: the default task. Copied; its context is borrowed */
     bool fresh;                       /* a new run: refused if run_dir holds a complete checkpoint by now */
 } checkpoint_options;
 /* open, save, wait and poll are collective with several ranks; close is not. */
@@ -62,9 +75,10 @@ status checkpointer_poll(checkpointer *c);
 void checkpointer_close(checkpointer *c);
 uint64_t
 checkpointer_staged_bytes(const checkpointer *c); /* host memory held for background writing: part of the plan */
-/* dir: a checkpoint directory. Verifies every checksum before anything is loaded. */
+/* dir: a checkpoint directory. Verifies every checksum before anything is loaded; the task's object comes before the tensors.
+ * A checkpoint of another task is refused. task NULL: the default one. */
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
-                       train_state *out);
+                       const checkpoint_task *task, train_state *out);
 /* The newest complete checkpoint under run_dir, or OK with an empty string if there is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
 /* The same without warnings about incomplete ones, for callers who only ask whether there is one. */

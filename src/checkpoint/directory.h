@@ -5,8 +5,8 @@
  *         tensors-00001-of-00002.safetensors     readable by anything that reads safetensors
  *         tensors-00002-of-00002.safetensors
  *         tokenizer/                             the files of the run's tokenizer, where it has some
- *         checkpoint.json                        identity, model, state, files, tokenizer_files, and for each tensor dtype,
- *                                                shape, pieces
+ *         checkpoint.json                        identity, task (but of the default one), model, state, files,
+ *                                                tokenizer_files, and for each tensor dtype, shape, pieces
  *
  * Ranks that write together put their own number into the names of their files, and each says in part-00003.json what it
  * wrote, until the first of them makes one checkpoint.json of all.
@@ -50,9 +50,11 @@ typedef struct checkpoint_source {
     const uint8_t *staging; /* NULL: read from e, a little at a time */
     exec *e;
 } checkpoint_source;
-/* What is said beside the tensors. model: checkpoint_options.model, may be NULL. */
+/* What is said beside the tensors. model: checkpoint_options.model, may be NULL. task: its name, NULL for the default one;
+ * task_state: its object as JSON text, NULL where it has none. */
 typedef struct checkpoint_metadata {
     const char *identity, *model;
+    const char *task, *task_state;
     const train_state *state;
     const tokenizer_files *tokenizer; /* may be NULL */
 } checkpoint_metadata;
@@ -65,6 +67,9 @@ status checkpoint_join_parts(const char *dir, int n_ranks, const checkpoint_meta
 /* train_state as checkpoint.json holds it. A number outside of its range is refused by its name; `where` opens the message. */
 json_t *state_to_json(const train_state *s);
 status state_from_json(const json_t *root, const char *where, train_state *out);
+/* The task of a checkpoint: {"name", "state" (where it has one)}, absent for the default one. Anything else is refused. */
+json_t *task_to_json(const char *name, const char *state);
+status task_from_json(const json_t *root, const char *where, const char **name, const json_t **state);
 /* checkpoint.json is whole and every file it names has the right size; reads no tensor. */
 status checkpoint_check(const char *dir);
 

@@ -113,6 +113,7 @@ typedef struct found_piece {
 typedef struct checkpoint_reader {
     const char *dir, *json_path;
     json_t *root;
+    const json_t *task_state; /* NULL: none */
     train_state state;
     safetensors *files;
     const char **header_hex;
@@ -463,14 +464,26 @@ static void reader_fini(reader *r) {
     arena_fini(&r->memory);
 }
 
-/* Everything up to the checksums. identity NULL: any. After a failure the reader holds what reader_fini releases. */
-static status reader_init(reader *r, const char *dir, exec *e, const char *identity) {
+/* task NULL: any. */
+static status check_task(reader *r, const char *task) {
+    const char *found;
+    TRY(task_from_json(r->root, r->json_path, &found, &r->task_state));
+    if (!task || strcmp(found, task) == 0) return OK;
+    return ERR(ERR_INPUT,
+               "%s was made with train.task=%s, this run has %s; set train.task=%s to continue it; to start a new run "
+               "from its weights: ralo export, then model.path",
+               r->dir, found, task, found);
+}
+
+/* Everything up to the checksums. identity, task NULL: any. After a failure the reader holds what reader_fini releases. */
+static status reader_init(reader *r, const char *dir, exec *e, const char *identity, const char *task) {
     const char *found;
     *r = (reader){.dir = dir, .e = e};
     arena_init(&r->memory);
     r->json_path = arena_format(&r->memory, "%s/checkpoint.json", dir);
     TRY(sealed_read(r->json_path, &r->root));
     TRY(check_format(r->root, r->json_path));
+    TRY(check_task(r, task)); /* another task has other data too: first the reason, then what follows from it */
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
     if (identity && strcmp(found, identity) != 0) { /* what it is of: a model; after it, data */
         bool same_model = strncmp(found, identity, strcspn(identity, ";") + 1) == 0;
@@ -487,13 +500,23 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     return OK;
 }
 
+/* A task that remembers something finds it; one that remembers nothing is not given anything. */
+static status load_task(const reader *r, const checkpoint_task *task) {
+    bool wanted = task && task->load;
+    if (wanted && r->task_state) return task->load(task->context, r->task_state, r->json_path);
+    if (!wanted && !r->task_state) return OK;
+    return ERR(ERR_INPUT, "%s: task: state: found %s, expected %s; take another checkpoint", r->json_path,
+               r->task_state ? "one" : "none", wanted ? "one" : "none");
+}
+
 status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensors, size_t n, const char *identity,
-                       train_state *out) {
+                       const checkpoint_task *task, train_state *out) {
     status rc = OK;
     reader r;
-    TRY_GOTO(rc, reader_init(&r, dir, e, identity), done);
+    TRY_GOTO(rc, reader_init(&r, dir, e, identity, task ? task->name : CHECKPOINT_DEFAULT_TASK), done);
     TRY_GOTO(rc, match_wanted(&r, tensors, n), done);
     TRY_GOTO(rc, verify_checksums(&r), done);
+    TRY_GOTO(rc, load_task(&r, task), done);
     exec_parallel(e, put_piece, &r, (int64_t)r.n_pieces);
     *out = r.state;
 done:
@@ -507,7 +530,7 @@ status checkpoint_reader_open(checkpoint_reader **out, const char *dir) {
     status rc = OK;
     reader *r = mem_alloc(sizeof *r);
     *out = NULL;
-    TRY_GOTO(rc, reader_init(r, dir, NULL, NULL), fail);
+    TRY_GOTO(rc, reader_init(r, dir, NULL, NULL, NULL), fail);
     TRY_GOTO(rc, verify_headers(r), fail);
     *out = r;
     return OK;

@@ -13,7 +13,7 @@
 
 typedef enum scalar_kind { WHOLE, COUNT, REAL, REAL_OR_NONE } scalar_kind;
 /* WHOLE: int64_t. COUNT: uint64_t, as text, because integers of JSON end at 2^63. REAL: double. REAL_OR_NONE: that, or one of
- * the words nan and inf, which JSON has no numbers for. */
+ * the words nan, inf and -inf, which JSON has no numbers for. */
 typedef struct scalar {
     const char *group, *key; /* group NULL: the state itself */
     size_t offset;
@@ -28,8 +28,8 @@ static const scalar scalars[] = {
     {NULL, "data_row", AT(data_row), COUNT, 0, 0x1p62}, /* positions and sums are counted on from here */
     {NULL, "tokens", AT(tokens), COUNT, 0, 0x1p62},
     {NULL, "seed", AT(seed), COUNT, 0, 0x1p64},
-    {NULL, "first_loss", AT(first_loss), REAL_OR_NONE, -1, INFINITY}, /* of a sure prediction rounding leaves -1e-7 */
-    {NULL, "last_loss", AT(last_loss), REAL_OR_NONE, -1, INFINITY},
+    {NULL, "first_loss", AT(first_loss), REAL_OR_NONE, -INFINITY, INFINITY}, /* weights of tokens may be negative */
+    {NULL, "last_loss", AT(last_loss), REAL_OR_NONE, -INFINITY, INFINITY},
     {"scaler", "scale", AT(scaler.scale), REAL, 0x1p-200, 0x1p200},
     {"scaler", "clean_steps", AT(scaler.clean_steps), WHOLE, 0, 0x1p59},
     {"scaler", "hysteresis_left", AT(scaler.hysteresis_left), WHOLE, 0, 1e9},
@@ -62,6 +62,13 @@ json_t *state_to_json(const train_state *s) {
     return root;
 }
 
+json_t *task_to_json(const char *name, const char *state) {
+    json_t *task = json_pack("{s:s}", "name", name), *object = state ? json_loads(state, 0, NULL) : NULL;
+    ASSERT(task && (object || !state)); /* made and checked by checkpointer_save */
+    if (object) json_object_set_new(task, "state", object);
+    return task;
+}
+
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
 static status refuse(const scalar *s, const char *where, const char *found) {
@@ -84,8 +91,9 @@ static status read_real(const scalar *s, const json_t *object, const char *where
     const char *word = json_string_value(json_object_get(object, s->key));
     char found[32];
     if (word && s->kind == REAL_OR_NONE) {
-        *out = strcmp(word, "nan") == 0 ? (double)NAN : (double)INFINITY;
-        return strcmp(word, "nan") == 0 || strcmp(word, "inf") == 0 ? OK : refuse(s, where, word);
+        bool negative = strcmp(word, "-inf") == 0, infinite = negative || strcmp(word, "inf") == 0;
+        *out = infinite ? negative ? -INFINITY : INFINITY : NAN;
+        return infinite || strcmp(word, "nan") == 0 ? OK : refuse(s, where, word);
     }
     if (word) return refuse(s, where, word);
     TRY(json_get_real(object, s->key, where, out));
@@ -108,5 +116,25 @@ status state_from_json(const json_t *root, const char *where, train_state *out) 
     if (out->updates > out->step)
         return ERR(ERR_INPUT, "%s: state: updates: found %lld, expected at most the %lld steps", where,
                    (long long)out->updates, (long long)out->step);
+    return OK;
+}
+
+status task_from_json(const json_t *root, const char *where, const char **name, const json_t **state) {
+    const json_t *task = json_object_get(root, "task");
+    *name = CHECKPOINT_DEFAULT_TASK;
+    *state = NULL;
+    if (!task) return OK;
+    TRY(json_get_string(task, "name", where, name));
+    size_t length = strlen(*name);
+    if (length == 0 || length > CHECKPOINT_TASK_NAME || strcmp(*name, CHECKPOINT_DEFAULT_TASK) == 0)
+        return ERR(ERR_INPUT, "%s: task: name: found '%.64s', expected 1 to %d bytes, other than '%s'", where, *name,
+                   CHECKPOINT_TASK_NAME, CHECKPOINT_DEFAULT_TASK);
+    *state = json_object_get(task, "state");
+    if (!*state) return OK;
+    if (!json_is_object(*state)) return ERR(ERR_INPUT, "%s: task: state: expected an object", where);
+    size_t n_bytes = json_dumpb(*state, NULL, 0, JSON_COMPACT);
+    if (n_bytes > CHECKPOINT_TASK_BYTES)
+        return ERR(ERR_INPUT, "%s: task: state: found %zu bytes, expected at most %d", where, n_bytes,
+                   CHECKPOINT_TASK_BYTES);
     return OK;
 }

@@ -233,6 +233,7 @@ static status write_index(const char *dir, const checkpoint_metadata *w, json_t 
         json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "format", CHECKPOINT_FORMAT, "version", CHECKPOINT_VERSION,
                   "identity", w->identity, "state", state_to_json(w->state), "files", files, "tensors", tensors);
     ASSERT(root);
+    if (w->task) json_object_set_new(root, "task", task_to_json(w->task, w->task_state));
     if (w->model) {
         json_t *described = json_loads(w->model, JSON_REJECT_DUPLICATES, NULL);
         ASSERT(described); /* checked when the checkpointer was opened */

@@ -137,6 +137,19 @@ static void print_metrics(metric_record record, FILE *out) {
         if (m->record == record) fprintf(out, "| `%s` | %s | %s |\n", m->name, m->type, m->help);
 }
 
+/* In the order in which a line has them. */
+static void print_task_metrics(const task *t, FILE *out) {
+    const task_metric *m;
+    for (size_t i = 0; (m = task_metric_at(t, i)); i++) {
+        if (i == 0)
+            fprintf(out,
+                    "\n## Only with train.task=%s\n\nAfter the keys above; those of evaluations begin with `val/`.\n\n"
+                    "| key | type | meaning |\n|---|---|---|\n",
+                    task_name(t));
+        fprintf(out, "| `%s` | real | %s |\n", m->name, m->help);
+    }
+}
+
 static void print_metrics_page(FILE *out) {
     fputs("# Metrics\n\n" PRINTED_BY "A run writes `metrics.jsonl` into its directory: one JSON object per line. "
           "`whole` is a whole number; `real` is a "
@@ -145,6 +158,7 @@ static void print_metrics_page(FILE *out) {
     print_metrics(METRIC_OF_STEP, out);
     fputs("\n## After an evaluation\n\n", out);
     print_metrics(METRIC_OF_EVAL, out);
+    for (task_kind k = 0; k < TASK_COUNT; k++) print_task_metrics(task_of(k), out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */

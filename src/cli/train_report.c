@@ -74,6 +74,9 @@ static void print_held_out(const train_eval_report *e) {
     if (e->n_rows > 0) fprintf(stderr, "loss %.4f%s", e->loss, e->n_problems > 0 ? ", " : "");
     if (e->n_problems > 0)
         fprintf(stderr, "exact match %.1f %% of %lld problems", 100 * e->exact_match, (long long)e->n_problems);
+    for (int i = 0; i < e->metrics.n; i++)
+        if (e->metrics.list[i].row->label)
+            fprintf(stderr, ", %s %.4g", e->metrics.list[i].row->label, e->metrics.list[i].value);
     fputc('\n', stderr);
 }
 

@@ -18,8 +18,6 @@ typedef enum init_kind { INIT_RANDOM, INIT_PRETRAINED, INIT_KIND_COUNT } init_ki
 
 typedef enum strategy_kind { STRATEGY_AUTO, STRATEGY_MANUAL, STRATEGY_COUNT } strategy_kind;
 
-typedef enum task_kind { TASK_SFT, TASK_COUNT } task_kind;
-
 typedef struct config {
     struct {
         const char *preset; /* "": config_preset says which */

@@ -87,7 +87,24 @@ status model_from_config(const config *c, model_config *out) {
     return model_config_check(out);
 }
 
+/* An adapter that is trained further says what it is; only dropout may be set anew. */
+static status lora_from_adapter(const config *c, const model_config *m, lora_options *out) {
+    adapter_config a;
+    if (!adapter_is_dir(c->model.adapter)) return adapter_not_found(c->model.adapter);
+    TRY(adapter_config_read(&a, m, c->model.adapter));
+    *out = a.lora;
+    if (c->model.lora_dropout > 0) out->dropout = c->model.lora_dropout;
+    if (c->model.lora_rank && c->model.lora_rank != out->rank)
+        return ERR(ERR_INPUT, "model.lora.rank: found %lld beside model.adapter, expected the %lld of %s; leave it out",
+                   (long long)c->model.lora_rank, (long long)out->rank, c->model.adapter);
+    if (c->model.lora_alpha > 0 && c->model.lora_alpha != out->alpha)
+        return ERR(ERR_INPUT, "model.lora.alpha: found %g beside model.adapter, expected the %g of %s; leave it out",
+                   c->model.lora_alpha, out->alpha, c->model.adapter);
+    return OK;
+}
+
 static status lora_from_config(const config *c, const model_config *m, lora_options *out) {
+    if (*c->model.adapter) return lora_from_adapter(c, m, out);
     *out = (lora_options){.rank = c->model.lora_rank,
                           .alpha = c->model.lora_alpha > 0 ? c->model.lora_alpha : 2.0 * (double)c->model.lora_rank,
                           .dropout = c->model.lora_dropout,
@@ -234,6 +251,7 @@ status request_from_config(const config *c, train_request *out) {
     out->data.n_threads = threads;
     if (*c->model.path) out->model_dir = c->model.path;
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
+    if (*c->model.adapter) out->adapter = c->model.adapter;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
@@ -252,7 +270,6 @@ status request_from_config(const config *c, train_request *out) {
                                        .clip = (float)t->clip};
     /* Files without held-out text have no rows to evaluate. */
     if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
-    p->with_eval = out->train.eval_rows > 0 || (t->problems > 0 && data_source_has_problems(c->data.source));
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);
@@ -266,8 +283,8 @@ status request_from_config(const config *c, train_request *out) {
     p->target = backend_target(kind, threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
-    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + train_host_row_bytes(p);
     p->state_copies = t->save_every > 0 ? 1 : 0;
+    TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 

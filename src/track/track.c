@@ -145,6 +145,14 @@ __attribute__((format(printf, 4, 5))) static void part_add(line_part *parts, int
     (*n)++;
 }
 
+/* The numbers that the task wants to be seen, as "acc 0.97". */
+static void metrics_shown(const train_metrics *m, char out[METRICS_SHOWN][64], int *n) {
+    *n = 0;
+    for (int i = 0; i < m->n && *n < METRICS_SHOWN; i++)
+        if (m->list[i].row->label)
+            snprintf(out[(*n)++], sizeof out[0], "%s %.4g", m->list[i].row->label, m->list[i].value);
+}
+
 enum { MAX_PARTS = 12 };
 static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS]) {
     const train_step_report *s = &r->step.report;
@@ -154,6 +162,10 @@ static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS
     part_add(parts, &n, 0, "step %lld/%lld", (long long)s->step, (long long)s->steps);
     part_add(parts, &n, 0, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.4g", s->loss);
     if (s->skipped) part_add(parts, &n, 1, "skipped");
+    char shown[METRICS_SHOWN][64];
+    int n_shown;
+    metrics_shown(&s->metrics, shown, &n_shown);
+    for (int i = 0; i < n_shown; i++) part_add(parts, &n, 2, "%s", shown[i]);
     part_add(parts, &n, 4, "grad %.3g", s->grad_norm);
     part_add(parts, &n, 7, "lr %.2e", s->lr);
     part_add(parts, &n, 3, "%s tok/s", str_format_count(number, s->tokens_per_second));
@@ -269,12 +281,14 @@ static void text_add_line(track *t, const char *text) {
 }
 
 static void text_add_eval(track *t, const train_eval_report *e) {
-    char text[160], loss[32] = "", exact[64] = "";
+    char text[320], loss[32] = "", exact[64] = "", shown[METRICS_SHOWN][64];
     if (e->n_rows > 0) snprintf(loss, sizeof loss, "  loss %.4f", e->loss);
     if (e->n_problems > 0)
         snprintf(exact, sizeof exact, "  exact match %.1f %% of %lld problems", 100 * e->exact_match,
                  (long long)e->n_problems);
-    snprintf(text, sizeof text, "eval at step %lld%s%s", (long long)e->step, loss, exact);
+    int length = snprintf(text, sizeof text, "eval at step %lld%s%s", (long long)e->step, loss, exact), n_shown;
+    metrics_shown(&e->metrics, shown, &n_shown);
+    for (int i = 0; i < n_shown; i++) length += snprintf(text + length, sizeof text - (size_t)length, "  %s", shown[i]);
     text_add_line(t, text);
 }
 
@@ -302,6 +316,10 @@ static void metric_flag(strbuf *b, const char *name, bool x) {
     strbuf_add(b, x ? "true" : "false");
 }
 
+static void metrics_add_task(strbuf *b, const train_metrics *m) {
+    for (int i = 0; i < m->n; i++) metric_real(b, m->list[i].row->name, m->list[i].value);
+}
+
 static void metrics_add_step(track *t, const record *r) {
     const train_step_report *s = &r->step.report;
     uint64_t memory_used = r->step.memory_used;
@@ -313,6 +331,7 @@ static void metrics_add_step(track *t, const record *r) {
 #include "track/metrics.def"
 #undef METRIC_STEP
 #undef METRIC_EVAL
+    metrics_add_task(b, &s->metrics);
     strbuf_add(b, "}\n");
 }
 
@@ -325,18 +344,8 @@ static void metrics_add_eval(track *t, const train_eval_report *e) {
 #include "track/metrics.def"
 #undef METRIC_STEP
 #undef METRIC_EVAL
+    metrics_add_task(b, &e->metrics);
     strbuf_add(b, "}\n");
-}
-
-const metric *metric_at(size_t i) {
-    static const metric rows[] = {
-#define METRIC_STEP(name, type, value, when, help) {METRIC_OF_STEP, name, #type, help},
-#define METRIC_EVAL(name, type, value, when, help) {METRIC_OF_EVAL, name, #type, help},
-#include "track/metrics.def"
-#undef METRIC_STEP
-#undef METRIC_EVAL
-    };
-    return i < ARRAY_LENGTH(rows) ? &rows[i] : NULL;
 }
 
 /* Incomplete lines of a failed write are removed again, so that the file stays readable. */

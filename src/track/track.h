@@ -33,3 +33,6 @@ typedef struct metric {
     const char *name, *type, *help; /* type: whole, real or flag */
 } metric;
 const metric *metric_at(size_t i); /* NULL past the end */
+/* The number that a line of metrics.jsonl would have under this key; false: it would have none. */
+bool metric_of_step(const train_step_report *s, const char *name, double *out);
+bool metric_of_eval(const train_eval_report *e, const char *name, double *out);

@@ -4,7 +4,10 @@
  * gives positions: the index among the rank's own tokens minus doc_start is the position in the document. */
 #include "train/batch.h"
 
-enum { PIECE = 256 };
+#include <math.h>
+
+enum { PIECE = 256, WIDTH = sizeof(int32_t) };
+_Static_assert(sizeof(float) == WIDTH, "tokens and weights are copied alike");
 
 typedef struct rows {
     int64_t batch, length; /* of whole rows */
@@ -23,12 +26,14 @@ static rows rows_of(const plan *p) {
     return r;
 }
 
-static void write_own(exec *e, const rows *r, value_id v, const int32_t *from) {
+/* from: int32 or fp32, one for each token. */
+static void write_own(exec *e, const rows *r, value_id v, const void *from) {
     for (int64_t b = 0; b < r->batch; b++)
-        for (int64_t i = 0; i < r->own; i += r->run)
-            exec_write(e, v, (size_t)(b * r->own + i) * sizeof *from,
-                       from + b * r->length + sequence_token(i, r->rank, r->n_ranks, r->length),
-                       (size_t)r->run * sizeof *from);
+        for (int64_t i = 0; i < r->own; i += r->run) {
+            int64_t token = b * r->length + sequence_token(i, r->rank, r->n_ranks, r->length);
+            exec_write(e, v, (size_t)(b * r->own + i) * WIDTH, (const char *)from + (size_t)token * WIDTH,
+                       (size_t)r->run * WIDTH);
+        }
 }
 
 static void write_positions(exec *e, const rows *r, value_id v, const int32_t *doc_start) {
@@ -44,34 +49,60 @@ static void write_positions(exec *e, const rows *r, value_id v, const int32_t *d
         }
 }
 
-void batch_write(exec *e, const plan *p, const micro_inputs *to, const int32_t *tokens, const int32_t *targets,
-                 const int32_t *doc_start) {
+/* A loss weighted with NaN would be found after the step, in a tensor that says nothing of the row. */
+static status check_weights(const rows *r, const batch_rows *from) {
+    for (int64_t i = 0; i < r->batch * r->length; i++)
+        if (!isfinite(from->weights[i]))
+            return ERR(ERR_INPUT,
+                       "row %llu, position %lld: found the token weight %g, expected a finite number; check what the "
+                       "weights are made from",
+                       (unsigned long long)from->first_row + (unsigned long long)(i / r->length),
+                       (long long)(i % r->length), (double)from->weights[i]);
+    return OK;
+}
+
+/* Not left at the zeros that every value begins with: nothing would be trained. */
+static void write_ones(exec *e, const rows *r, value_id v) {
+    float piece[PIECE];
+    int64_t n = r->batch * r->own;
+    for (int k = 0; k < PIECE; k++) piece[k] = 1;
+    for (int64_t i = 0; i < n; i += PIECE)
+        exec_write(e, v, (size_t)i * WIDTH, piece, (size_t)MIN(n - i, (int64_t)PIECE) * WIDTH);
+}
+
+status batch_write(exec *e, const plan *p, const micro_inputs *to, const batch_rows *from) {
     rows r = rows_of(p);
-    size_t n = (size_t)(r.batch * r.length) * sizeof *tokens;
+    size_t n = (size_t)(r.batch * r.length) * WIDTH;
+    if (from->weights && !to->weights)
+        return ERR(ERR_BUG, "token weights were given to a program that was planned without them");
+    if (from->weights) TRY(check_weights(&r, from));
+    if (to->weights && !from->weights) write_ones(e, &r, to->weights);
     if (r.n_ranks == 1) {
-        exec_write(e, to->tokens, 0, tokens, n);
-        exec_write(e, to->targets, 0, targets, n);
-        exec_write(e, to->doc_start, 0, doc_start, n);
-        return;
+        if (from->weights) exec_write(e, to->weights, 0, from->weights, n);
+        exec_write(e, to->tokens, 0, from->tokens, n);
+        exec_write(e, to->targets, 0, from->targets, n);
+        exec_write(e, to->doc_start, 0, from->doc_start, n);
+        return OK;
     }
-    write_own(e, &r, to->tokens, tokens);
-    write_own(e, &r, to->targets, targets);
-    write_positions(e, &r, to->doc_start, doc_start);
-    if (to->doc_start_all) exec_write(e, to->doc_start_all, 0, doc_start, n);
+    if (from->weights) write_own(e, &r, to->weights, from->weights);
+    write_own(e, &r, to->tokens, from->tokens);
+    write_own(e, &r, to->targets, from->targets);
+    write_positions(e, &r, to->doc_start, from->doc_start);
+    if (to->doc_start_all) exec_write(e, to->doc_start_all, 0, from->doc_start, n);
+    return OK;
 }
 
 void batch_read(exec *e, const plan *p, value_id v, void *out) {
     rows r = rows_of(p);
-    const size_t width = sizeof(int32_t);
     if (r.n_ranks == 1) {
-        exec_read(e, v, 0, out, (size_t)(r.batch * r.length) * width);
+        exec_read(e, v, 0, out, (size_t)(r.batch * r.length) * WIDTH);
         return;
     }
     for (int rank = 0; rank < r.n_ranks; rank++)
         for (int64_t b = 0; b < r.batch; b++)
             for (int64_t i = 0; i < r.own; i += r.run) {
                 int64_t token = b * r.length + sequence_token(i, rank, r.n_ranks, r.length);
-                exec_read(e, v, (size_t)((rank * r.batch + b) * r.own + i) * width, (char *)out + (size_t)token * width,
-                          (size_t)r.run * width);
+                exec_read(e, v, (size_t)((rank * r.batch + b) * r.own + i) * WIDTH, (char *)out + (size_t)token * WIDTH,
+                          (size_t)r.run * WIDTH);
             }
 }

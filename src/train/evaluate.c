@@ -9,11 +9,11 @@ static int64_t batch_of(const evaluator *v) { return v->p->request.choice.micro_
 static int64_t length_of(const evaluator *v) { return v->p->request.seq_len; }
 static size_t n_tokens(const plan *p) { return (size_t)(p->request.choice.micro_batch * p->request.seq_len); }
 
-uint64_t train_host_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
+uint64_t evaluator_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
 
-void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, evaluator_pause pause, void *context) {
-    *v = (evaluator){.e = e, .p = p, .d = d, .pause = pause, .context = context};
-    size_t n = n_tokens(p);
+void evaluator_init(evaluator *v, const task_host *h) {
+    *v = (evaluator){.e = h->exec, .p = h->plan, .d = h->data, .pause = h->pause, .context = h->pause_context};
+    size_t n = n_tokens(h->plan);
     v->tokens = mem_alloc(n * sizeof *v->tokens);
     v->targets = mem_alloc(n * sizeof *v->targets);
     v->doc_start = mem_alloc(n * sizeof *v->doc_start);
@@ -31,7 +31,8 @@ void evaluator_fini(evaluator *v) {
 
 static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     TRY(v->pause(v->context, what, done, n));
-    batch_write(v->e, v->p, &v->p->step.inputs[0], v->tokens, v->targets, v->doc_start);
+    TRY(batch_write(v->e, v->p, &v->p->step.inputs[0],
+                    &(batch_rows){.tokens = v->tokens, .targets = v->targets, .doc_start = v->doc_start}));
     TRY(exec_run(v->e, SECTION_EVAL));
     batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
     batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);

@@ -1,11 +1,7 @@
 #pragma once
 /* evaluate.h - private to train: loss and exact match on held-out data with the current parameters. Each rank
  * evaluates everything, so that the numbers are those of one rank. */
-#include "train/train.h"
-
-/* Called before every batch; `done` of n rows or problems are counted already. A status other than OK ends the
- * evaluation. */
-typedef status (*evaluator_pause)(void *context, const char *what, int64_t done, int64_t n);
+#include "train/task.h"
 
 typedef struct evaluator {
     exec *e;
@@ -13,11 +9,13 @@ typedef struct evaluator {
     const dataset *d;
     int32_t *tokens, *targets, *doc_start, *argmax; /* one micro-batch */
     float *losses;
-    evaluator_pause pause;
+    task_pause pause;
     void *context; /* of pause */
 } evaluator;
 
-void evaluator_init(evaluator *v, exec *e, const plan *p, const dataset *d, evaluator_pause pause, void *context);
+/* Host memory of these buffers per row of a micro-batch: part of the plan. */
+uint64_t evaluator_row_bytes(const plan_request *r);
+void evaluator_init(evaluator *v, const task_host *h);
 void evaluator_fini(evaluator *v);
 /* Mean loss of the first n_rows rows of the evaluation split, over their valid tokens. */
 status evaluator_loss(evaluator *v, int64_t n_rows, double *loss);

@@ -1,5 +1,5 @@
 #pragma once
-/* train.h - jobs: supervised training from a plan and a data set, with evaluation, checkpoints and resume.
+/* train.h - jobs: training from a plan and a data set, with evaluation, checkpoints and resume. What is trained for is a task.
  *
  * Promises
  *   - Loss and gradients of a step are divided once by the valid tokens of the whole step: accumulation 8 x 1 equals
@@ -66,7 +66,42 @@ void scaler_init(loss_scaler *s, const train_options *o);
 /* Tells the scaler how a step went. ERR_RUN when it overflowed at the smallest scale. */
 status scaler_update(loss_scaler *s, const train_options *o, bool overflow);
 
-/* ---- supervised training --------------------------------------------------------------------------------------- */
+/* ---- tasks (tasks.def, task.h) --------------------------------------------------------------------------------- */
+
+typedef enum task_kind {
+#define TASK(id, name, help) TASK_##id,
+#include "train/tasks.def"
+#undef TASK
+    TASK_COUNT
+} task_kind;
+typedef struct task task;
+typedef struct train_request train_request;
+const task *task_of(task_kind k); /* NULL: there is none */
+const char *task_name(const task *t);
+/* Makes a request one for this task: what the program must contain, and what the task will hold on the host. After everything
+ * else in the request is known, and before it is planned. */
+status task_shape(const task *t, train_request *r);
+/* The names of all tasks, a | before each, and their help: for the setting train.task. */
+extern const char train_task_names[], train_task_help[];
+
+/* A number that a task reports by name, beside the fixed ones: a row of the task's own table. */
+typedef struct task_metric {
+    const char *name;  /* key of metrics.jsonl; those of evaluations begin with "val/", and only they */
+    const char *label; /* in front of it on the terminal; NULL: not shown. The first METRICS_SHOWN of a line are */
+    const char *help;
+} task_metric;
+const task_metric *task_metric_at(const task *t, size_t i); /* NULL past the end */
+enum { METRICS_MOST = 16, METRICS_SHOWN = 2 };
+typedef struct train_metrics {
+    int n;
+    struct {
+        const task_metric *row; /* of the task's table, which is never freed */
+        double value;           /* NaN: not known in this step */
+    } list[METRICS_MOST];
+} train_metrics;
+void train_metrics_add(train_metrics *m, const task_metric *row, double value);
+
+/* ---- training -------------------------------------------------------------------------------------------------- */
 
 typedef struct train_step_report {
     int64_t step, steps;
@@ -75,12 +110,14 @@ typedef struct train_step_report {
     uint64_t tokens;
     uint64_t device_bytes; /* highest byte touched so far */
     bool skipped;
+    train_metrics metrics; /* of the task */
 } train_step_report;
 typedef struct train_eval_report {
     int64_t step;
     double loss;        /* of n_rows held-out rows; NaN of none */
     double exact_match; /* of n_problems; NaN of none */
     int64_t n_rows, n_problems;
+    train_metrics metrics; /* of the task, beside these */
 } train_eval_report;
 
 /* What the caller wants to hear while training runs; any may be NULL. */
@@ -93,11 +130,13 @@ typedef struct train_observer {
     void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
     status (*on_start)(void *context); /* ready to train, resume accepted; an error ends the run */
 } train_observer;
+void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-typedef struct train_request {
+struct train_request {
     plan_request plan;
     data_options data;
     train_options train;
+    const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
     const char *resume;     /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir;  /* Hugging Face directory the model was described by; NULL: a preset */
@@ -114,7 +153,7 @@ typedef struct train_request {
     const backend *backend;
     gpu_options gpu;
     comm *comm; /* the other ranks, borrowed; plan.mesh is its mesh. NULL: there are none */
-} train_request;
+};
 
 typedef struct train_result {
     int64_t steps;
@@ -134,8 +173,6 @@ typedef struct train_result {
     sys_contention contention; /* while it trained; with ranks, which are programs too, only what was stolen */
 } train_result;
 
-/* Host memory of evaluation buffers per row of a micro-batch: part of the plan. */
-uint64_t train_host_row_bytes(const plan_request *r);
 /* Checks what can be refused before anything is written: weights that do not match the model, an export directory in
  * use. */
 status train_check(const train_request *r, const plan *p);

@@ -91,6 +91,7 @@ static void null_is_refused_everywhere(void **state) {
     ralo_trainer *t = (ralo_trainer *)&s;
     ralo_tokenizer *k, *none;
     ralo_evaluation e;
+    double number;
     uint64_t n;
     int32_t *tokens;
     char *text;
@@ -117,6 +118,7 @@ static void null_is_refused_everywhere(void **state) {
     REFUSED(ralo_trainer_open(NULL, s), RALO_ERROR_INPUT, "'out'");
     REFUSED(ralo_trainer_step(NULL, NULL), RALO_ERROR_INPUT, "'t'");
     REFUSED(ralo_trainer_evaluate(NULL, &e), RALO_ERROR_INPUT, "'t'");
+    REFUSED(ralo_trainer_metric(NULL, "step", &number), RALO_ERROR_INPUT, "'t'");
     REFUSED(ralo_trainer_save(NULL), RALO_ERROR_INPUT, "'t'");
     REFUSED(ralo_trainer_export(NULL, "a", NULL), RALO_ERROR_INPUT, "'t'");
     REFUSED(ralo_trainer_param_hash(NULL, &n), RALO_ERROR_INPUT, "'t'");
@@ -224,10 +226,18 @@ static void steps_of_the_caller_are_the_steps_of_train_run(void **state) {
     ralo_trainer *t;
     ralo_step step = {0};
     ralo_evaluation e;
+    double x;
     must(ralo_trainer_open(&t, s));
     ralo_settings_free(s);
     assert_int_equal(ralo_trainer_steps_left(t), 6);
+    REFUSED(ralo_trainer_metric(t, "train/loss", &x), RALO_ERROR_INPUT, "none yet");
     must(ralo_trainer_step(t, &step));
+    must(ralo_trainer_metric(t, "train/loss", &x));
+    assert_true(x == step.loss);
+    must(ralo_trainer_metric(t, "tokens", &x));
+    assert_true(x == 48);
+    REFUSED(ralo_trainer_metric(t, "val/loss", &x), RALO_ERROR_INPUT, "'val/loss'");
+    REFUSED(ralo_trainer_metric(t, "train/skipped", &x), RALO_ERROR_INPUT, "'train/skipped'"); /* it was not */
     assert_int_equal(step.step, 1);
     assert_true(step.loss == r.first_loss && step.grad_norm > 0 && step.lr > 0 && step.seconds > 0 && !step.skipped);
     assert_int_equal(step.tokens, 48);
@@ -238,6 +248,11 @@ static void steps_of_the_caller_are_the_steps_of_train_run(void **state) {
     REFUSED(ralo_trainer_step(t, &step), RALO_ERROR_INPUT, "train.steps");
     must(ralo_trainer_evaluate(t, &e)); /* that was no failure: the trainer lives on */
     assert_true(isfinite(e.loss) && isnan(e.exact_match) && e.n_problems == 0);
+    must(ralo_trainer_metric(t, "val/loss", &x));
+    assert_true(x == e.loss);
+    must(ralo_trainer_metric(t, "train/loss", &x)); /* still that of the last step */
+    assert_true(x == step.loss);
+    REFUSED(ralo_trainer_metric(t, "val/exact_match", &x), RALO_ERROR_INPUT, "metrics.md");
     REFUSED(ralo_trainer_save(t), RALO_ERROR_INPUT, "run.dir");
     uint64_t device;
     must(ralo_plan_bytes(ralo_trainer_plan(t), "device", NULL, &device));

@@ -78,7 +78,7 @@ static void pieces_larger_than_a_chunk_come_back(void **state) {
         assert_int_equal(checkpointer_wait(c), OK);
         checkpointer_close(c);
         assert_int_equal(count_entries(step_path(1 + way, ""), "tensors-"), 2);
-        assert_int_equal(checkpoint_load(step_path(1 + way, ""), e, &t, 1, IDENTITY, &s), OK);
+        assert_int_equal(checkpoint_load(step_path(1 + way, ""), e, &t, 1, IDENTITY, NULL, &s), OK);
         assert_true(value_hash(e, &p, v) == before);
         numbers[0] = 7; /* the second way saves other bytes */
     }
@@ -113,7 +113,7 @@ static void part_of_the_tensors_can_be_asked_for(void **state) {
     world_fill(&w, 9999);
     uint64_t others = value_hash(w.e, &w.p, w.tensors[1].value);
     train_state s;
-    assert_int_equal(checkpoint_load(step_path(1, ""), w.e, &w.tensors[2], 1, IDENTITY, &s), OK);
+    assert_int_equal(checkpoint_load(step_path(1, ""), w.e, &w.tensors[2], 1, IDENTITY, NULL, &s), OK);
     assert_true(value_hash(w.e, &w.p, w.tensors[2].value) == bias);
     assert_true(value_hash(w.e, &w.p, w.tensors[1].value) == others);
     world_fini(&w);
@@ -127,7 +127,7 @@ static void expect_refusal(world *w, int64_t step, const checkpoint_tensor *tens
     world_fill(w, 4242);
     uint64_t before = world_hash(w);
     train_state s = {.step = -7};
-    status rc = checkpoint_load(step_path(step, ""), w->e, tensors, n, identity, &s);
+    status rc = checkpoint_load(step_path(step, ""), w->e, tensors, n, identity, NULL, &s);
     if (rc != ERR_INPUT && rc != ERR_IO) fail_msg("load returned %d", rc);
     if (!strstr(error_message(), what)) fail_msg("'%s' is not in: %s", what, error_message());
     assert_true(world_hash(w) == before);
@@ -153,6 +153,115 @@ static void another_model_is_refused(void **state) {
     checkpoint_tensor twice[2] = {w.tensors[0], w.tensors[0]};
     checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY};
     assert_int_equal(checkpointer_open(&c, &o, twice, 2), ERR_BUG);
+    world_fini(&w);
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------------------- */
+
+typedef struct memo {
+    int64_t count, loaded;
+} memo;
+static json_t *memo_save(void *context) { return json_pack("{s:I}", "count", (json_int_t)((memo *)context)->count); }
+static status memo_load(void *context, const json_t *state, const char *where) {
+    return json_get_int(state, "count", 0, 1000, where, &((memo *)context)->loaded);
+}
+
+static void save_of_task(world *w, const checkpoint_task *task, int64_t step, bool in_background) {
+    checkpointer *c;
+    train_state s = state_of(step);
+    checkpoint_options o = {.run_dir = run_dir, .identity = IDENTITY, .background = in_background, .task = task};
+    assert_int_equal(checkpointer_open(&c, &o, w->tensors, N_TENSORS), OK);
+    assert_int_equal(checkpointer_save(c, w->e, &s), OK);
+    assert_int_equal(checkpointer_wait(c), OK);
+    checkpointer_close(c);
+}
+
+static status load_of_task(world *w, const checkpoint_task *task, int64_t step) {
+    train_state s;
+    return checkpoint_load(step_path(step, ""), w->e, w->tensors, N_TENSORS, IDENTITY, task, &s);
+}
+
+static void expect_task_refusal(world *w, const checkpoint_task *task, int64_t step, const char *what) {
+    world_fill(w, 4242);
+    uint64_t before = world_hash(w);
+    assert_int_equal(load_of_task(w, task, step), ERR_INPUT);
+    if (!strstr(error_message(), what)) fail_msg("'%s' is not in: %s", what, error_message());
+    assert_true(world_hash(w) == before);
+}
+
+static void a_task_finds_what_it_remembered_and_no_other_task_does(void **state) {
+    world w;
+    world_init(&w, 1);
+    memo m = {.count = 17};
+    const checkpoint_task task = {"counting", &m, memo_save, memo_load}, plain = {"sft", NULL, NULL, NULL},
+                          other = {"other", &m, memo_save, memo_load}, silent = {"counting", NULL, NULL, NULL};
+    for (int64_t step = 1; step <= 2; step++) {
+        save_of_task(&w, &task, step, step == 2);
+        m.loaded = -1;
+        assert_int_equal(load_of_task(&w, &task, step), OK);
+        assert_int_equal(m.loaded, 17);
+        const char *made = "was made with train.task=counting, this run has";
+        expect_task_refusal(&w, NULL, step, made);
+        expect_task_refusal(&w, &plain, step, made);
+        expect_task_refusal(&w, &other, step, "set train.task=counting to continue it");
+        expect_task_refusal(&w, &silent, step, "state: found one, expected none");
+    }
+    m.count = 1001; /* a number that the task refuses: no tensor has changed by then */
+    save_of_task(&w, &task, 3, false);
+    expect_task_refusal(&w, &task, 3, "count");
+    /* The default task leaves nothing behind, whether it is named or not. */
+    save_of_task(&w, &plain, 4, false);
+    save_of_task(&w, NULL, 5, true);
+    for (int64_t step = 4; step <= 5; step++) {
+        char *text;
+        size_t n_bytes;
+        assert_int_equal(file_read_all(step_path(step, "checkpoint.json"), 1 << 20, &text, &n_bytes), OK);
+        assert_null(strstr(text, "task"));
+        free(text);
+        assert_int_equal(load_of_task(&w, &plain, step), OK);
+        assert_int_equal(load_of_task(&w, NULL, step), OK);
+        expect_task_refusal(&w, &task, step, "was made with train.task=sft, this run has counting");
+    }
+    world_fini(&w);
+}
+
+/* A sealed checkpoint.json that somebody else wrote. */
+static void tasks_from_elsewhere_are_checked(void **state) {
+    static const char *const tasks[][2] = {
+        {"7", "name"},
+        {"{}", "name"},
+        {"{\"name\": 3}", "name"},
+        {"{\"name\": \"\"}", "name: found ''"},
+        {"{\"name\": \"sft\"}", "name: found 'sft'"},
+        {"{\"name\": \"0123456789012345678901234567890123456789012345678901234567890123X\"}", "1 to 64 bytes"},
+        {"{\"name\": \"counting\"}", "state: found none, expected one"},
+        {"{\"name\": \"counting\", \"state\": []}", "state: expected an object"},
+        {"{\"name\": \"counting\", \"state\": null}", "state: expected an object"},
+        {"{\"name\": \"counting\", \"state\": {\"count\": \"17\"}}", "count"},
+        {"{\"name\": \"counting\", \"state\": {\"count\": 1, \"more\": \"?\"}}", "expected at most 65536"},
+    };
+    world w;
+    world_init(&w, 1);
+    memo m = {.count = 17};
+    const checkpoint_task task = {"counting", &m, memo_save, memo_load};
+    save_of_task(&w, &task, 1, false);
+    char *long_text = mem_alloc(CHECKPOINT_TASK_BYTES + 1);
+    memset(long_text, 'x', CHECKPOINT_TASK_BYTES);
+    for (size_t i = 0; i < ARRAY_LENGTH(tasks); i++) {
+        const char *path = step_path(1, "checkpoint.json");
+        json_t *root, *found = json_loads(tasks[i][0], JSON_DECODE_ANY, NULL);
+        assert_int_equal(sealed_read(path, &root), OK);
+        assert_non_null(found);
+        json_t *inner = json_object_get(found, "state");
+        if (json_object_get(inner, "more")) json_object_set_new(inner, "more", json_string(long_text));
+        json_object_del(root, "checksum");
+        json_object_set_new(root, "task", found);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(sealed_write(path, root), OK);
+        json_decref(root);
+        expect_task_refusal(&w, &task, 1, tasks[i][1]);
+    }
+    free(long_text);
     world_fini(&w);
 }
 
@@ -261,8 +370,8 @@ static void every_number_of_the_state_has_a_range(void **state) {
         {NULL, "tokens", "\" 1\""},
         {NULL, "seed", "\"18446744073709551616\""},
         {NULL, "seed", "\"1x\""},
-        {NULL, "first_loss", "-2.5"},
-        {NULL, "first_loss", "\"-inf\""},
+        {NULL, "first_loss", "\"-nan\""},
+        {NULL, "first_loss", "\"-1\""},
         {NULL, "last_loss", "\"none\""},
         {"scaler", "scale", "-1"},
         {"scaler", "scale", "0"},
@@ -376,6 +485,8 @@ int main(void) {
         TEST(one_file_holds_what_fits_in_it),
         TEST(part_of_the_tensors_can_be_asked_for),
         TEST(another_model_is_refused),
+        TEST(a_task_finds_what_it_remembered_and_no_other_task_does),
+        TEST(tasks_from_elsewhere_are_checked),
         TEST(a_flipped_byte_anywhere_is_found),
         TEST(a_changed_blank_in_a_header_is_found),
         TEST(damage_in_a_tensor_names_it),

@@ -4,7 +4,7 @@
  * (the first half belongs to a). Lengths, the seal, and the values that only a writer can know are put in here: a file's
  * "bytes", a "header_xxh3_128" and a piece's "xxh3_128" that say "?".
  * Of a checkpoint that is opened: every tensor is found, has the bytes of its shape, and can be read whole and in
- * pieces; its checksums can be asked for; every number of its state is in its range. */
+ * pieces; its checksums can be asked for; every number of its state is in its range; its task has a name. */
 #include "fuzz/fuzz.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/seal.h"
@@ -140,6 +140,10 @@ static void check_directory(const char *dir) {
     ASSERT(s.updates >= 0 && s.updates <= s.step && s.scaler.scale > 0 && isfinite(s.scaler.scale));
     ASSERT(s.scaler.clean_steps >= 0 && s.scaler.hysteresis_left >= 0);
     ASSERT(s.tokens <= UINT64_C(1) << 62 && s.data_row <= UINT64_C(1) << 62);
+    const char *task;
+    const json_t *remembered;
+    ASSERT(task_from_json(root, dir, &task, &remembered) == OK);
+    ASSERT(*task && strlen(task) <= CHECKPOINT_TASK_NAME && (!remembered || json_is_object(remembered)));
     json_object_foreach(json_object_get(root, "tensors"), name, tensor) check_tensor(r, name);
     json_decref(root);
     checkpoint_reader_close(r);

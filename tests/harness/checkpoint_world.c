@@ -146,7 +146,7 @@ void expect_loads(world *w, int64_t step) {
     uint64_t expected = world_hash(w);
     world_fill(w, 9999);
     train_state s = {0};
-    if (checkpoint_load(step_path(step, ""), w->e, w->tensors, N_TENSORS, IDENTITY, &s) != OK)
+    if (checkpoint_load(step_path(step, ""), w->e, w->tensors, N_TENSORS, IDENTITY, NULL, &s) != OK)
         fail_msg("%s", error_message());
     assert_true(world_hash(w) == expected);
     train_state want = state_of(step);

@@ -29,7 +29,8 @@ static void micro_open(micro *m, const training *t) {
             rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
         }
     }
-    batch_write(m->e, &m->p, &m->p.step.inputs[0], rows[0], rows[1], rows[2]);
+    must(batch_write(m->e, &m->p, &m->p.step.inputs[0],
+                     &(batch_rows){.tokens = rows[0], .targets = rows[1], .doc_start = rows[2]}));
     for (int k = 0; k < 3; k++) free(rows[k]);
     step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
     exec_write(m->e, m->p.step.inputs[0].scalars, 0, &s, sizeof s);

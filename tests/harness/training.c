@@ -63,6 +63,7 @@ status training_request(const training *t, config *c, train_request *out) {
     TRY(set_all(c, t));
     TRY(request_from_config(c, out));
     if (t->backend) out->backend = t->backend;
+    if (t->task) TRY(task_shape(t->task, out));
     TRY(request_use_comm(out, c, t->comm));
     out->plan.verify = true;
     out->run_dir = t->dir;

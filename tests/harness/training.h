@@ -21,7 +21,8 @@ typedef struct training {
     const char *resume;      /* NULL, "auto" or a checkpoint directory */
     const backend *backend;  /* NULL: cpu */
     const train_observer *observer;
-    comm *comm; /* NULL: one rank */
+    comm *comm;       /* NULL: one rank */
+    const task *task; /* NULL: as train.task says */
 } training;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true /* everything takes thirty times as long: long tests do less of the same */

@@ -56,7 +56,9 @@ static void test_choices_follow_their_enums(void **state) {
         {"precision=fp16", PRECISION_FP16},
         {"precision=fp8", PRECISION_FP8},
         {"precision=fp8_sr", PRECISION_FP8_SR},
-        {"train.task=sft", TASK_SFT},
+#define TASK(id, name, help) {"train.task=" name, TASK_##id},
+#include "train/tasks.def"
+#undef TASK
         {"model.tied=auto", -1},
         {"model.tied=false", 0},
         {"model.tied=true", 1},

@@ -160,6 +160,43 @@ static void test_metrics_hold_every_step_and_evaluation(void **state) {
     free(text);
 }
 
+/* Numbers of a task follow the fixed ones, in its order, each under its name; the terminal shows two that it named. */
+static void test_the_numbers_of_a_task_reach_every_output(void **state) {
+    static const task_metric rows[] = {{"logps/chosen", NULL, ""},
+                                       {"rewards/accuracies", "acc", ""},
+                                       {"rewards/margins", "margin", ""},
+                                       {"rewards/chosen", "too many", ""}},
+                             val = {"val/rewards/accuracies", "acc", ""};
+    FILE *f = tmpfile();
+    track *t;
+    assert_non_null(f);
+    assert_int_equal(track_open(&t, &(track_options){.run_dir = dir, .out = f, .log_every = 1}), OK);
+    for (int64_t i = 1; i <= 2; i++) {
+        train_step_report r = report_at(i, 2);
+        train_metrics_add(&r.metrics, &rows[0], NAN);
+        train_metrics_add(&r.metrics, &rows[1], 0.5 + (double)i / 8);
+        train_metrics_add(&r.metrics, &rows[2], -12.25);
+        train_metrics_add(&r.metrics, &rows[3], 1);
+        track_step(t, &r, 77);
+    }
+    train_eval_report e = {.step = 2, .loss = 0.25, .n_rows = 64, .exact_match = NAN};
+    train_metrics_add(&e.metrics, &val, 0.875);
+    track_eval(t, &e);
+    track_close(t);
+    char *text, *shown = text_of(f);
+    size_t n_bytes;
+    assert_int_equal(file_read_all(metrics_path, 1 << 20, &text, &n_bytes), OK);
+    assert_non_null(strstr(text, "\"memory/device_bytes\": 77, \"logps/chosen\": null, \"rewards/accuracies\": 0.625, "
+                                 "\"rewards/margins\": -12.25, \"rewards/chosen\": 1}\n{\"step\": 2, "));
+    assert_non_null(strstr(text, "\n{\"step\": 2, \"val/loss\": 0.25, \"val/rewards/accuracies\": 0.875}\n"));
+    assert_non_null(strstr(shown, "step 2/2  loss 0.5000  acc 0.75  margin -12.25  grad"));
+    assert_non_null(strstr(shown, "\neval at step 2  loss 0.2500  acc 0.875\n"));
+    assert_null(strstr(shown, "too many"));
+    free(text);
+    free(shown);
+    fclose(f);
+}
+
 static void write_metrics(const char *text) {
     FILE *f = fopen(metrics_path, "wb");
     assert_non_null(f);
@@ -576,6 +613,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TRACK_TEST(test_sync_returns_with_all_lines_in_the_file),
         TRACK_TEST(test_metrics_hold_every_step_and_evaluation),
+        TRACK_TEST(test_the_numbers_of_a_task_reach_every_output),
         TRACK_TEST(test_a_torn_last_line_is_cut),
         TRACK_TEST(test_steps_that_are_made_again_stand_there_once),
         TRACK_TEST(test_an_evaluation_that_is_made_again_stands_there_once),

@@ -1,0 +1,21 @@
+/* observer.c - what a run reports: messages, and numbers by name. */
+#include "train/train.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void train_say(const train_observer *o, const char *fmt, ...) {
+    if (!o->on_message) return;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    o->on_message(o->context, text);
+}
+
+void train_metrics_add(train_metrics *m, const task_metric *row, double value) {
+    ASSERT(m->n < METRICS_MOST);
+    m->list[m->n].row = row;
+    m->list[m->n++].value = value;
+}

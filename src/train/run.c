@@ -1,0 +1,454 @@
+/* run.c - the trainer: opened and resumed, one step after the other, evaluation, checkpoints, export; and the loop of
+ * `ralo train` with a clean stop.
+ *
+ * What a step is for is the task's business (task.h), how it is computed the stepper's (step.h). This file decides when
+ * to stop, evaluate, save and export. */
+#include "train/task.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#define WORTH_SAYING_S 2.0 /* a start that takes longer is explained */
+#define EVAL_REPORT_S 5.0  /* a longer evaluation reports its progress this often */
+
+static volatile sig_atomic_t interrupt_requested;
+void train_interrupt(void) { interrupt_requested = 1; }
+
+struct trainer {
+    const train_request *r;
+    const plan *p;
+    const dataset *d;
+    const train_observer *o;
+    exec *e;
+    const task *task;
+    void *self; /* of the task; NULL: not open */
+    stepper step;
+    checkpointer *checkpoints;
+    checkpoint_tensor *tensors;
+    size_t n_tensors;
+    double eval_reported_s; /* when the evaluation began or last reported progress */
+    train_state state;
+    lora_base base;            /* under adapters; all 0: there are none */
+    char *description;         /* of the model, for export */
+    tokenizer_files tokenizer; /* on the rank that writes */
+    arena memory;
+};
+
+static status run_step(trainer *t, bool next_step_follows, train_step_report *report) {
+    step_outcome o;
+    TRY(stepper_run(&t->step, next_step_follows, &o));
+    /* All ranks see this and may end here: they finish an earlier save together. */
+    if (o.skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
+    TRY(stepper_finish(&t->step, &o, report));
+    if (t->task->after) TRY(t->task->after(t->self, report));
+    if (report->step == 1) t->state.first_loss = report->loss;
+    if (isfinite(report->loss)) t->state.last_loss = report->loss;
+    return OK;
+}
+
+status trainer_step(trainer *t, train_step_report *report) { return run_step(t, false, report); }
+
+/* A signal reaches one rank or all; all ranks stop after the same step. */
+static status ask_for_stop(const trainer *t, bool *stop) {
+    *stop = interrupt_requested;
+    return t->r->comm ? comm_any(t->r->comm, *stop, stop) : OK;
+}
+
+static status interrupted(const trainer *t, const char *where, bool saved) {
+    long long step = t->state.step, steps = t->r->train.steps;
+    const char *dir = t->r->run_dir;
+    if (!saved)
+        return ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld, which is not saved: %s", where, step, steps,
+                   dir ? "run.save_last is false" : "no run.dir");
+    strbuf command, word;
+    strbuf_init(&command);
+    strbuf_init(&word);
+    strbuf_add(&command, "ralo train ");
+    int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer ranks would take fewer rows per step */
+    if (n_ranks > 1) strbuf_printf(&command, "--ranks %d ", n_ranks);
+    strbuf_printf(&word, "%s/config.yaml", dir);
+    strbuf_add_word(&command, word.text);
+    word.length = 0;
+    strbuf_printf(&word, "run.dir=%s", dir);
+    strbuf_add(&command, " --set ");
+    strbuf_add_word(&command, word.text);
+    status rc =
+        ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s --resume auto",
+            where, step, steps, command.text);
+    strbuf_fini(&word);
+    strbuf_fini(&command);
+    return rc;
+}
+
+static status pause_evaluation(void *context, const char *what, int64_t done, int64_t n) {
+    trainer *t = context;
+    bool stop;
+    TRY(ask_for_stop(t, &stop));
+    if (stop) return ERR(ERR_INTERRUPTED, "interrupted in the evaluation after step %lld", (long long)t->state.step);
+    if (clock_s() - t->eval_reported_s < EVAL_REPORT_S) return OK;
+    t->eval_reported_s = clock_s();
+    train_say(t->o, "eval at step %lld  %s %lld/%lld", (long long)t->state.step, what, (long long)done, (long long)n);
+    return OK;
+}
+
+status trainer_evaluate(trainer *t, train_eval_report *out) {
+    train_eval_report r = {.step = t->state.step, .loss = NAN, .exact_match = NAN};
+    t->eval_reported_s = clock_s();
+    TRY(t->task->evaluate(t->self, &r));
+    *out = r;
+    if (t->o->on_eval) t->o->on_eval(t->o->context, out);
+    return OK;
+}
+
+/* Identity of a checkpoint. The data is part of it: a position has a meaning in one data set only. */
+static const char *identity(trainer *t) {
+    const model_config *c = &t->p->request.model;
+    precision q = t->p->request.choice.precision;
+    state_format states = state_format_of(q, t->p->request.choice.states);
+    bool usual = states == state_format_of(q, STATES_AUTO);
+    return arena_format(&t->memory,
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
+                        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
+                        (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
+                        (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
+                        usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora),
+                        t->task->identity(t->self, &t->memory));
+}
+
+/* The task's part of a checkpoint. */
+static checkpoint_task checkpoint_task_of(const trainer *t) {
+    return (checkpoint_task){t->task->name, t->self, t->task->save, t->task->load};
+}
+
+/* The checkpoint to continue from; empty: auto, and there is none yet. */
+static status find_resumed(const train_request *r, char *out, size_t n) {
+    if (strcmp(r->resume, "auto") == 0) return checkpoint_find_newest(r->run_dir, out, n);
+    return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
+}
+
+static status resume(trainer *t, const char *id, bool *resumed) {
+    comm *ranks = t->r->comm;
+    char from[4096];
+    *resumed = false;
+    if (!t->r->resume) return OK;
+    if (!ranks || comm_rank(ranks) == 0) TRY(find_resumed(t->r, from, sizeof from));
+    if (ranks) TRY(comm_broadcast(ranks, from, sizeof from, 0)); /* the same on all */
+    if (!from[0]) {
+        train_say(t->o, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
+        return OK;
+    }
+    checkpoint_task task = checkpoint_task_of(t);
+    TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &task, &t->state));
+    if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
+        return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
+                   from, (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed,
+                   (unsigned long long)t->state.seed);
+    if (t->p->request.lora.rank) TRY(lora_base_check(from, &t->p->request.model, &t->base));
+    train_say(t->o, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step,
+              (unsigned long long)t->state.tokens);
+    *resumed = true;
+    return OK;
+}
+
+static weights_origin origin_of(const train_request *r) {
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
+}
+
+/* The base under adapters, which no checkpoint holds. */
+static status load_frozen(trainer *t) {
+    weights_origin from = origin_of(t->r);
+    double begin = clock_s();
+    TRY(weights_start_frozen(t->e, t->p, &from, &t->base));
+    if (t->base.dir || clock_s() - begin > WORTH_SAYING_S)
+        train_say(t->o, "frozen base %s loaded in %.1f s", t->base.dir ? t->base.dir : "of random values",
+                  clock_s() - begin);
+    return OK;
+}
+
+/* Initial parameters of a run that is not resumed; states are zero already. */
+static status initialize_params(trainer *t) {
+    weights_origin from = origin_of(t->r);
+    double begin = clock_s();
+    char count[32];
+    str_format_count(count, (double)plan_trained_params(&t->p->request));
+    TRY(weights_start_trained(t->e, t->p, &from));
+    const char *dir = t->p->request.lora.rank ? from.adapter : from.model_dir;
+    if (dir) train_say(t->o, "weights of %s loaded: %s parameters in %.1f s", dir, count, clock_s() - begin);
+    else if (clock_s() - begin > WORTH_SAYING_S)
+        train_say(t->o, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
+    return OK;
+}
+
+static status open_memory(trainer *t, const exec_options *o) {
+    double begin = clock_s();
+    const size_t *n = t->p->program.arena_bytes;
+    char device[32], host[32];
+    TRY(exec_open(&t->e, &t->p->program, o));
+    if (clock_s() - begin > WORTH_SAYING_S)
+        train_say(t->o, "memory ready: %s on the device, %s on the host in %.1f s",
+                  str_format_bytes(device, n[TIER_DEVICE]), str_format_bytes(host, n[TIER_HOST]), clock_s() - begin);
+    return OK;
+}
+
+static status open_parts(trainer *t) {
+    const train_request *r = t->r;
+    exec_options eo = {.backend = r->backend,
+                       .n_threads = r->n_threads,
+                       .bind = r->bind,
+                       .gpu = r->gpu,
+                       .trace_path = r->trace_path,
+                       .timed = r->timed,
+                       .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
+                       .comm = r->comm};
+    TRY(open_memory(t, &eo));
+    if (exec_disk_method(t->e)) train_say(t->o, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
+    TRY(t->task->open(&t->self, &(task_host){r, t->p, t->d, t->o, t->e, pause_evaluation, t}));
+    t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
+    scaler_init(&t->state.scaler, &r->train);
+    t->step = (stepper){.plan = t->p,
+                        .exec = t->e,
+                        .options = &r->train,
+                        .observer = t->o,
+                        .comm = r->comm,
+                        .source = &t->task->step,
+                        .context = t->self,
+                        .state = &t->state};
+    TRY(stepper_init(&t->step));
+    t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
+    const char *id = identity(t);
+    TRY(load_frozen(t));
+    TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
+    TRY(lora_describe(t->p, &t->base, &t->description));
+    if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
+    if (r->run_dir) { /* first: repairs what a crash left */
+        checkpoint_task task = checkpoint_task_of(t);
+        checkpoint_options co = {.run_dir = r->run_dir,
+                                 .keep = r->keep,
+                                 .identity = id,
+                                 .model = t->description,
+                                 .tokenizer = &t->tokenizer,
+                                 .background = r->train.save_every > 0,
+                                 .comm = r->comm,
+                                 .task = &task,
+                                 .fresh = !r->resume};
+        TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
+    }
+    bool resumed = false;
+    TRY(resume(t, id, &resumed));
+    if (!resumed) TRY(initialize_params(t));
+    return t->task->begin(t->self, t->state.data_row);
+}
+
+/* Ranks stop together but fail one by one. The others must learn of a failure before this rank hashes or closes
+ * anything: they would take that exchange for theirs, and device links close only if all ranks take part. */
+static status tell_ranks(const train_request *r, status rc) {
+    if (rc != OK && rc != ERR_INTERRUPTED && r->comm) comm_fail(r->comm, rc, error_message());
+    return rc;
+}
+
+status trainer_open(trainer **out, const train_request *r, const plan *p, const dataset *d, const train_observer *o) {
+    static const train_observer silent;
+    trainer *t = mem_alloc(sizeof *t);
+    *t = (trainer){.r = r, .p = p, .d = d, .o = o ? o : &silent, .task = r->task ? r->task : task_of(TASK_SFT)};
+    arena_init(&t->memory);
+    *out = NULL;
+    status rc = tell_ranks(r, open_parts(t));
+    if (rc == OK) *out = t;
+    else trainer_close(t);
+    return rc;
+}
+
+void trainer_close(trainer *t) {
+    if (!t) return;
+    if (t->self) t->task->close(t->self);
+    if (t->checkpoints) checkpointer_close(t->checkpoints);
+    if (t->e) exec_close(t->e);
+    free(t->tensors);
+    free(t->description);
+    tokenizer_files_fini(&t->tokenizer);
+    arena_fini(&t->memory);
+    free(t);
+}
+
+const train_state *trainer_state(const trainer *t) { return &t->state; }
+
+status trainer_save(trainer *t) {
+    if (!t->checkpoints) return OK;
+    if (t->o->on_save) t->o->on_save(t->o->context);
+    return checkpointer_save(t->checkpoints, t->e, &t->state);
+}
+
+status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
+
+/* Each rank holds only a part: the first rank exports from the checkpoint that all saved. */
+static status export_saved(trainer *t, const export_options *o, export_report *out) {
+    if (!t->r->run_dir) return ERR(ERR_INPUT, "export with several ranks needs a checkpoint: set run.dir");
+    TRY(trainer_wait(t));
+    if (comm_rank(t->r->comm) == 0) TRY(export_checkpoint(t->r->run_dir, o, out));
+    TRY(comm_barrier(t->r->comm));
+    return comm_broadcast(t->r->comm, out, sizeof *out, 0);
+}
+
+status trainer_export(trainer *t, const export_options *o, export_report *out) {
+    if (t->r->comm) return export_saved(t, o, out);
+    return export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
+}
+
+status trainer_param_hash(trainer *t, uint64_t *out) {
+    *out = params_hash(t->e, t->p, t->r->comm);
+    return exec_check(t->e);
+}
+
+static status export_model(trainer *t) {
+    export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
+    export_report report;
+    char size[32];
+    TRY(trainer_export(t, &o, &report));
+    train_say(t->o, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), dtype_name(report.type));
+    return OK;
+}
+
+static bool evaluates_after(const trainer *t, int64_t step) {
+    const train_options *o = &t->r->train;
+    return t->p->request.with_eval && o->eval_every && step % o->eval_every == 0 && step < o->steps;
+}
+
+static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
+
+/* Does the next step follow directly? Decided by the schedule alone, so that all ranks agree. */
+static bool next_step_follows(const trainer *t, int64_t step) {
+    const train_options *o = &t->r->train;
+    return step < o->steps && !evaluates_after(t, step) && !saves_after(o, step);
+}
+
+/* An evaluation that a signal interrupts gives no result; the next step handles the signal. */
+static status evaluate_between(trainer *t, train_result *out) {
+    status rc = trainer_evaluate(t, &out->eval);
+    if (rc != ERR_INTERRUPTED) return rc;
+    error_clear();
+    return OK;
+}
+
+static status loop(trainer *t, train_result *out) {
+    const train_options *o = &t->r->train;
+    int64_t saved_at = -1;
+    bool stop = false;
+    if (t->state.step >= o->steps)
+        train_say(t->o, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
+                  (long long)t->state.step, (long long)o->steps);
+    while (t->state.step < o->steps) {
+        TRY(ask_for_stop(t, &stop));
+        if (stop) break;
+        train_step_report report;
+        TRY(run_step(t, next_step_follows(t, t->state.step + 1), &report));
+        if (t->o->on_step) t->o->on_step(t->o->context, &report);
+        if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
+        if (evaluates_after(t, report.step)) TRY(evaluate_between(t, out));
+        if (saves_after(o, report.step)) {
+            TRY(trainer_save(t));
+            saved_at = report.step;
+        }
+    }
+    bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, unlike the flag itself */
+    if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
+    TRY(trainer_wait(t));
+    out->saved = t->checkpoints && (saved_at == t->state.step || wanted);
+    return t->state.step < o->steps ? interrupted(t, "after", t->r->run_dir) : OK;
+}
+
+/* The steps are done and saved as the request wants it. */
+static status finish(trainer *t, train_result *out) {
+    const train_request *r = t->r;
+    if (t->p->request.with_eval) {
+        TRY(trainer_evaluate(t, &out->eval));
+        if (t->task->examples) TRY(t->task->examples(t->self));
+    }
+    return r->export_dir ? export_model(t) : OK;
+}
+
+status train_check(const train_request *r, const plan *p) {
+    if (r->export_dir) TRY(export_check_dir(r->export_dir));  /* now, not after hours of training */
+    if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
+    weights_origin from = origin_of(r);
+    TRY(weights_start_check(p, &from, r->resume != NULL));
+    char found[4096]; /* before a run directory is made for a run that cannot resume */
+    if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
+    TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
+    return found[0] ? OK : find_resumed(r, found, sizeof found); /* which says what is wrong with it */
+}
+
+/* Device memory as the driver counts it. Ranks that share a GPU see the sum of all: each has its own arena and an
+ * equal part of the rest. */
+static status measure_driver(trainer *t, train_result *out) {
+    comm *ranks = t->r->comm;
+    uint64_t arena = t->p->program.arena_bytes[TIER_DEVICE], arenas = arena;
+    if (ranks) TRY(comm_device_sum(ranks, &arenas));
+    bool known = exec_driver_memory(t->e, &out->gpu_context, &out->gpu_in_use);
+    if (ranks) TRY(comm_barrier(ranks)); /* no rank closes before all have read it */
+    int sharing = ranks ? comm_device_sharing(ranks) : 1;
+    if (!known || sharing == 1) return OK;
+    out->gpu_context = (out->gpu_in_use - MIN(arenas, out->gpu_in_use)) / (uint64_t)sharing;
+    out->gpu_in_use = arena + out->gpu_context;
+    return OK;
+}
+
+/* Also after a failure rc: an error of hashing is then not the cause to report. */
+static status hash_params(trainer *t, status rc, uint64_t *out) {
+    error_record why;
+    if (rc != OK) error_take(&why);
+    status read = trainer_param_hash(t, out);
+    return rc == OK ? read : error_give(&why);
+}
+
+/* After the first step the request was right: a disk error is then a failed run, which may be started again
+ * unchanged. */
+static status failed_after(int64_t steps, status rc) {
+    error_record why;
+    if (rc != ERR_IO || steps == 0) return rc;
+    error_take(&why);
+    why.code = ERR_RUN;
+    return error_give(&why);
+}
+
+status train_run(const train_request *r, const plan *p, const dataset *d, const train_observer *o, train_result *out) {
+    status rc;
+    trainer *t;
+    *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
+    TRY_GOTO(rc, trainer_open(&t, r, p, d, o), done);
+    if (o->on_start) TRY_GOTO(rc, o->on_start(o->context), done);
+    sys_cores before, after;
+    sys_cores_get(&before);
+    rc = loop(t, out);
+    sys_cores_get(&after);
+    out->contention = sys_contention_between(&before, &after);
+    if (r->comm) out->contention.others = 0;
+    out->steps = t->state.step;
+    out->first_loss = t->state.first_loss;
+    out->last_loss = t->state.last_loss;
+    out->tokens = t->state.tokens;
+    if (t->step.seconds > 0) {
+        out->tokens_per_second = (double)t->step.timed_tokens / t->step.seconds;
+        out->step_ms = t->step.seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->step.timed_tokens;
+    }
+    if (rc == OK && (rc = finish(t, out)) == ERR_INTERRUPTED) {
+        error_clear();
+        rc = interrupted(t, "in the evaluation after", out->saved);
+    }
+    rc = tell_ranks(r, failed_after(out->steps, rc));
+    rc = failed_after(out->steps, hash_params(t, rc, &out->param_hash));
+    exec_ledger(t->e, &out->memory);
+    bool timed = exec_is_timed(t->e) && t->step.timed_tokens > 0;
+    out->idle = timed ? 1 - t->step.kernel_seconds / t->step.micro_seconds : NAN;
+    double n_steps = (double)t->step.timed_tokens / (double)plan_tokens_per_step(p);
+    for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->step.busy_seconds[k] / n_steps;
+    out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
+    out->host_peak = t->task->host_bytes(t->self) + dataset_host_bytes(d) +
+                     (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
+    out->rss_peak = sys_rss_peak_bytes();
+    if (rc == OK) rc = measure_driver(t, out);
+done:
+    interrupt_requested = 0; /* here, not at the start: a signal may come before the first step */
+    trainer_close(t);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/* tasks.c - tasks.def as a table: names for settings and messages, functions for the run. */
+#include "train/task.h"
+
+/* "|sft|...": the setting takes it from its second character. One text for each, because settings are a constant table. */
+const char train_task_names[] = ""
+#define TASK(id, name, help) "|" name
+#include "train/tasks.def"
+#undef TASK
+    ;
+const char train_task_help[] = "training task"
+#define TASK(id, name, help) "; " name ": " help
+#include "train/tasks.def"
+#undef TASK
+    ;
+
+#define TASK(id, name, help) const char task_name_##id[] = name;
+#include "train/tasks.def"
+#undef TASK
+
+const task *task_of(task_kind k) {
+    static const task *const rows[] = {
+#define TASK(id, name, help) &task_##id,
+#include "train/tasks.def"
+#undef TASK
+    };
+    return k < TASK_COUNT ? rows[k] : NULL;
+}
+
+const char *task_name(const task *t) { return t->name; }
+
+status task_shape(const task *t, train_request *r) {
+    r->task = t;
+    return t->shape(r);
+}
+
+const task_metric *task_metric_at(const task *t, size_t i) { return i < t->n_metrics ? &t->metrics[i] : NULL; }
