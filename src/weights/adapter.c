@@ -9,9 +9,12 @@
 enum { MOST_LISTED = 20 };
 
 static bool holds(const char *dir, const char *name) {
-    char path[4400];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return access(path, F_OK) == 0;
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/%s", dir, name);
+    bool found = access(path.text, F_OK) == 0;
+    strbuf_fini(&path);
+    return found;
 }
 
 bool adapter_is_dir(const char *dir) { return holds(dir, "adapter_config.json"); }
@@ -22,9 +25,12 @@ static size_t list_below(const char *dir, strbuf *names) {
     DIR *d = opendir(dir);
     if (!d) return 0;
     for (struct dirent *entry; (entry = readdir(d));) {
-        char path[4400];
-        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
-        if (entry->d_name[0] == '.' || !adapter_is_dir(path)) continue;
+        strbuf path;
+        strbuf_init(&path);
+        strbuf_printf(&path, "%s/%s", dir, entry->d_name);
+        bool found = entry->d_name[0] != '.' && adapter_is_dir(path.text);
+        strbuf_fini(&path);
+        if (!found) continue;
         if (n++ < MOST_LISTED) strbuf_printf(names, "%s%s", names->length ? ", " : "", entry->d_name);
     }
     closedir(d);
@@ -46,14 +52,17 @@ status adapter_not_found(const char *dir) {
 }
 
 status adapter_file_open(safetensors *file, const char *dir) {
-    char path[4400];
-    snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
-    if (access(path, F_OK) != 0)
+    strbuf path;
+    if (!holds(dir, "adapter_model.safetensors"))
         return ERR(ERR_INPUT, "%s: found no adapter_model.safetensors, expected it beside adapter_config.json%s", dir,
                    holds(dir, "adapter_model.bin")
                        ? "; adapter_model.bin is not read: save the adapter again with PEFT, which writes safetensors"
                        : "");
-    return safetensors_open(file, path);
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/adapter_model.safetensors", dir);
+    status rc = safetensors_open(file, path.text);
+    strbuf_fini(&path);
+    return rc;
 }
 
 /* e NULL: only checks. */

@@ -120,7 +120,7 @@ status adapter_config_from_json(adapter_config *out, const model_config *c, cons
     if (!json_is_object(root)) return ERR(ERR_INPUT, "%s: found no object, expected PEFT's adapter_config.json", path);
     TRY(check_keys(root, path));
     lora_options *o = &out->lora;
-    TRY(json_get_int(root, "r", 1, LORA_RANK_MAX, path, &o->rank));
+    TRY(json_get_int(root, "r", 1, LORA_RANK_MOST, path, &o->rank));
     o->alpha = 8; /* PEFT's default */
     TRY(read_number(root, path, "lora_alpha", 1e-9, 1e9, "a number above 0", &o->alpha));
     TRY(read_number(root, path, "lora_dropout", 0, 0.999999, "a number from 0 up to 1", &o->dropout));
