@@ -361,6 +361,12 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     return OK;
 }
 
+bool model_trains_tied(const model *m) {
+    for (size_t i = 0; i < m->n_all_params; i++)
+        if (m->params[i].number == 0) return m->config.tied && !m->params[i].frozen;
+    return false;
+}
+
 void model_fini(model *m) {
     free(m->params);
     arena_fini(&m->memory);

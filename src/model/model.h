@@ -216,6 +216,7 @@ typedef struct model {
 } model;
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o);
 void model_fini(model *m);
+bool model_trains_tied(const model *m); /* one table for embedding and unembedding that is not frozen */
 /* Does this rank train it? A copy is trained by the stage that has the unembedding. */
 static inline bool model_param_trained(const model_param *p) { return !p->frozen && !p->is_copy; }
 /* Initial values of elements [first, first + n) of what a rank has; an element of the model is the same whoever has it. */

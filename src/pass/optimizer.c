@@ -98,7 +98,7 @@ static value_id sum_over_ranks(program *p, const pass_options *options, const st
 static void send_table(program *p, const pass_options *options) {
     const model *m = options->model;
     int last = mesh_size(&options->mesh, AXIS_PIPELINE) - 1, stage = options->mesh.index[AXIS_PIPELINE];
-    if (!m->config.tied || last == 0 || (stage != 0 && stage != last) || m->params[0].frozen) return;
+    if (!model_trains_tied(m) || last == 0 || (stage != 0 && stage != last)) return;
     op *o = emit_message(p, options, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
     o->attr.peer = stage == 0 ? last : 0;
     o->attr.tag = TAG_TABLE;

@@ -165,7 +165,7 @@ status pass_pipeline(program *p, const pass_options *options, step_interface *st
     step->inputs[0] = inputs_of_model(m);
     unroller u = {.p = p, .options = options, .step = step, .n_old = p->n_values};
     u.shape =
-        (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros, m->config.tied};
+        (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros, model_trains_tied(m)};
     if (u.shape.n_stages == 1 || !step->grads) return OK;
     TRY(check(options, &u.shape));
     size_t n_ops, first, end, n_jobs_most = 2 * (size_t)m->n_chunks + 1;

@@ -18,7 +18,7 @@ typedef enum job_kind {
 typedef struct pipeline_shape {
     int n_stages, n_chunks; /* chunk k is at stage k modulo n_stages */
     int64_t n_micros;
-    bool tied;
+    bool tied; /* and the table is trained: its gradient has a part on both ends */
 } pipeline_shape;
 
 typedef struct pipeline_job {
