@@ -522,7 +522,6 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 #define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
-#define ADAPTER_OPS(X) X(LORA_UP) X(DROPOUT) X(LORA_DXA) X(LORA_DB)
 #define BACKWARD_OPS(X) \
     X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
     X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
@@ -560,7 +559,7 @@ static status backward(differ *d, const op *f) {
     case OP_SHIFT: return OK; /* of a ring: ends_ring */
     case OP_COUNT:
         /* clang-format off */
-    LOSS_OPS(NONE) GENERATION_OPS(NONE) LATER_OPS(NONE) ADAPTER_OPS(NONE) BACKWARD_OPS(NONE) UPDATE_OPS(NONE)
+    LOSS_OPS(NONE) GENERATION_OPS(NONE) LATER_OPS(NONE) BACKWARD_OPS(NONE) UPDATE_OPS(NONE)
         break;
         /* clang-format on */
     }
