@@ -109,7 +109,7 @@ def make_trained(root, name, kind, config, options, program):
 def make_text(path):
     rng = random.Random(1)
     words = "the cat sat on a mat and saw two birds that sang of rain in may".split()
-    path.write_text(" ".join(rng.choice(words) for _ in range(900)) + "\n")
+    path.write_text(" ".join(rng.choice(words) for _ in range(700)) + "\n")
 
 
 def main():

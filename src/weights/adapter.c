@@ -41,12 +41,13 @@ status adapter_not_found(const char *dir) {
     strbuf names;
     strbuf_init(&names);
     size_t n = list_below(dir, &names);
-    status rc = n ? ERR(ERR_INPUT, "%s holds %zu adapter%s by name, expected one: give %s/NAME, where NAME is %s%s", dir, n,
-                        n == 1 ? "" : "s", dir, names.text, n > MOST_LISTED ? " ..." : "")
-                  : ERR(ERR_INPUT,
-                        "%s: found no adapter_config.json and no checkpoint, expected PEFT's directory of an adapter, or "
-                        "a run with model.lora",
-                        dir);
+    status rc =
+        n ? ERR(ERR_INPUT, "%s holds %zu adapter%s by name, expected one: give %s/NAME, where NAME is %s%s", dir, n,
+                n == 1 ? "" : "s", dir, names.text, n > MOST_LISTED ? " ..." : "")
+          : ERR(ERR_INPUT,
+                "%s: found no adapter_config.json and no checkpoint, expected PEFT's directory of an adapter, or "
+                "a run with model.lora",
+                dir);
     strbuf_fini(&names);
     return rc;
 }

@@ -12,7 +12,8 @@ enum { JSON_MOST_BYTES = 4 << 20 };
 /* "found X, expected Y" for any value. */
 static status refuse(const char *path, const char *key, const json_t *found, const char *expected) {
     char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    status rc = ERR(ERR_INPUT, "%s: key '%.100s': found %.100s, expected %s", path, key, text ? text : "nothing", expected);
+    status rc =
+        ERR(ERR_INPUT, "%s: key '%.100s': found %.100s, expected %s", path, key, text ? text : "nothing", expected);
     free(text);
     return rc;
 }
@@ -71,12 +72,58 @@ static status check_keys(const json_t *root, const char *path) {
     TRY(check_word(root, path, "bias", (const char *const[]){"none", NULL}, "\"none\": biases are not trained"));
     TRY(check_word(root, path, "task_type", (const char *const[]){"CAUSAL_LM", NULL}, "\"CAUSAL_LM\" or null"));
     if (!json_is_boolean(init)) /* pissa, olora, corda and loftq also change the base */
-        TRY(check_word(root, path, "init_lora_weights",
-                       (const char *const[]){"gaussian", "orthogonal", "eva", NULL},
+        TRY(check_word(root, path, "init_lora_weights", (const char *const[]){"gaussian", "orthogonal", "eva", NULL},
                        "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base model too"));
-    json_object_foreach((json_t *)root, key, v)
-        if (!is_harmless(key) && !is_unused(v))
-            return refuse(path, key, v, "null, false or empty: ralo does not compute it");
+    json_object_foreach((json_t *)root, key, v) if (!is_harmless(key) && !is_unused(v)) return refuse(
+        path, key, v, "null, false or empty: ralo does not compute it");
+    return OK;
+}
+
+/* ---- target modules ---------------------------------------------------------------------------------------------- */
+
+/* "model.layers.3.self_attn.q_proj", as PEFT writes all-linear: the layer, and in *rest what follows it. -1: no such name. */
+static int64_t layer_of(const model_config *c, const char *name, const char **rest) {
+    const tensor_names *names = model_family_traits(c->family)->names;
+    const char *format = names->norm1, *number = strstr(format, "%d."); /* all of a layer begin alike */
+    if (!str_starts_with(name, names->prefix) && str_starts_with(format, names->prefix))
+        format += strlen(names->prefix);
+    size_t n = (size_t)(number - format);
+    char *end;
+    if (strncmp(name, format, n) != 0 || name[n] < '0' || name[n] > '9') return -1;
+    long layer = strtol(name + n, &end, 10);
+    if (*end != '.' || layer >= c->n_layers) return -1;
+    *rest = end + 1;
+    return layer;
+}
+
+static status add_target(const model_config *c, const json_t *v, const char *path, uint32_t *of_layers) {
+    const char *name = json_string_value(v), *rest = name;
+    uint32_t found;
+    strbuf where;
+    if (!name || !*name || strpbrk(name, ", "))
+        return refuse(path, "target_modules", v, "names of modules in the list");
+    int64_t layer = layer_of(c, name, &rest);
+    strbuf_init(&where);
+    strbuf_printf(&where, "%s: key 'target_modules'", path);
+    status rc = lora_modules_parse(c, rest, where.text, &found);
+    strbuf_fini(&where);
+    TRY(rc);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (layer < 0 || l == layer) of_layers[l] |= found;
+    return OK;
+}
+
+/* Every layer has the same modules here. */
+static status same_in_all_layers(const model_config *c, const uint32_t *of_layers, const char *path,
+                                 uint32_t *modules) {
+    *modules = of_layers[0];
+    for (int64_t l = 1; l < c->n_layers; l++)
+        if (of_layers[l] != *modules)
+            return ERR(
+                ERR_INPUT,
+                "%s: key 'target_modules': found other modules in layer %lld than in layer 0, expected the same in "
+                "all %lld",
+                path, (long long)l, (long long)c->n_layers);
     return OK;
 }
 
@@ -84,25 +131,22 @@ static status check_keys(const json_t *root, const char *path) {
 static status read_targets(const model_config *c, const json_t *root, const char *path, uint32_t *modules) {
     const json_t *v = json_object_get(root, "target_modules"), *name;
     size_t i;
-    strbuf text, where;
-    if (json_is_string(v) && strcmp(json_string_value(v), "all-linear") != 0)
+    status rc = OK;
+    if (json_is_string(v) && strcmp(json_string_value(v), "all-linear") == 0)
+        return lora_modules_parse(c, "all-linear", path, modules);
+    if (json_is_string(v))
         return refuse(path, "target_modules", v,
                       "\"all-linear\" or a list of module names; regular expressions are not read");
-    if (!json_is_string(v) && json_array_size(v) == 0)
-        return refuse(path, "target_modules", v, "\"all-linear\" or a list of module names");
-    json_array_foreach(v, i, name)
-        if (!json_is_string(name) || strpbrk(json_string_value(name), ", ") || json_string_length(name) == 0)
-            return refuse(path, "target_modules", name, "names of modules in the list");
-    strbuf_init(&text);
-    strbuf_init(&where);
-    if (json_is_string(v)) strbuf_add(&text, json_string_value(v));
-    json_array_foreach(v, i, name) strbuf_printf(&text, "%s%s", i ? "," : "", json_string_value(name));
-    strbuf_printf(&where, "%s: key 'target_modules'", path);
-    status rc = lora_modules_parse(c, text.text, where.text, modules);
-    strbuf_fini(&text);
-    strbuf_fini(&where);
+    if (json_array_size(v) == 0) return refuse(path, "target_modules", v, "\"all-linear\" or a list of module names");
+    uint32_t *of_layers = mem_alloc((size_t)c->n_layers * sizeof *of_layers);
+    json_array_foreach(v, i, name) TRY_GOTO(rc, add_target(c, name, path, of_layers), done);
+    rc = same_in_all_layers(c, of_layers, path, modules);
+done:
+    free(of_layers);
     return rc;
 }
+
+/* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
 static status read_number(const json_t *root, const char *path, const char *key, double least, double most,
                           const char *expected, double *out) {
@@ -173,12 +217,13 @@ json_t *adapter_config_to_json(const model_config *c, const lora_options *o, con
     for (size_t i = 0; i < n; i++) json_array_append_new(targets, json_string(names[i]));
     bool whole = o->alpha == (double)(int64_t)o->alpha; /* 16, not 16.0: as people write it */
     json_t *alpha = whole ? json_integer((json_int_t)o->alpha) : json_real(o->alpha);
-    return json_pack("{s:{}, s:n, s:o?, s:s, s:b, s:b, s:b, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:n, s:s, s:I, s:{}, "
-                     "s:n, s:o, s:s, s:b, s:b}",
-                     "alpha_pattern", "auto_mapping", "base_model_name_or_path", base ? json_string(base) : NULL, "bias", "none", "fan_in_fan_out",
-                     model_family_traits(c->family)->transposed_files, "inference_mode", 1, "init_lora_weights", 1,
-                     "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", alpha,
-                     "lora_dropout", o->dropout, "megatron_config", "megatron_core", "megatron.core", "modules_to_save",
-                     "peft_type", "LORA", "r", (json_int_t)o->rank, "rank_pattern", "revision", "target_modules",
-                     targets, "task_type", "CAUSAL_LM", "use_dora", 0, "use_rslora", o->rslora);
+    return json_pack(
+        "{s:{}, s:n, s:o?, s:s, s:b, s:b, s:b, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:n, s:s, s:I, s:{}, "
+        "s:n, s:o, s:s, s:b, s:b}",
+        "alpha_pattern", "auto_mapping", "base_model_name_or_path", base ? json_string(base) : NULL, "bias", "none",
+        "fan_in_fan_out", model_family_traits(c->family)->transposed_files, "inference_mode", 1, "init_lora_weights", 1,
+        "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", alpha,
+        "lora_dropout", o->dropout, "megatron_config", "megatron_core", "megatron.core", "modules_to_save", "peft_type",
+        "LORA", "r", (json_int_t)o->rank, "rank_pattern", "revision", "target_modules", targets, "task_type",
+        "CAUSAL_LM", "use_dora", 0, "use_rslora", o->rslora);
 }

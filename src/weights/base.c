@@ -49,7 +49,8 @@ status lora_describe(const plan *p, const lora_base *b, char **description) {
     json_object_set_new(base, "hash", json_string(hash));
     json_object_set_new(base, "dtype", json_string(dtype_name(b->type)));
     status rc = OK;
-    if (path && !json_object_get(base, "path")) rc = ERR(ERR_INPUT, "model.path: the path '%s' is not valid UTF-8", path);
+    if (path && !json_object_get(base, "path"))
+        rc = ERR(ERR_INPUT, "model.path: the path '%s' is not valid UTF-8", path);
     json_object_set_new(root, "base", base);
     json_object_set_new(root, "lora", adapter_config_to_json(&p->request.model, &p->request.lora, path));
     free(*description);
@@ -109,10 +110,11 @@ const char *lora_identity(arena *memory, const model_config *c, const lora_optio
 status lora_base_changed(const char *checkpoint, const lora_base *then, uint64_t now) {
     char from[64];
     snprintf(from, sizeof from, "random values of seed %llu", (unsigned long long)then->seed);
-    return ERR(ERR_INPUT,
-               "%s: its adapters were trained over %.1000s, whose parameters had the hash %016llx; those loaded now have "
-               "%016llx. The base has changed: bring the old one back, or start a new run over the new one",
-               checkpoint, then->dir ? then->dir : from, (unsigned long long)then->hash, (unsigned long long)now);
+    return ERR(
+        ERR_INPUT,
+        "%s: its adapters were trained over %.1000s, whose parameters had the hash %016llx; those loaded now have "
+        "%016llx. The base has changed: bring the old one back, or start a new run over the new one",
+        checkpoint, then->dir ? then->dir : from, (unsigned long long)then->hash, (unsigned long long)now);
 }
 
 status lora_base_check(const char *checkpoint, const model_config *c, const lora_base *loaded) {

@@ -9,11 +9,11 @@
 #include "checkpoint/checkpoint.h"
 
 typedef struct export_options {
-    const char *dir;      /* must not exist, or be empty */
-    dtype type;           /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
-    bool merge;           /* W + scale B A instead of the adapters alone */
-    const char *adapter;  /* merge: PEFT's directory or a run, over the model given; NULL: that of the run given */
-    uint64_t shard_bytes; /* a file grows no larger, unless one tensor is; 0: 5 GB */
+    const char *dir;       /* must not exist, or be empty */
+    dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
+    bool merge;            /* W + scale B A instead of the adapters alone */
+    const char *adapter;   /* merge: PEFT's directory or a run, over the model given; NULL: that of the run given */
+    uint64_t shard_bytes;  /* a file grows no larger, unless one tensor is; 0: 5 GB */
     const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */
 } export_options;
 typedef struct export_report {

@@ -203,7 +203,8 @@ static status merge(merger *x, const char *from, const export_options *o, export
 status export_checkpoint(const char *from, const export_options *o, export_report *out) {
     *out = (export_report){.type = o->type};
     if (o->adapter && !o->merge)
-        return ERR(ERR_INPUT, "export: --adapter %s is for --merge, which writes the model with the adapter merged into it",
+        return ERR(ERR_INPUT,
+                   "export: --adapter %s is for --merge, which writes the model with the adapter merged into it",
                    o->adapter);
     TRY(export_check_dir(o->dir));
     if (!o->merge) return export_stored(from, o, out);

@@ -13,11 +13,12 @@ typedef struct export_job export_job;
 struct export_job {
     export_kind kind;
     param_reader from;
-    lora_options lora;         /* EXPORT_ADAPTER */
-    const json_t *description; /* export_describe */
-    const tokenizer_files *tokenizer;    /* NULL: none */
-    status (*check)(const export_job *j); /* after all parameters were read, before the directory appears; may be NULL */
-    lora_base trained_over;               /* for check */
+    lora_options lora;                /* EXPORT_ADAPTER */
+    const json_t *description;        /* export_describe */
+    const tokenizer_files *tokenizer; /* NULL: none */
+    status (*check)(
+        const export_job *j); /* after all parameters were read, before the directory appears; may be NULL */
+    lora_base trained_over;   /* for check */
     const char *adapters_dir;
 };
 

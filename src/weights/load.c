@@ -19,7 +19,7 @@ enum {
     BLOCK_MOST = 1 << 20, /* elements converted before they are written to their place */
     BLOCK_LEAST = 1 << 16,
     TASK_ELEMENTS = 16384,
-    TILE = 16,    /* file rows turned at once: 64 bytes of each parameter row */
+    TILE = 16, /* file rows turned at once: 64 bytes of each parameter row */
 };
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -179,7 +179,7 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
         if (!m->transposed)
             file_tensor_release(m->source, (size_t)(m->row * m->columns) * width,
-                          (size_t)((m->row + m->n) * m->columns) * width);
+                                (size_t)((m->row + m->n) * m->columns) * width);
     }
     file_tensor_release(m->source, 0, m->source->n_bytes);
 }

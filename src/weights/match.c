@@ -211,11 +211,12 @@ status match_adapter(const model *model, const safetensors *file, const char *ba
     index_names(&m);
     match_params(&m, true, sources);
     if (m.n_problems)
-        rc = ERR(ERR_INPUT,
-                 "%s does not fit %s: it is the adapter of another model, or not as its adapter_config.json says, where "
-                 "its base is %s%.200s%s:%s",
-                 file->path, model->config.name, base ? "'" : "", base ? base : "not named", base ? "'" : "",
-                 problem_text(&m));
+        rc =
+            ERR(ERR_INPUT,
+                "%s does not fit %s: it is the adapter of another model, or not as its adapter_config.json says, where "
+                "its base is %s%.200s%s:%s",
+                file->path, model->config.name, base ? "'" : "", base ? base : "not named", base ? "'" : "",
+                problem_text(&m));
     matcher_fini(&m);
     return rc;
 }

@@ -301,7 +301,8 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             param_share held = groups[k].values ? step->updated[i] : step->held[i];
-            if (v == NO_VALUE || held.n == 0 || param->frozen) continue; /* frozen ones come from where they came from */
+            if (v == NO_VALUE || held.n == 0 || param->frozen)
+                continue; /* frozen ones come from where they came from */
             list[(*n)++] = (checkpoint_tensor){
                 .name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
                 .value = v,

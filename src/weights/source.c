@@ -84,10 +84,11 @@ static status open_base(model_source *s) {
     const lora_base *b = &s->trained_over;
     s->base = (param_origin){.dir = b->dir, .drawn = !b->dir, .seed = b->seed};
     if (!b->dir || access(arena_format(&s->memory, "%s/config.json", b->dir), F_OK) == 0) return OK;
-    return ERR(ERR_INPUT,
-               "%s holds adapters only; their base was %.1000s, which is no directory with config.json (any more): put it "
-               "there again, or give the base as the model and this run with --adapter",
-               s->dir, b->dir);
+    return ERR(
+        ERR_INPUT,
+        "%s holds adapters only; their base was %.1000s, which is no directory with config.json (any more): put it "
+        "there again, or give the base as the model and this run with --adapter",
+        s->dir, b->dir);
 }
 
 static status open_checkpoint(model_source *s, const char *path) {
@@ -136,7 +137,8 @@ static bool is_run(model_source *s, const char *dir) {
 
 static status open_adapter(model_source *s, const char *adapter) {
     if (s->lora.rank)
-        return ERR(ERR_INPUT, "%s has adapters of its own; to use those of %s give the base as the model", s->dir, adapter);
+        return ERR(ERR_INPUT, "%s has adapters of its own; to use those of %s give the base as the model", s->dir,
+                   adapter);
     if (adapter_is_dir(adapter)) {
         adapter_config config;
         TRY(adapter_config_read(&config, &s->config, adapter));
@@ -153,7 +155,8 @@ static status open_adapter(model_source *s, const char *adapter) {
     TRY(check_same_model(s, json_object_get(s->description, "config"), s->adapters_dir));
     TRY(lora_from_description(s->description, &s->config, s->adapters_dir, &s->lora, &s->trained_over));
     if (s->lora.rank) return OK;
-    return ERR(ERR_INPUT, "%s holds no adapters: the run trained all parameters; give it as the model", s->adapters_dir);
+    return ERR(ERR_INPUT, "%s holds no adapters: the run trained all parameters; give it as the model",
+               s->adapters_dir);
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
@@ -183,7 +186,8 @@ static status open_model(model_source *s, const char *path, const char *adapter,
     if (strlen(path) >= sizeof s->dir || (adapter && strlen(adapter) >= sizeof s->dir))
         return ERR(ERR_INPUT, "a path of more than %zu characters is too long", sizeof s->dir - 1);
     if (adapter_is_dir(path)) {
-        if (adapter) return ERR(ERR_INPUT, "%s is an adapter itself; to use %s give the base as the model", path, adapter);
+        if (adapter)
+            return ERR(ERR_INPUT, "%s is an adapter itself; to use %s give the base as the model", path, adapter);
         TRY(adapter_base_dir(path, s->dir, sizeof s->dir));
         model = arena_string(&s->memory, s->dir);
         adapter = path;

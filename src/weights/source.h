@@ -14,17 +14,17 @@ typedef struct param_origin {
 typedef struct model_source {
     char dir[4096]; /* the Hugging Face directory or the checkpoint */
     model_config config;
-    lora_options lora;          /* for the plan: adapters are applied unmerged, as in training; rank 0: none */
-    param_origin base;          /* of all parameters but adapters */
-    param_origin adapters;      /* rank > 0 */
-    char adapters_dir[4096];    /* the checkpoint or PEFT's directory */
-    lora_base trained_over;     /* adapters of a checkpoint: their base */
-    const char *tokenizer;      /* for tokenizer_open */
-    chat_format chat;           /* its turns were trained in; CHAT_AUTO: not given */
-    const char *chat_kwargs;    /* of its template then; NULL: none */
-    json_t *generation;         /* generation_config.json, or what config.json says of it; NULL: nothing */
-    const json_t *description;  /* of the checkpoint; NULL: a Hugging Face directory */
-    const json_t *kept;         /* tokenizer files of the checkpoint, for tokenizer_files_load; NULL: none */
+    lora_options lora;         /* for the plan: adapters are applied unmerged, as in training; rank 0: none */
+    param_origin base;         /* of all parameters but adapters */
+    param_origin adapters;     /* rank > 0 */
+    char adapters_dir[4096];   /* the checkpoint or PEFT's directory */
+    lora_base trained_over;    /* adapters of a checkpoint: their base */
+    const char *tokenizer;     /* for tokenizer_open */
+    chat_format chat;          /* its turns were trained in; CHAT_AUTO: not given */
+    const char *chat_kwargs;   /* of its template then; NULL: none */
+    json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
+    const json_t *description; /* of the checkpoint; NULL: a Hugging Face directory */
+    const json_t *kept;        /* tokenizer files of the checkpoint, for tokenizer_files_load; NULL: none */
     arena memory;
 } model_source;
 

@@ -153,7 +153,7 @@ static void merging_rounds_once(void **state) {
 
 /* What PEFT reads: the keys that it computes with are those of its own file. */
 static void same_meaning(const json_t *a, const json_t *b) {
-    static const char *const keys[] = {"peft_type", "task_type", "r", "use_rslora", "lora_dropout", "bias",
+    static const char *const keys[] = {"peft_type",      "task_type",     "r", "use_rslora", "lora_dropout", "bias",
                                        "fan_in_fan_out", "inference_mode"};
     for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
         if (!json_equal(json_object_get(a, keys[i]), json_object_get(b, keys[i]))) fail_msg("key %s differs", keys[i]);
@@ -173,7 +173,8 @@ static void written_adapters_are_peft_s(void **state) {
         must(adapter_load_dir(m.e, &m.plan, adapter_dir(fixtures[i])));
         must(export_describe(&m.config, base.dir, &(data_options){.tokenizer = "byte"}, NULL, &description));
         must(lora_describe(&m.plan, &base, &description));
-        must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_COUNT}, &report));
+        must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_COUNT},
+                            &report));
         assert_true(report.is_adapter);
         assert_int_equal(report.type, DTYPE_F32); /* the masters' */
         assert_int_equal(report.n_parameters, lora_param_count(&m.config, &m.plan.request.lora));
@@ -244,7 +245,8 @@ static const char *write_changed(const char *fixture, const change *c) {
         from[n] = &st.tensors[i];
         entries[n++] = (safetensors_entry){name, st.tensors[i].type, st.tensors[i].shape};
     }
-    if (c->add) from[n] = &st.tensors[0], entries[n++] = (safetensors_entry){c->add, st.tensors[0].type, st.tensors[0].shape};
+    if (c->add)
+        from[n] = &st.tensors[0], entries[n++] = (safetensors_entry){c->add, st.tensors[0].type, st.tensors[0].shape};
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
     must(safetensors_writer_open(&w, path, entries, n, NULL));
     for (size_t i = 0; i < n; i++) must(safetensors_writer_put(&w, i, 0, from[i]->data, from[i]->n_bytes));
@@ -295,11 +297,11 @@ static void wrong_adapters_are_refused_by_name(void **state) {
                 WORDS("x.lora_A.weight is not part of this adapter"));
     must_refuse(load_over("llama_sharded", write_changed("llama_sharded", &(change){.truncate = true}), &hash),
                 WORDS("adapter_model.safetensors"));
-    must_refuse(load_over("llama_sharded",
-                          write_changed("llama_sharded",
-                                        &(change){.add = "model.layers.0.self_attn.q_proj.lora_B.weight"}),
-                          &hash),
-                WORDS("are the same tensor"));
+    must_refuse(
+        load_over("llama_sharded",
+                  write_changed("llama_sharded", &(change){.add = "model.layers.0.self_attn.q_proj.lora_B.weight"}),
+                  &hash),
+        WORDS("are the same tensor"));
     /* Two models with the same modules and other sizes. */
     hf_model m;
     model_config c;
@@ -352,6 +354,8 @@ static void what_is_not_computed_is_refused_by_key(void **state) {
         {"{\"target_modules\": []}", "target_modules", "all-linear"},
         {"{\"target_modules\": [\"lm_head\"]}", "target_modules", "lm_head"},
         {"{\"target_modules\": null}", "target_modules", "null"},
+        {"{\"target_modules\": [\"model.layers.0.self_attn.q_proj\"]}", "target_modules", "layer 1"},
+        {"{\"target_modules\": [\"model.layers.9.self_attn.q_proj\"]}", "target_modules", "layers.9"},
         {"{\"r\": 0}", "'r'", "1 to 512"},
         {"{\"r\": \"8\"}", "'r'", "integer"},
         {"{\"lora_alpha\": -1}", "lora_alpha", "above 0"},
@@ -395,31 +399,32 @@ static void targets_read_back(void **state) {
 /* ---- sources ----------------------------------------------------------------------------------------------------- */
 
 static void adapters_by_name_are_listed(void **state) {
-    char parent[600], path[700];
+    char parent[200], path[300], file[400];
     model_source s;
     snprintf(parent, sizeof parent, "%s/many", test_dir);
     for (int i = 0; i < 2; i++) {
         json_t *config = adapter_json("qwen3_tied_with_head");
+        json_object_set_new(config, "base_model_name_or_path", json_string("hub/qwen3"));
         snprintf(path, sizeof path, "%s/%s", parent, i ? "poems" : "code");
         must(dir_make(path));
-        snprintf(path, sizeof path, "%s/%s/adapter_config.json", parent, i ? "poems" : "code");
-        must(json_write_file(path, config));
+        snprintf(file, sizeof file, "%s/adapter_config.json", path);
+        must(json_write_file(file, config));
         json_decref(config);
     }
     char base[600];
     snprintf(base, sizeof base, "%s", hf_fixture_dir("qwen3_tied_with_head"));
     must_refuse(model_source_open(&s, base, parent, "byte"), WORDS("2 adapters", "code", "poems", "NAME"));
-    must_refuse(model_source_open(&s, base, test_dir, "byte"), WORDS("adapter_config.json", "checkpoint"));
+    must_refuse(model_source_open(&s, base, path_of("nothing"), "byte"), WORDS("adapter_config.json", "checkpoint"));
     snprintf(path, sizeof path, "%s/code", parent);
     must(model_source_open(&s, base, path, "byte"));
     assert_int_equal(s.lora.rank, 4);
     model_source_close(&s);
     /* An adapter as the model: its base is named, and here or not. */
-    must_refuse(model_source_open(&s, path, NULL, "byte"), WORDS("is an adapter", "--adapter", "qwen3_tied_with_head"));
+    must_refuse(model_source_open(&s, path, NULL, "byte"), WORDS("is an adapter", "--adapter", "hub/qwen3"));
     json_t *config = adapter_json("qwen3_tied_with_head");
     json_object_set_new(config, "base_model_name_or_path", json_string(base));
-    snprintf(parent, sizeof parent, "%s/adapter_config.json", path);
-    must(json_write_file(parent, config));
+    snprintf(file, sizeof file, "%s/adapter_config.json", path);
+    must(json_write_file(file, config));
     json_decref(config);
     must(model_source_open(&s, path, NULL, "byte"));
     assert_int_equal(s.lora.rank, 4);
