@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM
 BUILD = Path(sys.argv[1]).resolve()
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "lora"
 CASES = [("train_qwen3", ["model.lora.rank=4"]),
-         ("train_qwen3", ["model.lora.rank=3", "model.lora.targets=[q, v, gate]", "model.lora.rslora=true", "precision=bf16"]),
-         ("train_llama", ["model.lora.rank=2", "model.lora.alpha=3.5", "model.lora.targets=[o_proj, down]"])]
+         ("train_qwen3", ["model.lora.rank=3", "model.lora.targets=q,v,gate", "model.lora.rslora=true", "precision=bf16"]),
+         ("train_llama", ["model.lora.rank=2", "model.lora.alpha=3.5", "model.lora.targets=o_proj,down"])]
 
 
 def ralo(*words):
