@@ -2,11 +2,10 @@
 #include "cli/output.h"
 
 static void print_json(const char *dir, const export_report *r) {
-    json_t *root =
-        json_pack("{s:o, s:o, s:b, s:I, s:s, s:I, s:I, s:i}", "export", json_name(dir), "checkpoint", json_name(r->from),
-                  "adapter", r->is_adapter,
-                  "step", (json_int_t)r->step, "dtype", dtype_name(r->type), "parameters", (json_int_t)r->n_parameters,
-                  "bytes", (json_int_t)r->n_bytes, "files", r->n_files);
+    json_t *root = json_pack("{s:o, s:o, s:b, s:I, s:s, s:I, s:I, s:i}", "export", json_name(dir), "checkpoint",
+                             json_name(r->from), "adapter", r->is_adapter, "step", (json_int_t)r->step, "dtype",
+                             dtype_name(r->type), "parameters", (json_int_t)r->n_parameters, "bytes",
+                             (json_int_t)r->n_bytes, "files", r->n_files);
     json_print(root, "export", ALL_DIGITS);
 }
 

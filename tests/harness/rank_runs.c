@@ -15,8 +15,10 @@ typedef struct micro {
     exec *e;
 } micro;
 
-static void micro_open(micro *m, const training *t) {
+static void micro_open(micro *m, const training *t, bool weighted) {
+    static const float some[] = {0.3f, 2, 0, -1, 1};
     must(training_request(t, &m->c, &m->r));
+    m->r.plan.token_weights = weighted;
     must(plan_choose(&m->p, &m->r.plan));
     must(exec_open(&m->e, &m->p.program, &(exec_options){.backend = m->r.backend, .n_threads = 1, .comm = t->comm}));
     params_initialize(m->e, &m->p, 7);
@@ -29,8 +31,11 @@ static void micro_open(micro *m, const training *t) {
             rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
         }
     }
-    must(batch_write(m->e, &m->p, &m->p.step.inputs[0],
-                     &(batch_rows){.tokens = rows[0], .targets = rows[1], .doc_start = rows[2]}));
+    float *weights = mem_alloc((size_t)n * sizeof *weights);
+    for (int64_t i = 0; i < n; i++) weights[i] = some[i % 5];
+    batch_rows from = {rows[0], rows[1], rows[2], weighted ? weights : NULL, 0};
+    must(batch_write(m->e, &m->p, &m->p.step.inputs[0], &from));
+    free(weights);
     for (int k = 0; k < 3; k++) free(rows[k]);
     step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
     exec_write(m->e, m->p.step.inputs[0].scalars, 0, &s, sizeof s);
@@ -93,15 +98,15 @@ static void compare_gradient(const char *preset, const model_param *q, const dou
              largest);
 }
 
-void gradients_shared(const training *t, const char *const *more) {
+static void compare_gradients(const training *t, const char *const *more, bool weighted) {
     const char *settings[SETTINGS_MOST];
     training all = *t;
     micro alone, shared;
     settings_join(settings, t->more, more);
     all.comm = ranks;
     all.more = settings;
-    micro_open(&alone, t);
-    micro_open(&shared, &all);
+    micro_open(&alone, t, weighted);
+    micro_open(&shared, &all, weighted);
     for (size_t i = 0; i < alone.p.model.n_params; i++) {
         const model_param *whole_param = &alone.p.model.params[i], *q = find_param(&shared, whole_param->number);
         size_t room = (size_t)shape_count(&whole_param->shape);
@@ -113,6 +118,11 @@ void gradients_shared(const training *t, const char *const *more) {
     }
     micro_close(&alone);
     micro_close(&shared);
+}
+
+void gradients_shared(const training *t, const char *const *more) {
+    compare_gradients(t, more, false);
+    compare_gradients(t, more, true);
 }
 
 /* ---- whole runs ------------------------------------------------------------------------------------------------------ */

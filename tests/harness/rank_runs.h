@@ -28,8 +28,8 @@ typedef struct curve {
 void curve_alone(const training *t, curve *out);
 /* With these settings more. Losses within the bound; norms, as a share, within ten times it. */
 void curve_shared(const training *t, const char *const *more, const curve *alone, double bound);
-/* Of one micro-batch with documents, with these settings more on the mesh: each rank's part of every gradient has a cosine over
- * 0.99999 with the same elements of one rank's. */
+/* Of one micro-batch with documents, with these settings more on the mesh, without and with weights of tokens: each rank's part
+ * of every gradient has a cosine over 0.99999 with the same elements of one rank's. */
 void gradients_shared(const training *t, const char *const *more);
 
 /* The same run by the first rank alone, whatever its comm says; told to the others. */

@@ -4,6 +4,7 @@
  * every stage of ZeRO, with techniques of memory on top. Parameters end with the same bits, and every rank uses exactly the
  * bytes that were planned for it. */
 #include "rank_runs.h"
+#include "train/task.h"
 
 #include <stdlib.h>
 
@@ -98,6 +99,38 @@ static int check_group(cell c, size_t first, size_t stride) {
     return n;
 }
 
+/* ---- the state of a task ---------------------------------------------------------------------------------------- */
+
+static int64_t remembered;
+static json_t *number_save(void *self) { return json_pack("{s:I}", "number", (json_int_t)remembered); }
+static status number_load(void *self, const json_t *state, const char *where) {
+    return json_get_int(state, "number", 0, 1000, where, &remembered);
+}
+
+/* Supervised training under another name, which remembers a number: the first rank writes it, and every rank finds it. */
+static void check_task_state(void) {
+    task named = *task_of(TASK_SFT);
+    char *dir = shared_dir();
+    named.name = "named";
+    named.save = number_save;
+    named.load = number_load;
+    training t = {.task = &named,
+                  .steps = 2,
+                  .threads = 1,
+                  .dir = dir,
+                  .resume = "auto",
+                  .more = SETTINGS("train.save_every=1", "parallel.zero=2"),
+                  .comm = ranks};
+    train_result r;
+    remembered = 17;
+    must(training_run(&t, &r));
+    remembered = 0;
+    t.steps = 4;
+    must(training_run(&t, &r));
+    if (remembered != 17) FAIL("a task remembered 17 and found %lld", (long long)remembered);
+    shared_dir_remove(dir);
+}
+
 int main(int argc, char **argv) {
     static const char *const models[] = {"test-gpt2", "test-qwen3"};
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_BF16_SR};
@@ -117,6 +150,7 @@ int main(int argc, char **argv) {
             }
     if (comm_size(ranks) > 1) /* weights of 8 bits are whole everywhere, their parameters are not */
         n += check_group((cell){"test-qwen3", PRECISION_FP8, 1, 0, NULL}, group, stride);
+    if (comm_size(ranks) > 1) check_task_state();
     if (comm_rank(ranks) == 0) printf("%d cells on %d ranks\n", n, comm_size(ranks));
     mesh_end();
     return n_failed > 0;
