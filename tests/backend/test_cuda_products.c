@@ -79,13 +79,13 @@ static void products_of_8_bits_are_rows_times_rows(void **state) {
 static void equality_looks_at_every_field(void **state) {
     const product q = {.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3};
     assert_true(product_equal(&q, &(product){.m = 2, .n = 3, .k = 4, .lda = 4, .ldb = 3, .ldc = 3}));
-    product other[14];
-    for (int i = 0; i < 14; i++) other[i] = q;
+    product other[15];
+    for (int i = 0; i < 15; i++) other[i] = q;
     other[0].m++, other[1].n++, other[2].k++, other[3].lda++, other[4].ldb++, other[5].ldc++;
     other[6].a_turned = other[7].b_turned = other[8].bias = other[9].accumulate = true;
     other[10].type = other[11].c_type = DTYPE_BF16;
-    other[12].inside = other[13].short_sums = true;
-    for (int i = 0; i < 14; i++) assert_false(product_equal(&q, &other[i]));
+    other[12].inside = other[13].short_sums = other[14].add = true;
+    for (int i = 0; i < 15; i++) assert_false(product_equal(&q, &other[i]));
 }
 
 static void only_short_products_that_are_no_weight_gradient_are_split(void **state) {

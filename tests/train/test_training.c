@@ -391,6 +391,7 @@ static void kernels_are_told_where_the_run_is(void **state) {
             const step_scalars *s = &probe.micros[i];
             assert_int_equal(s->step, i / 2 + 1);
             assert_int_equal(s->micro, i % 2);
+            assert_int_equal(s->micro_of_all, i % 2); /* one data rank */
             assert_true(s->seed == 1 && ((uint64_t)s->noise_hi << 32 | s->noise_lo) == noise);
         }
     }

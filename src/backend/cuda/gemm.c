@@ -105,12 +105,12 @@ static bool point(gemm_plan *p, const void *bias, const void *a_scale, const voi
 
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n =
-        snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s",
-                 q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n, (long long)q->k,
-                 (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
-                 uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type), q->bias ? " + bias" : "",
-                 q->accumulate ? " + c" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "");
+    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s%s",
+                     q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
+                     (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
+                     uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
+                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "", q->add ? " + other" : "",
+                     q->short_sums ? " short" : "", q->inside ? " inside" : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 
@@ -189,9 +189,10 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
 /* ---- running -------------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t run_with(backend_context *c, gemm_plan *p, const gemm_call *g, const cublasLtMatmulAlgo_t *a) {
-    const float alpha = 1, beta = p->q.accumulate ? 1 : 0;
+    const float alpha = 1, beta = p->q.accumulate || p->q.add ? 1 : 0;
+    const void *added = p->q.add ? g->add : g->c;
     if (!point(p, g->bias, g->a_scale, g->b_scale)) return CUBLAS_STATUS_INVALID_VALUE;
-    return cublasLtMatmul(c->blas, &p->op, &alpha, g->b, &p->b, g->a, &p->a, &beta, g->c, &p->c, g->c, &p->c, a,
+    return cublasLtMatmul(c->blas, &p->op, &alpha, g->b, &p->b, g->a, &p->a, &beta, added, &p->c, g->c, &p->c, a,
                           g->work, product_work_bytes(&p->q), c->stream);
 }
 
@@ -205,10 +206,14 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .c = g->c,
                            .ldc = q->ldc,
                            .bias = q->bias ? g->bias : NULL,
+                           .add = q->accumulate ? g->c
+                                  : q->add      ? g->add
+                                                : NULL,
+                           .ld_add = q->ldc,
+                           .alpha = 1,
                            .scales = {g->a_scale, g->b_scale},
                            .type = launch_type_of(q->type),
-                           .c_type = launch_type_of(q->c_type),
-                           .accumulate = q->accumulate};
+                           .c_type = launch_type_of(q->c_type)};
     if (q->a_turned) plain.a.row = 1, plain.a.col = q->lda;
     if (q->b_turned) plain.b.row = 1, plain.b.col = q->ldb;
     launch_plain_product(c->stream, &plain);

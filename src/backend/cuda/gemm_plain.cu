@@ -52,7 +52,7 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
         __syncthreads();
     }
 
-    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] : 1.0f;
+    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] : q.alpha;
     for (int i = 0; i < PER_THREAD; i++)
         for (int j = 0; j < PER_THREAD; j++) {
             int64_t row = i0 + ti + i * (TILE / PER_THREAD), col = j0 + tj + j * (TILE / PER_THREAD);
@@ -60,7 +60,7 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
             U *c = (U *)q.c + row * q.ldc + col;
             float x = sum[i][j] * scale;
             if (q.bias) x += to_float(((const U *)q.bias)[col]);
-            if (q.accumulate) x += to_float(*c);
+            if (q.add) x += to_float(((const U *)q.add)[row * q.ld_add + col]);
             from_float(c, x);
         }
 }

@@ -18,17 +18,18 @@ template <int PACKS_MOST, typename F> static void by_head_lanes(int64_t packs, F
     else run(integral_constant<int, 32>{}, integral_constant<int, PACKS_MOST>{});
 }
 
-/* Sums of the groups of lanes, in order, to two lines behind each other: for the gains of q and k, or for the halves of one.
+/* Sums of the groups of lanes, in order, to two lines: for the gains of q and k, or for the halves of one. NULL: not wanted.
  * Pack k of a lane is number lane + k LANES of the `width` elements of a line. `parts` is shared memory for a pack of every
  * thread; all threads of the block come here. */
 template <typename T, int LANES, int PACKS>
-DEVICE void give_lines(float *lines, const float (&sums)[2][PACKS][pack<T>::N], int width, float *parts) {
+DEVICE void give_lines(float *const (&lines)[2], const float (&sums)[2][PACKS][pack<T>::N], int width, float *parts) {
     enum { N = pack<T>::N, GROUPS = HEAD_THREADS / LANES };
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 #pragma unroll
     for (int which = 0; which < 2; which++)
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
+            if (!lines[which]) continue;
             __syncthreads(); /* parts are read to the end of the turn before */
 #pragma unroll
             for (int e = 0; e < N; e++) parts[(e * GROUPS + group) * LANES + lane] = sums[which][k][e];
@@ -37,7 +38,7 @@ DEVICE void give_lines(float *lines, const float (&sums)[2][PACKS][pack<T>::N], 
                 int column = k * LANES * N + c;
                 float total = 0;
                 for (int other = 0; other < GROUPS; other++) total += parts[(c % N * GROUPS + other) * LANES + c / N];
-                if (column < width) lines[which * width + column] = total;
+                if (column < width) lines[which][column] = total;
             }
         }
 }

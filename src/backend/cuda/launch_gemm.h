@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* c (m, n) = or += a (m, k) b (k, n) (times scales) (+ bias (n)); element (i, j) of an operand lies at i * row + j * col. */
+/* c (m, n) = alpha a (m, k) b (k, n) (times scales) (+ bias (n)) (+ add (m, n)); element (i, j) of an operand lies at i * row + j * col. */
 typedef struct plain_operand {
     const void *data;
     int64_t row, col;
@@ -16,10 +16,12 @@ typedef struct plain_product {
     plain_operand a, b;
     void *c;
     int64_t ldc;
-    const void *bias;         /* of c_type, or NULL */
+    const void *bias; /* of c_type, or NULL */
+    const void *add;  /* of c_type, or NULL; may be c */
+    int64_t ld_add;
+    float alpha;
     const float *scales[2];   /* of a and b, in device memory, or NULL */
     launch_type type, c_type; /* of a and b, of c */
-    bool accumulate;
 } plain_product;
 void launch_plain_product(cudaStream_t stream, const plain_product *q);
 

@@ -23,11 +23,13 @@ typedef struct launch_norm_args {
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a);
 
 /* qkv (n_rows, (n_q + n_k + n_v) D): every q and k head is a row of its own, v heads are copied. rstd (n_rows, n_q + n_k).
- * Backward: y is dqkv, dy is given, lines (blocks, 2 D) takes the sums for gq, then gk. */
+ * Backward: y is dqkv, dy is given; q_lines and k_lines take the sums for gq and gk, each (blocks, D), `line` floats from one
+ * block to the next, or are NULL. */
 typedef struct launch_heads_args {
     const void *qkv, *gq, *gk, *dy;
     void *y;
-    float *rstd, *lines;
+    float *rstd, *q_lines, *k_lines;
+    int64_t line;
     const int32_t *rows;
     int64_t n_rows;
     int n_q, n_k, n_v, D;
@@ -36,13 +38,14 @@ typedef struct launch_heads_args {
 void launch_qk_norm(cudaStream_t s, launch_type t, const launch_heads_args *a);
 void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a);
 
-/* dx = (dres +) d norm. lines (blocks, C), or (blocks, 2 C) with the sums for beta behind those for gamma where mean is
- * given. */
+/* dx = (dres +) d norm. gamma_lines and, where mean is given, beta_lines take the sums, each (blocks, C), `line` floats from one
+ * block to the next, or are NULL. */
 typedef struct launch_norm_bwd_args {
     const void *x, *gamma, *dy, *dres;
     const float *mean, *rstd;
     void *dx;
-    float *lines;
+    float *gamma_lines, *beta_lines;
+    int64_t line;
     float *amax; /* the largest |dx|, or NULL */
     int64_t n_rows, C;
 } launch_norm_bwd_args;

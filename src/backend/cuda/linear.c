@@ -1,4 +1,4 @@
-/* linear.c - y = x w^T (+ b), dx = dy w, dw = dy^T x: one product each, dw also added to what is there.
+/* linear.c - y = x w^T (+ b), dx = dy w (+ add), dw = dy^T x: one product each, dw also added to what is there.
  *
  * dw is the finished sum over all tokens: adding it to an accumulator is another op, so that micro-batches and ranks are
  * summed in one order. Where op.rows says that fewer rows hold something, all are computed: the shape stays, and with it
@@ -16,6 +16,7 @@ static void linear_run(backend_context *c, const kernel_call *k) {
                    .c = k->out[LINEAR_Y],
                    .work = k->work};
     if (g.q.bias) g.bias = k->in[LINEAR_B];
+    if (g.q.add) g.add = k->in[LINEAR_DX_ADD];
     gemm_launch(c, &g);
 }
 

@@ -9,7 +9,7 @@
 
 typedef struct lora_shape {
     int64_t N, out, r, R; /* dy (N, out), b (R, r) */
-    bool fast;            /* what the tensor cores' kernels take: 16 bits, all in packs of 16 bytes */
+    bool fast;            /* what the tensor cores' kernels take: 16 bits, columns in packs of 16 bytes */
     int64_t run;          /* elements of one run */
 } lora_shape;
 

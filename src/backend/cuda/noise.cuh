@@ -15,7 +15,7 @@
 enum { TILE = 256, CHUNK_WARPS = 8, CHUNK_THREADS = CHUNK_WARPS * WARP, CHUNK = NOISE_BLOCK_MULTIPLE };
 static_assert(CHUNK % (CHUNK_WARPS * TILE) == 0 && TILE == WARP * 8 && PART_ALIGNMENT % TILE == 0, "tiles are whole");
 
-enum { NOISE_ACCUMULATE, NOISE_PARAM, NOISE_STATES };
+enum { NOISE_ACCUMULATE, NOISE_PARAM, NOISE_STATES, NOISE_DROPOUT };
 
 struct noise_key { /* of one block of noise */
     uint32_t start, key;

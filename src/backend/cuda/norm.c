@@ -65,27 +65,45 @@ void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Adds the columns of all lines, starting at `column`, into one output. */
-static void add_lines(backend_context *c, const kernel_call *k, int output, int64_t n_lines, int64_t line,
-                      int64_t column) {
+/* Adds n lines, `line` floats from one to the next, into one output; nothing where it is absent. */
+static void add_lines(backend_context *c, const kernel_call *k, int output, const float *lines, int64_t n_lines,
+                      int64_t line) {
+    if (!k->out[output]) return;
     const value *v = call_out(k, output);
-    launch_add_lines(c->stream, launch_type_of(v->type), k->out[output], (const float *)k->work + column, n_lines, line,
-                     shape_count(&v->shape));
+    launch_add_lines(c->stream, launch_type_of(v->type), k->out[output], lines, n_lines, line, shape_count(&v->shape));
+}
+
+/* Lines of up to two gradients of `width` numbers in scratch, side by side; NULL for one that is absent. */
+typedef struct line_pair {
+    float *first, *second;
+    int64_t line;
+} line_pair;
+
+static line_pair lines_place(const kernel_call *k, const void *first, const void *second, int64_t width) {
+    float *at = k->work;
+    line_pair p = {.line = (!!first + !!second) * width};
+    if (first) p.first = at, at += width;
+    if (second) p.second = at;
+    return p;
 }
 
 SAME_PLACE(RMSNORM_BWD_X, LAYERNORM_BWD_X);
 SAME_PLACE(RMSNORM_BWD_GAMMA, LAYERNORM_BWD_GAMMA);
 SAME_PLACE(RMSNORM_BWD_DX, LAYERNORM_BWD_DX);
 
-static launch_norm_bwd_args backward_run(backend_context *c, const kernel_call *k, launch_norm_bwd_args a) {
+/* dgamma, dbeta: outputs, the second NO_OUTPUT of RMSNorm. */
+enum { NO_OUTPUT = -1 };
+static void backward_run(backend_context *c, const kernel_call *k, launch_norm_bwd_args a, int dgamma, int dbeta) {
     const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
-    a.lines = k->work;
+    line_pair lines = lines_place(k, k->out[dgamma], dbeta == NO_OUTPUT ? NULL : k->out[dbeta], a.C);
+    a.gamma_lines = lines.first, a.beta_lines = lines.second, a.line = lines.line;
     ASSERT(gamma->type == x->type && call_out(k, RMSNORM_BWD_DX)->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
     launch_norm_bwd(c->stream, launch_type_of(x->type), &a);
-    return a;
+    add_lines(c, k, dgamma, a.gamma_lines, sum_block_count(a.n_rows), a.line);
+    if (dbeta != NO_OUTPUT) add_lines(c, k, dbeta, a.beta_lines, sum_block_count(a.n_rows), a.line);
 }
 
 void cuda_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
@@ -96,8 +114,7 @@ void cuda_kernel_RMSNORM_BWD(backend_context *c, const kernel_call *k) {
                               .dres = k->in[RMSNORM_BWD_DRES],
                               .dx = k->out[RMSNORM_BWD_DX],
                               .amax = k->out[RMSNORM_BWD_AMAX]};
-    a = backward_run(c, k, a);
-    add_lines(c, k, RMSNORM_BWD_DGAMMA, sum_block_count(a.n_rows), a.C, 0);
+    backward_run(c, k, a, RMSNORM_BWD_DGAMMA, NO_OUTPUT);
 }
 
 void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
@@ -109,16 +126,14 @@ void cuda_kernel_LAYERNORM_BWD(backend_context *c, const kernel_call *k) {
                               .dres = k->in[LAYERNORM_BWD_DRES],
                               .dx = k->out[LAYERNORM_BWD_DX],
                               .amax = k->out[LAYERNORM_BWD_AMAX]};
-    a = backward_run(c, k, a);
-    add_lines(c, k, LAYERNORM_BWD_DGAMMA, sum_block_count(a.n_rows), 2 * a.C, 0);
-    add_lines(c, k, LAYERNORM_BWD_DBETA, sum_block_count(a.n_rows), 2 * a.C, a.C);
+    backward_run(c, k, a, LAYERNORM_BWD_DGAMMA, LAYERNORM_BWD_DBETA);
 }
 
 void cuda_kernel_BIAS_GRAD(backend_context *c, const kernel_call *k) {
     const value *dy = call_in(k, BIAS_GRAD_DY);
     int64_t C = shape_count(&call_out(k, BIAS_GRAD_DB)->shape), n_rows = shape_count(&dy->shape) / C;
     launch_bias_lines(c->stream, launch_type_of(dy->type), k->work, k->in[BIAS_GRAD_DY], n_rows, C);
-    add_lines(c, k, BIAS_GRAD_DB, bias_block_count(n_rows), C, 0);
+    add_lines(c, k, BIAS_GRAD_DB, k->work, bias_block_count(n_rows), C);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
@@ -154,14 +169,26 @@ void cuda_kernel_QK_NORM(backend_context *c, const kernel_call *k) {
     launch_qk_norm(c->stream, launch_type_of(call_in(k, QK_NORM_QKV)->type), &h);
 }
 
+SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
+SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
+
+static void heads_lines(const kernel_call *k, launch_heads_args *h) {
+    line_pair lines = lines_place(k, k->out[QK_NORM_BWD_DGQ], k->out[QK_NORM_BWD_DGK], h->D);
+    h->q_lines = lines.first, h->k_lines = lines.second, h->line = lines.line;
+}
+
+static void heads_sums(backend_context *c, const kernel_call *k, const launch_heads_args *h) {
+    add_lines(c, k, QK_NORM_BWD_DGQ, h->q_lines, sum_block_count(h->n_rows), h->line);
+    add_lines(c, k, QK_NORM_BWD_DGK, h->k_lines, sum_block_count(h->n_rows), h->line);
+}
+
 void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     launch_heads_args h = heads_make(k);
     h.rstd = k->in[QK_NORM_BWD_RSTD];
     h.dy = k->in[QK_NORM_BWD_DY];
-    h.lines = k->work;
+    heads_lines(k, &h);
     launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, QK_NORM_BWD_QKV)->type), &h);
-    add_lines(c, k, QK_NORM_BWD_DGQ, sum_block_count(h.n_rows), 2 * h.D, 0);
-    add_lines(c, k, QK_NORM_BWD_DGK, sum_block_count(h.n_rows), 2 * h.D, h.D);
+    heads_sums(c, k, &h);
 }
 
 SAME_PLACE(QK_NORM_ROPE_TABLE, QK_NORM_ROPE_BWD_TABLE);
@@ -189,8 +216,7 @@ void cuda_kernel_QK_NORM_ROPE_BWD(backend_context *c, const kernel_call *k) {
     launch_turned_args t = turned_make(k);
     t.heads.rstd = k->in[QK_NORM_ROPE_BWD_RSTD];
     t.heads.dy = k->in[QK_NORM_ROPE_BWD_DY];
-    t.heads.lines = k->work;
+    heads_lines(k, &t.heads);
     launch_qk_norm_rope_bwd(c->stream, launch_type_of(call_in(k, QK_NORM_ROPE_BWD_QKV)->type), &t);
-    add_lines(c, k, QK_NORM_ROPE_BWD_DGQ, sum_block_count(t.heads.n_rows), 2 * t.heads.D, 0);
-    add_lines(c, k, QK_NORM_ROPE_BWD_DGK, sum_block_count(t.heads.n_rows), 2 * t.heads.D, t.heads.D);
+    heads_sums(c, k, &t.heads);
 }

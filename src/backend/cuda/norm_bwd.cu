@@ -160,12 +160,12 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
         }
     }
     if (AMAX) absmax_give(n.amax, most, mosts);
-    float *line = n.lines + blockIdx.x * n.C * (CENTERED ? 2 : 1);
+    int64_t line = blockIdx.x * n.line;
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int i = pack_column<T>(k);
-        line_store<VECTOR>(line + i, dgamma[k], n.C - i);
-        if (CENTERED) line_store<VECTOR>(line + n.C + i, dbeta[k], n.C - i);
+        if (n.gamma_lines) line_store<VECTOR>(n.gamma_lines + line + i, dgamma[k], n.C - i);
+        if (CENTERED && n.beta_lines) line_store<VECTOR>(n.beta_lines + line + i, dbeta[k], n.C - i);
     }
 }
 
@@ -173,7 +173,7 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
     absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx, a->lines};
+        const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx, a->gamma_lines, a->beta_lines};
         bool whole = a->C % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
         int64_t packs = divide_up(a->C, pack<T>::N);
@@ -264,7 +264,9 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch
             pack_store<VECTOR>((T *)n.y + (first * n_heads + unit) * n.D + i, dy, n.D - i);
         }
     }
-    give_lines<T, LANES, PACKS>(n.lines + blockIdx.x * 2 * (int64_t)n.D, dg, n.D, parts);
+    float *const lines[2] = {n.q_lines ? n.q_lines + blockIdx.x * n.line : NULL,
+                             n.k_lines ? n.k_lines + blockIdx.x * n.line : NULL};
+    give_lines<T, LANES, PACKS>(lines, dg, n.D, parts);
 }
 
 void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a) {

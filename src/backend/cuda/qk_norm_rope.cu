@@ -168,7 +168,7 @@ DEVICE head_in<PACKS> head_load(const launch_turned_args &a, int64_t row, int he
     return h;
 }
 
-/* Heads first_head .. first_head + count of the rows first .. end: dx, and the sums for their gain. */
+/* Heads first_head .. first_head + count of the rows first .. end: dx, and unless line is NULL the sums for their gain. */
 template <typename T, bool VECTOR, int LANES, int PACKS>
 DEVICE void heads_bwd(const launch_turned_args &a, int64_t first, int64_t end, int first_head, int count, const T *gain,
                       float *line, float *parts) {
@@ -223,7 +223,8 @@ DEVICE void heads_bwd(const launch_turned_args &a, int64_t first, int64_t end, i
             pack_store<VECTOR>(dx + half + i, high[k], half - i);
         }
     }
-    give_lines<T, LANES, PACKS>(line, dgamma, half, parts);
+    float *const lines[2] = {line, line ? line + half : NULL};
+    give_lines<T, LANES, PACKS>(lines, dgamma, half, parts);
 }
 
 /* The v heads of rows first .. end, where dx is not dy. */
@@ -243,10 +244,12 @@ static __global__ void __launch_bounds__(HEAD_THREADS, PACKS == 1 ? 2 : 1)
     const launch_heads_args &n = a.heads;
     int64_t first = blockIdx.x * block_rows, end = min(first + block_rows, n.n_rows);
 #pragma unroll 1
-    for (int key = 0; key < 2; key++)
+    for (int key = 0; key < 2; key++) {
+        float *lines = key ? n.k_lines : n.q_lines;
         heads_bwd<T, VECTOR, LANES, PACKS>(a, first, end, key ? n.n_q : 0, key ? n.n_k : n.n_q,
-                                           (const T *)(key ? n.gk : n.gq),
-                                           n.lines + (blockIdx.x * 2 + key) * (int64_t)n.D, parts);
+                                           (const T *)(key ? n.gk : n.gq), lines ? lines + blockIdx.x * n.line : NULL,
+                                           parts);
+    }
     if (n.y != n.dy) copy_v<T, VECTOR>(n, first, end);
 }
 

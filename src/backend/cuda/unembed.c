@@ -14,6 +14,8 @@
  * Where ranks share the vocabulary, UNEMBED_STATS ends with a few numbers per token and UNEMBED_GRAD begins with those of
  * all ranks: it computes the logits again and goes the same ways, with the states of all tokens known before.
  *
+ * Without dw the chunks are the same, and its products and the walk over blocks are not there.
+ *
  * Which one follows from shapes and attr alone (work_gemm.c). The device does not tell the host which tokens are trained
  * on, so a chunk without any is computed like the others; its gradient is 0. */
 #include "backend/cuda/gemm.h"
@@ -129,7 +131,7 @@ static void run_stored(const unembed_run *u, void *dh, void *dw) {
     all.gradient = stored;
     all.gradient_ld = p->ld;
     run_dh(u, &all, 0, dh);
-    run_dw(u, &all, 0, dw, false);
+    if (p->has_dw) run_dw(u, &all, 0, dw, false);
 }
 
 static void run_chunks(const unembed_run *u, void *dh, void *dw) {
@@ -140,7 +142,7 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
         run_logits(u, &r, first);
         chunk_gradient(u, &r);
         run_dh(u, &r, first, dh);
-        if (p->v_block == 0) run_dw(u, &r, first, dw, first > 0);
+        if (p->has_dw && p->v_block == 0) run_dw(u, &r, first, dw, first > 0);
     }
     if (p->v_block == 0) return;
 
@@ -172,7 +174,7 @@ static void run_gradient(const unembed_run *u, void *dh, void *dw) {
     else run_chunks(u, dh, dw);
 }
 
-/* losses =, dh =, dw = */
+/* losses =, dh =, dw = where it is asked for */
 void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_run u = gradient_make(c, k);
     u.all.losses = k->out[UNEMBED_LOSS_GRAD_LOSSES];
@@ -206,13 +208,14 @@ void cuda_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
     launch_unembed_join(c->stream, &r, k->in[UNEMBED_JOIN_STATS], (int)stats->dim[0], (int)stats->dim[2]);
 }
 
-/* dh =, dw =, the rows of dw that are padding 0 */
+/* dh =, dw =, the rows of dw that are padding 0; dw may be absent */
 void cuda_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
     unembed_run u = gradient_make(c, k);
     const shape *stats = &call_in(k, UNEMBED_GRAD_STATS)->shape;
     const value *dw = call_out(k, UNEMBED_GRAD_DW);
     launch_unembed_states(c->stream, &u.all, k->in[UNEMBED_GRAD_STATS], (int)stats->dim[0], (int)stats->dim[2]);
     run_gradient(&u, k->out[UNEMBED_GRAD_DH], k->out[UNEMBED_GRAD_DW]);
+    if (!u.plan.has_dw) return;
     int64_t used = u.plan.V * u.plan.C;
     cudaMemsetAsync(element_of(k->out[UNEMBED_GRAD_DW], dw->type, used), 0,
                     (size_t)(shape_count(&dw->shape) - used) * dtype_bytes(dw->type), c->stream);

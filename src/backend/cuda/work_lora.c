@@ -12,7 +12,7 @@ lora_shape lora_shape_make(const program *p, const op *o) {
     const value *wide = program_get(p, o->in[LORA_UP_BASE]), *b = program_get(p, of);
     lora_shape s = {.N = wide->shape.dim[0], .out = wide->shape.dim[1], .R = b->shape.dim[0], .r = b->shape.dim[1]};
     s.run = RUN_STEPS * round_up(s.r, RANK_UNIT);
-    s.fast = dtype_bytes(wide->type) == 2 && s.out % PACK == 0 && s.r % PACK == 0;
+    s.fast = dtype_bytes(wide->type) == 2 && s.out % PACK == 0;
     for (int i = 0; i < o->attr.n_parts; i++)
         s.fast = s.fast && o->attr.part_first[i] % PACK == 0 && o->attr.part_columns[i] % PACK == 0;
     return s;

@@ -1,0 +1,58 @@
+#pragma once
+/* launch_lora.h - launchers of lora_up.cu, lora_grad.cu and dropout.cu. */
+#include "backend/cuda/launch.h"
+#include "backend/cuda/launch_optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Parts of a packed row: columns first[i] .. + columns[i] of the wide rows, r columns of the small ones, and the next
+ * columns[i] rows of b. All of them multiples of 8, and wide rows too. */
+enum { LAUNCH_LORA_PARTS = 3 };
+typedef struct launch_lora_parts {
+    int n;
+    int64_t first[LAUNCH_LORA_PARTS], columns[LAUNCH_LORA_PARTS];
+} launch_lora_parts;
+
+/* y (N, out) = base + scale xa_i b_i^T in the columns of the parts; others are not written. 16 bits; base and y aligned to 16
+ * bytes, and one may be the other. */
+typedef struct launch_lora_up_args {
+    const void *base, *xa, *b;
+    void *y;
+    const int32_t *rows; /* op.rows, in device memory, or NULL */
+    int64_t N, out, r;
+    float scale;
+    launch_lora_parts parts;
+} launch_lora_up_args;
+void launch_lora_up(cudaStream_t s, launch_type t, const launch_lora_up_args *a);
+
+/* over_tokens: result (R, r) = scale dy_i^T small_i, small (N, G r) is xa; else result (N, G r) = scale dy_i small_i, small (R,
+ * r) is b. The sum is cut into runs of `run`; where there are several, `runs` takes their parts, as many times the result. dy
+ * aligned to 16 bytes. */
+typedef struct launch_lora_grad_args {
+    const void *dy, *small;
+    void *result;
+    float *runs;
+    int64_t N, out, r, run;
+    float scale;
+    launch_lora_parts parts;
+    bool over_tokens;
+} launch_lora_grad_args;
+void launch_lora_grad(cudaStream_t s, launch_type t, launch_type result_type, const launch_lora_grad_args *a);
+
+/* y = x * factor, or 0 where the element's word of noise is below limit. */
+typedef struct launch_dropout_args {
+    const void *x;
+    void *y;
+    const launch_scalars *scalars;
+    launch_noise noise;
+    int64_t n;
+    uint32_t limit;
+    float factor;
+} launch_dropout_args;
+void launch_dropout(cudaStream_t s, launch_type t, const launch_dropout_args *a);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,143 @@
+/* lora_up.cu - y = base + scale xa b^T for a small r: memory is read and written once, tensor cores have little to do.
+ *
+ * A warp has 32 columns of a part and goes over rows, 16 at a time, of which it asks for BLOCK_ROWS at once. Which of its
+ * columns is which of a tensor core's tile is free to choose: lane 4 g + t gets columns 8 t .. 8 t + 7 of rows g and g + 8, so
+ * that base and y move in packs of 16 bytes. Up to a rank of 64 a warp keeps its rows of b in registers; xa is shared by the
+ * warps of a block, which have neighbouring columns. A row's sum knows no other row, in order of r. */
+#include "backend/cuda/launch_lora.h"
+
+#include "backend/cuda/mma.cuh"
+
+enum { WARPS = 8, THREADS = WARPS * 32, COLUMNS = WARPS * 32, STEPS = 4, BLOCK_ROWS = STEPS * 16, TILES = 4, PAD = 8 };
+
+/* The two numbers of a word, the first in the lower half. */
+template <typename E> static __device__ float2 unpack(uint32_t word);
+template <> __device__ float2 unpack<__nv_bfloat16>(uint32_t word) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+template <> __device__ float2 unpack<__half>(uint32_t word) {
+    return make_float2(__half2float(__ushort_as_half((uint16_t)word)),
+                       __half2float(__ushort_as_half((uint16_t)(word >> 16))));
+}
+
+/* Elements k and k + 1 of a row of r as one word, zeros where they are not there. */
+template <typename E> static __device__ uint32_t pair_load(const E *row, int k, int r, bool there) {
+    if (!there || k >= r) return 0;
+    if (r % 2 == 0) return *(const uint32_t *)(row + k);
+    const uint16_t *p = (const uint16_t *)row;
+    return p[k] | (k + 1 < r ? (uint32_t)p[k + 1] << 16 : 0);
+}
+
+/* Two columns of one row: base + scale * sums. */
+template <typename E> static __device__ uint32_t add_pair(uint32_t base, float scale, float first, float second) {
+    float2 x = unpack<E>(base);
+    return pack<E>(fmaf(scale, first, x.x), fmaf(scale, second, x.y));
+}
+
+/* Eight of them; half: the upper or lower eight rows of the tiles. */
+template <typename E>
+static __device__ uint4 add_pack(uint4 base, float scale, const float (&acc)[TILES][4], int half) {
+    return make_uint4(add_pair<E>(base.x, scale, acc[0][half * 2], acc[0][half * 2 + 1]),
+                      add_pair<E>(base.y, scale, acc[1][half * 2], acc[1][half * 2 + 1]),
+                      add_pair<E>(base.z, scale, acc[2][half * 2], acc[2][half * 2 + 1]),
+                      add_pair<E>(base.w, scale, acc[3][half * 2], acc[3][half * 2 + 1]));
+}
+static_assert(TILES == 4, "a word of a pack for each tile");
+
+/* What a warp multiplies with: b0 and b1 of its TILES tiles, of one step of 16 along r. Column n of tile j is the warp's column
+ * 8 (n / 2) + 2 j + n % 2. */
+template <typename E> struct b_step { uint32_t b[TILES][2]; };
+template <typename E> static __device__ b_step<E> b_load(const E *b, int64_t column, int64_t columns, int k, int r) {
+    b_step<E> s;
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        int64_t c = column + g / 2 * 8 + 2 * j + g % 2;
+        const E *row = b + c * r;
+        s.b[j][0] = pair_load(row, k + 2 * t, r, c < columns);
+        s.b[j][1] = pair_load(row, k + 2 * t + 8, r, c < columns);
+    }
+    return s;
+}
+
+/* KEPT: steps along r whose b is kept in registers; 0: none are, r may be anything. */
+template <typename E, int KEPT>
+static __global__ void __launch_bounds__(THREADS, 2) up_kernel(launch_lora_up_args a, int64_t rows_per_block) {
+    extern __shared__ uint4 shared[];
+    E *xs = (E *)shared; /* (BLOCK_ROWS, r rounded up to 16, + PAD) */
+    int r = (int)a.r, n_steps = KEPT > 0 ? KEPT : (r + 15) / 16, ld = n_steps * 16 + PAD;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, part = 0;
+    int64_t tile = blockIdx.x, b_row = 0, columns = a.parts.columns[0], first = a.parts.first[0];
+#pragma unroll
+    for (int i = 1; i < LAUNCH_LORA_PARTS; i++) { /* constant places: others would put the arguments on the stack */
+        int64_t tiles = (columns + COLUMNS - 1) / COLUMNS;
+        if (part < i - 1 || i >= a.parts.n || tile < tiles) continue;
+        part = i, tile -= tiles, b_row += columns;
+        columns = a.parts.columns[i], first = a.parts.first[i];
+    }
+    int64_t column = tile * COLUMNS + threadIdx.x / 32 * 32, wide = a.parts.n * a.r;
+    const E *b = (const E *)a.b + b_row * a.r, *xa = (const E *)a.xa + part * a.r;
+    const E *base = (const E *)a.base + first + column + 8 * t;
+    E *y = (E *)a.y + first + column + 8 * t;
+    bool there = column + 8 * t < columns;
+    b_step<E> kept[KEPT > 0 ? KEPT : 1];
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) kept[k] = b_load(b, column, columns, k * 16, r);
+    int64_t held = a.rows && *a.rows < a.N ? *a.rows : a.N;
+    int64_t end = min((blockIdx.y + 1) * rows_per_block, held);
+    for (int64_t row0 = blockIdx.y * rows_per_block; row0 < end; row0 += BLOCK_ROWS) {
+        uint4 from[STEPS][2];
+#pragma unroll
+        for (int i = 0; i < STEPS * 2; i++) {
+            int64_t row = row0 + i * 8 + g;
+            from[i / 2][i % 2] = there && row < end ? *(const uint4 *)(base + row * a.out) : make_uint4(0, 0, 0, 0);
+        }
+        __syncthreads(); /* the rows before are used up */
+        for (int w = threadIdx.x; w < BLOCK_ROWS * n_steps * 8; w += THREADS) {
+            int row = w / (n_steps * 8), k = w % (n_steps * 8) * 2;
+            *(uint32_t *)(xs + row * ld + k) = pair_load(xa + (row0 + row) * wide, k, r, row0 + row < end);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            float acc[TILES][4] = {};
+            uint32_t at = shared_address(xs + (step * 16 + lane % 16) * ld + lane / 16 * 8);
+#pragma unroll
+            for (int k = 0; k < (KEPT > 0 ? KEPT : n_steps); k++) {
+                uint32_t rows[4];
+                load_matrices(rows, at + k * 32);
+                b_step<E> now = KEPT > 0 ? kept[KEPT > 0 ? k : 0] : b_load(b, column, columns, k * 16, r);
+#pragma unroll
+                for (int j = 0; j < TILES; j++) mma<E>(acc[j], rows, now.b[j][0], now.b[j][1]);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int64_t row = row0 + step * 16 + half * 8 + g;
+                if (there && row < end) *(uint4 *)(y + row * a.out) = add_pack<E>(from[step][half], a.scale, acc, half);
+            }
+        }
+    }
+}
+
+template <typename E> static void launch_for(cudaStream_t s, const launch_lora_up_args *a) {
+    int64_t tiles = 0, n_steps = (a->r + 15) / 16;
+    for (int i = 0; i < a->parts.n; i++) tiles += (a->parts.columns[i] + COLUMNS - 1) / COLUMNS;
+    /* Long blocks read b less often; short ones are there for every multiprocessor, many times. */
+    int64_t rows = tiles * ((a->N + 4 * BLOCK_ROWS - 1) / (4 * BLOCK_ROWS)) >= 4096 ? 4 * BLOCK_ROWS : BLOCK_ROWS;
+    while ((a->N + rows - 1) / rows > 65535) rows *= 2;
+    dim3 grid((unsigned)tiles, (unsigned)((a->N + rows - 1) / rows));
+    void (*kernel)(launch_lora_up_args, int64_t) = up_kernel<E, 0>;
+    if (n_steps == 1) kernel = up_kernel<E, 1>;
+    else if (n_steps == 2) kernel = up_kernel<E, 2>;
+    else if (n_steps == 3) kernel = up_kernel<E, 3>;
+    else if (n_steps == 4) kernel = up_kernel<E, 4>;
+    size_t shared_bytes = (size_t)(BLOCK_ROWS * (n_steps * 16 + PAD)) * sizeof(E);
+    if (tiles == 0 || a->N == 0) return;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    kernel<<<grid, THREADS, shared_bytes, s>>>(*a, rows);
+}
+
+void launch_lora_up(cudaStream_t s, launch_type t, const launch_lora_up_args *a) {
+    if (t == LAUNCH_BF16) launch_for<__nv_bfloat16>(s, a);
+    else launch_for<__half>(s, a);
+}
