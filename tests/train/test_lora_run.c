@@ -211,6 +211,7 @@ static void a_run_is_the_same_model_wherever_it_is_read_from(void **state) {
         must(logits_of(dir, NULL, prompt_tokens, N_PROMPT, &want));
         must(logits_of(base, NULL, prompt_tokens, N_PROMPT, &plain));
         assert_memory_not_equal(want, plain, N_PROMPT * VOCAB * sizeof *want); /* it did learn something */
+        free(plain);
         assert_true(compare_logits(base, dir, want) == 0);
         assert_true(compare_logits(base, peft, want) == 0);
         assert_true(compare_logits(peft, NULL, want) == 0);
